@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define READ_STEP 65536u /* bytes per read(2) */
+
+static enum q_code fail_errno(struct q_err *e, const char *path, const char *what)
+{
+    int code = errno;
+    return q_fail(e, code == ENOENT || code == ENOTDIR ? Q_NOT_FOUND : Q_IO, "%s: cannot %s: %s", path, what,
+                  strerror(code));
+}
+
+static enum q_code open_regular(int *fd, struct stat *st, const char *path, struct q_err *e)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0)
+        return fail_errno(e, path, "open");
+    if (fstat(*fd, st) != 0)
+        return fail_errno(e, path, "stat");
+    if (S_ISDIR(st->st_mode))
+        return q_fail(e, Q_IO, "%s: is a directory, a file is needed", path);
+    return Q_OK;
+}
+
+enum q_code mapping_open(struct mapping *m, const char *path, struct q_err *e)
+{
+    int fd;
+    struct stat st;
+    enum q_code rc = open_regular(&fd, &st, path, e);
+    if (rc)
+        goto out;
+    *m = (struct mapping)MAPPING_INIT;
+    if (st.st_size == 0)
+        goto out;
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED) {
+        rc = fail_errno(e, path, "map");
+        goto out;
+    }
+    m->data = p;
+    m->size = (size_t)st.st_size;
+out:
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+void mapping_release(struct mapping *m)
+{
+    if (m->data)
+        munmap((void *)(uintptr_t)m->data, m->size);
+    *m = (struct mapping)MAPPING_INIT;
+}
+
+void mapping_move(struct mapping *dst, struct mapping *src)
+{
+    mapping_release(dst);
+    *dst = *src;
+    *src = (struct mapping)MAPPING_INIT;
+}
+
+enum q_code file_read(struct buf *out, const char *path, size_t size_max, struct q_err *e)
+{
+    int fd;
+    struct stat st;
+    enum q_code rc = open_regular(&fd, &st, path, e);
+    size_t start = out->len;
+    while (!rc) {
+        char step[READ_STEP];
+        ssize_t n = read(fd, step, sizeof step);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            rc = fail_errno(e, path, "read");
+        if (n <= 0)
+            break;
+        if (out->len - start + (size_t)n > size_max)
+            rc = q_fail(e, Q_TOO_LARGE, "%s: larger than the limit of %zu bytes", path, size_max);
+        else
+            buf_add(out, step, (size_t)n);
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc ? rc : buf_check(out, path, e);
+}
+
+enum q_code file_write(const char *path, const void *data, size_t n, unsigned mode, struct q_err *e)
+{
+    char beside[PATH_MAX];
+    if (snprintf(beside, sizeof beside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof beside)
+        return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes: %.100s", PATH_MAX, path);
+    int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    if (fd < 0)
+        return fail_errno(e, beside, "create");
+    enum q_code rc = Q_OK;
+    const char *p = data;
+    while (n && !rc) {
+        ssize_t step = write(fd, p, n);
+        if (step < 0 && errno == EINTR)
+            continue;
+        if (step < 0) {
+            rc = fail_errno(e, beside, "write");
+            break;
+        }
+        p += step;
+        n -= (size_t)step;
+    }
+    if (!rc && fsync(fd) != 0)
+        rc = fail_errno(e, beside, "sync");
+    if (close(fd) != 0 && !rc)
+        rc = fail_errno(e, beside, "close");
+    if (!rc && rename(beside, path) != 0)
+        rc = fail_errno(e, path, "replace");
+    if (rc)
+        unlink(beside);
+    return rc;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+}
+
+bool dir_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+enum q_code path_join(char *out, size_t size, const char *dir, const char *name, struct q_err *e)
+{
+    size_t n = strlen(dir);
+    const char *slash = n && dir[n - 1] == '/' ? "" : "/";
+    if (snprintf(out, size, "%s%s%s", dir, slash, name) >= (int)size)
+        return q_fail(e, Q_TOO_LARGE, "path longer than %zu bytes: %.60s/%.60s", size, dir, name);
+    return Q_OK;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* chat - a model folder's chat template and what transformers does around it.
+ *
+ * Finds the template (chat_template.jinja, else tokenizer_config.json's chat_template: a string, or a list of named
+ * ones of which "tool_use" serves requests with tools), supplies bos_token & co., drops null keys of messages, adds
+ * reasoning aliases, and renders.
+ * Threads: a loaded chat is read-only. */
+#ifndef QUIRE_FRONTEND_TEMPLATE_CHAT_H
+#define QUIRE_FRONTEND_TEMPLATE_CHAT_H
+#include <stdbool.h>
+#include "frontend/template/template.h"
+
+struct chat;
+
+/* dir: the model folder. template_path: NULL, or a file that replaces the folder's template (--chat-template).
+ * Errors: Q_NOT_FOUND (the folder has no template; the message says how to give one), Q_INVALID, Q_CORRUPT. */
+FALLIBLE chat_open(struct chat **out, const char *dir, const char *template_path, struct q_err *e);
+void chat_free(struct chat *c);
+const char *chat_source(const struct chat *c); /* the template's text */
+
+struct chat_request {          /* all borrowed, NULL = absent */
+    const json_t *messages;    /* array of objects, already checked for shape */
+    const json_t *tools;       /* array or NULL */
+    const json_t *documents;
+    const json_t *kwargs;      /* object: chat_template_kwargs */
+    const char *template_source; /* request's own template (only if the operator allows it) */
+    bool add_generation_prompt;
+    bool continue_final_message;
+    int64_t now;
+};
+/* Append the prompt text. Errors: Q_INVALID with the reason a user can act on. */
+FALLIBLE chat_render(const struct chat *c, const struct chat_request *r, struct buf *out, struct template_fault *fault,
+                     struct q_err *e);
+
+#endif

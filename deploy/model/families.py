@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Realistic tools as data: what people name them, what they take and how they are asked for.
+
+One family is `(names, descriptions, parameters, requests)`. A parameter is
+`key: (possible names, kind or list of enum values, required, descriptions)`; a request uses the
+keys it fills, in braces. Keys that a request leaves out are optional and stay out of the call.
+Families in HELD_OUT never appear in training; evaluation asks only for those and for invented ones.
+"""
+
+from __future__ import annotations
+
+UNIT = (["unit", "units"], ["celsius", "fahrenheit"], False, ["", "Temperature unit"])
+CITY = (["city", "location", "place", "town", "city_name"], "city", True,
+        ["", "The city", "City name", "The city name, e.g. Paris", "Name of the place"])
+
+FAMILIES = {
+    "weather": (
+        ["get_weather", "get_weather", "get_current_weather", "weather", "current_weather", "weather_lookup",
+         "fetch_weather", "getWeather"],
+        ["Get the current weather in a city", "Get the weather", "Get the current weather for a location",
+         "Current weather for a place", "Returns the weather of a city", "Get weather", ""],
+        {"city": CITY, "unit": UNIT},
+        ["What is the weather in {city}?", "What is the weather in {city}?", "What's the weather in {city}?",
+         "What's the weather like in {city}?", "How is the weather in {city}?", "weather in {city}",
+         "Weather in {city}?", "Tell me the weather in {city}.", "How is the weather in {city} today?",
+         "What is the weather like in {city} right now?", "What is the weather in {city} in {unit}?",
+         "Is it raining in {city}?", "How warm is it in {city}?", "Is it cold in {city} today?",
+         "What is the temperature in {city} in {unit}?", "How hot is it in {city} in {unit}?",
+         "I am going to {city}. What is the weather there?", "Do I need an umbrella in {city}?",
+         "Please check the weather for {city}.", "Give me the weather for {city}, in {unit} please.",
+         "Can you tell me the current weather in {city}?", "Hi! What's the weather in {city} now?"]),
+    "forecast": (
+        ["get_forecast", "weather_forecast", "forecast"],
+        ["Get the weather forecast for a city", "Forecast for several days", "Weather forecast"],
+        {"city": CITY, "days": (["days", "n_days", "num_days"], "int", True, ["", "Number of days"])},
+        ["What is the forecast for {city} for the next {days} days?", "Forecast for {city}, {days} days.",
+         "Give me the {days} day forecast for {city}.", "How will the weather be in {city} in the next {days} days?"]),
+    "time": (
+        ["get_time", "current_time", "get_current_time", "time_in_city", "world_clock"],
+        ["Get the current time in a city", "Get the local time", "Current time in a place", ""],
+        {"city": (["city", "location", "place", "timezone"], "city", True, ["", "The city"])},
+        ["What time is it in {city}?", "What is the time in {city}?", "Tell me the current time in {city}.",
+         "time in {city}?", "What's the local time in {city} right now?", "How late is it in {city}?"]),
+    "email": (
+        ["send_email", "email", "send_mail", "mail_send"],
+        ["Send an email", "Send an email to somebody", "Sends a mail", ""],
+        {"to": (["to", "recipient", "address", "email"], "email", True, ["", "Email address of the recipient"]),
+         "subject": (["subject", "title"], "phrase", False, ["", "Subject line"]),
+         "body": (["body", "message", "text", "content"], "text", True, ["", "Text of the mail"])},
+        ["Send an email to {to} saying {body}", "Email {to}: {body}", "Mail {to} with the text {body}",
+         "Send an email to {to} with subject {subject} and body {body}",
+         "Write an email to {to} with the subject {subject} and the text {body}",
+         "Send a mail to {to} that says \"{body}\""]),
+    "message": (
+        ["send_message", "send_sms", "text_message", "message_contact"],
+        ["Send a message to a contact", "Send a text message", "Send an SMS", ""],
+        {"to": (["to", "contact", "recipient", "person", "name"], "first", True, ["", "Who gets the message"]),
+         "text": (["text", "message", "body"], "text", True, ["", "The message"])},
+        ["Send a message to {to}: {text}", "Text {to} that {text}", "Tell {to} {text}",
+         "Send {to} the message {text}", "Message {to} saying {text}", "Write to {to}: \"{text}\""]),
+    "web_search": (
+        ["web_search", "search_web", "search", "google", "search_internet"],
+        ["Search the web", "Search the internet for a query", "Web search", ""],
+        {"query": (["query", "q", "search_query", "text"], "phrase", True, ["", "What to search for"]),
+         "n": (["limit", "max_results", "count", "n"], "int", False, ["", "Number of results"])},
+        ["Search the web for {query}", "Search for {query}", "Look up {query} on the web", "Google {query}",
+         "Find {n} results for {query}", "Search the internet for {query} and give me {n} results",
+         "What does the web say about {query}?"]),
+    "translate": (
+        ["translate", "translate_text", "translator"],
+        ["Translate text", "Translate a text into another language", "Translates to a target language", ""],
+        {"text": (["text", "phrase", "input", "sentence"], "phrase", True, ["", "Text to translate"]),
+         "lang": (["target_language", "language", "to", "target", "target_lang"], "language", True, ["", "Target language"])},
+        ["Translate {text} to {lang}", "Translate \"{text}\" into {lang}.", "How do you say {text} in {lang}?",
+         "What is \"{text}\" in {lang}?", "Please translate the following to {lang}: {text}"]),
+    "currency": (
+        ["convert_currency", "currency_convert", "exchange_money", "currency_converter"],
+        ["Convert an amount of money", "Convert between currencies", "Currency conversion"],
+        {"amount": (["amount", "value", "sum"], "number", True, ["", "Amount of money"]),
+         "src": (["from", "from_currency", "source", "base"], "currency", True, ["", "Currency to convert from"]),
+         "dst": (["to", "to_currency", "target"], "currency", True, ["", "Currency to convert to"])},
+        ["Convert {amount} {src} to {dst}", "How much is {amount} {src} in {dst}?", "What is {amount} {src} in {dst}?",
+         "{amount} {src} to {dst} please", "Exchange {amount} {src} into {dst}."]),
+    "reminder": (
+        ["set_reminder", "create_reminder", "add_reminder", "remind_me"],
+        ["Set a reminder", "Create a reminder at a time", "Remind the user of something"],
+        {"text": (["text", "message", "task", "what"], "phrase", True, ["", "What to remember"]),
+         "time": (["time", "at", "when"], "clock", True, ["", "When to remind"])},
+        ["Remind me of {text} at {time}", "Set a reminder for {text} at {time}.", "At {time} remind me to {text}",
+         "Remind me at {time}: {text}", "Create a reminder: {text}, {time}"]),
+    "timer": (
+        ["set_timer", "start_timer", "timer"], ["Set a timer", "Start a countdown timer", ""],
+        {"n": (["minutes", "duration", "duration_minutes"], "int", True, ["", "Minutes"])},
+        ["Set a timer for {n} minutes.", "Start a timer of {n} minutes", "{n} minute timer please",
+         "Wake me in {n} minutes", "timer {n} minutes"]),
+    "alarm": (
+        ["set_alarm", "create_alarm", "alarm"], ["Set an alarm", "Set an alarm clock", ""],
+        {"time": (["time", "at", "clock"], "clock", True, ["", "Time of the alarm"]),
+         "day": (["day", "date"], "day", False, ["", "Day of the alarm"])},
+        ["Set an alarm for {time}.", "Wake me at {time}", "Wake me up {day} at {time}", "Set the alarm to {time} {day}."]),
+    "calculator": (
+        ["calculate", "calculator", "evaluate", "compute"],
+        ["Evaluate an arithmetic expression", "Calculate an expression", "A calculator"],
+        {"e": (["expression", "expr", "formula", "input"], "expr", True, ["", "The expression"])},
+        ["Calculate {e}", "What is {e}?", "Compute {e}", "Work out {e} for me.", "How much is {e}?"]),
+    "stock_price": (
+        ["get_stock_price", "stock_price", "get_quote", "stock_quote"],
+        ["Get the price of a stock", "Current stock price of a company", "Get a stock quote"],
+        {"s": (["symbol", "ticker", "company", "stock"], "pseudo_or_ticker", True, ["", "Ticker symbol"])},
+        ["What is the stock price of {s}?", "How much is {s} stock?", "Get me a quote for {s}.",
+         "What does {s} trade at?", "stock price {s}", "How is {s} stock doing today?"]),
+    "music": (
+        ["play_music", "play_song", "music_play", "play"], ["Play music", "Play a song", "Plays a track", ""],
+        {"song": (["song", "title", "track", "query"], "title", True, ["", "Title of the song"]),
+         "artist": (["artist", "by", "band"], "name", False, ["", "Name of the artist"])},
+        ["Play {song}", "Play the song {song}", "Play {song} by {artist}", "I want to hear {song} by {artist}.",
+         "Put on {song}"]),
+    "lights": (
+        ["set_light", "control_light", "switch_light", "light_control", "turn_light"],
+        ["Turn a light on or off", "Control the lights of a room", "Switch lights"],
+        {"room": (["room", "location", "where"], "room", True, ["", "The room"]),
+         "state": (["state", "action", "mode"], ["on", "off"], True, ["", "New state"])},
+        ["Turn {state} the light in the {room}.", "Turn the {room} light {state}", "Switch {state} the {room} lights.",
+         "Lights {state} in the {room} please", "Turn {state} the lights in the {room}"]),
+    "thermostat": (
+        ["set_temperature", "set_thermostat", "thermostat"], ["Set the temperature of a room", "Set the thermostat"],
+        {"t": (["temperature", "degrees", "value"], "int", True, ["", "Degrees"]),
+         "room": (["room", "zone", "location"], "room", False, ["", "Which room"])},
+        ["Set the temperature to {t} degrees.", "Set the thermostat to {t}", "Heat the {room} to {t} degrees",
+         "Make it {t} degrees in the {room}", "Set the {room} to {t} degrees."]),
+    "flight": (
+        ["book_flight", "search_flights", "find_flight", "flight_search"],
+        ["Book a flight", "Search for flights between two cities", "Find flights"],
+        {"a": (["from", "origin", "departure", "from_city"], "city", True, ["", "City of departure"]),
+         "b": (["to", "destination", "arrival", "to_city"], "city", True, ["", "City of arrival"]),
+         "d": (["date", "day", "departure_date"], "date", False, ["", "Date of departure"])},
+        ["Find a flight from {a} to {b}.", "Book a flight from {a} to {b} on {d}", "I want to fly from {a} to {b}.",
+         "Flights from {a} to {b} on {d}?", "I need to get from {a} to {b} by plane on {d}.", "Fly me to {b} from {a}"]),
+    "order_status": (
+        ["get_order_status", "order_status", "track_order", "check_order"],
+        ["Get the status of an order", "Track an order by its id", "Check an order"],
+        {"id": (["order_id", "id", "order", "order_number"], "code", True, ["", "Id of the order"])},
+        ["Where is my order {id}?", "What is the status of order {id}?", "Track order {id}", "Check on order {id} please.",
+         "Has order {id} been shipped?"]),
+    "distance": (
+        ["get_distance", "distance", "route_distance", "compute_distance"],
+        ["Distance between two cities", "Compute the distance between two places"],
+        {"a": (["from", "start", "origin", "city_a"], "city", True, ["", "Start"]),
+         "b": (["to", "end", "destination", "city_b"], "city", True, ["", "End"])},
+        ["How far is it from {a} to {b}?", "What is the distance between {a} and {b}?", "Distance from {a} to {b}",
+         "How many kilometers are there from {a} to {b}?"]),
+    "event": (
+        ["create_event", "add_event", "calendar_add", "schedule_event"],
+        ["Create a calendar event", "Add an event to the calendar", "Schedule an event"],
+        {"t": (["title", "name", "event", "summary"], "phrase", True, ["", "Title of the event"]),
+         "d": (["date", "day", "when"], "date", True, ["", "Date of the event"]),
+         "c": (["time", "start", "start_time"], "clock", False, ["", "Start time"])},
+        ["Add {t} to my calendar on {d}.", "Create an event {t} on {d} at {c}", "Schedule {t} for {d}",
+         "Put {t} in my calendar for {d} at {c}.", "Plan \"{t}\" on {d}"]),
+    "meeting": (
+        ["schedule_meeting", "create_meeting", "book_meeting"], ["Schedule a meeting with somebody", "Book a meeting"],
+        {"w": (["with", "attendee", "person", "participant"], "first", True, ["", "Who takes part"]),
+         "d": (["day", "date"], "day", True, ["", "Which day"]),
+         "c": (["time", "start_time", "at"], "clock", False, ["", "Start time"])},
+        ["Schedule a meeting with {w} {d}.", "Set up a meeting with {w} on {d} at {c}.", "I have to meet {w} {d} at {c}",
+         "Book a meeting with {w} for {d}"]),
+    "note": (
+        ["create_note", "add_note", "take_note", "save_note"], ["Create a note", "Save a note", ""],
+        {"text": (["text", "content", "note", "body"], "text", True, ["", "Text of the note"])},
+        ["Take a note: {text}", "Note that {text}", "Make a note saying {text}", "Write down {text}",
+         "Save this note: {text}"]),
+    "todo": (
+        ["add_todo", "add_task", "create_task", "todo_add"], ["Add a task to the to-do list", "Create a task"],
+        {"t": (["task", "title", "item", "text"], "phrase", True, ["", "What to do"]),
+         "p": (["priority", "importance"], ["low", "medium", "high"], False, ["", "Priority"])},
+        ["Add {t} to my to-do list.", "Add the task {t}", "New task: {t}", "Add a task {t} with {p} priority",
+         "Put {t} on my list with priority {p}"]),
+    "define": (
+        ["define_word", "dictionary", "lookup_word", "get_definition"], ["Look up a word in the dictionary",
+         "Define a word", "Get the definition of a word"],
+        {"w": (["word", "term", "query"], "word", True, ["", "The word"])},
+        ["What does {w} mean?", "Define {w}", "Look up the word {w}.", "What is the meaning of \"{w}\"?",
+         "definition of {w}"]),
+    "random_number": (
+        ["random_number", "get_random_number", "random_int"], ["Get a random number", "Random number in a range"],
+        {"a": (["min", "low", "from"], "int", True, ["", "Lower limit"]),
+         "b": (["max", "high", "to"], "int", True, ["", "Upper limit"])},
+        ["Give me a random number between {a} and {b}.", "Random number from {a} to {b}", "Pick a number between {a} and {b}"]),
+    "file_read": (
+        ["read_file", "open_file", "cat_file", "get_file"], ["Read a file", "Return the content of a file", ""],
+        {"p": (["path", "file", "filename", "file_path"], "path", True, ["", "Path of the file"])},
+        ["Read the file {p}", "Show me {p}", "What is in {p}?", "Open {p} please", "Print the content of {p}"]),
+    "file_write": (
+        ["write_file", "save_file", "create_file"], ["Write text to a file", "Save a file"],
+        {"p": (["path", "file", "filename"], "path", True, ["", "Path of the file"]),
+         "t": (["content", "text", "data"], "text", True, ["", "What to write"])},
+        ["Write {t} to {p}", "Save \"{t}\" in the file {p}", "Create a file {p} with the content {t}"]),
+    "file_delete": (
+        ["delete_file", "remove_file", "rm"], ["Delete a file", "Remove a file from disk"],
+        {"p": (["path", "file", "filename"], "path", True, ["", "Path of the file"])},
+        ["Delete the file {p}", "Remove {p}", "Please delete {p}."]),
+    "user": (
+        ["get_user", "find_user", "lookup_user", "user_info"], ["Get a user by name", "Look up a user", "Find a user"],
+        {"n": (["name", "username", "user", "user_name"], "name", True, ["", "Name of the user"])},
+        ["Who is {n}?", "Find the user {n}", "Look up {n} in the user list.", "Show me the user {n}", "Get user {n}"]),
+    "database": (
+        ["query_database", "run_query", "sql_query"], ["Query a table of the database", "Run a database query"],
+        {"t": (["table", "table_name"], "word", True, ["", "Name of the table"]),
+         "n": (["limit", "rows", "max_rows"], "int", False, ["", "Number of rows"])},
+        ["Get {n} rows from the table {t}.", "Query the table {t} with limit {n}", "Show me the table {t}",
+         "Read {n} rows of {t} from the database."]),
+    "recipe": (
+        ["get_recipe", "find_recipe", "search_recipes"], ["Find a recipe for a dish", "Search for recipes"],
+        {"d": (["dish", "food", "name", "meal"], "food", True, ["", "Name of the dish"]),
+         "n": (["servings", "people", "persons"], "int", False, ["", "Number of people"])},
+        ["How do I cook {d}?", "Find a recipe for {d}", "I want to cook {d} for {n} people.", "Recipe for {d} please",
+         "Give me a {d} recipe for {n} people"]),
+    "news": (
+        ["get_news", "news", "latest_news", "search_news"], ["Get the latest news on a topic", "Search news articles"],
+        {"t": (["topic", "subject", "query", "category"], "phrase", True, ["", "Topic"])},
+        ["What is the news about {t}?", "Latest news on {t}", "Give me news about {t}.", "Any news on {t}?"]),
+    "phone_call": (
+        ["call", "call_contact", "make_call", "phone_call"], ["Call a contact", "Make a phone call"],
+        {"w": (["contact", "name", "person", "to"], "first", True, ["", "Who to call"])},
+        ["Call {w}.", "Phone {w} please", "Make a call to {w}", "Ring {w}", "Give {w} a call"]),
+    "volume": (
+        ["set_volume", "volume", "change_volume"], ["Set the volume", "Change the volume of the speaker"],
+        {"v": (["level", "volume", "percent", "value"], "int", True, ["", "Volume in percent"])},
+        ["Set the volume to {v}.", "Volume {v} please", "Turn the volume to {v} percent", "Change the volume to {v}"]),
+    "taxi": (
+        ["book_taxi", "order_taxi", "call_cab", "request_ride"], ["Order a taxi", "Book a ride to a destination"],
+        {"b": (["destination", "to", "address"], "place", True, ["", "Where to go"]),
+         "c": (["time", "pickup_time", "at"], "clock", False, ["", "Pick-up time"])},
+        ["Order a taxi to {b}.", "I need a taxi to {b} at {c}.", "Get me a ride to {b}", "Book a cab to {b} for {c}"]),
+    "population": (
+        ["get_population", "population", "country_population"], ["Get the population of a country", "Population of a country"],
+        {"c": (["country", "name", "nation"], "country", True, ["", "The country"])},
+        ["How many people live in {c}?", "What is the population of {c}?", "Population of {c}?"]),
+    "capital": (
+        ["get_capital", "capital_city", "country_capital"], ["Get the capital of a country", "Capital of a country"],
+        {"c": (["country", "nation", "name"], "country", True, ["", "The country"])},
+        ["What is the capital of {c}?", "Tell me the capital of {c}.", "capital of {c}"]),
+    "run_code": (
+        ["run_python", "execute_code", "python", "run_code"], ["Run Python code", "Execute a piece of code"],
+        {"c": (["code", "source", "script"], "expr", True, ["", "The code"])},
+        ["Run the code {c}", "Execute {c}", "Run {c} in Python"]),
+    # Only for evaluation:
+    "hotel": (
+        ["book_hotel", "reserve_hotel", "find_hotels"], ["Book a hotel in a city", "Find hotels"],
+        {"city": CITY, "n": (["nights", "n_nights"], "int", True, ["", "Number of nights"])},
+        ["Book a hotel in {city} for {n} nights.", "I need a hotel in {city} for {n} nights", "Find a hotel in {city}, {n} nights."]),
+    "shopping": (
+        ["add_to_cart", "cart_add", "buy_product"], ["Add a product to the shopping cart", "Put a product in the cart"],
+        {"p": (["product", "item", "product_name"], "product", True, ["", "The product"]),
+         "n": (["quantity", "count", "amount"], "int", True, ["", "How many"])},
+        ["Add {n} {p} to my cart.", "Put {n} of the product {p} in the cart", "I want to buy {n} {p}"]),
+    "restaurant": (
+        ["reserve_table", "book_table", "find_restaurant"], ["Reserve a table in a restaurant", "Book a restaurant table"],
+        {"r": (["restaurant", "name", "place"], "title", True, ["", "Name of the restaurant"]),
+         "n": (["people", "guests", "party_size"], "int", True, ["", "Number of guests"]),
+         "c": (["time", "at"], "clock", False, ["", "Time"])},
+        ["Reserve a table at {r} for {n} people.", "Book a table for {n} at {r} at {c}", "Table for {n} at {r} please"]),
+    "package": (
+        ["track_package", "get_shipment", "parcel_status"], ["Track a parcel", "Get the position of a package"],
+        {"id": (["tracking_number", "package_id", "number"], "code", True, ["", "Tracking number"])},
+        ["Track the package {id}.", "Where is my parcel {id}?", "What happened to package {id}?"]),
+    "ticket": (
+        ["create_ticket", "open_ticket", "report_bug"], ["Open a support ticket", "Report a problem to support"],
+        {"t": (["title", "summary", "subject"], "phrase", True, ["", "Short summary"]),
+         "p": (["severity", "priority"], ["low", "normal", "urgent"], True, ["", "How urgent"])},
+        ["Open a ticket {t} with severity {p}.", "Create a ticket: {t}, {p}", "Report the bug {t} as {p}"]),
+    "temperature_convert": (
+        ["convert_temperature", "temperature_converter"], ["Convert a temperature", "Convert between units of temperature"],
+        {"v": (["value", "degrees", "temperature"], "number", True, ["", "Degrees"]),
+         "u": (["to_unit", "target_unit", "to"], ["celsius", "fahrenheit", "kelvin"], True, ["", "Target unit"])},
+        ["Convert {v} degrees to {u}.", "What is {v} degrees in {u}?", "How much is {v} degrees in {u}?"]),
+}
+HELD_OUT = ("hotel", "shopping", "restaurant", "package", "ticket", "temperature_convert")
+ROOMS = ("kitchen|bedroom|living room|bathroom|garage|office|hall|garden|cellar|attic|dining room").split("|")
+TICKERS = "AAPL MSFT GOOG AMZN NVDA TSLA IBM INTC AMD NFLX Apple Microsoft Tesla Intel Siemens".split()

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kern - which kernels this machine runs.
+ *
+ * kern_table_cpu picks, for each operation of kernels.def, the last variant whose needs the machine meets.
+ * Threads: the table is made once and then only read. */
+#ifndef QUIRE_KERNELS_KERN_H
+#define QUIRE_KERNELS_KERN_H
+#include "common/err.h"
+#include "kernels/ops.h"
+
+enum { /* what a variant needs; a machine has a set of these */
+    CAP_NONE = 0,
+    CAP_AVX2 = 1 << 0,       /* AVX2, FMA, F16C */
+    CAP_AVX512 = 1 << 1,     /* F, BW, DQ, VL */
+    CAP_AVX512_BF16 = 1 << 2 /* vdpbf16ps; implies CAP_AVX512 */
+};
+
+struct kern_table {
+#define OP(op, tolerance) void (*op)(const struct op##_args *a, const struct kern_exec *x);
+#define IMPL(table, op, variant, caps)
+#include "kernels/kernels.def"
+    uint32_t caps; /* what it was picked for */
+};
+
+uint32_t kern_caps_machine(void);
+/* "avx512_bf16", "avx512", "avx2", "none" or "auto" -> caps, never more than the machine has. Errors: Q_INVALID. */
+FALLIBLE kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e);
+void kern_table_cpu(struct kern_table *t, uint32_t caps);
+const char *kern_variant_name(const char *op, uint32_t caps); /* "avx512"; for logs and system_fingerprint */
+
+size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in);
+/* Scratch one thread needs for any op with these limits. */
+size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);
+/* Bytes of one layer's K (or V; both are the same) for one block. */
+size_t kern_kv_block_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim);
+
+#endif

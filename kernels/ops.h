@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops - the arguments of every kernel: plain arrays and numbers, no model.
+ *
+ * An operation `op` has one definition, kernels/ref/op.c, and any number of faster variants; kernels.def has a line for
+ * each. Callers hold a `struct kern_table` (kern.h) and write k->op(&args, &exec). All threads of a team call the
+ * kernel with the same args and their own ith; each output element is computed wholly by one thread in one order that
+ * depends on that row's own problem only, never on n_row, on the batch around it or on nth: the same row gives the same
+ * bits alone and in a batch. Kernels allocate nothing and do not synchronise: the caller puts a barrier between
+ * dependent ops.
+ *
+ * Packed weights. W: [n_out, n_in] is stored in panels of KERN_PANEL = 64 outputs, the last panel zero-padded, so that
+ * decoding streams each panel from first byte to last:
+ *     f32, f16:  panel[p][k][64]             k = 0 … n_in-1
+ *     bf16:      panel[p][k/2][64][2]        pairs along k for the dot-product instructions; an odd n_in is zero-padded
+ * A thread owns whole panels.
+ *
+ * KV cache of one layer, blocks of KERN_BLOCK = 16 tokens, one lane per token when scores are computed:
+ *     k: [n_block][n_kv_head] of f32: [head_dim][16]   bf16: [ceil(head_dim/2)][16][2]
+ *     v: [n_block][n_kv_head] of [16][head_dim]
+ * Lanes past the context length may hold anything finite or not: a kernel never lets them reach a result. */
+#ifndef QUIRE_KERNELS_OPS_H
+#define QUIRE_KERNELS_OPS_H
+#include <stddef.h>
+#include <stdint.h>
+#include "common/dtype.h"
+
+#define KERN_PANEL 64u
+#define KERN_BLOCK 16u
+
+struct kern_exec {
+    uint32_t ith, nth;    /* this thread of how many */
+    void *scratch;        /* this thread's own, 64-byte aligned */
+    size_t scratch_bytes; /* at least what kern_scratch_bytes() says for the worst case */
+};
+
+struct packed {           /* a weight matrix in the layout above */
+    const void *data;     /* 64-byte aligned */
+    uint32_t n_out, n_in;
+    enum dtype dtype;     /* DT_F32, DT_F16 or DT_BF16 */
+};
+
+/* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread packs its own panels.
+ * Row i of the result is src row i; src dtype F32, F16 or BF16 is converted (round to nearest even) to dst dtype. */
+struct pack_args {
+    void *dst;
+    enum dtype dst_dtype;
+    const void *src;      /* [n_out, n_in] row-major; need not be aligned */
+    enum dtype src_dtype;
+    uint32_t n_out, n_in;
+    uint32_t row_start;   /* src holds outputs row_start … row_start + n_out - 1 of dst (fused q,k,v; gate,up) */
+    uint32_t n_out_total; /* outputs of the whole dst */
+};
+
+/* y[i,:] = f32(table[ids[i],:]) * scale.   table: [n_vocab, n_col] row-major; y: [n_row, n_col] f32 */
+struct embed_args {
+    float *y;
+    const void *table;    /* need not be aligned beyond its element size */
+    enum dtype dtype;     /* F32, F16, BF16 */
+    const uint32_t *ids;  /* [n_row], each < n_vocab */
+    uint32_t n_row, n_col;
+    float scale;
+};
+
+/* y[i,c] = x[i,c] / sqrt(mean_c(x[i,:]^2) + eps) * w[c].   Sum in f32. y may equal x. Source: arXiv:1910.07467.
+ * Rows are x + i * x_stride (elements). y is written as f32, or rounded to bf16 when y_dtype is DT_BF16. */
+struct rms_norm_args {
+    void *y;
+    enum dtype y_dtype;   /* F32 or BF16 */
+    const float *x;
+    const float *w;       /* [n_col] */
+    uint32_t n_row, n_col;
+    size_t x_stride, y_stride; /* elements */
+    float eps;
+};
+
+/* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate).
+ * x: [n_row, n_in] f32, or bf16 (W must then be bf16; products summed in f32 pairwise as vdpbf16ps does).
+ * One accumulator per output (or a fixed set of them, combined in a fixed order), whatever n_row is. */
+struct linear_args {
+    float *y;             /* [n_row, n_out], row stride y_stride */
+    const void *x;        /* row stride x_stride */
+    enum dtype x_dtype;   /* F32 or BF16 */
+    struct packed w;
+    const float *bias;    /* [n_out] or NULL */
+    uint32_t n_row;
+    size_t x_stride, y_stride; /* elements */
+    int accumulate;
+};
+
+/* Rotate the first n_rot elements of each head: for pair (a, b) = (j, j + n_rot/2), or (2j, 2j + 1) when interleaved:
+ * a' = a*cos - b*sin, b' = b*cos + a*sin with cos,sin = table[pos[i]][j].  In place. Source: arXiv:2104.09864.
+ * x: n_row rows of n_head heads of head_dim; table: [n_pos][n_rot/2][2] f32 (cos, sin). */
+struct rope_args {
+    float *x;
+    size_t x_stride;      /* elements between rows */
+    const float *table;
+    const uint32_t *pos;  /* [n_row], each < n_pos */
+    uint32_t n_row, n_head, head_dim, n_rot;
+    int interleaved;
+};
+
+/* Write keys and values of n_row tokens into the cache. slot[i] = block * KERN_BLOCK + offset.
+ * k, v: rows of n_kv_head * head_dim f32 with strides. */
+struct kv_store_args {
+    void *k_cache, *v_cache;
+    enum dtype kv_dtype;  /* F32 or BF16 */
+    const float *k, *v;
+    size_t k_stride, v_stride;
+    const uint32_t *slot; /* [n_row] */
+    uint32_t n_row, n_kv_head, head_dim;
+};
+
+/* Attention over the paged cache, causal. For token t of a sequence at position pos (0-based), head h, its KV head
+ * g = h / (n_head / n_kv_head), context c = max(0, pos + 1 - window) … pos (window 0 = all):
+ *     s[c] = scale * q[t,h,:]·K[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
+ *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]
+ * The context is walked in tiles of KERN_BLOCK from tile 0 in order, f32 throughout; softmax over the whole row.
+ * The cache already holds the new tokens' K and V (kv_store first). */
+struct attention_seq {
+    const uint32_t *blocks; /* block table: [ceil((start + n_query) / KERN_BLOCK)] */
+    uint32_t row;           /* first row of q and out */
+    uint32_t n_query;       /* rows of this sequence in the batch */
+    uint32_t start;         /* position of the first of them */
+};
+struct attention_args {
+    float *out;             /* [rows][n_head][head_dim] f32, row stride out_stride */
+    const float *q;         /* the same shape, row stride q_stride; already rotated */
+    size_t out_stride, q_stride;
+    const void *k_cache, *v_cache;
+    enum dtype kv_dtype;    /* F32 or BF16 */
+    const struct attention_seq *seqs;
+    uint32_t n_seq, n_head, n_kv_head, head_dim;
+    uint32_t context_max;   /* longest start + n_query, for scratch */
+    float scale, soft_cap;
+    uint32_t window;
+};
+
+/* y[i,c] = silu(x[i,c]) * x[i, n_col + c],  silu(z) = z / (1 + exp(-z)).  x: [n_row, 2*n_col] f32.
+ * y: f32 or bf16. Source: arXiv:2002.05202. */
+struct silu_mul_args {
+    void *y;
+    enum dtype y_dtype;
+    const float *x;
+    uint32_t n_row, n_col;
+    size_t x_stride, y_stride;
+};
+
+/* y = bf16(x), round to nearest even. */
+struct cast_bf16_args {
+    uint16_t *y;
+    const float *x;
+    uint32_t n_row, n_col;
+    size_t x_stride, y_stride;
+};
+
+/* For each row of logits: max[i] = largest value, argmax[i] = its lowest index, sumexp[i] = sum_c exp(x[i,c] - max[i]),
+ * summed in f64 in a fixed order. NaN is treated as -inf; a row of all -inf gives argmax 0. x: [n_row, n_col] f32. */
+struct softmax_stats_args {
+    const float *x;
+    size_t x_stride;
+    uint32_t n_row, n_col;
+    float *max;
+    uint32_t *argmax;
+    double *sumexp;
+};
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sampling - the parameters that decide which token comes next, as they travel from the request to the worker.
+ *
+ * Names, ranges and meaning are OpenAI's and vLLM's. The order in which they act on a row of logits (vLLM's):
+ * allowed and minimum-token masks, logit_bias, repetition (prompt and output tokens), frequency and presence (output
+ * tokens), temperature, min_p, top_k, top_p, then one draw by Philox 4x32-10 on (seed, position of the new token).
+ * temperature 0 takes the lowest id of the largest logit after the penalties. Logprobs are of the raw logits.
+ * Threads: values. */
+#ifndef QUIRE_PROTO_SAMPLING_H
+#define QUIRE_PROTO_SAMPLING_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/err.h"
+
+#define SAMPLE_LOGPROBS_MAX   20   /* alternatives per token */
+#define SAMPLE_BIAS_MAX       1024 /* logit_bias entries; OpenAI allows 1024 */
+#define SAMPLE_STOP_IDS_MAX   64
+#define SAMPLE_NO_LOGPROBS    UINT32_MAX
+
+struct sample_params {
+    float temperature;        /* [0, 2]; 0 = greedy; below 0.01 it acts as 0.01 */
+    float top_p;              /* (0, 1]; 1 = off */
+    float min_p;              /* [0, 1]; 0 = off */
+    uint32_t top_k;           /* 0 = off */
+    float repetition_penalty; /* (0, 2]; 1 = off */
+    float presence_penalty;   /* [-2, 2]; 0 = off */
+    float frequency_penalty;  /* [-2, 2]; 0 = off */
+    uint64_t seed;            /* always set; the frontend draws one when the client gave none */
+    uint32_t max_tokens;      /* new tokens at most, >= 1 */
+    uint32_t min_tokens;      /* eos and stop ids cannot come before; <= max_tokens */
+    bool ignore_eos;
+    uint32_t n_logprob;        /* alternatives per new token, SAMPLE_NO_LOGPROBS = no logprobs at all */
+    uint32_t n_prompt_logprob; /* the same for prompt tokens */
+    const uint32_t *stop_ids;  /* [n_stop_id] also end the generation; borrowed */
+    uint32_t n_stop_id;
+    const uint32_t *bias_ids;  /* [n_bias]; borrowed */
+    const float *bias;         /* [n_bias] each in [-100, 100], added to the logit */
+    uint32_t n_bias;
+};
+
+/* The values a request has when it says nothing (max_tokens 16, as in OpenAI's completions). */
+void sample_params_default(struct sample_params *p);
+/* Ranges above, ids < vocab_size. Errors: Q_INVALID; the message starts with the parameter's public name. */
+FALLIBLE sample_params_check(const struct sample_params *p, uint32_t vocab_size, struct q_err *e);
+
+#endif

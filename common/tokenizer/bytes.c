@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The byte-level alphabet: printable Latin-1 bytes stand for themselves, the other 68 get U+0100.. in byte order. */
+#include "common/tokenizer/tok.h"
+#include "common/utf8.h"
+
+#define N_MOVED 68 /* bytes that are not printable in Latin-1 */
+
+static bool printable(unsigned char b)
+{
+    return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+}
+
+/* How many bytes below b were moved to U+0100 and up. */
+static uint32_t moved_below(unsigned char b)
+{
+    if (b < 0x21)
+        return b;
+    if (b < 0x7f)
+        return 0x21;
+    if (b < 0xa1)
+        return 0x21 + (b - 0x7fu);
+    return b <= 0xad ? 0x21 + 0x22 : N_MOVED;
+}
+
+uint32_t tok_byte_char(unsigned char byte)
+{
+    return printable(byte) ? byte : 0x100 + moved_below(byte);
+}
+
+int tok_char_byte(uint32_t cp)
+{
+    if (cp < 0x100)
+        return printable((unsigned char)cp) ? (int)cp : -1;
+    uint32_t i = cp - 0x100;
+    if (i >= N_MOVED)
+        return -1;
+    if (i < 0x21)
+        return (int)i;
+    return i < 0x21 + 0x22 ? (int)(0x7f + i - 0x21) : 0xad;
+}
+
+bool tok_unmap(const char *s, size_t n, struct buf *out)
+{
+    size_t len = out->len;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        i += utf8_decode(s + i, n - i, &cp);
+        int byte = tok_char_byte(cp);
+        if (byte < 0) {
+            if (out->data)
+                out->data[out->len = len] = '\0';
+            return false;
+        }
+        buf_add_char(out, (char)byte);
+    }
+    return true;
+}

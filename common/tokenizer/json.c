@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "common/tokenizer/tok.h"
+
+const char *tok_json_type(const json_t *j)
+{
+    if (!j)
+        return "nothing";
+    switch (json_typeof(j)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
+    case JSON_NULL:
+        return "null";
+    default:
+        return "a boolean";
+    }
+}
+
+enum q_code tok_json_bad(const json_t *found, const char *at, const char *key, const char *want,
+                         struct q_err *e)
+{
+    return q_fail(e, Q_CORRUPT, "tokenizer.json: %s.%s: expected %s, found %s", at, key, want,
+                  tok_json_type(found));
+}
+
+enum q_code tok_json_str(const json_t *o, const char *key, const char *at, struct tok_str *s,
+                         struct q_err *e)
+{
+    const json_t *v = json_object_get(o, key);
+    if (!json_is_string(v))
+        return tok_json_bad(v, at, key, "a string", e);
+    s->s = json_string_value(v);
+    s->n = json_string_length(v);
+    return Q_OK;
+}
+
+enum q_code tok_json_bool(const json_t *o, const char *key, const char *at, bool *out, struct q_err *e)
+{
+    const json_t *v = json_object_get(o, key);
+    if (!v || json_is_null(v))
+        return Q_OK;
+    if (!json_is_boolean(v))
+        return tok_json_bad(v, at, key, "true or false", e);
+    *out = json_is_true(v);
+    return Q_OK;
+}
+
+enum q_code tok_json_id(const json_t *v, const char *at, const char *key, uint32_t *out, struct q_err *e)
+{
+    if (!json_is_integer(v))
+        return tok_json_bad(v, at, key, "a token id", e);
+    json_int_t id = json_integer_value(v);
+    if (id < 0 || id >= (json_int_t)TOK_ID_MAX)
+        return q_fail(e, Q_CORRUPT, "tokenizer.json: %s.%s: token id %lld is not in 0..%u", at, key,
+                      (long long)id, TOK_ID_MAX - 1);
+    *out = (uint32_t)id;
+    return Q_OK;
+}

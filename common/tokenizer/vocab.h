@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vocab - token strings and ids: one pool of bytes, an open-addressed table over it.
+ *
+ * Filled once, then only read. Strings are NUL-terminated in the pool and may hold NULs themselves.
+ * Threads: read-only after loading. */
+#ifndef QUIRE_COMMON_TOKENIZER_VOCAB_H
+#define QUIRE_COMMON_TOKENIZER_VOCAB_H
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+#include "common/err.h"
+
+struct tok_word {
+    uint32_t off, len; /* into the pool */
+    uint32_t id;
+};
+struct tok_vocab {
+    struct buf pool;
+    struct tok_word *words; /* [n_word] in the order of adding */
+    size_t n_word, word_cap;
+    uint32_t *slots; /* [n_slot] index into words + 1, 0 = free; n_slot is a power of two */
+    size_t n_slot;
+};
+/* clang-format off */
+#define TOK_VOCAB_INIT {BUF_INIT, NULL, 0, 0, NULL, 0}
+/* clang-format on */
+#define TOK_WORDS_MAX ((size_t)1 << 24)
+
+/* Adding a string twice keeps the newer id. */
+FALLIBLE tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t id, struct q_err *e);
+uint32_t tok_vocab_id(const struct tok_vocab *v, const char *s, size_t n); /* TOKEN_NONE */
+void tok_vocab_release(struct tok_vocab *v);
+uint32_t tok_hash(const char *s, size_t n);
+
+#endif

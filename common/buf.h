@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* buf - a growing byte string with a limit.
  *
- * Appending never fails at the call: the first failure (out of memory, limit reached) is kept and every later append
- * does nothing, so text is built in a straight line and buf_check is asked once at the end. data is always
- * NUL-terminated when len > 0 or buf_str() is used; it may hold NULs itself.
- * Threads: one owner. */
+ * Appending never fails at the call: the first failure (out of memory, limit reached) is kept and
+ * every later append does nothing, so text is built in a straight line and buf_check is asked once
+ * at the end. data is always NUL-terminated when len > 0 or buf_str() is used; it may hold NULs
+ * itself. Threads: one owner. */
 #ifndef QUIRE_COMMON_BUF_H
 #define QUIRE_COMMON_BUF_H
 #include <stdarg.h>
@@ -14,9 +14,9 @@
 
 struct buf {
     char *data;
-    size_t len;  /* bytes used, without the terminating NUL */
-    size_t cap;  /* bytes allocated */
-    size_t max;  /* limit on len; 0 means BUF_MAX_DEFAULT */
+    size_t len; /* bytes used, without the terminating NUL */
+    size_t cap; /* bytes allocated */
+    size_t max; /* limit on len; 0 means BUF_MAX_DEFAULT */
     enum q_code failed;
 };
 #define BUF_MAX_DEFAULT ((size_t)1 << 30)
@@ -36,8 +36,9 @@ void buf_add_utf8(struct buf *b, uint32_t code_point);
 void buf_add_json_str(struct buf *b, const char *s, size_t n);
 void buf_reset(struct buf *b); /* len = 0, failure cleared, memory kept */
 void buf_release(struct buf *b);
-void buf_move(struct buf *dst, struct buf *src); /* dst's old contents are released, src becomes empty */
-const char *buf_str(const struct buf *b);        /* never NULL */
+void buf_move(struct buf *dst,
+              struct buf *src);           /* dst's old contents are released, src becomes empty */
+const char *buf_str(const struct buf *b); /* never NULL */
 /* Q_OK, or what went wrong in an earlier append (`what` names the text being built). */
 FALLIBLE buf_check(const struct buf *b, const char *what, struct q_err *e);
 

@@ -62,7 +62,8 @@ uint16_t f32_to_f16(float f)
         return (uint16_t)(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) /* 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) { /* below 2^-14: adding 0.5 aligns the mantissa to 2^-24 and rounds to even */
+    if (magnitude <
+        0x38800000u) { /* below 2^-14: adding 0.5 aligns the mantissa to 2^-24 and rounds to even */
         v.u = magnitude;
         v.f += 0.5f;
         return (uint16_t)(sign | (v.u - 0x3f000000u));

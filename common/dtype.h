@@ -11,11 +11,12 @@ enum dtype {
     DT_COUNT
 };
 
-const char *dtype_name(enum dtype t);           /* "BF16" */
-uint32_t dtype_bits(enum dtype t);              /* of one element */
+const char *dtype_name(enum dtype t);                /* "BF16" */
+uint32_t dtype_bits(enum dtype t);                   /* of one element */
 bool dtype_parse(enum dtype *out, const char *name); /* exact safetensors spelling */
 
-/* IEEE half and bfloat16 as raw bits; rounding to nearest even, NaN stays NaN (quiet), overflow becomes infinity. */
+/* IEEE half and bfloat16 as raw bits; rounding to nearest even, NaN stays NaN (quiet), overflow
+ * becomes infinity. */
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);
 static inline float bf16_to_f32(uint16_t h)

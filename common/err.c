@@ -13,7 +13,8 @@ static const struct {
 #include "common/err.def"
 };
 
-/* Cut a UTF-8 sequence that truncation left incomplete: error messages quote user text and end up in JSON. */
+/* Cut a UTF-8 sequence that truncation left incomplete: error messages quote user text and end up
+ * in JSON. */
 static void trim_partial_utf8(char *s)
 {
     size_t n = strlen(s);
@@ -47,7 +48,7 @@ enum q_code q_wrap(struct q_err *e, const char *fmt, ...)
 {
     Q_ASSERT(e && e->code != Q_OK);
     char prefix[Q_MESSAGE_MAX];
-    char whole[2 * Q_MESSAGE_MAX];
+    char whole[2 * Q_MESSAGE_MAX + 4];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(prefix, sizeof prefix, fmt, ap);
@@ -85,6 +86,7 @@ int q_code_http(enum q_code code)
 
 _Noreturn void q_assert_fail(const char *cond, const char *file, int line)
 {
-    fprintf(stderr, "quire: assertion failed: %s (%s:%d); this is a bug in quire\n", cond, file, line);
+    fprintf(stderr, "quire: assertion failed: %s (%s:%d); this is a bug in quire\n", cond, file,
+            line);
     abort();
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* err - how every function of quire fails.
  *
- * A function that can fail returns `enum q_code` (0 = Q_OK) and fills the caller's `struct q_err` if and only if the
- * code is not Q_OK. The list of codes is err.def. Libraries never print, exit or abort for bad input; Q_ASSERT is for
- * our own bugs and stays on in release builds.
- * Threads: a q_err belongs to its caller; all functions are reentrant. */
+ * A function that can fail returns `enum q_code` (0 = Q_OK) and fills the caller's `struct q_err`
+ * if and only if the code is not Q_OK. The list of codes is err.def. Libraries never print, exit or
+ * abort for bad input; Q_ASSERT is for our own bugs and stays on in release builds. Threads: a
+ * q_err belongs to its caller; all functions are reentrant. */
 #ifndef QUIRE_COMMON_ERR_H
 #define QUIRE_COMMON_ERR_H
 #include <stdarg.h>
@@ -28,11 +28,12 @@ struct q_err {
 /* Prefix of every declaration that can fail: the result must be looked at. */
 #define FALLIBLE __attribute__((warn_unused_result)) enum q_code
 
-/* Set `e` (may be NULL) to `code` with a formatted message and return `code`. Truncates silently at Q_MESSAGE_MAX,
- * never inside a UTF-8 sequence. `code` must not be Q_OK. */
+/* Set `e` (may be NULL) to `code` with a formatted message and return `code`. Truncates silently at
+ * Q_MESSAGE_MAX, never inside a UTF-8 sequence. `code` must not be Q_OK. */
 __attribute__((format(printf, 3, 4))) enum q_code q_fail(struct q_err *e, enum q_code code,
                                                          const char *fmt, ...);
-/* Put "prefix: " before the message already in `e`; returns e->code, so `return q_wrap(e, "x")` works. */
+/* Put "prefix: " before the message already in `e`; returns e->code, so `return q_wrap(e, "x")`
+ * works. */
 __attribute__((format(printf, 2, 3))) enum q_code q_wrap(struct q_err *e, const char *fmt, ...);
 
 void q_err_reset(struct q_err *e);
@@ -40,7 +41,8 @@ const char *q_code_name(enum q_code code); /* "NO_SPACE" */
 const char *q_code_text(enum q_code code); /* the sentence of err.def */
 int q_code_http(enum q_code code);         /* HTTP status */
 
-/* Prints the broken condition to stderr and aborts. For states only a bug of ours can reach, never for input. */
+/* Prints the broken condition to stderr and aborts. For states only a bug of ours can reach, never
+ * for input. */
 _Noreturn void q_assert_fail(const char *cond, const char *file, int line);
 #define Q_ASSERT(cond) ((cond) ? (void)0 : q_assert_fail(#cond, __FILE__, __LINE__))
 

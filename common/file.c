@@ -14,8 +14,8 @@
 static enum q_code fail_errno(struct q_err *e, const char *path, const char *what)
 {
     int code = errno;
-    return q_fail(e, code == ENOENT || code == ENOTDIR ? Q_NOT_FOUND : Q_IO, "%s: cannot %s: %s", path, what,
-                  strerror(code));
+    return q_fail(e, code == ENOENT || code == ENOTDIR ? Q_NOT_FOUND : Q_IO, "%s: cannot %s: %s",
+                  path, what, strerror(code));
 }
 
 static enum q_code open_regular(int *fd, struct stat *st, const char *path, struct q_err *e)

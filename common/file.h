@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include "common/buf.h"
 
-struct mapping { /* a read-only view of one file */
+struct mapping {               /* a read-only view of one file */
     const unsigned char *data; /* [size], NULL when empty */
     size_t size;               /* bytes */
 };
@@ -21,13 +21,15 @@ FALLIBLE mapping_open(struct mapping *m, const char *path, struct q_err *e);
 void mapping_release(struct mapping *m);
 void mapping_move(struct mapping *dst, struct mapping *src);
 
-/* Read a file of at most size_max bytes to the end of `out`. Errors: Q_NOT_FOUND, Q_IO, Q_TOO_LARGE. */
+/* Read a file of at most size_max bytes to the end of `out`. Errors: Q_NOT_FOUND, Q_IO,
+ * Q_TOO_LARGE. */
 FALLIBLE file_read(struct buf *out, const char *path, size_t size_max, struct q_err *e);
 /* Replace the file in one step (write beside it, fsync, rename). mode as in open(2), e.g. 0600. */
 FALLIBLE file_write(const char *path, const void *data, size_t n, unsigned mode, struct q_err *e);
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
-/* out = dir + "/" + name (no doubled slash). Errors: Q_TOO_LARGE when it does not fit `size` bytes. */
+/* out = dir + "/" + name (no doubled slash). Errors: Q_TOO_LARGE when it does not fit `size` bytes.
+ */
 FALLIBLE path_join(char *out, size_t size, const char *dir, const char *name, struct q_err *e);
 
 #endif

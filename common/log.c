@@ -30,7 +30,8 @@ enum q_code log_level_parse(enum log_level *out, const char *name, struct q_err 
             *out = (enum log_level)i;
             return Q_OK;
         }
-    return q_fail(e, Q_INVALID, "log level \"%.40s\": expected debug, info, warning or error", name);
+    return q_fail(e, Q_INVALID, "log level \"%.40s\": expected debug, info, warning or error",
+                  name);
 }
 
 bool log_enabled(enum log_level level)
@@ -62,11 +63,14 @@ void log_line(enum log_level level, const char *fmt, ...)
     if (log_state.json) {
         struct buf b = BUF_INIT;
         buf_add_json_str(&b, message, strlen(message));
-        n = snprintf(line, sizeof line, "{\"time\":\"%s\",\"level\":\"%s\",\"component\":\"%s\",\"pid\":%ld,\"message\":%s}\n",
-                     stamp, names[level], log_state.component, (long)getpid(), buf_str(&b));
+        n = snprintf(
+            line, sizeof line,
+            "{\"time\":\"%s\",\"level\":\"%s\",\"component\":\"%s\",\"pid\":%ld,\"message\":%s}\n",
+            stamp, names[level], log_state.component, (long)getpid(), buf_str(&b));
         buf_release(&b);
     } else {
-        n = snprintf(line, sizeof line, "%s %-7s %s: %s\n", stamp, names[level], log_state.component, message);
+        n = snprintf(line, sizeof line, "%s %-7s %s: %s\n", stamp, names[level],
+                     log_state.component, message);
     }
     if (n >= (int)sizeof line) {
         n = (int)sizeof line - 1;

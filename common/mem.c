@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ARENA_CHUNK_MIN 4096 /* bytes; doubles with the arena so that a large one has few chunks */
+#define ARENA_CHUNK_MIN 4096 /* bytes; doubles with the arena so that a large one has few chunks \
+                              */
 #define ARENA_CHUNK_MAX (1u << 20)
 #define ARENA_ALIGN     16
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mem - the only place of quire that calls malloc.
  *
- * Three uses: q_alloc & co. for things with an owner; `arena` for everything that dies with one request or one file
- * load; and alloc_freeze() for loops that must not allocate once they are running. Tests make the n-th allocation
- * fail with mem_fail_after, so every caller handles NULL.
+ * Three uses: q_alloc & co. for things with an owner; `arena` for everything that dies with one
+ * request or one file load; and alloc_freeze() for loops that must not allocate once they are
+ * running. Tests make the n-th allocation fail with mem_fail_after, so every caller handles NULL.
  * Threads: q_* from any thread; an arena belongs to one thread at a time; freeze is per thread. */
 #ifndef QUIRE_COMMON_MEM_H
 #define QUIRE_COMMON_MEM_H
@@ -12,8 +12,9 @@
 #include <stdint.h>
 #include "common/err.h"
 
-/* As malloc, calloc, realloc, strdup, strndup: NULL when out of memory. q_calloc and q_realloc_array check n * size
- * for overflow. n == 0 gives a valid pointer. Released by q_free (NULL is fine). */
+/* As malloc, calloc, realloc, strdup, strndup: NULL when out of memory. q_calloc and
+ * q_realloc_array check n * size for overflow. n == 0 gives a valid pointer. Released by q_free
+ * (NULL is fine). */
 __attribute__((malloc)) void *q_alloc(size_t n);
 __attribute__((malloc)) void *q_calloc(size_t n, size_t size);
 void *q_realloc(void *p, size_t n);
@@ -22,16 +23,19 @@ __attribute__((malloc)) char *q_strdup(const char *s);
 __attribute__((malloc)) char *q_strndup(const char *s, size_t n);
 void q_free(void *p);
 
-/* Grow *items (of `size` bytes each) so that at least n_need fit, doubling *cap, never beyond n_max items.
- * Errors: Q_TOO_LARGE (n_need > n_max), Q_NO_MEMORY; both leave *items and *cap as they were. */
+/* Grow *items (of `size` bytes each) so that at least n_need fit, doubling *cap, never beyond n_max
+ * items. Errors: Q_TOO_LARGE (n_need > n_max), Q_NO_MEMORY; both leave *items and *cap as they
+ * were. */
 FALLIBLE q_grow(void *items_ptr, size_t *cap, size_t n_need, size_t size, size_t n_max,
                 struct q_err *e);
 
-/* From now on q_alloc, q_calloc and q_realloc on this thread trip a Q_ASSERT. q_free stays allowed. */
+/* From now on q_alloc, q_calloc and q_realloc on this thread trip a Q_ASSERT. q_free stays allowed.
+ */
 void alloc_freeze(void);
 void alloc_thaw(void); /* at shutdown and in tests */
 
-/* Tests: the n-th allocation from now (0 = the next) and all later ones return NULL; n < 0 switches it off. */
+/* Tests: the n-th allocation from now (0 = the next) and all later ones return NULL; n < 0 switches
+ * it off. */
 void mem_fail_after(int64_t n);
 uint64_t mem_alloc_count(void); /* allocations since start, all threads */
 

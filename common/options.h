@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options - the command line, environment and --help of every program, from one table (options.def).
+/* options - the command line, environment and --help of every program, from one table
+ * (options.def).
  *
- * `--flag value` and `--flag=value`; a bool is `--flag` or `--no-flag`; `_` may stand for `-` in flags; `--` ends them.
- * The environment (QUIRE_MAX_NUM_SEQS=8) gives values the command line leaves out.
- * Threads: main, before others start. */
+ * `--flag value` and `--flag=value`; a bool is `--flag` or `--no-flag`; `_` may stand for `-` in
+ * flags; `--` ends them. The environment (QUIRE_MAX_NUM_SEQS=8) gives values the command line
+ * leaves out. Threads: main, before others start. */
 #ifndef QUIRE_COMMON_OPTIONS_H
 #define QUIRE_COMMON_OPTIONS_H
 #include <stdbool.h>
@@ -20,8 +21,9 @@ enum {
     FOR_CHAT = 1 << 5,
     FOR_KEYGEN = 1 << 6,
     FOR_ALL = (1 << 7) - 1,
-    FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE, /* programs that read the model folder */
-    FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE                  /* programs that hold an engine core */
+    FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND |
+                FOR_GENERATE,                        /* programs that read the model folder */
+    FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE /* programs that hold an engine core */
 };
 
 #define OPTION_LIST_MAX 256
@@ -42,29 +44,33 @@ struct options {
 #include "common/options.def"
     const char *positional[8]; /* what stands without a flag, e.g. MODEL */
     uint32_t n_positional;
-    uint64_t given[4];         /* bit per row of the table: set on the command line or in the environment */
+    uint64_t given[4]; /* bit per row of the table: set on the command line or in the environment */
 };
 
 struct program_info {
-    uint32_t program;          /* one FOR_* bit */
-    const char *name;          /* "quire serve" */
-    const char *usage;         /* "MODEL [options]" */
-    const char *about;         /* one paragraph */
+    uint32_t program;  /* one FOR_* bit */
+    const char *name;  /* "quire serve" */
+    const char *usage; /* "MODEL [options]" */
+    const char *about; /* one paragraph */
     uint32_t positional_min, positional_max;
 };
 
-/* Errors: Q_INVALID: unknown flag (with the nearest known one), flag of another program, missing or bad value. When
- * --help or --version is among the arguments the rest is not checked and o->help or o->version is set. */
-FALLIBLE options_parse(struct options *o, const struct program_info *p, int argc, char **argv, struct q_err *e);
+/* Errors: Q_INVALID: unknown flag (with the nearest known one), flag of another program, missing or
+ * bad value. When
+ * --help or --version is among the arguments the rest is not checked and o->help or o->version is
+ * set. */
+FALLIBLE options_parse(struct options *o, const struct program_info *p, int argc, char **argv,
+                       struct q_err *e);
 void options_help(const struct program_info *p, FILE *out);
-/* The usual start of main: parse, set up the log, answer --help and --version. Returns -1 to go on, else the exit code
- * (0 after help, 2 after a usage error that was printed). */
+/* The usual start of main: parse, set up the log, answer --help and --version. Returns -1 to go on,
+ * else the exit code (0 after help, 2 after a usage error that was printed). */
 int options_main(struct options *o, const struct program_info *p, int argc, char **argv);
 /* Was this flag ("--max-num-seqs") given? */
 bool options_given(const struct options *o, const char *flag);
-/* Re-create arguments for another program: those given options that `program` also takes, as "--flag=value", into
- * argv[*n …], NULL-terminated; strings are allocated and live as long as the process. Errors: Q_TOO_LARGE (max). */
-FALLIBLE options_forward(const struct options *o, uint32_t program, char **argv, uint32_t *n, uint32_t max,
-                         struct q_err *e);
+/* Re-create arguments for another program: those given options that `program` also takes, as
+ * "--flag=value", into argv[*n …], NULL-terminated; strings are allocated and live as long as the
+ * process. Errors: Q_TOO_LARGE (max). */
+FALLIBLE options_forward(const struct options *o, uint32_t program, char **argv, uint32_t *n,
+                         uint32_t max, struct q_err *e);
 
 #endif

@@ -15,8 +15,8 @@ enum q_code parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, 
     long long v = strtoll(text, &end, 10);
     bool number = end != text && *end == '\0' && !isspace((unsigned char)*text) && errno == 0;
     if (!number || v < min || v > max)
-        return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a whole number from %lld to %lld", what, text,
-                      (long long)min, (long long)max);
+        return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a whole number from %lld to %lld", what,
+                      text, (long long)min, (long long)max);
     *out = v;
     return Q_OK;
 }
@@ -27,7 +27,8 @@ enum q_code parse_f64(double *out, const char *text, double min, double max, con
     char *end;
     double v = strtod(text, &end);
     if (end == text || *end || isspace((unsigned char)*text) || !isfinite(v) || v < min || v > max)
-        return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a number from %g to %g", what, text, min, max);
+        return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a number from %g to %g", what, text, min,
+                      max);
     *out = v;
     return Q_OK;
 }
@@ -56,6 +57,6 @@ enum q_code parse_bytes(uint64_t *out, const char *text, const char *what, struc
     *out = (uint64_t)(v * factor);
     return Q_OK;
 bad:
-    return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a size such as 1073741824, 512M, 4GiB or 4GB", what,
-                  text);
+    return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a size such as 1073741824, 512M, 4GiB or 4GB",
+                  what, text);
 }

@@ -5,12 +5,15 @@
 #include <stdint.h>
 #include "common/err.h"
 
-/* Decimal integer within [min, max]. Errors: Q_INVALID; the message starts with `what` and states the range. */
+/* Decimal integer within [min, max]. Errors: Q_INVALID; the message starts with `what` and states
+ * the range. */
 FALLIBLE parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, const char *what,
                    struct q_err *e);
 /* Finite decimal number within [min, max]; always the C locale's '.'. Errors: Q_INVALID. */
-FALLIBLE parse_f64(double *out, const char *text, double min, double max, const char *what, struct q_err *e);
-/* Bytes: "1048576", "512K", "1.5G", "2GiB" (powers of 1024) or "2GB" (powers of 1000). Errors: Q_INVALID. */
+FALLIBLE parse_f64(double *out, const char *text, double min, double max, const char *what,
+                   struct q_err *e);
+/* Bytes: "1048576", "512K", "1.5G", "2GiB" (powers of 1024) or "2GB" (powers of 1000). Errors:
+ * Q_INVALID. */
 FALLIBLE parse_bytes(uint64_t *out, const char *text, const char *what, struct q_err *e);
 
 #endif

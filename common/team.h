@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* team - a fixed set of threads that run one function together, the caller being thread 0.
  *
- * The compute threads of one worker. team_run starts fn(arg, ith, nth) on all of them and returns when all are done;
- * inside, team_barrier lets them meet. Waiting spins for a few microseconds and then sleeps on a futex, so an idle
- * worker uses no core. Threads are pinned (hwloc) one per physical core when that many are there.
- * Threads: one owner calls team_run; fn calls team_barrier. */
+ * The compute threads of one worker. team_run starts fn(arg, ith, nth) on all of them and returns
+ * when all are done; inside, team_barrier lets them meet. Waiting spins for a few microseconds and
+ * then sleeps on a futex, so an idle worker uses no core. Threads are pinned (hwloc) one per
+ * physical core when that many are there. Threads: one owner calls team_run; fn calls team_barrier.
+ */
 #ifndef QUIRE_COMMON_TEAM_H
 #define QUIRE_COMMON_TEAM_H
 #include <stdbool.h>
@@ -16,13 +17,16 @@ typedef void team_fn(void *arg, uint32_t ith, uint32_t nth);
 
 #define TEAM_THREADS_MAX 256
 
-uint32_t team_default_threads(void); /* physical cores this process may use (cgroup quota and affinity counted) */
-/* n_thread 0 = team_default_threads(). Errors: Q_INVALID (over TEAM_THREADS_MAX), Q_NO_MEMORY, Q_IO (thread creation). */
+uint32_t team_default_threads(
+    void); /* physical cores this process may use (cgroup quota and affinity counted) */
+/* n_thread 0 = team_default_threads(). Errors: Q_INVALID (over TEAM_THREADS_MAX), Q_NO_MEMORY, Q_IO
+ * (thread creation). */
 FALLIBLE team_new(struct team **out, uint32_t n_thread, bool pin, struct q_err *e);
 void team_free(struct team *t);
 uint32_t team_size(const struct team *t);
 void team_run(struct team *t, team_fn *fn, void *arg);
-/* All nth threads meet; writes before it are visible to all after it. t == NULL (a team of one) returns at once. */
+/* All nth threads meet; writes before it are visible to all after it. t == NULL (a team of one)
+ * returns at once. */
 void team_barrier(struct team *t);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/utf8.h"
 
-/* Length and the accepted range of the second byte for each lead byte; length 0 = cannot start a sequence. */
+/* Length and the accepted range of the second byte for each lead byte; length 0 = cannot start a
+ * sequence. */
 static void lead_info(unsigned char lead, size_t *len, unsigned char *lo, unsigned char *hi)
 {
     *lo = 0x80;
@@ -26,7 +27,8 @@ static void lead_info(unsigned char lead, size_t *len, unsigned char *lo, unsign
         *len = 0;
 }
 
-/* Well-formed bytes at the start of s: *len = what the lead byte asks for, result = how many of them are there. */
+/* Well-formed bytes at the start of s: *len = what the lead byte asks for, result = how many of
+ * them are there. */
 static size_t well_formed(const char *s, size_t n, size_t *len)
 {
     unsigned char lo, hi;

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sched - which sequences compute which tokens in each step.
+/* scheduler - which sequences compute which tokens in each step.
  *
- * Requests come in (sched_submit), wait in a bounded queue, run, and leave with a finish reason. sched_plan fills one
+ * Requests come in (scheduler_submit), wait in a bounded queue, run, and leave with a finish reason. scheduler_plan fills one
  * step: first every running sequence that has something to compute, then waiting ones, within max_num_batched_tokens,
  * max_num_seqs, the logit rows and the blocks there are; long prompts go in chunks. When a running sequence needs a
  * block and none is free, the youngest running one is preempted: its blocks are freed and it goes back to the head of
- * the queue, to recompute prompt and output later (same bits, DESIGN section 6). sched_settle takes a step's result and
- * gives outputs. Up to SCHED_IN_FLIGHT_MAX steps may be planned before the first is settled; a sequence may appear in
+ * the queue, to recompute prompt and output later (same bits, DESIGN section 6). scheduler_settle takes a step's result and
+ * gives outputs. Up to SCHEDULER_IN_FLIGHT_MAX steps may be planned before the first is settled; a sequence may appear in
  * two of them (its next token is in the worker's history by then), and rows computed past a stop are dropped at settle.
- * Never deadlocks: what cannot fit alone in an empty pool is refused by sched_submit (argued in README.md).
- * Time comes in through arguments, so a simulator can drive it. Threads: one loop. Allocates nothing after sched_new
+ * Never deadlocks: what cannot fit alone in an empty pool is refused by scheduler_submit (argued in README.md).
+ * Time comes in through arguments, so a simulator can drive it. Threads: one loop. Allocates nothing after scheduler_new
  * but what one request owns (its tokens), given back when it leaves. */
-#ifndef QUIRE_ENGINE_SCHED_SCHED_H
-#define QUIRE_ENGINE_SCHED_SCHED_H
+#ifndef QUIRE_ENGINE_SCHED_SCHEDULER_H
+#define QUIRE_ENGINE_SCHED_SCHEDULER_H
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/buf.h"
 #include "proto/proto.h"
 #include "proto/step.h"
 
-#define SCHED_IN_FLIGHT_MAX 2u
+#define SCHEDULER_IN_FLIGHT_MAX 2u
 
-struct sched_config {
+struct scheduler_config {
     struct step_limits limits;
     uint32_t n_block;          /* blocks of the pool */
     uint32_t queue_max;        /* waiting requests at most */
@@ -30,24 +30,24 @@ struct sched_config {
     uint32_t n_eos;
 };
 
-struct sched;
+struct scheduler;
 /* Errors: Q_INVALID (a limit of 0; n_block too small for one sequence of max_model_len: says which length would fit). */
-FALLIBLE sched_new(struct sched **out, const struct sched_config *c, struct q_err *e);
-void sched_free(struct sched *s);
+FALLIBLE scheduler_new(struct scheduler **out, const struct scheduler_config *c, struct q_err *e);
+void scheduler_free(struct scheduler *s);
 
 /* origin: which frontend (the caller's number); (origin, m->req_id) names the request from now on.
  * Errors: Q_INVALID (parameters; prompt + max_tokens beyond max_model_len is NOT an error: the length is the limit, but a
  * prompt that leaves no room for one token is), Q_NO_SPACE (queue full), Q_MISMATCH (req_id in use), Q_NO_MEMORY. */
-FALLIBLE sched_submit(struct sched *s, uint32_t origin, const struct msg_submit *m, int64_t now_us, struct q_err *e);
+FALLIBLE scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg_submit *m, int64_t now_us, struct q_err *e);
 /* False when there is no such request. Its blocks are free when this returns; rows in flight are dropped. */
-bool sched_abort(struct sched *s, uint32_t origin, uint64_t req_id);
-uint32_t sched_abort_origin(struct sched *s, uint32_t origin); /* all of one frontend; returns how many */
+bool scheduler_abort(struct scheduler *s, uint32_t origin, uint64_t req_id);
+uint32_t scheduler_abort_origin(struct scheduler *s, uint32_t origin); /* all of one frontend; returns how many */
 
 /* Fill the next step into memory[0..n) (n >= step_bytes_max). *planned = false: nothing to compute now (idle, or all
  * running sequences wait for a result in flight). Errors: only of our own making. */
-FALLIBLE sched_plan(struct sched *s, void *memory, size_t n, int64_t now_us, bool *planned, struct q_err *e);
+FALLIBLE scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now_us, bool *planned, struct q_err *e);
 
-struct sched_output {          /* one request's share of one settled step */
+struct scheduler_output {          /* one request's share of one settled step */
     uint32_t origin;
     uint64_t req_id;
     uint32_t seq;              /* sequence number of the token, the first output token is 0 */
@@ -63,13 +63,13 @@ struct sched_output {          /* one request's share of one settled step */
 };
 /* Settle the oldest step in flight. outputs: [max_num_seqs] filled, *n_output of them.
  * Errors: Q_CORRUPT (the result is not of the oldest step). */
-FALLIBLE sched_settle(struct sched *s, const struct step_result *r, int64_t now_us, struct sched_output *outputs,
+FALLIBLE scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us, struct scheduler_output *outputs,
                       uint32_t *n_output, struct q_err *e);
 /* The worker is gone: every step in flight is forgotten and every running sequence goes back to the queue's head, oldest
  * first, with the tokens that were settled; by determinism the rest comes out the same. */
-void sched_worker_lost(struct sched *s);
+void scheduler_worker_lost(struct scheduler *s);
 
-struct sched_stats {
+struct scheduler_stats {
     uint64_t step;             /* last planned */
     uint32_t n_running, n_waiting, n_swapped, n_in_flight;
     uint32_t kv_blocks_used, kv_blocks_total;
@@ -77,8 +77,8 @@ struct sched_stats {
     uint64_t prefix_queries, prefix_hits;
     uint64_t iteration_tokens[16]; /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */
 };
-void sched_stats(const struct sched *s, struct sched_stats *out);
+void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);
 /* Every invariant of pool, queues and requests; Q_ASSERTs. Tests call it after each step; O(blocks + requests). */
-void sched_check(const struct sched *s);
+void scheduler_check(const struct scheduler *s);
 
 #endif

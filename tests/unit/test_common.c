@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* err, mem, buf, utf8, parse, dtype and file: the parts every layer leans on. */
+#include "check.h"
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/file.h"
+#include "common/mem.h"
+#include "common/parse.h"
+#include "common/utf8.h"
+
+static void err_keeps_code_and_cuts_whole_characters(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    char text[Q_MESSAGE_MAX + 64];
+    memset(text, 'x', sizeof text);
+    for (size_t shift = 0; shift < 4; shift++) { /* U+1F600 across the end of the message */
+        size_t at = Q_MESSAGE_MAX - 5 + shift;
+        memset(text, 'x', sizeof text - 1);
+        text[sizeof text - 1] = '\0';
+        memcpy(text + at, "\xf0\x9f\x98\x80", 4);
+        assert_int_equal(q_fail(&e, Q_INVALID, "%s", text), Q_INVALID);
+        assert_true(utf8_valid(e.message, strlen(e.message)));
+        assert_true(strlen(e.message) >= Q_MESSAGE_MAX - 5);
+    }
+    assert_int_equal(q_fail(&e, Q_NO_SPACE, "kv: need %d", 3), Q_NO_SPACE);
+    assert_int_equal(q_wrap(&e, "step %d", 7), Q_NO_SPACE);
+    assert_string_equal(e.message, "step 7: kv: need 3");
+    assert_int_equal(q_code_http(Q_NO_SPACE), 429);
+    assert_string_equal(q_code_name(Q_NO_SPACE), "NO_SPACE");
+    assert_int_equal(q_fail(NULL, Q_IO, "nobody listens"), Q_IO);
+}
+
+static void mem_counts_fails_and_grows(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    mem_fail_after(1);
+    void *first = q_alloc(8);
+    void *second = q_alloc(8);
+    mem_fail_after(-1);
+    assert_non_null(first);
+    assert_null(second);
+    q_free(first);
+    assert_null(q_realloc_array(NULL, SIZE_MAX / 2, 3));
+    uint32_t *items = NULL;
+    size_t cap = 0;
+    assert_ok(q_grow(&items, &cap, 5, sizeof *items, 100, &e), &e);
+    assert_true(cap >= 5);
+    items[4] = 9;
+    assert_ok(q_grow(&items, &cap, 100, sizeof *items, 100, &e), &e);
+    assert_int_equal(cap, 100);
+    assert_int_equal(items[4], 9);
+    assert_fails(q_grow(&items, &cap, 101, sizeof *items, 100, &e), Q_TOO_LARGE, "101", &e);
+    assert_int_equal(cap, 100);
+    q_free(items);
+}
+
+static void arena_respects_its_limit(void **state)
+{
+    (void)state;
+    struct arena a = ARENA_INIT(100000);
+    unsigned char *p = arena_alloc(&a, 10);
+    assert_non_null(p);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(p[i], 0);
+    assert_int_equal((uintptr_t)p % 16, 0);
+    assert_non_null(arena_alloc(&a, 50000));
+    assert_null(arena_alloc(&a, 60000));
+    assert_null(arena_alloc(&a, SIZE_MAX));
+    assert_null(arena_alloc_array(&a, SIZE_MAX / 4, 8));
+    arena_reset(&a);
+    assert_non_null(arena_alloc(&a, 90000));
+    assert_string_equal(arena_strndup(&a, "abcdef", 3), "abc");
+    arena_release(&a);
+}
+
+static void buf_keeps_its_first_failure(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT_MAX(10);
+    buf_printf(&b, "%s-%d", "abc", 42);
+    assert_string_equal(buf_str(&b), "abc-42");
+    buf_add_str(&b, "too long");
+    buf_add_str(&b, "x"); /* would fit, but comes after the failure */
+    assert_string_equal(buf_str(&b), "abc-42");
+    assert_fails(buf_check(&b, "test text", &e), Q_TOO_LARGE, "test text", &e);
+    buf_release(&b);
+    struct buf j = BUF_INIT;
+    buf_add_json_str(&j, "a\"\\\n\x01\xff\xc3\xa9", 8);
+    assert_string_equal(buf_str(&j), "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xc3\xa9\"");
+    struct buf k = BUF_INIT;
+    buf_move(&k, &j);
+    assert_null(j.data);
+    buf_release(&k);
+    buf_release(&j);
+    struct buf big = BUF_INIT;
+    buf_printf(&big, "%0500d", 7);
+    assert_int_equal(big.len, 500);
+    buf_release(&big);
+}
+
+static void utf8_agrees_with_the_standard(void **state)
+{
+    (void)state;
+    uint32_t cp;
+    /* Unicode 15, table 3-8: maximal subparts of an ill-formed sequence */
+    static const char bad[] = "\x61\xf1\x80\x80\xe1\x80\xc2\x62\x80\x63\x80\xbf\x64";
+    static const uint32_t want[] = {0x61, 0xfffd, 0xfffd, 0xfffd, 0x62, 0xfffd, 0x63, 0xfffd, 0xfffd, 0x64};
+    size_t at = 0, n = sizeof bad - 1;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        at += utf8_decode(bad + at, n - at, &cp);
+        assert_int_equal(cp, want[i]);
+    }
+    assert_int_equal(at, n);
+    for (uint32_t c = 0; c < 0x110000; c += 7) {
+        char out[4];
+        if (c >= 0xd800 && c <= 0xdfff)
+            continue;
+        size_t len = utf8_encode(c, out);
+        assert_true(utf8_valid(out, len));
+        assert_int_equal(utf8_decode(out, len, &cp), len);
+        assert_int_equal(cp, c);
+        for (size_t cut = 1; cut < len; cut++)
+            assert_int_equal(utf8_complete_prefix(out, cut), 0);
+    }
+    assert_false(utf8_valid("\xed\xa0\x80", 3));
+    assert_false(utf8_valid("\xc0\x80", 2));
+    assert_int_equal(utf8_complete_prefix("ab\xff", 3), 3); /* broken for good: nothing to wait for */
+    assert_int_equal(utf8_count("a\xc3\xa9\xff", 4), 3);
+}
+
+static void numbers_are_parsed_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    int64_t i;
+    double d;
+    uint64_t u;
+    assert_ok(parse_i64(&i, "-12", -20, 20, "x", &e), &e);
+    assert_int_equal(i, -12);
+    static const char *const bad_i[] = {"", " 1", "1 ", "0x10", "21", "9999999999999999999", "1e3"};
+    for (size_t k = 0; k < sizeof bad_i / sizeof *bad_i; k++)
+        assert_fails(parse_i64(&i, bad_i[k], -20, 20, "--port", &e), Q_INVALID, "--port", &e);
+    assert_ok(parse_f64(&d, "0.5", 0, 1, "x", &e), &e);
+    assert_true(d == 0.5);
+    static const char *const bad_f[] = {"", "nan", "inf", "1.5", "0.5x"};
+    for (size_t k = 0; k < sizeof bad_f / sizeof *bad_f; k++)
+        assert_fails(parse_f64(&d, bad_f[k], 0, 1, "x", &e), Q_INVALID, "from 0 to 1", &e);
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } sizes[] = {{"0", 0}, {"123", 123}, {"4K", 4096}, {"1.5k", 1536}, {"2GiB", 2ull << 30}, {"2GB", 2000000000}, {"7B", 7}};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        assert_ok(parse_bytes(&u, sizes[k].text, "x", &e), &e);
+        assert_int_equal(u, sizes[k].bytes);
+    }
+    assert_fails(parse_bytes(&u, "12 apples", "--max-body-bytes", &e), Q_INVALID, "12 apples", &e);
+    assert_fails(parse_bytes(&u, "-1", "x", &e), Q_INVALID, "-1", &e);
+    assert_fails(parse_bytes(&u, "99999999999G", "x", &e), Q_INVALID, "size", &e);
+}
+
+static void half_floats_round_like_the_hardware(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) { /* every half survives the way through float */
+        float f = f16_to_f32((uint16_t)h);
+        if (isnan(f))
+            assert_true(isnan(f16_to_f32(f32_to_f16(f))));
+        else
+            assert_int_equal(f32_to_f16(f), h);
+    }
+    for (uint32_t h = 0; h < 0x7bff; h++) { /* half-way between neighbours goes to the even one */
+        float low = f16_to_f32((uint16_t)h), high = f16_to_f32((uint16_t)(h + 1));
+        float middle = (float)(((double)low + high) / 2);
+        assert_int_equal(f32_to_f16(middle), h % 2 ? h + 1 : h);
+        assert_int_equal(f32_to_f16(nextafterf(middle, high)), h + 1);
+        assert_int_equal(f32_to_f16(nextafterf(middle, low)), h);
+    }
+    assert_int_equal(f32_to_f16(65519.9f), 0x7bff);
+    assert_int_equal(f32_to_f16(65520.0f), 0x7c00);
+    assert_int_equal(f32_to_bf16(1.0f), 0x3f80);
+    assert_int_equal(f32_to_bf16(bf16_to_f32(0x3f81)), 0x3f81);
+    assert_int_equal(f32_to_bf16(1.00390625f), 0x3f80); /* half-way: to even */
+    assert_int_equal(f32_to_bf16(1.01171875f), 0x3f82);
+    assert_true(isnan(bf16_to_f32(f32_to_bf16(NAN))));
+    assert_true(isinf(bf16_to_f32(f32_to_bf16(3.4e38f))));
+    enum dtype t;
+    assert_true(dtype_parse(&t, "BF16") && t == DT_BF16 && dtype_bits(t) == 16);
+    assert_false(dtype_parse(&t, "bf16"));
+}
+
+static void files_are_read_mapped_and_replaced(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    char path[] = "/tmp/quire-test-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_ok(file_write(path, "hello", 5, 0600, &e), &e);
+    struct buf b = BUF_INIT;
+    assert_ok(file_read(&b, path, 100, &e), &e);
+    assert_string_equal(buf_str(&b), "hello");
+    buf_reset(&b);
+    assert_fails(file_read(&b, path, 4, &e), Q_TOO_LARGE, path, &e);
+    buf_release(&b);
+    struct mapping m = MAPPING_INIT;
+    assert_ok(mapping_open(&m, path, &e), &e);
+    assert_int_equal(m.size, 5);
+    assert_memory_equal(m.data, "hello", 5);
+    mapping_release(&m);
+    assert_ok(file_write(path, "", 0, 0600, &e), &e);
+    assert_ok(mapping_open(&m, path, &e), &e);
+    assert_int_equal(m.size, 0);
+    mapping_release(&m);
+    unlink(path);
+    assert_fails(mapping_open(&m, path, &e), Q_NOT_FOUND, path, &e);
+    assert_fails(mapping_open(&m, "/", &e), Q_IO, "directory", &e);
+    char joined[16];
+    assert_ok(path_join(joined, sizeof joined, "a/", "b", &e), &e);
+    assert_string_equal(joined, "a/b");
+    assert_fails(path_join(joined, 4, "abc", "d", &e), Q_TOO_LARGE, "abc", &e);
+    assert_true(clock_us() > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(err_keeps_code_and_cuts_whole_characters),
+        cmocka_unit_test(mem_counts_fails_and_grows),
+        cmocka_unit_test(arena_respects_its_limit),
+        cmocka_unit_test(buf_keeps_its_first_failure),
+        cmocka_unit_test(utf8_agrees_with_the_standard),
+        cmocka_unit_test(numbers_are_parsed_whole_or_not_at_all),
+        cmocka_unit_test(half_floats_round_like_the_hardware),
+        cmocka_unit_test(files_are_read_mapped_and_replaced),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/ref/element.h"
+#include "kernels/split.h"
+#include "kernels/variants.h"
+
+void embed_ref(const struct embed_args *a, const struct kern_exec *x)
+{
+    struct range rows = split(a->n_row, x);
+    for (size_t i = rows.begin; i < rows.end; i++)
+        for (uint32_t c = 0; c < a->n_col; c++)
+            a->y[i * a->n_col + c] =
+                element_f32(a->table, a->dtype, (size_t)a->ids[i] * a->n_col + c) * a->scale;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* variants - declares every kernel function of kernels.def, so that a variant whose name or
+ * arguments do not match its line does not compile. For kernels/ and tests/kcheck; others go
+ * through kern.h. Threads: see ops.h. */
+#ifndef QUIRE_KERNELS_VARIANTS_H
+#define QUIRE_KERNELS_VARIANTS_H
+#include "kernels/ops.h"
+
+/* The declarations of the CUDA launchers stay in kernels/cuda. */
+#define OP(op, tolerance)
+#define IMPL(table, op, variant, caps) DECLARE_##table(op, variant)
+#define DECLARE_CPU(op, variant) \
+    void op##_##variant(const struct op##_args *a, const struct kern_exec *x);
+#include "kernels/kernels.def"
+#undef DECLARE_CPU
+
+#endif

@@ -111,7 +111,8 @@ static void utf8_agrees_with_the_standard(void **state)
     uint32_t cp;
     /* Unicode 15, table 3-8: maximal subparts of an ill-formed sequence */
     static const char bad[] = "\x61\xf1\x80\x80\xe1\x80\xc2\x62\x80\x63\x80\xbf\x64";
-    static const uint32_t want[] = {0x61, 0xfffd, 0xfffd, 0xfffd, 0x62, 0xfffd, 0x63, 0xfffd, 0xfffd, 0x64};
+    static const uint32_t want[] = {0x61,   0xfffd, 0xfffd, 0xfffd, 0x62,
+                                    0xfffd, 0x63,   0xfffd, 0xfffd, 0x64};
     size_t at = 0, n = sizeof bad - 1;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         at += utf8_decode(bad + at, n - at, &cp);
@@ -131,7 +132,8 @@ static void utf8_agrees_with_the_standard(void **state)
     }
     assert_false(utf8_valid("\xed\xa0\x80", 3));
     assert_false(utf8_valid("\xc0\x80", 2));
-    assert_int_equal(utf8_complete_prefix("ab\xff", 3), 3); /* broken for good: nothing to wait for */
+    assert_int_equal(utf8_complete_prefix("ab\xff", 3),
+                     3); /* broken for good: nothing to wait for */
     assert_int_equal(utf8_count("a\xc3\xa9\xff", 4), 3);
 }
 
@@ -155,7 +157,9 @@ static void numbers_are_parsed_whole_or_not_at_all(void **state)
     static const struct {
         const char *text;
         uint64_t bytes;
-    } sizes[] = {{"0", 0}, {"123", 123}, {"4K", 4096}, {"1.5k", 1536}, {"2GiB", 2ull << 30}, {"2GB", 2000000000}, {"7B", 7}};
+    } sizes[] = {{"0", 0},       {"123", 123},         {"4K", 4096},
+                 {"1.5k", 1536}, {"2GiB", 2ull << 30}, {"2GB", 2000000000},
+                 {"7B", 7}};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         assert_ok(parse_bytes(&u, sizes[k].text, "x", &e), &e);
         assert_int_equal(u, sizes[k].bytes);

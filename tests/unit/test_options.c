@@ -4,11 +4,14 @@
 #include "common/mem.h"
 #include "common/options.h"
 
-static const struct program_info engine = {FOR_ENGINE, "quire engine", "MODEL [options]", "about", 1, 1};
-static const struct program_info serve = {FOR_SERVE, "quire serve", "MODEL [options]", "about", 1, 1};
+static const struct program_info engine = {
+    FOR_ENGINE, "quire engine", "MODEL [options]", "about", 1, 1};
+static const struct program_info serve = {FOR_SERVE, "quire serve", "MODEL [options]", "about", 1,
+                                          1};
 
 /* Parse a NULL-terminated list of words. */
-static enum q_code parse(struct options *o, const struct program_info *p, const char *const *words, struct q_err *e)
+static enum q_code parse(struct options *o, const struct program_info *p, const char *const *words,
+                         struct q_err *e)
 {
     char *argv[32] = {"program"};
     int argc = 1;
@@ -25,8 +28,11 @@ static void values_come_from_flags_environment_and_defaults(void **state)
     struct q_err e = Q_ERR_INIT;
     setenv("QUIRE_MAX_NUM_SEQS", "7", 1);
     setenv("QUIRE_THREADS", "3", 1);
-    assert_ok(parse(&o, &engine, WORDS("m", "--threads=2", "--listen", "ipc:///a", "--listen", "ipc:///b",
-                                       "--kv_cache_memory_bytes", "2G", "--insecure-tcp"), &e), &e);
+    assert_ok(parse(&o, &engine,
+                    WORDS("m", "--threads=2", "--listen", "ipc:///a", "--listen", "ipc:///b",
+                          "--kv_cache_memory_bytes", "2G", "--insecure-tcp"),
+                    &e),
+              &e);
     assert_string_equal(o.positional[0], "m");
     assert_int_equal(o.threads, 2); /* the command line wins */
     assert_int_equal(o.max_num_seqs, 7);
@@ -53,16 +59,20 @@ static void mistakes_are_named(void **state)
     (void)state;
     static struct options o;
     struct q_err e = Q_ERR_INIT;
-    assert_fails(parse(&o, &engine, WORDS("m", "--max-num-seq", "3"), &e), Q_INVALID, "--max-num-seqs", &e);
-    assert_fails(parse(&o, &engine, WORDS("m", "--port", "3"), &e), Q_INVALID, "not an option of quire engine", &e);
+    assert_fails(parse(&o, &engine, WORDS("m", "--max-num-seq", "3"), &e), Q_INVALID,
+                 "--max-num-seqs", &e);
+    assert_fails(parse(&o, &engine, WORDS("m", "--port", "3"), &e), Q_INVALID,
+                 "not an option of quire engine", &e);
     assert_fails(parse(&o, &engine, WORDS("m", "--threads"), &e), Q_INVALID, "needs a value", &e);
     assert_fails(parse(&o, &engine, WORDS("m", "--threads", "300"), &e), Q_INVALID, "256", &e);
     assert_fails(parse(&o, &engine, WORDS("m", "--threads", "two"), &e), Q_INVALID, "two", &e);
     assert_fails(parse(&o, &engine, WORDS("m", "n"), &e), Q_INVALID, "unexpected argument", &e);
     assert_fails(parse(&o, &engine, WORDS("--threads", "1"), &e), Q_INVALID, "missing", &e);
     assert_fails(parse(&o, &engine, WORDS("m", "-t"), &e), Q_INVALID, "-t", &e);
-    assert_fails(parse(&o, &engine, WORDS("m", "--insecure-tcp=maybe"), &e), Q_INVALID, "maybe", &e);
-    assert_fails(parse(&o, &engine, WORDS("m", "--no-insecure-tcp=1"), &e), Q_INVALID, "takes no value", &e);
+    assert_fails(parse(&o, &engine, WORDS("m", "--insecure-tcp=maybe"), &e), Q_INVALID, "maybe",
+                 &e);
+    assert_fails(parse(&o, &engine, WORDS("m", "--no-insecure-tcp=1"), &e), Q_INVALID,
+                 "takes no value", &e);
     assert_ok(parse(&o, &engine, WORDS("--nonsense", "--help"), &e), &e);
     assert_true(o.help);
 }
@@ -74,8 +84,11 @@ static void children_get_what_was_given_and_theirs(void **state)
     struct q_err e = Q_ERR_INIT;
     char *argv[32] = {"quire-engine", "m"};
     uint32_t n = 2;
-    assert_ok(parse(&o, &serve, WORDS("m", "--threads", "2", "--port", "80", "--kv-cache-memory-bytes", "1M",
-                                      "--skip-tokenizer-init"), &e), &e);
+    assert_ok(parse(&o, &serve,
+                    WORDS("m", "--threads", "2", "--port", "80", "--kv-cache-memory-bytes", "1M",
+                          "--skip-tokenizer-init"),
+                    &e),
+              &e);
     assert_ok(options_forward(&o, FOR_ENGINE, argv, &n, 32, &e), &e);
     assert_int_equal(n, 5);
     assert_null(argv[n]);

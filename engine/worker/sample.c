@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two ways through the cuts. With a small top_k the candidates are a short list (heap), and min_p,
+ * top_p and the draw work on that list, best first. Otherwise the row of logits becomes a row of
+ * weights in place and the cuts zero its elements; the draw then walks sums of chunks, then one
+ * chunk, in order of ids. The path depends on the parameters alone, so it cannot change a request's
+ * tokens between runs.
+ *
+ * Penalties count tokens by walking the history into a dense array that is zero between rows, and
+ * walking it again to apply and clear: nothing is kept between steps, so preemption and replay have
+ * nothing to restore. */
+#include "engine/worker/sample.h"
+#include <math.h>
+#include <string.h>
+#include "common/mem.h"
+#include "engine/worker/philox.h"
+#include "engine/worker/select.h"
+
+#define TEMPERATURE_MIN 0.01f /* below this, exp((x - max) / t) would be all zeros but one anyway \
+                               */
+#define SEEN_IN_PROMPT  (1u << 31)
+
+FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab, struct q_err *e)
+{
+    *s = (struct sample_scratch)SAMPLE_SCRATCH_INIT;
+    s->n_vocab = n_vocab;
+    s->counts = q_calloc(n_vocab, sizeof *s->counts);
+    s->raw = q_calloc(n_vocab, sizeof *s->raw);
+    s->chunk_sums = q_calloc(n_vocab / SAMPLE_CHUNK + 1, sizeof *s->chunk_sums);
+    s->masses = q_calloc(SAMPLE_BUCKETS, sizeof *s->masses);
+    s->bucket_counts = q_calloc(SAMPLE_BUCKETS, sizeof *s->bucket_counts);
+    s->items = q_calloc(SAMPLE_HEAP_MAX, sizeof *s->items);
+    if (s->counts && s->raw && s->chunk_sums && s->masses && s->bucket_counts && s->items)
+        return Q_OK;
+    sample_scratch_release(s);
+    return q_fail(e, Q_NO_MEMORY, "sample: no memory for a vocabulary of %u tokens", n_vocab);
+}
+
+void sample_scratch_release(struct sample_scratch *s)
+{
+    q_free(s->counts);
+    q_free(s->raw);
+    q_free(s->chunk_sums);
+    q_free(s->masses);
+    q_free(s->bucket_counts);
+    q_free(s->items);
+    *s = (struct sample_scratch)SAMPLE_SCRATCH_INIT;
+}
+
+static void penalize(float *logits, const struct sample_input *in, uint32_t *counts)
+{
+    const struct sample_params *p = in->params;
+    for (uint32_t i = 0; i < in->n_known; i++) {
+        uint32_t id = in->history[i];
+        counts[id] = i < in->n_prompt ? counts[id] | SEEN_IN_PROMPT : counts[id] + 1;
+    }
+    for (uint32_t i = 0; i < in->n_known; i++) {
+        uint32_t id = in->history[i];
+        uint32_t seen = counts[id];
+        if (!seen)
+            continue; /* applied at an earlier place of the same token */
+        counts[id] = 0;
+        float x = logits[id];
+        x = x > 0 ? x / p->repetition_penalty : x * p->repetition_penalty;
+        uint32_t n_output = seen & ~SEEN_IN_PROMPT;
+        if (n_output)
+            x = x - p->frequency_penalty * (float)n_output - p->presence_penalty;
+        logits[id] = x;
+    }
+}
+
+void sample_adjust(float *logits, const struct sample_input *in, struct sample_scratch *s)
+{
+    const struct sample_params *p = in->params;
+    if (in->n_known - in->n_prompt < p->min_tokens)
+        for (uint32_t i = 0; i < p->n_stop_id; i++)
+            if (p->stop_ids[i] < s->n_vocab)
+                logits[p->stop_ids[i]] = -INFINITY;
+    for (uint32_t i = 0; i < p->n_bias; i++)
+        if (p->bias_ids[i] < s->n_vocab)
+            logits[p->bias_ids[i]] += p->bias[i];
+    if (p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
+        p->frequency_penalty != 0.0f)
+        penalize(logits, in, s->counts);
+}
+
+uint32_t sample_greedy(const float *logits, uint32_t n_vocab)
+{
+    float max;
+    if (!select_max(logits, n_vocab, &max))
+        return SAMPLE_BAD;
+    uint32_t i = 0;
+    while (logits[i] != max)
+        i++;
+    return i;
+}
+
+/* Candidates as a list: the best top_k, min_p and top_p applied to it. */
+static void filter_list(struct sample_dist *d, const float *logits, float max, float temperature,
+                        const struct sample_params *p, struct sample_scratch *s)
+{
+    uint32_t n = select_top(logits, s->n_vocab, p->top_k, s->items);
+    double sum = 0;
+    uint32_t n_kept = 0;
+    for (; n_kept < n; n_kept++) {
+        float w = select_exp((s->items[n_kept].value - max) / temperature);
+        if (n_kept && (w < p->min_p || w == 0.0f))
+            break;
+        s->items[n_kept].value = w;
+        sum += (double)w;
+    }
+    double limit = (double)p->top_p * sum, total = 0;
+    uint32_t n_left = 0;
+    while (n_left < n_kept && (n_left == 0 || p->top_p >= 1.0f || total < limit))
+        total += (double)s->items[n_left++].value;
+    *d = (struct sample_dist){.items = s->items, .n = n_left, .total = total};
+}
+
+static void filter_dense(struct sample_dist *d, float *logits, float max, float temperature,
+                         const struct sample_params *p, struct sample_scratch *s)
+{
+    select_weights(logits, s->n_vocab, max, temperature, p->min_p);
+    if (p->top_k && p->top_k < s->n_vocab)
+        select_cut(logits, SELECT_COUNT, p->top_k, s);
+    double total = select_sum(logits, s);
+    if (p->top_p < 1.0f) {
+        select_cut(logits, SELECT_MASS, (double)p->top_p * total, s);
+        total = select_sum(logits, s);
+    }
+    *d = (struct sample_dist){.weights = logits, .n = s->n_vocab, .total = total};
+}
+
+bool sample_filter(struct sample_dist *d, float *logits, const struct sample_params *p,
+                   struct sample_scratch *s)
+{
+    float max;
+    if (!select_max(logits, s->n_vocab, &max))
+        return false;
+    if (max ==
+        INFINITY) { /* differences would be NaN: the first infinite logit has all the probability */
+        s->items[0] = (struct sample_item){1.0f, sample_greedy(logits, s->n_vocab)};
+        *d = (struct sample_dist){.items = s->items, .n = 1, .total = 1.0};
+        return true;
+    }
+    float temperature = p->temperature < TEMPERATURE_MIN ? TEMPERATURE_MIN : p->temperature;
+    if (p->top_k && p->top_k <= SAMPLE_HEAP_MAX)
+        filter_list(d, logits, max, temperature, p, s);
+    else
+        filter_dense(d, logits, max, temperature, p, s);
+    return true;
+}
+
+static uint32_t draw_list(const struct sample_dist *d, double target)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        sum += (double)d->items[i].value;
+        if (sum > target)
+            return d->items[i].id;
+    }
+    return d->items[d->n - 1].id; /* rounding */
+}
+
+uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct sample_scratch *s)
+{
+    double target = uniform * d->total, sum = 0;
+    if (d->items)
+        return draw_list(d, target);
+    uint32_t start = 0, last = 0;
+    for (uint32_t c = 0; start + SAMPLE_CHUNK < d->n && sum + s->chunk_sums[c] <= target; c++) {
+        sum += s->chunk_sums[c];
+        start += SAMPLE_CHUNK;
+    }
+    bool found = false;
+    for (uint32_t i = start; i < d->n;
+         i++) { /* beyond the chunk only when rounding hid the crossing */
+        if (d->weights[i] == 0.0f)
+            continue;
+        sum += (double)d->weights[i];
+        last = i;
+        found = true;
+        if (sum > target)
+            return i;
+    }
+    while (!found && start-- > 0) /* the tail was all zero: the last id with weight */
+        if (d->weights[start] != 0.0f) {
+            last = start;
+            found = true;
+        }
+    return last;
+}
+
+/* Fill rank, logprob and alternatives of row->token from the model's own logits. */
+static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratch *s,
+                          const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
+                          float *top_logprobs)
+{
+    float max, chosen = raw[row->token];
+    uint32_t argmax;
+    double sumexp;
+    const struct softmax_stats_args a = {.x = raw,
+                                         .x_stride = s->n_vocab,
+                                         .n_row = 1,
+                                         .n_col = s->n_vocab,
+                                         .max = &max,
+                                         .argmax = &argmax,
+                                         .sumexp = &sumexp};
+    const struct kern_exec x = {.ith = 0, .nth = 1};
+    k->softmax_stats(&a, &x);
+    double lse = (double)max + log(sumexp);
+    uint32_t rank = 1;
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        rank += (uint32_t)(raw[i] > chosen) + (uint32_t)(raw[i] == chosen && i < row->token);
+    row->rank = rank;
+    row->logprob = (float)((double)chosen - lse);
+    row->n_top = select_top(raw, s->n_vocab, n_top, s->items);
+    for (uint32_t i = 0; i < row->n_top; i++) {
+        top_ids[i] = s->items[i].id;
+        top_logprobs[i] = (float)((double)s->items[i].value - lse);
+    }
+}
+
+void sample_known(const float *logits, uint32_t token, uint32_t n_top, struct sample_scratch *s,
+                  const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
+                  float *top_logprobs)
+{
+    row->token = token;
+    fill_logprobs(logits, n_top, s, k, row, top_ids, top_logprobs);
+}
+
+void sample_token(float *logits, const struct sample_input *in, struct sample_scratch *s,
+                  const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
+                  float *top_logprobs)
+{
+    const struct sample_params *p = in->params;
+    bool logprobs = p->n_logprob != SAMPLE_NO_LOGPROBS;
+    row->position = in->n_known;
+    row->rank = 0;
+    row->logprob = 0;
+    row->n_top = 0;
+    if (logprobs)
+        memcpy(s->raw, logits, s->n_vocab * sizeof *logits);
+    sample_adjust(logits, in, s);
+    struct sample_dist d;
+    if (p->temperature == 0.0f)
+        row->token = sample_greedy(logits, s->n_vocab);
+    else if (sample_filter(&d, logits, p, s))
+        row->token = sample_draw(&d, philox_uniform(p->seed, in->n_known), s);
+    else
+        row->token = SAMPLE_BAD;
+    if (logprobs && row->token != SAMPLE_BAD)
+        fill_logprobs(s->raw, p->n_logprob, s, k, row, top_ids, top_logprobs);
+}

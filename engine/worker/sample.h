@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sample - from one row of logits to one token.
+ *
+ * The order of operations is that of proto/sampling.h. What comes out is a pure function of (logits
+ * row, parameters, history, seed, position): rows are independent, whichever thread takes them and
+ * whatever else is in the step. Greedy takes no exponential; top_k up to SAMPLE_HEAP_MAX keeps a
+ * heap instead of looking at the whole vocabulary twice; everything else is a few linear passes
+ * (radix selection), never a sort of the vocabulary. Ties go to the lowest id. A row with a NaN, or
+ * with nothing left to choose, gives SAMPLE_BAD: the request fails, not the worker. Threads: a
+ * scratch belongs to one thread. Allocates nothing after sample_scratch_init. */
+#ifndef QUIRE_ENGINE_WORKER_SAMPLE_H
+#define QUIRE_ENGINE_WORKER_SAMPLE_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "kernels/kern.h"
+#include "proto/sampling.h"
+#include "proto/step.h"
+
+#define SAMPLE_BAD      UINT32_MAX /* the token of a row that cannot be sampled */
+#define SAMPLE_HEAP_MAX 1024u      /* top_k up to this keeps a heap */
+#define SAMPLE_CHUNK    1024u      /* weights are summed in chunks of this many ids */
+
+struct sample_item {
+    float value; /* scaled logit, later its weight */
+    uint32_t id;
+};
+
+struct sample_scratch { /* one thread's */
+    uint32_t n_vocab;
+    uint32_t *counts;   /* [n_vocab] zero between rows: bit 31 seen in the prompt, below it times in
+                           the output */
+    float *raw;         /* [n_vocab] the row as the model gave it, when logprobs are wanted */
+    double *chunk_sums; /* [ceil(n_vocab / SAMPLE_CHUNK)] */
+    double *masses;     /* [SAMPLE_BUCKETS] radix selection */
+    uint32_t *bucket_counts;   /* [SAMPLE_BUCKETS] */
+    struct sample_item *items; /* [SAMPLE_HEAP_MAX] */
+};
+#define SAMPLE_BUCKETS 2048u
+/* clang-format off */
+#define SAMPLE_SCRATCH_INIT {0, NULL, NULL, NULL, NULL, NULL, NULL}
+/* clang-format on */
+FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab, struct q_err *e);
+void sample_scratch_release(struct sample_scratch *s);
+
+struct sample_input {                   /* one sequence; all borrowed */
+    const struct sample_params *params; /* stop_ids: eos included where it counts */
+    const uint32_t *history;            /* [n_known] prompt, then output; ids < n_vocab */
+    uint32_t n_known, n_prompt;         /* the new token's position is n_known */
+};
+
+struct sample_dist { /* what is left to draw from, in the scratch or over the logits row */
+    const struct sample_item *items; /* [n] best first with weights; NULL = dense */
+    uint32_t n;
+    const float *weights; /* dense: [n_vocab], 0 = cut */
+    double total;         /* sum of the weights, > 0 */
+};
+
+/* Sample the next token. logits: [n_vocab] f32, overwritten. Fills row->token, position, rank,
+ * logprob, n_top and the alternatives top_ids, top_logprobs [params->n_logprob]; the caller fills
+ * slot and top_start. */
+void sample_token(float *logits, const struct sample_input *in, struct sample_scratch *s,
+                  const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
+                  float *top_logprobs);
+/* Logprobs of the known token `token`, whose row of logits this is; n_top alternatives. Fills row
+ * as above. */
+void sample_known(const float *logits, uint32_t token, uint32_t n_top, struct sample_scratch *s,
+                  const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
+                  float *top_logprobs);
+
+/* The parts of sample_token, for tests. adjust: masks, bias, penalties in place. filter:
+ * temperature and cuts; false when the row cannot be sampled. Weights are relative to dist->total.
+ */
+void sample_adjust(float *logits, const struct sample_input *in, struct sample_scratch *s);
+bool sample_filter(struct sample_dist *d, float *logits, const struct sample_params *p,
+                   struct sample_scratch *s);
+uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct sample_scratch *s);
+/* Lowest id of the largest value; SAMPLE_BAD when a value is NaN or all are -inf. */
+uint32_t sample_greedy(const float *logits, uint32_t n_vocab);
+
+#endif

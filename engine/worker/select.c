@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Radix selection. Weights are floats >= 0, whose bit patterns order as unsigned integers. A pass
+ * puts the measure of every item into the bucket of its top 11 bits; walking the buckets from the
+ * top finds the one in which the limit is crossed; the next 11 and the last 10 bits are resolved
+ * among that bucket's items alone:
+ *
+ *     bits of w   |31 ... 21|20 ... 10|9 ... 0|      three passes, of which only the first touches
+ * many buckets
+ *
+ * A sort of 150k values takes ten times as long, and a quickselect has inputs on which it is
+ * quadratic. Inner loops have a constant trip count so that the compiler turns them into vector
+ * code at -O2. */
+#include "engine/worker/select.h"
+#include <math.h>
+#include <string.h>
+
+#define LANES   16u      /* independent partial results of one pass; combined in ascending order */
+#define EXP_MIN (-87.0f) /* exp below this is no normal float */
+
+bool select_max(const float *x, uint32_t n, float *max)
+{
+    float lane[LANES];
+    uint32_t nan[LANES] = {0};
+    for (uint32_t j = 0; j < LANES; j++)
+        lane[j] = -INFINITY;
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (uint32_t j = 0; j < LANES; j++) {
+            float v = x[i + j];
+            lane[j] = v > lane[j] ? v : lane[j];
+            nan[j] |= (uint32_t)(v != v);
+        }
+    float best = -INFINITY;
+    uint32_t bad = 0;
+    for (; i < n; i++) {
+        best = x[i] > best ? x[i] : best;
+        bad |= (uint32_t)(x[i] != x[i]);
+    }
+    for (uint32_t j = 0; j < LANES; j++) {
+        best = lane[j] > best ? lane[j] : best;
+        bad |= nan[j];
+    }
+    *max = best;
+    return !bad && best != -INFINITY;
+}
+
+static bool worse(struct sample_item a, struct sample_item b)
+{
+    return a.value < b.value || (a.value == b.value && a.id > b.id);
+}
+
+/* The heap's root is the worst item kept. */
+static void sift_down(struct sample_item *h, uint32_t n, uint32_t i)
+{
+    struct sample_item moving = h[i];
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        if (child >= n)
+            break;
+        if (child + 1 < n && worse(h[child + 1], h[child]))
+            child++;
+        if (!worse(h[child], moving))
+            break;
+        h[i] = h[child];
+        i = child;
+    }
+    h[i] = moving;
+}
+
+uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct sample_item *items)
+{
+    uint32_t n_kept = 0, i = 0;
+    Q_ASSERT(k <= SAMPLE_HEAP_MAX);
+    for (; i < n && n_kept < k; i++)
+        if (x[i] == x[i])
+            items[n_kept++] = (struct sample_item){x[i], i};
+    if (n_kept == 0)
+        return 0;
+    for (uint32_t j = n_kept / 2; j-- > 0;)
+        sift_down(items, n_kept, j);
+    for (; i < n; i++)
+        if (x[i] > items[0].value) { /* an equal value has a higher id than those kept: it loses */
+            items[0] = (struct sample_item){x[i], i};
+            sift_down(items, n_kept, 0);
+        }
+    for (uint32_t left = n_kept; left > 1;
+         left--) { /* take the worst to the end, again and again */
+        struct sample_item worst = items[0];
+        items[0] = items[left - 1];
+        items[left - 1] = worst;
+        sift_down(items, left - 1, 0);
+    }
+    return n_kept;
+}
+
+/* 2^n * P(r), x = n * ln 2 + r, |r| <= ln 2 / 2, with the minimax polynomial of the Cephes
+ * library's expf. */
+static inline float exp_inline(float x)
+{
+    union {
+        float f;
+        uint32_t u;
+    } round, scale;
+    float y = x < EXP_MIN ? EXP_MIN : x;
+    round.f = y * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the integer is in the low bits */
+    float n = round.f - 12582912.0f;
+    scale.u = (round.u - 0x4B400000u + 127u) << 23;
+    float r = y - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    float e = (p * r * r + r + 1.0f) * scale.f;
+    return x < EXP_MIN ? 0.0f : e;
+}
+
+float select_exp(float x)
+{
+    return exp_inline(x);
+}
+
+void select_weights(float *x, uint32_t n, float max, float temperature, float w_min)
+{
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (uint32_t j = 0; j < LANES; j++) {
+            float w = exp_inline((x[i + j] - max) / temperature);
+            x[i + j] = w < w_min ? 0.0f : w;
+        }
+    for (; i < n; i++) {
+        float w = exp_inline((x[i] - max) / temperature);
+        x[i] = w < w_min ? 0.0f : w;
+    }
+}
+
+static double sum_chunk(const float *w, uint32_t n)
+{
+    double lane[LANES] = {0};
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (uint32_t j = 0; j < LANES; j++)
+            lane[j] += (double)w[i + j];
+    double sum = 0;
+    for (; i < n; i++)
+        sum += (double)w[i];
+    for (uint32_t j = 0; j < LANES; j++)
+        sum += lane[j];
+    return sum;
+}
+
+double select_sum(const float *w, struct sample_scratch *s)
+{
+    double total = 0;
+    for (uint32_t start = 0, c = 0; start < s->n_vocab; start += SAMPLE_CHUNK, c++) {
+        uint32_t n = s->n_vocab - start < SAMPLE_CHUNK ? s->n_vocab - start : SAMPLE_CHUNK;
+        s->chunk_sums[c] = sum_chunk(w + start, n);
+        total += s->chunk_sums[c];
+    }
+    return total;
+}
+
+static inline uint32_t float_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+/* Measure the items whose bits above `shift + width` are those of `key` into buckets; returns the
+ * bucket in which *before reaches limit (the lowest one that has items when none does), and leaves
+ * *before at what lies above it. */
+static uint32_t cut_bucket(const float *w, enum select_measure measure, double limit,
+                           double *before, uint32_t key, uint32_t shift, uint32_t width,
+                           struct sample_scratch *s)
+{
+    uint32_t mask = (1u << width) - 1;
+    uint32_t high = shift + width >= 32 ? 0 : ~0u << (shift + width);
+    memset(s->masses, 0, SAMPLE_BUCKETS * sizeof *s->masses);
+    memset(s->bucket_counts, 0, SAMPLE_BUCKETS * sizeof *s->bucket_counts);
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        uint32_t u = float_bits(w[i]);
+        if (u == 0 || (u & high) != (key & high))
+            continue;
+        uint32_t b = u >> shift & mask;
+        s->masses[b] += measure == SELECT_COUNT ? 1.0 : (double)w[i];
+        s->bucket_counts[b]++;
+    }
+    uint32_t found = 0;
+    double above = *before;
+    for (uint32_t b = mask + 1; b-- > 0;) {
+        if (!s->bucket_counts[b])
+            continue;
+        found = b;
+        *before = above;
+        above += s->masses[b];
+        if (above >= limit)
+            break;
+    }
+    return found;
+}
+
+void select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s)
+{
+    static const struct {
+        uint32_t shift, width;
+    } levels[] = {{21, 11}, {10, 11}, {0, 10}};
+    uint32_t key = 0;
+    double before = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t shift = levels[i].shift;
+        key |= cut_bucket(w, measure, limit, &before, key, shift, levels[i].width, s) << shift;
+    }
+    float edge;
+    memcpy(&edge, &key, sizeof edge);
+    double own = measure == SELECT_COUNT ? 1.0 : (double)edge;
+    bool first = true;
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        if (w[i] > edge)
+            continue;
+        if (w[i] == edge && (first || before < limit)) { /* equal weights: the lower ids stay */
+            before += own;
+            first = false;
+        } else {
+            w[i] = 0.0f;
+        }
+    }
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* select - the best of many values, without sorting them.
+ *
+ * select_top keeps a heap of the best k (logprobs' alternatives, small top_k). select_weights and
+ * select_cut work on a whole row of weights: exp(x - max) in chunks, and a radix selection that
+ * zeroes what lies behind a number of items (top_k) or a mass (top_p). "Best" is the larger value,
+ * of equal ones the lower id. Sums are f64, in one fixed order. Threads: one scratch each. Cost:
+ * linear in the row, select_top with a factor log k at worst. */
+#ifndef QUIRE_ENGINE_WORKER_SELECT_H
+#define QUIRE_ENGINE_WORKER_SELECT_H
+#include "engine/worker/sample.h"
+
+/* *max = the largest of x[0..n). False when one is NaN or all are -inf. */
+bool select_max(const float *x, uint32_t n, float *max);
+/* items[0 .. result) = the best min(k, n) of x, best first; NaNs are left out. k <=
+ * SAMPLE_HEAP_MAX. */
+uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct sample_item *items);
+/* exp(x) for x <= 0, within 2 ulp; 0 below -87. The same bits on every machine. */
+float select_exp(float x);
+/* x[i] = exp((x[i] - max) / temperature), 0 where that is below w_min. In place. */
+void select_weights(float *x, uint32_t n, float max, float temperature, float w_min);
+/* Sums of the chunks of w into s->chunk_sums; returns the total. */
+double select_sum(const float *w, struct sample_scratch *s);
+
+enum select_measure { SELECT_COUNT, SELECT_MASS };
+/* Walking w > 0 best first, keep items as long as the measure of those before them is below
+ * `limit`; the others become 0. The best item always stays. */
+void select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s);
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention: against the reference, the reference against f64 over the plain keys and values, and the tokens of each
+ * sequence in one chunk against the same tokens in other chunks, bit for bit. Cache lanes that no token owns are NaN. */
+#include "kcheck.h"
+#include <math.h>
+#include "kernels/variants.h"
+
+#define SEQ_MAX 4
+
+struct attention_case {
+    struct attention_args a;
+    struct attention_seq seqs[SEQ_MAX];
+    float *k[SEQ_MAX], *v[SEQ_MAX]; /* [tokens][n_kv_head][head_dim] as given to kv_store */
+    uint32_t n_row;
+};
+
+static const uint32_t head_dims[] = {1, 7, 16, 32, 40, 64, 64, 80, 96, 128, 128, 160, 256};
+
+static void choose(struct kcheck *k, struct attention_case *c)
+{
+    uint32_t n_kv_head = kc_range(k, 1, 3), group = kc_chance(k, 15) ? kc_range(k, 8, 30) : kc_range(k, 1, 7);
+    uint32_t dim = kc_chance(k, 20) ? kc_range(k, 1, 200) : kc_pick(k, head_dims, 13);
+    c->a = (struct attention_args){
+        .kv_dtype = kc_chance(k, 50) ? DT_F32 : DT_BF16,
+        .n_seq = kc_range(k, 0, SEQ_MAX),
+        .n_head = n_kv_head * group,
+        .n_kv_head = n_kv_head,
+        .head_dim = dim,
+        .scale = 1.0f / sqrtf((float)dim) * (kc_chance(k, 20) ? 8 : 1),
+        .soft_cap = kc_chance(k, 25) ? 1.0f + 20 * fabsf((float)kc_range(k, 0, 100) / 100) : 0,
+        .window = kc_chance(k, 30) ? kc_range(k, 1, 60) : 0,
+        .seqs = c->seqs,
+    };
+    uint32_t length_max = kc_chance(k, 20) ? 300 : 70;
+    for (uint32_t i = 0; i < c->a.n_seq; i++) {
+        struct attention_seq *s = &c->seqs[i];
+        uint32_t length = kc_range(k, 1, length_max), most = length < 40 ? length : 40;
+        s->n_query = kc_chance(k, 40) ? 1 : kc_range(k, 0, most); /* decode, a chunk, or nothing */
+        s->start = length - s->n_query;
+        s->row = c->n_row;
+        c->n_row += s->n_query;
+        if (length > c->a.context_max)
+            c->a.context_max = length;
+    }
+    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u cap %g", dtype_name(c->a.kv_dtype),
+             c->a.n_seq, c->n_row, c->a.n_head, n_kv_head, dim, c->a.context_max, c->a.window, (double)c->a.soft_cap);
+}
+
+/* Block tables from a shuffled pool, then the tokens of each sequence by kv_store. */
+static void fill_cache(struct kcheck *k, struct attention_case *c)
+{
+    uint32_t n_block = 0, blocks_max = (c->a.context_max + 15) / 16 * SEQ_MAX, n_used = 0;
+    uint32_t *pool = kc_buf(k, (blocks_max + 1) * sizeof *pool);
+    for (; n_block < blocks_max; n_block++) {
+        uint32_t j = kc_range(k, 0, n_block);
+        pool[n_block] = pool[j];
+        pool[j] = n_block;
+    }
+    size_t bytes = kern_kv_block_bytes(c->a.kv_dtype, c->a.n_kv_head, c->a.head_dim) * n_block;
+    void *k_cache = kc_buf(k, bytes), *v_cache = kc_buf(k, bytes);
+    memset(k_cache, 0xff, bytes); /* NaN in both types */
+    memset(v_cache, 0xff, bytes);
+    c->a.k_cache = k_cache;
+    c->a.v_cache = v_cache;
+    for (uint32_t i = 0; i < c->a.n_seq; i++) {
+        uint32_t length = c->seqs[i].start + c->seqs[i].n_query;
+        size_t width = (size_t)c->a.n_kv_head * c->a.head_dim;
+        uint32_t *slot = kc_buf(k, (length + 1) * sizeof *slot);
+        c->seqs[i].blocks = pool + n_used;
+        n_used += (length + 15) / 16;
+        for (uint32_t t = 0; t < length; t++)
+            slot[t] = c->seqs[i].blocks[t / 16] * 16 + t % 16;
+        c->k[i] = kc_buf(k, length * width * sizeof(float));
+        c->v[i] = kc_buf(k, length * width * sizeof(float));
+        kc_fill(k, c->k[i], length * width);
+        kc_fill(k, c->v[i], length * width);
+        struct kv_store_args s = {.k_cache = k_cache, .v_cache = v_cache, .kv_dtype = c->a.kv_dtype, .k = c->k[i],
+                                  .v = c->v[i], .k_stride = width, .v_stride = width, .slot = slot,
+                                  .n_row = length, .n_kv_head = c->a.n_kv_head, .head_dim = c->a.head_dim};
+        kv_store_ref(&s, &(struct kern_exec){.nth = 1});
+    }
+}
+
+static double stored(const struct attention_case *c, float f)
+{
+    return c->a.kv_dtype == DT_F32 ? f : bf16_to_f32(f32_to_bf16(f));
+}
+
+/* One (token, head) of sequence i in f64. The bound: every f32 score is off by at most (dim + 4) ulp of its terms, the
+ * sums by their length; V is at most 1. */
+static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t i, uint32_t token, uint32_t head)
+{
+    const struct attention_args *a = &c->a;
+    static double p[512];
+    uint32_t g = head / (a->n_head / a->n_kv_head), end = c->seqs[i].start + token + 1, dim = a->head_dim;
+    uint32_t begin = a->window && end > a->window ? end - a->window : 0;
+    const float *q = a->q + (c->seqs[i].row + token) * a->q_stride + (size_t)head * dim;
+    const float *out = a->out + (c->seqs[i].row + token) * a->out_stride + (size_t)head * dim;
+    double max = -INFINITY, sum = 0, size = 0;
+    for (uint32_t t = begin; t < end; t++) {
+        double s = 0, terms = 0;
+        for (uint32_t d = 0; d < dim; d++) {
+            double product = q[d] * stored(c, c->k[i][((size_t)t * a->n_kv_head + g) * dim + d]);
+            s += product;
+            terms += fabs(product);
+        }
+        s *= a->scale;
+        p[t] = a->soft_cap > 0 ? a->soft_cap * tanh(s / a->soft_cap) : s;
+        max = p[t] > max ? p[t] : max;
+        size = terms * a->scale > size ? terms * a->scale : size;
+    }
+    for (uint32_t t = begin; t < end; t++)
+        sum += p[t] = exp(p[t] - max);
+    for (uint32_t d = 0; d < dim; d++) {
+        double want = 0;
+        for (uint32_t t = begin; t < end; t++)
+            want += p[t] / sum * stored(c, c->v[i][((size_t)t * a->n_kv_head + g) * dim + d]);
+        kc_near(k, "out", out[d], want, (2 * size * (dim + 4) + 2.0 * (end - begin) + 16) * 0x1p-24);
+    }
+}
+
+/* The same tokens in random chunks, some alone, spread over calls of their own with their own thread counts. */
+static void rechunk(struct kcheck *k, const struct attention_case *c, float *out)
+{
+    for (uint32_t i = 0; i < c->a.n_seq; i++)
+        for (uint32_t done = 0, n; done < c->seqs[i].n_query; done += n) {
+            uint32_t left = c->seqs[i].n_query - done;
+            n = kc_chance(k, 40) ? 1 : kc_range(k, 1, left);
+            struct attention_seq s = c->seqs[i];
+            s.row += done;
+            s.start += done;
+            s.n_query = n;
+            struct attention_args a = c->a;
+            a.out = out;
+            a.seqs = &s;
+            a.n_seq = 1;
+            kc_run(k, k->variant, &a, kc_range(k, 1, 9));
+        }
+}
+
+void kcheck_attention(struct kcheck *k)
+{
+    struct attention_case c = {0};
+    choose(k, &c);
+    fill_cache(k, &c);
+    k->scratch_bytes = kern_scratch_bytes(c.a.context_max, c.a.n_head, c.a.head_dim);
+    size_t width = (size_t)c.a.n_head * c.a.head_dim;
+    c.a.q_stride = width + kc_range(k, 0, 9);
+    c.a.out_stride = width + kc_range(k, 0, 9);
+    float *q = kc_buf(k, c.n_row * c.a.q_stride * sizeof *q);
+    size_t out_bytes = c.n_row * c.a.out_stride * sizeof(float);
+    float *want = kc_buf(k, out_bytes), *got = kc_buf(k, out_bytes), *again = kc_buf(k, out_bytes);
+    kc_fill(k, q, c.n_row * c.a.q_stride);
+    c.a.q = q;
+    c.a.out = want;
+    kc_run(k, k->ref, &c.a, 1);
+    for (uint32_t i = 0; i < c.a.n_seq && !k->specials; i++)
+        if (c.seqs[i].n_query) {
+            near_f64(k, &c, i, kc_range(k, 0, c.seqs[i].n_query - 1), kc_range(k, 0, c.a.n_head - 1));
+            near_f64(k, &c, i, c.seqs[i].n_query - 1, c.a.n_head - 1);
+        }
+    c.a.out = got;
+    kc_run(k, k->variant, &c.a, kc_range(k, 1, 9));
+    /* V is within 1 and the outputs may cancel; the cap multiplies the error of tanh, half an ulp of 1 even in libm */
+    k->magnitude = 1 + c.a.soft_cap / 4;
+    kc_compare(k, "out", &(struct kc_array){got, DT_F32, c.n_row, width, c.a.out_stride},
+               &(struct kc_array){want, DT_F32, c.n_row, width, c.a.out_stride});
+    rechunk(k, &c, again);
+    kc_same_bits(k, "other chunks", again, got, out_bytes);
+}
+
+/* Decode of n_seq sequences of `context` tokens each, or one prompt of that length. */
+static void bench_shape(struct kc_bench *b, const char *name, uint32_t n_seq, uint32_t context, uint32_t n_query)
+{
+    const uint32_t n_head = 14, n_kv_head = 2, dim = 64, n_block = context / 16;
+    struct kcheck *k = b->k;
+    struct attention_seq *seqs = kc_buf(k, n_seq * sizeof *seqs);
+    uint32_t *blocks = kc_buf(k, (size_t)n_seq * n_block * sizeof *blocks);
+    size_t n_kv = (size_t)n_seq * context * n_kv_head * dim, n_q = (size_t)n_seq * n_query * n_head * dim;
+    uint16_t *key = kc_buf(k, n_kv * 2), *value = kc_buf(k, n_kv * 2);
+    float *q = kc_buf(k, n_q * 4), *out = kc_buf(k, n_q * 4);
+    kc_fill_dtype(k, key, DT_BF16, n_kv);
+    kc_fill_dtype(k, value, DT_BF16, n_kv);
+    kc_fill(k, q, n_q);
+    for (uint32_t i = 0; i < n_seq * n_block; i++)
+        blocks[i] = i;
+    for (uint32_t i = 0; i < n_seq; i++)
+        seqs[i] = (struct attention_seq){blocks + (size_t)i * n_block, i * n_query, n_query, context - n_query};
+    struct attention_args a = {.out = out, .q = q, .out_stride = n_head * dim, .q_stride = n_head * dim,
+                               .k_cache = key, .v_cache = value, .kv_dtype = DT_BF16, .seqs = seqs, .n_seq = n_seq,
+                               .n_head = n_head, .n_kv_head = n_kv_head, .head_dim = dim, .context_max = context,
+                               .scale = 0.125f};
+    double s = kc_time(b, &a), pairs = (double)n_seq * n_query * n_head * (context - n_query / 2.0);
+    if (n_query == 1)
+        kc_print_rate(b, name, s, (double)n_kv * 4);
+    else
+        printf("%-14s %-12s %-34s %9.3f ms %8.1f GFLOP/s\n", "attention", k->variant->name, name, s * 1e3,
+               pairs * dim * 4 / s * 1e-9);
+}
+
+void kbench_attention(struct kc_bench *b)
+{
+    bench_shape(b, "decode bf16 16 x 2048, 14/2 x 64", 16, 2048, 1);
+    bench_shape(b, "decode bf16 1 x 8192, 14/2 x 64", 1, 8192, 1);
+    if (b->k->variant->caps) /* the reference would take minutes */
+        bench_shape(b, "prompt bf16 2048, 14/2 x 64", 1, 2048, 2048);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kcheck.h"
+
+static const uint32_t dtypes[] = {DT_F32, DT_F16, DT_BF16};
+
+void kcheck_embed(struct kcheck *k)
+{
+    enum dtype t = (enum dtype)kc_pick(k, dtypes, 3);
+    uint32_t n_vocab = kc_range(k, 1, 20), n_row = kc_range(k, 0, 9), n_col = kc_range(k, 1, 150);
+    size_t element = dtype_bits(t) / 8, n = (size_t)n_row * n_col;
+    kc_shape(k, "%s n_row %u n_col %u", dtype_name(t), n_row, n_col);
+    /* a table in a mapped file is aligned to its element only */
+    char *table = (char *)kc_buf(k, n_vocab * n_col * element + element) + kc_range(k, 0, 1) * element;
+    kc_fill_dtype(k, table, t, (size_t)n_vocab * n_col);
+    uint32_t *ids = kc_buf(k, (n_row + 1) * sizeof *ids);
+    for (uint32_t i = 0; i < n_row; i++)
+        ids[i] = kc_range(k, 0, n_vocab - 1);
+    float *got = kc_buf(k, n * sizeof *got), *want = kc_buf(k, n * sizeof *want);
+    struct embed_args a = {.table = table, .dtype = t, .ids = ids, .n_row = n_row, .n_col = n_col,
+                           .scale = kc_chance(k, 50) ? 1.0f : kc_f32(k)};
+    a.y = got;
+    kc_run(k, k->variant, &a, kc_range(k, 1, 5));
+    for (uint32_t i = 0; i < n_row; i++)
+        for (uint32_t c = 0; c < n_col; c++)
+            want[i * n_col + c] = kc_get(table, t, (size_t)ids[i] * n_col + c) * a.scale;
+    kc_compare(k, "y", &(struct kc_array){got, DT_F32, n_row, n_col, n_col},
+               &(struct kc_array){want, DT_F32, n_row, n_col, n_col});
+}
+
+void kbench_embed(struct kc_bench *b)
+{
+    static uint32_t ids[512];
+    const uint32_t n_vocab = 20000, n_col = 896;
+    for (uint32_t i = 0; i < 512; i++)
+        ids[i] = i * 7919u % n_vocab;
+    struct embed_args a = {.dtype = DT_BF16, .ids = ids, .n_row = 512, .n_col = n_col, .scale = 1};
+    a.y = kc_buf(b->k, 512 * n_col * sizeof(float));
+    a.table = kc_buf(b->k, (size_t)n_vocab * n_col * 2);
+    kc_print_rate(b, "bf16 512 x 896", kc_time(b, &a), 512.0 * n_col * 6);
+}

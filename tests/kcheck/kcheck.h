@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kcheck - every kernel variant against its reference, and every row against itself in another batch.
+ *
+ * Each operation of kernels.def has one kcheck_<op> here (without it the program does not link). main.c calls it for
+ * each variant the machine can run, many times with a fresh seed; one call is one case: make random arguments, run the
+ * reference and the variant on copies, compare, then run rows alone and with other thread counts and compare bits.
+ * All buffers come from kc_buf: guarded on both sides, freed by the end of the case.
+ * Threads: one; the threads of a kernel are run one after another in random order, since they may not depend on each
+ * other. Only the benchmarks use a real team. */
+#ifndef QUIRE_TESTS_KCHECK_KCHECK_H
+#define QUIRE_TESTS_KCHECK_KCHECK_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/team.h"
+#include "kernels/kern.h"
+
+typedef void kc_call(const void *args, const struct kern_exec *x);
+
+struct kc_variant {
+    const char *op, *name;
+    uint32_t caps;      /* what the machine must have */
+    uint32_t tolerance; /* multiples of 2^-24, see kernels.def; 0 = exact */
+    kc_call *call;
+};
+
+#define KC_BUFS_MAX 64
+
+struct kcheck {
+    const struct kc_variant *ref, *variant;
+    uint64_t rng;                 /* state; the case's seed is printed with a failure */
+    bool specials;                /* this case has NaN, infinities, subnormals, huge values among its inputs */
+    size_t scratch_bytes;         /* what each thread gets; kern_scratch_bytes of the case */
+    double magnitude;             /* least row scale of kc_compare; a check sets it when outputs may cancel */
+    char shape[160];              /* of the case, for messages */
+    uint64_t n_compared, n_failed;
+    struct kc_buf {
+        unsigned char *base;
+        size_t bytes;
+    } bufs[KC_BUFS_MAX];
+    uint32_t n_buf;
+};
+
+/* Random. */
+uint64_t kc_rnd(struct kcheck *k);
+uint32_t kc_range(struct kcheck *k, uint32_t low, uint32_t high); /* inclusive */
+bool kc_chance(struct kcheck *k, uint32_t percent);
+uint32_t kc_pick(struct kcheck *k, const uint32_t *choices, uint32_t n);
+float kc_f32(struct kcheck *k); /* -1 … 1; in a case with specials sometimes one of those */
+void kc_fill(struct kcheck *k, float *p, size_t n);
+/* n elements of `dtype` made from kc_f32 by rounding. */
+void kc_fill_dtype(struct kcheck *k, void *p, enum dtype dtype, size_t n);
+float kc_get(const void *p, enum dtype dtype, size_t i);
+
+/* `bytes` bytes filled with a pattern, 64-byte aligned, guards around. */
+void *kc_buf(struct kcheck *k, size_t bytes);
+void *kc_copy(struct kcheck *k, const void *p, size_t bytes);
+void kc_end_case(struct kcheck *k); /* checks the guards and frees everything */
+
+__attribute__((format(printf, 2, 3))) void kc_shape(struct kcheck *k, const char *fmt, ...);
+__attribute__((format(printf, 2, 3))) void kc_fail(struct kcheck *k, const char *fmt, ...);
+
+/* Run all nth threads of one call. */
+void kc_run(struct kcheck *k, const struct kc_variant *v, const void *args, uint32_t nth);
+
+struct kc_array { /* rows of an output */
+    const void *p;
+    enum dtype dtype; /* F32 or BF16 */
+    size_t n_row, n_col, stride;
+};
+/* got against want within the variant's tolerance; a row's scale is its largest finite |want|, at least k->magnitude. Elements between n_col and
+ * stride must not have been touched. */
+void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
+                const struct kc_array *want);
+/* The same bytes, or a failure that says `what`. */
+void kc_same_bits(struct kcheck *k, const char *what, const void *a, const void *b, size_t bytes);
+/* |got - want| <= bound, want in f64; both not finite counts as equal. For checks of the reference itself. */
+void kc_near(struct kcheck *k, const char *what, double got, double want, double bound);
+
+/* The checks and the benchmarks: one each per operation. */
+#define OP(op, tolerance) void kcheck_##op(struct kcheck *k);
+#define IMPL(table, op, variant, caps)
+#include "kernels/kernels.def"
+
+#define KC_PEAKS 3
+
+struct kc_bench {
+    struct kcheck *k;
+    struct team *team;
+    void *scratch[TEAM_THREADS_MAX];
+    double read_gbs; /* measured ceilings of this run, all threads */
+    double gflops[KC_PEAKS]; /* f32 in 256 and in 512 bits, bf16; 0 = not on this machine */
+};
+#define OP(op, tolerance) void kbench_##op(struct kc_bench *b);
+#define IMPL(table, op, variant, caps)
+#include "kernels/kernels.def"
+
+/* Median seconds of one call of k->variant by the whole team. */
+double kc_time(struct kc_bench *b, const void *args);
+void kc_print_rate(struct kc_bench *b, const char *shape, double seconds, double bytes);
+double kc_time_team(struct team *t, team_fn *fn, void *arg); /* median seconds of one team_run */
+void kc_roofline(struct kc_bench *b); /* measures and prints read_gbs and, by kc_peaks, gflops */
+void kc_peaks(struct kc_bench *b);
+void *kc_map(size_t bytes, bool huge); /* written once; in huge or in small pages where the machine lets us choose */
+void kc_unmap(void *p, size_t bytes);
+
+#endif

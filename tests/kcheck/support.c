@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kcheck.h"
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include "common/mem.h"
+
+#define GUARD_BYTES 256 /* before and after; four vectors of the widest kind */
+#define GUARD_FILL  0xA5
+#define FRESH_FILL  0x5A /* as f32 1.5e16, as bf16 1.5e16: visible if a kernel reads it */
+#define PRINTED_MAX 20   /* failures printed in full */
+
+uint64_t kc_rnd(struct kcheck *k)
+{
+    uint64_t z = k->rng += 0x9e3779b97f4a7c15u; /* splitmix64 */
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+uint32_t kc_range(struct kcheck *k, uint32_t low, uint32_t high)
+{
+    return low + (uint32_t)((kc_rnd(k) >> 32) * ((uint64_t)high - low + 1) >> 32);
+}
+
+bool kc_chance(struct kcheck *k, uint32_t percent)
+{
+    return kc_range(k, 0, 99) < percent;
+}
+
+uint32_t kc_pick(struct kcheck *k, const uint32_t *choices, uint32_t n)
+{
+    return choices[kc_range(k, 0, n - 1)];
+}
+
+float kc_f32(struct kcheck *k)
+{
+    static const float special[] = {NAN,   INFINITY, -INFINITY, 0.0f,     -0.0f, 1e-40f, -3e-42f,
+                                    1e38f, -3e38f,   1e-37f,    FLT_MIN, 88.0f, -88.0f, -104.0f};
+    if (k->specials && kc_chance(k, 2))
+        return special[kc_range(k, 0, sizeof special / sizeof *special - 1)];
+    return (float)(int32_t)(kc_rnd(k) >> 32) * 0x1p-31f;
+}
+
+void kc_fill(struct kcheck *k, float *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = kc_f32(k);
+}
+
+void kc_fill_dtype(struct kcheck *k, void *p, enum dtype dtype, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float f = kc_f32(k);
+        uint16_t h = dtype == DT_F16 ? f32_to_f16(f) : f32_to_bf16(f);
+        if (dtype == DT_F32)
+            memcpy((char *)p + 4 * i, &f, 4);
+        else
+            memcpy((char *)p + 2 * i, &h, 2);
+    }
+}
+
+float kc_get(const void *p, enum dtype dtype, size_t i)
+{
+    float f;
+    uint16_t h;
+    if (dtype == DT_F32) {
+        memcpy(&f, (const char *)p + 4 * i, 4);
+        return f;
+    }
+    memcpy(&h, (const char *)p + 2 * i, 2);
+    return dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+void *kc_buf(struct kcheck *k, size_t bytes)
+{
+    Q_ASSERT(k->n_buf < KC_BUFS_MAX);
+    unsigned char *base = q_alloc(bytes + 2 * GUARD_BYTES + 64);
+    Q_ASSERT(base);
+    memset(base, GUARD_FILL, bytes + 2 * GUARD_BYTES + 64);
+    k->bufs[k->n_buf++] = (struct kc_buf){base, bytes};
+    unsigned char *p = (unsigned char *)(((uintptr_t)base + GUARD_BYTES + 63) & ~(uintptr_t)63);
+    memset(p, FRESH_FILL, bytes);
+    return p;
+}
+
+void *kc_copy(struct kcheck *k, const void *p, size_t bytes)
+{
+    void *copy = kc_buf(k, bytes);
+    memcpy(copy, p, bytes);
+    return copy;
+}
+
+static bool guards_whole(const struct kc_buf *b)
+{
+    const unsigned char *p =
+        (const unsigned char *)(((uintptr_t)b->base + GUARD_BYTES + 63) & ~(uintptr_t)63);
+    const unsigned char *end = b->base + b->bytes + 2 * GUARD_BYTES + 64;
+    bool whole = true;
+    for (const unsigned char *q = b->base; q < end; q++)
+        whole &= (q >= p && q < p + b->bytes) || *q == GUARD_FILL;
+    return whole;
+}
+
+void kc_end_case(struct kcheck *k)
+{
+    for (uint32_t i = 0; i < k->n_buf; i++) {
+        if (!guards_whole(&k->bufs[i]))
+            kc_fail(k, "buffer %u of %zu bytes: written outside", i, k->bufs[i].bytes);
+        q_free(k->bufs[i].base);
+    }
+    k->n_buf = 0;
+}
+
+void kc_shape(struct kcheck *k, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(k->shape, sizeof k->shape, fmt, ap);
+    va_end(ap);
+}
+
+void kc_fail(struct kcheck *k, const char *fmt, ...)
+{
+    va_list ap;
+    if (k->n_failed++ >= PRINTED_MAX)
+        return;
+    printf("FAIL %s/%s %s: ", k->variant->op, k->variant->name, k->shape);
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+    printf("\n");
+}
+
+void kc_run(struct kcheck *k, const struct kc_variant *v, const void *args, uint32_t nth)
+{
+    uint32_t first = kc_range(k, 0, nth - 1), n_buf = k->n_buf;
+    for (uint32_t i = 0; i < nth; i++) {
+        struct kern_exec x = {
+            .ith = (first + i) % nth, /* any order, so that one thread's work cannot feed another's */
+            .nth = nth,
+            .scratch = kc_buf(k, k->scratch_bytes),
+            .scratch_bytes = k->scratch_bytes,
+        };
+        v->call(args, &x);
+        struct kc_buf *b = &k->bufs[--k->n_buf];
+        if (!guards_whole(b))
+            kc_fail(k, "%s wrote outside its %zu bytes of scratch", v->name, k->scratch_bytes);
+        q_free(b->base);
+    }
+    Q_ASSERT(k->n_buf == n_buf);
+}
+
+static bool equal_enough(float got, float want, double bound)
+{
+    if (isnan(got) || isnan(want))
+        return isnan(got) && isnan(want);
+    if (isinf(got) || isinf(want))
+        return got == want;
+    return fabs((double)got - want) <= bound;
+}
+
+static float row_scale(const struct kc_array *a, size_t row)
+{
+    float scale = 0;
+    for (size_t c = 0; c < a->n_col; c++) {
+        float f = fabsf(kc_get(a->p, a->dtype, row * a->stride + c));
+        if (isfinite(f) && f > scale)
+            scale = f;
+    }
+    return scale;
+}
+
+void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
+                const struct kc_array *want)
+{
+    for (size_t i = 0; i < got->n_row; i++) {
+        double scale = k->variant->tolerance ? fmax(row_scale(want, i), k->magnitude) : 0;
+        for (size_t c = 0; c < got->stride; c++) {
+            if (c >= got->n_col && i + 1 == got->n_row)
+                break; /* the last row may end at n_col */
+            size_t at = i * got->stride + c;
+            float g = kc_get(got->p, got->dtype, at), w = kc_get(want->p, want->dtype, at);
+            double bound = c < got->n_col ? k->variant->tolerance * 0x1p-24 * (fabsf(w) + scale) : 0;
+            if (bound > 0 && got->dtype == DT_BF16)
+                bound += fabsf(w) * 0x1p-7; /* a last-bit difference can round to the neighbour */
+            k->n_compared++;
+            if (!equal_enough(g, w, bound))
+                kc_fail(k, "%s[%zu,%zu] is %.9g (%a), wanted %.9g (%a) +- %.3g", what, i, c, g, g, w,
+                        w, bound);
+        }
+    }
+}
+
+void kc_same_bits(struct kcheck *k, const char *what, const void *a, const void *b, size_t bytes)
+{
+    const unsigned char *p = a, *q = b;
+    k->n_compared++;
+    for (size_t i = 0; i < bytes; i++)
+        if (p[i] != q[i]) {
+            kc_fail(k, "%s: bits differ at byte %zu", what, i);
+            return;
+        }
+}
+
+void kc_near(struct kcheck *k, const char *what, double got, double want, double bound)
+{
+    k->n_compared++;
+    if (!isfinite(got) && !isfinite(want))
+        return;
+    if (!(fabs(got - want) <= bound))
+        kc_fail(k, "%s is %.9g, computed in f64 %.9g +- %.3g", what, got, want, bound);
+}

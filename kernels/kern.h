@@ -9,10 +9,10 @@
 #include "kernels/ops.h"
 
 enum { /* what a variant needs; a machine has a set of these */
-    CAP_NONE = 0,
-    CAP_AVX2 = 1 << 0,       /* AVX2, FMA, F16C */
-    CAP_AVX512 = 1 << 1,     /* F, BW, DQ, VL */
-    CAP_AVX512_BF16 = 1 << 2 /* vdpbf16ps; implies CAP_AVX512 */
+       CAP_NONE = 0,
+       CAP_AVX2 = 1 << 0,       /* AVX2, FMA, F16C */
+       CAP_AVX512 = 1 << 1,     /* F, BW, DQ, VL */
+       CAP_AVX512_BF16 = 1 << 2 /* vdpbf16ps; implies CAP_AVX512 */
 };
 
 struct kern_table {
@@ -26,7 +26,8 @@ uint32_t kern_caps_machine(void);
 /* "avx512_bf16", "avx512", "avx2", "none" or "auto" -> caps, never more than the machine has. Errors: Q_INVALID. */
 FALLIBLE kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e);
 void kern_table_cpu(struct kern_table *t, uint32_t caps);
-const char *kern_variant_name(const char *op, uint32_t caps); /* "avx512"; for logs and system_fingerprint */
+const char *kern_variant_name(const char *op,
+                              uint32_t caps); /* "avx512"; for logs and system_fingerprint */
 
 size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in);
 /* Scratch one thread needs for any op with these limits. */

@@ -33,10 +33,10 @@ struct kern_exec {
     size_t scratch_bytes; /* at least what kern_scratch_bytes() says for the worst case */
 };
 
-struct packed {           /* a weight matrix in the layout above */
-    const void *data;     /* 64-byte aligned */
+struct packed {       /* a weight matrix in the layout above */
+    const void *data; /* 64-byte aligned */
     uint32_t n_out, n_in;
-    enum dtype dtype;     /* DT_F32, DT_F16 or DT_BF16 */
+    enum dtype dtype; /* DT_F32, DT_F16 or DT_BF16 */
 };
 
 /* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread packs its own panels.
@@ -44,19 +44,20 @@ struct packed {           /* a weight matrix in the layout above */
 struct pack_args {
     void *dst;
     enum dtype dst_dtype;
-    const void *src;      /* [n_out, n_in] row-major; need not be aligned */
+    const void *src; /* [n_out, n_in] row-major; need not be aligned */
     enum dtype src_dtype;
     uint32_t n_out, n_in;
-    uint32_t row_start;   /* src holds outputs row_start … row_start + n_out - 1 of dst (fused q,k,v; gate,up) */
+    uint32_t
+        row_start; /* src holds outputs row_start … row_start + n_out - 1 of dst (fused q,k,v; gate,up) */
     uint32_t n_out_total; /* outputs of the whole dst */
 };
 
 /* y[i,:] = f32(table[ids[i],:]) * scale.   table: [n_vocab, n_col] row-major; y: [n_row, n_col] f32 */
 struct embed_args {
     float *y;
-    const void *table;    /* need not be aligned beyond its element size */
-    enum dtype dtype;     /* F32, F16, BF16 */
-    const uint32_t *ids;  /* [n_row], each < n_vocab */
+    const void *table;   /* need not be aligned beyond its element size */
+    enum dtype dtype;    /* F32, F16, BF16 */
+    const uint32_t *ids; /* [n_row], each < n_vocab */
     uint32_t n_row, n_col;
     float scale;
 };
@@ -65,9 +66,9 @@ struct embed_args {
  * Rows are x + i * x_stride (elements). y is written as f32, or rounded to bf16 when y_dtype is DT_BF16. */
 struct rms_norm_args {
     void *y;
-    enum dtype y_dtype;   /* F32 or BF16 */
+    enum dtype y_dtype; /* F32 or BF16 */
     const float *x;
-    const float *w;       /* [n_col] */
+    const float *w; /* [n_col] */
     uint32_t n_row, n_col;
     size_t x_stride, y_stride; /* elements */
     float eps;
@@ -77,11 +78,11 @@ struct rms_norm_args {
  * x: [n_row, n_in] f32, or bf16 (W must then be bf16; products summed in f32 pairwise as vdpbf16ps does).
  * One accumulator per output (or a fixed set of them, combined in a fixed order), whatever n_row is. */
 struct linear_args {
-    float *y;             /* [n_row, n_out], row stride y_stride */
-    const void *x;        /* row stride x_stride */
-    enum dtype x_dtype;   /* F32 or BF16 */
+    float *y;           /* [n_row, n_out], row stride y_stride */
+    const void *x;      /* row stride x_stride */
+    enum dtype x_dtype; /* F32 or BF16 */
     struct packed w;
-    const float *bias;    /* [n_out] or NULL */
+    const float *bias; /* [n_out] or NULL */
     uint32_t n_row;
     size_t x_stride, y_stride; /* elements */
     int accumulate;
@@ -92,9 +93,9 @@ struct linear_args {
  * x: n_row rows of n_head heads of head_dim; table: [n_pos][n_rot/2][2] f32 (cos, sin). */
 struct rope_args {
     float *x;
-    size_t x_stride;      /* elements between rows */
+    size_t x_stride; /* elements between rows */
     const float *table;
-    const uint32_t *pos;  /* [n_row], each < n_pos */
+    const uint32_t *pos; /* [n_row], each < n_pos */
     uint32_t n_row, n_head, head_dim, n_rot;
     int interleaved;
 };
@@ -103,7 +104,7 @@ struct rope_args {
  * k, v: rows of n_kv_head * head_dim f32 with strides. */
 struct kv_store_args {
     void *k_cache, *v_cache;
-    enum dtype kv_dtype;  /* F32 or BF16 */
+    enum dtype kv_dtype; /* F32 or BF16 */
     const float *k, *v;
     size_t k_stride, v_stride;
     const uint32_t *slot; /* [n_row] */
@@ -123,14 +124,14 @@ struct attention_seq {
     uint32_t start;         /* position of the first of them */
 };
 struct attention_args {
-    float *out;             /* [rows][n_head][head_dim] f32, row stride out_stride */
-    const float *q;         /* the same shape, row stride q_stride; already rotated */
+    float *out;     /* [rows][n_head][head_dim] f32, row stride out_stride */
+    const float *q; /* the same shape, row stride q_stride; already rotated */
     size_t out_stride, q_stride;
     const void *k_cache, *v_cache;
-    enum dtype kv_dtype;    /* F32 or BF16 */
+    enum dtype kv_dtype; /* F32 or BF16 */
     const struct attention_seq *seqs;
     uint32_t n_seq, n_head, n_kv_head, head_dim;
-    uint32_t context_max;   /* longest start + n_query, for scratch */
+    uint32_t context_max; /* longest start + n_query, for scratch */
     float scale, soft_cap;
     uint32_t window;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config - config.json and generation_config.json of a model folder, in their older and newer spellings
- * (torch_dtype/dtype, rope_theta + rope_scaling / rope_parameters, "type"/"rope_type", sliding_window + layer_types).
- * Every number is checked against a range that allocation sizes can be derived from without overflow.
- * Threads: reentrant; a loaded config is only read. */
+/* config - config.json and generation_config.json of a model folder, in their older and newer
+ * spellings (torch_dtype/dtype, rope_theta + rope_scaling / rope_parameters, "type"/"rope_type",
+ * sliding_window + layer_types). Every number is checked against a range that allocation sizes can
+ * be derived from without overflow. Threads: reentrant; a loaded config is only read. */
 #ifndef QUIRE_COMMON_HUB_CONFIG_H
 #define QUIRE_COMMON_HUB_CONFIG_H
 #include <stdbool.h>
@@ -21,36 +21,41 @@ struct rope_config {
     double theta;
     double factor;
     double original_max_position; /* tokens; 0 = not given (max_position_embeddings counts) */
-    double low_freq_factor, high_freq_factor;            /* llama3 */
-    double beta_fast, beta_slow;                          /* yarn */
-    double attention_factor, mscale, mscale_all_dim;      /* yarn; 0 = not given */
-    bool truncate;                                        /* yarn: round the correction range (default true) */
+    double low_freq_factor, high_freq_factor;        /* llama3 */
+    double beta_fast, beta_slow;                     /* yarn */
+    double attention_factor, mscale, mscale_all_dim; /* yarn; 0 = not given */
+    bool truncate; /* yarn: round the correction range (default true) */
 };
 
 struct model_config {
     char architecture[CONFIG_NAME_MAX]; /* "LlamaForCausalLM" */
     char model_type[CONFIG_NAME_MAX];
     uint32_t vocab_size, hidden_size, intermediate_size, n_layer, n_head, n_kv_head, head_dim;
-    uint32_t max_position;      /* max_position_embeddings, tokens */
+    uint32_t max_position; /* max_position_embeddings, tokens */
     double rms_norm_eps;
     char hidden_act[CONFIG_NAME_MAX];
     bool tie_word_embeddings, attention_bias, attention_out_bias, mlp_bias;
-    uint32_t window[CONFIG_LAYERS_MAX]; /* sliding window of each layer, tokens; 0 = full attention */
+    uint32_t
+        window[CONFIG_LAYERS_MAX]; /* sliding window of each layer, tokens; 0 = full attention */
     struct rope_config rope;
-    enum dtype dtype;           /* of the checkpoint; F32, F16 or BF16; F32 when not said */
-    uint32_t eos_ids[CONFIG_EOS_MAX]; /* union of config.json and generation_config.json is NOT taken: see load */
+    enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */
+    uint32_t eos_ids[CONFIG_EOS_MAX]; /* union of config.json and generation_config.json is NOT
+                                         taken: see load */
     uint32_t n_eos;
-    uint32_t bos_id;            /* UINT32_MAX = none */
+    uint32_t bos_id; /* UINT32_MAX = none */
 };
 
-struct generation_defaults {    /* generation_config.json; has_x false = not given */
-    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repetition_penalty, has_max_new_tokens;
+struct generation_defaults { /* generation_config.json; has_x false = not given */
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repetition_penalty,
+        has_max_new_tokens;
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, max_new_tokens;
 };
 
-/* Load dir/config.json and, where there is one, dir/generation_config.json (its eos_token_id list replaces config's,
- * as in transformers). Errors: Q_NOT_FOUND, Q_CORRUPT (file, key, found, expected), Q_UNSUPPORTED (names the feature). */
-FALLIBLE model_config_load(struct model_config *c, struct generation_defaults *g, const char *dir, struct q_err *e);
+/* Load dir/config.json and, where there is one, dir/generation_config.json (its eos_token_id list
+ * replaces config's, as in transformers). Errors: Q_NOT_FOUND, Q_CORRUPT (file, key, found,
+ * expected), Q_UNSUPPORTED (names the feature). */
+FALLIBLE model_config_load(struct model_config *c, struct generation_defaults *g, const char *dir,
+                           struct q_err *e);
 
 #endif

@@ -2,20 +2,21 @@
 /* hub - from what a user types to a model folder.
  *
  * A model is a folder with config.json, or an id "org/name" found in the local Hugging Face cache
- * (HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub; models--org--name/refs/REVISION -> snapshots/HASH).
- * Threads: reentrant. */
+ * (HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub; models--org--name/refs/REVISION
+ * -> snapshots/HASH). Threads: reentrant. */
 #ifndef QUIRE_COMMON_HUB_HUB_H
 #define QUIRE_COMMON_HUB_HUB_H
 #include <limits.h>
 #include "common/err.h"
 
 /* dir: [PATH_MAX] out. revision: NULL = "main"; a branch, tag or commit hash. Ignored for folders.
- * Errors: Q_NOT_FOUND (says what was looked for and where, and that quire does not download yet), Q_INVALID (the
- * folder has no config.json, or the id is malformed). */
+ * Errors: Q_NOT_FOUND (says what was looked for and where, and that quire does not download yet),
+ * Q_INVALID (the folder has no config.json, or the id is malformed). */
 FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision, struct q_err *e);
 
-/* SHA-256 over what a frontend and an engine must agree on: config.json's meaning and the tokenizer's bytes
- * (tokenizer.json where there is one). Not over the weights. Errors: Q_IO, Q_NOT_FOUND. */
+/* SHA-256 over what a frontend and an engine must agree on: config.json's meaning and the
+ * tokenizer's bytes (tokenizer.json where there is one). Not over the weights. Errors: Q_IO,
+ * Q_NOT_FOUND. */
 FALLIBLE hub_digest(unsigned char digest[32], const char *dir, struct q_err *e);
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model - a checkpoint's weights and the one decoder walk that all families share.
  *
- * A family is data: a table of tensor names and shapes and a spec of flags (archs.def lists them). model_load checks
- * every tensor, packs the matrices for the kernels and makes the rope table; model_forward walks the layers for one
- * ragged batch, writing K and V into the paged cache and giving logits for the rows that asked.
+ * A family is data: a table of tensor names and shapes and a spec of flags (archs.def lists them).
+ * model_load checks every tensor, packs the matrices for the kernels and makes the rope table;
+ * model_forward walks the layers for one ragged batch, writing K and V into the paged cache and
+ * giving logits for the rows that asked.
  *
- * Numbers. The residual stream is f32. --dtype float32: weights as f32 (f16 and bf16 checkpoints stay packed as they
- * are, which is exact), products in f32. bfloat16: weights bf16, the inputs of every matrix product rounded to bf16,
- * sums in f32. float16: weights f16, products in f32. Determinism: kernels/ops.h.
- * Threads: model_load by one; model_forward is called by every thread of the team with its own ith. */
+ * Numbers. The residual stream is f32. --dtype float32: weights as f32 (f16 and bf16 checkpoints
+ * stay packed as they are, which is exact), products in f32. bfloat16: weights bf16, the inputs of
+ * every matrix product rounded to bf16, sums in f32. float16: weights f16, products in f32.
+ * Determinism: kernels/ops.h. Threads: model_load by one; model_forward is called by every thread
+ * of the team with its own ith. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_H
 #define QUIRE_ENGINE_MODEL_MODEL_H
 #include <stdbool.h>
@@ -23,67 +25,76 @@ enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
 struct model;
 
 struct model_options {
-    const char *dir;           /* model folder */
-    enum load_format format;   /* LOAD_DUMMY: random weights of the config's shapes, seeded, no file needed */
-    bool dtype_auto;           /* take the checkpoint's: f32 -> float32, bf16 -> bfloat16, f16 -> float16 */
-    enum dtype dtype;          /* F32, BF16 or F16, when not auto */
-    uint32_t max_model_len;    /* tokens; 0 = config's max_position (times rope factor where the family does) */
+    const char *dir; /* model folder */
+    enum load_format
+        format;      /* LOAD_DUMMY: random weights of the config's shapes, seeded, no file needed */
+    bool dtype_auto; /* take the checkpoint's: f32 -> float32, bf16 -> bfloat16, f16 -> float16 */
+    enum dtype dtype;       /* F32, BF16 or F16, when not auto */
+    uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
+                               does) */
     const struct kern_table *kern; /* borrowed */
-    struct team *team;         /* packs in parallel; borrowed */
+    struct team *team;             /* packs in parallel; borrowed */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_ctx;
 };
 
-/* Errors: Q_NOT_FOUND, Q_CORRUPT or Q_MISMATCH (file, tensor, expected and found shape), Q_UNSUPPORTED (architecture or
- * option, with what is supported), Q_NO_MEMORY. */
+/* Errors: Q_NOT_FOUND, Q_CORRUPT or Q_MISMATCH (file, tensor, expected and found shape),
+ * Q_UNSUPPORTED (architecture or option, with what is supported), Q_NO_MEMORY. */
 FALLIBLE model_load(struct model **out, const struct model_options *o, struct q_err *e);
 void model_free(struct model *m);
 
-struct model_shape {           /* what others must know */
+struct model_shape { /* what others must know */
     uint32_t vocab_size, hidden_size, n_layer, n_kv_head, n_head, head_dim;
     uint32_t max_model_len;
-    enum dtype compute_dtype;  /* F32, BF16, F16 */
-    enum dtype kv_dtype;       /* F32 or BF16 */
-    uint64_t weight_bytes;     /* resident, packed */
-    uint64_t kv_block_bytes;   /* one block of KERN_BLOCK tokens, K and V, all layers */
+    enum dtype compute_dtype; /* F32, BF16, F16 */
+    enum dtype kv_dtype;      /* F32 or BF16 */
+    uint64_t weight_bytes;    /* resident, packed */
+    uint64_t kv_block_bytes;  /* one block of KERN_BLOCK tokens, K and V, all layers */
     uint64_t n_param;
 };
 const struct model_shape *model_shape(const struct model *m);
 const struct model_config *model_config(const struct model *m);
 
-struct kv_cache {              /* the pool, one K and one V array per layer, layout in kernels/ops.h */
+struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops.h */
     void *k[CONFIG_LAYERS_MAX], *v[CONFIG_LAYERS_MAX];
     enum dtype dtype;
     uint32_t n_block;
-    void *memory;              /* one mapping that holds them all */
+    void *memory; /* one mapping that holds them all */
     size_t memory_bytes;
 };
-FALLIBLE kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block, struct q_err *e);
+FALLIBLE kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
+                       struct q_err *e);
 void kv_cache_release(struct kv_cache *c);
 
 struct batch {                 /* one step, ragged; all borrowed for the call */
     const uint32_t *token_ids; /* [n_token], each < vocab_size */
     const uint32_t *positions; /* [n_token] */
     const uint32_t *slots;     /* [n_token] block * KERN_BLOCK + offset */
-    const struct attention_seq *seqs; /* [n_seq], rows in order, together covering all n_token rows */
+    const struct attention_seq
+        *seqs;                  /* [n_seq], rows in order, together covering all n_token rows */
     const uint32_t *logit_rows; /* [n_logit] ascending row numbers whose logits are wanted */
     uint32_t n_token, n_seq, n_logit;
     uint32_t context_max;      /* longest start + n_query */
+    const uint32_t *n_prompts; /* [n_seq] tokens of each sequence's prompt, the same in every step
+                                * of its life (replays included); read by models with dynamic rope
+                                * only. NULL: no prompt is longer than the trained length */
 };
 
-struct model_scratch;          /* activations for batches up to the given limits */
-FALLIBLE model_scratch_new(struct model_scratch **out, const struct model *m, uint32_t n_token_max, uint32_t n_thread,
-                           struct q_err *e);
+struct model_scratch; /* activations for batches up to the given limits */
+FALLIBLE model_scratch_new(struct model_scratch **out, const struct model *m, uint32_t n_token_max,
+                           uint32_t n_thread, struct q_err *e);
 void model_scratch_free(struct model_scratch *s);
 uint64_t model_scratch_bytes(const struct model *m, uint32_t n_token_max, uint32_t n_thread);
 
-/* logits: [n_logit, vocab_size] f32. Call from every thread of `team` (NULL when nth is 1); on return of all threads
- * the logits are complete. Allocates nothing. */
-void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv, struct model_scratch *s,
-                   float *logits, struct team *team, uint32_t ith, uint32_t nth);
+/* logits: [n_logit, vocab_size] f32. Call from every thread of `team` (NULL when nth is 1); on
+ * return of all threads the logits are complete. Allocates nothing. */
+void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
+                   struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
+                   uint32_t nth);
 
-/* Hidden states for tests: when set, model_forward copies row hidden states after the embedding (layer 0) and after
- * each layer, and after the final norm (layer n_layer), into out[layer] ([n_token, hidden_size] f32). */
+/* Hidden states for tests: when set, model_forward copies row hidden states after the embedding
+ * (layer 0) and after each layer, and after the final norm (layer n_layer), into out[layer]
+ * ([n_token, hidden_size] f32). */
 void model_scratch_tap(struct model_scratch *s, float *const *out);
 
 #endif

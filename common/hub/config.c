@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The numbers of config.json are read by a table: key, place, range. A range is chosen so that
+ * every product the engine forms of two such numbers and an element size fits in 63 bits. What
+ * transformers assumes when a key is absent depends on the model type; those few cases are a second
+ * table. */
+#include "common/hub/config.h"
+#include <limits.h>
+#include "common/file.h"
+#include "common/hub/config_rope.h"
+
+#define EPS_DEFAULT 1e-6 /* rms_norm_eps of every family here when absent */
+
+struct field {
+    const char *key;
+    size_t offset; /* of a uint32_t in struct model_config */
+    uint32_t min, max;
+    bool required;
+};
+
+static const struct field fields[] = {
+    {"vocab_size", offsetof(struct model_config, vocab_size), 1, 1u << 24, true},
+    {"hidden_size", offsetof(struct model_config, hidden_size), 1, 1u << 18, true},
+    {"intermediate_size", offsetof(struct model_config, intermediate_size), 1, 1u << 20, true},
+    {"num_hidden_layers", offsetof(struct model_config, n_layer), 1, CONFIG_LAYERS_MAX, true},
+    {"num_attention_heads", offsetof(struct model_config, n_head), 1, 1u << 12, true},
+    {"num_key_value_heads", offsetof(struct model_config, n_kv_head), 1, 1u << 12, false},
+    {"head_dim", offsetof(struct model_config, head_dim), 1, 1u << 12, false},
+    {"max_position_embeddings", offsetof(struct model_config, max_position), 1, 1u << 28, true},
+};
+
+static const struct {
+    const char *model_type;
+    uint32_t head_dim;      /* when absent; 0 = hidden_size / num_attention_heads */
+    bool window_by_default; /* use_sliding_window when absent */
+} type_defaults[] = {
+    {"qwen2", 0, false}, {"qwen3", 128, false}, {"", 0, true}, /* every other */
+};
+
+static size_t type_row(const char *model_type)
+{
+    size_t i = 0;
+    while (*type_defaults[i].model_type && strcmp(type_defaults[i].model_type, model_type) != 0)
+        i++;
+    return i;
+}
+
+static enum q_code read_name(char out[CONFIG_NAME_MAX], const struct hub_json_at *at,
+                             const char *key, const char *text, struct q_err *e)
+{
+    if (strlen(text) >= CONFIG_NAME_MAX)
+        return q_fail(e, Q_CORRUPT, "%s: %s has %zu characters, at most %u are accepted", at->path,
+                      key, strlen(text), CONFIG_NAME_MAX - 1);
+    memcpy(out, text, strlen(text) + 1);
+    return Q_OK;
+}
+
+static enum q_code load_names(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    const char *type = "", *act = "silu";
+    const json_t *list = hub_json_find(at, "architectures");
+    const char *architecture = json_string_value(json_array_get(list, 0));
+    enum q_code rc;
+    if (!architecture)
+        return q_fail(e, Q_CORRUPT, "%s: architectures is %s, expected a list with one name",
+                      at->path, hub_json_kind(list));
+    if ((rc = read_name(c->architecture, at, "architectures", architecture, e)) ||
+        (rc = hub_json_str(&type, at, "model_type", e)) ||
+        (rc = hub_json_str(&act, at, "hidden_act", e)) ||
+        (rc = read_name(c->model_type, at, "model_type", type, e)))
+        return rc;
+    return read_name(c->hidden_act, at, "hidden_act", act, e);
+}
+
+/* What this version cannot run whatever the family, refused by name instead of giving wrong
+ * answers. */
+static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e)
+{
+    double partial = 1.0;
+    const json_t *quantized = hub_json_find(at, "quantization_config");
+    const struct hub_json_at q = {quantized, at->path};
+    const char *method = "?";
+    enum q_code rc;
+    if (quantized && json_is_object(quantized)) {
+        if ((rc = hub_json_str(&method, &q, "quant_method", e)))
+            return rc;
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: quantized weights (quant_method %.40s) are not supported yet", at->path,
+                      method);
+    }
+    if (hub_json_find(at, "text_config") && !hub_json_find(at, "hidden_size"))
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: a nested text_config (multimodal model) is not supported yet", at->path);
+    if ((rc = hub_json_number(&partial, at, "partial_rotary_factor", (struct hub_json_range){0, 1},
+                              e)))
+        return rc;
+    if (partial != 1.0)
+        return q_fail(e, Q_UNSUPPORTED, "%s: partial_rotary_factor %g is not supported yet, only 1",
+                      at->path, partial);
+    return Q_OK;
+}
+
+static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const struct field *f = &fields[i];
+        int64_t value = 0;
+        enum q_code rc =
+            hub_json_int(&value, at, f->key, (struct hub_json_range){f->min, f->max}, e);
+        if (rc)
+            return rc;
+        if (value == 0 && f->required)
+            return q_fail(e, Q_CORRUPT, "%s: %s is missing, expected a whole number", at->path,
+                          f->key);
+        uint32_t small = (uint32_t)value;
+        memcpy((char *)c + f->offset, &small, sizeof small);
+    }
+    if (c->n_kv_head == 0)
+        c->n_kv_head = c->n_head;
+    if (c->n_head % c->n_kv_head)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: num_attention_heads %u is no multiple of num_key_value_heads %u",
+                      at->path, c->n_head, c->n_kv_head);
+    if (c->head_dim == 0)
+        c->head_dim = type_defaults[type_row(c->model_type)].head_dim;
+    if (c->head_dim == 0 && c->hidden_size % c->n_head)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: head_dim is missing and hidden_size %u is no multiple of %u heads",
+                      at->path, c->hidden_size, c->n_head);
+    if (c->head_dim == 0)
+        c->head_dim = c->hidden_size / c->n_head;
+    if (c->head_dim % 2)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: head_dim is %u, expected an even number (rotary embedding)", at->path,
+                      c->head_dim);
+    return Q_OK;
+}
+
+static enum q_code load_flags(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    enum q_code rc;
+    c->rms_norm_eps = EPS_DEFAULT;
+    if ((rc = hub_json_number(&c->rms_norm_eps, at, "rms_norm_eps", (struct hub_json_range){0, 1},
+                              e)) ||
+        (rc = hub_json_bool(&c->tie_word_embeddings, at, "tie_word_embeddings", e)) ||
+        (rc = hub_json_bool(&c->attention_bias, at, "attention_bias", e)) ||
+        (rc = hub_json_bool(&c->mlp_bias, at, "mlp_bias", e)))
+        return rc;
+    c->attention_out_bias = c->attention_bias;
+    return Q_OK;
+}
+
+static enum q_code load_dtype(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = {{"float32", DT_F32}, {"float16", DT_F16}, {"bfloat16", DT_BF16}};
+    const char *text = "float32";
+    enum q_code rc;
+    if ((rc = hub_json_str(&text, at, "torch_dtype", e)) ||
+        (rc = hub_json_str(&text, at, "dtype", e)))
+        return rc;
+    const char *bare = strncmp(text, "torch.", 6) == 0 ? text + 6 : text;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i].name, bare) == 0) {
+            c->dtype = names[i].dtype;
+            return Q_OK;
+        }
+    return q_fail(e, Q_UNSUPPORTED,
+                  "%s: dtype \"%.40s\" is not supported, expected float32, float16 or bfloat16",
+                  at->path, text);
+}
+
+/* layer_types says it layer by layer; without it max_window_layers says which layers come first
+ * with full attention; without that every layer has the window. */
+static enum q_code load_windows(struct model_config *c, const struct hub_json_at *at,
+                                struct q_err *e)
+{
+    int64_t window = 0, n_full = 0;
+    bool use = type_defaults[type_row(c->model_type)].window_by_default;
+    const json_t *types = hub_json_find(at, "layer_types");
+    enum q_code rc;
+    if ((rc = hub_json_int(&window, at, "sliding_window", (struct hub_json_range){0, UINT32_MAX},
+                           e)) ||
+        (rc = hub_json_bool(&use, at, "use_sliding_window", e)) ||
+        (rc = hub_json_int(&n_full, at, "max_window_layers", (struct hub_json_range){0, UINT32_MAX},
+                           e)))
+        return rc;
+    if (types && json_array_size(types) != c->n_layer)
+        return q_fail(e, Q_CORRUPT,
+                      "%s: layer_types has %zu entries, expected num_hidden_layers = %u", at->path,
+                      json_array_size(types), c->n_layer);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        const char *type = i < n_full ? "full_attention" : "sliding_attention";
+        if (types)
+            type = json_string_value(json_array_get(types, i));
+        bool sliding = type && strcmp(type, "sliding_attention") == 0;
+        if (!sliding && (!type || strcmp(type, "full_attention") != 0))
+            return q_fail(
+                e, Q_UNSUPPORTED,
+                "%s: layer_types[%u] is \"%.40s\", expected full_attention or sliding_attention",
+                at->path, i, type ? type : "?");
+        c->window[i] = sliding && use ? (uint32_t)window : 0;
+    }
+    return Q_OK;
+}
+
+static enum q_code load_ids(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    const json_t *eos = hub_json_find(at, "eos_token_id");
+    const json_t *bos = hub_json_find(at, "bos_token_id");
+    if (json_is_array(bos))
+        bos = json_array_get(bos, 0);
+    if (json_is_integer(bos) && json_integer_value(bos) >= 0 &&
+        json_integer_value(bos) < UINT32_MAX)
+        c->bos_id = (uint32_t)json_integer_value(bos);
+    if (!eos)
+        return Q_OK;
+    size_t n = json_is_array(eos) ? json_array_size(eos) : 1;
+    if (n > CONFIG_EOS_MAX)
+        return q_fail(e, Q_CORRUPT, "%s: eos_token_id has %zu entries, at most %u are accepted",
+                      at->path, n, CONFIG_EOS_MAX);
+    c->n_eos = 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(eos) ? json_array_get(eos, i) : eos;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= UINT32_MAX)
+            return q_fail(e, Q_CORRUPT, "%s: eos_token_id is or has %s, expected token ids",
+                          at->path,
+                          json_is_integer(id) ? "a number out of range" : hub_json_kind(id));
+        c->eos_ids[c->n_eos++] = (uint32_t)json_integer_value(id);
+    }
+    return Q_OK;
+}
+
+static enum q_code load_config(struct model_config *c, const struct hub_json_at *at,
+                               struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
+        (rc = load_sizes(c, at, e)) || (rc = load_flags(c, at, e)) || (rc = load_dtype(c, at, e)) ||
+        (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)))
+        return rc;
+    return config_rope_load(&c->rope, at, e);
+}
+
+static enum q_code load_defaults(struct model_config *c, struct generation_defaults *g,
+                                 const struct hub_json_at *at, struct q_err *e)
+{
+    struct {
+        const char *key;
+        double *out;
+        bool *given;
+        struct hub_json_range range;
+    } numbers[] = {
+        {"temperature", &g->temperature, &g->has_temperature, {0, 1e6}},
+        {"top_p", &g->top_p, &g->has_top_p, {0, 1}},
+        {"min_p", &g->min_p, &g->has_min_p, {0, 1}},
+        {"repetition_penalty", &g->repetition_penalty, &g->has_repetition_penalty, {1e-6, 1e6}},
+    };
+    enum q_code rc;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        *numbers[i].given = hub_json_find(at, numbers[i].key) != NULL;
+        if ((rc = hub_json_number(numbers[i].out, at, numbers[i].key, numbers[i].range, e)))
+            return rc;
+    }
+    g->has_top_k = hub_json_find(at, "top_k") != NULL;
+    g->has_max_new_tokens = hub_json_find(at, "max_new_tokens") != NULL;
+    if ((rc = hub_json_int(&g->top_k, at, "top_k", (struct hub_json_range){-1, UINT32_MAX}, e)) ||
+        (rc = hub_json_int(&g->max_new_tokens, at, "max_new_tokens",
+                           (struct hub_json_range){1, UINT32_MAX}, e)))
+        return rc;
+    return load_ids(c, at, e);
+}
+
+static enum q_code load_file(json_t **root, char path[PATH_MAX], const char *dir, const char *name,
+                             struct q_err *e)
+{
+    enum q_code rc = path_join(path, PATH_MAX, dir, name, e);
+    return rc ? rc : hub_json_load(root, path, e);
+}
+
+enum q_code model_config_load(struct model_config *c, struct generation_defaults *g,
+                              const char *dir, struct q_err *e)
+{
+    char path[PATH_MAX];
+    json_t *root = NULL;
+    struct generation_defaults unused;
+    struct generation_defaults *defaults = g ? g : &unused;
+    *c = (struct model_config){.bos_id = UINT32_MAX};
+    *defaults = (struct generation_defaults){0};
+    enum q_code rc = load_file(&root, path, dir, "config.json", e);
+    if (!rc)
+        rc = load_config(c, &(struct hub_json_at){root, path}, e);
+    json_decref(root);
+    root = NULL;
+    if (rc || (rc = path_join(path, sizeof path, dir, "generation_config.json", e)) ||
+        !file_exists(path))
+        return rc;
+    if (!(rc = hub_json_load(&root, path, e)))
+        rc = load_defaults(c, defaults, &(struct hub_json_at){root, path}, e);
+    json_decref(root);
+    return rc;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A cached model is models--org--name/{refs/REVISION, snapshots/HASH/files}: refs/main holds the
+ * hash that "main" stood for when it was downloaded, so the newest snapshot is never guessed from
+ * dates. Ids and revisions come from users and become path components, so both are checked
+ * character by character before they touch the file system. */
+#include "common/hub/hub.h"
+#include <ctype.h>
+#include <openssl/evp.h>
+#include "common/file.h"
+#include "common/hub/hub_json.h"
+
+#define ID_MAX       96  /* characters of an id part and of the whole id, as on the hub */
+#define REVISION_MAX 128 /* characters */
+#define HASH_MAX     128 /* characters of a commit hash in refs/ */
+
+/* Letters, digits, '-', '_', '.'; no "..", no leading '.' or '-'. */
+static bool is_name(const char *s, size_t n)
+{
+    if (n == 0 || n > ID_MAX || s[0] == '.' || s[0] == '-')
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (!isalnum((unsigned char)s[i]) && !strchr("-_.", s[i]))
+            return false;
+        if (i && s[i] == '.' && s[i - 1] == '.')
+            return false;
+    }
+    return true;
+}
+
+/* "name" or "org/name". */
+static bool is_id(const char *model)
+{
+    const char *slash = strchr(model, '/');
+    if (!slash)
+        return is_name(model, strlen(model));
+    return is_name(model, (size_t)(slash - model)) && is_name(slash + 1, strlen(slash + 1));
+}
+
+/* Names separated by single slashes: "main", "v1.0", "refs/pr/3". */
+static bool is_revision(const char *revision)
+{
+    if (strlen(revision) > REVISION_MAX)
+        return false;
+    for (;;) {
+        const char *slash = strchr(revision, '/');
+        if (!is_name(revision, slash ? (size_t)(slash - revision) : strlen(revision)))
+            return false;
+        if (!slash)
+            return true;
+        revision = slash + 1;
+    }
+}
+
+/* out: [PATH_MAX]. The cache folder by the rules of huggingface_hub. */
+static enum q_code cache_dir(char *out, struct q_err *e)
+{
+    static const struct {
+        const char *variable, *below;
+    } places[] = {
+        {"HF_HUB_CACHE", ""},
+        {"HUGGINGFACE_HUB_CACHE", ""},
+        {"HF_HOME", "hub"},
+        {"XDG_CACHE_HOME", "huggingface/hub"},
+        {"HOME", ".cache/huggingface/hub"},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *value = getenv(places[i].variable);
+        if (!value || !*value)
+            continue;
+        if (*places[i].below)
+            return path_join(out, PATH_MAX, value, places[i].below, e);
+        if (snprintf(out, PATH_MAX, "%s", value) >= PATH_MAX)
+            return q_fail(e, Q_TOO_LARGE, "%s: path longer than %d bytes", places[i].variable,
+                          PATH_MAX);
+        return Q_OK;
+    }
+    return q_fail(e, Q_NOT_FOUND, "no model cache: none of HF_HUB_CACHE, HF_HOME and HOME is set");
+}
+
+/* out: [PATH_MAX]. CACHE/models--org--name */
+static enum q_code repo_dir(char *out, const char *id, struct q_err *e)
+{
+    char cache[PATH_MAX];
+    char name[sizeof "models----" + 2 * ID_MAX + 2];
+    enum q_code rc = cache_dir(cache, e);
+    if (rc)
+        return rc;
+    const char *slash = strchr(id, '/');
+    int n_org = slash ? (int)(slash - id) : 0;
+    snprintf(name, sizeof name, "models--%.*s%s%s", n_org, id, slash ? "--" : "",
+             slash ? slash + 1 : id);
+    return path_join(out, PATH_MAX, cache, name, e);
+}
+
+/* out: [PATH_MAX]. repo/a/b */
+static enum q_code join2(char *out, const char *repo, const char *a, const char *b, struct q_err *e)
+{
+    char dir[PATH_MAX];
+    enum q_code rc = path_join(dir, sizeof dir, repo, a, e);
+    return rc ? rc : path_join(out, PATH_MAX, dir, b, e);
+}
+
+/* The hash that refs/REVISION holds; the revision itself when there is no such file (it may be a
+ * hash). */
+static enum q_code read_ref(char hash[HASH_MAX + 1], const char *repo, const char *revision,
+                            struct q_err *e)
+{
+    char path[PATH_MAX];
+    struct buf text = BUF_INIT;
+    enum q_code rc = join2(path, repo, "refs", revision, e);
+    if (rc)
+        return rc;
+    if (!file_exists(path)) {
+        snprintf(hash, HASH_MAX + 1, "%s", revision);
+        return Q_OK;
+    }
+    if ((rc = file_read(&text, path, HASH_MAX, e)))
+        goto out;
+    while (text.len && isspace((unsigned char)text.data[text.len - 1]))
+        text.data[--text.len] = '\0';
+    if (!is_name(buf_str(&text), text.len))
+        rc = q_fail(e, Q_CORRUPT, "%s: does not hold a commit hash", path);
+    else
+        snprintf(hash, HASH_MAX + 1, "%s", buf_str(&text));
+out:
+    buf_release(&text);
+    return rc;
+}
+
+static enum q_code resolve_cached(char *dir, const char *id, const char *revision, struct q_err *e)
+{
+    char repo[PATH_MAX], hash[HASH_MAX + 1], path[PATH_MAX], config[PATH_MAX];
+    enum q_code rc = repo_dir(repo, id, e);
+    if (rc)
+        return rc;
+    if (!dir_exists(repo))
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s is neither a folder nor cached (no %.90s); quire does not download yet: "
+                      "get it with "
+                      "`huggingface-cli download %s`, or give the path of a folder",
+                      id, repo, id);
+    if ((rc = read_ref(hash, repo, revision, e)) ||
+        (rc = join2(path, repo, "snapshots", hash, e)) ||
+        (rc = path_join(config, sizeof config, path, "config.json", e)))
+        return rc;
+    if (!dir_exists(path))
+        return q_fail(
+            e, Q_NOT_FOUND,
+            "%s has no revision \"%s\" in %.90s; quire does not download yet: get it with "
+            "`huggingface-cli download --revision %s %s`",
+            id, revision, repo, revision, id);
+    if (!file_exists(config))
+        return q_fail(e, Q_NOT_FOUND,
+                      "%.120s has no config.json: the download of %s is not complete", path, id);
+    memcpy(dir, path, strlen(path) + 1);
+    return Q_OK;
+}
+
+static bool looks_like_path(const char *model)
+{
+    const char *slash = strchr(model, '/');
+    return strchr("/.~", model[0]) || (slash && strchr(slash + 1, '/')) || (slash && !slash[1]);
+}
+
+enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revision,
+                        struct q_err *e)
+{
+    char config[PATH_MAX];
+    if (!*model)
+        return q_fail(e, Q_INVALID, "the model is empty; expected a folder or an id like org/name");
+    if (dir_exists(model)) {
+        enum q_code rc = path_join(config, sizeof config, model, "config.json", e);
+        if (rc)
+            return rc;
+        if (!file_exists(config))
+            return q_fail(e, Q_INVALID, "%.180s: not a model folder, it has no config.json", model);
+        memcpy(dir, model, strlen(model) + 1); /* fits: the longer path did */
+        return Q_OK;
+    }
+    if (file_exists(model))
+        return q_fail(e, Q_INVALID,
+                      "%.120s is a file; expected a model folder with config.json, or an id",
+                      model);
+    if (looks_like_path(model))
+        return q_fail(e, Q_NOT_FOUND, "%.180s: no such folder", model);
+    if (!is_id(model))
+        return q_fail(e, Q_INVALID, "\"%.100s\" is neither a folder nor a model id (org/name)",
+                      model);
+    if (!revision || !*revision)
+        revision = "main";
+    if (!is_revision(revision))
+        return q_fail(e, Q_INVALID, "\"%.100s\" is not a revision (a branch, tag or commit hash)",
+                      revision);
+    return resolve_cached(dir, model, revision, e);
+}
+
+/* One part of the digest: its name, its length and its bytes, so that no two sets of parts look the
+ * same. */
+static bool digest_part(EVP_MD_CTX *ctx, const char *name, const void *data, size_t n)
+{
+    uint64_t n64 = n;
+    unsigned char length[8];
+    for (int i = 0; i < 8; i++)
+        length[i] = (unsigned char)(n64 >> (8 * i));
+    return EVP_DigestUpdate(ctx, name, strlen(name) + 1) &&
+           EVP_DigestUpdate(ctx, length, sizeof length) &&
+           (n == 0 || EVP_DigestUpdate(ctx, data, n));
+}
+
+/* config.json with its keys sorted and its spaces gone: the same meaning gives the same text. */
+static enum q_code config_text(char **out, const char *dir, struct q_err *e)
+{
+    char path[PATH_MAX];
+    json_t *root = NULL;
+    enum q_code rc = path_join(path, sizeof path, dir, "config.json", e);
+    if (rc || (rc = hub_json_load(&root, path, e)))
+        return rc;
+    *out = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    json_decref(root);
+    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
+}
+
+enum q_code hub_digest(unsigned char digest[32], const char *dir, struct q_err *e)
+{
+    char path[PATH_MAX];
+    char *config = NULL;
+    struct mapping tokenizer = MAPPING_INIT;
+    EVP_MD_CTX *ctx = NULL;
+    enum q_code rc = config_text(&config, dir, e);
+    if (rc || (rc = path_join(path, sizeof path, dir, "tokenizer.json", e)))
+        goto out;
+    if (file_exists(path) && (rc = mapping_open(&tokenizer, path, e)))
+        goto out;
+    ctx = EVP_MD_CTX_new();
+    if (!ctx || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) ||
+        !digest_part(ctx, "config", config, strlen(config)) ||
+        !digest_part(ctx, "tokenizer", tokenizer.data, tokenizer.size) ||
+        !EVP_DigestFinal_ex(ctx, digest, NULL))
+        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %.100s failed", dir);
+out:
+    EVP_MD_CTX_free(ctx);
+    mapping_release(&tokenizer);
+    if (config) {
+        json_free_t release;
+        json_get_alloc_funcs(NULL, &release);
+        release(config);
+    }
+    return rc;
+}

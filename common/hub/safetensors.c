@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tensors of all files lie in one list sorted by name. In a sharded model the index decides: a
+ * tensor counts when the index puts it into the shard where it was found, so a stale copy in
+ * another shard can not shadow it. */
+#include "common/hub/safetensors.h"
+#include <limits.h>
+#include <sys/mman.h>
+#include "common/file.h"
+#include "common/hub/hub_json.h"
+#include "common/hub/safetensors_header.h"
+#include "common/mem.h"
+
+#define SHARDS_MAX      4096u
+#define NAMES_BYTES_MAX ((size_t)1 << 30)
+
+struct shard {
+    struct mapping map;
+    const char *path; /* in the set's arena */
+    const char *name; /* path's last component */
+};
+
+struct tensor_set {
+    struct tensor_list list; /* sorted by name once open */
+    struct shard *shards;    /* [n_shard] */
+    size_t n_shard, shard_cap;
+    struct arena names;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
+}
+
+static enum q_code set_new(struct tensor_set **out, struct q_err *e)
+{
+    struct tensor_set *s = q_calloc(1, sizeof *s);
+    if (!s)
+        return q_fail(e, Q_NO_MEMORY, "out of memory opening safetensors");
+    s->names = (struct arena)ARENA_INIT(NAMES_BYTES_MAX);
+    *out = s;
+    return Q_OK;
+}
+
+void tensor_set_free(struct tensor_set *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->n_shard; i++)
+        mapping_release(&s->shards[i].map);
+    q_free(s->shards);
+    q_free(s->list.items);
+    arena_release(&s->names);
+    q_free(s);
+}
+
+void tensor_set_drop_pages(const struct tensor_set *s)
+{
+    for (size_t i = 0; i < s->n_shard; i++)
+        if (s->shards[i].map.data)
+            (void)madvise((void *)(uintptr_t)s->shards[i].map.data, s->shards[i].map.size,
+                          MADV_DONTNEED);
+}
+
+/* Maps one file and appends its tensors. */
+static enum q_code add_file(struct tensor_set *s, const char *path, struct q_err *e)
+{
+    enum q_code rc =
+        q_grow(&s->shards, &s->shard_cap, s->n_shard + 1, sizeof *s->shards, SHARDS_MAX, e);
+    if (rc)
+        return rc;
+    struct shard *shard = &s->shards[s->n_shard];
+    *shard = (struct shard){MAPPING_INIT, arena_strndup(&s->names, path, strlen(path)), NULL};
+    if (!shard->path)
+        return q_fail(e, Q_NO_MEMORY, "out of memory opening %.120s", path);
+    const char *slash = strrchr(shard->path, '/');
+    shard->name = slash ? slash + 1 : shard->path;
+    if ((rc = mapping_open(&shard->map, path, e)))
+        return rc;
+    s->n_shard++;
+    struct safetensors_file f = {shard->map.data, shard->map.size, shard->path};
+    return safetensors_header_read(&s->list, &s->names, &f, e);
+}
+
+/* A shard's name comes from a file: it must stay inside the model folder. */
+static bool is_plain_name(const char *name)
+{
+    return *name && *name != '.' && !strchr(name, '/');
+}
+
+static const struct shard *find_shard(const struct tensor_set *s, const char *name)
+{
+    for (size_t i = 0; i < s->n_shard; i++)
+        if (strcmp(s->shards[i].name, name) == 0)
+            return &s->shards[i];
+    return NULL;
+}
+
+static enum q_code add_shards(struct tensor_set *s, const char *dir, json_t *map,
+                              const char *index_path, struct q_err *e)
+{
+    char path[PATH_MAX];
+    enum q_code rc = Q_OK;
+    for (void *it = json_object_iter(map); it && !rc; it = json_object_iter_next(map, it)) {
+        const char *name = json_string_value(json_object_iter_value(it));
+        if (!name || !is_plain_name(name))
+            return q_fail(e, Q_CORRUPT,
+                          "%.110s: weight_map of %.60s is not the name of a file in the folder",
+                          index_path, json_object_iter_key(it));
+        if (find_shard(s, name))
+            continue;
+        if ((rc = path_join(path, sizeof path, dir, name, e)))
+            break;
+        rc = add_file(s, path, e);
+        if (rc == Q_NOT_FOUND)
+            rc = q_fail(e, Q_NOT_FOUND, "%.110s: the shard %.60s it names is missing", index_path,
+                        name);
+    }
+    return rc;
+}
+
+/* Keep what the index names, where it names it; complain about what it names in vain. */
+static enum q_code keep_indexed(struct tensor_set *s, json_t *map, const char *index_path,
+                                struct q_err *e)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->list.n; i++) {
+        const struct tensor *t = &s->list.items[i];
+        const char *file = json_string_value(json_object_get(map, t->name));
+        const char *slash = strrchr(t->file, '/');
+        if (file && strcmp(file, slash ? slash + 1 : t->file) == 0)
+            s->list.items[n++] = *t;
+    }
+    s->list.n = n;
+    if (n)
+        qsort(s->list.items, n, sizeof *s->list.items, by_name);
+    for (void *it = json_object_iter(map); it; it = json_object_iter_next(map, it))
+        if (!tensor_find(s, json_object_iter_key(it)))
+            return q_fail(e, Q_CORRUPT, "%.100s: says that %.60s is in %.40s, but it is not there",
+                          index_path, json_object_iter_key(it),
+                          json_string_value(json_object_iter_value(it)));
+    return Q_OK;
+}
+
+static enum q_code open_index(struct tensor_set *s, const char *dir, const char *index_path,
+                              struct q_err *e)
+{
+    json_t *root = NULL;
+    enum q_code rc = hub_json_load(&root, index_path, e);
+    if (rc)
+        return rc;
+    json_t *map = json_object_get(root, "weight_map");
+    if (!json_is_object(map) || json_object_size(map) == 0)
+        rc = q_fail(e, Q_CORRUPT, "%.150s: weight_map is %s, expected tensor names and files",
+                    index_path, json_is_object(map) ? "empty" : hub_json_kind(map));
+    if (!rc)
+        rc = add_shards(s, dir, map, index_path, e);
+    if (!rc)
+        rc = keep_indexed(s, map, index_path, e);
+    json_decref(root);
+    return rc;
+}
+
+static enum q_code open_single(struct tensor_set *s, const char *path, struct q_err *e)
+{
+    enum q_code rc = add_file(s, path, e);
+    if (!rc && s->list.n)
+        qsort(s->list.items, s->list.n, sizeof *s->list.items, by_name);
+    return rc;
+}
+
+static enum q_code fail_no_weights(const char *dir, struct q_err *e)
+{
+    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                         "model.gguf"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!path_join(path, sizeof path, dir, others[i], NULL) && file_exists(path))
+            return q_fail(e, Q_NOT_FOUND, "%.120s: has %s, but this version reads safetensors only",
+                          dir, others[i]);
+    return q_fail(e, Q_NOT_FOUND,
+                  "%.120s: no model.safetensors and no model.safetensors.index.json", dir);
+}
+
+enum q_code tensor_set_open(struct tensor_set **out, const char *dir, struct q_err *e)
+{
+    char single[PATH_MAX], index[PATH_MAX];
+    struct tensor_set *s = NULL;
+    enum q_code rc;
+    if ((rc = path_join(single, sizeof single, dir, "model.safetensors", e)) ||
+        (rc = path_join(index, sizeof index, dir, "model.safetensors.index.json", e)) ||
+        (rc = set_new(&s, e)))
+        return rc;
+    if (file_exists(single))
+        rc = open_single(s, single, e);
+    else if (file_exists(index))
+        rc = open_index(s, dir, index, e);
+    else
+        rc = fail_no_weights(dir, e);
+    if (rc)
+        tensor_set_free(s);
+    else
+        *out = s;
+    return rc;
+}
+
+enum q_code tensor_set_open_file(struct tensor_set **out, const char *path, struct q_err *e)
+{
+    struct tensor_set *s = NULL;
+    enum q_code rc = set_new(&s, e);
+    if (rc)
+        return rc;
+    rc = open_single(s, path, e);
+    if (rc)
+        tensor_set_free(s);
+    else
+        *out = s;
+    return rc;
+}
+
+const struct tensor *tensor_find(const struct tensor_set *s, const char *name)
+{
+    size_t low = 0, high = s->list.n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = strcmp(s->list.items[mid].name, name);
+        if (order == 0)
+            return &s->list.items[mid];
+        if (order < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return NULL;
+}
+
+uint32_t tensor_count(const struct tensor_set *s)
+{
+    return (uint32_t)s->list.n;
+}
+
+const struct tensor *tensor_at(const struct tensor_set *s, uint32_t i)
+{
+    return &s->list.items[i];
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/hub/safetensors_header.h"
+#include "common/hub/hub_json.h"
+
+#define LENGTH_BYTES 8u /* the u64 in front of the header */
+
+struct reader {
+    const struct safetensors_file *f;
+    uint64_t data_start, data_bytes; /* the data section within the file */
+    struct arena *names;
+    struct q_err *e;
+};
+
+static enum q_code bad(const struct reader *r, const char *tensor, const char *reason)
+{
+    return q_fail(r->e, Q_CORRUPT, "%.100s: tensor %.60s: %s", r->f->path, tensor, reason);
+}
+
+static bool read_u64(uint64_t *out, const json_t *v)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < 0)
+        return false;
+    *out = (uint64_t)json_integer_value(v);
+    return true;
+}
+
+/* Bytes of t's elements by dtype and shape; false on overflow or when they are no whole number of
+ * bytes. */
+static bool shape_bytes(uint64_t *out, const struct tensor *t)
+{
+    uint64_t bits = dtype_bits(t->dtype);
+    for (uint32_t i = 0; i < t->n_dim; i++)
+        if (__builtin_mul_overflow(bits, t->shape[i], &bits))
+            return false;
+    *out = bits / 8;
+    return bits % 8 == 0;
+}
+
+static enum q_code read_shape(const struct reader *r, struct tensor *t, const json_t *shape)
+{
+    size_t n = json_array_size(shape);
+    if (!json_is_array(shape))
+        return bad(r, t->name, "shape is not a list");
+    if (n > TENSOR_DIMS_MAX)
+        return bad(r, t->name, "shape has more than 8 dimensions");
+    for (size_t i = 0; i < n; i++)
+        if (!read_u64(&t->shape[i], json_array_get(shape, i)))
+            return bad(r, t->name, "shape holds something that is no size");
+    t->n_dim = (uint32_t)n;
+    return Q_OK;
+}
+
+static enum q_code read_place(const struct reader *r, struct tensor *t, const json_t *offsets)
+{
+    uint64_t start, end, bytes;
+    if (json_array_size(offsets) != 2 || !read_u64(&start, json_array_get(offsets, 0)) ||
+        !read_u64(&end, json_array_get(offsets, 1)))
+        return bad(r, t->name, "data_offsets is not a list of two offsets");
+    if (start > end)
+        return bad(r, t->name, "data_offsets end before they start");
+    if (end > r->data_bytes)
+        return q_fail(
+            r->e, Q_CORRUPT,
+            "%.100s: tensor %.60s: its data end at byte %llu of %llu: the file is truncated",
+            r->f->path, t->name, (unsigned long long)end, (unsigned long long)r->data_bytes);
+    if (!shape_bytes(&bytes, t))
+        return bad(r, t->name, "shape times dtype is no possible number of bytes");
+    if (bytes != end - start)
+        return q_fail(
+            r->e, Q_CORRUPT,
+            "%.100s: tensor %.60s: shape and dtype %s need %llu bytes, the data have %llu",
+            r->f->path, t->name, dtype_name(t->dtype), (unsigned long long)bytes,
+            (unsigned long long)(end - start));
+    t->data = r->f->data + r->data_start + start;
+    t->n_bytes = bytes;
+    return Q_OK;
+}
+
+static enum q_code read_tensor(const struct reader *r, struct tensor *t, const char *name,
+                               const json_t *v)
+{
+    enum q_code rc;
+    *t = (struct tensor){.name = name, .file = r->f->path};
+    if (!json_is_object(v))
+        return bad(r, name, "its header entry is not an object");
+    const char *dtype = json_string_value(json_object_get(v, "dtype"));
+    if (!dtype || !dtype_parse(&t->dtype, dtype))
+        return q_fail(r->e, Q_CORRUPT,
+                      "%.100s: tensor %.60s: dtype \"%.20s\" is not one of the format's",
+                      r->f->path, name, dtype ? dtype : "?");
+    if ((rc = read_shape(r, t, json_object_get(v, "shape"))))
+        return rc;
+    if (!(t->name = arena_strndup(r->names, name, strlen(name))))
+        return q_fail(r->e, Q_NO_MEMORY, "%.100s: out of memory for tensor names", r->f->path);
+    return read_place(r, t, json_object_get(v, "data_offsets"));
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct tensor *x = a, *y = b;
+    if (x->data != y->data)
+        return (uintptr_t)x->data < (uintptr_t)y->data ? -1 : 1;
+    if (x->n_bytes != y->n_bytes) /* empty ones first, so that they do not look like overlaps */
+        return x->n_bytes < y->n_bytes ? -1 : 1;
+    return 0;
+}
+
+/* In file order each tensor starts where the one before ended, and the last ends with the file. */
+static enum q_code check_cover(const struct reader *r, struct tensor *t, size_t n)
+{
+    const unsigned char *at = r->f->data + r->data_start;
+    if (n)
+        qsort(t, n, sizeof *t, by_place);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char *start = t[i].data;
+        if (start < at)
+            return bad(r, t[i].name, "its data overlap the tensor before it");
+        if (start > at)
+            return bad(r, t[i].name, "there is a hole between it and the tensor before it");
+        at = start + t[i].n_bytes;
+    }
+    size_t rest = r->f->size - (size_t)(at - r->f->data);
+    if (rest)
+        return q_fail(r->e, Q_CORRUPT, "%.120s: %zu bytes after the last tensor belong to none",
+                      r->f->path, rest);
+    return Q_OK;
+}
+
+static enum q_code read_length(uint64_t *length, const struct safetensors_file *f, struct q_err *e)
+{
+    uint64_t h = 0;
+    if (f->size < LENGTH_BYTES)
+        return q_fail(e, Q_CORRUPT, "%.120s: %zu bytes is too short for a safetensors file",
+                      f->path, f->size);
+    for (uint32_t i = LENGTH_BYTES; i-- > 0;)
+        h = h << 8 | f->data[i];
+    if (h > SAFETENSORS_HEADER_MAX)
+        return q_fail(e, Q_CORRUPT, "%.120s: header of %llu bytes, at most %llu are accepted",
+                      f->path, (unsigned long long)h, (unsigned long long)SAFETENSORS_HEADER_MAX);
+    if (h > f->size - LENGTH_BYTES)
+        return q_fail(e, Q_CORRUPT,
+                      "%.120s: header of %llu bytes in a file of %zu: the file is truncated",
+                      f->path, (unsigned long long)h, f->size);
+    *length = h;
+    return Q_OK;
+}
+
+enum q_code safetensors_header_read(struct tensor_list *out, struct arena *names,
+                                    const struct safetensors_file *f, struct q_err *e)
+{
+    uint64_t length;
+    json_t *root = NULL;
+    size_t n_before = out->n;
+    enum q_code rc = read_length(&length, f, e);
+    if (rc ||
+        (rc = hub_json_parse(&root, (const char *)f->data + LENGTH_BYTES, length, f->path, e)))
+        return rc;
+    struct reader r = {f, LENGTH_BYTES + length, f->size - LENGTH_BYTES - length, names, e};
+    rc = q_grow(&out->items, &out->cap, out->n + json_object_size(root), sizeof *out->items,
+                SAFETENSORS_TENSORS_MAX, e);
+    for (void *it = json_object_iter(root); it && !rc; it = json_object_iter_next(root, it)) {
+        const char *name = json_object_iter_key(it);
+        if (strcmp(name, "__metadata__") != 0)
+            rc = read_tensor(&r, &out->items[out->n++], name, json_object_iter_value(it));
+    }
+    if (!rc)
+        rc = check_cover(&r, out->items + n_before, out->n - n_before);
+    if (rc)
+        out->n = n_before;
+    json_decref(root);
+    return rc;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* safetensors_header - one safetensors file's header, from bytes to checked tensors. Part of
+ * safetensors.h; the fuzz target calls it directly.
+ *
+ *     byte 0         8                 8 + h                               size
+ *          | u64 h LE | JSON, h bytes   | data: tensor after tensor, no hole |
+ *
+ * Threads: reentrant. */
+#ifndef QUIRE_COMMON_HUB_SAFETENSORS_HEADER_H
+#define QUIRE_COMMON_HUB_SAFETENSORS_HEADER_H
+#include <stddef.h>
+#include "common/hub/safetensors.h"
+#include "common/mem.h"
+
+#define SAFETENSORS_HEADER_MAX ((uint64_t)100 << 20) /* bytes; the limit of the reference reader \
+                                                      */
+#define SAFETENSORS_TENSORS_MAX \
+    ((size_t)1 << 20) /* in one model; the largest MoE checkpoints have 10^5 */
+
+struct safetensors_file {
+    const unsigned char *data; /* the mapped file, borrowed: tensors point into it */
+    size_t size;               /* bytes */
+    const char *path;          /* borrowed by the tensors */
+};
+
+/* Append the file's tensors, sorted by their place in the file. Names live in `names`. On failure
+ * *n_tensor is as before (the array may have grown). Errors: Q_CORRUPT (file, tensor, reason),
+ * Q_NO_MEMORY, Q_TOO_LARGE. */
+struct tensor_list {
+    struct tensor *items; /* [n], q_free */
+    size_t n, cap;
+};
+FALLIBLE safetensors_header_read(struct tensor_list *out, struct arena *names,
+                                 const struct safetensors_file *f, struct q_err *e);
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/arch.h"
+#include <string.h>
+
+#define ARCH(architecture, family) &arch_##family,
+static const struct arch *const archs[] = {
+#include "engine/model/archs.def"
+};
+
+enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e)
+{
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (strcmp(archs[i]->name, name) == 0) {
+            *out = archs[i];
+            return Q_OK;
+        }
+#define ARCH(architecture, family) " " #architecture
+    return q_fail(e, Q_UNSUPPORTED, "architecture %.60s is not supported; these are:%s", name,
+#include "engine/model/archs.def"
+    );
+}
+
+uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
+{
+    switch (dim) {
+    case D_VOCAB:
+        return c->vocab_size;
+    case D_HIDDEN:
+        return c->hidden_size;
+    case D_INTER:
+        return c->intermediate_size;
+    case D_Q:
+        return c->n_head * c->head_dim;
+    case D_KV:
+        return c->n_kv_head * c->head_dim;
+    case D_HEAD:
+        return c->head_dim;
+    default:
+        return 0;
+    }
+}
+
+const char *arch_dim_text(enum arch_dim dim)
+{
+    static const char *const texts[D_COUNT] = {
+        [D_NONE] = "",
+        [D_VOCAB] = "vocab_size",
+        [D_HIDDEN] = "hidden_size",
+        [D_INTER] = "intermediate_size",
+        [D_Q] = "num_attention_heads * head_dim",
+        [D_KV] = "num_key_value_heads * head_dim",
+        [D_HEAD] = "head_dim",
+    };
+    return texts[dim];
+}
+
+bool arch_wants(const struct model_config *c, enum arch_when when)
+{
+    switch (when) {
+    case WHEN_ALWAYS:
+        return true;
+    case WHEN_UNTIED:
+        return !c->tie_word_embeddings;
+    case WHEN_ATTENTION_BIAS:
+        return c->attention_bias;
+    case WHEN_OUT_BIAS:
+        return c->attention_out_bias;
+    case WHEN_MLP_BIAS:
+        return c->mlp_bias;
+    default:
+        return false;
+    }
+}
+
+void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, uint32_t layer)
+{
+    const char *hole = strstr(pattern, "%u");
+    if (!hole)
+        snprintf(out, ARCH_NAME_MAX, "%s", pattern);
+    else
+        snprintf(out, ARCH_NAME_MAX, "%.*s%u%s", (int)(hole - pattern), pattern, layer, hole + 2);
+}

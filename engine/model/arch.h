@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* arch - a model family as data: which tensors a checkpoint has, what each is for, its shape and
+ * when it must be there, and the few flags the decoder walk reads. Adding a family is a table in
+ * <family>.c and a line in archs.def. Threads: constants and pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_ARCH_H
+#define QUIRE_ENGINE_MODEL_ARCH_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/hub/config.h"
+
+enum arch_slot { /* what a tensor is for */
+                 W_EMBED,
+                 W_LM_HEAD,
+                 W_FINAL_NORM,
+                 W_ATTN_NORM, /* from here on once a layer */
+                 W_Q,
+                 W_K,
+                 W_V,
+                 W_O,
+                 W_Q_BIAS,
+                 W_K_BIAS,
+                 W_V_BIAS,
+                 W_O_BIAS,
+                 W_Q_NORM,
+                 W_K_NORM,
+                 W_MLP_NORM,
+                 W_GATE,
+                 W_UP,
+                 W_DOWN,
+                 W_GATE_BIAS,
+                 W_UP_BIAS,
+                 W_DOWN_BIAS,
+                 W_IGNORE, /* left over in old checkpoints: known, not needed */
+                 W_COUNT
+};
+#define W_LAYER_FIRST W_ATTN_NORM
+
+enum arch_dim {         /* a size that depends on the config */
+                D_NONE, /* this dimension is not there (vectors have rows only) */
+                D_VOCAB,
+                D_HIDDEN,
+                D_INTER,
+                D_Q,  /* heads * head_dim */
+                D_KV, /* KV heads * head_dim */
+                D_HEAD,
+                D_COUNT
+};
+
+enum arch_when { /* when the tensor must be there */
+                 WHEN_ALWAYS,
+                 WHEN_UNTIED,
+                 WHEN_ATTENTION_BIAS,
+                 WHEN_OUT_BIAS,
+                 WHEN_MLP_BIAS,
+                 WHEN_NEVER /* may be there, is not read */
+};
+
+enum arch_shard {             /* how tensor parallel ranks share it */
+                  SHARD_NONE, /* every rank has all of it */
+                  SHARD_ROWS,
+                  SHARD_COLS
+};
+
+struct arch_tensor {
+    const char *name; /* "%u" stands for the layer's number */
+    enum arch_slot slot;
+    enum arch_dim dims[2]; /* [rows, cols] */
+    enum arch_shard shard;
+    enum arch_when when;
+};
+
+struct arch {
+    const char *name;
+    const struct arch_tensor *tensors; /* [n_tensor] */
+    size_t n_tensor;
+    const char *hidden_act; /* the one activation it has */
+    bool qk_norm;           /* heads of q and k go through an RMS norm before the rotation */
+    bool windows;           /* config's sliding windows count */
+};
+
+/* Errors: Q_UNSUPPORTED (names the families there are). */
+FALLIBLE arch_find(const struct arch **out, const char *name, struct q_err *e);
+uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
+const char *
+arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from, for messages */
+bool arch_wants(const struct model_config *c, enum arch_when when);
+
+#define ARCH_NAME_MAX 128u /* bytes of a tensor's name with the layer's number put in */
+/* Errors: none; a pattern without "%u" is copied. */
+void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, uint32_t layer);
+
+#define ARCH(architecture, family) extern const struct arch arch_##family;
+#include "engine/model/archs.def"
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/model.h"
+#include <math.h>
+#include "common/mem.h"
+#include "engine/model/model_state.h"
+
+static enum q_code check_config(const struct model *m, struct q_err *e)
+{
+    const struct model_config *c = &m->config;
+    if (strcmp(c->hidden_act, m->arch->hidden_act) != 0)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "hidden_act \"%s\" is not supported for %s, expected \"%s\"", c->hidden_act,
+                      m->arch->name, m->arch->hidden_act);
+    if (c->head_dim / 2 > ROTARY_PAIRS_MAX)
+        return q_fail(e, Q_UNSUPPORTED, "head_dim %u is larger than %u", c->head_dim,
+                      2 * ROTARY_PAIRS_MAX);
+    return Q_OK;
+}
+
+/* Dynamic rope answers any length by design; every other kind ends where its positions were
+ * trained. */
+static enum q_code choose_length(uint32_t *out, const struct model_config *c, uint32_t asked,
+                                 struct q_err *e)
+{
+    uint32_t most = rotary_length_max(c);
+    if (asked > most && c->rope.kind != ROPE_DYNAMIC)
+        return q_fail(e, Q_INVALID,
+                      "max_model_len %u is more than the %u tokens the model can take "
+                      "(max_position_embeddings %u and "
+                      "its rope scaling)",
+                      asked, most, c->max_position);
+    *out = asked ? asked : most;
+    return Q_OK;
+}
+
+static void fill_shape(struct model *m)
+{
+    const struct model_config *c = &m->config;
+    struct model_shape *s = &m->shape;
+    s->vocab_size = c->vocab_size;
+    s->hidden_size = c->hidden_size;
+    s->n_layer = c->n_layer;
+    s->n_kv_head = c->n_kv_head;
+    s->n_head = c->n_head;
+    s->head_dim = c->head_dim;
+    s->kv_dtype = s->compute_dtype == DT_BF16 ? DT_BF16 : DT_F32;
+    s->weight_bytes = m->weights.memory.size;
+    s->n_param = m->weights.n_param;
+    s->kv_block_bytes =
+        2 * (uint64_t)kern_kv_block_bytes(s->kv_dtype, c->n_kv_head, c->head_dim) * c->n_layer;
+}
+
+static enum q_code choose_dtype(enum dtype *out, const struct model_options *o,
+                                const struct model_config *c, struct q_err *e)
+{
+    *out = o->dtype_auto ? c->dtype : o->dtype;
+    if (*out == DT_F32 || *out == DT_BF16 || *out == DT_F16)
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "dtype %s is not supported, expected float32, bfloat16 or float16",
+                  dtype_name(*out));
+}
+
+static enum q_code load(struct model *m, const struct model_options *o, struct q_err *e)
+{
+    enum q_code rc;
+    struct model_options decided = *o;
+    struct model_config *c = &m->config;
+    if ((rc = model_config_load(c, NULL, o->dir, e)) ||
+        (rc = arch_find(&m->arch, c->architecture, e)) || (rc = check_config(m, e)) ||
+        (rc = choose_length(&m->shape.max_model_len, c, o->max_model_len, e)) ||
+        (rc = choose_dtype(&decided.dtype, o, c, e)))
+        return rc;
+    if (!m->arch->windows)
+        memset(c->window, 0, sizeof c->window);
+    m->kern = o->kern;
+    m->attention_scale = (float)(1 / sqrt(c->head_dim));
+    m->shape.compute_dtype = decided.dtype;
+    rotary_init(&m->rotary, c);
+    if ((rc = weights_load(&m->weights, m->arch, c, &decided, e)))
+        return rc;
+    fill_shape(m);
+    return Q_OK;
+}
+
+enum q_code model_load(struct model **out, const struct model_options *o, struct q_err *e)
+{
+    struct model *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory loading %.150s", o->dir);
+    enum q_code rc = load(m, o, e);
+    if (rc)
+        model_free(m);
+    else
+        *out = m;
+    return rc;
+}
+
+void model_free(struct model *m)
+{
+    if (!m)
+        return;
+    weights_release(&m->weights);
+    q_free(m);
+}
+
+const struct model_shape *model_shape(const struct model *m)
+{
+    return &m->shape;
+}
+
+const struct model_config *model_config(const struct model *m)
+{
+    return &m->config;
+}

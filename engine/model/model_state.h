@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model_state - what is behind struct model and struct model_scratch. Internal to engine/model.
+ *
+ * One step's activations, n = rows of the step, all f32 unless said:
+ *     x     [n, hidden]                      the residual stream
+ *     h     [n, h_cols]                      input of the next matrix product (bf16 when computing
+ * in bfloat16) wide  [n, q + 2 kv] then [n, q]        q,k,v and attention's output; or [n, 2
+ * inter]: gate and up turns [n, head_dim / 2, 2]             (cos, sin) of each row Threads: as
+ * model.h. */
+#ifndef QUIRE_ENGINE_MODEL_MODEL_STATE_H
+#define QUIRE_ENGINE_MODEL_MODEL_STATE_H
+#include "engine/model/rotary.h"
+#include "engine/model/weights.h"
+
+struct model {
+    const struct arch *arch;
+    struct model_config config;
+    struct model_shape shape;
+    struct weights weights;
+    struct rotary rotary;
+    const struct kern_table *kern;
+    float attention_scale; /* 1 / sqrt(head_dim) */
+};
+
+struct model_scratch {
+    struct region memory;
+    uint32_t n_token_max, n_thread;
+    float *x;
+    void *h;
+    float *wide;
+    float *turns;
+    uint32_t *rows;      /* 0, 1, 2 …: the row of `turns` that a row uses */
+    unsigned char *kern; /* [n_thread][kern_bytes] */
+    size_t kern_bytes;
+    uint32_t h_cols;    /* elements between rows of h */
+    uint32_t wide_cols; /* elements of a row of wide, all parts */
+    float *const *tap;
+};
+
+static inline uint32_t model_q_cols(const struct model *m)
+{
+    return m->config.n_head * m->config.head_dim;
+}
+
+static inline uint32_t model_kv_cols(const struct model *m)
+{
+    return m->config.n_kv_head * m->config.head_dim;
+}
+
+#endif

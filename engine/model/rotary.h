@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rotary - the frequencies of the rotary embedding, for every kind of rope scaling.
+ *
+ * There is no table over positions: a step computes the (cos, sin) row of each of its tokens once
+ * for all layers, which costs microseconds, needs no memory that grows with max_model_len, and lets
+ * a row depend on its sequence's length.
+ *
+ * Length-dependent kind (dynamic): the frequencies are those of the sequence's *prompt* length.
+ * They must not change while keys are cached, and they must be the same after a preemption or a
+ * replay, so the length at hand is no choice; the prompt's length is fixed, known from the first
+ * chunk on, and gives what a full recompute gives for the first token. (vLLM takes one table for
+ * the longest length, which answers short prompts differently from transformers.) Threads:
+ * rotary_row is pure. */
+#ifndef QUIRE_ENGINE_MODEL_ROTARY_H
+#define QUIRE_ENGINE_MODEL_ROTARY_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/hub/config.h"
+
+#define ROTARY_PAIRS_MAX 2048u /* head_dim / 2 at most */
+
+struct rotary {
+    struct rope_config config;
+    uint32_t max_position;            /* the length the frequencies were trained for */
+    uint32_t n_pair;                  /* head_dim / 2 */
+    float scale;                      /* yarn: cos and sin are multiplied by it; 1 otherwise */
+    float inv_freq[ROTARY_PAIRS_MAX]; /* [n_pair] radians per token */
+};
+
+void rotary_init(struct rotary *r, const struct model_config *c);
+/* row: [n_pair][2] (cos, sin) for one position. n_prompt counts for the dynamic kind only. */
+void rotary_row(const struct rotary *r, float *row, uint32_t position, uint32_t n_prompt);
+/* Tokens the model can take by its config: max_position, times the factor for the kinds that
+ * stretch it. */
+uint32_t rotary_length_max(const struct model_config *c);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory a model needs besides its weights: activations of one step, and the KV pool. */
+#include "common/mem.h"
+#include "engine/model/model_state.h"
+
+#define ROW_ALIGN 32u /* elements: 64 bytes of bf16 */
+
+static uint32_t round_up(uint32_t n)
+{
+    return (n + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Run twice (region_cutter): measures, then gives the pointers. */
+static void cut(struct model_scratch *s, struct region_cutter *c, const struct model *m)
+{
+    const struct model_config *g = &m->config;
+    size_t n = s->n_token_max;
+    uint32_t q = model_q_cols(m), kv = model_kv_cols(m);
+    size_t h_width = m->shape.compute_dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
+    s->h_cols = round_up(larger(larger(g->hidden_size, q), g->intermediate_size));
+    s->wide_cols = larger(round_up(q + 2 * kv) + round_up(q), round_up(2 * g->intermediate_size));
+    s->kern_bytes =
+        (kern_scratch_bytes(m->shape.max_model_len, g->n_head, g->head_dim) + REGION_ALIGN - 1) /
+        REGION_ALIGN * REGION_ALIGN;
+    s->x = region_cut(c, n * g->hidden_size, sizeof *s->x);
+    s->h = region_cut(c, n * s->h_cols, h_width);
+    s->wide = region_cut(c, n * s->wide_cols, sizeof *s->wide);
+    s->turns = region_cut(c, n * g->head_dim, sizeof *s->turns);
+    s->rows = region_cut(c, n, sizeof *s->rows);
+    s->kern = region_cut(c, s->n_thread, s->kern_bytes);
+}
+
+enum q_code model_scratch_new(struct model_scratch **out, const struct model *m,
+                              uint32_t n_token_max, uint32_t n_thread, struct q_err *e)
+{
+    if (n_token_max == 0 || n_thread == 0)
+        return q_fail(e, Q_INVALID, "scratch for %u tokens and %u threads: both must be above 0",
+                      n_token_max, n_thread);
+    struct model_scratch *s = q_calloc(1, sizeof *s);
+    if (!s)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for scratch");
+    s->n_token_max = n_token_max;
+    s->n_thread = n_thread;
+    struct region_cutter c = {0};
+    cut(s, &c, m);
+    enum q_code rc = region_init(&s->memory, c.used, "activations", e);
+    if (rc) {
+        q_free(s);
+        return rc;
+    }
+    c = (struct region_cutter){.base = s->memory.data};
+    cut(s, &c, m);
+    for (uint32_t i = 0; i < n_token_max; i++)
+        s->rows[i] = i;
+    *out = s;
+    return Q_OK;
+}
+
+void model_scratch_free(struct model_scratch *s)
+{
+    if (!s)
+        return;
+    region_release(&s->memory);
+    q_free(s);
+}
+
+uint64_t model_scratch_bytes(const struct model *m, uint32_t n_token_max, uint32_t n_thread)
+{
+    struct model_scratch s = {.n_token_max = n_token_max, .n_thread = n_thread};
+    struct region_cutter c = {0};
+    cut(&s, &c, m);
+    return c.used;
+}
+
+void model_scratch_tap(struct model_scratch *s, float *const *out)
+{
+    s->tap = out;
+}
+
+enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
+                          struct q_err *e)
+{
+    const struct model_shape *s = &m->shape;
+    size_t block = kern_kv_block_bytes(s->kv_dtype, s->n_kv_head, s->head_dim);
+    struct region r = REGION_INIT;
+    struct region_cutter cutter = {0};
+    *c = (struct kv_cache){.dtype = s->kv_dtype, .n_block = n_block};
+    if (n_block == 0)
+        return q_fail(e, Q_INVALID, "a KV cache of 0 blocks; one holds %u tokens", KERN_BLOCK);
+    for (uint32_t i = 0; i < 2 * s->n_layer; i++)
+        (void)region_cut(&cutter, n_block, block);
+    enum q_code rc = region_init(&r, cutter.used, "KV cache", e);
+    if (rc)
+        return rc;
+    cutter = (struct region_cutter){.base = r.data};
+    for (uint32_t i = 0; i < s->n_layer; i++) {
+        c->k[i] = region_cut(&cutter, n_block, block);
+        c->v[i] = region_cut(&cutter, n_block, block);
+    }
+    c->memory = r.map;
+    c->memory_bytes = r.map_size;
+    return Q_OK;
+}
+
+void kv_cache_release(struct kv_cache *c)
+{
+    struct region r = {.map = c->memory, .map_size = c->memory_bytes};
+    region_release(&r);
+    *c = (struct kv_cache){0};
+}

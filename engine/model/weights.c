@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two walks over the layers. The first finds and checks every tensor and measures; the second, when
+ * the region is there, cuts it and packs. Both run the same place_* functions, so that they cannot
+ * disagree about a size. */
+#include "engine/model/weights.h"
+#include <string.h>
+#include "common/mem.h"
+
+struct loader {
+    struct weights *w;
+    struct weight_finder finder;
+    struct weight_filler filler;
+    const struct model_options *options;
+    struct region_cutter cutter; /* base NULL in the first walk */
+    uint64_t bytes_done, bytes_total;
+    uint32_t n_in_max; /* longest matrix row, for dummy rows */
+    bool uncounted;    /* a second copy of numbers already counted is being placed */
+};
+
+/* The type a matrix made of these parts is packed in. float32 keeps 16-bit checkpoints as they are:
+ * every product is then of the same f32 values, from half the bytes. */
+static enum dtype weights_dtype(enum dtype compute, const struct weight_source *const *parts,
+                                size_t n)
+{
+    if (compute != DT_F32)
+        return compute;
+    for (size_t i = 1; i < n; i++)
+        if (parts[i]->dtype != parts[0]->dtype)
+            return DT_F32;
+    return parts[0]->dtype;
+}
+
+static void report(struct loader *l, const struct weight_source *s)
+{
+    uint64_t bytes = (uint64_t)s->rows * s->cols * (dtype_bits(s->dtype) / 8);
+    if (l->uncounted)
+        return;
+    if (!l->cutter.base) {
+        l->bytes_total += bytes;
+        l->w->n_param += (uint64_t)s->rows * s->cols;
+        if (s->cols > l->n_in_max)
+            l->n_in_max = s->cols;
+        return;
+    }
+    l->bytes_done += bytes;
+    if (l->options->progress)
+        l->options->progress(l->options->progress_ctx, l->bytes_done, l->bytes_total);
+}
+
+/* Outputs of all parts one after the other in one packed matrix. */
+static void place_matrix(struct loader *l, struct packed *out,
+                         const struct weight_source *const *parts, size_t n)
+{
+    uint32_t n_out = 0, row = 0;
+    for (size_t i = 0; i < n; i++)
+        n_out += parts[i]->rows;
+    *out = (struct packed){.n_out = n_out,
+                           .n_in = parts[0]->cols,
+                           .dtype = weights_dtype(l->options->dtype, parts, n)};
+    out->data = region_cut(&l->cutter, 1, packed_bytes(out->dtype, out->n_out, out->n_in));
+    for (size_t i = 0; i < n; i++) {
+        if (out->data)
+            weights_fill_matrix(&l->filler, out, parts[i], row);
+        report(l, parts[i]);
+        row += parts[i]->rows;
+    }
+}
+
+/* Vectors one after the other; NULL when no part is there. Absent parts are zero: the region is
+ * zeroed. */
+static const float *place_vector(struct loader *l, const struct weight_source *const *parts,
+                                 size_t n, bool one)
+{
+    size_t length = 0;
+    bool any = false;
+    for (size_t i = 0; i < n; i++)
+        any = any || parts[i]->present;
+    if (!any)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        length += parts[i]->rows;
+    float *v = region_cut(&l->cutter, length, sizeof *v);
+    for (size_t i = 0, at = 0; i < n; at += parts[i++]->rows) {
+        if (!parts[i]->present)
+            continue;
+        if (v)
+            weights_fill_vector(v + at, parts[i], one);
+        report(l, parts[i]);
+    }
+    return v;
+}
+
+static void place_layer(struct loader *l, struct layer_weights *out, struct weight_source *s)
+{
+    /* A bias that is absent beside one that is present still has its length. */
+    s[W_Q_BIAS].rows = s[W_Q].rows;
+    s[W_K_BIAS].rows = s[W_K].rows;
+    s[W_V_BIAS].rows = s[W_V].rows;
+    s[W_GATE_BIAS].rows = s[W_GATE].rows;
+    s[W_UP_BIAS].rows = s[W_UP].rows;
+    const struct weight_source *const qkv[] = {&s[W_Q], &s[W_K], &s[W_V]};
+    const struct weight_source *const gate_up[] = {&s[W_GATE], &s[W_UP]};
+    const struct weight_source *const qkv_bias[] = {&s[W_Q_BIAS], &s[W_K_BIAS], &s[W_V_BIAS]};
+    const struct weight_source *const gate_up_bias[] = {&s[W_GATE_BIAS], &s[W_UP_BIAS]};
+#define ONE(slot) (const struct weight_source *const[]){&s[slot]}, 1
+    out->attn_norm = place_vector(l, ONE(W_ATTN_NORM), true);
+    place_matrix(l, &out->qkv, qkv, 3);
+    out->qkv_bias = place_vector(l, qkv_bias, 3, false);
+    out->q_norm = place_vector(l, ONE(W_Q_NORM), true);
+    out->k_norm = place_vector(l, ONE(W_K_NORM), true);
+    place_matrix(l, &out->out, ONE(W_O));
+    out->out_bias = place_vector(l, ONE(W_O_BIAS), false);
+    out->mlp_norm = place_vector(l, ONE(W_MLP_NORM), true);
+    place_matrix(l, &out->gate_up, gate_up, 2);
+    out->gate_up_bias = place_vector(l, gate_up_bias, 2, false);
+    place_matrix(l, &out->down, ONE(W_DOWN));
+    out->down_bias = place_vector(l, ONE(W_DOWN_BIAS), false);
+}
+
+/* The embedding stays where the file is mapped unless its address does not suit its type. */
+static void place_embed(struct loader *l, struct weight_source *s)
+{
+    size_t width = dtype_bits(s->dtype) / 8;
+    size_t n = (size_t)s->rows * s->cols;
+    l->w->embed_dtype = s->dtype;
+    report(l, s);
+    if (s->tensor && (uintptr_t)s->tensor->data % width == 0) {
+        l->w->embed = s->tensor->data;
+        return;
+    }
+    void *table = region_cut(&l->cutter, n, width);
+    if (table && s->tensor)
+        memcpy(table, s->tensor->data, n * width);
+    else if (table)
+        weights_fill_table(table, s->dtype, s);
+    l->w->embed = table;
+}
+
+static void place_global(struct loader *l, struct weight_source *s)
+{
+    place_embed(l, &s[W_EMBED]);
+    l->w->final_norm = place_vector(l, ONE(W_FINAL_NORM), true);
+    if (s[W_LM_HEAD].present) {
+        place_matrix(l, &l->w->lm_head, ONE(W_LM_HEAD));
+        return;
+    }
+    struct weight_source tied = s[W_EMBED];
+    struct tensor table = {.data = l->w->embed};
+    if (l->w->embed && !tied.tensor)
+        tied.tensor =
+            &table; /* dummy: pack from the table just made, so that both are the same numbers */
+    l->uncounted = true;
+    place_matrix(l, &l->w->lm_head, (const struct weight_source *const[]){&tied}, 1);
+    l->uncounted = false;
+#undef ONE
+}
+
+static enum q_code walk(struct loader *l, struct q_err *e)
+{
+    struct weight_source sources[W_COUNT];
+    enum q_code rc = weights_find(sources, &l->finder, WEIGHTS_GLOBAL, e);
+    if (rc)
+        return rc;
+    place_global(l, sources);
+    for (uint32_t i = 0; i < l->w->n_layer; i++) {
+        if ((rc = weights_find(sources, &l->finder, i, e)))
+            return rc;
+        place_layer(l, &l->w->layers[i], sources);
+    }
+    return Q_OK;
+}
+
+static enum q_code open_files(struct loader *l, struct q_err *e)
+{
+    if (l->options->format == LOAD_DUMMY)
+        return Q_OK;
+    enum q_code rc = tensor_set_open(&l->w->files, l->options->dir, e);
+    l->finder.files = l->w->files;
+    return rc;
+}
+
+static enum q_code prepare_filler(struct loader *l, struct q_err *e)
+{
+    struct weight_filler *f = &l->filler;
+    f->kern = l->options->kern;
+    f->team = l->options->team;
+    f->n_thread = f->team ? team_size(f->team) : 1;
+    if (l->w->files)
+        return Q_OK;
+    f->part_bytes = (size_t)KERN_PANEL * l->n_in_max * sizeof(float);
+    return region_init(&f->buffer, f->n_thread * f->part_bytes, "dummy weights", e);
+}
+
+enum q_code weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
+                         const struct model_options *o, struct q_err *e)
+{
+    struct loader l = {
+        .w = w, .options = o, .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
+    enum q_code rc;
+    *w = (struct weights){.n_layer = c->n_layer};
+    w->layers = q_calloc(c->n_layer, sizeof *w->layers);
+    if (!w->layers)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %u layers", c->n_layer);
+    if ((rc = open_files(&l, e)) || (rc = walk(&l, e)))
+        goto out;
+    if (w->files)
+        weights_warn_extra(&l.finder);
+    if ((rc = prepare_filler(&l, e)) || (rc = region_init(&w->memory, l.cutter.used, "weights", e)))
+        goto out;
+    l.cutter = (struct region_cutter){.base = w->memory.data};
+    rc = walk(&l, e);
+    if (w->files)
+        tensor_set_drop_pages(w->files);
+out:
+    region_release(&l.filler.buffer);
+    if (rc)
+        weights_release(w);
+    return rc;
+}
+
+void weights_release(struct weights *w)
+{
+    q_free(w->layers);
+    region_release(&w->memory);
+    tensor_set_free(w->files);
+    *w = (struct weights){0};
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights - a checkpoint's tensors, checked, packed for the kernels and laid out in one region.
+ *
+ *     model.layers.N.self_attn.{q,k,v}_proj.weight  --> qkv      one packed matrix, outputs q then
+ * k then v model.layers.N.mlp.{gate,up}_proj.weight      --> gate_up  likewise norms and biases -->
+ * f32 vectors embedding                                     --> read row by row where the file is
+ * mapped; a tied lm_head is packed from it besides Matrices keep the checkpoint's 16-bit type where
+ * that loses nothing (weights_dtype). Internal to engine/model. Threads: weights_load by one (it
+ * runs the team); loaded weights are only read. */
+#ifndef QUIRE_ENGINE_MODEL_WEIGHTS_H
+#define QUIRE_ENGINE_MODEL_WEIGHTS_H
+#include "common/hub/safetensors.h"
+#include "engine/model/arch.h"
+#include "engine/model/model.h"
+#include "engine/model/region.h"
+
+struct layer_weights {
+    const float *attn_norm, *mlp_norm; /* [hidden] */
+    const float *q_norm, *k_norm;      /* [head_dim] or NULL */
+    struct packed qkv, out, gate_up, down;
+    const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias; /* NULL = none */
+};
+
+struct weights {
+    const void *embed; /* [vocab, hidden] row-major, in `files` or in `memory` */
+    enum dtype embed_dtype;
+    const float *final_norm; /* [hidden] */
+    struct packed lm_head;
+    struct layer_weights *layers; /* [n_layer] */
+    uint32_t n_layer;
+    uint64_t n_param;
+    struct region memory;
+    struct tensor_set *files; /* NULL for dummy weights */
+};
+
+/* `o->dtype` is already decided (o->dtype_auto is not looked at). Errors: as model_load. */
+FALLIBLE weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
+                      const struct model_options *o, struct q_err *e);
+void weights_release(struct weights *w);
+
+/* --- finding (weights_find.c) --- */
+struct weight_source { /* where one slot's numbers come from */
+    bool present;
+    const struct tensor *tensor; /* NULL: dummy numbers */
+    enum dtype dtype;            /* of the source */
+    uint32_t rows, cols;         /* cols 1 for vectors */
+    uint32_t seed;               /* of dummy numbers: differs from tensor to tensor */
+};
+struct weight_finder {
+    const struct arch *arch;
+    const struct model_config *config;
+    const struct tensor_set *files; /* NULL: dummy */
+    enum dtype dummy_dtype;
+};
+#define WEIGHTS_GLOBAL UINT32_MAX
+/* sources: [W_COUNT]. layer: a number, or WEIGHTS_GLOBAL for embedding, final norm and lm_head.
+ * Errors: Q_NOT_FOUND, Q_MISMATCH (file, tensor, expected and found). */
+FALLIBLE weights_find(struct weight_source *sources, const struct weight_finder *f, uint32_t layer,
+                      struct q_err *e);
+/* Log one warning when the files hold tensors that the family's table does not know. */
+void weights_warn_extra(const struct weight_finder *f);
+
+/* --- filling (weights_fill.c) --- */
+struct weight_filler {
+    const struct kern_table *kern;
+    struct team *team;
+    struct region buffer; /* dummy rows on their way into panels, one part a thread */
+    uint32_t n_thread;
+    size_t part_bytes;
+};
+/* Pack one source into rows row_start … of `dst` with all threads. */
+void weights_fill_matrix(const struct weight_filler *f, const struct packed *dst,
+                         const struct weight_source *s, uint32_t row_start);
+/* `one`: dummy numbers are 1 (norms) instead of small. */
+void weights_fill_vector(float *dst, const struct weight_source *s, bool one);
+/* Row-major dummy table (the embedding). */
+void weights_fill_table(void *dst, enum dtype dtype, const struct weight_source *s);
+
+#endif

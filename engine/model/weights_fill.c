@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dummy numbers are a hash of (tensor, row, column), so they do not depend on the number of threads
+ * or on the layout: uniform with standard deviation 0.02, what training starts from, so that
+ * activations stay finite over any depth. */
+#include <string.h>
+#include "engine/model/weights.h"
+
+#define DUMMY_SPREAD 0.03464f    /* 0.02 * sqrt(3): uniform in ±this */
+#define GOLDEN       0x9e3779b9u /* 2^32 / golden ratio: spreads neighbouring columns */
+
+static uint32_t mix(uint32_t h)
+{
+    h = (h ^ h >> 16) * 0x7feb352du;
+    h = (h ^ h >> 15) *
+        0x846ca68bu; /* constants: a 32-bit mixer with low bias found by search, C. Wellons 2018 */
+    return h ^ h >> 16;
+}
+
+static void dummy_row(float *out, uint32_t seed, uint32_t row, uint32_t n_col)
+{
+    uint32_t base = mix(seed * GOLDEN + mix(row));
+    for (uint32_t c = 0; c < n_col; c++) {
+        int32_t h = (int32_t)mix(base + c * GOLDEN);
+        out[c] = (float)(h >> 8) * (DUMMY_SPREAD / (1 << 23));
+    }
+}
+
+struct fill_job {
+    const struct weight_filler *filler;
+    const struct weight_source *source;
+    struct pack_args pack;
+};
+
+/* Panel by panel: 64 rows are made, then packed. Rows before row_start's panel boundary count as a
+ * short first panel. */
+static void fill_dummy(const struct fill_job *j, uint32_t ith, uint32_t nth)
+{
+    const struct weight_source *s = j->source;
+    const struct kern_exec alone = {0, 1, NULL, 0};
+    float *rows = (float *)(void *)(j->filler->buffer.data + ith * j->filler->part_bytes);
+    uint32_t start = j->pack.row_start, end = start + s->rows;
+    for (uint32_t panel = start / KERN_PANEL + ith; panel * KERN_PANEL < end; panel += nth) {
+        uint32_t from = panel * KERN_PANEL > start ? panel * KERN_PANEL : start;
+        uint32_t to = (panel + 1) * KERN_PANEL < end ? (panel + 1) * KERN_PANEL : end;
+        for (uint32_t o = from; o < to; o++)
+            dummy_row(rows + (size_t)(o - from) * s->cols, s->seed, o - start, s->cols);
+        struct pack_args a = j->pack;
+        a.src = rows;
+        a.src_dtype = DT_F32;
+        a.row_start = from;
+        a.n_out = to - from;
+        j->filler->kern->pack(&a, &alone);
+    }
+}
+
+static void fill_run(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct fill_job *j = arg;
+    const struct kern_exec x = {ith, nth, NULL, 0};
+    if (j->source->tensor)
+        j->filler->kern->pack(&j->pack, &x);
+    else
+        fill_dummy(j, ith, nth);
+}
+
+void weights_fill_matrix(const struct weight_filler *f, const struct packed *dst,
+                         const struct weight_source *s, uint32_t row_start)
+{
+    struct fill_job j = {.filler = f,
+                         .source = s,
+                         .pack = {.dst = (void *)(uintptr_t)dst->data,
+                                  .dst_dtype = dst->dtype,
+                                  .src = s->tensor ? s->tensor->data : NULL,
+                                  .src_dtype = s->dtype,
+                                  .n_out = s->rows,
+                                  .n_in = s->cols,
+                                  .row_start = row_start,
+                                  .n_out_total = dst->n_out}};
+    if (f->team)
+        team_run(f->team, fill_run, &j);
+    else
+        fill_run(&j, 0, 1);
+}
+
+static float load_f32(const void *src, enum dtype dtype, size_t i)
+{
+    float f;
+    uint16_t h;
+    if (dtype == DT_F32) {
+        memcpy(&f, (const char *)src + i * sizeof f, sizeof f);
+        return f;
+    }
+    memcpy(&h, (const char *)src + i * sizeof h, sizeof h);
+    return dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+void weights_fill_vector(float *dst, const struct weight_source *s, bool one)
+{
+    if (!s->tensor && !one)
+        dummy_row(dst, s->seed, 0, s->rows);
+    else
+        for (uint32_t i = 0; i < s->rows; i++)
+            dst[i] = one && !s->tensor ? 1.0f : load_f32(s->tensor->data, s->dtype, i);
+}
+
+void weights_fill_table(void *dst, enum dtype dtype, const struct weight_source *s)
+{
+    enum { STEP = 1024 };
+    float part[STEP];
+    uint16_t *half = dst;
+    for (size_t r = 0; r < s->rows; r++)
+        for (uint32_t c = 0; c < s->cols; c += STEP) {
+            uint32_t n = s->cols - c < STEP ? s->cols - c : STEP;
+            size_t at = r * s->cols + c;
+            dummy_row(part, s->seed + c, (uint32_t)r, n);
+            if (dtype == DT_F32)
+                memcpy((float *)dst + at, part, n * sizeof *part);
+            else
+                for (uint32_t i = 0; i < n; i++)
+                    half[at + i] = dtype == DT_F16 ? f32_to_f16(part[i]) : f32_to_bf16(part[i]);
+        }
+}

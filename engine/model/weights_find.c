@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "common/log.h"
+#include "engine/model/weights.h"
+
+#define PATH_SHOWN 70 /* bytes of a path's end that a message has room for */
+
+static const char *tail(const char *path)
+{
+    size_t n = strlen(path);
+    return n > PATH_SHOWN ? path + n - PATH_SHOWN : path;
+}
+
+static bool is_loadable(enum dtype t)
+{
+    return t == DT_F32 || t == DT_F16 || t == DT_BF16;
+}
+
+/* "[64, 32]" */
+static void shape_text(char *out, size_t size, const struct tensor *t)
+{
+    size_t n = (size_t)snprintf(out, size, "[");
+    for (uint32_t i = 0; i < t->n_dim && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%llu", i ? ", " : "",
+                              (unsigned long long)t->shape[i]);
+    if (n < size)
+        snprintf(out + n, size - n, "]");
+}
+
+static enum q_code check_shape(const struct tensor *t, const struct arch_tensor *row,
+                               const uint32_t want[2], struct q_err *e)
+{
+    char found[64];
+    uint32_t n_dim = row->dims[1] == D_NONE ? 1 : 2;
+    bool same = t->n_dim == n_dim;
+    for (uint32_t i = 0; same && i < n_dim; i++)
+        same = t->shape[i] == want[i];
+    if (same)
+        return Q_OK;
+    shape_text(found, sizeof found, t);
+    if (n_dim == 1)
+        return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%u] (%s)",
+                      tail(t->file), t->name, found, want[0], arch_dim_text(row->dims[0]));
+    return q_fail(e, Q_MISMATCH, "%s: tensor %s has shape %s, expected [%u, %u] (%s, %s)",
+                  tail(t->file), t->name, found, want[0], want[1], arch_dim_text(row->dims[0]),
+                  arch_dim_text(row->dims[1]));
+}
+
+/* A tied model may be stored with its one table under the name of the other. */
+static const struct tensor *find_tied(const struct weight_finder *f, const struct arch_tensor *row)
+{
+    if (row->slot != W_EMBED || !f->config->tie_word_embeddings)
+        return NULL;
+    for (size_t i = 0; i < f->arch->n_tensor; i++)
+        if (f->arch->tensors[i].slot == W_LM_HEAD)
+            return tensor_find(f->files, f->arch->tensors[i].name);
+    return NULL;
+}
+
+static enum q_code find_one(struct weight_source *s, const struct weight_finder *f,
+                            const struct arch_tensor *row, uint32_t layer, struct q_err *e)
+{
+    char name[ARCH_NAME_MAX];
+    uint32_t want[2] = {arch_dim_size(f->config, row->dims[0]),
+                        arch_dim_size(f->config, row->dims[1])};
+    *s = (struct weight_source){.present = true,
+                                .dtype = f->dummy_dtype,
+                                .rows = want[0],
+                                .cols = row->dims[1] == D_NONE ? 1 : want[1],
+                                .seed = (layer + 1) * W_COUNT + row->slot};
+    if (!f->files)
+        return Q_OK;
+    arch_tensor_name(name, row->name, layer);
+    const struct tensor *t = tensor_find(f->files, name);
+    if (!t)
+        t = find_tied(f, row);
+    if (!t) {
+        const char *file = tensor_count(f->files) ? tensor_at(f->files, 0)->file : "?";
+        return q_fail(e, Q_NOT_FOUND, "%s: tensor %s is missing, expected shape [%u, %u]",
+                      tail(file), name, s->rows, s->cols);
+    }
+    if (!is_loadable(t->dtype))
+        return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
+                      tail(t->file), name, dtype_name(t->dtype));
+    s->tensor = t;
+    s->dtype = t->dtype;
+    return check_shape(t, row, want, e);
+}
+
+enum q_code weights_find(struct weight_source *sources, const struct weight_finder *f,
+                         uint32_t layer, struct q_err *e)
+{
+    bool global = layer == WEIGHTS_GLOBAL;
+    memset(sources, 0, W_COUNT * sizeof *sources);
+    for (size_t i = 0; i < f->arch->n_tensor; i++) {
+        const struct arch_tensor *row = &f->arch->tensors[i];
+        if ((row->slot < W_LAYER_FIRST) != global || !arch_wants(f->config, row->when))
+            continue;
+        enum q_code rc = find_one(&sources[row->slot], f, row, layer, e);
+        if (rc)
+            return rc;
+    }
+    return Q_OK;
+}
+
+/* Does `pattern` give `name` for some layer below n_layer? */
+static bool pattern_gives(const char *pattern, const char *name, uint32_t n_layer)
+{
+    const char *hole = strstr(pattern, "%u");
+    if (!hole)
+        return strcmp(pattern, name) == 0;
+    size_t n = (size_t)(hole - pattern);
+    if (strncmp(pattern, name, n) != 0)
+        return false;
+    uint32_t layer = 0;
+    const char *p = name + n;
+    while (*p >= '0' && *p <= '9' && layer < n_layer)
+        layer = layer * 10 + (uint32_t)(*p++ - '0');
+    return p > name + n && layer < n_layer && strcmp(p, hole + 2) == 0;
+}
+
+void weights_warn_extra(const struct weight_finder *f)
+{
+    uint32_t n_extra = 0;
+    const struct tensor *first = NULL;
+    for (uint32_t i = 0; i < tensor_count(f->files); i++) {
+        const struct tensor *t = tensor_at(f->files, i);
+        bool known = false;
+        for (size_t k = 0; k < f->arch->n_tensor && !known; k++)
+            known = pattern_gives(f->arch->tensors[k].name, t->name, f->config->n_layer);
+        if (!known && n_extra++ == 0)
+            first = t;
+    }
+    if (n_extra)
+        log_warning("%s: %u tensors are not part of %s and are not used, the first is %s",
+                    first->file, n_extra, f->arch->name, first->name);
+}

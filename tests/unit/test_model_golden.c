@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every causal Llama, Mistral, Qwen2 and Qwen3 golden in --dtype float32 (tolerances: 2e-4 of the
+ * largest logit, 1e-4 of the largest hidden value, 1e-3 on log-probabilities, greedy tokens
+ * identical), and in half precision where the checkpoint is stored so. */
+#include "golden.h"
+
+#define VOCAB_MAX 2048u
+#define N_GREEDY  24u
+
+static const char *const models[] = {
+    "llama",
+    "llama-bf16-sharded",
+    "llama-bias-tied",
+    "llama-draft",
+    "llama-rope-dynamic",
+    "llama-rope-linear",
+    "llama-rope-llama3",
+    "llama-rope-yarn",
+    "mistral",
+    "qwen2",
+    "qwen2-sliding-bf16",
+    "qwen3",
+    "qwen3-v5cfg-f16",
+};
+#define N_MODEL (sizeof models / sizeof *models)
+
+static float logits[RUN_TOKENS_MAX * VOCAB_MAX];
+static float logprobs[VOCAB_MAX];
+
+static void log_softmax(float *out, const float *x, uint32_t n)
+{
+    double sum = 0, max = x[argmax(x, n)];
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp(x[i] - max);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)(x[i] - max - log(sum));
+}
+
+static void check_logits_last(const struct golden *g, uint32_t p, const float *last, uint32_t vocab)
+{
+    const struct tensor *want = golden_array(g, p, "logits_last");
+    assert_non_null(want);
+    double d = difference(last, want->data, vocab), most = abs_max(want->data, vocab);
+    if (d > 2e-4 * most)
+        fail_msg("prompt %u: logits_last differ by %g, at most %g is accepted", p, d, 2e-4 * most);
+}
+
+static void check_prompt_logprobs(const json_t *list, const uint32_t *ids, uint32_t n,
+                                  uint32_t vocab)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        double want = json_number_value(json_array_get(list, i));
+        log_softmax(logprobs, logits + (size_t)(i - 1) * vocab, vocab);
+        if (!(fabs(logprobs[ids[i]] - want) <= 1e-3))
+            fail_msg("position %u: logprob %g, expected %g", i, logprobs[ids[i]], want);
+    }
+}
+
+/* The k-th best has the golden's logprob, and the golden's id unless a neighbour is closer than the
+ * tolerance. */
+static void check_top20(const struct golden *g, uint32_t p, uint32_t n, uint32_t vocab)
+{
+    const struct tensor *ids = golden_array(g, p, "top20_ids");
+    const struct tensor *want = golden_array(g, p, "top20_logprobs");
+    assert_non_null(ids);
+    assert_non_null(want);
+    for (uint32_t i = 0; i < n; i++) {
+        const int32_t *id = (const int32_t *)ids->data + i * 20;
+        const float *lp = (const float *)want->data + i * 20;
+        log_softmax(logprobs, logits + (size_t)i * vocab, vocab);
+        for (uint32_t k = 0; k < 20; k++) {
+            uint32_t n_better = 0;
+            float mine = logprobs[id[k]];
+            if (!(fabsf(mine - lp[k]) <= 1e-3f))
+                fail_msg("prompt %u position %u: logprob of %d is %g, expected %g", p, i, id[k],
+                         mine, lp[k]);
+            for (uint32_t v = 0; v < vocab; v++)
+                n_better += logprobs[v] > mine;
+            bool close = (k && lp[k - 1] - lp[k] < 1e-3f) ||
+                         (k < 19 && lp[k] - lp[k + 1] < 1e-3f) || k == 19;
+            if (n_better != k && !close)
+                fail_msg("prompt %u position %u: token %d ranks %u, expected %u", p, i, id[k],
+                         n_better, k);
+        }
+    }
+}
+
+/* Hidden states after every layer, to say which layer goes wrong first. */
+static void check_hidden(struct runner *r, const struct golden *g, uint32_t p, const uint32_t *ids,
+                         uint32_t n)
+{
+    const struct model_shape *s = model_shape(r->model);
+    float *states[CONFIG_LAYERS_MAX + 1];
+    size_t n_value = (size_t)n * s->hidden_size;
+    for (uint32_t l = 0; l <= s->n_layer; l++)
+        states[l] = malloc(n_value * sizeof(float));
+    r->tap = states;
+    run_prompt(r, ids, n, n, logits);
+    r->tap = NULL;
+    for (uint32_t l = 0; l <= s->n_layer; l++) {
+        char what[32];
+        snprintf(what, sizeof what, "hidden.%u", l);
+        const struct tensor *want = golden_array(g, p, what);
+        assert_non_null(want);
+        assert_int_equal(want->n_bytes, n_value * sizeof(float));
+        double d = difference(states[l], want->data, n_value), most = abs_max(want->data, n_value);
+        if (d > 1e-4 * most)
+            fail_msg("hidden states after layer %u differ by %g, at most %g is accepted", l, d,
+                     1e-4 * most);
+        free(states[l]);
+    }
+}
+
+static void check_greedy(struct runner *r, const json_t *prompt, uint32_t *ids, uint32_t n)
+{
+    uint32_t want[64], vocab = model_shape(r->model)->vocab_size;
+    assert_int_equal(golden_ids(want, json_object_get(prompt, "greedy")), N_GREEDY);
+    bool crosses =
+        json_object_get(prompt, "greedy_kv_cached") != NULL; /* the expected path uses no cache */
+    uint32_t n_new = crosses ? 1 : N_GREEDY;
+    run_greedy(r, ids, n, n_new, logits + (size_t)(n - 1) * vocab);
+    for (uint32_t i = 0; i < n_new; i++)
+        if (ids[n + i] != want[i])
+            fail_msg("greedy token %u of a prompt of %u is %u, expected %u", i, n, ids[n + i],
+                     want[i]);
+}
+
+static void test_float32(void **state)
+{
+    char dir[PATH_MAX];
+    struct q_err e = Q_ERR_INIT;
+    struct golden g;
+    struct runner r;
+    snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", (const char *)*state);
+    struct runner_options o = {
+        .dir = dir, .n_thread = 2, .caps = kern_caps_machine(), .dtype = DT_F32};
+    assert_ok(golden_open(&g, dir, &e), &e);
+    assert_ok(runner_open(&r, &o, &e), &e);
+    uint32_t vocab = model_shape(r.model)->vocab_size;
+    assert_true(vocab <= VOCAB_MAX);
+    json_t *prompts = json_object_get(g.root, "prompts");
+    assert_true(json_array_size(prompts) >= 5);
+    for (uint32_t p = 0; p < json_array_size(prompts); p++) {
+        uint32_t ids[RUN_TOKENS_MAX];
+        json_t *prompt = json_array_get(prompts, p);
+        uint32_t n = golden_ids(ids, json_object_get(prompt, "ids"));
+        if (n == 5 && !json_object_get(g.root, "target")) /* the draft model's golden has none */
+            check_hidden(&r, &g, p, ids, n);
+        run_prompt(&r, ids, n, n, logits);
+        check_logits_last(&g, p, logits + (size_t)(n - 1) * vocab, vocab);
+        check_prompt_logprobs(json_object_get(prompt, "prompt_logprobs"), ids, n, vocab);
+        check_top20(&g, p, n, vocab);
+        check_greedy(&r, prompt, ids, n);
+    }
+    runner_close(&r);
+    golden_close(&g);
+}
+
+/* Top-1 agrees with float32 on at least 4 of 5 prompts, and no logit is off by more than 5 % of the
+ * largest. */
+static void test_half(void **state)
+{
+    char dir[PATH_MAX];
+    struct q_err e = Q_ERR_INIT;
+    struct golden g;
+    struct runner r;
+    uint32_t n_agree = 0;
+    snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", (const char *)*state);
+    struct runner_options o = {
+        .dir = dir, .n_thread = 2, .caps = kern_caps_machine(), .dtype_auto = true};
+    assert_ok(golden_open(&g, dir, &e), &e);
+    assert_ok(runner_open(&r, &o, &e), &e);
+    uint32_t vocab = model_shape(r.model)->vocab_size;
+    json_t *prompts = json_object_get(g.root, "prompts");
+    uint32_t n_prompt = (uint32_t)json_array_size(prompts);
+    assert_int_not_equal(model_shape(r.model)->compute_dtype, DT_F32);
+    for (uint32_t p = 0; p < n_prompt; p++) {
+        uint32_t ids[RUN_TOKENS_MAX];
+        uint32_t n = golden_ids(ids, json_object_get(json_array_get(prompts, p), "ids"));
+        const struct tensor *want = golden_array(&g, p, "logits_last");
+        const float *last = logits + (size_t)(n - 1) * vocab;
+        run_prompt(&r, ids, n, n, logits);
+        n_agree += argmax(last, vocab) == argmax(want->data, vocab);
+        double d = difference(last, want->data, vocab), most = abs_max(want->data, vocab);
+        if (d > 0.05 * most)
+            fail_msg("prompt %u: logits differ by %g of %g", p, d, most);
+    }
+    if (n_agree * 5 < n_prompt * 4)
+        fail_msg("top-1 agrees on %u of %u prompts", n_agree, n_prompt);
+    runner_close(&r);
+    golden_close(&g);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[2 * N_MODEL];
+    static char names[2 * N_MODEL][64];
+    size_t n = 0;
+    for (size_t i = 0; i < N_MODEL; i++) {
+        char dir[PATH_MAX];
+        struct model_config c;
+        snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", models[i]);
+        snprintf(names[n], sizeof names[n], "%s float32", models[i]);
+        tests[n] =
+            (struct CMUnitTest){names[n], test_float32, NULL, NULL, (void *)(uintptr_t)models[i]};
+        n++;
+        if (model_config_load(&c, NULL, dir, NULL) || c.dtype == DT_F32)
+            continue;
+        snprintf(names[n], sizeof names[n], "%s %s", models[i], dtype_name(c.dtype));
+        tests[n] =
+            (struct CMUnitTest){names[n], test_half, NULL, NULL, (void *)(uintptr_t)models[i]};
+        n++;
+    }
+    return _cmocka_run_group_tests("model_golden", tests, n, NULL, NULL);
+}

@@ -3,7 +3,7 @@
  *
  * A frame is one ZeroMQ message part holding msgpack: [tag, {field tag: value, …}]. Numeric arrays are msgpack `bin` of
  * little-endian elements, so that a step's output is a few memcpys. Unknown messages and fields are skipped; missing
- * fields are 0 or empty. For each MSG(name) there are: struct msg_name, msg_name_encode, msg_name_decode, msg_name_equal,
+ * fields are 0 or empty; a field given twice or of another type is an error. For each MSG(name) there are: struct msg_name, msg_name_encode, msg_name_decode, msg_name_equal,
  * msg_name_print (proto/README.md has the reference table of fields).
  * Threads: reentrant. */
 #ifndef QUIRE_PROTO_PROTO_H
@@ -85,5 +85,11 @@ enum msg_tag {
 /* The frame's message tag, MSG_NONE when it is no frame at all. A tag this build does not know is returned as it is. */
 uint32_t proto_peek(const void *frame, size_t n);
 const char *proto_name(uint32_t tag); /* "submit"; "?" when unknown */
+
+/* The columns of a decoded output agree: one entry per request in each, sums equal to the arrays' lengths, finish
+ * reasons known. A reader that has asked this may index without looking again. Errors: Q_CORRUPT. */
+FALLIBLE proto_output_check(const struct msg_output *m, struct q_err *e);
+/* The reference page of all messages (Markdown; proto/reference.md is a copy, compared by a test). */
+void proto_reference(struct buf *out);
 
 #endif

@@ -43,4 +43,10 @@ void sample_params_default(struct sample_params *p);
 /* Ranges above, ids < vocab_size. Errors: Q_INVALID; the message starts with the parameter's public name. */
 FALLIBLE sample_params_check(const struct sample_params *p, uint32_t vocab_size, struct q_err *e);
 
+/* To and from the fields of a submit message; arrays stay where they are. Ranges are not checked here.
+ * Errors: Q_INVALID (logit_bias ids and values of different number; too many of them or of stop ids). */
+struct msg_submit;
+FALLIBLE sample_params_from_submit(struct sample_params *p, const struct msg_submit *m, struct q_err *e);
+void sample_params_to_submit(struct msg_submit *m, const struct sample_params *p);
+
 #endif

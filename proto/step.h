@@ -17,6 +17,9 @@
 #include "proto/sampling.h"
 
 #define STEP_BLOCK_TOKENS 16u
+#define STEP_SEQS_MAX     (1u << 16) /* limit on max_num_seqs */
+#define STEP_EOS_MAX      64u        /* eos ids of a model */
+#define STEP_STOP_IDS_MAX (SAMPLE_STOP_IDS_MAX + STEP_EOS_MAX) /* of one admit */
 
 enum {                         /* step_seq.flags */
     STEP_SAMPLE = 1 << 0,      /* sample one token after the last row and append it to the slot's history */
@@ -48,7 +51,8 @@ struct step_head {
     uint32_t n_stop_id;        /* uint32_t[n_stop_id]: eos included where it counts (not when ignore_eos) */
     uint32_t n_bias;           /* uint32_t[n_bias] ids, then float[n_bias] */
     uint32_t n_token;          /* rows of the whole step, <= max_num_batched_tokens */
-    uint32_t n_logit;          /* logit rows of the whole step, <= logit_rows_max */
+    uint32_t n_logit;          /* logit rows of the whole step, <= logit_rows_max; a seq counts n_token with
+                                * STEP_PROMPT_LOGPROBS (an upper bound), else 1 with STEP_SAMPLE, else 0 */
 };
 
 struct step_view {             /* a step's arrays; borrowed from the memory it lies in */
@@ -65,6 +69,9 @@ struct step_limits {           /* what a step can hold at most; decides the ring
     uint32_t known_max;        /* history tokens admitted in one step; >= max_model_len */
 };
 
+/* Rows of a result: for each seq with STEP_SAMPLE one sampled row at position start + n_token; for each seq with
+ * STEP_PROMPT_LOGPROBS one prompt row per position start + 1 … min(start + n_token, n_prompt - 1), contiguous and
+ * ascending. In which order the seqs and the two kinds come is free. */
 struct step_row {              /* one sampled token, or one prompt position */
     uint32_t slot;
     uint32_t position;         /* of the token in the sequence (prompt and output counted from 0) */
@@ -94,7 +101,8 @@ FALLIBLE step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struct s
 /* Lay out a step with these counts (head filled in by the caller) at memory[0..n) and give its pointers. */
 FALLIBLE step_layout(struct step_view *v, void *memory, size_t n, const struct step_head *counts, struct q_err *e);
 /* Give the pointers of a step that lies at memory, checking every count against the limits and every index (slots, sums)
- * so that a damaged step cannot make the worker read or write elsewhere. Errors: Q_CORRUPT. */
+ * so that a damaged step cannot make the worker read or write elsewhere. Not checked, because only the worker knows them:
+ * block numbers (against its pool), block table lengths, token ids (against its vocabulary). Errors: Q_CORRUPT. */
 FALLIBLE step_view(struct step_view *v, void *memory, size_t n, const struct step_limits *l, struct q_err *e);
 FALLIBLE step_result_layout(struct step_result *r, void *memory, size_t n, uint32_t n_row, uint32_t n_top,
                             struct q_err *e);

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layout of a step and of a result in shared memory, and the checks that let a reader trust it.
+ *
+ *     step     head | seqs | admits | blocks | known | stop ids | bias ids | bias
+ *     result   head | rows | top ids | top logprobs              each part starts on 8 bytes
+ *
+ * Counts come first and sizes follow from them, so the one who lays out and the one who views run
+ * the same arithmetic (place). All sums are 64-bit over 32-bit counts and cannot wrap. */
+#include "proto/step.h"
+#include <string.h>
+#include "proto/proto.h"
+
+#define ALIGN 8u
+
+struct place { /* walks over memory[0..n) handing out parts */
+    char *memory;
+    uint64_t at;
+};
+
+static void *part(struct place *p, uint64_t n_item, size_t size)
+{
+    char *start = p->memory ? p->memory + p->at : NULL;
+    p->at += (n_item * size + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+    return start;
+}
+
+/* Sizes only when memory is NULL. Returns the bytes of the whole. */
+static uint64_t place_step(struct step_view *v, void *memory, const struct step_head *h)
+{
+    struct place p = {memory, 0};
+    v->head = part(&p, 1, sizeof *v->head);
+    v->seqs = part(&p, h->n_seq, sizeof *v->seqs);
+    v->admits = part(&p, h->n_admit, sizeof *v->admits);
+    v->blocks = part(&p, h->n_block, sizeof *v->blocks);
+    v->known = part(&p, h->n_known, sizeof *v->known);
+    v->stop_ids = part(&p, h->n_stop_id, sizeof *v->stop_ids);
+    v->bias_ids = part(&p, h->n_bias, sizeof *v->bias_ids);
+    v->bias = part(&p, h->n_bias, sizeof *v->bias);
+    return p.at;
+}
+
+static uint64_t place_result(struct step_result *r, void *memory, uint32_t n_row, uint32_t n_top)
+{
+    struct place p = {memory, 0};
+    r->head = part(&p, 1, sizeof *r->head);
+    r->rows = part(&p, n_row, sizeof *r->rows);
+    r->top_ids = part(&p, n_top, sizeof *r->top_ids);
+    r->top_logprobs = part(&p, n_top, sizeof *r->top_logprobs);
+    return p.at;
+}
+
+static uint64_t blocks_of(uint64_t n_token)
+{
+    return (n_token + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
+}
+
+/* The largest count each part may have, in a head. False when one has more than 32 bits. */
+static bool counts_max(struct step_head *h, const struct step_limits *l)
+{
+    uint64_t n_seq = l->max_num_seqs;
+    /* Blocks are appended for rows of this step, or ahead for a whole history that is admitted. */
+    uint64_t n_block = n_seq * blocks_of(l->max_model_len);
+    uint64_t n_stop_id = n_seq * STEP_STOP_IDS_MAX, n_bias = n_seq * SAMPLE_BIAS_MAX;
+    if (n_seq > STEP_SEQS_MAX || n_block > UINT32_MAX || n_stop_id > UINT32_MAX ||
+        n_bias > UINT32_MAX || (uint64_t)l->logit_rows_max * SAMPLE_LOGPROBS_MAX > UINT32_MAX)
+        return false;
+    *h = (struct step_head){.n_seq = (uint32_t)n_seq,
+                            .n_admit = (uint32_t)n_seq,
+                            .n_block = (uint32_t)n_block,
+                            .n_known = l->known_max,
+                            .n_stop_id = (uint32_t)n_stop_id,
+                            .n_bias = (uint32_t)n_bias,
+                            .n_token = l->max_num_batched_tokens,
+                            .n_logit = l->logit_rows_max};
+    return true;
+}
+
+enum q_code step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struct step_limits *l,
+                           struct q_err *e)
+{
+    struct step_head max;
+    struct step_view v;
+    struct step_result r;
+    if (!counts_max(&max, l))
+        return q_fail(e, Q_TOO_LARGE,
+                      "step: limits too large: max_num_seqs %u (at most %u), max_model_len %u, "
+                      "logit_rows_max %u",
+                      l->max_num_seqs, STEP_SEQS_MAX, l->max_model_len, l->logit_rows_max);
+    *step_bytes = (size_t)place_step(&v, NULL, &max);
+    *result_bytes =
+        (size_t)place_result(&r, NULL, l->logit_rows_max, l->logit_rows_max * SAMPLE_LOGPROBS_MAX);
+    return Q_OK;
+}
+
+enum q_code step_layout(struct step_view *v, void *memory, size_t n, const struct step_head *counts,
+                        struct q_err *e)
+{
+    struct step_view sizes;
+    uint64_t need = place_step(&sizes, NULL, counts);
+    if (need > n)
+        return q_fail(e, Q_TOO_LARGE, "step: needs %llu bytes, there are %zu",
+                      (unsigned long long)need, n);
+    struct step_head head = *counts; /* counts may lie in memory */
+    place_step(v, memory, &head);
+    *v->head = head;
+    return Q_OK;
+}
+
+static enum q_code corrupt(const char *what, uint64_t found, uint64_t limit, struct q_err *e)
+{
+    return q_fail(e, Q_CORRUPT, "step: %s is %llu, at most %llu", what, (unsigned long long)found,
+                  (unsigned long long)limit);
+}
+
+static enum q_code check_counts(const struct step_head *h, const struct step_limits *l,
+                                struct q_err *e)
+{
+    struct step_head max;
+    if (!counts_max(&max, l))
+        return q_fail(e, Q_CORRUPT, "step: limits too large");
+    const struct {
+        const char *what;
+        uint32_t found, limit;
+    } counts[] = {{"n_seq", h->n_seq, max.n_seq},
+                  {"n_admit", h->n_admit, h->n_seq},
+                  {"n_block", h->n_block, max.n_block},
+                  {"n_known", h->n_known, max.n_known},
+                  {"n_stop_id", h->n_stop_id, max.n_stop_id},
+                  {"n_bias", h->n_bias, max.n_bias},
+                  {"n_token", h->n_token, max.n_token},
+                  {"n_logit", h->n_logit, max.n_logit}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].found > counts[i].limit)
+            return corrupt(counts[i].what, counts[i].found, counts[i].limit, e);
+    return Q_OK;
+}
+
+/* What one seq may ask for, alone. */
+static enum q_code check_seq(const struct step_seq *q, const struct step_limits *l, struct q_err *e)
+{
+    const uint32_t known_flags = STEP_SAMPLE | STEP_ADMIT | STEP_PROMPT_LOGPROBS;
+    uint64_t end = (uint64_t)q->start + q->n_token;
+    if (q->slot >= l->max_num_seqs)
+        return corrupt("a slot", q->slot, l->max_num_seqs - 1, e);
+    if (q->flags & ~known_flags)
+        return corrupt("a seq's flags", q->flags, known_flags, e);
+    if (q->n_token == 0)
+        return q_fail(e, Q_CORRUPT, "step: slot %u has no rows", q->slot);
+    if (end > l->max_model_len)
+        return corrupt("the end of a seq", end, l->max_model_len, e);
+    if (q->flags & STEP_SAMPLE && end == l->max_model_len)
+        return q_fail(e, Q_CORRUPT, "step: slot %u samples beyond max_model_len %u", q->slot,
+                      l->max_model_len);
+    if (q->n_new_block > blocks_of(l->max_model_len))
+        return corrupt("a seq's n_new_block", q->n_new_block, blocks_of(l->max_model_len), e);
+    return Q_OK;
+}
+
+/* A slot may appear once: the worker keeps one row range per slot. */
+static bool mark_slot(uint64_t *seen, uint32_t slot)
+{
+    uint64_t bit = UINT64_C(1) << (slot % 64);
+    bool fresh = !(seen[slot / 64] & bit);
+    seen[slot / 64] |= bit;
+    return fresh;
+}
+
+struct sums {
+    uint64_t n_admit, n_block, n_known, n_stop_id, n_bias, n_token, n_logit;
+};
+
+static enum q_code check_seqs(const struct step_view *v, const struct step_limits *l,
+                              struct sums *sums, struct q_err *e)
+{
+    uint64_t seen[STEP_SEQS_MAX / 64];
+    memset(seen, 0, (l->max_num_seqs + 63) / 64 * sizeof *seen);
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const struct step_seq *q = &v->seqs[i];
+        enum q_code rc = check_seq(q, l, e);
+        if (rc)
+            return rc;
+        if (!mark_slot(seen, q->slot))
+            return q_fail(e, Q_CORRUPT, "step: slot %u appears twice", q->slot);
+        sums->n_admit += (q->flags & STEP_ADMIT) != 0;
+        sums->n_block += q->n_new_block;
+        sums->n_token += q->n_token;
+        sums->n_logit += q->flags & STEP_PROMPT_LOGPROBS ? q->n_token
+                         : q->flags & STEP_SAMPLE        ? 1
+                                                         : 0;
+    }
+    return Q_OK;
+}
+
+static enum q_code check_admits(const struct step_view *v, const struct step_limits *l,
+                                struct sums *sums, struct q_err *e)
+{
+    uint32_t i_seq = 0;
+    for (uint32_t i = 0; i < v->head->n_admit; i++, i_seq++) {
+        while (i_seq < v->head->n_seq && !(v->seqs[i_seq].flags & STEP_ADMIT))
+            i_seq++;
+        if (i_seq == v->head->n_seq)
+            return q_fail(e, Q_CORRUPT, "step: admit %u belongs to no seq", i);
+        const struct step_admit *a = &v->admits[i];
+        const struct step_seq *q = &v->seqs[i_seq];
+        if (a->n_known > l->max_model_len)
+            return corrupt("an admit's n_known", a->n_known, l->max_model_len, e);
+        if (a->n_prompt < 1 || a->n_prompt > a->n_known)
+            return corrupt("an admit's n_prompt", a->n_prompt, a->n_known, e);
+        if (q->start + q->n_token > a->n_known)
+            return corrupt("an admitted seq's end", q->start + q->n_token, a->n_known, e);
+        if (a->n_stop_id > STEP_STOP_IDS_MAX)
+            return corrupt("an admit's n_stop_id", a->n_stop_id, STEP_STOP_IDS_MAX, e);
+        if (a->n_bias > SAMPLE_BIAS_MAX)
+            return corrupt("an admit's n_bias", a->n_bias, SAMPLE_BIAS_MAX, e);
+        sums->n_known += a->n_known;
+        sums->n_stop_id += a->n_stop_id;
+        sums->n_bias += a->n_bias;
+    }
+    return Q_OK;
+}
+
+static enum q_code check_sums(const struct step_head *h, const struct sums *sums, struct q_err *e)
+{
+    const struct {
+        const char *what;
+        uint64_t head, sum;
+    } pairs[] = {
+        {"n_admit", h->n_admit, sums->n_admit}, {"n_block", h->n_block, sums->n_block},
+        {"n_known", h->n_known, sums->n_known}, {"n_stop_id", h->n_stop_id, sums->n_stop_id},
+        {"n_bias", h->n_bias, sums->n_bias},    {"n_token", h->n_token, sums->n_token},
+        {"n_logit", h->n_logit, sums->n_logit}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i].head != pairs[i].sum)
+            return q_fail(e, Q_CORRUPT, "step: %s is %llu, the seqs add up to %llu", pairs[i].what,
+                          (unsigned long long)pairs[i].head, (unsigned long long)pairs[i].sum);
+    return Q_OK;
+}
+
+static bool aligned(const void *memory)
+{
+    return (uintptr_t)memory % ALIGN == 0;
+}
+
+enum q_code step_view(struct step_view *v, void *memory, size_t n, const struct step_limits *l,
+                      struct q_err *e)
+{
+    struct step_view sizes, found;
+    struct sums sums = {0};
+    enum q_code rc;
+    if (n < sizeof(struct step_head) || !aligned(memory))
+        return q_fail(e, Q_CORRUPT, "step: %zu bytes at %p hold no head", n, memory);
+    struct step_head head = *(struct step_head *)memory;
+    if ((rc = check_counts(&head, l, e)))
+        return rc;
+    uint64_t need = place_step(&sizes, NULL, &head);
+    if (need > n)
+        return corrupt("its size", need, n, e);
+    place_step(&found, memory, &head);
+    if ((rc = check_seqs(&found, l, &sums, e)))
+        return rc;
+    if (head.n_admit != sums.n_admit)
+        return q_fail(e, Q_CORRUPT, "step: n_admit is %u, flags say %llu", head.n_admit,
+                      (unsigned long long)sums.n_admit);
+    if ((rc = check_admits(&found, l, &sums, e)) || (rc = check_sums(&head, &sums, e)))
+        return rc;
+    *v = found;
+    return Q_OK;
+}
+
+enum q_code step_result_layout(struct step_result *r, void *memory, size_t n, uint32_t n_row,
+                               uint32_t n_top, struct q_err *e)
+{
+    struct step_result sizes;
+    uint64_t need = place_result(&sizes, NULL, n_row, n_top);
+    if (need > n)
+        return q_fail(e, Q_TOO_LARGE, "step result: needs %llu bytes, there are %zu",
+                      (unsigned long long)need, n);
+    place_result(r, memory, n_row, n_top);
+    *r->head = (struct step_result_head){.n_row = n_row, .n_top = n_top};
+    return Q_OK;
+}
+
+enum q_code step_result_view(struct step_result *r, void *memory, size_t n,
+                             const struct step_limits *l, struct q_err *e)
+{
+    struct step_result sizes, found;
+    if (n < sizeof(struct step_result_head) || !aligned(memory))
+        return q_fail(e, Q_CORRUPT, "step result: %zu bytes at %p hold no head", n, memory);
+    const struct step_result_head head = *(const struct step_result_head *)memory;
+    if (head.error >= Q_CODE_COUNT)
+        return corrupt("a result's error", head.error, Q_CODE_COUNT - 1, e);
+    if (head.n_row > l->logit_rows_max)
+        return corrupt("a result's n_row", head.n_row, l->logit_rows_max, e);
+    if (head.n_top > (uint64_t)head.n_row * SAMPLE_LOGPROBS_MAX)
+        return corrupt("a result's n_top", head.n_top, (uint64_t)head.n_row * SAMPLE_LOGPROBS_MAX,
+                       e);
+    uint64_t need = place_result(&sizes, NULL, head.n_row, head.n_top);
+    if (need > n)
+        return corrupt("a result's size", need, n, e);
+    place_result(&found, memory, head.n_row, head.n_top);
+    for (uint32_t i = 0; i < head.n_row; i++) {
+        const struct step_row *row = &found.rows[i];
+        if (row->slot >= l->max_num_seqs)
+            return corrupt("a row's slot", row->slot, l->max_num_seqs - 1, e);
+        if (row->position >= l->max_model_len)
+            return corrupt("a row's position", row->position, l->max_model_len - 1, e);
+        if (row->n_top > SAMPLE_LOGPROBS_MAX)
+            return corrupt("a row's n_top", row->n_top, SAMPLE_LOGPROBS_MAX, e);
+        if ((uint64_t)row->top_start + row->n_top > head.n_top)
+            return corrupt("the end of a row's alternatives", (uint64_t)row->top_start + row->n_top,
+                           head.n_top, e);
+    }
+    *r = found;
+    return Q_OK;
+}

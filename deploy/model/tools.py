@@ -37,7 +37,8 @@ ANY_KIND = ["word", "word", "phrase", "pseudo", "name", "city", "code", "int", "
 JSON_TYPE = {"int": "integer", "number": "number", "bool": "boolean"}
 PREPOSITION = {"city": "in", "date": "on", "day": "", "clock": "at", "email": "to", "name": "for", "first": "for",
                "country": "in", "language": "in", "path": "in", "product": "for", "code": "for", "phrase": "about",
-               "word": "for", "pseudo": "for", "title": "called", "currency": "in", "food": "for"}
+               "word": "for", "pseudo": "for", "phone": "to", "title": "called", "currency": "in", "food": "for"}
+TELLING = {"city", "date", "clock", "email", "country", "language", "currency", "phone", "path", "url"}
 POLITE = ["{}", "{}", "{}", "{}", "Please {l}", "Can you {l}", "Could you please {l}", "{} please", "Hi, {l}",
           "Hello! {}", "I need you to {l}", "{} Thanks!", "Hey, can you {l}", "I would like you to {l}", "Now {l}"]
 
@@ -233,7 +234,9 @@ class ToolMaker:
             w.rng.shuffle(order)
         parts = []
         for p in order:
-            alone = len(given) == 1 or (isinstance(p.kind, str) and p.kind in PREPOSITION and kinds.count(p.kind) == 1)
+            # Without its name a value must still be recognisable: the only one, or of a telling kind.
+            telling = (p.kind in TELLING and TYPED_PARAMS.get(p.name) == p.kind) if isinstance(p.kind, str) else True
+            alone = len(tool.params) == 1 or (telling and kinds.count(p.kind) <= 1)
             parts.append(self._mention(p, args[p.name], alone and w.chance(0.55)))
         glue = w.pick((" ", ", ", " and ", ", "))
         text += (w.pick((" ", " ", ", ", ": ")) if parts else "") + glue.join(parts)

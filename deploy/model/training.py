@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop: batches without end from the grammar, Muon and AdamW, a budget in minutes.
+
+The learning rate follows the clock and not the step count: the run ends on time on a busy machine,
+with the rate at zero. Matrices are trained with Muon (momentum made orthogonal; Jordan et al. 2024,
+https://kellerjordan.github.io/posts/muon/), which here needs about half the steps of AdamW.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from dialogues import CATEGORIES, Case, Grammar
+from model import Llama
+from tokens import render
+
+IGNORE = -100                           # the label of a token that is no target
+
+
+@dataclass
+class Plan:
+    """Everything that a run is decided by, besides the clock."""
+
+    seed: int = 1
+    minutes: float = 90.0
+    batch_tokens: int = 8192            # half of it in the first part of the run, where steps count
+    small_until: float = 0.35           # share of the time
+    warm_until: float = 0.10            # share of the time in which half of the dialogues only copy
+    token_max: int = 1024               # longer dialogues are left out
+    matrix_rate: float = 0.02
+    other_rate: float = 0.003
+    full_until: float = 0.35            # share of the time at the full rate; then linear to zero
+    device: str = "cpu"
+
+
+def encode(tok: Tokenizer, pieces: list[list[tuple[str, bool]]]) -> list[tuple[list[int], list[int]]]:
+    """Token ids and labels of rendered dialogues. No piece border falls inside a token."""
+    flat = [text for dialogue in pieces for text, _ in dialogue]
+    encoded = iter(tok.encode_batch(flat, add_special_tokens=False))
+    out = []
+    for dialogue in pieces:
+        ids: list[int] = []
+        labels: list[int] = []
+        for _, target in dialogue:
+            piece = next(encoded).ids
+            ids += piece
+            labels += piece if target else [IGNORE] * len(piece)
+        out.append((ids, labels))
+    return out
+
+
+def pad(rows: list[tuple[list[int], list[int]]], device: str) -> tuple[Tensor, Tensor]:
+    """Inputs and next-token labels, both [row, token], padded to a multiple of 8."""
+    n = max(len(ids) for ids, _ in rows) - 1
+    n = (n + 7) // 8 * 8
+    x = torch.zeros(len(rows), n, dtype=torch.long)
+    y = torch.full((len(rows), n), IGNORE, dtype=torch.long)
+    for i, (ids, labels) in enumerate(rows):
+        x[i, :len(ids) - 1] = torch.tensor(ids[:-1])
+        y[i, :len(ids) - 1] = torch.tensor(labels[1:])
+    return x.to(device), y.to(device)
+
+
+def batches(tok: Tokenizer, grammar: Grammar, plan: Plan, done: Callable[[], float]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Dialogues of like length share a batch, so that little is padding; their order is random."""
+    while True:
+        size = plan.batch_tokens if done() > plan.small_until else plan.batch_tokens // 2
+        warm = 0.5 if done() < plan.warm_until else 0.0
+        cases = [grammar.warm_up() if grammar.w.chance(warm) else grammar.dialogue() for _ in range(1500)]
+        rows = [r for r in encode(tok, [render(c.messages, c.tools) for c in cases]) if len(r[0]) <= plan.token_max]
+        rows.sort(key=lambda r: len(r[0]))
+        groups: list[list] = [[]]
+        for row in rows:
+            if (len(groups[-1]) + 1) * len(row[0]) > size:
+                groups.append([])
+            groups[-1].append(row)
+        grammar.rng.shuffle(groups)
+        for group in groups:
+            yield pad(group, plan.device)
+
+
+def orthogonal(g: Tensor) -> Tensor:
+    """Newton-Schulz iteration towards the nearest orthogonal matrix, in bf16."""
+    a, b, c = 3.4445, -4.7750, 2.0315   # Jordan's quintic: steep at 0, singular values end in 0.7..1.2
+    x = g.bfloat16()
+    wide = x.shape[0] <= x.shape[1]
+    x = x if wide else x.T
+    x = x / (x.norm() + 1e-7)
+    for _ in range(5):
+        s = x @ x.T
+        x = a * x + (b * s + c * s @ s) @ x
+    return (x if wide else x.T).float()
+
+
+class Muon:
+    """Momentum SGD whose update is made orthogonal; with a little decay of the weights."""
+
+    def __init__(self, params: list[Tensor], momentum: float = 0.95, decay: float = 0.01) -> None:
+        self.params, self.momentum, self.decay = params, momentum, decay
+        self.velocity = [torch.zeros_like(p) for p in params]
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        for p, v in zip(self.params, self.velocity, strict=True):
+            v.lerp_(p.grad, 1 - self.momentum)
+            update = orthogonal(p.grad.lerp(v, self.momentum))
+            p.mul_(1 - rate * self.decay)
+            p.add_(update, alpha=-rate * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
+            p.grad = None
+
+
+def loss_of(model: Llama, x: Tensor, y: Tensor) -> Tensor:
+    """Cross entropy of the target tokens; only their rows meet the vocabulary."""
+    hidden = model(x)
+    rows = y != IGNORE
+    return F.cross_entropy(model.logits(hidden[rows]).float(), y[rows])
+
+
+class Trainer:
+    """A run that can be stopped and taken up again from its last checkpoint."""
+
+    def __init__(self, model: Llama, tok: Tokenizer, plan: Plan, checkpoint: Path | None) -> None:
+        self.model, self.tok, self.plan, self.checkpoint = model.to(plan.device), tok, plan, checkpoint
+        params = list(model.parameters())
+        matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and not n.startswith("embed")]
+        rest = [p for p in params if not any(p is m for m in matrices)]
+        self.muon = Muon(matrices)
+        self.adam = torch.optim.AdamW(rest, lr=plan.other_rate, betas=(0.9, 0.98), weight_decay=0.0)
+        self.step, self.tokens, self.spent = 0, 0, 0.0
+        if checkpoint and checkpoint.exists():
+            self._load(torch.load(checkpoint, weights_only=True))
+
+    def _load(self, state: dict) -> None:
+        self.model.load_state_dict(state["model"])
+        self.adam.load_state_dict(state["adam"])
+        for v, saved in zip(self.muon.velocity, state["muon"], strict=True):
+            v.copy_(saved)
+        self.step, self.tokens, self.spent = state["step"], state["tokens"], state["spent"]
+
+    def _save(self) -> None:
+        if self.checkpoint:
+            part = self.checkpoint.with_suffix(".part")
+            torch.save({"model": self.model.state_dict(), "adam": self.adam.state_dict(), "muon": self.muon.velocity,
+                        "step": self.step, "tokens": self.tokens, "spent": self.spent}, part)
+            part.replace(self.checkpoint)
+
+    def done(self) -> float:
+        """The share of the time that is spent."""
+        return min(1.0, self.spent / (self.plan.minutes * 60))
+
+    def rate(self) -> float:
+        """The share of the full learning rate now: warm-up, plateau, linear to zero at the deadline."""
+        down = (1 - self.done()) / (1 - self.plan.full_until)
+        return min(1.0, (self.step + 1) / 40, down)
+
+    def run(self) -> None:
+        plan, losses = self.plan, []
+        source = batches(self.tok, Grammar(plan.seed * 1_000_000 + self.step), plan, self.done)
+        while self.done() < 1:
+            begin = time.monotonic()
+            x, y = next(source)
+            with torch.autocast(plan.device, torch.bfloat16):
+                loss = loss_of(self.model, x, y)
+            loss.backward()
+            rate = self.rate()
+            self.adam.param_groups[0]["lr"] = plan.other_rate * rate
+            self.adam.step()
+            self.adam.zero_grad()
+            self.muon.step(plan.matrix_rate * rate)
+            losses.append(float(loss))
+            self.step, self.tokens = self.step + 1, self.tokens + x.numel()
+            self.spent += time.monotonic() - begin
+            if self.step % 100 == 0:
+                print(f"step {self.step} loss {sum(losses) / len(losses):.4f} rate {rate:.3f} "
+                      f"tokens {self.tokens / 1e6:.2f}M minutes {self.spent / 60:.1f}", flush=True)
+                losses.clear()
+            if self.step % 300 == 0:
+                begin = time.monotonic()
+                print("  " + format_scores(forced_scores(self.model, self.tok, 60)), flush=True)
+                self._save()
+                self.spent += time.monotonic() - begin
+        self._save()
+
+
+@torch.no_grad()
+def forced_scores(model: Llama, tok: Tokenizer, n: int, seed: int = 0) -> dict[str, float]:
+    """Share of held-out answers of which every token is the model's first choice.
+
+    That is when greedy decoding gives the reference answer, at the price of one forward pass; the
+    score is strict where other words would be right too.
+    """
+    scores = {}
+    for category in CATEGORIES:
+        grammar = Grammar(10_000_019 + seed, held_out=True)
+        cases: list[Case] = [grammar.case(category) for _ in range(n)]
+        rows = encode(tok, [render(c.messages, c.tools) + render([c.answer], []) for c in cases])
+        good = 0
+        for i in range(0, n, 20):
+            part = []
+            for (ids, labels), case in zip(rows[i:i + 20], cases[i:i + 20], strict=True):
+                last = len(ids) - len(encode(tok, [render([case.answer], [])])[0][0])
+                part.append((ids, [IGNORE] * last + labels[last:]))
+            x, y = pad(part, next(model.parameters()).device.type)
+            with torch.autocast(x.device.type, torch.bfloat16):
+                best = model.logits(model(x)).argmax(-1)
+            good += int(((best == y) | (y == IGNORE)).all(1).sum())
+        scores[category] = good / n
+    return scores
+
+
+def format_scores(scores: dict[str, float]) -> str:
+    return "  ".join(f"{k} {v:.0%}" for k, v in scores.items())

@@ -47,8 +47,8 @@ static enum q_code node_new(struct tok_matcher *m, uint32_t *node, struct q_err 
     return Q_OK;
 }
 
-static enum q_code child_add(struct tok_matcher *m, uint32_t node, unsigned char byte, uint32_t *child,
-                             struct q_err *e)
+static enum q_code child_add(struct tok_matcher *m, uint32_t node, unsigned char byte,
+                             uint32_t *child, struct q_err *e)
 {
     enum q_code rc;
     if (m->n_edge * 2 >= m->n_slot && (rc = more_edges(m, e)))

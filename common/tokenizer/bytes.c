@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The byte-level alphabet: printable Latin-1 bytes stand for themselves, the other 68 get U+0100.. in byte order. */
+/* The byte-level alphabet: printable Latin-1 bytes stand for themselves, the other 68 get U+0100..
+ * in byte order. */
 #include "common/tokenizer/tok.h"
 #include "common/utf8.h"
 

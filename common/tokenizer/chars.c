@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Character classes. Source: Unicode property files, by way of utf8proc's categories where a class is a union of them. */
+/* Character classes. Source: Unicode property files, by way of utf8proc's categories where a class
+ * is a union of them. */
 #include <utf8proc.h>
 #include "common/tokenizer/tok.h"
 
@@ -8,8 +9,8 @@ bool tok_is_space(uint32_t cp)
 {
     if (cp < 0x80)
         return cp == ' ' || (cp >= '\t' && cp <= '\r');
-    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 ||
-           cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) ||
+           cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
 /* Symbols that are Alphabetic though their category is So: circled and squared Latin letters. */

@@ -42,7 +42,8 @@ enum q_code tok_json_str(const json_t *o, const char *key, const char *at, struc
     return Q_OK;
 }
 
-enum q_code tok_json_bool(const json_t *o, const char *key, const char *at, bool *out, struct q_err *e)
+enum q_code tok_json_bool(const json_t *o, const char *key, const char *at, bool *out,
+                          struct q_err *e)
 {
     const json_t *v = json_object_get(o, key);
     if (!v || json_is_null(v))
@@ -53,7 +54,8 @@ enum q_code tok_json_bool(const json_t *o, const char *key, const char *at, bool
     return Q_OK;
 }
 
-enum q_code tok_json_id(const json_t *v, const char *at, const char *key, uint32_t *out, struct q_err *e)
+enum q_code tok_json_id(const json_t *v, const char *at, const char *key, uint32_t *out,
+                        struct q_err *e)
 {
     if (!json_is_integer(v))
         return tok_json_bad(v, at, key, "a token id", e);

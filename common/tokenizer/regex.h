@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* regex - the patterns of tokenizer.json on PCRE2.
  *
- * The reference uses Oniguruma in its Ruby syntax; what the two engines read differently is rewritten before compiling
- * (see regex.c), and what cannot be said in PCRE2 is refused by name. Work per match is limited, so that a pattern that
- * backtracks without end is an error and not a hang.
- * Threads: a compiled pattern is read-only; a tok_regex_run has one owner. */
+ * The reference uses Oniguruma in its Ruby syntax; what the two engines read differently is
+ * rewritten before compiling (see regex.c), and what cannot be said in PCRE2 is refused by name.
+ * Work per match is limited, so that a pattern that backtracks without end is an error and not a
+ * hang. Threads: a compiled pattern is read-only; a tok_regex_run has one owner. */
 #ifndef QUIRE_COMMON_TOKENIZER_REGEX_H
 #define QUIRE_COMMON_TOKENIZER_REGEX_H
 #include <stdbool.h>
@@ -14,7 +14,7 @@
 #define TOK_REGEX_MAX 65536 /* bytes of one pattern */
 
 struct tok_regex;
-struct tok_regex_run { /* memory for matching, any pattern */
+struct tok_regex_run {                    /* memory for matching, any pattern */
     void *general, *match, *data, *stack; /* PCRE2's contexts */
 };
 /* clang-format off */
@@ -27,14 +27,17 @@ struct tok_search { /* one subject and the match found last */
     bool found;
 };
 
-/* at: where the pattern stands, for messages. Errors: Q_CORRUPT (does not compile), Q_UNSUPPORTED. */
-FALLIBLE tok_regex_new(struct tok_regex **out, const char *pattern, size_t n, const char *at, struct q_err *e);
+/* at: where the pattern stands, for messages. Errors: Q_CORRUPT (does not compile), Q_UNSUPPORTED.
+ */
+FALLIBLE tok_regex_new(struct tok_regex **out, const char *pattern, size_t n, const char *at,
+                       struct q_err *e);
 void tok_regex_free(struct tok_regex *r);
 
 FALLIBLE tok_regex_run_init(struct tok_regex_run *run, struct q_err *e);
 void tok_regex_run_release(struct tok_regex_run *run);
-/* Look for the first match that starts at or after `from`. Errors: Q_TOO_LARGE (limit on backtracking), Q_NO_MEMORY. */
-FALLIBLE tok_regex_find(const struct tok_regex *r, struct tok_regex_run *run, struct tok_search *q, size_t from,
-                        struct q_err *e);
+/* Look for the first match that starts at or after `from`. Errors: Q_TOO_LARGE (limit on
+ * backtracking), Q_NO_MEMORY. */
+FALLIBLE tok_regex_find(const struct tok_regex *r, struct tok_regex_run *run, struct tok_search *q,
+                        size_t from, struct q_err *e);
 
 #endif

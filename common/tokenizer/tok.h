@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tok - what the files of this folder share: the loaded tokenizer, its parts, and one encoding's working memory.
+/* tok - what the files of this folder share: the loaded tokenizer, its parts, and one encoding's
+ * working memory.
  *
- * tokenizer.json describes a pipeline; each slot of it (normalizer, pre_tokenizer, post_processor, decoder) becomes a
- * flat chain of parts, Sequence being only a way of writing a chain. A part is an entry of tok_kinds.def: its
- * operations plus the state that `load` made from its JSON object.
+ * tokenizer.json describes a pipeline; each slot of it (normalizer, pre_tokenizer, post_processor,
+ * decoder) becomes a flat chain of parts, Sequence being only a way of writing a chain. A part is
+ * an entry of tok_kinds.def: its operations plus the state that `load` made from its JSON object.
  *
- *   text ─ added tokens cut out ─ norm chain ─ pre chain ─▶ spans ─ model ─▶ ids ─ post chain ─▶ ids
+ *   text ─ added tokens cut out ─ norm chain ─ pre chain ─▶ spans ─ model ─▶ ids ─ post chain ─▶
+ * ids
  *
- * Private to common/tokenizer. Threads: struct tokenizer is read-only after load; struct tok_work has one owner. */
+ * Private to common/tokenizer. Threads: struct tokenizer is read-only after load; struct tok_work
+ * has one owner. */
 #ifndef QUIRE_COMMON_TOKENIZER_TOK_H
 #define QUIRE_COMMON_TOKENIZER_TOK_H
 #include <jansson.h>
@@ -16,32 +19,34 @@
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/vocab.h"
 
-#define TOK_PARTS_MAX 32      /* parts in one chain */
-#define TOK_DEPTH_MAX 8       /* Sequence inside Sequence */
+#define TOK_PARTS_MAX 32         /* parts in one chain */
+#define TOK_DEPTH_MAX 8          /* Sequence inside Sequence */
 #define TOK_ID_MAX    (1u << 24) /* ids must be below; bounds the tables that are indexed by id */
 
 enum tok_slot { TOK_NORM, TOK_PRE, TOK_POST, TOK_DECODE, TOK_SLOTS };
 
-struct tok_span { /* one piece of the text being encoded */
+struct tok_span {        /* one piece of the text being encoded */
     uint32_t start, end; /* byte offsets into tok_work.text */
 };
 
-/* Working memory of one tokenizer_encode. A pre-tokenizer reads text and spans and replaces spans (and text, if it
- * rewrites it) through tok_span_add and tok_spans_done. */
+/* Working memory of one tokenizer_encode. A pre-tokenizer reads text and spans and replaces spans
+ * (and text, if it rewrites it) through tok_span_add and tok_spans_done. */
 struct tok_work {
     const char *text; /* borrowed from the caller or from one of the bufs */
     size_t n;
     struct tok_span *spans, *next; /* [n_span], [n_next] */
     size_t n_span, n_next, span_cap, next_cap;
-    struct buf bufs[2];           /* text is in one of them once it was rewritten; the other is free */
-    uint32_t i_free;              /* which one */
-    bool raw;                   /* the spans hold bytes, not the byte-level alphabet */
-    bool last;                  /* the running pre-tokenizer is the last of its chain */
+    struct buf bufs[2]; /* text is in one of them once it was rewritten; the other is free */
+    uint32_t i_free;    /* which one */
+    bool in_buf;        /* text is in the other one */
+    bool last; /* ByteLevel may leave bytes as they are: it is the last of its chain and the model
+                  takes bytes */
     struct tok_regex_run regex;
+    void *model; /* the model's own memory, made by its begin() */
 };
 
-/* What every kind has. `spec` is its JSON object, `at` where it stands (for messages). A kind without state leaves
- * load NULL; drop is called on whatever load made. */
+/* What every kind has. `spec` is its JSON object, `at` where it stands (for messages). A kind
+ * without state leaves load NULL; drop is called on whatever load made. */
 struct tok_ops {
     FALLIBLE (*load)(void **self, const json_t *spec, const char *at, struct q_err *e);
     void (*drop)(void *self);
@@ -55,12 +60,17 @@ struct pre_ops { /* cuts w->spans further; may rewrite w->text */
     struct tok_ops base;
     FALLIBLE (*run)(const void *self, struct tok_work *w, struct q_err *e);
 };
-struct post_ops { /* puts special tokens around ids[i_from..n) */
+/* What post-processors come down to for one text: the ids before and after it. */
+struct post_wrap {
+    struct token_list before, after;
+};
+struct post_ops {
     struct tok_ops base;
-    FALLIBLE (*run)(const void *self, struct token_list *ids, size_t i_from, struct q_err *e);
+    const struct post_wrap *(*wrap)(const void *self); /* NULL: changes no ids */
 };
 
-/* One decoder at work on one stream. Text goes on through dec_emit; the bufs keep the first failure. */
+/* One decoder at work on one stream. Text goes on through dec_emit; the bufs keep the first
+ * failure. */
 struct dec_stage {
     const struct dec_ops *ops;
     const void *self;       /* the part's state */
@@ -75,7 +85,8 @@ struct dec_ops {
     struct tok_ops base;
     void (*push)(struct dec_stage *s, const char *token, size_t n);
     void (*flush)(struct dec_stage *s); /* give what is held; NULL = nothing ever is */
-    /* the bytes one token stands for, without what the stream would make of them; NULL = its text */
+    /* the bytes one token stands for, without what the stream would make of them; NULL = its text
+     */
     void (*bytes)(const void *self, const char *token, size_t n, struct buf *out);
 };
 
@@ -89,17 +100,21 @@ struct tok_chain {
 };
 
 struct model_ops {
-    /* Also fills `v` with the model's vocabulary. raw: words will be bytes (see tok_work.raw). */
-    FALLIBLE (*load)(void **self, const json_t *spec, struct tok_vocab *v, bool raw, struct q_err *e);
+    /* Also fills `v` with the model's vocabulary. *raw: words could be bytes instead of the
+     * byte-level alphabet; the model clears it if it cannot take them so. */
+    FALLIBLE(*load)
+    (void **self, const json_t *spec, struct tok_vocab *v, bool *raw, struct q_err *e);
     void (*drop)(void *self);
     /* Memory for encoding words, one owner; end() takes NULL. */
     FALLIBLE (*begin)(void **scratch, const void *self, size_t n_text, struct q_err *e);
     void (*end)(void *scratch);
-    FALLIBLE (*encode)(void *scratch, const char *word, size_t n, struct token_list *out, struct q_err *e);
+    FALLIBLE(*encode)
+    (void *scratch, const char *word, size_t n, struct token_list *out, struct q_err *e);
 };
 
 struct tok_added { /* an entry of added_tokens */
-    char *content, *pattern; /* [n_content], [n_pattern]; pattern is content, normalized if `normalized` */
+    char *content,
+        *pattern; /* [n_content], [n_pattern]; pattern is content, normalized if `normalized` */
     size_t n_content, n_pattern;
     uint32_t id;
     bool lstrip, rstrip, single_word, normalized, special;
@@ -109,24 +124,29 @@ struct tokenizer {
     struct tok_chain chain[TOK_SLOTS];
     const struct model_ops *model;
     void *model_self;
+    bool raw;                /* words are bytes: see tok_work.last */
     struct tok_vocab vocab;  /* the model's tokens */
     struct tok_added *added; /* [n_added] */
-    size_t n_added;
-    struct tok_matcher plain, normed;  /* patterns looked for before and after normalization */
-    const char **text_of;              /* [n_id] NUL-terminated token text that decoding starts from, or NULL */
-    uint32_t *text_len;                /* [n_id] its bytes */
-    uint8_t *flags;                    /* [n_id] TOK_F_* */
+    size_t n_added, added_cap;
+    struct tok_vocab added_index;     /* content -> index into added */
+    uint32_t next_id;                 /* for the next added token that the model does not know */
+    struct tok_matcher plain, normed; /* patterns looked for before and after normalization */
+    const char **text_of; /* [n_id] NUL-terminated token text that decoding starts from, or NULL */
+    uint32_t *text_len;   /* [n_id] its bytes */
+    uint8_t *flags;       /* [n_id] TOK_F_* */
     uint32_t n_id;
-    bool no_decoder;                   /* "decoder": null joins tokens with spaces */
+    bool no_decoder; /* "decoder": null joins tokens with spaces */
     uint8_t digest[32];
 };
 #define TOK_F_SPECIAL 1u /* skipped by skip_special */
-#define TOK_F_ADDED   2u /* text is its own, never in the byte-level alphabet unless normalized into it */
+#define TOK_F_ADDED \
+    2u /* text is its own, never in the byte-level alphabet unless normalized into it */
 
 /* spans.c */
-FALLIBLE tok_span_add(struct tok_work *w, size_t start, size_t end, struct q_err *e); /* empty ones are dropped */
-void tok_spans_done(struct tok_work *w);      /* next becomes spans */
-struct buf *tok_rewrite(struct tok_work *w);  /* an empty buf to write a new text to */
+FALLIBLE tok_span_add(struct tok_work *w, size_t start, size_t end,
+                      struct q_err *e);      /* empty ones are dropped */
+void tok_spans_done(struct tok_work *w);     /* next becomes spans */
+struct buf *tok_rewrite(struct tok_work *w); /* an empty buf to write a new text to */
 /* That buf becomes w->text (spans are the caller's to correct). */
 FALLIBLE tok_rewrite_done(struct tok_work *w, struct q_err *e);
 void tok_work_release(struct tok_work *w);
@@ -139,18 +159,24 @@ struct tok_str { /* borrowed from the JSON */
     const char *s;
     size_t n;
 };
-FALLIBLE tok_json_str(const json_t *o, const char *key, const char *at, struct tok_str *s, struct q_err *e);
+FALLIBLE tok_json_str(const json_t *o, const char *key, const char *at, struct tok_str *s,
+                      struct q_err *e);
 /* Absent or null leaves *out as it is. */
-FALLIBLE tok_json_bool(const json_t *o, const char *key, const char *at, bool *out, struct q_err *e);
-FALLIBLE tok_json_id(const json_t *v, const char *at, const char *key, uint32_t *out, struct q_err *e);
+FALLIBLE tok_json_bool(const json_t *o, const char *key, const char *at, bool *out,
+                       struct q_err *e);
+FALLIBLE tok_json_id(const json_t *v, const char *at, const char *key, uint32_t *out,
+                     struct q_err *e);
 /* Always fails: Q_CORRUPT, what was wanted and what is there. */
-FALLIBLE tok_json_bad(const json_t *found, const char *at, const char *key, const char *want, struct q_err *e);
+FALLIBLE tok_json_bad(const json_t *found, const char *at, const char *key, const char *want,
+                      struct q_err *e);
 const char *tok_json_type(const json_t *j); /* "a string" */
 
-/* bytes.c: the byte-level alphabet, one printable code point for each byte. Source: the GPT-2 tokenizer. */
-uint32_t tok_byte_char(unsigned char byte);      /* code point */
-int tok_char_byte(uint32_t code_point);          /* byte, or -1 */
-/* Append the bytes that s spells; false and nothing appended if a character is not in the alphabet. */
+/* bytes.c: the byte-level alphabet, one printable code point for each byte. Source: the GPT-2
+ * tokenizer. */
+uint32_t tok_byte_char(unsigned char byte); /* code point */
+int tok_char_byte(uint32_t code_point);     /* byte, or -1 */
+/* Append the bytes that s spells; false and nothing appended if a character is not in the alphabet.
+ */
 bool tok_unmap(const char *s, size_t n, struct buf *out);
 
 /* chars.c: Unicode classes as the reference's regex engine and Rust's char have them. */
@@ -158,5 +184,6 @@ bool tok_is_space(uint32_t cp);
 bool tok_is_word(uint32_t cp);
 bool tok_is_punct(uint32_t cp);
 bool tok_is_numeric(uint32_t cp);
+size_t tok_trim_end(const char *s, size_t n); /* bytes of s without the white space at its end */
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer - text to token ids and back, as the `tokenizers` package does it for the same tokenizer.json.
+/* tokenizer - text to token ids and back, as the `tokenizers` package does it for the same
+ * tokenizer.json.
  *
- * A tokenizer is loaded once and never changes; every kind (byte-level BPE first) is one row in the table of
- * tok_kinds.def. What tokenizer.json asks for and quire does not have is refused at load with its name, never
- * approximated. Streams and stop strings live in tokenizer/stream.h.
- * Threads: a loaded tokenizer is read-only and may be used by any number of threads at once. */
+ * A tokenizer is loaded once and never changes; every kind (byte-level BPE first) is one row in the
+ * table of tok_kinds.def. What tokenizer.json asks for and quire does not have is refused at load
+ * with its name, never approximated. Streams and stop strings live in tokenizer/stream.h. Threads:
+ * a loaded tokenizer is read-only and may be used by any number of threads at once. */
 #ifndef QUIRE_COMMON_TOKENIZER_TOKENIZER_H
 #define QUIRE_COMMON_TOKENIZER_TOKENIZER_H
 #include <stdbool.h>
@@ -29,29 +30,36 @@ struct token_list { /* a growing array of ids */
 FALLIBLE token_list_add(struct token_list *l, uint32_t id, struct q_err *e);
 void token_list_release(struct token_list *l);
 
-/* Load `dir`/tokenizer.json (with tokenizer_config.json beside it for added tokens that older folders list only there).
- * Errors: Q_NOT_FOUND (no tokenizer.json), Q_CORRUPT (malformed, with the JSON path), Q_UNSUPPORTED (names the
- * component). Ownership: tokenizer_free. */
+/* Load `dir`/tokenizer.json (with tokenizer_config.json beside it for added tokens that older
+ * folders list only there). Errors: Q_NOT_FOUND (no tokenizer.json), Q_CORRUPT (malformed, with the
+ * JSON path), Q_UNSUPPORTED (names the component). Ownership: tokenizer_free. */
 FALLIBLE tokenizer_open(struct tokenizer **out, const char *dir, struct q_err *e);
 /* The same from tokenizer.json text in memory (tests, fuzzing). */
 FALLIBLE tokenizer_from_json(struct tokenizer **out, const char *json, size_t n, struct q_err *e);
 void tokenizer_free(struct tokenizer *t);
 
-/* Append the ids of text[0..n) (UTF-8; ill-formed bytes are an error) to `out`. add_special runs the post-processor
- * (bos, eos). Special tokens written in the text are recognised, as the reference does.
- * Errors: Q_INVALID (not UTF-8, with the byte offset), Q_TOO_LARGE, Q_NO_MEMORY; `out` is then unchanged. */
+/* Append the ids of text[0..n) (UTF-8; ill-formed bytes are an error) to `out`. add_special runs
+ * the post-processor (bos, eos). Special tokens written in the text are recognised, as the
+ * reference does. Errors: Q_INVALID (not UTF-8, with the byte offset), Q_TOO_LARGE, Q_NO_MEMORY;
+ * `out` is then unchanged. */
 FALLIBLE tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool add_special,
                           struct token_list *out, struct q_err *e);
-/* Append the text of the ids to `out`; unknown ids decode to nothing, ill-formed UTF-8 to U+FFFD as the reference. */
-FALLIBLE tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n, bool skip_special,
-                          struct buf *out, struct q_err *e);
-/* Append the raw bytes that this one token stands for (for logprobs' `bytes`); special tokens give their text. */
-FALLIBLE tokenizer_token_bytes(const struct tokenizer *t, uint32_t id, struct buf *out, struct q_err *e);
+/* Append the text of the ids to `out`; unknown ids decode to nothing, ill-formed UTF-8 to U+FFFD as
+ * the reference. */
+FALLIBLE tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n,
+                          bool skip_special, struct buf *out, struct q_err *e);
+/* Append the raw bytes that this one token stands for (for logprobs' `bytes`); special tokens give
+ * their text. */
+FALLIBLE tokenizer_token_bytes(const struct tokenizer *t, uint32_t id, struct buf *out,
+                               struct q_err *e);
 
-uint32_t tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1, added tokens included */
-uint32_t tokenizer_id(const struct tokenizer *t, const char *token); /* by vocabulary string; TOKEN_NONE */
+uint32_t
+tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1, added tokens included */
+uint32_t tokenizer_id(const struct tokenizer *t,
+                      const char *token); /* by vocabulary string; TOKEN_NONE */
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
-/* SHA-256 over what decides ids and text (the file's bytes); a frontend and an engine compare it. */
+/* SHA-256 over what decides ids and text (the file's bytes); a frontend and an engine compare it.
+ */
 void tokenizer_digest(const struct tokenizer *t, uint8_t digest[32]);
 
 #endif

@@ -55,7 +55,8 @@ static enum q_code more_slots(struct tok_vocab *v, struct q_err *e)
     return Q_OK;
 }
 
-enum q_code tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t id, struct q_err *e)
+enum q_code tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t id,
+                          struct q_err *e)
 {
     enum q_code rc;
     if (v->n_word * 2 >= v->n_slot && (rc = more_slots(v, e)))

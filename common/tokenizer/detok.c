@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A token's text is final once the decoders have let it go, but for one rule of the reference's
+ * streams: U+FFFD at the end of the text so far may turn into something else with the next token,
+ * so it is never sent while it is last. The decoders hold the bytes of an unfinished character
+ * themselves; here only a count of trailing U+FFFD is kept. */
+#include "common/mem.h"
+#include "common/tokenizer/decode.h"
+#include "common/tokenizer/stream.h"
+
+#define FFFD   "\xef\xbf\xbd"
+#define N_FFFD 3
+
+struct detok {
+    const struct tokenizer *t; /* borrowed from the caller until detok_free */
+    bool skip_special;
+    struct dec_chain chain;
+    struct buf text; /* what the chain gave for this token */
+    size_t n_held;   /* U+FFFD that came last and are not sent yet */
+};
+
+enum q_code detok_new(struct detok **out, const struct tokenizer *t, bool skip_special,
+                      struct q_err *e)
+{
+    struct detok *d = q_calloc(1, sizeof *d);
+    if (!d)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a stream of text");
+    d->t = t;
+    d->skip_special = skip_special;
+    dec_chain_init(&d->chain, t, &d->text);
+    *out = d;
+    return Q_OK;
+}
+
+void detok_free(struct detok *d)
+{
+    if (!d)
+        return;
+    buf_release(&d->text);
+    q_free(d);
+}
+
+static void send_held(struct detok *d, struct buf *out)
+{
+    for (; d->n_held; d->n_held--)
+        buf_add(out, FFFD, N_FFFD);
+}
+
+/* Move d->text to out, but for U+FFFD at its end. */
+static enum q_code send(struct detok *d, struct buf *out, struct q_err *e)
+{
+    enum q_code rc = buf_check(&d->text, "decoded text", e);
+    size_t n = d->text.len;
+    size_t n_tail = 0;
+    while (n >= N_FFFD && memcmp(d->text.data + n - N_FFFD, FFFD, N_FFFD) == 0) {
+        n -= N_FFFD;
+        n_tail++;
+    }
+    if (n) {
+        send_held(d, out);
+        buf_add(out, d->text.data, n);
+    }
+    d->n_held += n_tail;
+    buf_reset(&d->text);
+    return rc ? rc : buf_check(out, "streamed text", e);
+}
+
+enum q_code detok_push(struct detok *d, uint32_t id, struct buf *out, struct q_err *e)
+{
+    dec_chain_push(&d->chain, d->t, id, d->skip_special);
+    return send(d, out, e);
+}
+
+enum q_code detok_flush(struct detok *d, struct buf *out, struct q_err *e)
+{
+    dec_chain_flush(&d->chain);
+    enum q_code rc = send(d, out, e);
+    send_held(d, out);
+    return rc ? rc : buf_check(out, "streamed text", e);
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tokenizer_encode: added tokens are cut out of the text first (those not normalized), then out of
+ * each normalized piece (the others); what lies between goes through pre-tokenizers and model. */
+#include "common/tokenizer/encode.h"
+#include <string.h>
+#include "common/mem.h"
+#include "common/utf8.h"
+
+#define IDS_MAX ((size_t)1 << 28) /* ids of one list */
+
+enum q_code token_list_add(struct token_list *l, uint32_t id, struct q_err *e)
+{
+    if (l->n == l->cap) {
+        enum q_code rc = q_grow(&l->ids, &l->cap, l->n + 1, sizeof *l->ids, IDS_MAX, e);
+        if (rc)
+            return rc;
+    }
+    l->ids[l->n++] = id;
+    return Q_OK;
+}
+
+void token_list_release(struct token_list *l)
+{
+    q_free(l->ids);
+    *l = (struct token_list)TOKEN_LIST_INIT;
+}
+
+enum q_code tok_normalize(const struct tokenizer *t, struct tok_work *w, struct q_err *e)
+{
+    const struct tok_chain *c = &t->chain[TOK_NORM];
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < c->n_part && !rc; i++)
+        rc = ((const struct norm_ops *)c->parts[i].ops)->run(c->parts[i].self, w, e);
+    return rc;
+}
+
+/* Pre-tokenizers and model for w->text. */
+static enum q_code encode_piece(const struct tokenizer *t, struct tok_work *w,
+                                struct token_list *out, struct q_err *e)
+{
+    const struct tok_chain *c = &t->chain[TOK_PRE];
+    enum q_code rc = tok_span_add(w, 0, w->n, e);
+    tok_spans_done(w);
+    for (uint32_t i = 0; i < c->n_part && !rc; i++) {
+        w->last = t->raw && i + 1 == c->n_part;
+        rc = ((const struct pre_ops *)c->parts[i].ops)->run(c->parts[i].self, w, e);
+    }
+    for (size_t i = 0; i < w->n_span && !rc; i++)
+        rc = t->model->encode(w->model, w->text + w->spans[i].start,
+                              w->spans[i].end - w->spans[i].start, out, e);
+    w->n_span = w->n_next = 0;
+    return rc;
+}
+
+/* ---- added tokens in a text ---- */
+
+struct cutter { /* walks over the added tokens of one text */
+    const struct tokenizer *t;
+    const struct tok_matcher *m;
+    const char *s; /* [n] */
+    size_t n;
+    size_t from; /* look for matches from here */
+    size_t done; /* everything before is dealt with */
+};
+
+/* The code point before s[at], at > 0. */
+static uint32_t before(const char *s, size_t at)
+{
+    size_t start = at - 1;
+    while (start && ((unsigned char)s[start] & 0xc0) == 0x80)
+        start--;
+    uint32_t cp;
+    utf8_decode(s + start, at - start, &cp);
+    return cp;
+}
+
+static bool word_at(const struct cutter *c, size_t at)
+{
+    uint32_t cp;
+    if (at == c->n)
+        return false;
+    utf8_decode(c->s + at, c->n - at, &cp);
+    return tok_is_word(cp);
+}
+
+size_t tok_trim_end(const char *s, size_t n)
+{
+    while (n) {
+        uint32_t cp = before(s, n);
+        if (!tok_is_space(cp))
+            break;
+        char bytes[4];
+        n -= utf8_encode(cp, bytes);
+    }
+    return n;
+}
+
+static size_t skip_spaces(const struct cutter *c, size_t at)
+{
+    while (at < c->n) {
+        uint32_t cp;
+        size_t step = utf8_decode(c->s + at, c->n - at, &cp);
+        if (!tok_is_space(cp))
+            break;
+        at += step;
+    }
+    return at;
+}
+
+struct cut_hit {
+    size_t gap_start, gap_end;     /* text before the token */
+    const struct tok_added *token; /* NULL: no more, the gap is the rest */
+};
+
+static struct cut_hit next_hit(struct cutter *c)
+{
+    struct tok_match f;
+    while (tok_matcher_find(c->m, c->s, c->n, c->from, &f)) {
+        const struct tok_added *a = &c->t->added[f.value];
+        size_t start = f.start;
+        size_t end = f.end;
+        c->from = end;
+        if (a->single_word && ((start && tok_is_word(before(c->s, start))) || word_at(c, end)))
+            continue;
+        if (a->lstrip && start > c->done)
+            start = c->done + tok_trim_end(c->s + c->done, start - c->done);
+        if (a->rstrip)
+            end = skip_spaces(c, end);
+        struct cut_hit hit = {c->done, start > c->done ? start : c->done, a};
+        c->done = end;
+        return hit;
+    }
+    struct cut_hit rest = {c->done, c->n > c->done ? c->n : c->done, NULL};
+    return rest;
+}
+
+/* Text between tokens that are not normalized: normalize it and look for the others. */
+static enum q_code encode_gap(const struct tokenizer *t, struct tok_work *w, struct token_list *out,
+                              struct q_err *e)
+{
+    w->in_buf = false;
+    enum q_code rc = tok_normalize(t, w, e);
+    if (rc)
+        return rc;
+    if (t->normed.n_node == 0)
+        return encode_piece(t, w, out, e);
+    /* The pieces' own rewriting must not write over the text they are cut from. */
+    struct buf text = BUF_INIT;
+    if (w->in_buf) {
+        text = w->bufs[1 - w->i_free];
+        w->bufs[1 - w->i_free] = (struct buf)BUF_INIT;
+    }
+    struct cutter c = {.t = t, .m = &t->normed, .s = w->text, .n = w->n};
+    for (bool more = true; more && !rc;) {
+        struct cut_hit hit = next_hit(&c);
+        w->text = c.s + hit.gap_start;
+        w->n = hit.gap_end - hit.gap_start;
+        if (w->n)
+            rc = encode_piece(t, w, out, e);
+        more = hit.token != NULL;
+        if (more && !rc)
+            rc = token_list_add(out, hit.token->id, e);
+    }
+    buf_release(&text);
+    return rc;
+}
+
+static enum q_code encode_text(const struct tokenizer *t, struct tok_work *w,
+                               struct token_list *out, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    struct cutter c = {.t = t, .m = &t->plain, .s = w->text, .n = w->n};
+    for (bool more = true; more && !rc;) {
+        struct cut_hit hit = next_hit(&c);
+        w->text = c.s + hit.gap_start;
+        w->n = hit.gap_end - hit.gap_start;
+        if (w->n)
+            rc = encode_gap(t, w, out, e);
+        more = hit.token != NULL;
+        if (more && !rc)
+            rc = token_list_add(out, hit.token->id, e);
+    }
+    return rc;
+}
+
+/* ---- post-processors ---- */
+
+static enum q_code add_all(struct token_list *to, const struct token_list *from, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < from->n && !rc; i++)
+        rc = token_list_add(to, from->ids[i], e);
+    return rc;
+}
+
+/* Put the ids of every post-processor around ids[i_from..n). */
+static enum q_code wrap_ids(const struct tokenizer *t, struct token_list *ids, size_t i_from,
+                            struct q_err *e)
+{
+    const struct tok_chain *c = &t->chain[TOK_POST];
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < c->n_part && !rc; i++) {
+        const struct post_wrap *p =
+            ((const struct post_ops *)c->parts[i].ops)->wrap(c->parts[i].self);
+        if (!p)
+            continue;
+        size_t n = ids->n - i_from;
+        /* `before` is appended first, to make room; then the text moves up by as much. */
+        if ((rc = add_all(ids, &p->before, e)))
+            break;
+        memmove(ids->ids + i_from + p->before.n, ids->ids + i_from, n * sizeof *ids->ids);
+        if (p->before.n)
+            memcpy(ids->ids + i_from, p->before.ids, p->before.n * sizeof *ids->ids);
+        rc = add_all(ids, &p->after, e);
+    }
+    return rc;
+}
+
+/* Bytes of s before the first that is not UTF-8. */
+static size_t valid_prefix(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n) {
+        uint64_t eight;
+        if (n - i >= 8 && (memcpy(&eight, s + i, 8), (eight & 0x8080808080808080ull) == 0)) {
+            i += 8;
+            continue;
+        }
+        uint32_t cp;
+        size_t step = utf8_decode(s + i, n - i, &cp);
+        if (cp == UTF8_REPLACEMENT && !(step == 3 && memcmp(s + i, "\xef\xbf\xbd", 3) == 0))
+            return i;
+        i += step;
+    }
+    return n;
+}
+
+enum q_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
+                             bool add_special, struct token_list *out, struct q_err *e)
+{
+    enum q_code rc;
+    size_t i_from = out->n;
+    struct tok_work w = {.text = text, .n = n};
+    if (n > TOKENIZER_TEXT_MAX)
+        return q_fail(e, Q_TOO_LARGE, "a text of %zu bytes, at most %zu are accepted", n,
+                      TOKENIZER_TEXT_MAX);
+    size_t valid = valid_prefix(text, n);
+    if (valid < n)
+        return q_fail(e, Q_INVALID, "the text is not UTF-8 at byte %zu", valid);
+    if ((rc = tok_regex_run_init(&w.regex, e)) ||
+        (rc = t->model->begin(&w.model, t->model_self, n, e)) ||
+        (rc = encode_text(t, &w, out, e)) || (add_special && (rc = wrap_ids(t, out, i_from, e))))
+        goto out;
+out:
+    if (rc)
+        out->n = i_from;
+    t->model->end(w.model);
+    tok_work_release(&w);
+    return rc;
+}

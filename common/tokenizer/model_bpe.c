@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Byte-pair encoding.
+ *
+ * A word starts as one symbol per character (or per byte, see `raw`); then the adjacent pair with
+ * the lowest rank is merged, the leftmost of equals, until no pair is in the table. Three ways to
+ * that one answer:
+ *
+ *   1. the whole word is in `words`: the vocabulary entries that encode to themselves, found out
+ * once at load time (with ignore_merges: all entries, which is what that flag means). Nine of ten
+ * words of ordinary text.
+ *   2. up to SHORT_MAX symbols: find the minimum by looking at all pairs. Quadratic, but in
+ * registers and L1.
+ *   3. longer: a heap of pairs over a linked list of symbols, O(n log n). An entry that no longer
+ * fits what stands at its place is skipped when it comes up; ranks are unique to a pair, so
+ * comparing the rank is enough.
+ *
+ * A cache of whole words was left out: it would be shared by threads, and way 1 has most of its
+ * gain. */
+#include <stdio.h>
+#include <string.h>
+#include "common/mem.h"
+#include "common/tokenizer/tok.h"
+#include "common/utf8.h"
+
+#define SHORT_MAX  48 /* symbols; measured: the heap is faster from about here */
+#define NO_MERGE   UINT32_MAX
+#define END        UINT32_MAX
+#define MERGES_MAX (1u << 25)
+
+struct merge {
+    uint64_t pair;     /* left id << 32 | right id */
+    uint32_t rank, id; /* rank NO_MERGE = free slot */
+};
+
+struct bpe {
+    struct merge *merges; /* [n_slot] open-addressed, n_slot a power of two */
+    size_t n_slot;
+    const struct tok_vocab *vocab; /* borrowed from the tokenizer */
+    struct tok_vocab words;        /* words that become one token at once; keys are bytes if raw */
+    size_t word_max;               /* bytes of the longest of them */
+    uint32_t byte_id[256];         /* raw: the symbol of each byte */
+    uint32_t fallback[256];        /* byte_fallback: <0x00>.., TOKEN_NONE where missing */
+    uint32_t unk_id;               /* TOKEN_NONE: unknown characters disappear */
+    bool raw, ignore_merges, fuse_unk, byte_fallback;
+};
+
+static const struct merge *find_merge(const struct bpe *m, uint32_t left, uint32_t right)
+{
+    uint64_t pair = (uint64_t)left << 32 | right;
+    size_t mask = m->n_slot - 1;
+    size_t i = (size_t)((pair * 0x9e3779b97f4a7c15ull) >> 32) & mask;
+    while (m->merges[i].rank != NO_MERGE && m->merges[i].pair != pair)
+        i = (i + 1) & mask;
+    return &m->merges[i];
+}
+
+struct item { /* a pair that may be merged: the symbol at `at` and the one after it */
+    uint32_t rank, at;
+};
+
+struct scratch {
+    const struct bpe *m;
+    uint32_t *ids, *prev, *next; /* [cap] symbols of the word; links only for long ones */
+    struct item *heap;           /* [n_heap] */
+    size_t cap, link_cap, n_heap, heap_cap;
+    size_t n; /* symbols of the word being encoded */
+};
+
+static enum q_code bpe_begin(void **out, const void *self, size_t n_text, struct q_err *e)
+{
+    (void)n_text;
+    struct scratch *s = q_calloc(1, sizeof *s);
+    if (!s)
+        return q_fail(e, Q_NO_MEMORY, "out of memory encoding");
+    s->m = self;
+    *out = s;
+    return Q_OK;
+}
+
+static void bpe_end(void *scratch)
+{
+    struct scratch *s = scratch;
+    if (!s)
+        return;
+    q_free(s->ids);
+    q_free(s->prev);
+    q_free(s->next);
+    q_free(s->heap);
+    q_free(s);
+}
+
+/* ---- symbols ---- */
+
+static void add_char(struct scratch *s, const char *c, size_t n, bool *unk_waits)
+{
+    const struct bpe *m = s->m;
+    uint32_t id = tok_vocab_id(m->vocab, c, n);
+    if (id != TOKEN_NONE) {
+        if (*unk_waits)
+            s->ids[s->n++] = m->unk_id;
+        *unk_waits = false;
+        s->ids[s->n++] = id;
+        return;
+    }
+    bool all = m->byte_fallback;
+    for (size_t i = 0; i < n && all; i++)
+        all = m->fallback[(unsigned char)c[i]] != TOKEN_NONE;
+    for (size_t i = 0; i < n && all; i++)
+        s->ids[s->n++] = m->fallback[(unsigned char)c[i]];
+    if (all || m->unk_id == TOKEN_NONE)
+        return;
+    if (*unk_waits && !m->fuse_unk)
+        s->ids[s->n++] = m->unk_id;
+    *unk_waits = true;
+}
+
+/* s->ids has room for one symbol per byte and one more. */
+static void split_symbols(struct scratch *s, const char *word, size_t n)
+{
+    s->n = 0;
+    if (s->m->raw) {
+        for (size_t i = 0; i < n; i++)
+            s->ids[i] = s->m->byte_id[(unsigned char)word[i]];
+        s->n = n;
+        return;
+    }
+    bool unk_waits =
+        false; /* the reference puts a run of unknowns down only when a known character comes */
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t step = utf8_decode(word + i, n - i, &cp);
+        add_char(s, word + i, step, &unk_waits);
+        i += step;
+    }
+    if (unk_waits)
+        s->ids[s->n++] = s->m->unk_id;
+}
+
+/* ---- merging ---- */
+
+static void merge_short(struct scratch *s)
+{
+    uint32_t rank[SHORT_MAX], id[SHORT_MAX]; /* of the pair that starts at i */
+    uint32_t *ids = s->ids;
+    size_t n = s->n;
+    for (size_t i = 0; i + 1 < n; i++) {
+        const struct merge *g = find_merge(s->m, ids[i], ids[i + 1]);
+        rank[i] = g->rank;
+        id[i] = g->id;
+    }
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            best = rank[i] < rank[best] ? i : best;
+        if (rank[best] == NO_MERGE)
+            break;
+        ids[best] = id[best];
+        size_t tail = n - best - 2; /* symbols after the pair */
+        memmove(ids + best + 1, ids + best + 2, tail * sizeof *ids);
+        n--;
+        if (tail) {
+            memmove(rank + best + 1, rank + best + 2, (tail - 1) * sizeof *rank);
+            memmove(id + best + 1, id + best + 2, (tail - 1) * sizeof *id);
+            const struct merge *g = find_merge(s->m, ids[best], ids[best + 1]);
+            rank[best] = g->rank;
+            id[best] = g->id;
+        }
+        if (best > 0) {
+            const struct merge *g = find_merge(s->m, ids[best - 1], ids[best]);
+            rank[best - 1] = g->rank;
+            id[best - 1] = g->id;
+        }
+    }
+    s->n = n;
+}
+
+static bool before(struct item a, struct item b)
+{
+    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
+}
+
+static void sift_down(struct item *h, size_t n, size_t i)
+{
+    struct item x = h[i];
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(h[child + 1], h[child]))
+            child++;
+        if (!before(h[child], x))
+            break;
+        h[i] = h[child];
+    }
+    h[i] = x;
+}
+
+static enum q_code heap_push(struct scratch *s, uint32_t at, struct q_err *e)
+{
+    uint32_t right = s->next[at];
+    if (right == END)
+        return Q_OK;
+    struct item x = {find_merge(s->m, s->ids[at], s->ids[right])->rank, at};
+    if (x.rank == NO_MERGE)
+        return Q_OK;
+    if (s->n_heap == s->heap_cap) {
+        enum q_code rc = q_grow(&s->heap, &s->heap_cap, s->n_heap + 1, sizeof x, SIZE_MAX / 64, e);
+        if (rc)
+            return rc;
+    }
+    size_t i = s->n_heap++;
+    for (; i && before(x, s->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = x;
+    return Q_OK;
+}
+
+static enum q_code long_init(struct scratch *s, struct q_err *e)
+{
+    enum q_code rc;
+    size_t cap = s->link_cap;
+    if ((rc = q_grow(&s->prev, &cap, s->n, sizeof *s->prev, UINT32_MAX, e)))
+        return rc;
+    cap = s->link_cap;
+    if ((rc = q_grow(&s->next, &cap, s->n, sizeof *s->next, UINT32_MAX, e)))
+        return rc;
+    s->link_cap = cap;
+    s->n_heap = 0;
+    if ((rc = q_grow(&s->heap, &s->heap_cap, s->n, sizeof *s->heap, SIZE_MAX / 64, e)))
+        return rc;
+    for (size_t i = 0; i < s->n; i++) {
+        s->prev[i] = i ? (uint32_t)i - 1 : END;
+        s->next[i] = i + 1 < s->n ? (uint32_t)i + 1 : END;
+        if (i + 1 == s->n)
+            break;
+        uint32_t rank = find_merge(s->m, s->ids[i], s->ids[i + 1])->rank;
+        if (rank != NO_MERGE)
+            s->heap[s->n_heap++] = (struct item){rank, (uint32_t)i};
+    }
+    for (size_t i = s->n_heap / 2; i-- > 0;)
+        sift_down(s->heap, s->n_heap, i);
+    return Q_OK;
+}
+
+static enum q_code merge_long(struct scratch *s, struct q_err *e)
+{
+    enum q_code rc = long_init(s, e);
+    while (!rc && s->n_heap) {
+        struct item top = s->heap[0];
+        s->heap[0] = s->heap[--s->n_heap];
+        if (s->n_heap)
+            sift_down(s->heap, s->n_heap, 0);
+        uint32_t at = top.at;
+        uint32_t right = s->next[at];
+        if (s->ids[at] == TOKEN_NONE || right == END)
+            continue;
+        const struct merge *g = find_merge(s->m, s->ids[at], s->ids[right]);
+        if (g->rank != top.rank)
+            continue;
+        s->ids[at] = g->id;
+        s->ids[right] = TOKEN_NONE;
+        s->next[at] = s->next[right];
+        if (s->next[right] != END)
+            s->prev[s->next[right]] = at;
+        if (s->prev[at] != END)
+            rc = heap_push(s, s->prev[at], e);
+        if (!rc)
+            rc = heap_push(s, at, e);
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->ids[i] != TOKEN_NONE)
+            s->ids[n++] = s->ids[i];
+    }
+    s->n = n;
+    return rc;
+}
+
+static enum q_code merge_word(struct scratch *s, const char *word, size_t n, struct q_err *e)
+{
+    enum q_code rc = q_grow(&s->ids, &s->cap, n + 1, sizeof *s->ids, UINT32_MAX, e);
+    if (rc)
+        return rc;
+    split_symbols(s, word, n);
+    if (s->n > SHORT_MAX)
+        return merge_long(s, e);
+    merge_short(s);
+    return Q_OK;
+}
+
+static enum q_code bpe_encode(void *scratch, const char *word, size_t n, struct token_list *out,
+                              struct q_err *e)
+{
+    struct scratch *s = scratch;
+    if (n <= s->m->word_max) {
+        uint32_t id = tok_vocab_id(&s->m->words, word, n);
+        if (id != TOKEN_NONE)
+            return token_list_add(out, id, e);
+    }
+    enum q_code rc = merge_word(s, word, n, e);
+    for (size_t i = 0; i < s->n && !rc; i++)
+        rc = token_list_add(out, s->ids[i], e);
+    return rc;
+}
+
+/* ---- loading ---- */
+
+static void bpe_drop(void *self)
+{
+    struct bpe *m = self;
+    if (!m)
+        return;
+    q_free(m->merges);
+    tok_vocab_release(&m->words);
+    q_free(m);
+}
+
+static enum q_code load_vocab(struct tok_vocab *v, const json_t *vocab, struct q_err *e)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(vocab))
+        return tok_json_bad(vocab, "model", "vocab", "an object of token to id", e);
+    json_object_foreach ((json_t *)vocab, key, value) {
+        uint32_t id;
+        enum q_code rc;
+        if ((rc = tok_json_id(value, "model.vocab", key, &id, e)) ||
+            (rc = tok_vocab_add(v, key, strlen(key), id, e)))
+            return rc;
+    }
+    return Q_OK;
+}
+
+/* The two parts of a merge: "a b" or ["a", "b"]. */
+static bool merge_parts(const json_t *j, struct tok_str *a, struct tok_str *b)
+{
+    if (json_is_string(j)) {
+        a->s = json_string_value(j);
+        const char *end = a->s + json_string_length(j);
+        const char *space = memchr(a->s, ' ', (size_t)(end - a->s));
+        if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
+            return false;
+        a->n = (size_t)(space - a->s);
+        b->s = space + 1;
+        b->n = (size_t)(end - space - 1);
+        return true;
+    }
+    const json_t *x = json_array_get(j, 0);
+    const json_t *y = json_array_get(j, 1);
+    if (json_array_size(j) != 2 || !json_is_string(x) || !json_is_string(y))
+        return false;
+    *a = (struct tok_str){json_string_value(x), json_string_length(x)};
+    *b = (struct tok_str){json_string_value(y), json_string_length(y)};
+    return true;
+}
+
+static enum q_code add_merge(struct bpe *m, const json_t *j, uint32_t rank, struct buf *joined,
+                             struct q_err *e)
+{
+    struct tok_str a, b;
+    enum q_code rc;
+    if (!merge_parts(j, &a, &b))
+        return q_fail(
+            e, Q_CORRUPT,
+            "tokenizer.json: model.merges[%u]: expected \"a b\" or [\"a\", \"b\"], found %s", rank,
+            tok_json_type(j));
+    buf_reset(joined);
+    buf_add(joined, a.s, a.n);
+    buf_add(joined, b.s, b.n);
+    if ((rc = buf_check(joined, "merge", e)))
+        return rc;
+    uint32_t left = tok_vocab_id(m->vocab, a.s, a.n);
+    uint32_t right = tok_vocab_id(m->vocab, b.s, b.n);
+    uint32_t id = tok_vocab_id(m->vocab, buf_str(joined), joined->len);
+    if (left == TOKEN_NONE || right == TOKEN_NONE || id == TOKEN_NONE)
+        return q_fail(
+            e, Q_CORRUPT,
+            "tokenizer.json: model.merges[%u]: \"%.40s\" + \"%.40s\": %s is not in the vocabulary",
+            rank, a.s, b.s,
+            left == TOKEN_NONE    ? "the first"
+            : right == TOKEN_NONE ? "the second"
+                                  : "the sum");
+    struct merge *slot = (struct merge *)find_merge(m, left, right);
+    *slot = (struct merge){(uint64_t)left << 32 | right, rank, id};
+    return Q_OK;
+}
+
+static enum q_code load_merges(struct bpe *m, const json_t *merges, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    struct buf joined = BUF_INIT;
+    size_t n = json_array_size(merges);
+    if (!json_is_array(merges) || n > MERGES_MAX)
+        return tok_json_bad(merges, "model", "merges", "an array of merges", e);
+    for (m->n_slot = 16; m->n_slot < n + n / 2; m->n_slot *= 2) {
+    }
+    m->merges = q_alloc(m->n_slot * sizeof *m->merges);
+    if (!m->merges)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu merges", n);
+    memset(m->merges, 0xff, m->n_slot * sizeof *m->merges); /* rank NO_MERGE */
+    uint32_t rank = 0;
+    for (size_t i = 0; i < n && !rc; i++) {
+        const json_t *j = json_array_get(merges, i);
+        const char *line = json_string_value(j);
+        if (line && strncmp(line, "#version", 8) == 0)
+            continue; /* the first line of an old merges.txt */
+        rc = add_merge(m, j, rank++, &joined, e);
+    }
+    buf_release(&joined);
+    return rc;
+}
+
+/* Whether a vocabulary entry encodes to itself. */
+static enum q_code add_word(struct bpe *m, struct scratch *s, const struct tok_word *w,
+                            struct buf *bytes, struct q_err *e)
+{
+    const char *word = m->vocab->pool.data + w->off;
+    size_t n = w->len;
+    enum q_code rc;
+    if (m->raw) {
+        buf_reset(bytes);
+        if (!tok_unmap(word, n, bytes))
+            return buf_check(bytes, "vocabulary", e);
+        word = buf_str(bytes);
+        n = bytes->len;
+    }
+    if (n == 0)
+        return Q_OK;
+    if (!m->ignore_merges) {
+        if ((rc = merge_word(s, word, n, e)))
+            return rc;
+        if (s->n != 1 || s->ids[0] != w->id)
+            return Q_OK;
+    }
+    if (n > m->word_max)
+        m->word_max = n;
+    return tok_vocab_add(&m->words, word, n, w->id, e);
+}
+
+static enum q_code load_words(struct bpe *m, struct q_err *e)
+{
+    void *scratch = NULL;
+    struct buf bytes = BUF_INIT;
+    enum q_code rc = bpe_begin(&scratch, m, 0, e);
+    for (size_t i = 0; i < m->vocab->n_word && !rc; i++)
+        rc = add_word(m, scratch, &m->vocab->words[i], &bytes, e);
+    m->word_max = rc ? 0 : m->word_max;
+    buf_release(&bytes);
+    bpe_end(scratch);
+    return rc;
+}
+
+static void load_bytes(struct bpe *m, bool raw)
+{
+    m->raw = raw;
+    for (unsigned b = 0; b < 256; b++) {
+        char text[8];
+        int n = snprintf(text, sizeof text, "<0x%02X>", b);
+        m->fallback[b] = tok_vocab_id(m->vocab, text, (size_t)n);
+        m->byte_id[b] =
+            tok_vocab_id(m->vocab, text, utf8_encode(tok_byte_char((unsigned char)b), text));
+        bool in_utf8 = b < 0xf5 && b != 0xc0 && b != 0xc1;
+        if (in_utf8 && m->byte_id[b] == TOKEN_NONE)
+            m->raw = false; /* a byte without a symbol follows the rules for unknown characters */
+    }
+}
+
+/* Options that are refused, or read into m. */
+static enum q_code load_options(struct bpe *m, const json_t *spec, struct q_err *e)
+{
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    enum q_code rc;
+    const json_t *dropout = json_object_get(spec, "dropout");
+    if (json_is_number(dropout) && json_number_value(dropout) != 0)
+        return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: model.dropout is not supported");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *a = json_object_get(spec, affixes[i]);
+        if (a && !json_is_null(a) && !json_is_string(a))
+            return tok_json_bad(a, "model", affixes[i], "a string or null", e);
+        if (json_string_length(a))
+            return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: model.%s is not supported",
+                          affixes[i]);
+    }
+    if ((rc = tok_json_bool(spec, "ignore_merges", "model", &m->ignore_merges, e)) ||
+        (rc = tok_json_bool(spec, "fuse_unk", "model", &m->fuse_unk, e)))
+        return rc;
+    return tok_json_bool(spec, "byte_fallback", "model", &m->byte_fallback, e);
+}
+
+static enum q_code load_unk(struct bpe *m, const json_t *spec, struct q_err *e)
+{
+    const json_t *unk = json_object_get(spec, "unk_token");
+    m->unk_id = TOKEN_NONE;
+    if (!unk || json_is_null(unk))
+        return Q_OK;
+    if (!json_is_string(unk))
+        return tok_json_bad(unk, "model", "unk_token", "a string or null", e);
+    m->unk_id = tok_vocab_id(m->vocab, json_string_value(unk), json_string_length(unk));
+    if (m->unk_id == TOKEN_NONE)
+        return q_fail(e, Q_CORRUPT,
+                      "tokenizer.json: model.unk_token \"%.40s\" is not in the vocabulary",
+                      json_string_value(unk));
+    return Q_OK;
+}
+
+static enum q_code bpe_load(void **self, const json_t *spec, struct tok_vocab *v, bool *raw,
+                            struct q_err *e)
+{
+    enum q_code rc;
+    struct bpe *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
+    *self = m;
+    m->vocab = v;
+    if ((rc = load_options(m, spec, e)) ||
+        (rc = load_vocab(v, json_object_get(spec, "vocab"), e)) || (rc = load_unk(m, spec, e)) ||
+        (rc = load_merges(m, json_object_get(spec, "merges"), e)))
+        return rc;
+    load_bytes(m, *raw);
+    *raw = m->raw;
+    return load_words(m, e);
+}
+
+const struct model_ops model_bpe = {bpe_load, bpe_drop, bpe_begin, bpe_end, bpe_encode};

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Oniguruma's Ruby syntax and PCRE2 agree on nearly all that tokenizer files use. What they read
+ * differently, and what the rewriting below makes of it:
+ *
+ *   Ruby                         PCRE2 would                  rewritten to
+ *   \s \S                        count U+180E as a space      \p{White_Space} \P{White_Space}
+ *   \w \W                        leave out marks, take _ only [\p{Alphabetic}\p{M}\p{Nd}\p{Pc}] and
+ * its complement \h \H                        mean horizontal space        [0-9a-fA-F] and its
+ * complement ^ $                          match at text ends only      PCRE2_MULTILINE
+ *   (?m: )                       mean multi-line ^ $          (?s: )
+ *   \uHHHH                       not know it                  \x{HHHH}
+ *   \p{Han}, \p{Greek} …         use script extensions        \p{sc:Han}
+ *   a{1,3}+                      be possessive                (?:a{1,3})+
+ *   [a[bc]] [a&&b]               read [ and && as themselves  refused
+ *
+ * Matching uses the JIT where the system allows it and the interpreter otherwise: pcre2_match
+ * chooses. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "common/tokenizer/regex.h"
+#include <pcre2.h>
+#include <string.h>
+#include "common/buf.h"
+#include "common/mem.h"
+
+#define MATCH_LIMIT_BASE 100000u        /* backtracks allowed for any subject, … */
+#define MATCH_LIMIT_BYTE 32u            /* … and for each byte of a long one */
+#define HEAP_LIMIT_KIB   (256u * 1024u) /* interpreter */
+#define DEPTH_LIMIT      1000000u       /* interpreter: nested backtracking points */
+#define JIT_STACK_START  ((size_t)64 << 10)
+#define JIT_STACK_MAX \
+    ((size_t)32 << 20) /* reserved only when 32 KiB of machine stack were not enough */
+
+struct tok_regex {
+    pcre2_code *code;
+    bool jit;
+};
+
+struct rewriter {
+    const char *p;
+    size_t n, i;
+    struct buf out;
+    const char *at;
+    bool in_class;
+    size_t class_start; /* index in p just after the opening [ and ^ */
+    size_t atom;        /* where the last atom starts in out, for {n,m}+ */
+    size_t groups[64];  /* where open groups start in out */
+    uint32_t n_group;
+};
+
+static enum q_code unsupported(const struct rewriter *r, const char *what, struct q_err *e)
+{
+    return q_fail(e, Q_UNSUPPORTED,
+                  "tokenizer.json: %s: %s at byte %zu of the pattern is not supported", r->at, what,
+                  r->i);
+}
+
+static bool general_category(const char *name, size_t n)
+{
+    static const char one[] = "LMNPSZC";
+    if (n == 0 || !strchr(one, name[0]))
+        return false;
+    return n == 1 || (n == 2 && (name[1] == '&' || (name[1] >= 'a' && name[1] <= 'z')));
+}
+
+/* \p{Name}: general categories stay, anything else is tried as a script first and then as it is. */
+static void add_property(struct rewriter *r, const char *name, size_t n, char p)
+{
+    bool negated = n && name[0] == '^';
+    if (negated) {
+        name++;
+        n--;
+        p = p == 'p' ? 'P' : 'p';
+    }
+    char script[80];
+    int erc;
+    PCRE2_SIZE where;
+    buf_printf(&r->out, "\\%c{", p);
+    if (!general_category(name, n) && n < 64) {
+        int len = snprintf(script, sizeof script, "\\p{sc:%.*s}", (int)n, name);
+        pcre2_code *probe =
+            pcre2_compile((PCRE2_SPTR)script, (PCRE2_SIZE)len, PCRE2_UTF, &erc, &where, NULL);
+        if (probe)
+            buf_add_str(&r->out, "sc:");
+        pcre2_code_free(probe);
+    }
+    buf_add(&r->out, name, n);
+    buf_add_char(&r->out, '}');
+}
+
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+
+/* p[i] is a backslash that is not the last byte. */
+static enum q_code escape(struct rewriter *r, struct q_err *e)
+{
+    char c = r->p[r->i + 1];
+    const char *rest = r->p + r->i + 2;
+    size_t n_rest = r->n - r->i - 2;
+    size_t used = 2;
+    if (c == 's' || c == 'S')
+        buf_add_str(&r->out, c == 's' ? "\\p{White_Space}" : "\\P{White_Space}");
+    else if (c == 'w')
+        buf_add_str(&r->out, r->in_class ? WORD : "[" WORD "]");
+    else if (c == 'h')
+        buf_add_str(&r->out, r->in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
+    else if ((c == 'W' || c == 'H') && r->in_class)
+        return unsupported(r, "\\W or \\H in a class", e);
+    else if (c == 'W' || c == 'H')
+        buf_add_str(&r->out, c == 'W' ? "[^" WORD "]" : "[^0-9a-fA-F]");
+    else if (c == 'u') {
+        if (n_rest < 4)
+            return unsupported(r, "an unfinished \\u", e);
+        buf_printf(&r->out, "\\x{%.4s}", rest);
+        used = 6;
+    } else if ((c == 'p' || c == 'P') && n_rest && rest[0] == '{') {
+        const char *close = memchr(rest, '}', n_rest);
+        if (!close)
+            return unsupported(r, "an unfinished \\p{", e);
+        add_property(r, rest + 1, (size_t)(close - rest - 1), c);
+        used = 2 + (size_t)(close - rest) + 1;
+    } else
+        buf_add(&r->out, r->p + r->i, 2);
+    r->i += used;
+    return Q_OK;
+}
+
+/* Inside [...]. */
+static enum q_code in_class(struct rewriter *r, struct q_err *e)
+{
+    char c = r->p[r->i];
+    char next = r->i + 1 < r->n ? r->p[r->i + 1] : 0;
+    if (c == '[' && next != ':')
+        return unsupported(r, "a class inside a class", e);
+    if (c == '&' && next == '&')
+        return unsupported(r, "an intersection of classes (&&)", e);
+    if (c == '[') { /* [:alpha:] */
+        const char *close = memmem(r->p + r->i, r->n - r->i, ":]", 2);
+        if (!close)
+            return unsupported(r, "an unfinished [:", e);
+        size_t len = (size_t)(close + 2 - (r->p + r->i));
+        buf_add(&r->out, r->p + r->i, len);
+        r->i += len;
+        return Q_OK;
+    }
+    if (c == ']' && r->i != r->class_start)
+        r->in_class = false;
+    buf_add_char(&r->out, c);
+    r->i++;
+    return Q_OK;
+}
+
+/* "(" and what follows it: options change their letter, verbs are refused. */
+static enum q_code open_group(struct rewriter *r, struct q_err *e)
+{
+    if (r->n_group == sizeof r->groups / sizeof *r->groups)
+        return unsupported(r, "a group this deep", e);
+    r->groups[r->n_group++] = r->out.len;
+    buf_add_char(&r->out, '(');
+    r->i++;
+    if (r->i < r->n && r->p[r->i] == '*')
+        return unsupported(r, "(*", e);
+    if (r->i >= r->n || r->p[r->i] != '?')
+        return Q_OK;
+    size_t k = r->i + 1;
+    while (k < r->n && strchr("imx-", r->p[k]) && r->p[k])
+        k++;
+    bool options = k < r->n && (r->p[k] == ':' || r->p[k] == ')');
+    if (k + 0 < r->n && (r->p[r->i + 1] == 'C' || r->p[r->i + 1] == 'R'))
+        return unsupported(r, "(?C or (?R", e);
+    if (!options)
+        return Q_OK;
+    for (; r->i < k; r->i++)
+        buf_add_char(&r->out, r->p[r->i] == 'm' ? 's' : r->p[r->i]);
+    return Q_OK;
+}
+
+/* {n,m} followed by +: not possessive in Ruby. Returns false when this { is no counter. */
+static bool counter(struct rewriter *r)
+{
+    size_t k = r->i + 1;
+    while (k < r->n && (r->p[k] == ',' || (r->p[k] >= '0' && r->p[k] <= '9')))
+        k++;
+    if (k == r->i + 1 || k >= r->n || r->p[k] != '}')
+        return false;
+    size_t len = k + 1 - r->i;
+    bool plus = k + 1 < r->n && r->p[k + 1] == '+';
+    if (plus && r->atom <= r->out.len) {
+        char tail[64];
+        struct buf atom = BUF_INIT;
+        buf_add(&atom, buf_str(&r->out) + r->atom, r->out.len - r->atom);
+        r->out.len = r->atom;
+        buf_add_str(&r->out, "(?:");
+        buf_add(&r->out, buf_str(&atom), atom.len);
+        if (atom.failed)
+            r->out.failed = atom.failed;
+        buf_release(&atom);
+        snprintf(tail, sizeof tail, "%.*s)", (int)len, r->p + r->i);
+        buf_add_str(&r->out, tail);
+    } else
+        buf_add(&r->out, r->p + r->i, len);
+    r->i += len;
+    return true;
+}
+
+static enum q_code step(struct rewriter *r, struct q_err *e)
+{
+    char c = r->p[r->i];
+    if (c == '\\' && r->i + 1 < r->n) {
+        if (!r->in_class)
+            r->atom = r->out.len;
+        return escape(r, e);
+    }
+    if (r->in_class)
+        return in_class(r, e);
+    if (c == '(')
+        return open_group(r, e);
+    if (c == '{' && counter(r))
+        return Q_OK;
+    if (c == ')')
+        r->atom = r->n_group ? r->groups[--r->n_group] : r->out.len;
+    else if (!strchr("*+?", c) && ((unsigned char)c & 0xc0) != 0x80)
+        r->atom = r->out.len;
+    buf_add_char(&r->out, c);
+    r->i++;
+    if (c == '[') {
+        r->in_class = true;
+        if (r->i < r->n && r->p[r->i] == '^') {
+            buf_add_char(&r->out, '^');
+            r->i++;
+        }
+        r->class_start = r->i;
+    }
+    return Q_OK;
+}
+
+static enum q_code rewrite(struct rewriter *r, struct q_err *e)
+{
+    while (r->i < r->n) {
+        enum q_code rc = step(r, e);
+        if (rc)
+            return rc;
+    }
+    return buf_check(&r->out, r->at, e);
+}
+
+static enum q_code compile(struct tok_regex *x, const struct rewriter *r, struct q_err *e)
+{
+    int erc;
+    PCRE2_SIZE where;
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+    pcre2_compile_context *c = pcre2_compile_context_create(NULL);
+    if (!c)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern");
+    pcre2_set_newline(c, PCRE2_NEWLINE_LF);
+    pcre2_set_parens_nest_limit(c, 64);
+    x->code = pcre2_compile((PCRE2_SPTR)buf_str(&r->out), r->out.len, options, &erc, &where, c);
+    pcre2_compile_context_free(c);
+    if (x->code) {
+        x->jit = pcre2_jit_compile(x->code, PCRE2_JIT_COMPLETE) == 0;
+        return Q_OK;
+    }
+    char why[128];
+    pcre2_get_error_message(erc, (PCRE2_UCHAR *)why, sizeof why);
+    return q_fail(e, erc == PCRE2_ERROR_NOMEMORY ? Q_NO_MEMORY : Q_CORRUPT,
+                  "tokenizer.json: %s: the pattern does not compile: %s", r->at, why);
+}
+
+enum q_code tok_regex_new(struct tok_regex **out, const char *pattern, size_t n, const char *at,
+                          struct q_err *e)
+{
+    enum q_code rc;
+    struct rewriter r = {.p = pattern, .n = n, .at = at, .out = BUF_INIT_MAX(TOK_REGEX_MAX * 8)};
+    if (n > TOK_REGEX_MAX)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "tokenizer.json: %s: a pattern of %zu bytes, at most %d are accepted", at, n,
+                      TOK_REGEX_MAX);
+    struct tok_regex *x = q_calloc(1, sizeof *x);
+    if (!x)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern");
+    if ((rc = rewrite(&r, e)) || (rc = compile(x, &r, e)))
+        goto out;
+    *out = x;
+    x = NULL;
+out:
+    tok_regex_free(x);
+    buf_release(&r.out);
+    return rc;
+}
+
+void tok_regex_free(struct tok_regex *x)
+{
+    if (!x)
+        return;
+    pcre2_code_free(x->code);
+    q_free(x);
+}
+
+static void *pcre_alloc(size_t n, void *ignored)
+{
+    (void)ignored;
+    return q_alloc(n);
+}
+
+static void pcre_free(void *p, void *ignored)
+{
+    (void)ignored;
+    q_free(p);
+}
+
+enum q_code tok_regex_run_init(struct tok_regex_run *run, struct q_err *e)
+{
+    *run = (struct tok_regex_run)TOK_REGEX_RUN_INIT;
+    run->general = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
+    if (run->general) {
+        run->match = pcre2_match_context_create(run->general);
+        run->data = pcre2_match_data_create(1, run->general);
+    }
+    if (run->match && run->data) {
+        pcre2_set_heap_limit(run->match, HEAP_LIMIT_KIB);
+        pcre2_set_depth_limit(run->match, DEPTH_LIMIT);
+        return Q_OK;
+    }
+    tok_regex_run_release(run);
+    return q_fail(e, Q_NO_MEMORY, "out of memory for pattern matching");
+}
+
+void tok_regex_run_release(struct tok_regex_run *run)
+{
+    pcre2_jit_stack_free(run->stack);
+    pcre2_match_data_free(run->data);
+    pcre2_match_context_free(run->match);
+    pcre2_general_context_free(run->general);
+    *run = (struct tok_regex_run)TOK_REGEX_RUN_INIT;
+}
+
+static int match_once(const struct tok_regex *x, struct tok_regex_run *run,
+                      const struct tok_search *q, size_t from)
+{
+    if (x->jit) /* skips pcre2_match's checks, which cost as much as a short match */
+        return pcre2_jit_match(x->code, (PCRE2_SPTR)q->s, q->n, from, PCRE2_NO_UTF_CHECK, run->data,
+                               run->match);
+    return pcre2_match(x->code, (PCRE2_SPTR)q->s, q->n, from, PCRE2_NO_UTF_CHECK, run->data,
+                       run->match);
+}
+
+static enum q_code match_failed(int rc, struct q_err *e)
+{
+    char why[128];
+    pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
+    if (rc == PCRE2_ERROR_NOMEMORY)
+        return q_fail(e, Q_NO_MEMORY, "out of memory matching a pattern");
+    return q_fail(e, Q_TOO_LARGE, "a pattern of tokenizer.json gave up on this text: %s", why);
+}
+
+enum q_code tok_regex_find(const struct tok_regex *x, struct tok_regex_run *run,
+                           struct tok_search *q, size_t from, struct q_err *e)
+{
+    size_t limit = MATCH_LIMIT_BASE + q->n * MATCH_LIMIT_BYTE;
+    pcre2_set_match_limit(run->match, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
+    int rc = match_once(x, run, q, from);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !run->stack) {
+        run->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, run->general);
+        if (!run->stack)
+            return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern's stack");
+        pcre2_jit_stack_assign(run->match, NULL, run->stack);
+        rc = match_once(x, run, q, from);
+    }
+    q->found = rc >= 0;
+    if (rc == PCRE2_ERROR_NOMATCH)
+        return Q_OK;
+    if (rc < 0)
+        return match_failed(rc, e);
+    const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(run->data);
+    q->start = ov[0];
+    q->end = ov[1];
+    if (q->start > q->end) /* \K inside a lookahead can do this */
+        q->start = q->end;
+    return Q_OK;
+}

@@ -48,7 +48,7 @@ struct pack_args {
     enum dtype src_dtype;
     uint32_t n_out, n_in;
     uint32_t
-        row_start; /* src holds outputs row_start … row_start + n_out - 1 of dst (fused q,k,v; gate,up) */
+        row_start; /* the first of the n_out outputs of dst that src holds (fused q,k,v; gate,up) */
     uint32_t n_out_total; /* outputs of the whole dst */
 };
 

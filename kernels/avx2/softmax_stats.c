@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/wide/softmax_stats.h in AVX2 registers. */
+#include "kernels/avx2/vec.h"
+#include "kernels/variants.h"
+#include "kernels/wide/softmax_stats.h"
+
+void softmax_stats_avx2(const struct softmax_stats_args *a, const struct kern_exec *x)
+{
+    wide_softmax_stats(a, x);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vec - 16 f32 lanes in one AVX-512 register. avx2/vec.h has the same functions on two registers, lane for lane the same
+ * bits; kernels/wide/ is written once on top of them. Functions that end in _n touch the first n (0 … 16) elements of
+ * memory only; the other lanes of a load are 0. Pointers need no alignment.
+ * Threads: pure functions. */
+#ifndef QUIRE_KERNELS_VEC_H
+#define QUIRE_KERNELS_VEC_H
+#include <immintrin.h>
+#include "kernels/split.h"
+#include "kernels/unroll.h"
+
+#define VEC_SUMS 24 /* vecs that may be live as accumulators; 8 registers stay for operands */
+
+struct vec {
+    __m512 v;
+};
+struct vec_f64 { /* the same lanes, wider */
+    __m512d low, high;
+};
+
+INLINE struct vec vec_of(__m512 v)
+{
+    return (struct vec){v};
+}
+INLINE struct vec vec_set(float f)
+{
+    return vec_of(_mm512_set1_ps(f));
+}
+INLINE __mmask16 vec_mask(uint32_t n)
+{
+    return (__mmask16)((1u << n) - 1);
+}
+INLINE struct vec vec_load(const float *p)
+{
+    return vec_of(_mm512_loadu_ps(p));
+}
+INLINE struct vec vec_load_n(const float *p, uint32_t n)
+{
+    return vec_of(_mm512_maskz_loadu_ps(vec_mask(n), p));
+}
+INLINE void vec_store(float *p, struct vec a)
+{
+    _mm512_storeu_ps(p, a.v);
+}
+INLINE void vec_store_n(float *p, struct vec a, uint32_t n)
+{
+    _mm512_mask_storeu_ps(p, vec_mask(n), a.v);
+}
+
+INLINE struct vec vec_add(struct vec a, struct vec b)
+{
+    return vec_of(_mm512_add_ps(a.v, b.v));
+}
+INLINE struct vec vec_sub(struct vec a, struct vec b)
+{
+    return vec_of(_mm512_sub_ps(a.v, b.v));
+}
+INLINE struct vec vec_mul(struct vec a, struct vec b)
+{
+    return vec_of(_mm512_mul_ps(a.v, b.v));
+}
+INLINE struct vec vec_div(struct vec a, struct vec b)
+{
+    return vec_of(_mm512_div_ps(a.v, b.v));
+}
+INLINE struct vec vec_fma(struct vec a, struct vec b, struct vec c) /* a * b + c */
+{
+    return vec_of(_mm512_fmadd_ps(a.v, b.v, c.v));
+}
+INLINE struct vec vec_fnma(struct vec a, struct vec b, struct vec c) /* c - a * b */
+{
+    return vec_of(_mm512_fnmadd_ps(a.v, b.v, c.v));
+}
+INLINE struct vec vec_max(struct vec a, struct vec b) /* b where either is NaN */
+{
+    return vec_of(_mm512_max_ps(a.v, b.v));
+}
+INLINE struct vec vec_min(struct vec a, struct vec b) /* b where either is NaN */
+{
+    return vec_of(_mm512_min_ps(a.v, b.v));
+}
+INLINE struct vec vec_abs(struct vec a)
+{
+    return vec_of(_mm512_abs_ps(a.v));
+}
+INLINE struct vec vec_sign_of(struct vec a, struct vec b) /* |a| with the sign of b */
+{
+    const __m512i sign = _mm512_set1_epi32((int)0x80000000);
+    /* 0xd8: the bit of b where sign has one, of a elsewhere */
+    return vec_of(_mm512_castsi512_ps(
+        _mm512_ternarylogic_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v), sign, 0xd8)));
+}
+INLINE struct vec vec_round(struct vec a) /* to the nearest integer, ties to even */
+{
+    return vec_of(_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+INLINE struct vec vec_scale(struct vec a, struct vec n) /* a * 2^n, n an integer, rounded once */
+{
+    return vec_of(_mm512_scalef_ps(a.v, n.v));
+}
+
+INLINE struct vec vec_first(uint32_t n, struct vec a,
+                            struct vec b) /* the first n lanes of a, the rest of b */
+{
+    return vec_of(_mm512_mask_blend_ps(vec_mask(n), b.v, a.v));
+}
+INLINE struct vec vec_if_equal(struct vec x, struct vec y, struct vec a,
+                               struct vec b) /* x == y ? a : b */
+{
+    return vec_of(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_EQ_OQ), b.v, a.v));
+}
+INLINE struct vec vec_if_nan(struct vec x, struct vec a, struct vec b) /* isnan(x) ? a : b */
+{
+    return vec_of(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q), b.v, a.v));
+}
+INLINE uint32_t vec_equal_bits(struct vec x, struct vec y) /* bit l is set where lane l is equal */
+{
+    return _mm512_cmp_ps_mask(x.v, y.v, _CMP_EQ_OQ);
+}
+
+INLINE struct vec vec_load_f16(const uint16_t *p)
+{
+    return vec_of(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p)));
+}
+INLINE __m512 vec_widen_bf16(__m256i h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+INLINE struct vec vec_load_bf16(const uint16_t *p)
+{
+    return vec_of(vec_widen_bf16(_mm256_loadu_si256((const __m256i *)(const void *)p)));
+}
+INLINE struct vec vec_load_bf16_n(const uint16_t *p, uint32_t n)
+{
+    return vec_of(vec_widen_bf16(_mm256_maskz_loadu_epi16(vec_mask(n), p)));
+}
+/* 16 pairs of bf16 in 64 bytes: their first elements, their second elements. */
+INLINE struct vec vec_load_even(const uint16_t *pairs)
+{
+    return vec_of(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(pairs), 16)));
+}
+INLINE struct vec vec_load_odd(const uint16_t *pairs)
+{
+    return vec_of(_mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_loadu_si512(pairs), _mm512_set1_epi32((int)0xffff0000))));
+}
+INLINE void vec_store_bf16_n(uint16_t *p, struct vec a, uint32_t n) /* as f32_to_bf16 */
+{
+    const __m512i u = _mm512_castps_si512(a.v), high = _mm512_srli_epi32(u, 16);
+    __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff)));
+    r = _mm512_mask_or_epi32(_mm512_srli_epi32(r, 16), _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q),
+                             high, _mm512_set1_epi32(0x40));
+    _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(r));
+}
+
+/* p[0], p[2], … and p[1], p[3], … of 32 floats, and back. */
+INLINE void vec_load_pairs(const float *p, struct vec *even, struct vec *odd)
+{
+    const __m512i at = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
+    even->v = _mm512_permutex2var_ps(a, at, b);
+    odd->v = _mm512_permutex2var_ps(a, _mm512_or_si512(at, _mm512_set1_epi32(1)), b);
+}
+INLINE void vec_store_pairs(float *p, struct vec even, struct vec odd)
+{
+    const __m512i at = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    _mm512_storeu_ps(p, _mm512_permutex2var_ps(even.v, at, odd.v));
+    _mm512_storeu_ps(
+        p + 16, _mm512_permutex2var_ps(even.v, _mm512_add_epi32(at, _mm512_set1_epi32(8)), odd.v));
+}
+
+/* Lane l takes lane l + 8, then + 4, + 2, + 1. */
+INLINE float vec_fold_add(struct vec a)
+{
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+INLINE float vec_fold_max(struct vec a) /* no lane is NaN */
+{
+    return _mm512_reduce_max_ps(a.v);
+}
+
+INLINE struct vec_f64 vec_f64_zero(void)
+{
+    return (struct vec_f64){_mm512_setzero_pd(), _mm512_setzero_pd()};
+}
+INLINE struct vec_f64 vec_f64_add(struct vec_f64 s, struct vec a)
+{
+    s.low = _mm512_add_pd(s.low, _mm512_cvtps_pd(_mm512_castps512_ps256(a.v)));
+    s.high = _mm512_add_pd(s.high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1)));
+    return s;
+}
+INLINE double vec_f64_fold_add(struct vec_f64 s)
+{
+    __m512d o = _mm512_add_pd(s.low, s.high);
+    __m256d h = _mm256_add_pd(_mm512_castpd512_pd256(o), _mm512_extractf64x4_pd(o, 1));
+    __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
+}
+
+#endif

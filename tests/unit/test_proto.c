@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The codec, walked over messages.def itself: every message filled at random goes there and back,
+ * every shorter frame and every flipped byte is refused or decodes to something without touching
+ * memory it should not. */
+#include "check.h"
+#include <stdlib.h>
+#include "common/file.h"
+#include "proto/codec.h"
+#include "proto/proto.h"
+#include "proto/walk.h"
+
+static uint64_t random_state = 20240607; /* fixed: a failure repeats */
+
+static uint64_t next_random(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return random_state >> 11;
+}
+
+/* Shapes that reach the branches of msgpack's formats: zero, one byte, two, four, eight. */
+static uint64_t random_number(void)
+{
+    static const uint64_t masks[] = {0, 0x7f, 0xff, 0xffff, 0xffffffff, UINT64_MAX};
+    return next_random() * 0x9e3779b97f4a7c15u & masks[next_random() % 6];
+}
+
+static size_t random_length(void)
+{
+    static const size_t lengths[] = {0, 1, 3, 31, 32, 255, 256, 1000};
+    return lengths[next_random() % 8];
+}
+
+/* Enough bytes for any array, never aligned on purpose. */
+static const void *random_bytes(struct arena *a, size_t n)
+{
+    uint8_t *p = arena_alloc(a, n + 1);
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)next_random();
+    return p;
+}
+
+static void fill_field(void *m, const struct codec_field *f, struct arena *a)
+{
+    void *p = (char *)m + f->offset;
+    size_t n = random_length();
+    switch (f->type) {
+    case CODEC_u32:
+        *(uint32_t *)p = (uint32_t)random_number();
+        break;
+    case CODEC_u64:
+        *(uint64_t *)p = random_number();
+        break;
+    case CODEC_f32:
+        *(float *)p = (float)(int64_t)(next_random() % 2000) / 7.0f - 100.0f;
+        break;
+    case CODEC_bool:
+        *(bool *)p = next_random() % 2;
+        break;
+    default:
+        /* An empty array is {NULL, 0}; elements of all array types are any bytes. */
+        *(struct proto_u64s *)p = (struct proto_u64s){n ? random_bytes(a, n * 8) : NULL, n};
+        break;
+    }
+}
+
+static void fill(void *m, const struct codec_message *cm, struct arena *a)
+{
+    memset(m, 0, cm->size);
+    for (const struct codec_field *f = cm->fields(); f->tag; f++)
+        fill_field(m, f, a);
+}
+
+static const struct codec_message *find(uint32_t tag)
+{
+    const struct codec_message *cm = codec_messages;
+    while (cm->tag && cm->tag != tag)
+        cm++;
+    return cm;
+}
+
+/* One function per message: there and back, then every truncation. */
+#define MSG(tag, name)                                                                       \
+    static void test_##name(void **state)                                                    \
+    {                                                                                        \
+        (void)state;                                                                         \
+        for (int i = 0; i < 50; i++) {                                                       \
+            struct q_err e = Q_ERR_INIT;                                                     \
+            struct arena made = ARENA_INIT(1 << 24), taken = ARENA_INIT(1 << 24);            \
+            struct buf frame = BUF_INIT, text = BUF_INIT;                                    \
+            struct msg_##name m, back;                                                       \
+            fill(&m, find(MSG_##name), &made);                                               \
+            assert_ok(msg_##name##_encode(&m, &frame, &e), &e);                              \
+            assert_int_equal(proto_peek(frame.data, frame.len), MSG_##name);                 \
+            assert_ok(msg_##name##_decode(&back, frame.data, frame.len, &taken, &e), &e);    \
+            assert_true(msg_##name##_equal(&m, &back));                                      \
+            msg_##name##_print(&back, &text);                                                \
+            assert_ok(buf_check(&text, "print", &e), &e);                                    \
+            assert_memory_equal(text.data, #name "{", sizeof #name);                         \
+            for (size_t n = 0; n < frame.len && i < 3; n++) {                                \
+                void *cut = q_alloc(n);                                                      \
+                memcpy(cut, frame.data, n);                                                  \
+                assert_int_equal(msg_##name##_decode(&back, cut, n, &taken, &e), Q_CORRUPT); \
+                q_free(cut);                                                                 \
+                arena_reset(&taken);                                                         \
+            }                                                                                \
+            for (int flip = 0; flip < 200; flip++) {                                         \
+                size_t at = next_random() % frame.len;                                       \
+                char was = frame.data[at];                                                   \
+                frame.data[at] = (char)next_random();                                        \
+                if (!msg_##name##_decode(&back, frame.data, frame.len, &taken, &e))          \
+                    msg_##name##_print(&back, &text);                                        \
+                buf_reset(&text);                                                            \
+                arena_reset(&taken);                                                         \
+                frame.data[at] = was;                                                        \
+            }                                                                                \
+            buf_release(&frame);                                                             \
+            buf_release(&text);                                                              \
+            arena_release(&made);                                                            \
+            arena_release(&taken);                                                           \
+        }                                                                                    \
+    }
+#define FIELD(tag, type, name, text)
+#define END(name)
+#include "proto/messages.def"
+
+static void test_table(void **state)
+{
+    (void)state;
+    uint64_t seen = 0;
+    for (const struct codec_message *m = codec_messages; m->tag; m++) {
+        uint64_t fields = 0;
+        assert_true(m->tag <= 63 && !(seen >> m->tag & 1));
+        seen |= UINT64_C(1) << m->tag;
+        for (const struct codec_field *f = m->fields(); f->tag; f++) {
+            assert_true(f->tag <= CODEC_TAG_MAX && !(fields >> f->tag & 1));
+            fields |= UINT64_C(1) << f->tag;
+        }
+        assert_string_equal(proto_name(m->tag), m->name);
+    }
+    assert_string_equal(proto_name(0), "?");
+    assert_string_equal(proto_name(4000), "?");
+}
+
+static enum q_code decode_credit(struct msg_credit *m, const char *frame, size_t n, struct q_err *e)
+{
+    struct arena a = ARENA_INIT(1 << 16);
+    enum q_code rc = msg_credit_decode(m, frame, n, &a, e);
+    arena_release(&a);
+    return rc;
+}
+#define CREDIT(bytes, e) decode_credit(&m, bytes, sizeof bytes - 1, e)
+
+static void test_known_bytes(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct msg_credit m;
+    assert_ok(CREDIT("\x92\x08\x81\x01\x07", &e), &e); /* [8, {1: 7}] */
+    assert_int_equal(m.credit, 7);
+    assert_ok(CREDIT("\x92\x08\x80", &e), &e); /* nothing in it: 0 */
+    assert_int_equal(m.credit, 0);
+    assert_ok(CREDIT("\x92\x08\x81\x01\xd2\x00\x00\x01\x00", &e), &e); /* a signed format */
+    assert_int_equal(m.credit, 256);
+    assert_ok(CREDIT("\x92\x08\x82\x2a\x93\x01\xa1x\x80\x01\x07", &e), &e); /* unknown field 42 */
+    assert_int_equal(m.credit, 7);
+    assert_ok(CREDIT("\x94\x08\x81\x01\x07\xc0\xc3", &e), &e); /* a newer wire's third element */
+    assert_int_equal(m.credit, 7);
+    struct buf out = BUF_INIT;
+    assert_ok(msg_credit_encode(&(struct msg_credit){7}, &out, &e), &e);
+    assert_int_equal(out.len, 5);
+    assert_memory_equal(out.data, "\x92\x08\x81\x01\x07", 5);
+    buf_release(&out);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct msg_credit m;
+    assert_fails(CREDIT("", &e), Q_CORRUPT, "do not start", &e);
+    assert_fails(CREDIT("\x91\x08", &e), Q_CORRUPT, "do not start", &e);
+    assert_fails(CREDIT("\x92\x07\x80", &e), Q_CORRUPT, "is a drain", &e);
+    assert_fails(CREDIT("\x92\x63\x80", &e), Q_CORRUPT, "is a ?", &e);
+    assert_fails(CREDIT("\x92\x08\x81\x01\xa1x", &e), Q_CORRUPT, "found str", &e);
+    assert_fails(CREDIT("\x92\x08\x81\x01\xff", &e), Q_CORRUPT, "negative", &e);
+    assert_fails(CREDIT("\x92\x08\x82\x01\x07\x01\x08", &e), Q_CORRUPT, "twice", &e);
+    assert_fails(CREDIT("\x92\x08\x81\x01\xcf\x00\x00\x00\x01\x00\x00\x00\x00", &e), Q_CORRUPT,
+                 "32 bits", &e);
+    assert_fails(CREDIT("\x92\x08\x81\xa1k\x07", &e), Q_CORRUPT, "wanted a field tag", &e);
+    assert_fails(CREDIT("\x92\x08\x80\x00", &e), Q_CORRUPT, "after the message's end", &e);
+    assert_fails(CREDIT("\x92\x08\xdf\xff\xff\xff\xff\x01\x07", &e), Q_CORRUPT, "end of frame", &e);
+    assert_fails(CREDIT("\x92\x08\x81\x2a\xdd\xff\xff\xff\xff", &e), Q_CORRUPT, "cut off", &e);
+    assert_int_equal(m.credit, 0);
+    struct arena a = ARENA_INIT(1 << 16);
+    struct msg_abort ab;
+    assert_fails(msg_abort_decode(&ab,
+                                  "\x92\x03\x81\x01\xc4\x07"
+                                  "1234567",
+                                  13, &a, &e),
+                 Q_CORRUPT, "whole number", &e);
+    arena_release(&a);
+}
+
+/* A hundred thousand arrays in each other cost neither stack nor time. */
+static void test_nesting(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct msg_credit m;
+    struct buf frame = BUF_INIT;
+    buf_add(&frame, "\x92\x08\x81\x2a", 4);
+    for (int i = 0; i < 100000; i++)
+        buf_add_char(&frame, '\x91');
+    assert_fails(decode_credit(&m, frame.data, frame.len, &e), Q_CORRUPT, "cut off", &e);
+    buf_add_char(&frame, '\xc0');
+    assert_ok(decode_credit(&m, frame.data, frame.len, &e), &e);
+    buf_release(&frame);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct buf out = BUF_INIT;
+    buf_add_str(&out, "before");
+    char *big = q_calloc(1, PROTO_FRAME_MAX + 8);
+    struct msg_submit m = {.prompt = {(const uint32_t *)(void *)big, PROTO_ARRAY_MAX + 1}};
+    assert_fails(msg_submit_encode(&m, &out, &e), Q_TOO_LARGE, "submit.prompt", &e);
+    m.prompt.n = PROTO_ARRAY_MAX; /* 64 MiB exactly, so the frame is larger */
+    assert_fails(msg_submit_encode(&m, &out, &e), Q_TOO_LARGE, "a frame holds", &e);
+    struct msg_drain d = {.reason = {big, PROTO_STR_MAX + 1}};
+    assert_fails(msg_drain_encode(&d, &out, &e), Q_TOO_LARGE, "drain.reason", &e);
+    assert_string_equal(buf_str(&out), "before");
+    q_free(big);
+    buf_release(&out);
+}
+
+/* Every allocation of an encode and a decode fails once. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    struct arena made = ARENA_INIT(1 << 24);
+    struct msg_output m, back;
+    struct buf frame = BUF_INIT;
+    bool done = false;
+    fill(&m, find(MSG_output), &made);
+    for (int n = 0; !done; n++) {
+        struct q_err e = Q_ERR_INIT;
+        struct arena taken = ARENA_INIT(1 << 24);
+        buf_release(&frame);
+        mem_fail_after(n);
+        enum q_code rc = msg_output_encode(&m, &frame, &e);
+        if (!rc)
+            rc = msg_output_decode(&back, frame.data, frame.len, &taken, &e);
+        mem_fail_after(-1);
+        assert_true(rc == Q_OK || rc == Q_NO_MEMORY);
+        done = rc == Q_OK;
+        assert_true(!done || msg_output_equal(&m, &back));
+        arena_release(&taken);
+        assert_true(n < 1000);
+    }
+    buf_release(&frame);
+    arena_release(&made);
+}
+
+static void test_output_check(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    uint64_t ids[2] = {5, 6}, queue[2] = {0, 0};
+    uint32_t zeros[2] = {0, 0}, n_token[2] = {1, 2}, n_logprob[2] = {2, 0}, n_row[2] = {0, 1};
+    uint32_t each[2] = {0, 1}, tokens[3] = {7, 8, 9};
+    float probs[2] = {0, 0};
+    struct msg_output m = {.req_ids = {ids, 2},
+                           .seq = {zeros, 2},
+                           .n_token = {n_token, 2},
+                           .tokens = {tokens, 3},
+                           .finish = {zeros, 2},
+                           .stop_id = {zeros, 2},
+                           .n_cached = {zeros, 2},
+                           .n_logprob = {n_logprob, 2},
+                           .logprob_ids = {tokens, 2},
+                           .logprobs = {probs, 2},
+                           .ranks = {tokens, 1},
+                           .n_prompt_row = {n_row, 2},
+                           .n_prompt_logprob = {each, 2},
+                           .prompt_logprob_ids = {tokens, 1},
+                           .prompt_logprobs = {probs, 1},
+                           .prompt_ranks = {tokens, 1},
+                           .queue_us = {queue, 2}};
+    assert_ok(proto_output_check(&m, &e), &e);
+    struct msg_output bad = m;
+    bad.tokens.n = 2;
+    assert_fails(proto_output_check(&bad, &e), Q_CORRUPT, "output.tokens", &e);
+    bad = m;
+    bad.seq.n = 1;
+    assert_fails(proto_output_check(&bad, &e), Q_CORRUPT, "output.seq", &e);
+    bad = m;
+    uint32_t huge[2] = {UINT32_MAX, UINT32_MAX};
+    bad.n_token.data = bad.n_logprob.data = huge;
+    assert_fails(proto_output_check(&bad, &e), Q_CORRUPT, "counts beyond", &e);
+    bad = m;
+    bad.finish.data = tokens;
+    assert_fails(proto_output_check(&bad, &e), Q_CORRUPT, "unknown reason 7", &e);
+}
+
+/* proto/reference.md is what messages.def says today. */
+static void test_reference(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct buf want = BUF_INIT, found = BUF_INIT;
+    proto_reference(&want);
+    assert_ok(file_read(&found, "proto/reference.md", 1 << 20, &e), &e);
+    if (strcmp(buf_str(&want), buf_str(&found)))
+        fail_msg("proto/reference.md is out of date: run proto_reference > proto/reference.md");
+    buf_release(&want);
+    buf_release(&found);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define MSG(tag, name) cmocka_unit_test(test_##name),
+#define FIELD(tag, type, name, text)
+#define END(name)
+#include "proto/messages.def"
+        cmocka_unit_test(test_table),     cmocka_unit_test(test_known_bytes),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_reference), cmocka_unit_test(test_output_check),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

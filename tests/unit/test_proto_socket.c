@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sockets over ipc and tcp, with keys, without, and with the wrong ones. */
+#include "check.h"
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <zmq.h>
+#include "common/clock.h"
+#include "common/file.h"
+#include "proto/address.h"
+#include "proto/curve.h"
+#include "proto/socket.h"
+
+static char folder[64]; /* of this run, removed at the end */
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/quire_socket_XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static const char *path_in(const char *format, const char *name)
+{
+    static char text[4][160];
+    static int i;
+    i = (i + 1) % 4;
+    snprintf(text[i], sizeof text[i], format, folder, name);
+    return text[i];
+}
+
+/* Wait until a frame is there; NULL after timeout_ms. */
+static const void *wait_frame(struct socket *s, struct socket_peer *peer, size_t *n, int timeout_ms)
+{
+    const void *frame;
+    int64_t until = clock_ms() + timeout_ms;
+    while (!socket_recv(s, peer, &frame, n)) {
+        int64_t left = until - clock_ms();
+        struct pollfd p = {.fd = socket_fd(s), .events = POLLIN};
+        if (left <= 0 || poll(&p, 1, (int)left) == 0)
+            return NULL;
+    }
+    return frame;
+}
+
+/* Send as soon as there is a connection. `other` is looked at meanwhile, because it may have to let
+ * us in. */
+static void send_when_up(struct socket *s, struct socket *other, const char *text)
+{
+    struct q_err e = Q_ERR_INIT;
+    int64_t until = clock_ms() + 5000;
+    while (socket_send(s, NULL, text, strlen(text), &e) == Q_UNAVAILABLE && clock_ms() < until) {
+        struct socket_peer peer;
+        const void *frame;
+        size_t n;
+        assert_false(socket_recv(other, &peer, &frame, &n));
+        usleep(1000);
+    }
+    assert_true(clock_ms() < until);
+}
+
+/* A frame there, a frame back. */
+static void converse(struct socket *engine, struct socket *frontend)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct socket_peer peer;
+    size_t n;
+    send_when_up(frontend, engine, "ping");
+    const void *frame = wait_frame(engine, &peer, &n, 5000);
+    assert_non_null(frame);
+    assert_int_equal(n, 4);
+    assert_memory_equal(frame, "ping", 4);
+    assert_ok(socket_send(engine, &peer, "pong!", 5, &e), &e);
+    frame = wait_frame(frontend, NULL, &n, 5000);
+    assert_non_null(frame);
+    assert_int_equal(n, 5);
+    assert_memory_equal(frame, "pong!", 5);
+}
+
+static void test_address(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct address a;
+    char text[ADDRESS_TEXT_MAX];
+    static const char *const good[] = {"ipc:///run/quire/engine", "tcp://127.0.0.1:5555",
+                                       "tcp://[::1]:5555", "tcp://*:1",
+                                       "tcp://node-1.example:65535"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_ok(address_parse(&a, good[i], &e), &e);
+        address_print(&a, text);
+        assert_string_equal(text, good[i]);
+    }
+    static const char *const bad[] = {
+        "",          "ipc://",         "ipc://relative",   "ipc://@abstract", "ipc://*",
+        "ipc:///a/", "tcp://",         "tcp://host",       "tcp://host:",     "tcp://host:65536",
+        "tcp://:1",  "tcp://host:-1",  "tcp://ho st:1",    "tcp://eth0;x:1",  "tcp://host:1x",
+        "udp://a:1", "inproc://thing", "tcp://[fe80::1:1", "tcp://a:b:1"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_fails(address_parse(&a, bad[i], &e), Q_INVALID, "address", &e);
+    char long_path[400];
+    snprintf(long_path, sizeof long_path, "ipc:///%0300d", 1);
+    assert_fails(address_parse(&a, long_path, &e), Q_INVALID, "at most 107", &e);
+}
+
+static void test_ipc(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine, *frontend, *second;
+    struct socket_config c = {.address = path_in("ipc://%s/%s", "engine")};
+    assert_ok(socket_listen(&engine, &c, &e), &e);
+    struct stat st;
+    assert_int_equal(stat(path_in("%s/%s", "engine"), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_fails(socket_listen(&second, &c, &e), Q_MISMATCH, "another process", &e);
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    assert_ok(socket_connect(&second, &c, &e), &e);
+    converse(engine, frontend);
+    converse(engine, second);
+    converse(engine, frontend);
+    socket_free(frontend);
+    socket_free(second);
+    socket_free(engine);
+    for (int i = 0; i < 1000 && !stat(path_in("%s/%s", "engine"), &st); i++)
+        usleep(1000); /* ZeroMQ's own thread takes it away */
+    assert_int_equal(stat(path_in("%s/%s", "engine"), &st), -1);
+}
+
+static void test_ipc_files(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine;
+    struct socket_config c = {.address = path_in("ipc://%s/%s", "thing")};
+    assert_ok(file_write(path_in("%s/%s", "thing"), "precious", 8, 0600, &e), &e);
+    assert_fails(socket_listen(&engine, &c, &e), Q_MISMATCH, "something else", &e);
+    assert_true(file_exists(path_in("%s/%s", "thing")));
+    /* A socket file whose process is gone. */
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    snprintf(name.sun_path, sizeof name.sun_path, "%s/stale", folder);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
+    close(fd);
+    c.address = path_in("ipc://%s/%s", "stale");
+    assert_ok(socket_listen(&engine, &c, &e), &e);
+    socket_free(engine);
+    c.address = path_in("ipc://%s/%s", "no/such/folder");
+    assert_fails(socket_listen(&engine, &c, &e), Q_IO, "cannot listen", &e);
+}
+
+static void test_tcp_needs_keys(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *s, *frontend;
+    struct socket_config c = {.address = "tcp://127.0.0.1:0"};
+    assert_fails(socket_listen(&s, &c, &e), Q_FORBIDDEN, "--insecure-tcp", &e);
+    c.address = "tcp://127.0.0.1:9";
+    assert_fails(socket_connect(&s, &c, &e), Q_FORBIDDEN, "--keys", &e);
+    c = (struct socket_config){.address = "tcp://127.0.0.1:0", .insecure_tcp = true};
+    assert_ok(socket_listen(&s, &c, &e), &e);
+    c.address = socket_address(s);
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    converse(s, frontend);
+    socket_free(frontend);
+    socket_free(s);
+}
+
+static void test_curve(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine, *second_engine, *frontend, *stranger;
+    const char *keys = path_in("%s/%s", "keys"), *other = path_in("%s/%s", "other");
+    assert_ok(curve_generate(keys, &e), &e);
+    assert_ok(curve_generate(other, &e), &e);
+    assert_fails(curve_generate(keys, &e), Q_MISMATCH, "there already", &e);
+    struct socket_config c = {.address = "tcp://127.0.0.1:0", .keys_dir = keys};
+    assert_ok(socket_listen(&engine, &c, &e), &e);
+    assert_ok(socket_listen(&second_engine, &c, &e), &e);
+    c.address = socket_address(engine);
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    converse(engine, frontend);
+    socket_free(second_engine);
+
+    /* A stranger knows the engine's public key, but the engine does not know his. */
+    char path[200], pub[64];
+    struct buf text = BUF_INIT;
+    assert_ok(file_read(&text, path_in("%s/%s", "keys/engine.pub"), 100, &e), &e);
+    snprintf(path, sizeof path, "%s/engine.pub", other);
+    snprintf(pub, sizeof pub, "%s", buf_str(&text));
+    assert_ok(file_write(path, pub, strlen(pub), 0600, &e), &e);
+    buf_release(&text);
+    c.keys_dir = other;
+    uint64_t before = socket_n_refused();
+    assert_ok(socket_connect(&stranger, &c, &e), &e);
+    for (int i = 0; i < 500 && socket_n_refused() == before; i++) {
+        struct socket_peer peer;
+        const void *frame;
+        size_t n;
+        assert_int_equal(socket_send(stranger, NULL, "x", 1, &e), Q_UNAVAILABLE);
+        assert_false(socket_recv(engine, &peer, &frame, &n));
+        usleep(2000);
+    }
+    assert_true(socket_n_refused() > before);
+    socket_free(stranger);
+
+    c = (struct socket_config){.address = c.address, .insecure_tcp = true}; /* no keys at all */
+    assert_ok(socket_connect(&stranger, &c, &e), &e);
+    usleep(50000);
+    assert_int_equal(socket_send(stranger, NULL, "x", 1, &e), Q_UNAVAILABLE);
+    socket_free(stranger);
+    converse(engine, frontend);
+    socket_free(frontend);
+    socket_free(engine);
+}
+
+static void test_key_files(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct curve_keys k, f;
+    const char *dir = path_in("%s/%s", "files");
+    assert_ok(curve_generate(dir, &e), &e);
+    static const char *const names[] = {"engine.key", "engine.pub", "frontend.key", "frontend.pub"};
+    char path[200];
+    for (int i = 0; i < 4; i++) {
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+    }
+    assert_ok(curve_load(&k, dir, CURVE_ENGINE, &e), &e);
+    assert_ok(curve_load(&f, dir, CURVE_FRONTEND, &e), &e);
+    assert_string_equal(k.public_key, f.peer_key);
+    assert_string_equal(f.public_key, k.peer_key);
+    assert_string_not_equal(k.secret_key, f.secret_key);
+    snprintf(path, sizeof path, "%s/engine.key", dir);
+    chmod(path, 0644);
+    assert_fails(curve_load(&k, dir, CURVE_ENGINE, &e), Q_FORBIDDEN, "everybody", &e);
+    static const char *const bad[] = {"", "short", "0123456789012345678901234567890123456789extra",
+                                      "\x01\x02 345678901234567890123456789012345678"};
+    for (int i = 0; i < 4; i++) {
+        assert_ok(file_write(path, bad[i], strlen(bad[i]), 0600, &e), &e);
+        assert_fails(curve_load(&k, dir, CURVE_ENGINE, &e), Q_CORRUPT, "Z85", &e);
+    }
+    unlink(path);
+    assert_fails(curve_load(&k, dir, CURVE_ENGINE, &e), Q_NOT_FOUND, "engine.key", &e);
+}
+
+/* A raw ZeroMQ client that sends what ours never would: several parts, and nothing. */
+static void test_odd_messages(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine;
+    struct socket_peer peer;
+    size_t n;
+    struct socket_config c = {.address = path_in("ipc://%s/%s", "odd")};
+    assert_ok(socket_listen(&engine, &c, &e), &e);
+    void *ctx = zmq_ctx_new(), *raw = zmq_socket(ctx, ZMQ_DEALER),
+         *named = zmq_socket(ctx, ZMQ_DEALER);
+    char name[200];
+    memset(name, 'n', sizeof name);
+    zmq_setsockopt(named, ZMQ_ROUTING_ID, name, sizeof name);
+    assert_int_equal(zmq_connect(named, c.address), 0);
+    assert_int_equal(zmq_connect(raw, c.address), 0);
+    zmq_send(named, "long name", 9, 0);
+    zmq_send(raw, "a", 1, ZMQ_SNDMORE);
+    zmq_send(raw, "b", 1, ZMQ_SNDMORE);
+    zmq_send(raw, "c", 1, 0);
+    zmq_send(raw, "", 0, 0);
+    zmq_send(raw, "good", 4, 0);
+    const void *frame = wait_frame(engine, &peer, &n, 5000);
+    assert_non_null(frame);
+    assert_int_equal(n, 0); /* an empty frame is a frame; the codec refuses it */
+    frame = wait_frame(engine, &peer, &n, 5000);
+    assert_non_null(frame);
+    assert_memory_equal(frame, "good", 4);
+    for (int i = 0; i < 1000 && socket_n_bad(engine) < 2; i++)
+        assert_null(wait_frame(engine, &peer, &n, 5));
+    assert_int_equal(socket_n_bad(engine), 2);
+    int zero = 0;
+    zmq_setsockopt(raw, ZMQ_LINGER, &zero, sizeof zero);
+    zmq_setsockopt(named, ZMQ_LINGER, &zero, sizeof zero);
+    zmq_close(raw);
+    zmq_close(named);
+    zmq_ctx_term(ctx);
+    /* The peer is gone: sending says so, soon. */
+    enum q_code rc = Q_OK;
+    for (int i = 0; i < 1000 && rc != Q_UNAVAILABLE; i++) {
+        rc = socket_send(engine, &peer, "x", 1, &e);
+        usleep(1000);
+    }
+    assert_int_equal(rc, Q_UNAVAILABLE);
+    socket_free(engine);
+}
+
+/* The fd stays readable while a frame waits, whatever was looked at or sent in between. */
+static void test_level_triggered(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine, *frontend;
+    struct socket_peer peer;
+    const void *frame;
+    size_t n;
+    struct socket_config c = {.address = path_in("ipc://%s/%s", "level")};
+    assert_ok(socket_listen(&engine, &c, &e), &e);
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    converse(engine, frontend);
+    for (int i = 0; i < 3; i++)
+        assert_ok(socket_send(frontend, NULL, "abc", 3, &e), &e);
+    frame = wait_frame(engine, &peer, &n, 5000);
+    assert_non_null(frame);
+    usleep(20000);
+    assert_ok(socket_send(engine, &peer, "answer", 6, &e), &e); /* swallows ZeroMQ's own signal */
+    struct pollfd p = {.fd = socket_fd(engine), .events = POLLIN};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(poll(&p, 1, 1000), 1);
+        assert_int_equal(poll(&p, 1, 1000), 1);
+        assert_true(socket_recv(engine, &peer, &frame, &n));
+    }
+    assert_false(socket_recv(engine, &peer, &frame, &n));
+    assert_int_equal(poll(&p, 1, 20), 0);
+    socket_free(frontend);
+    socket_free(engine);
+}
+
+/* A frontend that does not read: bounded, and told. */
+static void test_stalled_peer(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine, *frontend;
+    struct socket_peer peer;
+    size_t n;
+    struct socket_config c = {.address = path_in("ipc://%s/%s", "stall")};
+    assert_ok(socket_listen(&engine, &c, &e), &e);
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    send_when_up(frontend, engine, "hello");
+    assert_non_null(wait_frame(engine, &peer, &n, 5000));
+    static const char block[8192];
+    enum q_code rc = Q_OK;
+    int n_sent = 0;
+    while (!rc && n_sent < 100000) {
+        rc = socket_send(engine, &peer, block, sizeof block, &e);
+        n_sent++;
+    }
+    assert_int_equal(rc, Q_NO_SPACE);
+    assert_true(n_sent >= SOCKET_HWM_LISTEN);
+    socket_free(frontend);
+    socket_free(engine);
+}
+
+/* An engine that goes and comes back: the frontend finds it, nothing is queued in between. */
+static void test_reconnect(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine, *frontend;
+    struct socket_config c = {.address = path_in("ipc://%s/%s", "again")};
+    assert_ok(socket_connect(&frontend, &c, &e), &e);
+    assert_int_equal(socket_send(frontend, NULL, "lost?", 5, &e), Q_UNAVAILABLE);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(socket_listen(&engine, &c, &e), &e);
+        converse(engine, frontend);
+        socket_free(engine);
+        for (int j = 0; j < 1000 && !socket_send(frontend, NULL, "into the void", 13, &e); j++)
+            usleep(1000);
+        assert_int_equal(socket_send(frontend, NULL, "?", 1, &e), Q_UNAVAILABLE);
+    }
+    socket_free(frontend);
+}
+
+static void test_signals_untouched(void **state)
+{
+    (void)state;
+    struct sigaction now;
+    assert_int_equal(sigaction(SIGINT, NULL, &now), 0);
+    assert_true(now.sa_handler == SIG_DFL);
+    assert_int_equal(sigaction(SIGTERM, NULL, &now), 0);
+    assert_true(now.sa_handler == SIG_DFL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_address),
+        cmocka_unit_test(test_ipc),
+        cmocka_unit_test(test_ipc_files),
+        cmocka_unit_test(test_tcp_needs_keys),
+        cmocka_unit_test(test_curve),
+        cmocka_unit_test(test_key_files),
+        cmocka_unit_test(test_odd_messages),
+        cmocka_unit_test(test_level_triggered),
+        cmocka_unit_test(test_stalled_peer),
+        cmocka_unit_test(test_reconnect),
+        cmocka_unit_test(test_signals_untouched),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

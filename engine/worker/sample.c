@@ -15,9 +15,10 @@
 #include "engine/worker/philox.h"
 #include "engine/worker/select.h"
 
-#define TEMPERATURE_MIN 0.01f /* below this, exp((x - max) / t) would be all zeros but one anyway \
-                               */
-#define SEEN_IN_PROMPT  (1u << 31)
+#define TEMPERATURE_MIN                                                       \
+    0.01f /* below this, exp((x - max) / t) would be all zeros but one anyway \
+           */
+#define SEEN_IN_PROMPT (1u << 31)
 
 FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab, struct q_err *e)
 {

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One epoll descriptor holds the ring's eventfd and the worker's pidfd, so that any loop can watch
+ * a core with one descriptor. States:
+ *
+ *     LOADING --ready--> READY --death--> RESTARTING --ready--> READY
+ *        |                                    |
+ *        +--- the worker says why ------------+--- CORE_RESTARTS_MAX deaths in a row ---> FAILED
+ *
+ * A death while LOADING is retried like one while running. The scheduler is made when the first
+ * worker is ready (only then the sizes are known) and outlives workers: a new worker is told to
+ * make the same number of blocks, and must have the same shape. A step that the worker could not
+ * compute (result.error) means the two disagree about the state; the worker is treated as dead,
+ * because a fresh one is told everything again. */
+#include "engine/core/core.h"
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "engine/core/fingerprint.h"
+#include "engine/core/launch.h"
+#include "engine/worker/sample.h"
+
+#define BACKOFF_MIN_MS 50
+#define BACKOFF_MAX_MS 2000
+
+static_assert(RING_DEPTH == SCHEDULER_IN_FLIGHT_MAX,
+              "the ring holds what the scheduler may have in flight");
+
+struct core {
+    struct core_config config;
+    core_sink *sink;
+    void *sink_ctx;
+    struct model_config model;
+    struct generation_defaults generation;
+    enum core_state state;
+    struct q_err failure; /* of FAILED */
+    bool worker_died;
+    struct ring *ring; /* of the worker now; NULL between two */
+    struct launch worker;
+    struct core_info info;
+    size_t result_bytes; /* of one ring entry */
+    size_t step_bytes;
+    struct scheduler *scheduler;      /* NULL until the first worker is ready */
+    struct scheduler_output *outputs; /* [max_num_seqs] */
+    int epoll_fd;
+    uint32_t n_death; /* since the last finished step */
+    uint64_t n_restart;
+    int64_t restart_at_ms; /* while there is no worker */
+    uint32_t percent_logged;
+};
+
+static FALLIBLE watch(struct core *c, int fd, struct q_err *e)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.fd = fd};
+    if (fd >= 0 && epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
+        return q_fail(e, Q_IO, "engine: epoll: %s", strerror(errno));
+    return Q_OK;
+}
+
+static void end_worker(struct core *c, int timeout_ms)
+{
+    launch_end(&c->worker, timeout_ms); /* closes its pidfd, which leaves the epoll set by that */
+    ring_free(c->ring);
+    c->ring = NULL;
+}
+
+static FALLIBLE start_worker(struct core *c, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = ring_new(&c->ring, &c->config.worker, e)) ||
+        (rc = watch(c, ring_event_fd(c->ring), e)))
+        goto out;
+    if (c->config.in_process)
+        rc = launch_thread(&c->worker, c->ring, e);
+    else
+        rc = launch_process(&c->worker, c->ring, c->config.worker_program, e);
+    if (!rc)
+        rc = watch(c, c->worker.pid_fd, e);
+out:
+    if (rc)
+        end_worker(c, 0);
+    return rc;
+}
+
+FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink *sink, void *ctx,
+                  struct q_err *e)
+{
+    struct core *c = q_calloc(1, sizeof *c);
+    enum q_code rc;
+    if (!c)
+        return q_fail(e, Q_NO_MEMORY, "engine: no memory");
+    c->config = *config;
+    c->sink = sink;
+    c->sink_ctx = ctx;
+    c->worker = (struct launch)LAUNCH_INIT;
+    c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (c->epoll_fd < 0)
+        rc = q_fail(e, Q_IO, "engine: epoll: %s", strerror(errno));
+    else if (!(rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e)))
+        rc = start_worker(c, e);
+    if (rc)
+        core_free(c);
+    else
+        *out = c;
+    return rc;
+}
+
+void core_free(struct core *c)
+{
+    if (!c)
+        return;
+    end_worker(c, CORE_END_MS);
+    scheduler_free(c->scheduler);
+    q_free(c->outputs);
+    if (c->epoll_fd >= 0)
+        close(c->epoll_fd);
+    q_free(c);
+}
+
+static enum q_code fail(struct core *c, const struct q_err *why, bool died)
+{
+    c->state = CORE_FAILED;
+    c->failure = *why;
+    c->worker_died = died;
+    end_worker(c, 0);
+    return c->failure.code;
+}
+
+/* The worker is gone: forget what it was computing and plan to start another. */
+static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_err *e)
+{
+    end_worker(c, 0);
+    if (c->scheduler)
+        scheduler_worker_lost(c->scheduler);
+    if (++c->n_death > CORE_RESTARTS_MAX) {
+        struct q_err all = Q_ERR_INIT;
+        q_fail(&all, Q_UNAVAILABLE, "the worker died %u times in a row; the last time: %s",
+               c->n_death, why->message);
+        *e = all;
+        return fail(c, &all, true);
+    }
+    int64_t wait_ms = BACKOFF_MIN_MS << (c->n_death - 1);
+    wait_ms = wait_ms < BACKOFF_MAX_MS ? wait_ms : BACKOFF_MAX_MS;
+    if (c->n_death == 1 && c->scheduler)
+        wait_ms = 0; /* requests are waiting */
+    log_warning("engine: %s; starting another in %lld ms", why->message, (long long)wait_ms);
+    c->restart_at_ms = clock_ms() + wait_ms;
+    if (c->state == CORE_READY)
+        c->state = CORE_RESTARTING;
+    return Q_OK;
+}
+
+static FALLIBLE first_ready(struct core *c, const struct worker_info *info, struct q_err *e)
+{
+    enum q_code rc;
+    c->info.shape = info->shape;
+    c->info.limits = info->limits;
+    c->info.n_block = info->n_block;
+    if ((rc = fingerprint_make(c->info.fingerprint, sizeof c->info.fingerprint,
+                               c->config.worker.model_dir, c->config.worker.format, info, e)))
+        return rc;
+    c->outputs = q_calloc(info->limits.max_num_seqs, sizeof *c->outputs);
+    if (!c->outputs)
+        return q_fail(e, Q_NO_MEMORY, "engine: no memory for %u outputs",
+                      info->limits.max_num_seqs);
+    const struct scheduler_config sc = {.limits = info->limits,
+                                        .n_block = info->n_block,
+                                        .queue_max = c->config.queue_max,
+                                        .vocab_size = info->shape.vocab_size,
+                                        .eos_ids = c->model.eos_ids,
+                                        .n_eos = c->model.n_eos};
+    c->config.worker.n_block = info->n_block; /* workers to come make the same pool */
+    return scheduler_new(&c->scheduler, &sc, e);
+}
+
+static FALLIBLE worker_ready(struct core *c, struct q_err *e)
+{
+    struct worker_info info;
+    enum q_code rc = ring_attach(c->ring, &info, e);
+    if (!rc && !c->scheduler)
+        rc = first_ready(c, &info, e);
+    else if (!rc && (info.n_block != c->info.n_block ||
+                     memcmp(&info.limits, &c->info.limits, sizeof info.limits) != 0 ||
+                     info.shape.n_param != c->info.shape.n_param))
+        rc =
+            q_fail(e, Q_MISMATCH, "engine: the model changed on disk while the engine was running");
+    if (rc)
+        return fail(c, e, false);
+    c->step_bytes = info.step_bytes;
+    c->result_bytes = info.result_bytes;
+    if (c->state == CORE_RESTARTING) {
+        c->n_restart++;
+        log_info("engine: the worker is back");
+    }
+    c->state = CORE_READY;
+    return Q_OK;
+}
+
+/* While a worker is loading. */
+static FALLIBLE step_loading(struct core *c, struct q_err *e)
+{
+    uint32_t percent;
+    enum worker_state state = ring_state(c->ring, &percent, e);
+    if (state == WORKER_FAILED)
+        return fail(c, e, false);
+    if (state == WORKER_READY)
+        return worker_ready(c, e);
+    if (percent >= c->percent_logged + 10) {
+        c->percent_logged = percent;
+        log_info("engine: loading %u %%", percent);
+    }
+    return Q_OK;
+}
+
+/* A row whose logits were no numbers: that request ends with an error, the others go on. */
+static void end_bad_rows(struct core *c, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct scheduler_output *o = &c->outputs[i];
+        if (!o->has_token || o->token != SAMPLE_BAD)
+            continue;
+        log_error("engine: the model gave logits that are not numbers; request %llu ends",
+                  (unsigned long long)o->req_id);
+        scheduler_abort(c->scheduler, o->origin, o->req_id);
+        o->has_token = false;
+        o->finish = FINISH_ERROR;
+    }
+}
+
+static FALLIBLE settle(struct core *c, void *memory, struct q_err *e)
+{
+    struct step_result result;
+    uint32_t n = 0;
+    enum q_code rc = step_result_view(&result, memory, c->result_bytes, &c->info.limits, e);
+    if (rc)
+        return rc;
+    if (result.head->error)
+        return q_fail(e, Q_INTERNAL, "engine: the worker could not compute step %llu (%s)",
+                      (unsigned long long)result.head->step,
+                      q_code_name((enum q_code)result.head->error));
+    if ((rc = scheduler_settle(c->scheduler, &result, clock_us(), c->outputs, &n, e)))
+        return rc;
+    c->n_death = 0;
+    end_bad_rows(c, n);
+    if (n)
+        c->sink(c->sink_ctx, &result, c->outputs, n);
+    ring_result_take(c->ring);
+    return Q_OK;
+}
+
+/* Send what can be computed now. */
+static FALLIBLE plan(struct core *c, struct q_err *e)
+{
+    void *space;
+    bool planned = true;
+    while (planned && (space = ring_step_space(c->ring))) {
+        enum q_code rc =
+            scheduler_plan(c->scheduler, space, c->step_bytes, clock_us(), &planned, e);
+        if (rc)
+            return rc;
+        if (planned)
+            ring_step_send(c->ring);
+    }
+    return Q_OK;
+}
+
+static FALLIBLE step_ready(struct core *c, struct q_err *e)
+{
+    struct q_err why = Q_ERR_INIT;
+    void *result;
+    enum q_code rc = Q_OK;
+    while (!rc && (result = ring_result_next(c->ring)))
+        rc = settle(c, result, &why);
+    if (!rc)
+        rc = plan(c, &why);
+    return rc ? worker_lost(c, &why, e) : Q_OK;
+}
+
+/* True when the worker's process has ended; clears the ring's eventfd when that is what woke us. */
+static bool look_at_worker(struct core *c, struct q_err *why)
+{
+    struct epoll_event events[2];
+    bool ended = false;
+    int n = epoll_wait(c->epoll_fd, events, 2, 0);
+    for (int i = 0; i < n; i++)
+        if (events[i].data.fd == ring_event_fd(c->ring))
+            ring_event_clear(c->ring);
+        else
+            ended = launch_ended(&c->worker, why);
+    return ended;
+}
+
+FALLIBLE core_step(struct core *c, struct q_err *e)
+{
+    struct q_err why = Q_ERR_INIT;
+    enum q_code rc;
+    if (c->state == CORE_FAILED) {
+        *e = c->failure;
+        return c->failure.code;
+    }
+    if (!c->ring) {
+        if (clock_ms() < c->restart_at_ms)
+            return Q_OK;
+        if ((rc = start_worker(c, e)))
+            return fail(c, e, false);
+    }
+    bool ended = look_at_worker(c, &why);
+    uint32_t percent;
+    if (ended && (c->state == CORE_READY || ring_state(c->ring, &percent, NULL) != WORKER_FAILED))
+        return worker_lost(c, &why, e);
+    if (c->state != CORE_READY && (rc = step_loading(c, e)))
+        return rc;
+    return c->state == CORE_READY ? step_ready(c, e) : Q_OK;
+}
+
+int core_fd(const struct core *c)
+{
+    return c->epoll_fd;
+}
+
+int core_wait_ms(const struct core *c)
+{
+    if (c->state == CORE_FAILED || c->ring)
+        return -1;
+    int64_t left = c->restart_at_ms - clock_ms();
+    return left > 0 ? (int)left : 0;
+}
+
+enum core_state core_state(const struct core *c, uint32_t *percent)
+{
+    uint32_t now = 0;
+    if (c->state == CORE_READY)
+        now = 100;
+    else if (c->ring)
+        ring_state(c->ring, &now, NULL);
+    if (percent)
+        *percent = now;
+    return c->state;
+}
+
+bool core_worker_died(const struct core *c)
+{
+    return c->worker_died;
+}
+
+FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e)
+{
+    uint32_t percent;
+    if (core_state(c, &percent) == CORE_LOADING)
+        return q_fail(e, Q_UNAVAILABLE, "loading %u %%", percent);
+    if (c->state == CORE_FAILED)
+        return q_fail(e, Q_UNAVAILABLE, "the engine has failed: %s", c->failure.message);
+    return scheduler_submit(c->scheduler, origin, m, clock_us(), e);
+}
+
+bool core_abort(struct core *c, uint32_t origin, uint64_t req_id)
+{
+    return c->scheduler && scheduler_abort(c->scheduler, origin, req_id);
+}
+
+uint32_t core_abort_origin(struct core *c, uint32_t origin)
+{
+    return c->scheduler ? scheduler_abort_origin(c->scheduler, origin) : 0;
+}
+
+void core_stats(const struct core *c, struct scheduler_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (c->scheduler)
+        scheduler_stats(c->scheduler, out);
+}
+
+bool core_busy(const struct core *c)
+{
+    struct scheduler_stats s;
+    core_stats(c, &s);
+    return s.n_running || s.n_waiting || s.n_swapped;
+}
+
+const struct core_info *core_info(const struct core *c)
+{
+    return &c->info;
+}
+
+const struct model_config *core_model_config(const struct core *c)
+{
+    return &c->model;
+}
+
+const struct generation_defaults *core_generation_defaults(const struct core *c)
+{
+    return &c->generation;
+}
+
+uint64_t core_n_restart(const struct core *c)
+{
+    return c->n_restart;
+}
+
+pid_t core_worker_pid(const struct core *c)
+{
+    return c->worker.pid;
+}

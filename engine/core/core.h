@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core - one engine: a scheduler, a worker behind a ring, and the loop body that keeps both busy.
+ *
+ * The owner's event loop watches core_fd, and calls core_step whenever it is readable, a request
+ * came, or core_wait_ms has passed. core_step never waits: it settles the steps that are done
+ * (giving their outputs to the sink) and plans new ones as long as the ring has room, so that while
+ * the worker computes step n, step n+1 lies ready. A worker that dies is started again, a bounded
+ * number of times, and the requests go on with the same tokens. The server, the library and the
+ * tests are owners of a core. Threads: one owner. */
+#ifndef QUIRE_ENGINE_CORE_CORE_H
+#define QUIRE_ENGINE_CORE_CORE_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/hub/config.h"
+#include "engine/sched/scheduler.h"
+#include "engine/worker/ring.h"
+
+#define CORE_FINGERPRINT_MAX 24
+#define CORE_RESTARTS_MAX    5    /* deaths in a row without one finished step */
+#define CORE_END_MS          2000 /* a worker has this long to end before it is killed */
+
+struct core_config {
+    struct worker_config worker;
+    uint32_t queue_max;         /* waiting requests at most */
+    bool in_process;            /* the worker is a thread */
+    const char *worker_program; /* NULL = quire-worker beside this executable; borrowed */
+};
+
+enum core_state {
+    CORE_LOADING, /* the first worker is loading */
+    CORE_READY,
+    CORE_RESTARTING, /* the worker died and comes back; requests are kept and taken */
+    CORE_FAILED      /* for good; core_step says why */
+};
+
+/* The outputs of one settled step, in plan order; borrowed for the call. The sink may submit and
+ * abort. */
+typedef void core_sink(void *ctx, const struct step_result *result,
+                       const struct scheduler_output *outputs, uint32_t n);
+
+struct core;
+/* Starts loading and returns at once. Errors: those of model_config_load, launch, Q_NO_MEMORY. */
+FALLIBLE core_new(struct core **out, const struct core_config *c, core_sink *sink, void *ctx,
+                  struct q_err *e);
+/* Ends the worker (CORE_END_MS), forgets all requests. */
+void core_free(struct core *c);
+
+int core_fd(const struct core *c);      /* watch for reading */
+int core_wait_ms(const struct core *c); /* call core_step after this; -1 = no need */
+/* Errors: the reason of CORE_FAILED, now and at every later call. */
+FALLIBLE core_step(struct core *c, struct q_err *e);
+enum core_state core_state(const struct core *c, uint32_t *percent);
+bool core_worker_died(
+    const struct core *c); /* CORE_FAILED because of deaths, not of what the worker said */
+
+/* As scheduler_submit; Q_UNAVAILABLE while loading ("loading 43 %") or failed. */
+FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e);
+bool core_abort(struct core *c, uint32_t origin, uint64_t req_id);
+uint32_t core_abort_origin(struct core *c, uint32_t origin);
+bool core_busy(const struct core *c); /* requests are waiting or running */
+
+struct core_info { /* valid once READY, then constant */
+    struct model_shape shape;
+    struct step_limits limits;
+    uint32_t n_block;
+    char fingerprint[CORE_FINGERPRINT_MAX]; /* "fp_0123456789abcdef" */
+};
+const struct core_info *core_info(const struct core *c);
+const struct model_config *core_model_config(const struct core *c);
+const struct generation_defaults *core_generation_defaults(const struct core *c);
+void core_stats(const struct core *c, struct scheduler_stats *out);
+uint64_t core_n_restart(const struct core *c);
+pid_t core_worker_pid(const struct core *c); /* 0 = a thread, or none now */
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fingerprint - `system_fingerprint`: two engines with the same one give the same tokens for the
+ * same request.
+ *
+ * A hash over the weights' identity (sizes and headers of the safetensors files; not their data,
+ * which would take longer than loading), config and tokenizer (hub_digest), the kernels in use,
+ * dtypes, rope length and quire's version. Threads: reentrant. */
+#ifndef QUIRE_ENGINE_CORE_FINGERPRINT_H
+#define QUIRE_ENGINE_CORE_FINGERPRINT_H
+#include "engine/worker/ring.h"
+
+/* out: "fp_" and 16 hex digits. Errors: Q_IO, those of hub_digest. */
+FALLIBLE fingerprint_make(char *out, size_t size, const char *model_dir, enum load_format format,
+                          const struct worker_info *info, struct q_err *e);
+
+#endif

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Wake-ups are not lost. Down: the worker says it is asleep, then the kernel compares `sent` before
+ * it sleeps; the engine moves `sent` and then looks whether the worker is asleep, both sequentially
+ * consistent. Up: the worker writes the eventfd after every result; the engine clears it before it
+ * looks at `done`. stop counts as a change of `sent`'s neighbour word `wake`, which is what the
+ * futex really watches: wake moves with every send and with stop.
+ *
+ * Each side keeps its own position in its own memory (taken, sent_own), so a worker that scribbles
+ * over the counters can at worst make the engine read a result that step_result_view refuses. */
+#include "engine/worker/ring.h"
+#include <errno.h>
+#include <linux/futex.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/mem.h"
+
+#define RING_MAGIC UINT64_C(0x676e697265726975) /* "uirering", little-endian */
+#define RING_SPIN_US \
+    10 /* a step that follows a step comes within microseconds; then the core is given back */
+#define RING_PAGE     4096u
+#define RING_BODY_MAX ((uint64_t)1 << 36) /* bytes; a size above is damage */
+
+struct ring_head {
+    uint64_t magic;
+    uint64_t head_bytes; /* sizeof(struct ring_head) of the build that made it */
+    struct worker_config config;
+    struct worker_info info;       /* published by state = READY */
+    struct q_err error;            /* published by state = FAILED */
+    alignas(64) atomic_uint state; /* enum worker_state */
+    atomic_uint percent;
+    alignas(64) atomic_uint sent; /* steps published, wraps */
+    atomic_uint wake;             /* moves with every send and with stop */
+    atomic_uint asleep;           /* the worker is in its futex */
+    atomic_uint stop;
+    alignas(64) atomic_uint done; /* results published, wraps */
+};
+
+struct ring {
+    struct ring_head *head;
+    size_t head_bytes;   /* mapped */
+    unsigned char *body; /* NULL until ready; in process the worker's mapping serves both */
+    size_t body_bytes;
+    size_t step_bytes, result_bytes;
+    uint32_t taken;    /* engine: results taken */
+    uint32_t sent_own; /* engine: steps sent */
+    uint32_t begun;    /* worker: steps begun */
+    int memory_fd, event_fd;
+};
+
+static size_t page_up(size_t n)
+{
+    return (n + RING_PAGE - 1) / RING_PAGE * RING_PAGE;
+}
+
+static FALLIBLE map_at(void **out, int fd, size_t offset, size_t n, struct q_err *e)
+{
+    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+    if (p == MAP_FAILED)
+        return q_fail(e, Q_NO_MEMORY, "ring: cannot map %zu bytes: %s", n, strerror(errno));
+    *out = p;
+    return Q_OK;
+}
+
+FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err *e)
+{
+    struct ring *r = q_calloc(1, sizeof *r);
+    void *head = NULL;
+    if (!r)
+        return q_fail(e, Q_NO_MEMORY, "ring: no memory");
+    r->head_bytes = page_up(sizeof *r->head);
+    r->memory_fd = memfd_create("quire-ring", MFD_CLOEXEC);
+    r->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    enum q_code rc = Q_OK;
+    if (r->memory_fd < 0 || r->event_fd < 0 || ftruncate(r->memory_fd, (off_t)r->head_bytes))
+        rc = q_fail(e, Q_IO, "ring: cannot make shared memory: %s", strerror(errno));
+    if (rc || (rc = map_at(&head, r->memory_fd, 0, r->head_bytes, e)))
+        goto out;
+    r->head = head; /* zeroed by the kernel: state LOADING, counters 0 */
+    r->head->magic = RING_MAGIC;
+    r->head->head_bytes = sizeof *r->head;
+    r->head->config = *c;
+    *out = r;
+    return Q_OK;
+out:
+    ring_free(r);
+    return rc;
+}
+
+FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err *e)
+{
+    struct stat st;
+    void *head = NULL;
+    struct ring *r = q_calloc(1, sizeof *r);
+    if (!r)
+        return q_fail(e, Q_NO_MEMORY, "ring: no memory");
+    r->memory_fd = memory_fd;
+    r->event_fd = event_fd;
+    r->head_bytes = page_up(sizeof *r->head);
+    enum q_code rc = Q_OK;
+    if (fstat(memory_fd, &st))
+        rc = q_fail(e, Q_IO, "ring: descriptor %d: %s", memory_fd, strerror(errno));
+    else if ((uint64_t)st.st_size < r->head_bytes)
+        rc = q_fail(e, Q_MISMATCH, "ring: descriptor %d holds %lld bytes, expected %zu", memory_fd,
+                    (long long)st.st_size, r->head_bytes);
+    if (rc || (rc = map_at(&head, memory_fd, 0, r->head_bytes, e)))
+        goto out;
+    r->head = head;
+    if (r->head->magic != RING_MAGIC || r->head->head_bytes != sizeof *r->head) {
+        rc = q_fail(e, Q_MISMATCH,
+                    "ring: made by another build; engine and worker must be of one installation");
+        goto out;
+    }
+    *out = r;
+    return Q_OK;
+out:
+    ring_free(r);
+    return rc;
+}
+
+void ring_free(struct ring *r)
+{
+    if (!r)
+        return;
+    if (r->body)
+        munmap(r->body, r->body_bytes);
+    if (r->head)
+        munmap(r->head, r->head_bytes);
+    if (r->memory_fd >= 0)
+        close(r->memory_fd);
+    if (r->event_fd >= 0)
+        close(r->event_fd);
+    q_free(r);
+}
+
+int ring_memory_fd(const struct ring *r)
+{
+    return r->memory_fd;
+}
+
+int ring_event_fd(const struct ring *r)
+{
+    return r->event_fd;
+}
+
+const struct worker_config *ring_config(const struct ring *r)
+{
+    return &r->head->config;
+}
+
+static void notify(struct ring *r)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(r->event_fd, &one, sizeof one);
+    (void)ignored; /* EAGAIN: the counter is full, so the fd is readable anyway */
+}
+
+/* worker side */
+
+void ring_progress(struct ring *r, uint32_t percent)
+{
+    if (atomic_load_explicit(&r->head->percent, memory_order_relaxed) == percent)
+        return;
+    atomic_store_explicit(&r->head->percent, percent, memory_order_relaxed);
+    notify(r);
+}
+
+static FALLIBLE body_map(struct ring *r, const struct worker_info *info, struct q_err *e)
+{
+    void *body = NULL;
+    r->step_bytes = info->step_bytes;
+    r->result_bytes = info->result_bytes;
+    r->body_bytes = RING_DEPTH * (info->step_bytes + info->result_bytes);
+    enum q_code rc = map_at(&body, r->memory_fd, r->head_bytes, r->body_bytes, e);
+    r->body = rc ? NULL : body;
+    return rc;
+}
+
+FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = step_bytes_max(&info->step_bytes, &info->result_bytes, &info->limits, e)))
+        return rc;
+    info->step_bytes = page_up(info->step_bytes);
+    info->result_bytes = page_up(info->result_bytes);
+    uint64_t body = (uint64_t)RING_DEPTH * (info->step_bytes + info->result_bytes);
+    if (body > RING_BODY_MAX)
+        return q_fail(e, Q_TOO_LARGE,
+                      "ring: a step of %zu bytes; lower max_num_seqs or max_num_batched_tokens",
+                      info->step_bytes);
+    if (ftruncate(r->memory_fd, (off_t)(r->head_bytes + body)))
+        return q_fail(e, Q_NO_MEMORY, "ring: cannot grow to %llu bytes: %s",
+                      (unsigned long long)body, strerror(errno));
+    if ((rc = body_map(r, info, e)))
+        return rc;
+    r->head->info = *info;
+    atomic_store_explicit(&r->head->state, WORKER_READY, memory_order_release);
+    notify(r);
+    return Q_OK;
+}
+
+void ring_failed(struct ring *r, const struct q_err *e)
+{
+    r->head->error = *e;
+    atomic_store_explicit(&r->head->state, WORKER_FAILED, memory_order_release);
+    notify(r);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static bool step_here(const struct ring *r)
+{
+    return atomic_load_explicit(&r->head->sent, memory_order_acquire) != r->begun ||
+           atomic_load_explicit(&r->head->stop, memory_order_acquire);
+}
+
+static void step_sleep(struct ring *r)
+{
+    struct ring_head *h = r->head;
+    int64_t until = clock_us() + RING_SPIN_US;
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (step_here(r))
+                return;
+            relax();
+        }
+    } while (clock_us() < until);
+    for (;;) {
+        unsigned wake = atomic_load(&h->wake);
+        atomic_store(&h->asleep, 1);
+        bool here = step_here(r);
+        if (!here)
+            syscall(SYS_futex, (void *)&h->wake, FUTEX_WAIT, wake, NULL, NULL, 0);
+        atomic_store(&h->asleep, 0);
+        if (here || step_here(r))
+            return;
+    }
+}
+
+bool ring_step_wait(struct ring *r, void **step, void **result)
+{
+    step_sleep(r);
+    if (atomic_load(&r->head->stop))
+        return false;
+    size_t i = r->begun++ % RING_DEPTH;
+    *step = r->body + i * r->step_bytes;
+    *result = r->body + RING_DEPTH * r->step_bytes + i * r->result_bytes;
+    return true;
+}
+
+void ring_step_done(struct ring *r)
+{
+    atomic_fetch_add_explicit(&r->head->done, 1, memory_order_release);
+    notify(r);
+}
+
+bool ring_stopped(const struct ring *r)
+{
+    return atomic_load(&r->head->stop) != 0;
+}
+
+/* engine side */
+
+enum worker_state ring_state(const struct ring *r, uint32_t *percent, struct q_err *e)
+{
+    enum worker_state state = atomic_load_explicit(&r->head->state, memory_order_acquire);
+    *percent = atomic_load_explicit(&r->head->percent, memory_order_relaxed);
+    if (*percent > 100)
+        *percent = 100;
+    if (state == WORKER_FAILED && e) {
+        *e = r->head->error;
+        e->message[sizeof e->message - 1] = '\0';
+        if (e->code == Q_OK || e->code >= Q_CODE_COUNT)
+            e->code = Q_INTERNAL;
+    }
+    return state;
+}
+
+FALLIBLE ring_attach(struct ring *r, struct worker_info *info, struct q_err *e)
+{
+    struct stat st;
+    *info = r->head->info;
+    info->kernels[sizeof info->kernels - 1] = '\0';
+    uint64_t one = (uint64_t)info->step_bytes + info->result_bytes;
+    if (fstat(r->memory_fd, &st) || info->step_bytes > RING_BODY_MAX ||
+        info->result_bytes > RING_BODY_MAX ||
+        (uint64_t)st.st_size != r->head_bytes + RING_DEPTH * one)
+        return q_fail(e, Q_CORRUPT, "ring: the worker's sizes do not fit its memory");
+    return r->body ? Q_OK : body_map(r, info, e);
+}
+
+uint32_t ring_in_flight(const struct ring *r)
+{
+    return r->sent_own - r->taken;
+}
+
+void *ring_step_space(struct ring *r)
+{
+    if (ring_in_flight(r) >= RING_DEPTH)
+        return NULL;
+    return r->body + r->sent_own % RING_DEPTH * r->step_bytes;
+}
+
+static void wake_worker(struct ring *r)
+{
+    atomic_fetch_add(&r->head->wake, 1);
+    if (atomic_load(&r->head->asleep))
+        syscall(SYS_futex, (void *)&r->head->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void ring_step_send(struct ring *r)
+{
+    Q_ASSERT(ring_in_flight(r) < RING_DEPTH);
+    atomic_store(&r->head->sent, ++r->sent_own);
+    wake_worker(r);
+}
+
+void *ring_result_next(struct ring *r)
+{
+    if (!ring_in_flight(r) ||
+        atomic_load_explicit(&r->head->done, memory_order_acquire) == r->taken)
+        return NULL;
+    return r->body + RING_DEPTH * r->step_bytes + r->taken % RING_DEPTH * r->result_bytes;
+}
+
+void ring_result_take(struct ring *r)
+{
+    Q_ASSERT(ring_in_flight(r) > 0);
+    r->taken++;
+}
+
+void ring_event_clear(struct ring *r)
+{
+    uint64_t n;
+    ssize_t ignored = read(r->event_fd, &n, sizeof n);
+    (void)ignored; /* EAGAIN: nothing came since the last time */
+}
+
+void ring_stop(struct ring *r)
+{
+    atomic_store(&r->head->stop, 1);
+    wake_worker(r);
+}

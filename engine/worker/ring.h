@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ring - the memory an engine core and its worker share: steps go down, results come up.
+ *
+ *     head (engine makes it)                      body (worker makes it once it knows the model's
+ * sizes)
+ *     +--------+-------+------+------------+      +--------+--------+----------+----------+
+ *     | config | state | info | counters   |      | step 0 | step 1 | result 0 | result 1 |
+ *     +--------+-------+------+------------+      +--------+--------+----------+----------+
+ *
+ * Step n lies in entry n % RING_DEPTH; its result in the result entry of the same number. `sent`
+ * counts steps the engine has published, `done` results the worker has; an entry is free again once
+ * its result was taken. The worker waits for `sent` with a short spin and then a futex; the engine
+ * gets an eventfd it can poll beside its sockets. The memory is a memfd, so the worker may be
+ * another process; in process both sides use the same struct ring. Threads: one engine side, one
+ * worker side; the functions say which. Allocates only when made. */
+#ifndef QUIRE_ENGINE_WORKER_RING_H
+#define QUIRE_ENGINE_WORKER_RING_H
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "engine/model/model.h"
+#include "proto/step.h"
+
+#define RING_DEPTH     2u /* steps in flight; SCHEDULER_IN_FLIGHT_MAX */
+#define RING_ISA_MAX   32u
+#define RING_NAMES_MAX 512u
+
+struct worker_config { /* what the engine asks for; written once, before the worker starts */
+    char model_dir[PATH_MAX];
+    enum load_format format;
+    bool dtype_auto;
+    enum dtype dtype;       /* when not auto */
+    uint32_t max_model_len; /* 0 = the model's */
+    uint32_t max_num_seqs, max_num_batched_tokens;
+    uint32_t n_block;  /* 0 = from kv_bytes */
+    uint64_t kv_bytes; /* 0 = what the load needs, at most a part of the free memory */
+    uint32_t n_thread; /* 0 = one per physical core */
+    char cpu_isa[RING_ISA_MAX];
+    bool pin;      /* threads to cores */
+    int log_level; /* enum log_level, for a worker process */
+    bool log_json;
+};
+
+enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
+
+struct worker_info { /* what the worker says when it is ready */
+    struct model_shape shape;
+    struct step_limits limits; /* of every step */
+    uint32_t n_block;
+    uint32_t n_thread;
+    char kernels[RING_NAMES_MAX];    /* "linear=avx512 attention=ref …" */
+    size_t step_bytes, result_bytes; /* of one entry */
+};
+
+struct ring;
+
+/* Engine: make head and eventfd. Errors: Q_IO, Q_NO_MEMORY. Ownership: ring_free (gives the memory
+ * back on this side only). */
+FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err *e);
+/* Worker process: use the ring behind descriptors it inherited, and take them over.
+ * Errors: Q_MISMATCH (not a ring of this build), Q_IO. */
+FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err *e);
+void ring_free(struct ring *r);
+int ring_memory_fd(const struct ring *r);
+int ring_event_fd(const struct ring *r); /* readable when state, progress or results changed */
+
+/* Worker side */
+const struct worker_config *ring_config(const struct ring *r);
+void ring_progress(struct ring *r, uint32_t percent);
+/* Make the body for info->limits (fills step_bytes, result_bytes) and say READY. Errors:
+ * Q_NO_MEMORY, Q_TOO_LARGE. */
+FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e);
+void ring_failed(struct ring *r, const struct q_err *e);
+/* Wait for the next step; *step and *result are its entries. False: the engine wants the worker to
+ * end. */
+bool ring_step_wait(struct ring *r, void **step, void **result);
+void ring_step_done(struct ring *r); /* the result entry is filled */
+
+/* Engine side */
+/* State now. *percent of loading; on WORKER_FAILED `e` gets what the worker said. */
+enum worker_state ring_state(const struct ring *r, uint32_t *percent, struct q_err *e);
+/* After READY: map the body. Errors: Q_CORRUPT (sizes that do not fit the file), Q_NO_MEMORY. */
+FALLIBLE ring_attach(struct ring *r, struct worker_info *info, struct q_err *e);
+void *ring_step_space(
+    struct ring *r); /* [step_bytes] to plan into; NULL when RING_DEPTH steps are in flight */
+void ring_step_send(struct ring *r); /* publish what lies in ring_step_space */
+void *ring_result_next(
+    struct ring *r); /* [result_bytes] of the oldest step in flight; NULL when it is not done */
+void ring_result_take(struct ring *r); /* done with ring_result_next: its entry is free */
+uint32_t ring_in_flight(const struct ring *r);
+void ring_event_clear(struct ring *r);
+void ring_stop(struct ring *r); /* the worker's ring_step_wait returns false; also while it loads */
+bool ring_stopped(const struct ring *r);
+
+#endif

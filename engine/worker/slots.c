@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/worker/slots.h"
+#include <string.h>
+#include <sys/mman.h>
+#include "common/mem.h"
+
+static uint32_t blocks_of(uint32_t n_token)
+{
+    return n_token / STEP_BLOCK_TOKENS + (n_token % STEP_BLOCK_TOKENS != 0);
+}
+
+FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_block,
+                    uint32_t vocab_size, struct q_err *e)
+{
+    *s = (struct slots)SLOTS_INIT;
+    s->limits = *l;
+    s->n_block = n_block;
+    s->vocab_size = vocab_size;
+    size_t one = ((size_t)l->max_model_len + blocks_of(l->max_model_len)) * sizeof(uint32_t);
+    s->memory_bytes = one * l->max_num_seqs;
+    s->memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (s->memory == MAP_FAILED)
+        s->memory = NULL;
+    s->slots = q_calloc(l->max_num_seqs, sizeof *s->slots);
+    s->token_ids = q_calloc(l->max_num_batched_tokens, sizeof *s->token_ids);
+    s->positions = q_calloc(l->max_num_batched_tokens, sizeof *s->positions);
+    s->places = q_calloc(l->max_num_batched_tokens, sizeof *s->places);
+    s->seqs = q_calloc(l->max_num_seqs, sizeof *s->seqs);
+    s->logit_rows = q_calloc(l->logit_rows_max, sizeof *s->logit_rows);
+    s->rows = q_calloc(l->logit_rows_max, sizeof *s->rows);
+    if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->places || !s->seqs ||
+        !s->logit_rows || !s->rows) {
+        slots_release(s);
+        return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u sequences of %u tokens",
+                      l->max_num_seqs, l->max_model_len);
+    }
+    for (uint32_t i = 0; i < l->max_num_seqs; i++) {
+        s->slots[i].history = (uint32_t *)((char *)s->memory + i * one);
+        s->slots[i].blocks = s->slots[i].history + l->max_model_len;
+    }
+    s->batch = (struct batch){.token_ids = s->token_ids,
+                              .positions = s->positions,
+                              .slots = s->places,
+                              .seqs = s->seqs,
+                              .logit_rows = s->logit_rows};
+    return Q_OK;
+}
+
+void slots_release(struct slots *s)
+{
+    if (s->memory)
+        munmap(s->memory, s->memory_bytes);
+    q_free(s->slots);
+    q_free(s->token_ids);
+    q_free(s->positions);
+    q_free(s->places);
+    q_free(s->seqs);
+    q_free(s->logit_rows);
+    q_free(s->rows);
+    *s = (struct slots)SLOTS_INIT;
+}
+
+struct cursor { /* how far each array of the step is used up */
+    uint32_t admit, block, known, stop_id, bias;
+};
+
+static FALLIBLE admit(struct slots *s, struct slot *slot, const struct step_view *v,
+                      struct cursor *c, struct q_err *e)
+{
+    const struct step_admit *a = &v->admits[c->admit++];
+    if (a->n_known > s->limits.max_model_len || a->n_prompt > a->n_known ||
+        a->n_stop_id > STEP_STOP_IDS_MAX || a->n_bias > SAMPLE_BIAS_MAX)
+        return q_fail(e, Q_CORRUPT,
+                      "admission of %u tokens (%u prompt), %u stop ids, %u biases",
+                      a->n_known, a->n_prompt, a->n_stop_id, a->n_bias);
+    const uint32_t *known = v->known + c->known;
+    for (uint32_t i = 0; i < a->n_known; i++)
+        if (known[i] >= s->vocab_size)
+            return q_fail(e, Q_CORRUPT, "token %u at %u, vocabulary %u", known[i], i,
+                          s->vocab_size);
+    memcpy(slot->history, known, a->n_known * sizeof *known);
+    slot->n_known = a->n_known;
+    slot->n_prompt = a->n_prompt;
+    slot->n_block = 0;
+    slot->params = a->params;
+    memcpy(slot->stop_ids, v->stop_ids + c->stop_id, a->n_stop_id * sizeof(uint32_t));
+    memcpy(slot->bias_ids, v->bias_ids + c->bias, a->n_bias * sizeof(uint32_t));
+    memcpy(slot->bias, v->bias + c->bias, a->n_bias * sizeof(float));
+    slot->params.stop_ids = slot->stop_ids;
+    slot->params.n_stop_id = a->n_stop_id;
+    slot->params.bias_ids = slot->bias_ids;
+    slot->params.bias = slot->bias;
+    slot->params.n_bias = a->n_bias;
+    c->known += a->n_known;
+    c->stop_id += a->n_stop_id;
+    c->bias += a->n_bias;
+    return Q_OK;
+}
+
+static FALLIBLE grow_table(struct slots *s, struct slot *slot, uint32_t n,
+                           const struct step_view *v, struct cursor *c, struct q_err *e)
+{
+    if (n > blocks_of(s->limits.max_model_len) - slot->n_block)
+        return q_fail(e, Q_CORRUPT, "%u more blocks after %u", n, slot->n_block);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t block = v->blocks[c->block + i];
+        if (block >= s->n_block)
+            return q_fail(e, Q_CORRUPT, "block %u of %u", block, s->n_block);
+        slot->blocks[slot->n_block++] = block;
+    }
+    c->block += n;
+    return Q_OK;
+}
+
+/* One sequence's rows of the batch. */
+static void add_tokens(struct slots *s, const struct slot *slot, const struct step_seq *q)
+{
+    struct batch *b = &s->batch;
+    s->seqs[b->n_seq++] = (struct attention_seq){
+        .blocks = slot->blocks, .row = b->n_token, .n_query = q->n_token, .start = q->start};
+    for (uint32_t i = 0; i < q->n_token; i++) {
+        uint32_t position = q->start + i;
+        uint32_t row = b->n_token + i;
+        s->token_ids[row] = slot->history[position];
+        s->positions[row] = position;
+        s->places[row] = slot->blocks[position / STEP_BLOCK_TOKENS] * STEP_BLOCK_TOKENS +
+                         position % STEP_BLOCK_TOKENS;
+    }
+    if (q->start + q->n_token > b->context_max)
+        b->context_max = q->start + q->n_token;
+}
+
+static FALLIBLE add_logit(struct slots *s, uint32_t i_slot, uint32_t batch_row, uint32_t position,
+                          bool is_prompt, struct q_err *e)
+{
+    struct batch *b = &s->batch;
+    if (b->n_logit >= s->limits.logit_rows_max)
+        return q_fail(e, Q_CORRUPT, "more than %u rows of logits",
+                      s->limits.logit_rows_max);
+    struct slot *slot = &s->slots[i_slot];
+    uint32_t n_top = is_prompt ? slot->params.n_prompt_logprob : slot->params.n_logprob;
+    if (n_top == SAMPLE_NO_LOGPROBS)
+        n_top = 0;
+    if (n_top > SAMPLE_LOGPROBS_MAX)
+        return q_fail(e, Q_CORRUPT, "%u alternatives", n_top);
+    s->logit_rows[b->n_logit] = batch_row;
+    s->rows[b->n_logit++] = (struct logit_row){.slot = slot,
+                                               .i_slot = i_slot,
+                                               .position = position,
+                                               .n_top = n_top,
+                                               .top_start = s->n_top,
+                                               .is_prompt = is_prompt};
+    s->n_top += n_top;
+    return Q_OK;
+}
+
+static FALLIBLE add_logits(struct slots *s, const struct step_seq *q, uint32_t row, struct q_err *e)
+{
+    const struct slot *slot = &s->slots[q->slot];
+    enum q_code rc = Q_OK;
+    if (q->flags & STEP_PROMPT_LOGPROBS)
+        for (uint32_t i = 0; i < q->n_token && q->start + i + 1 < slot->n_known && !rc; i++)
+            rc = add_logit(s, q->slot, row + i, q->start + i + 1, true, e);
+    if (!rc && (q->flags & STEP_SAMPLE))
+        rc = add_logit(s, q->slot, row + q->n_token - 1, q->start + q->n_token, false, e);
+    return rc;
+}
+
+static FALLIBLE apply_seq(struct slots *s, const struct step_view *v, const struct step_seq *q,
+                          struct cursor *c, struct q_err *e)
+{
+    struct slot *slot = &s->slots[q->slot];
+    uint32_t row = s->batch.n_token;
+    enum q_code rc;
+    if ((q->flags & STEP_ADMIT) && (rc = admit(s, slot, v, c, e)))
+        return rc;
+    if ((rc = grow_table(s, slot, q->n_new_block, v, c, e)))
+        return rc;
+    uint64_t end = (uint64_t)q->start + q->n_token;
+    if (q->n_token == 0 || end > slot->n_known || blocks_of((uint32_t)end) > slot->n_block)
+        return q_fail(e, Q_CORRUPT, "rows %u to %llu of %u known tokens in %u blocks",
+                      q->start, (unsigned long long)end, slot->n_known, slot->n_block);
+    if ((q->flags & STEP_SAMPLE) && end != slot->n_known)
+        return q_fail(e, Q_CORRUPT, "sampling after row %llu of %u",
+                      (unsigned long long)end, slot->n_known);
+    if (end - q->start > s->limits.max_num_batched_tokens - row)
+        return q_fail(e, Q_CORRUPT, "more than %u rows", s->limits.max_num_batched_tokens);
+    add_tokens(s, slot, q);
+    s->batch.n_token += q->n_token;
+    return add_logits(s, q, row, e);
+}
+
+FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e)
+{
+    struct cursor c = {0};
+    struct batch *b = &s->batch;
+    b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
+    s->n_top = 0;
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        enum q_code rc = apply_seq(s, v, &v->seqs[i], &c, e);
+        if (rc)
+            return q_wrap(e, "step %llu, sequence %u", (unsigned long long)v->head->step, i);
+    }
+    if (b->n_logit != v->head->n_logit)
+        return q_fail(e, Q_CORRUPT, "worker: step %llu has %u rows of logits, its head says %u",
+                      (unsigned long long)v->head->step, b->n_logit, v->head->n_logit);
+    return Q_OK;
+}
+
+void slot_append(struct slots *s, struct slot *slot, uint32_t token)
+{
+    if (slot->n_known < s->limits.max_model_len)
+        slot->history[slot->n_known++] = token < s->vocab_size ? token : 0;
+}

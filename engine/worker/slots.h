@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* slots - what the worker remembers of each running sequence, and the batch it makes of a step.
+ *
+ * A slot holds a sequence's token history, block table and sampling parameters. slots_apply takes a
+ * checked step view, brings the slots up to date and lays out the ragged batch; it believes nothing
+ * that step_view could not check (token ids, block numbers, rows beyond what is known), so a wrong
+ * step is an error and never a wild read. Threads: the worker's loop. Allocates nothing after
+ * slots_init. */
+#ifndef QUIRE_ENGINE_WORKER_SLOTS_H
+#define QUIRE_ENGINE_WORKER_SLOTS_H
+#include "engine/model/model.h"
+#include "proto/step.h"
+
+struct slot {
+    uint32_t *history; /* [max_model_len] */
+    uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
+    uint32_t n_known, n_prompt, n_block;
+    struct sample_params params; /* its arrays are the three below */
+    uint32_t stop_ids[STEP_STOP_IDS_MAX];
+    uint32_t bias_ids[SAMPLE_BIAS_MAX];
+    float bias[SAMPLE_BIAS_MAX];
+};
+
+struct logit_row { /* what to do with one row of logits */
+    struct slot *slot;
+    uint32_t i_slot;
+    uint32_t position;         /* of the token that this row predicts */
+    uint32_t n_top, top_start; /* alternatives and their place in the result */
+    bool is_prompt;            /* the token is known: give its logprob */
+};
+
+struct slots {
+    struct step_limits limits;
+    uint32_t n_block, vocab_size;
+    struct slot *slots; /* [max_num_seqs] */
+    void *memory;       /* one mapping with all histories and tables; pages come when touched */
+    size_t memory_bytes;
+    /* the step being built */
+    struct batch batch;
+    uint32_t *token_ids, *positions, *places; /* [max_num_batched_tokens] */
+    struct attention_seq *seqs;               /* [max_num_seqs] */
+    uint32_t *logit_rows;                     /* [logit_rows_max] */
+    struct logit_row *rows;                   /* [logit_rows_max] */
+    uint32_t n_top;                           /* alternatives of all rows */
+};
+/* clang-format off */
+#define SLOTS_INIT {.slots = NULL}
+/* clang-format on */
+
+FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_block,
+                    uint32_t vocab_size, struct q_err *e);
+void slots_release(struct slots *s);
+/* Bring the slots to the state of the step and build batch, rows and n_top. Errors: Q_CORRUPT
+ * (which sequence, what). */
+FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e);
+/* Append a sampled token to a slot's history (a full history stays as it is: the sequence ends
+ * there). */
+void slot_append(struct slots *s, struct slot *slot, uint32_t token);
+
+#endif

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/worker/worker.h"
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "common/buf.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "engine/worker/memory.h"
+#include "engine/worker/sample.h"
+#include "engine/worker/slots.h"
+
+#define LOGIT_ROWS_MIN \
+    64u /* so that prompt logprobs with few sequences do not take one step per handful of rows */
+
+struct worker {
+    struct ring *ring; /* borrowed */
+    const struct worker_config *config;
+    struct kern_table kern;
+    struct team *team;
+    struct model *model;
+    struct model_scratch *scratch;
+    struct kv_cache kv;
+    bool kv_made;
+    struct slots slots;
+    struct sample_scratch *samplers; /* [n_thread] */
+    uint32_t n_thread, vocab_size;
+    float *logits; /* [logit_rows_max, vocab_size], a mapping */
+    size_t logits_bytes;
+    struct step_limits limits;
+    size_t step_bytes, result_bytes;
+    /* the step being computed */
+    struct step_result result;
+    atomic_uint next_row;
+    int64_t forward_end_us;
+};
+
+static void load_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    struct worker *w = ctx;
+    ring_progress(w->ring, total ? (uint32_t)((double)done * 99.0 / (double)total) : 0);
+}
+
+static FALLIBLE load_model(struct worker *w, struct q_err *e)
+{
+    const struct worker_config *c = w->config;
+    uint32_t caps;
+    enum q_code rc;
+    if ((rc = kern_caps_parse(&caps, c->cpu_isa, e)) ||
+        (rc = team_new(&w->team, c->n_thread, c->pin, e)))
+        return rc;
+    kern_table_cpu(&w->kern, caps);
+    w->n_thread = team_size(w->team);
+    const struct model_options o = {.dir = c->model_dir,
+                                    .format = c->format,
+                                    .dtype_auto = c->dtype_auto,
+                                    .dtype = c->dtype,
+                                    .max_model_len = c->max_model_len,
+                                    .kern = &w->kern,
+                                    .team = w->team,
+                                    .progress = load_progress,
+                                    .progress_ctx = w};
+    if ((rc = model_load(&w->model, &o, e)))
+        return rc;
+    const struct model_shape *shape = model_shape(w->model);
+    w->vocab_size = shape->vocab_size;
+    w->limits = (struct step_limits){
+        .max_num_seqs = c->max_num_seqs,
+        .max_num_batched_tokens = c->max_num_batched_tokens,
+        .max_model_len = shape->max_model_len,
+        .logit_rows_max = c->max_num_seqs > LOGIT_ROWS_MIN ? c->max_num_seqs : LOGIT_ROWS_MIN,
+        .known_max = shape->max_model_len + c->max_num_batched_tokens};
+    return Q_OK;
+}
+
+static FALLIBLE make_samplers(struct worker *w, struct q_err *e)
+{
+    w->samplers = q_calloc(w->n_thread, sizeof *w->samplers);
+    if (!w->samplers)
+        return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u samplers", w->n_thread);
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < w->n_thread && !rc; i++)
+        rc = sample_scratch_init(&w->samplers[i], w->vocab_size, e);
+    return rc;
+}
+
+/* Everything that depends on the model's shape. */
+static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_err *e)
+{
+    const struct model_shape *shape = model_shape(w->model);
+    uint32_t n_token = w->limits.max_num_batched_tokens;
+    w->logits_bytes = (size_t)w->limits.logit_rows_max * w->vocab_size * sizeof *w->logits;
+    const struct memory_need need = {
+        .weight_bytes = shape->weight_bytes,
+        .activation_bytes = model_scratch_bytes(w->model, n_token, w->n_thread) + w->logits_bytes,
+        .block_bytes = shape->kv_block_bytes};
+    enum q_code rc;
+    if ((rc = memory_blocks(&info->n_block, w->config, &w->limits, &need, e)) ||
+        (rc = model_scratch_new(&w->scratch, w->model, n_token, w->n_thread, e)) ||
+        (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
+        return rc;
+    w->kv_made = true;
+    void *logits = mmap(NULL, w->logits_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (logits == MAP_FAILED)
+        return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u rows of logits",
+                      w->limits.logit_rows_max);
+    w->logits = logits;
+    if ((rc = make_samplers(w, e)))
+        return rc;
+    return slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e);
+}
+
+/* "linear=avx512 attention=ref …": what computes here, for logs and system_fingerprint. */
+static void name_kernels(char *out, size_t size, uint32_t caps)
+{
+    static const char *const ops[] = {
+#define OP(op, tolerance) #op,
+#define IMPL(table, op, variant, needs)
+#include "kernels/kernels.def"
+    };
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s=%s", i ? " " : "", ops[i],
+                                 kern_variant_name(ops[i], caps));
+}
+
+static FALLIBLE worker_start(struct worker *w, struct q_err *e)
+{
+    struct worker_info info = {0};
+    int64_t start_ms = clock_ms();
+    enum q_code rc;
+    if ((rc = load_model(w, e)) || (rc = make_state(w, &info, e)))
+        return rc;
+    const struct model_shape *shape = model_shape(w->model);
+    info.shape = *shape;
+    info.limits = w->limits;
+    info.n_thread = w->n_thread;
+    name_kernels(info.kernels, sizeof info.kernels, w->kern.caps);
+    if ((rc = ring_ready(w->ring, &info, e)))
+        return rc;
+    w->step_bytes = info.step_bytes;
+    w->result_bytes = info.result_bytes;
+    log_info("worker: %.1f M parameters as %s, KV as %s, %u threads, loaded in %lld ms",
+             (double)shape->n_param / 1e6, dtype_name(shape->compute_dtype),
+             dtype_name(shape->kv_dtype), w->n_thread, (long long)(clock_ms() - start_ms));
+    log_debug("worker: kernels %s", info.kernels);
+    return Q_OK;
+}
+
+static void worker_end(struct worker *w)
+{
+    slots_release(&w->slots);
+    for (uint32_t i = 0; w->samplers && i < w->n_thread; i++)
+        sample_scratch_release(&w->samplers[i]);
+    q_free(w->samplers);
+    if (w->logits)
+        munmap(w->logits, w->logits_bytes);
+    if (w->kv_made)
+        kv_cache_release(&w->kv);
+    model_scratch_free(w->scratch);
+    model_free(w->model);
+    team_free(w->team);
+}
+
+/* One row of logits to its row of the result. */
+static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
+{
+    const struct logit_row *from = &w->slots.rows[i];
+    struct step_row *row = &w->result.rows[i];
+    float *logits = w->logits + (size_t)i * w->vocab_size;
+    uint32_t *top_ids = w->result.top_ids + from->top_start;
+    float *top_logprobs = w->result.top_logprobs + from->top_start;
+    row->slot = from->i_slot;
+    row->position = from->position;
+    row->top_start = from->top_start;
+    row->is_prompt = from->is_prompt;
+    if (from->is_prompt) {
+        sample_known(logits, from->slot->history[from->position], from->n_top, s, &w->kern, row,
+                     top_ids, top_logprobs);
+        return;
+    }
+    const struct sample_input in = {.params = &from->slot->params,
+                                    .history = from->slot->history,
+                                    .n_known = from->slot->n_known,
+                                    .n_prompt = from->slot->n_prompt};
+    sample_token(logits, &in, s, &w->kern, row, top_ids, top_logprobs);
+}
+
+/* Every thread of the team: the forward pass together, then rows of logits as they come. */
+static void compute(void *arg, uint32_t ith, uint32_t nth)
+{
+    struct worker *w = arg;
+    const struct batch *b = &w->slots.batch;
+    struct team *team = nth > 1 ? w->team : NULL;
+    model_forward(w->model, b, &w->kv, w->scratch, w->logits, team, ith, nth);
+    team_barrier(team);
+    if (ith == 0)
+        w->forward_end_us = clock_us();
+    for (uint32_t i;
+         (i = atomic_fetch_add_explicit(&w->next_row, 1, memory_order_relaxed)) < b->n_logit;)
+        finish_row(w, i, &w->samplers[ith]);
+}
+
+static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *result,
+                             struct q_err *e)
+{
+    struct slots *s = &w->slots;
+    int64_t start_us = clock_us();
+    enum q_code rc;
+    if ((rc = slots_apply(s, v, e)) || (rc = step_result_layout(&w->result, result, w->result_bytes,
+                                                                s->batch.n_logit, s->n_top, e)))
+        return rc;
+    atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
+    team_run(w->team, compute, w);
+    for (uint32_t i = 0; i < s->batch.n_logit; i++)
+        if (!s->rows[i].is_prompt)
+            slot_append(s, s->rows[i].slot, w->result.rows[i].token);
+    w->result.head->forward_us = (uint32_t)(w->forward_end_us - start_us);
+    w->result.head->error = Q_OK;
+    return Q_OK;
+}
+
+/* A step that cannot be computed still gets a result, an empty one that says why. */
+static FALLIBLE step_answer(struct worker *w, void *step, void *result, struct q_err *e)
+{
+    struct step_view v;
+    uint64_t number = 0;
+    enum q_code rc = step_view(&v, step, w->step_bytes, &w->limits, e);
+    if (!rc) {
+        number = v.head->step;
+        rc = step_compute(w, &v, result, e);
+    }
+    if (rc) {
+        log_error("worker: %s", e->message);
+        struct q_err ignored = Q_ERR_INIT;
+        if (step_result_layout(&w->result, result, w->result_bytes, 0, 0, &ignored))
+            return rc;
+        w->result.head->error = (uint32_t)rc;
+        w->result.head->forward_us = 0;
+    }
+    w->result.head->step = number;
+    return Q_OK;
+}
+
+FALLIBLE worker_run(struct ring *r, struct q_err *e)
+{
+    struct worker w = {.ring = r, .config = ring_config(r)};
+    enum q_code rc = worker_start(&w, e);
+    if (rc) {
+        ring_failed(r, e);
+    } else {
+        void *step, *result;
+        alloc_freeze();
+        while (!rc && ring_step_wait(r, &step, &result)) {
+            rc = step_answer(&w, step, result, e);
+            ring_step_done(r);
+        }
+        alloc_thaw();
+    }
+    worker_end(&w);
+    return rc;
+}

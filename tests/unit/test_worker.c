@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker: one sequence through hand-made steps in the ring, in chunks and two steps deep; damaged
+ * steps; failed loads. */
+#include "check.h"
+#include <jansson.h>
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+#include "common/file.h"
+#include "engine/worker/worker.h"
+
+#define MODEL "../shared/goldens/models/llama"
+
+static struct ring *ring;
+static struct worker_info info;
+static pthread_t thread;
+static uint64_t i_step;
+
+static void *run(void *arg)
+{
+    static struct q_err e;
+    return worker_run(arg, &e) ? &e : NULL;
+}
+
+static struct q_err start(const char *dir, uint32_t n_thread)
+{
+    struct worker_config c = {.dtype = DT_F32,
+                              .max_model_len = 256,
+                              .max_num_seqs = 4,
+                              .max_num_batched_tokens = 64,
+                              .n_block = 20,
+                              .n_thread = n_thread,
+                              .cpu_isa = "auto",
+                              .log_level = 3};
+    struct q_err e = Q_ERR_INIT;
+    uint32_t percent;
+    snprintf(c.model_dir, sizeof c.model_dir, "%s", dir);
+    assert_ok(ring_new(&ring, &c, &e), &e);
+    assert_int_equal(pthread_create(&thread, NULL, run, ring), 0);
+    while (ring_state(ring, &percent, &e) == WORKER_LOADING) {
+        struct pollfd p = {.fd = ring_event_fd(ring), .events = POLLIN};
+        assert_int_equal(poll(&p, 1, 60000), 1);
+        ring_event_clear(ring);
+    }
+    i_step = 0;
+    if (ring_state(ring, &percent, &e) == WORKER_READY)
+        assert_ok(ring_attach(ring, &info, &e), &e);
+    return e;
+}
+
+static void stop(void)
+{
+    ring_stop(ring);
+    pthread_join(thread, NULL);
+    ring_free(ring);
+}
+
+static void send_step(const struct step_seq *q, const struct step_admit *a, const uint32_t *known,
+                      const uint32_t *blocks)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct step_view v;
+    const struct step_head h = {
+        .step = ++i_step,
+        .n_seq = 1,
+        .n_admit = a != NULL,
+        .n_block = q->n_new_block,
+        .n_known = a ? a->n_known : 0,
+        .n_token = q->n_token,
+        .n_logit = q->flags & STEP_PROMPT_LOGPROBS ? q->n_token : (q->flags & STEP_SAMPLE) != 0};
+    assert_ok(step_layout(&v, ring_step_space(ring), info.step_bytes, &h, &e), &e);
+    *v.seqs = *q;
+    if (a) {
+        *v.admits = *a;
+        memcpy(v.known, known, a->n_known * sizeof *known);
+    }
+    memcpy(v.blocks, blocks, q->n_new_block * sizeof *blocks);
+    ring_step_send(ring);
+}
+
+static struct step_result receive(void)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct step_result r;
+    void *memory;
+    while (!(memory = ring_result_next(ring))) {
+        struct pollfd p = {.fd = ring_event_fd(ring), .events = POLLIN};
+        assert_int_equal(poll(&p, 1, 60000), 1);
+        ring_event_clear(ring);
+    }
+    assert_ok(step_result_view(&r, memory, info.result_bytes, &info.limits, &e), &e);
+    return r;
+}
+
+static uint32_t ids_of(const json_t *list, uint32_t *out)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    return (uint32_t)json_array_size(list);
+}
+
+static struct step_admit admit_of(uint32_t n_prompt)
+{
+    struct step_admit a = {.n_known = n_prompt, .n_prompt = n_prompt};
+    sample_params_default(&a.params);
+    a.params.temperature = 0;
+    return a;
+}
+
+static void chunks_and_decoding_give_the_reference(void **state)
+{
+    (void)state;
+    json_error_t je;
+    json_t *root = json_load_file("../shared/goldens/goldens/llama.json", 0, &je);
+    if (!root) {
+        print_message("no model goldens beside the checkout: skipped\n");
+        skip();
+    }
+    const json_t *golden = json_array_get(json_object_get(root, "prompts"), 3); /* 33 tokens */
+    uint32_t prompt[64], greedy[64], blocks[16], n_block_used = 0;
+    uint32_t n = ids_of(json_object_get(golden, "ids"), prompt),
+             n_greedy = ids_of(json_object_get(golden, "greedy"), greedy);
+    for (uint32_t i = 0; i < 16; i++)
+        blocks[i] = 19 - i;
+    for (uint32_t chunk = 5; chunk <= 64; chunk += 14) {
+        assert_int_equal(start(MODEL, chunk % 2 + 1).code, Q_OK);
+        struct step_admit a = admit_of(n);
+        n_block_used = 0;
+        uint32_t in_flight = 0, n_got = 0;
+        for (uint32_t at = 0; at < n + n_greedy - 1 || in_flight;) {
+            while (in_flight < RING_DEPTH && at < n + n_greedy - 1) {
+                struct step_seq q = {.slot = 2, .start = at};
+                q.n_token = at < n ? (n - at < chunk ? n - at : chunk) : 1;
+                q.flags = (at == 0 ? STEP_ADMIT : 0u) | (at + q.n_token >= n ? STEP_SAMPLE : 0u);
+                uint32_t need = (at + q.n_token + 15) / 16;
+                q.n_new_block = need - n_block_used;
+                send_step(&q, at == 0 ? &a : NULL, prompt, blocks + n_block_used);
+                n_block_used = need;
+                at += q.n_token;
+                in_flight++;
+            }
+            struct step_result r = receive();
+            assert_int_equal(r.head->error, Q_OK);
+            for (uint32_t i = 0; i < r.head->n_row; i++) {
+                assert_int_equal(r.rows[i].token, greedy[n_got]);
+                assert_int_equal(r.rows[i].position, n + n_got);
+                assert_int_equal(r.rows[i].slot, 2);
+                n_got++;
+            }
+            ring_result_take(ring);
+            in_flight--;
+        }
+        assert_int_equal(n_got, n_greedy);
+        stop();
+    }
+    json_decref(root);
+}
+
+/* What step_view lets through and a worker must still refuse; it goes on afterwards. */
+static void wrong_steps_are_answered_with_an_error(void **state)
+{
+    (void)state;
+    if (!dir_exists(MODEL)) {
+        print_message("no model goldens beside the checkout: skipped\n");
+        skip();
+    }
+    assert_int_equal(start(MODEL, 1).code, Q_OK);
+    const uint32_t good[] = {1, 2, 3}, bad_id[] = {1, 1u << 30, 3}, blocks[] = {0},
+                   bad_block[] = {20};
+    struct step_admit a = admit_of(3);
+    const struct step_seq all = {
+        .slot = 1, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 3, .n_new_block = 1};
+    struct step_seq no_block = all, ahead = {.slot = 1, .start = 5, .n_token = 1},
+                    early = {.slot = 1, .flags = STEP_SAMPLE, .start = 0, .n_token = 2},
+                    fresh = {.slot = 3, .n_token = 1};
+    no_block.n_new_block = 0;
+    const struct {
+        const struct step_seq *q;
+        const struct step_admit *a;
+        const uint32_t *known, *blocks;
+        bool ok;
+    } steps[] = {
+        {&all, &a, bad_id, blocks, false},    {&all, &a, good, bad_block, false},
+        {&no_block, &a, good, blocks, false}, {&fresh, NULL, good, blocks, false},
+        {&all, &a, good, blocks, true},       {&ahead, NULL, good, blocks, false},
+        {&early, NULL, good, blocks, false},  {&all, &a, good, blocks, true},
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        send_step(steps[i].q, steps[i].a, steps[i].known, steps[i].blocks);
+        struct step_result r = receive();
+        assert_int_equal(r.head->error, steps[i].ok ? Q_OK : Q_CORRUPT);
+        assert_int_equal(r.head->n_row, steps[i].ok);
+        assert_int_equal(r.head->step, i_step);
+        ring_result_take(ring);
+    }
+    memset(ring_step_space(ring), 0xff, info.step_bytes); /* not even a step */
+    ring_step_send(ring);
+    assert_int_equal(receive().head->error, Q_CORRUPT);
+    ring_result_take(ring);
+    stop();
+}
+
+static void a_missing_model_is_reported(void **state)
+{
+    (void)state;
+    struct q_err e = start("/nowhere/model", 1);
+    assert_int_equal(e.code, Q_NOT_FOUND);
+    assert_non_null(strstr(e.message, "/nowhere/model"));
+    stop();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_and_decoding_give_the_reference),
+        cmocka_unit_test(wrong_steps_are_answered_with_an_error),
+        cmocka_unit_test(a_missing_model_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

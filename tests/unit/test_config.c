@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <jansson.h>
+#include "folder.h"
+#include "common/hub/config.h"
+#include "common/mem.h"
+
+#define MODELS "tests/data/models/"
+
+static struct model_config c, d;
+static struct generation_defaults g;
+static struct q_err e;
+
+/* Load a config.json that is `base` with `more` (members, each after a comma) added. */
+static enum q_code load_text(const char *more)
+{
+    struct folder f;
+    struct buf b = BUF_INIT;
+    folder_init(&f);
+    buf_printf(
+        &b,
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 512, \"hidden_size\": 64, "
+        "\"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "
+        "\"max_position_embeddings\": 256%s}",
+        more);
+    folder_write(&f, "config.json", b.data, b.len);
+    buf_release(&b);
+    enum q_code rc = model_config_load(&c, &g, f.path, &e);
+    folder_release(&f);
+    return rc;
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    assert_ok(load_text(""), &e);
+    assert_int_equal(c.n_kv_head, 4);
+    assert_int_equal(c.head_dim, 16);
+    assert_int_equal(c.dtype, DT_F32);
+    assert_int_equal(c.n_eos, 0);
+    assert_int_equal(c.bos_id, UINT32_MAX);
+    assert_string_equal(c.hidden_act, "silu");
+    assert_false(c.tie_word_embeddings);
+    assert_true(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 10000);
+    assert_ok(load_text(", \"model_type\": \"qwen3\""), &e);
+    assert_int_equal(c.head_dim, 128);
+    assert_ok(
+        load_text(
+            ", \"num_key_value_heads\": 2, \"head_dim\": 24, \"torch_dtype\": \"torch.bfloat16\""),
+        &e);
+    assert_int_equal(c.n_kv_head, 2);
+    assert_int_equal(c.head_dim, 24);
+    assert_int_equal(c.dtype, DT_BF16);
+}
+
+/* config.json and config_v5.json of one model, byte for byte the same. */
+static void test_dialects(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "llama",
+        "llama-bf16-sharded",
+        "llama-bias-tied",
+        "llama-draft",
+        "llama-rope-dynamic",
+        "llama-rope-linear",
+        "llama-rope-llama3",
+        "mistral",
+        "qwen2",
+        "qwen2-sliding-bf16",
+        "qwen3",
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char from[PATH_MAX], newer[PATH_MAX];
+        struct buf b = BUF_INIT;
+        struct folder f;
+        snprintf(from, sizeof from, MODELS "%s", models[i]);
+        snprintf(newer, sizeof newer, MODELS "%s/config_v5.json", models[i]);
+        folder_init(&f);
+        assert_ok(file_read(&b, newer, 1u << 20, &e), &e);
+        folder_write(&f, "config.json", b.data, b.len);
+        folder_copy(&f, from, "generation_config.json");
+        assert_ok(model_config_load(&c, &g, from, &e), &e);
+        assert_ok(model_config_load(&d, &g, f.path, &e), &e);
+        assert_memory_equal(&c, &d, sizeof c);
+        buf_release(&b);
+        folder_release(&f);
+    }
+}
+
+static void test_golden_values(void **state)
+{
+    (void)state;
+    assert_ok(model_config_load(&c, &g, MODELS "llama", &e), &e);
+    assert_int_equal(c.n_eos, 2); /* generation_config.json's list */
+    assert_int_equal(c.eos_ids[0], 502);
+    assert_int_equal(c.eos_ids[1], 505);
+    assert_int_equal(c.bos_id, 501);
+    assert_ok(model_config_load(&c, &g, MODELS "llama-rope-yarn", &e), &e);
+    assert_true(c.rope.kind == ROPE_YARN && c.rope.factor == 4 &&
+                c.rope.original_max_position == 64);
+    assert_true(c.rope.beta_fast == 8 && c.rope.truncate && c.dtype == DT_BF16);
+    assert_ok(model_config_load(&c, &g, MODELS "mistral", &e), &e);
+    assert_int_equal(c.window[0], 24);
+    assert_int_equal(c.window[1], 24);
+    assert_ok(model_config_load(&c, &g, MODELS "qwen2", &e), &e);
+    assert_int_equal(c.window[0], 0); /* use_sliding_window false */
+    assert_ok(model_config_load(&c, &g, MODELS "qwen2-sliding-bf16", &e), &e);
+    assert_int_equal(c.window[0], 0);
+    assert_int_equal(c.window[1], 16);
+    assert_int_equal(c.window[2], 16);
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    assert_ok(load_text(", \"sliding_window\": 7"), &e);
+    assert_int_equal(c.window[0], 7);
+    assert_ok(load_text(", \"sliding_window\": 7, \"use_sliding_window\": false"), &e);
+    assert_int_equal(c.window[0], 0);
+    assert_ok(load_text(", \"sliding_window\": 7, \"model_type\": \"qwen2\""), &e);
+    assert_int_equal(c.window[0], 0);
+    assert_ok(load_text(", \"sliding_window\": null, \"layer_types\": null"), &e);
+    assert_int_equal(c.window[2], 0);
+    assert_ok(
+        load_text(
+            ", \"sliding_window\": 7, \"layer_types\": [\"sliding_attention\", \"full_attention\", "
+            "\"sliding_attention\"]"),
+        &e);
+    assert_int_equal(c.window[0], 7);
+    assert_int_equal(c.window[1], 0);
+    assert_int_equal(c.window[2], 7);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {", \"vocab_size\": 5", Q_CORRUPT, "duplicate"},
+        {", \"num_key_value_heads\": 3", Q_CORRUPT, "no multiple"},
+        {", \"num_key_value_heads\": 0", Q_CORRUPT, "is 0, expected 1 to"},
+        {", \"head_dim\": 15", Q_CORRUPT, "even"},
+        {", \"head_dim\": -1", Q_CORRUPT, "is -1"},
+        {", \"head_dim\": 1e3", Q_CORRUPT, "a whole number"},
+        {", \"head_dim\": 99999999999999999999", Q_CORRUPT, "not valid JSON"},
+        {", \"tie_word_embeddings\": \"yes\"", Q_CORRUPT, "true or false"},
+        {", \"torch_dtype\": \"int8\"", Q_UNSUPPORTED, "int8"},
+        {", \"torch_dtype\": 3", Q_CORRUPT, "a string"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\"}", Q_UNSUPPORTED, "gptq"},
+        {", \"partial_rotary_factor\": 0.5", Q_UNSUPPORTED, "partial_rotary_factor"},
+        {", \"layer_types\": [\"full_attention\"]", Q_CORRUPT, "layer_types has 1"},
+        {", \"layer_types\": [\"linear_attention\", \"x\", \"y\"]", Q_UNSUPPORTED,
+         "linear_attention"},
+        {", \"layer_types\": [1, 2, 3]", Q_UNSUPPORTED, "layer_types[0]"},
+        {", \"eos_token_id\": \"x\"", Q_CORRUPT, "eos_token_id"},
+        {", \"eos_token_id\": [1, -2]", Q_CORRUPT, "out of range"},
+        {", \"eos_token_id\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", Q_CORRUPT, "17 entries"},
+        {", \"rope_scaling\": {\"type\": \"longrope\"}", Q_UNSUPPORTED, "longrope"},
+        {", \"rope_scaling\": {\"type\": \"linear\"}", Q_CORRUPT, "lack factor"},
+        {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}", Q_CORRUPT, "factor is 0"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", Q_CORRUPT, "lack"},
+        {", \"rope_scaling\": {\"rope_type\": \"yarn\"}", Q_CORRUPT, "lack factor or"},
+        {", \"rope_scaling\": 4", Q_CORRUPT, "expected an object"},
+        {", \"rope_parameters\": {\"full_attention\": {}}", Q_UNSUPPORTED, "by layer type"},
+        {", \"rope_theta\": 0", Q_CORRUPT, "rope_theta"},
+        {", \"rms_norm_eps\": -1", Q_CORRUPT, "rms_norm_eps"},
+        {"", Q_OK, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (cases[i].code)
+            assert_fails(load_text(cases[i].more), cases[i].code, cases[i].part, &e);
+        else
+            assert_ok(load_text(cases[i].more), &e);
+}
+
+static void test_bad_files(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_NOT_FOUND, "config.json", &e);
+    folder_text(&f, "config.json", "");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "not valid JSON", &e);
+    folder_text(&f, "config.json", "[1]");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "a list", &e);
+    folder_text(&f, "config.json", "{}");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "architectures is nothing", &e);
+    folder_text(&f, "config.json", "{\"architectures\": [\"A\"]}");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "vocab_size is missing", &e);
+    folder_text(&f, "config.json", "{\"architectures\": [\"A\"], \"text_config\": {}}");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_UNSUPPORTED, "text_config", &e);
+    struct buf deep = BUF_INIT;
+    buf_add_str(&deep, "{\"a\":");
+    for (int i = 0; i < 100000; i++)
+        buf_add_char(&deep, '[');
+    folder_write(&f, "config.json", deep.data, deep.len);
+    buf_release(&deep);
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "not valid JSON", &e);
+    folder_release(&f);
+}
+
+static void test_generation_defaults(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    folder_copy(&f, MODELS "llama", "config.json");
+    assert_ok(model_config_load(&c, &g, f.path, &e), &e);
+    assert_false(g.has_temperature || g.has_top_k || g.has_max_new_tokens);
+    assert_int_equal(c.n_eos, 1);
+    folder_text(&f, "generation_config.json",
+                "{\"temperature\": 0.6, \"top_k\": 20, \"top_p\": 0.95, \"min_p\": null, "
+                "\"eos_token_id\": [3, 4, 5], "
+                "\"repetition_penalty\": 1.1, \"max_new_tokens\": 99}");
+    assert_ok(model_config_load(&c, &g, f.path, &e), &e);
+    assert_true(g.has_temperature && g.temperature == 0.6 && g.has_top_k && g.top_k == 20);
+    assert_true(g.has_top_p && g.top_p == 0.95 && !g.has_min_p && g.has_repetition_penalty);
+    assert_true(g.has_max_new_tokens && g.max_new_tokens == 99);
+    assert_int_equal(c.n_eos, 3);
+    folder_text(&f, "generation_config.json", "{\"top_p\": 3}");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "top_p is 3", &e);
+    folder_release(&f);
+}
+
+static void *fail_malloc(size_t n)
+{
+    return q_alloc(n);
+}
+
+/* Every allocation of a load fails once, jansson's too: an error, no leak, no crash. */
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    enum q_code rc = Q_NO_MEMORY;
+    json_set_alloc_funcs(fail_malloc, q_free);
+    for (int64_t n = 0; rc; n++) {
+        assert_true(n < 5000);
+        q_err_reset(&e);
+        mem_fail_after(n);
+        rc = model_config_load(&c, &g, MODELS "llama", &e);
+        mem_fail_after(-1);
+        assert_true(rc == e.code);
+    }
+    json_set_alloc_funcs(malloc, free);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_golden_values),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_generation_defaults),
+        cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The same prompt gives the same bits: fed whole or in chunks, alone or beside others, by any
+ * number of threads, with every set of kernels; and a token decoded is the token prefilled (DESIGN
+ * section 6). Compared with memcmp. */
+#include "golden.h"
+
+#define VOCAB  512u
+#define N_LONG 120u
+
+static const struct {
+    const char *name;
+    bool dtype_auto; /* false: float32 */
+} cases[] = {
+    {"llama", false},          {"llama-bf16-sharded", true}, {"llama-bias-tied", true},
+    {"mistral", false},        {"qwen2-sliding-bf16", true}, {"qwen2-sliding-bf16", false},
+    {"qwen3-v5cfg-f16", true}, {"llama-rope-dynamic", true},
+};
+
+static const char *const caps_names[] = {"none", "avx2", "avx512", "avx512_bf16"};
+
+static float whole[N_LONG * VOCAB], other[RUN_BATCH_MAX * VOCAB];
+
+struct prompt {
+    uint32_t ids[RUN_TOKENS_MAX], n;
+};
+
+/* All prompts of the model's golden; returns how many. */
+static uint32_t load_prompts(struct prompt *out, const char *dir)
+{
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(golden_open(&g, dir, &e), &e);
+    json_t *list = json_object_get(g.root, "prompts");
+    uint32_t n = (uint32_t)json_array_size(list);
+    assert_in_range(n, 5, RUN_SEQS_MAX);
+    for (uint32_t i = 0; i < n; i++)
+        out[i].n = golden_ids(out[i].ids, json_object_get(json_array_get(list, i), "ids"));
+    assert_int_equal(out[n - 1].n, N_LONG);
+    golden_close(&g);
+    return n;
+}
+
+static void assert_same(const float *a, const float *b, uint32_t n_row, const char *what,
+                        uint32_t detail)
+{
+    for (uint32_t i = 0; i < n_row; i++)
+        if (memcmp(a + (size_t)i * VOCAB, b + (size_t)i * VOCAB, VOCAB * sizeof *a) != 0)
+            fail_msg("%s %u: row %u has other bits", what, detail, i);
+}
+
+static void check_chunks(struct runner *r, const struct prompt *p)
+{
+    static const uint32_t chunks[] = {1, 3, 7, 16, 50};
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        run_prompt(r, p->ids, p->n, chunks[i], other);
+        assert_same(whole, other, p->n, "chunks of", chunks[i]);
+    }
+}
+
+/* All prompts in one batch; in ragged chunks, so that long prefills stand beside decode rows. */
+static void check_batched(struct runner *r, const struct prompt *p, uint32_t n)
+{
+    struct run_seq seqs[RUN_SEQS_MAX];
+    float *logits[RUN_SEQS_MAX];
+    for (uint32_t i = 0; i < n; i++) {
+        logits[i] = malloc(N_LONG * VOCAB * sizeof(float));
+        seqs[i] = (struct run_seq){.tokens = p[i].ids, .n_prompt = p[i].n, .index = n - 1 - i};
+    }
+    for (bool more = true; more;) {
+        struct run_seq step[RUN_SEQS_MAX];
+        uint32_t who[RUN_SEQS_MAX], n_step = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t left = p[i].n - seqs[i].n_done, want = i + 1 == n ? 23 : 1 + 2 * i;
+            if (left == 0)
+                continue;
+            seqs[i].n_next = left < want ? left : want;
+            seqs[i].logits = logits[i] + (size_t)seqs[i].n_done * VOCAB;
+            who[n_step] = i;
+            step[n_step++] = seqs[i];
+        }
+        more = n_step > 0;
+        if (more)
+            run_step(r, step, n_step);
+        for (uint32_t i = 0; i < n_step; i++)
+            seqs[who[i]] = step[i];
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        run_prompt(r, p[i].ids, p[i].n, p[i].n, other);
+        assert_same(other, logits[i], p[i].n, "batched prompt", i);
+        free(logits[i]);
+    }
+}
+
+static void check_variant(const char *dir, bool dtype_auto, uint32_t caps)
+{
+    static struct prompt prompts[RUN_SEQS_MAX];
+    uint32_t n = load_prompts(prompts, dir);
+    struct prompt *longest = &prompts[n - 1];
+    struct q_err e = Q_ERR_INIT;
+    struct runner r;
+    for (uint32_t n_thread = 1; n_thread <= 3; n_thread++) {
+        struct runner_options o = {.dir = dir,
+                                   .n_thread = n_thread,
+                                   .caps = caps,
+                                   .dtype_auto = dtype_auto,
+                                   .max_model_len = N_LONG + 8};
+        assert_ok(runner_open(&r, &o, &e), &e);
+        run_prompt(&r, longest->ids, longest->n, longest->n, n_thread == 1 ? whole : other);
+        if (n_thread > 1)
+            assert_same(whole, other, longest->n, "threads", n_thread);
+        if (n_thread == 1)
+            check_chunks(&r, longest);
+        if (n_thread == 2)
+            check_batched(&r, prompts, n);
+        runner_close(&r);
+    }
+}
+
+static void test_bits(void **state)
+{
+    size_t i = (size_t)(uintptr_t)*state;
+    char dir[PATH_MAX];
+    struct q_err e = Q_ERR_INIT;
+    uint32_t before = UINT32_MAX;
+    snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", cases[i].name);
+    for (size_t k = 0; k < sizeof caps_names / sizeof *caps_names; k++) {
+        uint32_t caps;
+        assert_ok(kern_caps_parse(&caps, caps_names[k], &e), &e);
+        if (caps != before) /* a machine without the instructions gives the set before again */
+            check_variant(dir, cases[i].dtype_auto, caps);
+        before = caps;
+    }
+}
+
+int main(void)
+{
+    enum { N = sizeof cases / sizeof *cases };
+    struct CMUnitTest tests[N];
+    for (size_t i = 0; i < N; i++)
+        tests[i] = (struct CMUnitTest){cases[i].name, test_bits, NULL, NULL, (void *)(uintptr_t)i};
+    return _cmocka_run_group_tests("model_bits", tests, N, NULL, NULL);
+}

@@ -44,6 +44,8 @@ struct socket {
     uint64_t n_bad;
     zmq_msg_t frame; /* the one given out last */
     char address[ADDRESS_TEXT_MAX];
+    char path[ADDRESS_PATH_MAX +
+              1]; /* of the file we listen on, "" = none; libzmq leaves it behind */
 };
 
 /* czmq would install handlers for SIGINT and SIGTERM when its first socket is made; signals are
@@ -173,6 +175,7 @@ static enum q_code attach(struct socket *s, const struct address *a, struct q_er
         return q_fail(e, Q_MISMATCH, "%s: another process listens there already", text);
     if (failed)
         return q_fail(e, Q_IO, "%s: cannot listen: %s", text, zmq_strerror(failed));
+    memcpy(s->path, a->path, sizeof s->path);
     size_t n = sizeof s->address;
     if (zmq_getsockopt(s->handle, ZMQ_LAST_ENDPOINT, s->address, &n))
         return q_fail(e, Q_IO, "%s: %s", text, zmq_strerror(zmq_errno()));
@@ -232,6 +235,8 @@ void socket_free(struct socket *s)
     if (s->kick_fd >= 0)
         close(s->kick_fd);
     zmq_msg_close(&s->frame);
+    if (s->path[0])
+        unlink(s->path); /* nobody else can have taken it over while we listened */
     zsock_destroy(&s->zsock);
     if (s->zap)
         zap_unref();

@@ -12,7 +12,8 @@
 #include "common/hub/safetensors.h"
 #include "common/mem.h"
 
-#define SAFETENSORS_HEADER_MAX ((uint64_t)100 << 20) /* bytes; the limit of the reference reader \
+#define SAFETENSORS_HEADER_MAX \
+    ((uint64_t)100 << 20) /* bytes; the limit of the reference reader \
                                                       */
 #define SAFETENSORS_TENSORS_MAX \
     ((size_t)1 << 20) /* in one model; the largest MoE checkpoints have 10^5 */

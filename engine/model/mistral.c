@@ -5,7 +5,7 @@
 
 /* clang-format off */
 static const struct arch_tensor tensors[] = {
-    /* checkpoint name                                     slot          [rows, cols]           split over ranks  when */
+    /* checkpoint name, slot, [rows, cols], split over ranks, when it must be there */
     {"model.embed_tokens.weight",                            W_EMBED,      {D_VOCAB, D_HIDDEN},   SHARD_ROWS,  WHEN_ALWAYS},
     {"lm_head.weight",                                       W_LM_HEAD,    {D_VOCAB, D_HIDDEN},   SHARD_ROWS,  WHEN_UNTIED},
     {"model.norm.weight",                                    W_FINAL_NORM, {D_HIDDEN},            SHARD_NONE,  WHEN_ALWAYS},

@@ -47,8 +47,7 @@ struct pack_args {
     const void *src; /* [n_out, n_in] row-major; need not be aligned */
     enum dtype src_dtype;
     uint32_t n_out, n_in;
-    uint32_t
-        row_start; /* the first of the n_out outputs of dst that src holds (fused q,k,v; gate,up) */
+    uint32_t row_start;   /* first output of dst that src holds (fused q,k,v; gate,up) */
     uint32_t n_out_total; /* outputs of the whole dst */
 };
 

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/wide/attention.h in AVX2 registers. */
+#include "kernels/avx2/vec.h"
+#include "kernels/variants.h"
+#include "kernels/wide/attention.h"
+
+void attention_avx2(const struct attention_args *a, const struct kern_exec *x)
+{
+    wide_attention(a, x);
+}

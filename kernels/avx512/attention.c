@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/wide/attention.h in AVX-512 registers. */
+#include "kernels/avx512/vec.h"
+#include "kernels/variants.h"
+#include "kernels/wide/attention.h"
+
+void attention_avx512(const struct attention_args *a, const struct kern_exec *x)
+{
+    wide_attention(a, x);
+}

@@ -43,8 +43,9 @@ FALLIBLE scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg
 bool scheduler_abort(struct scheduler *s, uint32_t origin, uint64_t req_id);
 uint32_t scheduler_abort_origin(struct scheduler *s, uint32_t origin); /* all of one frontend; returns how many */
 
-/* Fill the next step into memory[0..n) (n >= step_bytes_max). *planned = false: nothing to compute now (idle, or all
- * running sequences wait for a result in flight). Errors: only of our own making. */
+/* Fill the next step into memory[0..n), 8-byte aligned (n >= step_bytes_max). *planned = false: nothing to compute now
+ * (idle, SCHEDULER_IN_FLIGHT_MAX steps are in flight, or all running sequences wait for a result in flight).
+ * Errors: Q_TOO_LARGE (n too small: a bug of the caller; the step is given up as by scheduler_worker_lost). */
 FALLIBLE scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now_us, bool *planned, struct q_err *e);
 
 struct scheduler_output {          /* one request's share of one settled step */
@@ -61,8 +62,10 @@ struct scheduler_output {          /* one request's share of one settled step */
     uint32_t n_cached;
     uint64_t queue_us;         /* with seq 0 */
 };
-/* Settle the oldest step in flight. outputs: [max_num_seqs] filled, *n_output of them.
- * Errors: Q_CORRUPT (the result is not of the oldest step). */
+/* Settle the oldest step in flight. outputs: room for max_num_seqs, *n_output of them filled, one per request with news;
+ * a finished request is forgotten when this returns.
+ * Errors: Q_CORRUPT (the result is not of the oldest step, says that the step failed, or its rows are not the ones asked
+ * for); nothing has changed then, and the caller restarts the worker (scheduler_worker_lost). */
 FALLIBLE scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us, struct scheduler_output *outputs,
                       uint32_t *n_output, struct q_err *e);
 /* The worker is gone: every step in flight is forgotten and every running sequence goes back to the queue's head, oldest

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/sched/inside.h"
+
+static const struct request *get(const struct scheduler *s, uint32_t i)
+{
+    Q_ASSERT(i < s->requests.n_item);
+    return &s->requests.items[i];
+}
+
+/* Tokens of a request that steps in flight will sample. */
+static uint32_t count_sampling(const struct scheduler *s, uint32_t i_request)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < s->n_flight; k++) {
+        const struct flight *f = &s->flights[(s->i_flight + k) % SCHEDULER_IN_FLIGHT_MAX];
+        for (uint32_t j = 0; j < f->n_part; j++)
+            n += f->parts[j].i_request == i_request && f->parts[j].use == get(s, i_request)->use &&
+                 (f->parts[j].flags & STEP_SAMPLE);
+    }
+    return n;
+}
+
+static void check_request(const struct scheduler *s, uint32_t i)
+{
+    const struct request *r = get(s, i);
+    Q_ASSERT(r->n_prompt >= 1 && r->n_prompt <= r->n_token && r->n_token < r->n_max);
+    Q_ASSERT(r->n_max <= s->config.limits.max_model_len);
+    Q_ASSERT(r->n_planned <= r->n_token + r->n_sampling);
+    Q_ASSERT(r->n_token + r->n_sampling <= r->n_max);
+    Q_ASSERT(r->n_sampling <= SCHEDULER_IN_FLIGHT_MAX);
+    Q_ASSERT(r->prompt_settled <= r->prompt_next && r->prompt_next <= r->n_prompt);
+}
+
+/* One list: links, states, and arrivals from `arrival_min` up. Returns the least arrival that may follow. */
+static uint64_t check_list(const struct scheduler *s, const struct request_list *l,
+                           enum request_state state, uint64_t arrival_min)
+{
+    uint32_t n = 0, prev = REQUEST_NONE;
+    for (uint32_t i = l->first; i != REQUEST_NONE; i = get(s, i)->next) {
+        const struct request *r = get(s, i);
+        Q_ASSERT(r->state == state && r->prev == prev && ++n <= l->n);
+        Q_ASSERT(r->arrival >= arrival_min);
+        arrival_min = r->arrival + 1;
+        check_request(s, i);
+        prev = i;
+    }
+    Q_ASSERT(n == l->n && l->last == prev);
+    return arrival_min;
+}
+
+static void check_slots(const struct scheduler *s)
+{
+    uint32_t n_slot = s->config.limits.max_num_seqs;
+    Q_ASSERT(s->n_free_slot + s->running.n == n_slot);
+    for (uint32_t i = 0; i < s->n_free_slot; i++) {
+        Q_ASSERT(s->free_slots[i] < n_slot);
+        for (uint32_t j = 0; j < i; j++)
+            Q_ASSERT(s->free_slots[i] != s->free_slots[j]);
+    }
+}
+
+void scheduler_check(const struct scheduler *s)
+{
+    check_list(s, &s->waiting, REQUEST_WAITING, check_list(s, &s->running, REQUEST_RUNNING, 0));
+    request_table_check(&s->requests);
+    Q_ASSERT(s->running.n + s->waiting.n + s->requests.free.n == s->requests.n_item);
+    check_slots(s);
+    kv_check_begin(&s->pool);
+    for (uint32_t i = s->running.first; i != REQUEST_NONE; i = get(s, i)->next) {
+        const struct request *r = get(s, i);
+        Q_ASSERT(r->slot < s->config.limits.max_num_seqs);
+        Q_ASSERT(kv_blocks_for(r->n_planned) <= r->table.n_block);
+        Q_ASSERT(count_sampling(s, i) == r->n_sampling);
+        kv_check_table(&s->pool, &r->table);
+    }
+    kv_check_end(&s->pool);
+    for (uint32_t i = s->waiting.first; i != REQUEST_NONE; i = get(s, i)->next)
+        Q_ASSERT(get(s, i)->table.n_block == 0 && count_sampling(s, i) == get(s, i)->n_sampling);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* inside - what the files of the scheduler share: its state. Nobody else includes this.
+ *
+ * running is in order of arrival, and everything running arrived before everything waiting (check.c asserts both).
+ * Threads: the scheduler's loop only. */
+#ifndef QUIRE_ENGINE_SCHED_INSIDE_H
+#define QUIRE_ENGINE_SCHED_INSIDE_H
+#include "engine/sched/kv.h"
+#include "engine/sched/request.h"
+#include "engine/sched/scheduler.h"
+
+struct part {                /* one sequence's share of a step in flight */
+    uint32_t i_request, use; /* whose: the entry, and which of its uses */
+    uint32_t slot, flags, start, n_token, n_new_block;
+    uint32_t n_prompt_row;      /* prompt positions whose logprobs will come */
+    uint32_t i_token, i_prompt; /* settle: row numbers in the result + 1, 0 = none yet */
+    uint32_t n_prompt_seen;     /* settle */
+};
+
+struct flight { /* a planned step whose result has not come */
+    uint64_t step;
+    struct part *parts; /* [n_part], room for max_num_seqs */
+    uint32_t n_part;
+    uint32_t *by_slot; /* [max_num_seqs] part number + 1, 0 = none */
+};
+
+struct scheduler {
+    struct scheduler_config config; /* eos_ids is owned */
+    struct kv_pool pool;
+    struct request_table requests;
+    struct request_list running, waiting;
+    uint32_t *free_slots; /* [n_free_slot] a stack */
+    uint32_t n_free_slot;
+    struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* the oldest at i_flight, in a ring */
+    uint32_t i_flight, n_flight;
+    struct scheduler_stats stats; /* counters only; the rest is filled in when asked */
+};
+
+static inline struct request *request_at(struct scheduler *s, uint32_t i_request)
+{
+    return &s->requests.items[i_request];
+}
+
+/* Take a running request off its slot and blocks; it is in no list afterwards and may be waiting again or removed. */
+void scheduler_unseat(struct scheduler *s, uint32_t i_request);
+/* Forget a request that is running or waiting. */
+void scheduler_forget(struct scheduler *s, uint32_t i_request);
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Filling one step. Three passes over what is left of the budgets (rows, logit rows, blocks, slots, histories):
+ *
+ *   1. decode    running sequences with one row to compute, oldest first. One that needs a block when none is free
+ *                preempts the youngest running one; the youngest itself waits with its blocks.
+ *   2. prefill   running sequences with more rows, oldest first, a chunk each. They have their blocks already.
+ *   3. admit     waiting ones in order of arrival, with blocks for their whole known history.
+ *
+ * Why blocks for the whole history at admission, and not per chunk: then only decode rows ever lack a block, pass 1 goes
+ * from the oldest to the youngest, and so a sequence that is preempted is never in the step being planned; and a long
+ * prompt is never half computed and thrown away. The price is that blocks of later chunks lie idle for a few steps.
+ *
+ * A row whose token is still in flight is planned like any other (the worker has the token by then), unless its
+ * sequence would be over by its length when that token is known: that much can be counted. That it may be over by an
+ * eos cannot; such rows are dropped at settle. */
+#include <string.h>
+#include "engine/sched/inside.h"
+
+struct planning {
+    struct scheduler *s;
+    struct flight *f;
+    struct step_head counts; /* of what has been put in */
+    int64_t now_us;
+    bool short_of_blocks; /* a running sequence was: nobody is admitted */
+};
+
+/* Rows that could be computed now: tokens known here or sampled by a step in flight, less rows planned. */
+static uint32_t rows_left(const struct request *r)
+{
+    uint32_t n_history = r->n_token + r->n_sampling;
+    return n_history < r->n_max ? n_history - r->n_planned : 0;
+}
+
+static bool is_decode(const struct request *r)
+{
+    return r->n_planned >= r->n_prompt && rows_left(r) == 1;
+}
+
+static uint32_t budget_left(const struct planning *p)
+{
+    return p->s->config.limits.max_num_batched_tokens - p->counts.n_token;
+}
+
+static uint32_t logits_left(const struct planning *p)
+{
+    return p->s->config.limits.logit_rows_max - p->counts.n_logit;
+}
+
+/* Put a sequence's next n_token rows into the step. The limits have been looked at. */
+static void put(struct planning *p, uint32_t i_request, uint32_t n_token, uint32_t flags,
+                uint32_t n_new_block)
+{
+    struct request *r = request_at(p->s, i_request);
+    uint32_t end = r->n_planned + n_token, n_prompt_row = 0;
+    if (end == r->n_token + r->n_sampling)
+        flags |= STEP_SAMPLE;
+    if (flags & STEP_PROMPT_LOGPROBS) {
+        uint32_t last = end < r->n_prompt - 1 ? end : r->n_prompt - 1;
+        n_prompt_row = last - r->n_planned;
+        r->prompt_next = last + 1;
+    }
+    p->f->parts[p->f->n_part++] = (struct part){.i_request = i_request,
+                                                .use = r->use,
+                                                .slot = r->slot,
+                                                .flags = flags,
+                                                .start = r->n_planned,
+                                                .n_token = n_token,
+                                                .n_new_block = n_new_block,
+                                                .n_prompt_row = n_prompt_row};
+    p->f->by_slot[r->slot] = p->f->n_part;
+    r->n_planned = end;
+    r->n_sampling += (flags & STEP_SAMPLE) != 0;
+    p->counts.n_token += n_token;
+    p->counts.n_logit += flags & STEP_PROMPT_LOGPROBS ? n_token : (flags & STEP_SAMPLE) != 0;
+    p->counts.n_block += n_new_block;
+}
+
+static void preempt(struct planning *p, uint32_t i_request)
+{
+    struct scheduler *s = p->s;
+    scheduler_unseat(s, i_request);
+    request_list_prepend(&s->requests, &s->waiting, i_request);
+    s->stats.n_preemption++;
+    p->short_of_blocks = true;
+}
+
+/* Blocks for one more row of a running sequence. False when it has to wait: it is the youngest. */
+static bool make_room(struct planning *p, uint32_t i_request, uint32_t *n_new_block)
+{
+    struct scheduler *s = p->s;
+    struct request *r = request_at(s, i_request);
+    *n_new_block = kv_need(&r->table, r->n_planned + 1);
+    while (*n_new_block > s->pool.n_free) {
+        if (s->running.last == i_request) {
+            p->short_of_blocks = true;
+            return false;
+        }
+        preempt(p, s->running.last);
+    }
+    enum q_code rc = kv_grow(&s->pool, &r->table, r->n_planned + 1, NULL);
+    Q_ASSERT(rc == Q_OK);
+    return true;
+}
+
+static void plan_decode(struct planning *p)
+{
+    struct scheduler *s = p->s;
+    for (uint32_t i = s->running.first; i != REQUEST_NONE; i = request_at(s, i)->next) {
+        uint32_t n_new_block;
+        if (!is_decode(request_at(s, i)))
+            continue;
+        if (budget_left(p) == 0 || logits_left(p) == 0 || !make_room(p, i, &n_new_block))
+            return;
+        put(p, i, 1, 0, n_new_block);
+    }
+}
+
+/* How many rows of a prompt (or of a history to recompute) go into this step; adds STEP_PROMPT_LOGPROBS to *flags. A
+ * chunk asks for logprobs of all its positions or of none, and of none that were asked for before: a preempted
+ * sequence recomputes up to there first. */
+static uint32_t chunk_size(const struct planning *p, const struct request *r, uint32_t *flags)
+{
+    uint32_t n = rows_left(r), budget = budget_left(p), logits = logits_left(p);
+    if (n > budget)
+        n = budget;
+    if (logits == 0)
+        return 0;
+    if (r->prompt_next >= r->n_prompt)
+        return n;
+    if (r->n_planned + 1 < r->prompt_next) {
+        uint32_t n_old = r->prompt_next - 1 - r->n_planned;
+        return n < n_old ? n : n_old;
+    }
+    *flags |= STEP_PROMPT_LOGPROBS;
+    uint32_t n_prompt_left = r->n_prompt - r->n_planned;
+    if (n > n_prompt_left)
+        n = n_prompt_left;
+    return n < logits ? n : logits;
+}
+
+static void plan_prefill(struct planning *p)
+{
+    struct scheduler *s = p->s;
+    for (uint32_t i = s->running.first; i != REQUEST_NONE; i = request_at(s, i)->next) {
+        struct request *r = request_at(s, i);
+        uint32_t flags = 0;
+        if (p->f->by_slot[r->slot] || rows_left(r) == 0 || is_decode(r))
+            continue;
+        uint32_t n = chunk_size(p, r, &flags);
+        if (n == 0)
+            return;
+        put(p, i, n, flags, 0);
+    }
+}
+
+/* Blocks kept free when another sequence is let in: one for every fourth that runs, so that they can go on for some four
+ * steps (each takes a block in sixteen) before the newcomer would be preempted again. */
+static uint32_t headroom(const struct scheduler *s)
+{
+    return (s->running.n + 3) / 4;
+}
+
+static bool may_admit(const struct planning *p, const struct request *r)
+{
+    const struct scheduler *s = p->s;
+    if (r->n_sampling) /* preempted, and its last token is still to come: its history is not known */
+        return false;
+    if (r->n_token > s->config.limits.known_max - p->counts.n_known)
+        return false;
+    return s->n_free_slot && budget_left(p) && logits_left(p) &&
+           kv_blocks_for(r->n_token) + headroom(s) <= s->pool.n_free;
+}
+
+/* Seat the head of the queue and put its first chunk in. */
+static void admit(struct planning *p, uint32_t i)
+{
+    struct scheduler *s = p->s;
+    struct request *r = request_at(s, i);
+    request_list_remove(&s->requests, &s->waiting, i);
+    request_list_append(&s->requests, &s->running, i);
+    r->state = REQUEST_RUNNING;
+    r->slot = s->free_slots[--s->n_free_slot];
+    kv_open(&s->pool, &r->table, r->slot);
+    enum q_code rc = kv_grow(&s->pool, &r->table, r->n_token, NULL);
+    Q_ASSERT(rc == Q_OK);
+    if (!r->started) {
+        r->started = true;
+        r->queue_us = p->now_us > r->submit_us ? (uint64_t)(p->now_us - r->submit_us) : 0;
+    }
+    uint32_t flags = STEP_ADMIT;
+    uint32_t n = chunk_size(p, r, &flags);
+    put(p, i, n, flags, r->table.n_block);
+    p->counts.n_admit++;
+    p->counts.n_known += r->n_token;
+    p->counts.n_stop_id += r->params.n_stop_id + (r->params.ignore_eos ? 0 : s->config.n_eos);
+    p->counts.n_bias += r->params.n_bias;
+}
+
+static void plan_admit(struct planning *p)
+{
+    struct scheduler *s = p->s;
+    while (s->waiting.n && !p->short_of_blocks && may_admit(p, request_at(s, s->waiting.first)))
+        admit(p, s->waiting.first);
+}
+
+struct cursor { /* where the next item of each array goes */
+    struct step_admit *admit;
+    uint32_t *block, *known, *stop_id, *bias_id;
+    float *bias;
+};
+
+static void *append(void *to, const void *from, size_t n, size_t size)
+{
+    if (n)
+        memcpy(to, from, n * size);
+    return (char *)to + n * size;
+}
+
+static void write_admit(const struct scheduler *s, const struct request *r, struct cursor *c)
+{
+    uint32_t n_eos = r->params.ignore_eos ? 0 : s->config.n_eos;
+    *c->admit = (struct step_admit){.n_known = r->n_token,
+                                    .n_prompt = r->n_prompt,
+                                    .n_stop_id = r->params.n_stop_id + n_eos,
+                                    .n_bias = r->params.n_bias,
+                                    .params = r->params};
+    struct sample_params *p = &c->admit++->params; /* addresses mean nothing in another process */
+    p->stop_ids = p->bias_ids = NULL;
+    p->bias = NULL;
+    c->known = append(c->known, r->tokens, r->n_token, sizeof *r->tokens);
+    c->stop_id = append(c->stop_id, r->params.stop_ids, r->params.n_stop_id, sizeof *c->stop_id);
+    c->stop_id = append(c->stop_id, s->config.eos_ids, n_eos, sizeof *c->stop_id);
+    c->bias_id = append(c->bias_id, r->params.bias_ids, r->params.n_bias, sizeof *c->bias_id);
+    c->bias = append(c->bias, r->params.bias, r->params.n_bias, sizeof *c->bias);
+}
+
+static void write_step(const struct planning *p, const struct step_view *v)
+{
+    struct cursor c = {v->admits, v->blocks, v->known, v->stop_ids, v->bias_ids, v->bias};
+    for (uint32_t i = 0; i < p->f->n_part; i++) {
+        const struct part *q = &p->f->parts[i];
+        const struct request *r = request_at(p->s, q->i_request);
+        v->seqs[i] = (struct step_seq){.slot = q->slot,
+                                       .flags = q->flags,
+                                       .start = q->start,
+                                       .n_token = q->n_token,
+                                       .n_new_block = q->n_new_block};
+        const kv_block *fresh = r->table.blocks + (r->table.n_block - q->n_new_block);
+        c.block = append(c.block, fresh, q->n_new_block, sizeof *fresh);
+        if (q->flags & STEP_ADMIT)
+            write_admit(p->s, r, &c);
+    }
+}
+
+/* Bounds 1 2 4 … 16384, +Inf. */
+static uint32_t bucket(uint32_t n_token)
+{
+    uint32_t i = 0;
+    while (i < 15 && n_token > 1u << i)
+        i++;
+    return i;
+}
+
+enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now_us,
+                           bool *planned, struct q_err *e)
+{
+    *planned = false;
+    if (s->n_flight == SCHEDULER_IN_FLIGHT_MAX)
+        return Q_OK;
+    struct flight *f = &s->flights[(s->i_flight + s->n_flight) % SCHEDULER_IN_FLIGHT_MAX];
+    struct planning p = {.s = s, .f = f, .now_us = now_us};
+    struct step_view v;
+    f->n_part = 0;
+    plan_decode(&p);
+    plan_prefill(&p);
+    plan_admit(&p);
+    if (f->n_part == 0)
+        return Q_OK;
+    p.counts.step = f->step = ++s->stats.step;
+    p.counts.n_seq = f->n_part;
+    s->n_flight++;
+    s->stats.iteration_tokens[bucket(p.counts.n_token)]++;
+    enum q_code rc = step_layout(&v, memory, n, &p.counts, e);
+    if (rc) { /* memory smaller than step_bytes_max: nothing was computed, nothing is in flight */
+        scheduler_worker_lost(s);
+        return rc;
+    }
+    write_step(&p, &v);
+    *planned = true;
+    return Q_OK;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/sched/request.h"
+#include <string.h>
+#include "common/mem.h"
+
+enum q_code request_table_init(struct request_table *t, uint32_t n_item, struct q_err *e)
+{
+    *t = (struct request_table)REQUEST_TABLE_INIT;
+    Q_ASSERT(n_item <= REQUESTS_MAX);
+    for (t->index_size = 16; t->index_size < 2 * n_item;)
+        t->index_size *= 2;
+    t->items = q_calloc(n_item, sizeof *t->items);
+    t->index = q_calloc(t->index_size, sizeof *t->index);
+    if (!t->items || !t->index) {
+        request_table_release(t);
+        return q_fail(e, Q_NO_MEMORY, "scheduler: no memory for %u requests", n_item);
+    }
+    t->n_item = n_item;
+    for (uint32_t i = 0; i < n_item; i++)
+        request_list_append(t, &t->free, i);
+    return Q_OK;
+}
+
+void request_table_release(struct request_table *t)
+{
+    for (uint32_t i = 0; i < t->n_item; i++)
+        q_free(t->items[i].tokens);
+    q_free(t->items);
+    q_free(t->index);
+    *t = (struct request_table)REQUEST_TABLE_INIT;
+}
+
+/* A frontend counts its ids up from 1, so neighbours must spread: Fibonacci hashing, the high bits. */
+static uint32_t home(const struct request_table *t, uint32_t origin, uint64_t req_id)
+{
+    uint64_t h = (req_id ^ (uint64_t)origin << 40) * UINT64_C(0x9e3779b97f4a7c15);
+    h ^= h >> 29;
+    h *= UINT64_C(0xbf58476d1ce4e5b9);
+    return (uint32_t)(h >> 32) & (t->index_size - 1);
+}
+
+/* The place in the index where the request is, or the empty one where it would go. */
+static uint32_t place(const struct request_table *t, uint32_t origin, uint64_t req_id)
+{
+    uint32_t at = home(t, origin, req_id);
+    for (; t->index[at]; at = (at + 1) & (t->index_size - 1)) {
+        const struct request *r = &t->items[t->index[at] - 1];
+        if (r->origin == origin && r->req_id == req_id)
+            break;
+    }
+    return at;
+}
+
+uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t req_id)
+{
+    uint32_t found = t->index[place(t, origin, req_id)];
+    return found ? found - 1 : REQUEST_NONE;
+}
+
+/* Close the gap so that no later probe stops early: move back every entry whose home does not lie after the gap. */
+static void unindex(struct request_table *t, const struct request *r)
+{
+    uint32_t mask = t->index_size - 1;
+    uint32_t gap = place(t, r->origin, r->req_id);
+    for (uint32_t at = (gap + 1) & mask; t->index[at]; at = (at + 1) & mask) {
+        const struct request *other = &t->items[t->index[at] - 1];
+        uint32_t from = home(t, other->origin, other->req_id);
+        if (((at - from) & mask) >= ((at - gap) & mask)) {
+            t->index[gap] = t->index[at];
+            gap = at;
+        }
+    }
+    t->index[gap] = 0;
+}
+
+/* One allocation: tokens [n_max], then the arrays of the parameters. */
+static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uint32_t n_max,
+                              struct q_err *e)
+{
+    size_t n_stop_id = m->stop_ids.n, n_bias = m->bias_ids.n;
+    enum q_code rc = sample_params_from_submit(&r->params, m, e);
+    if (rc)
+        return rc;
+    uint32_t *p = q_alloc((n_max + n_stop_id + 2 * n_bias) * sizeof *p);
+    if (!p)
+        return q_fail(e, Q_NO_MEMORY, "request: no memory for %u tokens", n_max);
+    r->tokens = p;
+    memcpy(p, m->prompt.data, m->prompt.n * sizeof *p);
+    if (m->emitted.n)
+        memcpy(p + m->prompt.n, m->emitted.data, m->emitted.n * sizeof *p);
+    p += n_max;
+    r->params.stop_ids = r->params.bias_ids = NULL;
+    r->params.bias = NULL;
+    if (n_stop_id)
+        r->params.stop_ids = memcpy(p, m->stop_ids.data, n_stop_id * sizeof *p);
+    p += n_stop_id;
+    if (n_bias) {
+        r->params.bias_ids = memcpy(p, m->bias_ids.data, n_bias * sizeof *p);
+        r->params.bias = memcpy(p + n_bias, m->bias.data, n_bias * sizeof *r->params.bias);
+    }
+    return Q_OK;
+}
+
+enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t origin,
+                        const struct msg_submit *m, uint32_t n_max, struct q_err *e)
+{
+    uint32_t i = t->free.first;
+    if (i == REQUEST_NONE)
+        return q_fail(e, Q_NO_SPACE, "scheduler: %u requests are here, as many as there may be",
+                      t->n_item);
+    struct request *r = &t->items[i];
+    enum q_code rc = own_arrays(r, m, n_max, e);
+    if (rc)
+        return rc;
+    request_list_remove(t, &t->free, i);
+    r->state = REQUEST_WAITING;
+    r->origin = origin;
+    r->req_id = m->req_id;
+    r->arrival = t->n_arrival++;
+    r->use++;
+    r->n_prompt = (uint32_t)m->prompt.n;
+    r->n_token = (uint32_t)(m->prompt.n + m->emitted.n);
+    r->n_max = n_max;
+    r->n_planned = r->n_sampling = r->n_counted = 0;
+    r->prompt_settled = r->params.n_prompt_logprob == SAMPLE_NO_LOGPROBS ? r->n_prompt : 1;
+    r->prompt_next = r->prompt_settled;
+    r->started = false;
+    r->queue_us = 0;
+    r->table = (struct kv_table){NULL, 0};
+    t->index[place(t, origin, m->req_id)] = i + 1;
+    *i_request = i;
+    return Q_OK;
+}
+
+void request_remove(struct request_table *t, uint32_t i_request)
+{
+    struct request *r = &t->items[i_request];
+    Q_ASSERT(r->state != REQUEST_FREE && r->table.n_block == 0);
+    unindex(t, r);
+    q_free(r->tokens);
+    r->tokens = NULL;
+    r->state = REQUEST_FREE;
+    request_list_append(t, &t->free, i_request);
+}
+
+void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request)
+{
+    struct request *r = &t->items[i_request];
+    r->prev = l->last;
+    r->next = REQUEST_NONE;
+    if (l->last == REQUEST_NONE)
+        l->first = i_request;
+    else
+        t->items[l->last].next = i_request;
+    l->last = i_request;
+    l->n++;
+}
+
+void request_list_prepend(struct request_table *t, struct request_list *l, uint32_t i_request)
+{
+    struct request *r = &t->items[i_request];
+    r->prev = REQUEST_NONE;
+    r->next = l->first;
+    if (l->first == REQUEST_NONE)
+        l->last = i_request;
+    else
+        t->items[l->first].prev = i_request;
+    l->first = i_request;
+    l->n++;
+}
+
+void request_list_remove(struct request_table *t, struct request_list *l, uint32_t i_request)
+{
+    struct request *r = &t->items[i_request];
+    if (r->prev == REQUEST_NONE)
+        l->first = r->next;
+    else
+        t->items[r->prev].next = r->next;
+    if (r->next == REQUEST_NONE)
+        l->last = r->prev;
+    else
+        t->items[r->next].prev = r->prev;
+    l->n--;
+}
+
+void request_table_check(const struct request_table *t)
+{
+    uint32_t n_indexed = 0, n_used = 0;
+    for (uint32_t at = 0; at < t->index_size; at++)
+        n_indexed += t->index[at] != 0;
+    for (uint32_t i = 0; i < t->n_item; i++) {
+        const struct request *r = &t->items[i];
+        if (r->state == REQUEST_FREE) {
+            Q_ASSERT(!r->tokens);
+            continue;
+        }
+        n_used++;
+        Q_ASSERT(r->tokens && request_find(t, r->origin, r->req_id) == i);
+    }
+    Q_ASSERT(n_used == n_indexed && n_used + t->free.n == t->n_item);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* request - the requests of one engine: their tokens, where they stand, and how they are found.
+ *
+ * A fixed table of entries, an index by (origin, req_id) and lists through the entries. A request owns one allocation
+ * with its tokens and arrays. Positions count prompt and output together from 0:
+ *
+ *     0 …………… n_prompt …………… n_token …………… n_token + n_sampling …………… n_max
+ *     prompt    output known here   sampled by steps in flight  room
+ *     0 ……………………………… n_planned        rows the worker has computed, or will have after the steps in flight
+ *
+ * Threads: the scheduler's loop only. Only request_add allocates. */
+#ifndef QUIRE_ENGINE_SCHED_REQUEST_H
+#define QUIRE_ENGINE_SCHED_REQUEST_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "engine/sched/kv.h"
+#include "proto/proto.h"
+#include "proto/sampling.h"
+
+#define REQUEST_NONE UINT32_MAX
+#define REQUESTS_MAX (1u << 21) /* entries of a table */
+
+enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_RUNNING };
+
+struct request {
+    enum request_state state;
+    uint32_t origin;
+    uint64_t req_id;
+    uint64_t arrival; /* counts submissions: first come, first served */
+    uint32_t use;  /* counts the requests that had this entry: a row in flight knows whose it is */
+    uint32_t slot; /* in the worker, while running */
+    uint32_t *tokens; /* [n_token], room for n_max; owned, and with it the arrays of params */
+    uint32_t n_prompt, n_token, n_max;
+    uint32_t n_planned; /* rows */
+    uint32_t
+        n_sampling; /* steps in flight that sample a token for it, 0 … SCHEDULER_IN_FLIGHT_MAX */
+    uint32_t prompt_next;    /* the next prompt position to ask logprobs for; n_prompt = no more */
+    uint32_t prompt_settled; /* the next one to hand out */
+    uint32_t n_counted;      /* prompt tokens in the statistics already */
+    bool started;            /* was in a step once; queue_us is set */
+    int64_t submit_us;
+    uint64_t queue_us;
+    struct sample_params params;
+    struct kv_table table; /* blocks, while running */
+    uint32_t prev, next;   /* in the list of its state */
+};
+
+struct request_list {
+    uint32_t first, last, n;
+};
+struct request_table {
+    struct request *items; /* [n_item] */
+    uint32_t n_item;
+    uint32_t *index;     /* [index_size] entry number + 1, 0 = empty; linear probing */
+    uint32_t index_size; /* a power of two, at least twice n_item */
+    struct request_list free;
+    uint64_t n_arrival;
+};
+/* clang-format off */
+#define REQUEST_LIST_INIT {REQUEST_NONE, REQUEST_NONE, 0}
+#define REQUEST_TABLE_INIT {NULL, 0, NULL, 0, REQUEST_LIST_INIT, 0}
+/* clang-format on */
+
+/* Errors: Q_NO_MEMORY. */
+FALLIBLE request_table_init(struct request_table *t, uint32_t n_item, struct q_err *e);
+void request_table_release(struct request_table *t);
+
+/* Take an entry for m, its values checked by the caller; n_max as above. The entry is in no list and has state WAITING.
+ * Errors: Q_NO_SPACE (table full), Q_NO_MEMORY. */
+FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t origin,
+                     const struct msg_submit *m, uint32_t n_max, struct q_err *e);
+/* Give back an entry that is in no list. */
+void request_remove(struct request_table *t, uint32_t i_request);
+uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t req_id);
+void request_table_check(const struct request_table *t);
+
+void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request);
+void request_list_prepend(struct request_table *t, struct request_list *l, uint32_t i_request);
+void request_list_remove(struct request_table *t, struct request_list *l, uint32_t i_request);
+
+#endif

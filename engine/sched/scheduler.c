@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request's life: submit (here) → waiting → plan.c seats it in a slot → running → settle.c appends its tokens, and
+ * one day finds its end. On the way it may be unseated (preempted, worker lost) and go back to the head of the queue, or be
+ * aborted. Rows in flight of a request that is gone are recognised by the entry's use count and dropped. */
+#include "engine/sched/scheduler.h"
+#include <string.h>
+#include "common/mem.h"
+#include "engine/sched/inside.h"
+
+static enum q_code check_config(const struct scheduler_config *c, struct q_err *e)
+{
+    const struct step_limits *l = &c->limits;
+    const struct {
+        const char *name;
+        uint32_t value, min;
+    } at_least[] = {{"max_num_seqs", l->max_num_seqs, 1},
+                    {"max_num_batched_tokens", l->max_num_batched_tokens, 1},
+                    {"max_model_len", l->max_model_len, 2}, /* a prompt token and a new one */
+                    {"logit_rows_max", l->logit_rows_max, l->max_num_seqs},
+                    {"known_max", l->known_max, l->max_model_len},
+                    {"queue_max", c->queue_max, 1},
+                    {"vocab_size", c->vocab_size, 1}};
+    for (size_t i = 0; i < sizeof at_least / sizeof *at_least; i++)
+        if (at_least[i].value < at_least[i].min)
+            return q_fail(e, Q_INVALID, "%s: must be at least %u, is %u", at_least[i].name,
+                          at_least[i].min, at_least[i].value);
+    if (c->n_eos > STEP_EOS_MAX)
+        return q_fail(e, Q_INVALID, "eos ids: at most %u, are %u", STEP_EOS_MAX, c->n_eos);
+    if ((uint64_t)c->queue_max + l->max_num_seqs > REQUESTS_MAX)
+        return q_fail(e, Q_INVALID, "queue_max: at most %u with max_num_seqs, is %u", REQUESTS_MAX,
+                      c->queue_max);
+    if ((uint64_t)c->n_block * KV_BLOCK_TOKENS < l->max_model_len)
+        return q_fail(e, Q_INVALID,
+                      "max_model_len: %u tokens need %u KV blocks, there are %u: give more memory "
+                      "to the cache, or a max_model_len of at most %u",
+                      l->max_model_len, kv_blocks_for(l->max_model_len), c->n_block,
+                      c->n_block * KV_BLOCK_TOKENS);
+    size_t step_bytes, result_bytes;
+    return step_bytes_max(&step_bytes, &result_bytes, l, e);
+}
+
+static enum q_code init(struct scheduler *s, const struct scheduler_config *c, struct q_err *e)
+{
+    const struct step_limits *l = &c->limits;
+    enum q_code rc;
+    s->config = *c;
+    s->running = s->waiting = (struct request_list)REQUEST_LIST_INIT;
+    uint32_t *eos_ids = q_calloc(c->n_eos, sizeof *eos_ids);
+    s->config.eos_ids = eos_ids;
+    s->free_slots = q_calloc(l->max_num_seqs, sizeof *s->free_slots);
+    bool have_all = eos_ids && s->free_slots;
+    for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++) {
+        s->flights[i].parts = q_calloc(l->max_num_seqs, sizeof *s->flights[i].parts);
+        s->flights[i].by_slot = q_calloc(l->max_num_seqs, sizeof *s->flights[i].by_slot);
+        have_all = have_all && s->flights[i].parts && s->flights[i].by_slot;
+    }
+    if (!have_all)
+        return q_fail(e, Q_NO_MEMORY, "scheduler: no memory for %u sequences", l->max_num_seqs);
+    if (c->n_eos)
+        memcpy(eos_ids, c->eos_ids, c->n_eos * sizeof *eos_ids);
+    for (uint32_t i = 0; i < l->max_num_seqs; i++) /* slot 0 first */
+        s->free_slots[i] = l->max_num_seqs - 1 - i;
+    s->n_free_slot = l->max_num_seqs;
+    if ((rc = kv_init(&s->pool, c->n_block, l->max_num_seqs, kv_blocks_for(l->max_model_len), e)))
+        return rc;
+    return request_table_init(&s->requests, c->queue_max + l->max_num_seqs, e);
+}
+
+enum q_code scheduler_new(struct scheduler **out, const struct scheduler_config *c, struct q_err *e)
+{
+    enum q_code rc = check_config(c, e);
+    if (rc)
+        return rc;
+    struct scheduler *s = q_calloc(1, sizeof *s);
+    if (!s)
+        return q_fail(e, Q_NO_MEMORY, "scheduler: no memory");
+    rc = init(s, c, e);
+    if (rc)
+        scheduler_free(s);
+    else
+        *out = s;
+    return rc;
+}
+
+void scheduler_free(struct scheduler *s)
+{
+    if (!s)
+        return;
+    for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++) {
+        q_free(s->flights[i].parts);
+        q_free(s->flights[i].by_slot);
+    }
+    q_free((void *)(uintptr_t)s->config.eos_ids);
+    q_free(s->free_slots);
+    kv_release(&s->pool);
+    request_table_release(&s->requests);
+    q_free(s);
+}
+
+static enum q_code check_ids(const char *name, const struct proto_u32s *ids, uint32_t vocab_size,
+                             struct q_err *e)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->data[i] >= vocab_size)
+            return q_fail(e, Q_INVALID, "%s: token id %u at %zu is not in the vocabulary of %u",
+                          name, ids->data[i], i, vocab_size);
+    return Q_OK;
+}
+
+/* What can never finish is refused here, so that everything let in does (README.md). */
+static enum q_code check_submit(const struct scheduler *s, const struct msg_submit *m,
+                                struct q_err *e)
+{
+    uint32_t max_len = s->config.limits.max_model_len;
+    struct sample_params p;
+    enum q_code rc;
+    if (m->prompt.n == 0)
+        return q_fail(e, Q_INVALID, "prompt: is empty; at least one token is needed");
+    if (m->prompt.n >= max_len)
+        return q_fail(e, Q_INVALID,
+                      "prompt: %zu tokens leave no room for an answer; prompt and answer together "
+                      "have at most %u (max_model_len)",
+                      m->prompt.n, max_len);
+    size_t room = max_len - m->prompt.n < m->max_tokens ? max_len - m->prompt.n : m->max_tokens;
+    if (m->emitted.n && m->emitted.n >= room)
+        return q_fail(e, Q_INVALID,
+                      "emitted: %zu tokens leave none to generate (max_tokens %u, prompt %zu, "
+                      "max_model_len %u)",
+                      m->emitted.n, m->max_tokens, m->prompt.n, max_len);
+    if ((rc = sample_params_from_submit(&p, m, e)) ||
+        (rc = sample_params_check(&p, s->config.vocab_size, e)) ||
+        (rc = check_ids("prompt", &m->prompt, s->config.vocab_size, e)))
+        return rc;
+    return check_ids("emitted", &m->emitted, s->config.vocab_size, e);
+}
+
+enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg_submit *m,
+                             int64_t now_us, struct q_err *e)
+{
+    uint32_t i;
+    enum q_code rc = check_submit(s, m, e);
+    if (rc)
+        return rc;
+    if (request_find(&s->requests, origin, m->req_id) != REQUEST_NONE)
+        return q_fail(e, Q_MISMATCH, "req_id %llu is in use", (unsigned long long)m->req_id);
+    if (s->waiting.n >= s->config.queue_max)
+        return q_fail(e, Q_NO_SPACE, "%u requests wait, as many as may", s->waiting.n);
+    uint64_t n_max = (uint64_t)m->prompt.n + m->max_tokens;
+    if (n_max > s->config.limits.max_model_len)
+        n_max = s->config.limits.max_model_len;
+    if ((rc = request_add(&s->requests, &i, origin, m, (uint32_t)n_max, e)))
+        return rc;
+    request_at(s, i)->submit_us = now_us;
+    request_list_append(&s->requests, &s->waiting, i);
+    return Q_OK;
+}
+
+void scheduler_unseat(struct scheduler *s, uint32_t i_request)
+{
+    struct request *r = request_at(s, i_request);
+    Q_ASSERT(r->state == REQUEST_RUNNING);
+    kv_drop(&s->pool, &r->table);
+    s->free_slots[s->n_free_slot++] = r->slot;
+    request_list_remove(&s->requests, &s->running, i_request);
+    r->state = REQUEST_WAITING;
+    r->n_planned = 0;
+}
+
+void scheduler_forget(struct scheduler *s, uint32_t i_request)
+{
+    if (request_at(s, i_request)->state == REQUEST_RUNNING)
+        scheduler_unseat(s, i_request);
+    else
+        request_list_remove(&s->requests, &s->waiting, i_request);
+    request_remove(&s->requests, i_request);
+}
+
+bool scheduler_abort(struct scheduler *s, uint32_t origin, uint64_t req_id)
+{
+    uint32_t i = request_find(&s->requests, origin, req_id);
+    if (i == REQUEST_NONE)
+        return false;
+    scheduler_forget(s, i);
+    s->stats.n_aborted++;
+    return true;
+}
+
+static uint32_t abort_in(struct scheduler *s, const struct request_list *l, uint32_t origin)
+{
+    uint32_t n = 0, next;
+    for (uint32_t i = l->first; i != REQUEST_NONE; i = next) {
+        next = request_at(s, i)->next;
+        if (request_at(s, i)->origin != origin)
+            continue;
+        scheduler_forget(s, i);
+        n++;
+    }
+    return n;
+}
+
+uint32_t scheduler_abort_origin(struct scheduler *s, uint32_t origin)
+{
+    uint32_t n = abort_in(s, &s->running, origin) + abort_in(s, &s->waiting, origin);
+    s->stats.n_aborted += n;
+    return n;
+}
+
+void scheduler_worker_lost(struct scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_flight; i++) {
+        struct flight *f = &s->flights[(s->i_flight + i) % SCHEDULER_IN_FLIGHT_MAX];
+        for (uint32_t j = 0; j < f->n_part; j++)
+            f->by_slot[f->parts[j].slot] = 0;
+    }
+    s->n_flight = 0;
+    /* The youngest first, each before all others: the queue's head is then the oldest. */
+    while (s->running.n) {
+        uint32_t i = s->running.last;
+        scheduler_unseat(s, i);
+        request_list_prepend(&s->requests, &s->waiting, i);
+    }
+    for (uint32_t i = s->waiting.first; i != REQUEST_NONE; i = request_at(s, i)->next) {
+        struct request *r = request_at(s, i); /* preempted ones may have had tokens in flight too */
+        r->n_sampling = 0;
+        r->prompt_next = r->prompt_settled;
+    }
+}
+
+void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
+{
+    *out = s->stats;
+    out->n_running = s->running.n;
+    out->n_waiting = s->waiting.n;
+    out->n_in_flight = s->n_flight;
+    out->kv_blocks_total = s->pool.n_block;
+    out->kv_blocks_used = s->pool.n_block - s->pool.n_free;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A result is matched with the oldest step in flight, whole, before anything changes: the worker is another process and
+ * may be damaged. Then each part's rows go to the request they were computed for, if that is still there; it may be
+ * waiting by now (preempted after the step was planned), which changes nothing: its tokens count all the same. */
+#include "engine/sched/inside.h"
+
+static enum q_code wrong_row(uint32_t i, const struct step_row *row, const char *why,
+                             struct q_err *e)
+{
+    return q_fail(e, Q_CORRUPT, "result row %u (slot %u, position %u): %s", i, row->slot,
+                  row->position, why);
+}
+
+static enum q_code match_row(const struct scheduler *s, struct flight *f, uint32_t i,
+                             const struct step_row *row, struct q_err *e)
+{
+    if (row->slot >= s->config.limits.max_num_seqs || !f->by_slot[row->slot])
+        return wrong_row(i, row, "the slot is not in the step", e);
+    struct part *q = &f->parts[f->by_slot[row->slot] - 1];
+    if (row->token >= s->config.vocab_size)
+        return wrong_row(i, row, "the token is not in the vocabulary", e);
+    if (row->is_prompt) {
+        if (q->n_prompt_seen == 0)
+            q->i_prompt = i + 1;
+        if (q->n_prompt_seen == q->n_prompt_row || i + 1 != q->i_prompt + q->n_prompt_seen ||
+            row->position != q->start + 1 + q->n_prompt_seen)
+            return wrong_row(i, row, "not the prompt position that comes next", e);
+        q->n_prompt_seen++;
+        return Q_OK;
+    }
+    if (!(q->flags & STEP_SAMPLE) || q->i_token || row->position != q->start + q->n_token)
+        return wrong_row(i, row, "no such token was asked for", e);
+    q->i_token = i + 1;
+    return Q_OK;
+}
+
+static enum q_code match_result(const struct scheduler *s, struct flight *f,
+                                const struct step_result *r, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (uint32_t j = 0; j < f->n_part; j++)
+        f->parts[j].i_token = f->parts[j].i_prompt = f->parts[j].n_prompt_seen = 0;
+    for (uint32_t i = 0; i < r->head->n_row && !rc; i++)
+        rc = match_row(s, f, i, &r->rows[i], e);
+    for (uint32_t j = 0; j < f->n_part && !rc; j++) {
+        const struct part *q = &f->parts[j];
+        if (q->n_prompt_seen != q->n_prompt_row || !(q->flags & STEP_SAMPLE) != !q->i_token)
+            rc = q_fail(e, Q_CORRUPT, "result of step %llu: rows of slot %u are missing",
+                        (unsigned long long)f->step, q->slot);
+    }
+    return rc;
+}
+
+static bool is_in(uint32_t id, const uint32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] == id)
+            return true;
+    return false;
+}
+
+/* Does the newest token end the request? The worker keeps eos and stop ids away from the first min_tokens; should one
+ * come all the same, it is text. An eos that is also a stop id counts as eos, as in vLLM. */
+static enum finish_reason finish_of(const struct scheduler *s, const struct request *r,
+                                    uint32_t *stop_id)
+{
+    uint32_t i_output = r->n_token - 1 - r->n_prompt, token = r->tokens[r->n_token - 1];
+    *stop_id = 0;
+    if (i_output >= r->params.min_tokens) {
+        if (!r->params.ignore_eos && is_in(token, s->config.eos_ids, s->config.n_eos))
+            return FINISH_STOP;
+        if (is_in(token, r->params.stop_ids, r->params.n_stop_id)) {
+            *stop_id = token + 1;
+            return FINISH_STOP;
+        }
+    }
+    return r->n_token == r->n_max ? FINISH_LENGTH : FINISH_NONE;
+}
+
+/* Prompt tokens enter the statistics when first computed; computing them again after a preemption is no new prompt. */
+static void count_prompt(struct scheduler *s, struct request *r, const struct part *q)
+{
+    uint32_t end = q->start + q->n_token;
+    if (end > r->n_prompt)
+        end = r->n_prompt;
+    if (end <= r->n_counted)
+        return;
+    s->stats.prompt_tokens += end - r->n_counted;
+    r->n_counted = end;
+}
+
+/* True when the part gave something to hand out. */
+static bool settle_part(struct scheduler *s, const struct part *q, const struct step_result *result,
+                        struct scheduler_output *o)
+{
+    struct request *r = request_at(s, q->i_request);
+    if (r->state == REQUEST_FREE || r->use != q->use)
+        return false;
+    count_prompt(s, r, q);
+    *o = (struct scheduler_output){.origin = r->origin,
+                                   .req_id = r->req_id,
+                                   .seq = r->n_token - r->n_prompt,
+                                   .queue_us = r->queue_us};
+    if (q->n_prompt_row) {
+        o->prompt_rows = &result->rows[q->i_prompt - 1];
+        o->n_prompt_row = q->n_prompt_row;
+        r->prompt_settled += q->n_prompt_row;
+    }
+    if (q->i_token) {
+        Q_ASSERT(r->n_token < r->n_max && r->n_sampling > 0);
+        o->row = &result->rows[q->i_token - 1];
+        o->has_token = true;
+        o->token = r->tokens[r->n_token++] = o->row->token;
+        r->n_sampling--;
+        s->stats.generation_tokens++;
+        o->finish = finish_of(s, r, &o->stop_id);
+    }
+    if (o->finish) {
+        scheduler_forget(s, q->i_request);
+        s->stats.n_finished++;
+    }
+    return o->has_token || o->n_prompt_row;
+}
+
+enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us,
+                             struct scheduler_output *outputs, uint32_t *n_output, struct q_err *e)
+{
+    (void)now_us; /* policies by time (fair share, delay) will want it */
+    *n_output = 0;
+    struct flight *f = &s->flights[s->i_flight];
+    if (s->n_flight == 0 || r->head->step != f->step)
+        return q_fail(e, Q_CORRUPT, "result of step %llu: the oldest in flight is %llu",
+                      (unsigned long long)r->head->step,
+                      s->n_flight ? (unsigned long long)f->step : 0ull);
+    if (r->head->error)
+        return q_fail(e, Q_CORRUPT, "step %llu failed in the worker: %s",
+                      (unsigned long long)f->step,
+                      r->head->error < Q_CODE_COUNT ? q_code_name((enum q_code)r->head->error)
+                                                    : "unknown error");
+    enum q_code rc = match_result(s, f, r, e);
+    if (rc)
+        return rc;
+    for (uint32_t j = 0; j < f->n_part; j++) {
+        f->by_slot[f->parts[j].slot] = 0;
+        *n_output += settle_part(s, &f->parts[j], r, &outputs[*n_output]);
+    }
+    s->i_flight = (s->i_flight + 1) % SCHEDULER_IN_FLIGHT_MAX;
+    s->n_flight--;
+    return Q_OK;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Start-up order is chosen so that the port answers first: config.json, listen, then the tokenizer on a thread, then the
+ * engine. A load balancer thus sees /health at once and /ready when it is true. */
+#include "frontend/api/app.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/metrics.h"
+#include "common/parse.h"
+#include "frontend/api/json.h"
+
+#define GAUGE_EVERY_MS 5000
+#define LOADING_RETRY  1 /* seconds */
+
+void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param)
+{
+    http_reply_error(
+        x, &(struct http_error){.code = e->code,
+                                .message = e->message,
+                                .param = param && *param ? param : NULL,
+                                .openai_code = e->code == Q_NOT_FOUND ? "model_not_found" : NULL});
+}
+
+bool app_available(struct app *a, struct http_exchange *x)
+{
+    if (a->loaded && a->link && !a->draining)
+        return true;
+    http_reply_error(x, &(struct http_error){
+                            .code = Q_UNAVAILABLE,
+                            .message = a->draining ? "the server is shutting down"
+                                                   : "the server is loading the model's tokenizer",
+                            .retry_after_s = LOADING_RETRY});
+    return false;
+}
+
+void app_reasons(const struct app *a, struct buf *out)
+{
+    const char *reason = a->draining                      ? "shutting down"
+                         : !a->loaded || !a->link         ? "loading the model's tokenizer"
+                         : link_state(a->link) != LINK_UP ? link_reason(a->link)
+                                                          : NULL;
+    if (reason)
+        buf_add_json_str(out, reason, strlen(reason));
+}
+
+uint32_t app_max_model_len(const struct app *a)
+{
+    uint32_t engine = a->link ? link_engine(a->link)->max_model_len : 0;
+    return engine ? engine : a->served.max_model_len;
+}
+
+static void set_rss(void)
+{
+    struct buf text = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    if (file_read(&text, "/proc/self/statm", 4096, &e) == Q_OK) {
+        const char *second = strchr(buf_str(&text), ' ');
+        if (second)
+            metric_set(METRIC_RSS,
+                       (double)strtoll(second, NULL, 10) * (double)sysconf(_SC_PAGESIZE));
+    }
+    buf_release(&text);
+}
+
+static void on_gauge(uv_timer_t *timer)
+{
+    (void)timer;
+    set_rss();
+}
+
+static void stop(struct app *a, int exit_code)
+{
+    a->exit_code = exit_code;
+    uv_stop(&a->loop);
+}
+
+static void on_drained(void *ctx)
+{
+    struct app *a = ctx;
+    log_info("all requests are finished");
+    stop(a, 0);
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+    struct app *a = timer->data;
+    log_warning("%u requests are still open after --shutdown-timeout; they are cut off",
+                http_server_n_open(a->server));
+    stop(a, 0);
+}
+
+static void on_signal(uv_signal_t *signal, int number)
+{
+    struct app *a = signal->data;
+    if (a->draining) { /* the second time it is meant at once */
+        stop(a, 0);
+        return;
+    }
+    a->draining = true;
+    log_info("%s: no new requests; %u are open", number == SIGINT ? "interrupted" : "terminated",
+             http_server_n_open(a->server));
+    uv_timer_start(&a->deadline, on_deadline, (uint64_t)a->options->shutdown_timeout * 1000, 0);
+    http_server_drain(a->server, on_drained, a);
+}
+
+static void on_link_change(void *ctx)
+{
+    struct app *a = ctx;
+    if (a->announced || !a->link || link_state(a->link) != LINK_UP)
+        return;
+    a->announced = true;
+    log_info("ready");
+}
+
+static void load_on_thread(uv_work_t *work)
+{
+    struct app *a = work->data;
+    enum q_code rc = served_load(&a->served, &a->load_error);
+    (void)rc; /* kept in load_error */
+}
+
+static void after_load(uv_work_t *work, int status)
+{
+    struct app *a = work->data;
+    const struct options *o = a->options;
+    (void)status;
+    struct link_config c = {.address = o->engine,
+                            .keys = o->keys,
+                            .insecure_tcp = o->insecure_tcp,
+                            .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
+                            .on_change = on_link_change,
+                            .ctx = a};
+    memcpy(c.digest, a->served.digest, sizeof(c.digest));
+    if (a->load_error.code == Q_OK && link_new(&a->link, &a->loop, &c, &a->load_error) == Q_OK) {
+        a->loaded = true;
+        return;
+    }
+    log_error("%s", a->load_error.message);
+    stop(a, 1);
+}
+
+static const struct http_route routes[] = {
+#define ROUTE(method, path, auth, handler, about) {#method, path, HTTP_##auth, handler},
+#include "frontend/api/routes.def"
+};
+
+/* A descriptor number the supervisor put into the environment; -1 = none. */
+static int inherited(const char *name)
+{
+    const char *text = getenv(name);
+    int64_t fd;
+    struct q_err e = Q_ERR_INIT;
+    if (!text || parse_i64(&fd, text, 0, 1 << 20, name, &e) != Q_OK)
+        return -1;
+    return (int)fd;
+}
+
+static enum q_code share_metrics(struct q_err *e)
+{
+    int fd = inherited("QUIRE_METRICS_FD"), slot = inherited("QUIRE_METRICS_SLOT"),
+        n = inherited("QUIRE_METRICS_SLOTS");
+    if (fd < 0 || slot < 0 || n < 0)
+        return Q_OK;
+    return metrics_share(fd, (uint32_t)slot, (uint32_t)n, e);
+}
+
+static enum q_code listen_now(struct app *a, struct q_err *e)
+{
+    const struct options *o = a->options;
+    int fd = inherited("QUIRE_LISTEN_FD");
+    struct http_config c = {.routes = routes,
+                            .n_route = sizeof(routes) / sizeof(*routes),
+                            .app = a,
+                            .api_keys = o->api_key.items,
+                            .n_api_key = o->api_key.n,
+                            .public_metrics = o->public_metrics,
+                            .body_max = o->max_body_bytes,
+                            .open_max = (uint32_t)o->max_open_requests,
+                            .ping_ms = (uint32_t)o->sse_ping_ms};
+    enum q_code rc = http_server_new(&a->server, &a->loop, &c, e);
+    if (rc == Q_OK)
+        rc = fd >= 0 ? http_server_listen_fd(a->server, fd, e)
+                     : http_server_listen(a->server, o->host, (uint16_t)o->port, e);
+    if (rc == Q_OK)
+        log_info("listening on http://%s%s%s:%u", strchr(o->host, ':') ? "[" : "", o->host,
+                 strchr(o->host, ':') ? "]" : "", http_server_port(a->server));
+    return rc;
+}
+
+static enum q_code begin(struct app *a, struct q_err *e)
+{
+    enum q_code rc;
+    if (!*a->options->engine)
+        return q_fail(e, Q_INVALID,
+                      "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
+    if ((rc = share_metrics(e)) ||
+        (rc = served_open(&a->served, a->options->positional[0], a->options, e)) ||
+        (rc = listen_now(a, e)))
+        return rc;
+    metric_set(METRIC_START_TIME, (double)clock_unix());
+    a->sigterm.data = a->sigint.data = a->deadline.data = a->loading.data = a;
+    uv_signal_init(&a->loop, &a->sigterm);
+    uv_signal_init(&a->loop, &a->sigint);
+    uv_signal_start(&a->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&a->sigint, on_signal, SIGINT);
+    uv_timer_init(&a->loop, &a->deadline);
+    uv_timer_init(&a->loop, &a->gauge);
+    uv_timer_start(&a->gauge, on_gauge, 0, GAUGE_EVERY_MS);
+    uv_queue_work(&a->loop, &a->loading, load_on_thread, after_load);
+    return Q_OK;
+}
+
+int app_run(const struct options *o)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct app *a = q_calloc(1, sizeof(*a)); /* process lifetime */
+    if (!a)
+        return 1;
+    signal(SIGPIPE, SIG_IGN);
+    json_set_alloc_funcs(q_alloc, q_free);
+    a->options = o;
+    uv_loop_init(&a->loop);
+    if (begin(a, &e) != Q_OK) {
+        log_error("%s", e.message);
+        return 1;
+    }
+    uv_run(&a->loop, UV_RUN_DEFAULT);
+    link_free(a->link);
+    return a->exit_code;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* app - what all endpoints of one frontend process share.
+ *
+ * app_run is the program: it listens first, reads the tokenizer on another thread, greets the
+ * engine, and serves until SIGTERM or SIGINT. Requests that come before the model is read are
+ * answered 503 with Retry-After. Threads: the loop's thread only. */
+#ifndef QUIRE_FRONTEND_API_APP_H
+#define QUIRE_FRONTEND_API_APP_H
+#include <uv.h>
+#include "frontend/api/served.h"
+#include "frontend/http/exchange.h"
+#include "frontend/http/server.h"
+#include "frontend/link/link.h"
+
+struct app {
+    const struct options *options;
+    uv_loop_t loop;
+    struct served served;
+    struct http_server *server;
+    struct link *link; /* NULL until the model is read */
+    uv_signal_t sigterm, sigint;
+    uv_timer_t deadline; /* of draining */
+    uv_timer_t gauge;
+    uv_work_t loading;
+    struct q_err load_error;
+    bool loaded, draining, announced;
+    int exit_code;
+};
+
+/* Serve until told to stop. Returns the exit code. */
+int app_run(const struct options *o);
+
+/* Requests may be served: true; else the 503 is sent. */
+bool app_available(struct app *a, struct http_exchange *x);
+/* Why /ready is not 200, appended as JSON strings with commas; nothing when it is. */
+void app_reasons(const struct app *a, struct buf *out);
+uint32_t app_max_model_len(const struct app *a); /* tokens of prompt and output */
+
+/* Answer with what is in e; param as in OpenAI's error object, NULL or "" for null. */
+void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param);
+
+/* The handlers of routes.def. */
+#define ROUTE(method, path, auth, handler, about) void handler(void *app, struct http_exchange *x);
+#include "frontend/api/routes.def"
+
+#endif

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tokens to text: detokenizer, then stop strings, then the tool parser, each holding back what may still change. The token
+ * that ends a generation (end of text, or one of stop_token_ids) counts, but its text is not shown unless
+ * include_stop_str_in_output asks for it. */
+#include <openssl/rand.h>
+#include <string.h>
+#include "common/clock.h"
+#include "common/mem.h"
+#include "common/metrics.h"
+#include "frontend/api/job.h"
+
+FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e)
+{
+    const struct options *o = j->app->options;
+    const struct tokenizer *t = j->app->served.tokenizer;
+    enum q_code rc = Q_OK;
+    c->job = j;
+    c->index = index;
+    c->i_stop = -1;
+    c->prompt = &j->prompts.items[index / (uint32_t)j->params.n];
+    c->flow.calls = &choice_calls;
+    c->flow.prompt = c->prompt->ids.ids;
+    c->flow.n_prompt = c->prompt->ids.n;
+    c->flow.params = j->sampling;
+    c->flow.params.seed +=
+        index % (uint32_t)j->params.n; /* vLLM's rule for n answers to one prompt */
+    if (j->tools && (rc = tool_parser_new(&c->parser, o->tool_call_parser, e)) != Q_OK)
+        return rc;
+    /* A format's tags may be special tokens; the parser needs to see them. */
+    if (t && (rc = detok_new(&c->detok, t, j->params.skip_special_tokens && !c->parser, e)) != Q_OK)
+        return rc;
+    if (j->n_stop)
+        rc = stop_new(&c->stop, j->stops, j->n_stop, j->params.include_stop_str_in_output, e);
+    return rc;
+}
+
+void choice_release(struct choice *c)
+{
+    if (c->job)
+        link_close(c->job->app->link, &c->flow);
+    detok_free(c->detok);
+    stop_free(c->stop);
+    tool_parser_free(c->parser);
+    for (size_t i = 0; i < c->n_call; i++) {
+        q_free(c->calls[i].name);
+        buf_release(&c->calls[i].args);
+    }
+    q_free(c->calls);
+    buf_release(&c->text);
+    buf_release(&c->items);
+    buf_release(&c->values);
+    buf_release(&c->tops);
+    buf_release(&c->offsets);
+    buf_release(&c->ids);
+    buf_release(&c->prompt_rows);
+    memset(c, 0, sizeof(*c));
+}
+
+static enum q_code begin_call(struct choice *c, const struct tool_event *event, struct q_err *e)
+{
+    unsigned char random[12];
+    enum q_code rc =
+        q_grow(&c->calls, &c->calls_cap, c->n_call + 1, sizeof(*c->calls), TOOL_CALLS_MAX, e);
+    if (rc != Q_OK)
+        return rc;
+    struct call *call = &c->calls[c->n_call];
+    memset(call, 0, sizeof(*call));
+    if (RAND_bytes(random, sizeof(random)) != 1)
+        return q_fail(e, Q_INTERNAL, "no random numbers for a tool call's id");
+    int n = snprintf(call->id, sizeof(call->id), "call_");
+    for (size_t i = 0; i < sizeof(random); i++)
+        n += snprintf(call->id + n, sizeof(call->id) - (size_t)n, "%02x", random[i]);
+    call->name = q_strndup(event->text, event->n);
+    if (!call->name)
+        return q_fail(e, Q_NO_MEMORY, "no memory for a tool call");
+    c->n_call++;
+    return Q_OK;
+}
+
+static enum q_code on_tool_event(void *ctx, const struct tool_event *event, struct q_err *e)
+{
+    struct choice *c = ctx;
+    bool ignored =
+        event->kind != TOOL_CONTENT && event->call > 0 && !c->job->params.parallel_tool_calls;
+    if (ignored)
+        return Q_OK;
+    switch (event->kind) {
+    case TOOL_CONTENT:
+        buf_add(&c->text, event->text, event->n);
+        return Q_OK;
+    case TOOL_CALL_BEGIN:
+        return begin_call(c, event, e);
+    case TOOL_CALL_ARGS:
+        if (event->call < c->n_call)
+            buf_add(&c->calls[event->call].args, event->text, event->n);
+        return Q_OK;
+    case TOOL_CALL_END:
+        break;
+    }
+    return Q_OK;
+}
+
+/* Text that no stop string can change any more. */
+static enum q_code settled(struct choice *c, const struct buf *text, struct q_err *e)
+{
+    if (c->parser)
+        return tool_parser_feed(c->parser, buf_str(text), text->len, on_tool_event, c, e);
+    buf_add(&c->text, buf_str(text), text->len);
+    return Q_OK;
+}
+
+/* New text from the detokenizer. */
+static enum q_code add_text(struct choice *c, const struct buf *text, struct q_err *e)
+{
+    struct buf kept = BUF_INIT;
+    enum q_code rc;
+    if (!c->stop)
+        return settled(c, text, e);
+    rc = stop_push(c->stop, buf_str(text), text->len, &kept, &c->i_stop, e);
+    if (rc == Q_OK)
+        rc = settled(c, &kept, e);
+    buf_release(&kept);
+    return rc;
+}
+
+static enum q_code add_token(struct choice *c, uint32_t id, bool shown, struct q_err *e)
+{
+    struct buf piece = BUF_INIT;
+    enum q_code rc = Q_OK;
+    if (c->job->params.return_token_ids || !c->detok)
+        buf_printf(&c->ids, "%s%u", c->ids.len ? "," : "", id);
+    if (c->detok && shown && (rc = detok_push(c->detok, id, &piece, e)) == Q_OK && piece.len)
+        rc = add_text(c, &piece, e);
+    buf_release(&piece);
+    return rc;
+}
+
+/* No more tokens: what detokenizer, stop strings and parser still hold comes out. */
+static enum q_code end_text(struct choice *c, struct q_err *e)
+{
+    struct buf piece = BUF_INIT;
+    enum q_code rc = Q_OK;
+    if (c->detok && c->i_stop < 0 && (rc = detok_flush(c->detok, &piece, e)) == Q_OK && piece.len)
+        rc = add_text(c, &piece, e);
+    buf_reset(&piece);
+    if (rc == Q_OK && c->stop && (rc = stop_flush(c->stop, &piece, e)) == Q_OK && piece.len)
+        rc = settled(c, &piece, e);
+    if (rc == Q_OK && c->parser)
+        rc = tool_parser_finish(c->parser, on_tool_event, c, e);
+    buf_release(&piece);
+    return rc;
+}
+
+static void count_finish(const struct choice *c, enum finish_reason reason)
+{
+    static const enum metric success[] = {[FINISH_NONE] = METRIC_SUCCESS_STOP,
+                                          [FINISH_STOP] = METRIC_SUCCESS_STOP,
+                                          [FINISH_LENGTH] = METRIC_SUCCESS_LENGTH,
+                                          [FINISH_ABORT] = METRIC_SUCCESS_ABORT,
+                                          [FINISH_ERROR] = METRIC_SUCCESS_ERROR};
+    double seconds = (double)(c->last_us - c->first_us) / 1e6;
+    metric_add(success[reason], 1);
+    metric_observe(METRIC_E2E, (double)(clock_us() - c->job->arrived_us) / 1e6);
+    metric_observe(METRIC_REQ_PROMPT, (double)c->prompt->ids.n);
+    metric_observe(METRIC_REQ_GENERATION, c->n_token);
+    if (c->n_token > 1)
+        metric_observe(METRIC_TPOT, seconds / (c->n_token - 1));
+}
+
+static void count_tokens(struct choice *c, const struct link_tokens *t)
+{
+    int64_t now = clock_us();
+    if (t->n == 0)
+        return;
+    if (c->first_us == 0) {
+        c->first_us = now;
+        metric_observe(METRIC_TTFT, (double)(now - c->job->arrived_us) / 1e6);
+        metric_observe(METRIC_QUEUE, (double)t->queue_us / 1e6);
+        metric_add(METRIC_PROMPT_TOKENS, (double)c->prompt->ids.n);
+    } else {
+        metric_observe(METRIC_ITL, (double)(now - c->last_us) / 1e6);
+    }
+    c->last_us = now;
+    metric_add(METRIC_GENERATION_TOKENS, t->n);
+}
+
+static void finish(struct choice *c, const struct link_tokens *t)
+{
+    bool stopped = t->finish == FINISH_STOP || c->i_stop >= 0;
+    c->finished = true;
+    c->stop_id = c->i_stop < 0 ? t->stop_id : 0;
+    c->finish = stopped                      ? "stop"
+                : t->finish == FINISH_LENGTH ? "length"
+                : t->finish == FINISH_ABORT  ? "abort"
+                                             : "error";
+    if (stopped && c->n_call)
+        c->finish = "tool_calls";
+    count_finish(c, stopped ? FINISH_STOP : t->finish);
+    link_close(c->job->app->link, &c->flow);
+}
+
+static enum q_code take_tokens(struct choice *c, const struct link_tokens *t, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    bool hidden_end = t->finish == FINISH_STOP && !c->job->params.include_stop_str_in_output;
+    for (uint32_t i = 0; rc == Q_OK && i < t->n && c->i_stop < 0; i++) {
+        c->n_token++;
+        if (c->job->no_output)
+            continue;
+        if (t->logprobs.n && c->job->sampling.n_logprob != SAMPLE_NO_LOGPROBS)
+            logprobs_token(c, &t->logprobs, i, t->ids[i]);
+        rc = add_token(c, t->ids[i], !(hidden_end && i + 1 == t->n), e);
+    }
+    return rc;
+}
+
+static void on_tokens(struct flow *f, const struct link_tokens *t)
+{
+    struct choice *c = (struct choice *)f;
+    struct job *j = c->job;
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc;
+    count_tokens(c, t);
+    if (t->n_cached)
+        c->n_cached = t->n_cached;
+    if (t->prompt.n)
+        logprobs_prompt(c, &t->prompt);
+    rc = take_tokens(c, t, &e);
+    if (rc == Q_OK && (c->i_stop >= 0 || t->finish != FINISH_NONE)) {
+        rc = end_text(c, &e);
+        finish(c, t);
+    }
+    if (rc == Q_OK && t->finish == FINISH_ERROR)
+        rc = q_fail(&e, Q_INTERNAL, "the engine failed on this request");
+    if (rc == Q_OK)
+        rc = buf_check(&c->text, "the answer", &e);
+    if (rc != Q_OK)
+        job_fail(j, &e, NULL, 0);
+    else
+        job_progress(j, c);
+}
+
+static void on_error(struct flow *f, enum q_code code, const char *message, uint32_t retry_after_ms)
+{
+    struct choice *c = (struct choice *)f;
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = q_fail(&e, code, "%s", message);
+    (void)rc;
+    metric_add(METRIC_SUCCESS_ERROR, 1);
+    job_fail(c->job, &e, NULL, (retry_after_ms + 999) / 1000);
+}
+
+const struct flow_calls choice_calls = {on_tokens, on_error};

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lifetimes: the job is made by the handler and freed in on_gone, which the exchange calls once. Only while a thread
+ * encodes may it outlive its exchange (x = NULL); then the end of that work frees it. */
+#include "frontend/api/job.h"
+
+#include <string.h>
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/metrics.h"
+#include "frontend/api/json.h"
+
+#define THREAD_BYTES    ((size_t)32 << 10) /* bodies from here on are tokenized on another thread */
+#define TEXT_MAX_TOKENS 16                 /* OpenAI's default for completions */
+
+static void job_free(struct job *j)
+{
+    for (uint32_t i = 0; i < j->n_choice; i++)
+        choice_release(&j->choices[i]);
+    q_free(j->choices);
+    prompts_release(&j->prompts);
+    json_decref(j->body);
+    json_decref(j->messages);
+    q_free(j->arrays);
+    buf_release(&j->out);
+    q_free(j);
+}
+
+static void on_gone(void *ctx)
+{
+    struct job *j = ctx;
+    j->x = NULL;
+    if (j->working)
+        return;
+    job_free(j);
+}
+
+static void close_choices(struct job *j)
+{
+    for (uint32_t i = 0; i < j->n_choice; i++)
+        link_close(j->app->link, &j->choices[i].flow);
+}
+
+void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s)
+{
+    struct http_error error = {.code = e->code,
+                               .message = e->message,
+                               .param = param && *param ? param : NULL,
+                               .retry_after_s = retry_after_s};
+    if (j->ended)
+        return;
+    j->ended = true;
+    close_choices(j);
+    if (q_code_http(e->code) >= 500)
+        log_warning("%s: %s", j->id, e->message);
+    if (e->code == Q_NO_SPACE || e->code == Q_UNAVAILABLE)
+        error.retry_after_s = retry_after_s ? retry_after_s : 1;
+    if (!http_stream_started(j->x)) {
+        http_reply_error(j->x, &error);
+        return;
+    }
+    buf_reset(&j->out);
+    buf_add_str(&j->out, "data: ");
+    http_error_body(&j->out, &error);
+    buf_add_str(&j->out, "\n\ndata: [DONE]\n\n");
+    http_stream_write(j->x, buf_str(&j->out), j->out.len);
+    http_stream_end(j->x);
+}
+
+static void job_finish(struct job *j)
+{
+    struct q_err e = Q_ERR_INIT;
+    j->ended = true;
+    if (j->params.stream) {
+        buf_reset(&j->out);
+        if (j->params.include_usage)
+            shape_usage_chunk(j, &j->out);
+        buf_add_str(&j->out, "data: [DONE]\n\n");
+        http_stream_write(j->x, buf_str(&j->out), j->out.len);
+        http_stream_end(j->x);
+        return;
+    }
+    struct buf body = BUF_INIT;
+    shape_body(j, &body);
+    if (buf_check(&body, "the answer", &e) == Q_OK) {
+        http_reply(j->x, 200, "application/json", &body);
+        return;
+    }
+    buf_release(&body);
+    j->ended = false;
+    job_fail(j, &e, NULL, 0);
+}
+
+void job_progress(struct job *j, struct choice *c)
+{
+    if (j->ended)
+        return;
+    if (j->params.stream) {
+        struct q_err e = Q_ERR_INIT;
+        buf_reset(&j->out);
+        shape_chunks(j, c, &j->out);
+        if (buf_check(&j->out, "an event", &e) != Q_OK) {
+            job_fail(j, &e, NULL, 0);
+            return;
+        }
+        http_stream_write(j->x, buf_str(&j->out), j->out.len);
+    }
+    if (c->finished && !c->closed) {
+        c->closed = true;
+        j->n_finished++;
+    }
+    if (j->n_finished == j->n_choice)
+        job_finish(j);
+}
+
+/* max_tokens, once the prompts' lengths are known. */
+static enum q_code fit(struct job *j, struct q_err *e)
+{
+    uint32_t limit = app_max_model_len(j->app), room = limit, longest = 0;
+    const struct generation_defaults *d = served_defaults(&j->app->served);
+    uint32_t asked = j->sampling.max_tokens;
+    for (size_t i = 0; i < j->prompts.n; i++)
+        longest =
+            j->prompts.items[i].ids.n > longest ? (uint32_t)j->prompts.items[i].ids.n : longest;
+    if (longest >= limit || (asked && asked > limit - longest)) {
+        snprintf(j->params.param, sizeof(j->params.param), "%s", j->chat ? "messages" : "prompt");
+        return q_fail(
+            e, Q_INVALID,
+            "This model's maximum context length is %u tokens. However, you requested %u tokens "
+            "(%u in the "
+            "%s, %u in the completion). Please reduce the length of the %s or completion.",
+            limit, longest + (asked ? asked : 1), longest, j->chat ? "messages" : "prompt",
+            asked ? asked : 1, j->chat ? "messages" : "prompt");
+    }
+    room = limit - longest;
+    if (!asked && d && d->has_max_new_tokens && d->max_new_tokens > 0 && d->max_new_tokens < room &&
+        j->chat)
+        asked = (uint32_t)d->max_new_tokens;
+    if (!asked)
+        asked = j->chat || room < TEXT_MAX_TOKENS ? room : TEXT_MAX_TOKENS;
+    j->sampling.max_tokens = asked;
+    if (j->sampling.min_tokens > asked) {
+        snprintf(j->params.param, sizeof(j->params.param), "min_tokens");
+        return q_fail(e, Q_INVALID, "min_tokens: %u is more than max_tokens, %u",
+                      j->sampling.min_tokens, asked);
+    }
+    return Q_OK;
+}
+
+static enum q_code open_choices(struct job *j, struct q_err *e)
+{
+    size_t n = j->prompts.n * (size_t)j->params.n;
+    enum q_code rc;
+    if (n > CHOICES_MAX)
+        return q_fail(e, Q_TOO_LARGE, "n: %zu choices (prompts times n), accepted are at most %d",
+                      n, CHOICES_MAX);
+    j->choices = q_calloc(n, sizeof(*j->choices));
+    if (!j->choices)
+        return q_fail(e, Q_NO_MEMORY, "no memory for %zu choices", n);
+    for (size_t i = 0; i < n; i++) {
+        struct choice *c = &j->choices[i];
+        j->n_choice++;
+        if ((rc = choice_init(c, j, (uint32_t)i, e)) || (rc = link_open(j->app->link, &c->flow, e)))
+            return rc;
+        if (j->params.echo && j->sampling.n_logprob != SAMPLE_NO_LOGPROBS)
+            logprobs_first(c);
+        metric_observe(METRIC_REQ_MAX_TOKENS, j->sampling.max_tokens);
+    }
+    metric_observe(METRIC_REQ_N, (double)j->params.n);
+    return Q_OK;
+}
+
+/* The prompts are token ids now: on to the engine. */
+static void job_go(struct job *j)
+{
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc;
+    if ((rc = fit(j, &e)) != Q_OK) {
+        bool length = e.code == Q_INVALID && strcmp(j->params.param, "min_tokens") != 0;
+        j->ended = true;
+        http_reply_error(
+            j->x, &(struct http_error){.code = e.code,
+                                       .message = e.message,
+                                       .param = j->params.param,
+                                       .openai_code = length ? "context_length_exceeded" : NULL});
+        return;
+    }
+    if (j->params.stream)
+        http_stream_start(j->x);
+    if ((rc = open_choices(j, &e)) != Q_OK)
+        job_fail(j, &e, NULL, 0);
+}
+
+static enum q_code job_encode(struct job *j, struct q_err *e)
+{
+    const struct served *s = &j->app->served;
+    enum q_code rc = Q_OK;
+    if (j->chat)
+        rc = prompts_render(&j->prompts, s, &j->params, j->messages, j->tools, e);
+    if (rc == Q_OK)
+        rc = prompts_encode(&j->prompts, s, j->params.add_special_tokens, e);
+    if (rc != Q_OK)
+        snprintf(j->params.param, sizeof(j->params.param), "%s", j->chat ? "messages" : "prompt");
+    return rc;
+}
+
+static void encode_on_thread(uv_work_t *work)
+{
+    struct job *j = work->data;
+    enum q_code rc = job_encode(j, &j->error);
+    (void)rc; /* kept in j->error */
+}
+
+static void after_encode(uv_work_t *work, int status)
+{
+    struct job *j = work->data;
+    (void)status;
+    j->working = false;
+    if (!j->x)
+        job_free(j);
+    else if (j->error.code != Q_OK)
+        job_fail(j, &j->error, j->params.param, 0);
+    else
+        job_go(j);
+}
+
+/* tool_choice: "none" hides the tools from the model; "auto" lets it call them; more is not supported yet. */
+static enum q_code read_tools(struct job *j, struct q_err *e)
+{
+    const json_t *choice = j->params.tool_choice;
+    const char *name = json_string_value(choice);
+    enum q_code rc;
+    snprintf(j->params.param, sizeof(j->params.param), "tool_choice");
+    if (choice && !name)
+        return q_fail(e, json_is_object(choice) ? Q_UNSUPPORTED : Q_INVALID,
+                      "tool_choice: naming a function is not supported yet; accepted are \"none\" "
+                      "and \"auto\"");
+    if (name && !strcmp(name, "required"))
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "tool_choice: \"required\" is not supported yet; accepted are \"none\" and \"auto\"");
+    if (name && strcmp(name, "none") != 0 && strcmp(name, "auto") != 0)
+        return q_fail(e, Q_INVALID,
+                      "tool_choice: \"%.60s\" is not known; accepted are \"none\" and \"auto\"",
+                      name);
+    bool any = json_array_size(j->params.tools) > 0;
+    if (name && !strcmp(name, "auto") && !any)
+        return q_fail(e, Q_INVALID, "tool_choice: needs \"tools\"");
+    if (any && !(name && !strcmp(name, "none")) && !j->app->options->enable_auto_tool_choice)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "tool_choice: \"auto\" is switched off on this server (--no-enable-auto-tool-choice)");
+    snprintf(j->params.param, sizeof(j->params.param), "tools");
+    if (any && (rc = tools_check(j->params.tools, e)) != Q_OK)
+        return rc;
+    if (any && !(name && !strcmp(name, "none")))
+        j->tools = j->params.tools;
+    j->params.param[0] = 0;
+    return Q_OK;
+}
+
+static enum q_code read_chat(struct job *j, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = read_tools(j, e)) != Q_OK)
+        return rc;
+    if (j->app->served.chat && (rc = messages_read(&j->messages, j->params.messages, e)) == Q_OK)
+        return Q_OK;
+    snprintf(j->params.param, sizeof(j->params.param), "messages");
+    if (!j->app->served.chat)
+        return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s",
+                      j->app->served.chat_error);
+    return rc;
+}
+
+static enum q_code read_text(struct job *j, struct q_err *e)
+{
+    enum q_code rc = prompts_read(&j->prompts, j->params.prompt, &j->app->served, e);
+    if (rc != Q_OK) {
+        snprintf(j->params.param, sizeof(j->params.param), "prompt");
+        return rc;
+    }
+    if (j->params.echo && j->sampling.n_logprob != SAMPLE_NO_LOGPROBS &&
+        j->sampling.n_prompt_logprob == SAMPLE_NO_LOGPROBS)
+        j->sampling.n_prompt_logprob = j->sampling.n_logprob;
+    if (j->params.echo && j->params.stream && j->sampling.n_prompt_logprob != SAMPLE_NO_LOGPROBS) {
+        snprintf(j->params.param, sizeof(j->params.param), "echo");
+        return q_fail(e, Q_UNSUPPORTED,
+                      "echo: together with logprobs it is not supported in streams");
+    }
+    return Q_OK;
+}
+
+static enum q_code check_max_tokens(struct job *j, struct q_err *e)
+{
+    bool zero = j->params.has[FIELD_max_tokens] && j->params.max_tokens == 0 &&
+                !j->params.has[FIELD_max_completion_tokens];
+    if (!zero)
+        return Q_OK;
+    if (j->params
+            .echo) { /* score the prompt only; one token is the least an engine does, and is not shown */
+        j->no_output = true;
+        j->sampling.max_tokens = 1;
+        j->sampling.min_tokens = 0;
+        return Q_OK;
+    }
+    snprintf(j->params.param, sizeof(j->params.param), "max_tokens");
+    return q_fail(e, Q_INVALID, "max_tokens: must be at least 1, got 0");
+}
+
+static enum q_code job_read(struct job *j, struct q_err *e)
+{
+    const struct app *a = j->app;
+    struct http_text text = http_body(j->x);
+    struct params_context context = {served_defaults(&a->served), a->served.config.vocab_size,
+                                     (uint32_t)a->options->max_logprobs};
+    struct params *p = &j->params;
+    enum q_code rc;
+    if ((rc = json_body(&j->body, text.data, text.n, e)) ||
+        (rc = params_read(p, j->body, j->chat ? WHERE_CHAT : WHERE_TEXT, e)))
+        return rc;
+    if ((rc = served_check_name(&a->served, p->model, e)) != Q_OK) {
+        snprintf(p->param, sizeof(p->param), "model");
+        return rc;
+    }
+    j->model = p->model && *p->model ? p->model : a->served.names[0];
+    j->arrays = q_alloc(sizeof(*j->arrays));
+    if (!j->arrays)
+        return q_fail(e, Q_NO_MEMORY, "no memory for the request");
+    if ((rc = params_sampling(p, &context, &j->sampling, j->arrays, e)) ||
+        (rc = params_stops(p, j->stops, &j->n_stop, e)) || (rc = check_max_tokens(j, e)))
+        return rc;
+    if (j->n_stop && !a->served.tokenizer) {
+        snprintf(p->param, sizeof(p->param), "stop");
+        return q_fail(e, Q_UNSUPPORTED,
+                      "stop: needs a tokenizer, and this server runs with --skip-tokenizer-init; "
+                      "use stop_token_ids");
+    }
+    return j->chat ? read_chat(j, e) : read_text(j, e);
+}
+
+static void refuse(struct job *j, const struct q_err *e)
+{
+    bool model = e->code == Q_NOT_FOUND;
+    j->ended = true;
+    http_reply_error(j->x, &(struct http_error){.code = e->code,
+                                                .message = e->message,
+                                                .param = *j->params.param ? j->params.param : NULL,
+                                                .openai_code = model ? "model_not_found" : NULL});
+}
+
+void job_start(struct app *a, struct http_exchange *x, bool chat)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct job *j;
+    if (!app_available(a, x))
+        return;
+    j = q_calloc(1, sizeof(*j));
+    if (!j) {
+        http_reply_error(
+            x, &(struct http_error){.code = Q_NO_MEMORY, .message = "no memory for the request"});
+        return;
+    }
+    j->app = a;
+    j->x = x;
+    j->chat = chat;
+    j->created = clock_unix();
+    j->arrived_us = clock_us();
+    snprintf(j->id, sizeof(j->id), "%s-%s", chat ? "chatcmpl" : "cmpl", http_request_id(x));
+    http_on_gone(x, on_gone, j);
+    if (job_read(j, &e) != Q_OK) {
+        refuse(j, &e);
+        return;
+    }
+    if (http_body(x).n >= THREAD_BYTES) {
+        j->working = true;
+        j->work.data = j;
+        uv_queue_work(&a->loop, &j->work, encode_on_thread, after_encode);
+    } else if (job_encode(j, &e) != Q_OK) {
+        job_fail(j, &e, j->params.param, 0);
+    } else {
+        job_go(j);
+    }
+}
+
+void on_chat(void *app, struct http_exchange *x)
+{
+    job_start(app, x, true);
+}
+
+void on_completions(void *app, struct http_exchange *x)
+{
+    job_start(app, x, false);
+}

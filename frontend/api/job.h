@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* job - one request for tokens: its prompts, its choices, and the answer they add up to.
+ *
+ *   read (params, messages) -> encode (here, or on a thread when long) -> choices opened on the link
+ *   -> tokens -> text, tool calls, logprobs (choice.c) -> a chunk each time, or one body at the end (shape_*.c)
+ *
+ * There is one choice per prompt and n. A job lives until its exchange is gone; choices still open then are closed on the
+ * link, which tells the engine to forget them.
+ * Threads: the loop's thread; job_encode alone may run elsewhere, and then nothing else touches the job. */
+#ifndef QUIRE_FRONTEND_API_JOB_H
+#define QUIRE_FRONTEND_API_JOB_H
+#include "frontend/api/app.h"
+#include "frontend/api/params.h"
+#include "frontend/api/prompt.h"
+#include "frontend/parsers/tool.h"
+#include "common/tokenizer/stream.h"
+
+#define CHOICES_MAX 4096 /* of one request */
+
+struct job;
+
+struct call { /* one tool call */
+    char id[32];
+    char *name;
+    struct buf args; /* not yet sent in a stream; whole otherwise */
+    bool announced;  /* its name is out */
+};
+
+struct choice {
+    struct flow flow; /* first: the link hands back this pointer */
+    struct job *job;
+    struct prompt *prompt;
+    uint32_t index;
+    struct detok *detok;        /* NULL without tokenizer */
+    struct stop *stop;          /* NULL without stop strings */
+    struct tool_parser *parser; /* NULL unless tools may be called */
+    /* What came and is not sent. Streams empty these with every chunk, other answers at the end. */
+    struct buf text;    /* content */
+    struct call *calls; /* [n_call] never emptied */
+    size_t n_call, calls_cap;
+    struct buf items;                 /* chat: logprob objects; completions: tokens' strings */
+    struct buf values, tops, offsets; /* completions: token_logprobs, top_logprobs, text_offset */
+    struct buf ids;                   /* token ids, comma separated */
+    struct buf prompt_rows;           /* prompt_logprobs, comma separated after the first null */
+    /* Counts and times. */
+    uint32_t n_token; /* given out */
+    uint32_t n_cached;
+    size_t n_char; /* of tokens' strings so far, for text_offset */
+    int64_t first_us, last_us;
+    bool begun;         /* its first chunk is out */
+    bool finished;      /* finish is set, the flow closed */
+    bool closed;        /* its last chunk is out */
+    const char *finish; /* "stop", "length", "tool_calls", "abort" */
+    int i_stop;         /* stop string that ended it, -1 = none */
+    uint32_t stop_id;   /* stop token id + 1 that ended it, 0 = none */
+};
+
+struct job {
+    struct app *app;
+    struct http_exchange *x; /* NULL once gone */
+    bool chat;               /* else completions */
+    bool working;            /* a thread has it */
+    bool ended;              /* answered, or failed */
+    bool no_output;          /* completions with echo and max_tokens 0: the prompt only */
+    json_t *body, *messages;
+    struct params params;
+    struct sample_params sampling;
+    struct params_ids *arrays;
+    const char *stops[PARAMS_STOPS_MAX];
+    uint32_t n_stop;
+    const json_t *tools; /* NULL: none may be called */
+    struct prompts prompts;
+    struct choice *choices; /* [n_choice] */
+    uint32_t n_choice, n_finished;
+    char id[HTTP_ID_MAX + 16];
+    int64_t created; /* unix seconds */
+    int64_t arrived_us;
+    const char *model;  /* as the request named it */
+    struct buf out;     /* chunk under construction */
+    struct q_err error; /* of the thread's work */
+    uv_work_t work;
+};
+
+/* Begin a job on this exchange from its body; the answer, be it an error, comes by itself. */
+void job_start(struct app *a, struct http_exchange *x, bool chat);
+/* Something came for the choice: send what a stream can, finish the job when all choices are. */
+void job_progress(struct job *j, struct choice *c);
+void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s);
+
+/* choice.c */
+FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e);
+void choice_release(struct choice *c); /* closes the flow */
+extern const struct flow_calls choice_calls;
+
+/* shape.c: the JSON. */
+void shape_chunks(struct job *j, struct choice *c,
+                  struct buf *out); /* what c has, as events; empties it */
+void shape_usage_chunk(struct job *j, struct buf *out);
+void shape_body(struct job *j, struct buf *out);
+
+/* logprobs.c: append what the rows say to the choice's buffers. */
+void logprobs_token(struct choice *c, const struct logprob_rows *r, uint32_t i_row, uint32_t id);
+void logprobs_prompt(struct choice *c, const struct logprob_rows *r);
+/* completions with echo: the prompt's first token, which has no logprob. */
+void logprobs_first(struct choice *c);
+
+#endif

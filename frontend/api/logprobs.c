@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Logprobs in the three shapes that clients know: OpenAI's for chat, OpenAI's older one for completions, and vLLM's
+ * prompt_logprobs. A row on the wire is the token itself first, then the alternatives, most likely first. */
+#include <string.h>
+#include "common/utf8.h"
+#include "frontend/api/job.h"
+#include "frontend/api/json.h"
+
+/* The token's bytes, and its text with ill-formed parts replaced by buf_add_json_str. */
+static void token_bytes(const struct choice *c, uint32_t id, struct buf *out)
+{
+    struct q_err e = Q_ERR_INIT;
+    const struct tokenizer *t = c->job->app->served.tokenizer;
+    if (t && tokenizer_token_bytes(t, id, out, &e) != Q_OK)
+        buf_reset(out);
+}
+
+/* What stands for the token: its text, or "token_id:N". */
+static void add_name(const struct choice *c, uint32_t id, const struct buf *bytes, struct buf *out)
+{
+    if (c->job->params.return_tokens_as_token_ids || !c->job->app->served.tokenizer)
+        buf_printf(out, "\"token_id:%u\"", id);
+    else
+        buf_add_json_str(out, buf_str(bytes), bytes->len);
+}
+
+static void add_bytes(const struct buf *bytes, struct buf *out)
+{
+    buf_add_char(out, '[');
+    for (size_t i = 0; i < bytes->len; i++)
+        buf_printf(out, "%s%u", i ? "," : "", (unsigned char)bytes->data[i]);
+    buf_add_char(out, ']');
+}
+
+static void add_chat_entry(const struct choice *c, uint32_t id, float logprob, struct buf *out)
+{
+    struct buf bytes = BUF_INIT;
+    token_bytes(c, id, &bytes);
+    buf_add_str(out, "{\"token\":");
+    add_name(c, id, &bytes, out);
+    buf_add_str(out, ",\"logprob\":");
+    json_add_logprob(out, logprob);
+    buf_add_str(out, ",\"bytes\":");
+    add_bytes(&bytes, out);
+    buf_release(&bytes);
+}
+
+static void add_chat(struct choice *c, const struct logprob_rows *r, uint32_t i_row, uint32_t id)
+{
+    const uint32_t *ids = r->ids + (size_t)i_row * r->n;
+    const float *values = r->logprobs + (size_t)i_row * r->n;
+    if (c->items.len)
+        buf_add_char(&c->items, ',');
+    add_chat_entry(c, id, values[0], &c->items);
+    buf_add_str(&c->items, ",\"top_logprobs\":[");
+    for (uint32_t i = 1; i < r->n && i <= c->job->sampling.n_logprob; i++) {
+        if (i > 1)
+            buf_add_char(&c->items, ',');
+        add_chat_entry(c, ids[i], values[i], &c->items);
+        buf_add_char(&c->items, '}');
+    }
+    buf_add_str(&c->items, "]}");
+}
+
+/* Was the same name there already among entries 0..i? Different tokens may have the same text; JSON wants a key once. */
+static bool name_seen(const struct choice *c, const uint32_t *ids, uint32_t i)
+{
+    struct buf mine = BUF_INIT, other = BUF_INIT;
+    bool seen = false;
+    token_bytes(c, ids[i], &mine);
+    for (uint32_t k = 0; k < i && !seen; k++) {
+        buf_reset(&other);
+        token_bytes(c, ids[k], &other);
+        seen = ids[k] == ids[i] ||
+               (c->job->app->served.tokenizer && !c->job->params.return_tokens_as_token_ids &&
+                mine.len == other.len && memcmp(buf_str(&mine), buf_str(&other), mine.len) == 0);
+    }
+    buf_release(&mine);
+    buf_release(&other);
+    return seen;
+}
+
+/* One more token of the older shape; r NULL: it has no logprob (the first of the prompt). */
+static void add_text(struct choice *c, const struct logprob_rows *r, uint32_t i_row, uint32_t id)
+{
+    struct buf bytes = BUF_INIT;
+    const char *comma = c->items.len ? "," : "";
+    token_bytes(c, id, &bytes);
+    buf_add_str(&c->items, comma);
+    add_name(c, id, &bytes, &c->items);
+    buf_printf(&c->offsets, "%s%zu", comma, c->n_char);
+    c->n_char += utf8_count(buf_str(&bytes), bytes.len);
+    buf_add_str(&c->values, comma);
+    buf_add_str(&c->tops, comma);
+    if (!r) {
+        buf_add_str(&c->values, "null");
+        buf_add_str(&c->tops, "null");
+        buf_release(&bytes);
+        return;
+    }
+    const uint32_t *ids = r->ids + (size_t)i_row * r->n;
+    const float *values = r->logprobs + (size_t)i_row * r->n;
+    json_add_logprob(&c->values, values[0]);
+    buf_add_char(&c->tops, '{');
+    for (uint32_t i = 0, n = 0; i < r->n && i <= c->job->sampling.n_logprob; i++) {
+        if (name_seen(c, ids, i))
+            continue;
+        buf_reset(&bytes);
+        token_bytes(c, ids[i], &bytes);
+        buf_add_str(&c->tops, n++ ? "," : "");
+        add_name(c, ids[i], &bytes, &c->tops);
+        buf_add_char(&c->tops, ':');
+        json_add_logprob(&c->tops, values[i]);
+    }
+    buf_add_char(&c->tops, '}');
+    buf_release(&bytes);
+}
+
+void logprobs_token(struct choice *c, const struct logprob_rows *r, uint32_t i_row, uint32_t id)
+{
+    if (c->job->chat)
+        add_chat(c, r, i_row, id);
+    else
+        add_text(c, r, i_row, id);
+}
+
+void logprobs_first(struct choice *c)
+{
+    add_text(c, NULL, 0, c->prompt->ids.ids[0]);
+}
+
+static void add_prompt_row(struct choice *c, const struct logprob_rows *r, uint32_t i_row,
+                           uint32_t n_alternative)
+{
+    const uint32_t *ids = r->ids + (size_t)i_row * r->n;
+    const float *values = r->logprobs + (size_t)i_row * r->n;
+    struct buf bytes = BUF_INIT, *out = &c->prompt_rows;
+    buf_add_str(out, ",{");
+    for (uint32_t i = 0, n = 0; i < r->n && i <= n_alternative; i++) {
+        if (i && ids[i] == ids[0])
+            continue; /* the token itself is among the most likely: said already */
+        buf_reset(&bytes);
+        token_bytes(c, ids[i], &bytes);
+        buf_printf(out, "%s\"%u\":{\"logprob\":", n++ ? "," : "", ids[i]);
+        json_add_logprob(out, values[i]);
+        buf_printf(out, ",\"rank\":%u,\"decoded_token\":", i ? i : r->ranks[i_row]);
+        add_name(c, ids[i], &bytes, out);
+        buf_add_char(out, '}');
+    }
+    buf_add_char(out, '}');
+    buf_release(&bytes);
+}
+
+void logprobs_prompt(struct choice *c, const struct logprob_rows *r)
+{
+    const struct params *p = &c->job->params;
+    uint32_t n_before = c->flow.n_prompt_row - r->n_row; /* the link counted these rows already */
+    for (uint32_t i = 0; i < r->n_row; i++) {
+        uint32_t position = n_before + i + 1;
+        if (position >= c->prompt->ids.n)
+            break;
+        if (p->has[FIELD_prompt_logprobs])
+            add_prompt_row(c, r, i, (uint32_t)p->prompt_logprobs);
+        if (p->echo && c->job->sampling.n_logprob != SAMPLE_NO_LOGPROBS)
+            add_text(c, r, i, c->prompt->ids.ids[position]);
+    }
+}

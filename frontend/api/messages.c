@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Templates were written for transformers' messages; requests have OpenAI's. The differences are
+ * bridged here and nowhere else, on a copy: the template sees content as one string, and a tool
+ * call's arguments as an object. */
+#include <string.h>
+#include "frontend/api/json.h"
+#include "frontend/api/prompt.h"
+
+#define MESSAGES_MAX 16384
+#define TOOLS_MAX    1024
+#define NAME_MAX_LEN 256
+
+/* ["a", {"type":"text","text":"b"}] -> "a\nb", as vLLM does for templates that want strings. */
+static enum q_code join_parts(json_t *message, const json_t *parts, size_t i_message,
+                              struct q_err *e)
+{
+    struct buf text = BUF_INIT;
+    enum q_code rc = Q_OK;
+    size_t i;
+    json_t *part;
+    json_array_foreach ((json_t *)parts, i, part) {
+        const json_t *t = json_is_string(part) ? part : json_object_get(part, "text");
+        const char *type =
+            json_is_string(part) ? "text" : json_string_value(json_object_get(part, "type"));
+        bool refusal = type && !strcmp(type, "refusal");
+        if (refusal)
+            t = json_object_get(part, "refusal");
+        if (type && strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && !refusal)
+            rc = q_fail(
+                e, Q_UNSUPPORTED,
+                "messages: entry %zu: content of type \"%.40s\" is not supported yet; only text is",
+                i_message, type);
+        else if (!json_is_string(t))
+            rc = q_fail(e, Q_INVALID, "messages: entry %zu: content part %zu has no \"text\"",
+                        i_message, i);
+        if (rc != Q_OK)
+            break;
+        if (i)
+            buf_add_char(&text, '\n');
+        buf_add(&text, json_string_value(t), json_string_length(t));
+    }
+    if (rc == Q_OK)
+        rc = buf_check(&text, "messages: the joined content", e);
+    if (rc == Q_OK && json_object_set_new(message, "content",
+                                          json_stringn_nocheck(buf_str(&text), text.len)) != 0)
+        rc = q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    buf_release(&text);
+    return rc;
+}
+
+/* A call's arguments are JSON text on the wire; templates print them with tojson and want the
+ * value. */
+static enum q_code open_arguments(json_t *call, size_t i_message, struct q_err *e)
+{
+    json_t *function = json_object_get(call, "function");
+    json_t *arguments = json_object_get(function, "arguments");
+    if (!json_is_string(json_object_get(function, "name")))
+        return q_fail(e, Q_INVALID, "messages: entry %zu: a tool call has no function.name",
+                      i_message);
+    if (json_is_object(arguments))
+        return Q_OK;
+    if (arguments && !json_is_null(arguments) && !json_is_string(arguments))
+        return q_fail(e, Q_INVALID,
+                      "messages: entry %zu: function.arguments: expected a string of JSON, got %s",
+                      i_message, json_kind(arguments));
+    struct q_err why = Q_ERR_INIT;
+    json_t *value = NULL;
+    const char *text = json_string_value(arguments);
+    if (!text || !*text)
+        value = json_object();
+    else if (json_body(&value, text, json_string_length(arguments), &why) != Q_OK)
+        return q_fail(e, Q_INVALID, "messages: entry %zu: function.arguments: %.120s", i_message,
+                      why.message);
+    if (json_object_set_new(function, "arguments", value) != 0)
+        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    return Q_OK;
+}
+
+static enum q_code read_calls(json_t *message, size_t i_message, struct q_err *e)
+{
+    json_t *calls = json_object_get(message, "tool_calls");
+    if (!calls || json_is_null(calls))
+        return Q_OK;
+    if (!json_is_array(calls))
+        return q_fail(e, Q_INVALID, "messages: entry %zu: tool_calls: expected an array, got %s",
+                      i_message, json_kind(calls));
+    json_t *copy = json_deep_copy(calls);
+    if (!copy || json_object_set_new(message, "tool_calls", copy) != 0)
+        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    if (json_array_size(copy) == 0) /* templates ask "is defined" */
+        json_object_del(message, "tool_calls");
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        enum q_code rc = open_arguments(json_array_get(copy, i), i_message, e);
+        if (rc != Q_OK)
+            return rc;
+    }
+    return Q_OK;
+}
+
+static enum q_code read_message(json_t *message, size_t i, struct q_err *e)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    const json_t *content = json_object_get(message, "content");
+    enum q_code rc = Q_OK;
+    if (!role || !*role)
+        return q_fail(e, Q_INVALID, "messages: entry %zu has no \"role\"", i);
+    if (!strcmp(role, "developer") &&
+        json_object_set_new(message, "role", json_string("system")) != 0)
+        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    if (content && !json_is_string(content) && !json_is_null(content) && !json_is_array(content))
+        return q_fail(
+            e, Q_INVALID,
+            "messages: entry %zu: content: expected a string or an array of parts, got %s", i,
+            json_kind(content));
+    if ((!content || json_is_null(content)) && strcmp(role, "assistant") != 0)
+        return q_fail(e, Q_INVALID, "messages: entry %zu: role \"%.40s\" needs \"content\"", i,
+                      role);
+    if (json_is_array(content))
+        rc = join_parts(message, content, i, e);
+    return rc != Q_OK ? rc : read_calls(message, i, e);
+}
+
+FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e)
+{
+    size_t i;
+    json_t *m;
+    enum q_code rc = Q_OK;
+    *out = NULL;
+    if (!messages)
+        return q_fail(e, Q_INVALID, "messages: the field is missing");
+    if (json_array_size(messages) == 0 || json_array_size(messages) > MESSAGES_MAX)
+        return q_fail(e, Q_INVALID, "messages: %zu entries, accepted are 1 to %d",
+                      json_array_size(messages), MESSAGES_MAX);
+    json_t *list = json_array();
+    json_array_foreach ((json_t *)messages, i, m) {
+        if (!json_is_object(m)) {
+            rc = q_fail(e, Q_INVALID, "messages: entry %zu: expected an object, got %s", i,
+                        json_kind(m));
+            break;
+        }
+        json_t *copy = json_copy(m); /* shallow: only what is replaced differs */
+        if (!list || !copy || json_array_append_new(list, copy) != 0) {
+            rc = q_fail(e, Q_NO_MEMORY, "messages: no memory");
+            break;
+        }
+        if ((rc = read_message(copy, i, e)) != Q_OK)
+            break;
+    }
+    if (rc == Q_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return rc;
+}
+
+FALLIBLE tools_check(const json_t *tools, struct q_err *e)
+{
+    size_t i;
+    json_t *tool;
+    if (json_array_size(tools) > TOOLS_MAX)
+        return q_fail(e, Q_INVALID, "tools: %zu entries, accepted are at most %d",
+                      json_array_size(tools), TOOLS_MAX);
+    json_array_foreach ((json_t *)tools, i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        const json_t *function = json_object_get(tool, "function");
+        const json_t *name = json_object_get(function, "name");
+        const json_t *parameters = json_object_get(function, "parameters");
+        if (!type || strcmp(type, "function") != 0)
+            return q_fail(e, type ? Q_UNSUPPORTED : Q_INVALID,
+                          "tools: entry %zu: type \"%.40s\" is not known, the only accepted one is "
+                          "\"function\"",
+                          i, type ? type : "");
+        if (!json_is_string(name) || json_string_length(name) == 0 ||
+            json_string_length(name) > NAME_MAX_LEN)
+            return q_fail(e, Q_INVALID,
+                          "tools: entry %zu: function.name must be a string of 1 to %d bytes", i,
+                          NAME_MAX_LEN);
+        if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
+            return q_fail(e, Q_INVALID,
+                          "tools: entry %zu: function.parameters: expected an object, got %s", i,
+                          json_kind(parameters));
+    }
+    return Q_OK;
+}

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table becomes rows with the place of the member in struct params; one loop over the body's
+ * keys does the rest. A key that no row knows is ignored, as vLLM does, because clients send what
+ * other servers define; it is logged, and so is the nearest name we know, since it may be a slip of
+ * the pen. */
+#include "frontend/api/params.h"
+
+#include <math.h>
+#include <openssl/rand.h>
+#include <stddef.h>
+#include <string.h>
+#include "common/log.h"
+#include "frontend/api/json.h"
+
+enum kind {
+    KIND_NUM,
+    KIND_INT,
+    KIND_BOOL,
+    KIND_STR,
+    KIND_LIST,
+    KIND_OBJECT,
+    KIND_ANY,
+    KIND_NOT_YET,
+    KIND_NO_EFFECT
+};
+
+struct row {
+    const char *name;
+    enum kind kind;
+    uint32_t where;
+    double min, max;      /* NUM */
+    int64_t imin, imax;   /* INT */
+    size_t offset;        /* in struct params */
+    int field;            /* enum field, -1 = none */
+    const char *harmless; /* NOT_YET: JSON text */
+};
+
+#define CHAT     WHERE_CHAT
+#define TEXT     WHERE_TEXT
+#define BOTH     WHERE_BOTH
+#define TOKENS   WHERE_TOKENS
+#define DETOK    WHERE_DETOK
+#define EVERY    WHERE_EVERY
+#define AT(name) offsetof(struct params, name), FIELD_##name
+static const struct row rows[] = {
+#define NUM(name, where, min, max)     {#name, KIND_NUM, where, min, max, 0, 0, AT(name), NULL},
+#define INT(name, where, min, max)     {#name, KIND_INT, where, 0, 0, min, max, AT(name), NULL},
+#define BOOL(name, where)              {#name, KIND_BOOL, where, 0, 0, 0, 0, AT(name), NULL},
+#define STR(name, where)               {#name, KIND_STR, where, 0, 0, 0, 0, AT(name), NULL},
+#define LIST(name, where)              {#name, KIND_LIST, where, 0, 0, 0, 0, AT(name), NULL},
+#define OBJECT(name, where)            {#name, KIND_OBJECT, where, 0, 0, 0, 0, AT(name), NULL},
+#define ANY(name, where)               {#name, KIND_ANY, where, 0, 0, 0, 0, AT(name), NULL},
+#define NOT_YET(name, where, harmless) {#name, KIND_NOT_YET, where, 0, 0, 0, 0, 0, -1, harmless},
+#define NO_EFFECT(name, where)         {#name, KIND_NO_EFFECT, where, 0, 0, 0, 0, 0, -1, NULL},
+#include "frontend/api/fields.def"
+};
+#define N_ROW (sizeof(rows) / sizeof(*rows))
+
+static enum q_code fail_kind(const struct row *r, const json_t *v, const char *want,
+                             struct q_err *e)
+{
+    return q_fail(e, Q_INVALID, "%s: expected %s, got %s", r->name, want, json_kind(v));
+}
+
+static enum q_code read_num(struct params *p, const struct row *r, const json_t *v, struct q_err *e)
+{
+    double x = json_number_value(v);
+    if (!json_is_number(v))
+        return fail_kind(r, v, "a number", e);
+    if (!(x >= r->min && x <= r->max))
+        return q_fail(e, Q_INVALID, "%s: %g is out of range, accepted are %g to %g", r->name, x,
+                      r->min, r->max);
+    memcpy((char *)p + r->offset, &x, sizeof(x));
+    return Q_OK;
+}
+
+static enum q_code read_int(struct params *p, const struct row *r, const json_t *v, struct q_err *e)
+{
+    int64_t x = json_integer_value(v);
+    if (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)) &&
+        fabs(json_real_value(v)) < 9e15)
+        x = (int64_t)json_real_value(v); /* 16.0, as some JSON writers have it */
+    else if (!json_is_integer(v))
+        return fail_kind(r, v, "an integer", e);
+    if (x < r->imin || x > r->imax)
+        return q_fail(e, Q_INVALID, "%s: %lld is out of range, accepted are %lld to %lld", r->name,
+                      (long long)x, (long long)r->imin, (long long)r->imax);
+    memcpy((char *)p + r->offset, &x, sizeof(x));
+    return Q_OK;
+}
+
+static enum q_code refuse_not_yet(const struct row *r, const json_t *v, struct q_err *e)
+{
+    json_t *harmless = json_loads(r->harmless, JSON_DECODE_ANY, NULL);
+    bool same = json_is_number(v) && json_is_number(harmless)
+                    ? json_number_value(v) == json_number_value(harmless)
+                    : json_equal(v, harmless);
+    json_decref(harmless);
+    if (same)
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED, "%s: this field is not supported yet%s%s", r->name,
+                  strcmp(r->harmless, "null") ? "; the only accepted value is " : "; leave it out",
+                  strcmp(r->harmless, "null") ? r->harmless : "");
+}
+
+static enum q_code read_field(struct params *p, const struct row *r, const json_t *v,
+                              struct q_err *e)
+{
+    char *place = (char *)p + r->offset;
+    switch (r->kind) {
+    case KIND_NUM:
+        return read_num(p, r, v, e);
+    case KIND_INT:
+        return read_int(p, r, v, e);
+    case KIND_BOOL:
+        if (!json_is_boolean(v))
+            return fail_kind(r, v, "true or false", e);
+        *(bool *)place = json_is_true(v);
+        return Q_OK;
+    case KIND_STR:
+        if (!json_is_string(v))
+            return fail_kind(r, v, "a string", e);
+        *(const char **)(void *)place = json_string_value(v);
+        return Q_OK;
+    case KIND_LIST:
+        if (!json_is_array(v))
+            return fail_kind(r, v, "an array", e);
+        break;
+    case KIND_OBJECT:
+        if (!json_is_object(v))
+            return fail_kind(r, v, "an object", e);
+        break;
+    case KIND_ANY:
+        break;
+    case KIND_NOT_YET:
+        return refuse_not_yet(r, v, e);
+    case KIND_NO_EFFECT:
+        return Q_OK;
+    }
+    *(const json_t **)(void *)place = v;
+    return Q_OK;
+}
+
+/* The row of a name for this endpoint; else one of another endpoint (then *elsewhere). */
+static const struct row *find_row(const char *name, uint32_t where, bool *elsewhere)
+{
+    const struct row *other = NULL;
+    for (size_t i = 0; i < N_ROW; i++) {
+        if (strcmp(rows[i].name, name) != 0)
+            continue;
+        if (rows[i].where & where)
+            return &rows[i];
+        other = &rows[i];
+    }
+    *elsewhere = other != NULL;
+    return other;
+}
+
+static enum q_code read_stream_options(struct params *p, struct q_err *e)
+{
+    const char *key;
+    json_t *v;
+    if (!p->has[FIELD_stream_options])
+        return Q_OK;
+    if (!p->stream)
+        return q_fail(e, Q_INVALID, "stream_options: only allowed with \"stream\": true");
+    json_object_foreach ((json_t *)p->stream_options, key, v) {
+        bool usage = !strcmp(key, "include_usage"), all = !strcmp(key, "continuous_usage_stats");
+        if (!strcmp(key, "include_obfuscation") && !json_is_true(v))
+            continue;
+        if (!usage && !all)
+            return q_fail(e, Q_UNSUPPORTED,
+                          "stream_options: \"%.60s\" is not supported; known are include_usage and "
+                          "continuous_usage_stats",
+                          key);
+        if (!json_is_boolean(v) && !json_is_null(v))
+            return q_fail(e, Q_INVALID, "stream_options: %s: expected true or false, got %s", key,
+                          json_kind(v));
+        *(usage ? &p->include_usage : &p->continuous_usage) = json_is_true(v);
+    }
+    return Q_OK;
+}
+
+/* chat: logprobs is a boolean and top_logprobs the number; completions: logprobs is the number. */
+static enum q_code read_logprobs(struct params *p, enum params_where where, struct q_err *e)
+{
+    const json_t *v = p->logprobs;
+    p->n_logprob = SAMPLE_NO_LOGPROBS;
+    if (where == WHERE_TEXT && v) {
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return q_fail(e, Q_INVALID, "logprobs: expected an integer of 0 or more, got %s",
+                          json_is_integer(v) ? "a negative one" : json_kind(v));
+        p->n_logprob = json_integer_value(v) > UINT32_MAX - 1 ? UINT32_MAX - 1
+                                                              : (uint32_t)json_integer_value(v);
+    } else if (where == WHERE_CHAT) {
+        if (v && !json_is_boolean(v))
+            return q_fail(e, Q_INVALID, "logprobs: expected true or false, got %s", json_kind(v));
+        if (json_is_true(v))
+            p->n_logprob = (uint32_t)p->top_logprobs;
+        else if (p->has[FIELD_top_logprobs] && p->top_logprobs > 0)
+            return q_fail(e, Q_INVALID, "top_logprobs: needs \"logprobs\": true");
+    }
+    if (p->has[FIELD_prompt_logprobs] && p->stream)
+        return q_fail(e, Q_INVALID, "prompt_logprobs: not available with \"stream\": true");
+    return Q_OK;
+}
+
+static enum q_code check_together(struct params *p, enum params_where where, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = read_stream_options(p, e)) || (rc = read_logprobs(p, where, e)))
+        return rc;
+    if (p->has[FIELD_best_of] && p->best_of != p->n)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "best_of: %lld is not supported; leave it out or make it equal to n",
+                      (long long)p->best_of);
+    if (p->response_format) {
+        const char *type = json_string_value(json_object_get(p->response_format, "type"));
+        if (!type)
+            return q_fail(e, Q_INVALID, "response_format: \"type\" is missing");
+        if (strcmp(type, "text") != 0)
+            return q_fail(e, Q_UNSUPPORTED,
+                          "response_format: type \"%.60s\" is not supported yet; the only accepted "
+                          "one is \"text\"",
+                          type);
+    }
+    if (p->add_generation_prompt && p->continue_final_message) {
+        if (p->has[FIELD_add_generation_prompt])
+            return q_fail(
+                e, Q_INVALID,
+                "continue_final_message: cannot be true together with add_generation_prompt");
+        p->add_generation_prompt = false;
+    }
+    return Q_OK;
+}
+
+/* The message starts with "field: "; remember which. */
+static void note_param(struct params *p, const struct q_err *e)
+{
+    size_t n = strcspn(e->message, ":");
+    p->param[0] = 0;
+    if (e->message[n] && n < sizeof(p->param)) {
+        memcpy(p->param, e->message, n);
+        p->param[n] = 0;
+    }
+}
+
+FALLIBLE params_read(struct params *p, const json_t *body, enum params_where where, struct q_err *e)
+{
+    const char *key;
+    json_t *v;
+    enum q_code rc = Q_OK;
+    memset(p, 0, sizeof(*p));
+    p->n = 1;
+    p->skip_special_tokens = p->add_generation_prompt = p->parallel_tool_calls = true;
+    p->add_special_tokens = where != WHERE_CHAT;
+    json_object_foreach ((json_t *)body, key, v) {
+        bool elsewhere = false;
+        const struct row *r = find_row(key, where, &elsewhere);
+        if (json_is_null(v))
+            continue;
+        if (!r) {
+            log_debug("a request has the unknown field \"%.60s\"; it is ignored", key);
+            continue;
+        }
+        if (elsewhere)
+            rc = q_fail(e, Q_INVALID, "%s: this endpoint does not take this field", key);
+        else
+            rc = read_field(p, r, v, e);
+        if (rc != Q_OK)
+            break;
+        if (r->field >= 0)
+            p->has[r->field] = true;
+    }
+    if (rc == Q_OK)
+        rc = check_together(p, where, e);
+    if (rc != Q_OK)
+        note_param(p, e);
+    return rc;
+}
+
+static double pick(const struct params *p, enum field f, double given, bool has_default,
+                   double by_default, double otherwise)
+{
+    return p->has[f] ? given : has_default ? by_default : otherwise;
+}
+
+static enum q_code read_stop_ids(const struct params *p, const struct params_context *c,
+                                 struct sample_params *s, struct params_ids *ids, struct q_err *e)
+{
+    size_t i;
+    json_t *v;
+    if (json_array_size(p->stop_token_ids) > SAMPLE_STOP_IDS_MAX)
+        return q_fail(e, Q_INVALID, "stop_token_ids: %zu entries, accepted are at most %d",
+                      json_array_size(p->stop_token_ids), SAMPLE_STOP_IDS_MAX);
+    json_array_foreach ((json_t *)p->stop_token_ids, i, v) {
+        json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v) || id < 0 || id >= (c->vocab_size ? c->vocab_size : UINT32_MAX))
+            return q_fail(e, Q_INVALID, "stop_token_ids: entry %zu is no token id below %u", i,
+                          c->vocab_size);
+        ids->stop_ids[i] = (uint32_t)id;
+    }
+    s->stop_ids = ids->stop_ids;
+    s->n_stop_id = (uint32_t)json_array_size(p->stop_token_ids);
+    return Q_OK;
+}
+
+static enum q_code read_bias(const struct params *p, const struct params_context *c,
+                             struct sample_params *s, struct params_ids *ids, struct q_err *e)
+{
+    const char *key;
+    json_t *v;
+    if (json_object_size(p->logit_bias) > SAMPLE_BIAS_MAX)
+        return q_fail(e, Q_INVALID, "logit_bias: %zu entries, accepted are at most %d",
+                      json_object_size(p->logit_bias), SAMPLE_BIAS_MAX);
+    json_object_foreach ((json_t *)p->logit_bias, key, v) {
+        char *end;
+        unsigned long long id = strtoull(key, &end, 10);
+        double bias = json_number_value(v);
+        if (*key < '0' || *key > '9' || *end || id >= (c->vocab_size ? c->vocab_size : UINT32_MAX))
+            return q_fail(e, Q_INVALID, "logit_bias: \"%.40s\" is no token id below %u", key,
+                          c->vocab_size);
+        if (!json_is_number(v) || !(bias >= -100 && bias <= 100))
+            return q_fail(e, Q_INVALID,
+                          "logit_bias: the bias of token %s must be a number from -100 to 100",
+                          key);
+        ids->bias_ids[s->n_bias] = (uint32_t)id;
+        ids->bias[s->n_bias++] = (float)bias;
+    }
+    s->bias_ids = ids->bias_ids;
+    s->bias = ids->bias;
+    return Q_OK;
+}
+
+static enum q_code check_counts(const struct params *p, const struct params_context *c,
+                                struct sample_params *s, struct q_err *e)
+{
+    if (p->n_logprob != SAMPLE_NO_LOGPROBS && p->n_logprob > c->max_logprobs)
+        return q_fail(e, Q_INVALID, "%s: %u is more than the %u this server gives (--max-logprobs)",
+                      p->has[FIELD_top_logprobs] ? "top_logprobs" : "logprobs", p->n_logprob,
+                      c->max_logprobs);
+    if (p->has[FIELD_prompt_logprobs] && p->prompt_logprobs > (int64_t)c->max_logprobs)
+        return q_fail(
+            e, Q_INVALID,
+            "prompt_logprobs: %lld is more than the %u this server gives (--max-logprobs)",
+            (long long)p->prompt_logprobs, c->max_logprobs);
+    if (s->max_tokens && s->min_tokens > s->max_tokens)
+        return q_fail(e, Q_INVALID, "min_tokens: %u is more than max_tokens, %u", s->min_tokens,
+                      s->max_tokens);
+    if (s->top_p <= 0)
+        return q_fail(e, Q_INVALID, "top_p: must be above 0 and at most 1, got %g", s->top_p);
+    if (s->repetition_penalty <= 0)
+        return q_fail(e, Q_INVALID, "repetition_penalty: must be above 0 and at most 2, got %g",
+                      s->repetition_penalty);
+    return Q_OK;
+}
+
+static enum q_code fill_sampling(struct params *p, const struct params_context *c,
+                                 struct sample_params *s, struct params_ids *ids, struct q_err *e)
+{
+    static const struct generation_defaults none;
+    const struct generation_defaults *d = c->defaults ? c->defaults : &none;
+    enum q_code rc;
+    double top_k = pick(p, FIELD_top_k, (double)p->top_k, d->has_top_k, (double)d->top_k, 0);
+    memset(s, 0, sizeof(*s));
+    s->temperature =
+        (float)pick(p, FIELD_temperature, p->temperature, d->has_temperature, d->temperature, 1);
+    s->top_p = (float)pick(p, FIELD_top_p, p->top_p, d->has_top_p, d->top_p, 1);
+    s->min_p = (float)pick(p, FIELD_min_p, p->min_p, d->has_min_p, d->min_p, 0);
+    s->top_k = top_k > 0 ? (uint32_t)top_k : 0;
+    s->repetition_penalty = (float)pick(p, FIELD_repetition_penalty, p->repetition_penalty,
+                                        d->has_repetition_penalty, d->repetition_penalty, 1);
+    s->presence_penalty = (float)p->presence_penalty;
+    s->frequency_penalty = (float)p->frequency_penalty;
+    s->seed = (uint64_t)p->seed;
+    if (!p->has[FIELD_seed] && RAND_bytes((unsigned char *)&s->seed, sizeof(s->seed)) != 1)
+        return q_fail(e, Q_INTERNAL, "no random numbers for a seed");
+    s->max_tokens =
+        (uint32_t)(p->has[FIELD_max_completion_tokens] ? p->max_completion_tokens : p->max_tokens);
+    s->min_tokens = (uint32_t)p->min_tokens;
+    s->ignore_eos = p->ignore_eos;
+    s->n_logprob = p->n_logprob;
+    s->n_prompt_logprob =
+        p->has[FIELD_prompt_logprobs] ? (uint32_t)p->prompt_logprobs : SAMPLE_NO_LOGPROBS;
+    if ((rc = read_stop_ids(p, c, s, ids, e)) || (rc = read_bias(p, c, s, ids, e)))
+        return rc;
+    return check_counts(p, c, s, e);
+}
+
+FALLIBLE params_sampling(struct params *p, const struct params_context *c, struct sample_params *s,
+                         struct params_ids *ids, struct q_err *e)
+{
+    enum q_code rc = fill_sampling(p, c, s, ids, e);
+    if (rc != Q_OK)
+        note_param(p, e);
+    return rc;
+}
+
+FALLIBLE params_stops(struct params *p, const char *stops[PARAMS_STOPS_MAX], uint32_t *n,
+                      struct q_err *e)
+{
+    const json_t *v = p->stop;
+    size_t count = json_is_array(v) ? json_array_size(v) : v ? 1 : 0;
+    *n = 0;
+    snprintf(p->param, sizeof(p->param), "stop");
+    if (count > PARAMS_STOPS_MAX)
+        return q_fail(e, Q_INVALID, "stop: %zu strings, accepted are at most %d", count,
+                      PARAMS_STOPS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_string(s))
+            return q_fail(e, Q_INVALID, "stop: expected a string or an array of strings, got %s",
+                          json_kind(s));
+        if (json_string_length(s) == 0)
+            return q_fail(e, Q_INVALID, "stop: a stop string is empty");
+        stops[(*n)++] = json_string_value(s);
+    }
+    p->param[0] = 0;
+    return Q_OK;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* params - a request body, checked field by field against the table (fields.def).
+ *
+ * What a single field may be is the table's business; what fields mean together (top_logprobs needs
+ * logprobs, …) is checked here too, so that a handler sees only consistent values. Messages name
+ * the field, what was found and what is accepted. Threads: values; strings and JSON are borrowed
+ * from the body. */
+#ifndef QUIRE_FRONTEND_API_PARAMS_H
+#define QUIRE_FRONTEND_API_PARAMS_H
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/hub/config.h"
+#include "proto/sampling.h"
+
+enum params_where {
+    WHERE_CHAT = 1,
+    WHERE_TEXT = 2,
+    WHERE_BOTH = 3,
+    WHERE_TOKENS = 4,
+    WHERE_DETOK = 8,
+    WHERE_EVERY = 15
+};
+
+enum field {
+#define NUM(name, where, min, max) FIELD_##name,
+#define INT(name, where, min, max) FIELD_##name,
+#define BOOL(name, where)          FIELD_##name,
+#define STR(name, where)           FIELD_##name,
+#define LIST(name, where)          FIELD_##name,
+#define OBJECT(name, where)        FIELD_##name,
+#define ANY(name, where)           FIELD_##name,
+#define NOT_YET(name, where, harmless)
+#define NO_EFFECT(name, where)
+#include "frontend/api/fields.def"
+    FIELD_COUNT
+};
+
+struct params {
+    bool has[FIELD_COUNT];
+#define NUM(name, where, min, max) double name;
+#define INT(name, where, min, max) int64_t name;
+#define BOOL(name, where)          bool name;
+#define STR(name, where)           const char *name;
+#define LIST(name, where)          const json_t *name;
+#define OBJECT(name, where)        const json_t *name;
+#define ANY(name, where)           const json_t *name;
+#define NOT_YET(name, where, harmless)
+#define NO_EFFECT(name, where)
+#include "frontend/api/fields.def"
+    bool include_usage, continuous_usage; /* stream_options */
+    uint32_t n_logprob;                   /* alternatives; SAMPLE_NO_LOGPROBS = none */
+    char param[64];                       /* after an error: the field at fault, "" = none */
+};
+
+/* Read the body's fields. Errors: Q_INVALID, Q_UNSUPPORTED; p->param names the field. */
+FALLIBLE params_read(struct params *p, const json_t *body, enum params_where where,
+                     struct q_err *e);
+
+struct params_context {                         /* what a request is checked against */
+    const struct generation_defaults *defaults; /* NULL: the API's own */
+    uint32_t vocab_size; /* 0 = unknown, ids are then checked by the engine */
+    uint32_t max_logprobs;
+};
+struct params_ids { /* arrays that sample_params borrows */
+    uint32_t stop_ids[SAMPLE_STOP_IDS_MAX];
+    uint32_t bias_ids[SAMPLE_BIAS_MAX];
+    float bias[SAMPLE_BIAS_MAX];
+};
+/* The sampling parameters of the request, max_tokens left 0 when it says nothing (the prompt's
+ * length decides). `ids` must live as long as *s. */
+FALLIBLE params_sampling(struct params *p, const struct params_context *c, struct sample_params *s,
+                         struct params_ids *ids, struct q_err *e);
+/* Stop strings: `stop` as a list; borrowed. */
+#define PARAMS_STOPS_MAX 16
+FALLIBLE params_stops(struct params *p, const char *stops[PARAMS_STOPS_MAX], uint32_t *n,
+                      struct q_err *e);
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "frontend/api/prompt.h"
+
+#include <string.h>
+#include "common/mem.h"
+#include "frontend/api/json.h"
+
+void prompts_release(struct prompts *p)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        token_list_release(&p->items[i].ids);
+        buf_release(&p->items[i].rendered);
+    }
+    q_free(p->items);
+    *p = (struct prompts){NULL, 0};
+}
+
+static enum q_code make(struct prompts *p, size_t n, struct q_err *e)
+{
+    if (n > PROMPTS_MAX)
+        return q_fail(e, Q_TOO_LARGE, "prompt: %zu prompts, accepted are at most %d", n,
+                      PROMPTS_MAX);
+    p->items = q_calloc(n, sizeof(*p->items));
+    if (!p->items)
+        return q_fail(e, Q_NO_MEMORY, "prompt: no memory for %zu prompts", n);
+    p->n = n;
+    return Q_OK;
+}
+
+static enum q_code read_text(struct prompt *p, const json_t *v, const struct served *s,
+                             struct q_err *e)
+{
+    if (!s->tokenizer)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "prompt: this server has no tokenizer (--skip-tokenizer-init); give token ids");
+    p->text = json_string_value(v);
+    p->n_text = json_string_length(v);
+    return Q_OK;
+}
+
+static enum q_code read_ids(struct prompt *p, const json_t *v, const struct served *s,
+                            struct q_err *e)
+{
+    size_t i;
+    json_t *item;
+    enum q_code rc;
+    if (json_array_size(v) == 0)
+        return q_fail(e, Q_INVALID, "prompt: a list of token ids is empty");
+    json_array_foreach ((json_t *)v, i, item) {
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item))
+            return q_fail(e, Q_INVALID, "prompt: entry %zu: expected a token id, got %s", i,
+                          json_kind(item));
+        if (id < 0 || id >= s->config.vocab_size)
+            return q_fail(e, Q_INVALID,
+                          "prompt: entry %zu: token id %lld is out of range, accepted are 0 to %u",
+                          i, (long long)id, s->config.vocab_size - 1);
+        if ((rc = token_list_add(&p->ids, (uint32_t)id, e)) != Q_OK)
+            return rc;
+    }
+    return Q_OK;
+}
+
+FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served *s,
+                      struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    const json_t *first = json_array_get(value, 0);
+    *p = (struct prompts){NULL, 0};
+    if (!value)
+        return q_fail(e, Q_INVALID, "prompt: the field is missing");
+    if (json_is_string(value) || json_is_integer(first)) {
+        if ((rc = make(p, 1, e)) != Q_OK)
+            return rc;
+        return json_is_string(value) ? read_text(p->items, value, s, e)
+                                     : read_ids(p->items, value, s, e);
+    }
+    if (!json_is_array(value) || !first)
+        return q_fail(e, Q_INVALID,
+                      "prompt: expected a string, an array of strings, of token ids, or of arrays "
+                      "of token ids; got %s",
+                      json_is_array(value) ? "an empty array" : json_kind(value));
+    rc = make(p, json_array_size(value), e);
+    for (size_t i = 0; rc == Q_OK && i < p->n; i++) {
+        const json_t *v = json_array_get(value, i);
+        if (json_is_string(v))
+            rc = read_text(&p->items[i], v, s, e);
+        else if (json_is_array(v))
+            rc = read_ids(&p->items[i], v, s, e);
+        else
+            rc = q_fail(e, Q_INVALID,
+                        "prompt: entry %zu: expected a string or an array of token ids, got %s", i,
+                        json_kind(v));
+    }
+    return rc;
+}
+
+FALLIBLE prompts_render(struct prompts *p, const struct served *s, const struct params *params,
+                        const json_t *messages, const json_t *tools, struct q_err *e)
+{
+    enum q_code rc;
+    struct template_fault fault = {0};
+    json_t *kwargs = NULL;
+    if (!s->chat)
+        return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s",
+                      s->chat_error);
+    if ((rc = make(p, 1, e)) != Q_OK)
+        return rc;
+    if (params->reasoning_effort) { /* templates that know it find it where vLLM puts it */
+        kwargs = params->chat_template_kwargs ? json_copy((json_t *)params->chat_template_kwargs)
+                                              : json_object();
+        if (!kwargs || json_object_set_new(kwargs, "reasoning_effort",
+                                           json_string(params->reasoning_effort)) != 0) {
+            json_decref(kwargs);
+            return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        }
+    }
+    struct chat_request r = {.messages = messages,
+                             .tools = tools,
+                             .documents = params->documents,
+                             .kwargs = kwargs ? kwargs : params->chat_template_kwargs,
+                             .add_generation_prompt = params->add_generation_prompt,
+                             .continue_final_message = params->continue_final_message};
+    rc = chat_render(s->chat, &r, &p->items->rendered, &fault, e);
+    json_decref(kwargs);
+    if (rc == Q_OK)
+        rc = buf_check(&p->items->rendered, "the rendered conversation", e);
+    if (rc != Q_OK)
+        return q_wrap(e, "messages");
+    p->items->text = buf_str(&p->items->rendered);
+    p->items->n_text = p->items->rendered.len;
+    return Q_OK;
+}
+
+FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
+                        struct q_err *e)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        struct prompt *it = &p->items[i];
+        if (!it->text)
+            continue;
+        enum q_code rc =
+            tokenizer_encode(s->tokenizer, it->text, it->n_text, add_special, &it->ids, e);
+        if (rc != Q_OK)
+            return q_wrap(e, "prompt");
+        if (it->ids.n == 0)
+            return q_fail(e, Q_INVALID, "prompt: the text has no tokens");
+    }
+    return Q_OK;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prompt - from what a request says to token ids: texts, token ids, or a conversation through the
+ * chat template.
+ *
+ * Reading (prompts_read, messages_read) only looks at JSON; encoding renders and tokenizes, takes
+ * time with long texts, and may run on another thread. Threads: reentrant; a list of prompts has
+ * one owner at a time. */
+#ifndef QUIRE_FRONTEND_API_PROMPT_H
+#define QUIRE_FRONTEND_API_PROMPT_H
+#include <jansson.h>
+#include "frontend/api/params.h"
+#include "frontend/api/served.h"
+
+#define PROMPTS_MAX 2048 /* of one request */
+
+struct prompt {
+    struct token_list ids;
+    const char *text; /* [n_text] given or rendered; NULL when the request gave ids */
+    size_t n_text;
+    struct buf rendered; /* owns text when a conversation was rendered */
+};
+struct prompts {
+    struct prompt *items; /* [n] */
+    size_t n;
+};
+void prompts_release(struct prompts *p);
+
+/* `prompt` of /v1/completions and /tokenize: a string, strings, token ids, or lists of them. Texts
+ * are borrowed from the JSON. Errors: Q_INVALID, Q_TOO_LARGE; the message starts with "prompt". */
+FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served *s,
+                      struct q_err *e);
+
+/* Check messages and make of them what templates expect: text parts joined, arguments of tool calls
+ * as objects, role developer as system. *out: a new array. Errors: Q_INVALID, Q_UNSUPPORTED; the
+ * message starts with "messages". */
+FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e);
+/* Check tools: functions with names. Errors: Q_INVALID; the message starts with "tools". */
+FALLIBLE tools_check(const json_t *tools, struct q_err *e);
+
+/* Render the conversation to one prompt's text. tools may be NULL. */
+FALLIBLE prompts_render(struct prompts *p, const struct served *s, const struct params *params,
+                        const json_t *messages, const json_t *tools, struct q_err *e);
+/* Tokenize those given as text. */
+FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
+                        struct q_err *e);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* served - the model a frontend speaks for: its folder, names, tokenizer, chat template and
+ * sampling defaults.
+ *
+ * Opening is in two parts. served_open reads only config.json, so that a wrong name is told at once
+ * and the frontend listens within milliseconds; served_load reads the rest and may run on another
+ * thread. Threads: after served_load it is only read. */
+#ifndef QUIRE_FRONTEND_API_SERVED_H
+#define QUIRE_FRONTEND_API_SERVED_H
+#include <limits.h>
+#include "common/hub/config.h"
+#include "common/options.h"
+#include "common/tokenizer/tokenizer.h"
+#include "frontend/template/chat.h"
+
+struct served {
+    const struct options *options;
+    char dir[PATH_MAX];
+    const char *const *names; /* [n_name] names the API accepts; the first is shown */
+    uint32_t n_name;
+    struct model_config config;
+    struct generation_defaults defaults;
+    uint32_t
+        max_model_len; /* by config and --max-model-len; the engine's counts once it is known */
+    unsigned char digest[32];
+    struct tokenizer *tokenizer; /* NULL with --skip-tokenizer-init */
+    struct chat *chat;           /* NULL: chat_error says why */
+    char chat_error[Q_MESSAGE_MAX];
+};
+/* model: folder or id. o: borrowed as long as s. */
+FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e);
+FALLIBLE served_load(struct served *s, struct q_err *e);
+void served_release(struct served *s);
+/* name NULL or "": the default. Errors: Q_NOT_FOUND. */
+FALLIBLE served_check_name(const struct served *s, const char *name, struct q_err *e);
+/* generation_config.json's defaults, or NULL with --generation-config vllm. */
+const struct generation_defaults *served_defaults(const struct served *s);
+
+#endif

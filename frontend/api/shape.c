@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Answers as JSON text, written straight into the buffer: the shapes are fixed and are what clients parse, so that reading
+ * this page tells them. Streams first, then whole bodies; chat beside completions. */
+#include <string.h>
+#include "frontend/api/job.h"
+
+static void add_str(struct buf *out, const char *s)
+{
+    buf_add_json_str(out, s, strlen(s));
+}
+
+/* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…, */
+static void add_head(const struct job *j, const char *object, struct buf *out)
+{
+    const struct link_engine *g = link_engine(j->app->link);
+    buf_add_str(out, "{\"id\":");
+    add_str(out, j->id);
+    buf_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object,
+               (long long)j->created);
+    add_str(out, j->model);
+    buf_add_str(out, ",\"system_fingerprint\":");
+    if (*g->fingerprint)
+        add_str(out, g->fingerprint);
+    else
+        buf_add_str(out, "null");
+    buf_add_char(out, ',');
+}
+
+static void add_usage(const struct job *j, struct buf *out)
+{
+    size_t n_prompt = 0, n_out = 0, n_cached = 0;
+    for (size_t i = 0; i < j->prompts.n; i++)
+        n_prompt += j->prompts.items[i].ids.n;
+    for (uint32_t i = 0; i < j->n_choice; i++) {
+        n_out += j->no_output ? 0 : j->choices[i].n_token;
+        n_cached += j->choices[i].n_cached;
+    }
+    buf_printf(out,
+               "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu,"
+               "\"prompt_tokens_details\":{\"cached_tokens\":%zu}}",
+               n_prompt, n_prompt + n_out, n_out, n_cached);
+}
+
+static void add_ids(const struct prompt *p, struct buf *out)
+{
+    buf_add_char(out, '[');
+    for (size_t i = 0; i < p->ids.n; i++)
+        buf_printf(out, "%s%u", i ? "," : "", p->ids.ids[i]);
+    buf_add_char(out, ']');
+}
+
+static bool wants_ids(const struct job *j)
+{
+    return j->params.return_token_ids || !j->app->served.tokenizer;
+}
+
+static bool wants_logprobs(const struct job *j)
+{
+    return j->sampling.n_logprob != SAMPLE_NO_LOGPROBS;
+}
+
+/* "logprobs":… of what the choice has gathered. */
+static void add_logprobs(const struct choice *c, struct buf *out)
+{
+    if (!wants_logprobs(c->job))
+        buf_add_str(out, "\"logprobs\":null");
+    else if (c->job->chat)
+        buf_printf(out, "\"logprobs\":{\"content\":[%s],\"refusal\":null}", buf_str(&c->items));
+    else
+        buf_printf(out,
+                   "\"logprobs\":{\"text_offset\":[%s],\"token_logprobs\":[%s],\"tokens\":[%s],"
+                   "\"top_logprobs\":[%s]}",
+                   buf_str(&c->offsets), buf_str(&c->values), buf_str(&c->items),
+                   buf_str(&c->tops));
+}
+
+/* "finish_reason":…,"stop_reason":… */
+static void add_finish(const struct choice *c, bool final, struct buf *out)
+{
+    buf_add_str(out, "\"finish_reason\":");
+    if (final)
+        add_str(out, c->finish);
+    else
+        buf_add_str(out, "null");
+    buf_add_str(out, ",\"stop_reason\":");
+    if (final && c->i_stop >= 0)
+        add_str(out, c->job->stops[c->i_stop]);
+    else if (final && c->stop_id)
+        buf_printf(out, "%u", c->stop_id - 1);
+    else
+        buf_add_str(out, "null");
+}
+
+static bool calls_pending(const struct choice *c)
+{
+    for (size_t i = 0; i < c->n_call; i++)
+        if (!c->calls[i].announced || c->calls[i].args.len)
+            return true;
+    return false;
+}
+
+/* One call of a delta: with id and name the first time, then pieces of the arguments. */
+static void add_call_delta(struct call *call, size_t index, struct buf *out)
+{
+    buf_printf(out, "{\"index\":%zu,", index);
+    if (!call->announced) {
+        buf_printf(out, "\"id\":\"%s\",\"type\":\"function\",", call->id);
+        buf_add_str(out, "\"function\":{\"name\":");
+        add_str(out, call->name);
+        buf_add_str(out, ",\"arguments\":");
+    } else {
+        buf_add_str(out, "\"function\":{\"arguments\":");
+    }
+    buf_add_json_str(out, buf_str(&call->args), call->args.len);
+    buf_add_str(out, "}}");
+    call->announced = true;
+    buf_reset(&call->args);
+}
+
+static void add_delta(struct choice *c, struct buf *out)
+{
+    bool comma = false;
+    buf_add_str(out, "\"delta\":{");
+    if (!c->begun) {
+        buf_add_str(out, "\"role\":\"assistant\"");
+        comma = true;
+        if (c->text.len == 0 && !calls_pending(c))
+            buf_add_str(out, ",\"content\":\"\"");
+    }
+    if (c->text.len) {
+        buf_printf(out, "%s\"content\":", comma ? "," : "");
+        buf_add_json_str(out, c->text.data, c->text.len);
+        comma = true;
+    }
+    if (calls_pending(c)) {
+        buf_printf(out, "%s\"tool_calls\":[", comma ? "," : "");
+        comma = false;
+        for (size_t i = 0; i < c->n_call; i++) {
+            if (c->calls[i].announced && c->calls[i].args.len == 0)
+                continue;
+            buf_add_str(out, comma ? "," : "");
+            add_call_delta(&c->calls[i], i, out);
+            comma = true;
+        }
+        buf_add_char(out, ']');
+    }
+    buf_add_str(out, "},");
+}
+
+static void end_chunk(const struct job *j, struct buf *out)
+{
+    buf_add_char(out, ']');
+    if (j->params.continuous_usage) {
+        buf_add_char(out, ',');
+        add_usage(j, out);
+    } else if (j->params.include_usage) {
+        buf_add_str(out, ",\"usage\":null");
+    }
+    buf_add_str(out, "}\n\n");
+}
+
+static void begin_chunk(const struct job *j, const struct choice *c, struct buf *out)
+{
+    buf_add_str(out, "data: ");
+    add_head(j, j->chat ? "chat.completion.chunk" : "text_completion", out);
+    if (j->chat && !c->begun && j->params.return_token_ids) {
+        buf_add_str(out, "\"prompt_token_ids\":");
+        add_ids(c->prompt, out);
+        buf_add_char(out, ',');
+    }
+    buf_printf(out, "\"choices\":[{\"index\":%u,", c->index);
+}
+
+static void add_new_ids(struct choice *c, struct buf *out)
+{
+    if (wants_ids(c->job))
+        buf_printf(out, ",\"token_ids\":[%s]", buf_str(&c->ids));
+}
+
+static void empty(struct choice *c)
+{
+    buf_reset(&c->text);
+    buf_reset(&c->items);
+    buf_reset(&c->values);
+    buf_reset(&c->tops);
+    buf_reset(&c->offsets);
+    buf_reset(&c->ids);
+}
+
+static void add_echo(struct choice *c, struct buf *out)
+{
+    const struct served *s = &c->job->app->served;
+    struct q_err e = Q_ERR_INIT;
+    if (c->prompt->text)
+        buf_add(out, c->prompt->text, c->prompt->n_text);
+    else if (s->tokenizer && tokenizer_decode(s->tokenizer, c->prompt->ids.ids, c->prompt->ids.n,
+                                              c->job->params.skip_special_tokens, out, &e) != Q_OK)
+        out->failed = e.code;
+}
+
+static void text_chunk(struct job *j, struct choice *c, struct buf *out)
+{
+    begin_chunk(j, c, out);
+    buf_add_str(out, "\"text\":");
+    if (!c->begun && j->params.echo) {
+        struct buf whole = BUF_INIT;
+        add_echo(c, &whole);
+        buf_add(&whole, buf_str(&c->text), c->text.len);
+        buf_add_json_str(out, buf_str(&whole), whole.len);
+        buf_release(&whole);
+    } else {
+        buf_add_json_str(out, buf_str(&c->text), c->text.len);
+    }
+    buf_add_char(out, ',');
+    add_logprobs(c, out);
+    buf_add_char(out, ',');
+    add_finish(c, c->finished, out);
+    if (!c->begun && j->params.return_token_ids) {
+        buf_add_str(out, ",\"prompt_token_ids\":");
+        add_ids(c->prompt, out);
+    }
+    add_new_ids(c, out);
+    buf_add_char(out, '}');
+    end_chunk(j, out);
+    c->begun = true;
+    empty(c);
+}
+
+static void chat_chunk(struct job *j, struct choice *c, bool final, struct buf *out)
+{
+    begin_chunk(j, c, out);
+    add_delta(c, out);
+    add_logprobs(c, out);
+    buf_add_char(out, ',');
+    add_finish(c, final, out);
+    add_new_ids(c, out);
+    buf_add_char(out, '}');
+    end_chunk(j, out);
+    c->begun = true;
+    empty(c);
+}
+
+void shape_chunks(struct job *j, struct choice *c, struct buf *out)
+{
+    bool news = c->text.len || c->items.len || c->ids.len;
+    if (!j->chat) {
+        if (news || c->finished)
+            text_chunk(j, c, out);
+        return;
+    }
+    if (!c->begun && (c->n_token || c->finished)) { /* the role by itself, as OpenAI does */
+        struct choice first = *c;                   /* with nothing in it but the role */
+        first.text = first.items = first.values = first.tops = first.offsets = first.ids =
+            (struct buf)BUF_INIT;
+        first.n_call = 0;
+        chat_chunk(j, &first, false, out);
+        c->begun = true;
+    }
+    if (news || calls_pending(c))
+        chat_chunk(j, c, false, out);
+    if (c->finished)
+        chat_chunk(j, c, true, out);
+}
+
+void shape_usage_chunk(struct job *j, struct buf *out)
+{
+    buf_add_str(out, "data: ");
+    add_head(j, j->chat ? "chat.completion.chunk" : "text_completion", out);
+    buf_add_str(out, "\"choices\":[],");
+    add_usage(j, out);
+    buf_add_str(out, "}\n\n");
+}
+
+static void add_message(struct choice *c, struct buf *out)
+{
+    buf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (c->text.len == 0 && c->n_call)
+        buf_add_str(out, "null");
+    else
+        buf_add_json_str(out, buf_str(&c->text), c->text.len);
+    buf_add_str(out, ",\"refusal\":null");
+    if (c->n_call) {
+        buf_add_str(out, ",\"tool_calls\":[");
+        for (size_t i = 0; i < c->n_call; i++) {
+            const struct call *call = &c->calls[i];
+            buf_printf(out, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":",
+                       i ? "," : "", call->id);
+            add_str(out, call->name);
+            buf_add_str(out, ",\"arguments\":");
+            buf_add_json_str(out, buf_str(&call->args), call->args.len);
+            buf_add_str(out, "}}");
+        }
+        buf_add_char(out, ']');
+    }
+    buf_add_str(out, "},");
+}
+
+/* "prompt_logprobs":[null,{…},…] */
+static void add_prompt_logprobs(const struct choice *c, struct buf *out)
+{
+    if (c->job->params.has[FIELD_prompt_logprobs]) {
+        buf_add_str(out, ",\"prompt_logprobs\":[null");
+        buf_add(out, buf_str(&c->prompt_rows), c->prompt_rows.len);
+        buf_add_char(out, ']');
+    }
+}
+
+static void add_text_choice(struct choice *c, struct buf *out)
+{
+    struct job *j = c->job;
+    struct buf whole = BUF_INIT;
+    if (j->params.echo)
+        add_echo(c, &whole);
+    buf_add(&whole, buf_str(&c->text), c->text.len);
+    buf_add_str(out, "\"text\":");
+    buf_add_json_str(out, buf_str(&whole), whole.len);
+    buf_add_char(out, ',');
+    buf_release(&whole);
+    add_logprobs(c, out);
+    buf_add_char(out, ',');
+    add_finish(c, true, out);
+    if (j->params.return_token_ids) {
+        buf_add_str(out, ",\"prompt_token_ids\":");
+        add_ids(c->prompt, out);
+    }
+    add_new_ids(c, out);
+    add_prompt_logprobs(c, out);
+}
+
+void shape_body(struct job *j, struct buf *out)
+{
+    add_head(j, j->chat ? "chat.completion" : "text_completion", out);
+    buf_add_str(out, "\"choices\":[");
+    for (uint32_t i = 0; i < j->n_choice; i++) {
+        struct choice *c = &j->choices[i];
+        buf_printf(out, "%s{\"index\":%u,", i ? "," : "", i);
+        if (j->chat) {
+            add_message(c, out);
+            add_logprobs(c, out);
+            buf_add_char(out, ',');
+            add_finish(c, true, out);
+            add_new_ids(c, out);
+        } else {
+            add_text_choice(c, out);
+        }
+        buf_add_char(out, '}');
+    }
+    buf_add_str(out, "],");
+    add_usage(j, out);
+    if (j->chat)
+        add_prompt_logprobs(&j->choices[0], out);
+    if (j->chat && j->params.return_token_ids) {
+        buf_add_str(out, ",\"prompt_token_ids\":");
+        add_ids(j->choices[0].prompt, out);
+    }
+    buf_add_char(out, '}');
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire-keygen: the keys that guard tcp:// between frontends and engines. */
+#include <stdio.h>
+#include "common/log.h"
+#include "common/options.h"
+#include "proto/keys.h"
+
+int main(int argc, char **argv)
+{
+    static struct options o;
+    static const struct program_info info = {
+        .program = FOR_KEYGEN,
+        .name = "quire keygen",
+        .usage = "DIR",
+        .about = "Makes the CURVE keys for tcp:// in the folder DIR: engine.key and frontend.pub "
+                 "belong on the engine's "
+                 "machine, frontend.key and engine.pub on the frontends'. Nothing is overwritten.",
+        .positional_min = 1,
+        .positional_max = 1,
+    };
+    struct q_err e = Q_ERR_INIT;
+    int code = options_main(&o, &info, argc, argv);
+    if (code >= 0)
+        return code;
+    if (curve_generate(o.positional[0], &e) != Q_OK) {
+        log_error("%s", e.message);
+        return 1;
+    }
+    if (o.json)
+        printf("{\"dir\":\"%s\",\"files\":[\"engine.key\",\"engine.pub\",\"frontend.key\","
+               "\"frontend.pub\"]}\n",
+               o.positional[0]);
+    else
+        printf("keys are in %s: give --keys %s to engine and frontends\n", o.positional[0],
+               o.positional[0]);
+    return 0;
+}

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* h2o takes one buffer at a time: h2o_send, then `proceed` when that buffer is with the kernel. So
+ * an exchange has two buffers that swap: `sending`, which h2o reads, and `pending`, which grows
+ * meanwhile. `proceed` sends what has grown.
+ *
+ * A stream's head is held back until its first byte or its first ping. Until then an error can
+ * still have its own status, which clients handle far better than an error event inside a 200.
+ *
+ * h2o stops reading a connection of HTTP/1 while a request is handled, so it would notice a lost
+ * client only at the second write after the loss, and never while nothing is written. Hence the
+ * server's own epoll (server.c) on hang-ups, which ends in exchange_hung_up. HTTP/2 connections are
+ * read all the time and need none of this. */
+#include <openssl/rand.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include "common/metrics.h"
+#include "frontend/http/inside.h"
+
+static void notify_gone(struct http_exchange *x)
+{
+    void (*gone)(void *ctx) = x->gone;
+    x->gone = NULL;
+    if (gone)
+        gone(x->ctx);
+}
+
+static void on_dispose(void *p)
+{
+    struct http_exchange *x = p;
+    if (!x->over && !x->broken)
+        metric_add(METRIC_CLIENTS_GONE, 1);
+    x->broken = true;
+    notify_gone(x);
+    server_exchange_over(x->server, x);
+    buf_release(&x->pending);
+    buf_release(&x->sending);
+}
+
+/* Give h2o what is pending, or the end. */
+static void flush(struct http_exchange *x)
+{
+    if (x->busy || x->over)
+        return;
+    if (x->broken) {
+        x->over = true;
+        h2o_send(x->req, NULL, 0, H2O_SEND_STATE_ERROR);
+        return;
+    }
+    if (x->pending.len == 0 && !x->ending)
+        return;
+    struct buf drained = x->sending;
+    x->sending = x->pending;
+    x->pending = drained;
+    buf_reset(&x->pending);
+    x->pending.max = HTTP_STREAM_BYTES_MAX;
+    x->last_ms = (int64_t)uv_now(x->server->loop);
+    x->busy = true;
+    x->over = x->ending;
+    h2o_iovec_t v = h2o_iovec_init(x->sending.data, x->sending.len);
+    h2o_send(x->req, &v, v.len ? 1 : 0,
+             x->ending ? H2O_SEND_STATE_FINAL : H2O_SEND_STATE_IN_PROGRESS);
+}
+
+static void on_proceed(h2o_generator_t *generator, h2o_req_t *req)
+{
+    (void)req;
+    struct http_exchange *x = (struct http_exchange *)generator;
+    x->busy = false;
+    flush(x);
+}
+
+static bool id_acceptable(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(s[i] >= '0' && s[i] <= '9') && !(s[i] >= 'a' && s[i] <= 'z') &&
+            !(s[i] >= 'A' && s[i] <= 'Z') && !strchr("-_.:", s[i]))
+            return false;
+    return n > 0 && n <= HTTP_ID_MAX;
+}
+
+static void choose_id(struct http_exchange *x)
+{
+    struct http_text given = http_header(x, "x-request-id");
+    if (id_acceptable(given.data, given.n)) {
+        memcpy(x->id, given.data, given.n);
+        x->id[given.n] = 0;
+        return;
+    }
+    unsigned char random[16];
+    if (RAND_bytes(random, sizeof(random)) != 1)
+        memset(random, 0,
+               sizeof(random)); /* an id is for finding lines in a log, nothing relies on it */
+    for (size_t i = 0; i < sizeof(random); i++)
+        snprintf(x->id + 2 * i, 3, "%02x", random[i]);
+}
+
+static void watch_hangup(struct http_exchange *x)
+{
+    h2o_socket_t *sock = x->req->conn->callbacks->get_socket(x->req->conn);
+    struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = x};
+    if (x->req->version >= 0x200 || !sock)
+        return;
+    x->watched = epoll_ctl(x->server->hangup_fd, EPOLL_CTL_ADD, h2o_socket_get_fd(sock), &ev) == 0;
+}
+
+struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public)
+{
+    struct http_exchange *x = h2o_mem_alloc_shared(&req->pool, sizeof(*x), on_dispose);
+    *x = (struct http_exchange){.generator = {on_proceed, NULL},
+                                .req = req,
+                                .server = s,
+                                .public = public,
+                                .last_ms = (int64_t)uv_now(s->loop)};
+    x->pending.max = HTTP_STREAM_BYTES_MAX;
+    choose_id(x);
+    watch_hangup(x);
+    x->next = s->open;
+    if (s->open)
+        s->open->prev = x;
+    s->open = x;
+    s->n_exchange++;
+    s->n_open += !public;
+    metric_set(METRIC_OPEN_REQUESTS, s->n_open);
+    return x;
+}
+
+void exchange_hung_up(struct http_exchange *x)
+{
+    if (x->over || x->broken)
+        return;
+    metric_add(METRIC_CLIENTS_GONE, 1);
+    notify_gone(x);
+    x->broken = true;
+    x->req->http1_is_persistent = 0;
+    if (x->started) {
+        flush(x);
+        return;
+    }
+    /* Nobody reads this; it ends the request in h2o's books. */
+    x->over = x->started = true;
+    x->req->res.status = q_code_http(Q_CANCELLED);
+    x->req->res.reason = "Client Closed Request";
+    h2o_send_inline(x->req, "", 0);
+}
+
+void exchange_ping(struct http_exchange *x, int64_t now_ms)
+{
+    if (x->broken) {
+        notify_gone(x);
+        return;
+    }
+    if (!x->stream || x->ending || x->busy || now_ms - x->last_ms < x->server->set.ping_ms)
+        return;
+    http_stream_write(x, ": ping\n\n", 8);
+}
+
+struct http_text http_body(const struct http_exchange *x)
+{
+    return (struct http_text){x->req->entity.base, x->req->entity.len};
+}
+
+struct http_text http_path(const struct http_exchange *x)
+{
+    return (struct http_text){x->req->path_normalized.base, x->req->path_normalized.len};
+}
+
+struct http_text http_header(const struct http_exchange *x, const char *name)
+{
+    ssize_t i = h2o_find_header_by_str(&x->req->headers, name, strlen(name), SIZE_MAX);
+    if (i == -1)
+        return (struct http_text){"", 0};
+    const h2o_iovec_t *v = &x->req->headers.entries[i].value;
+    return (struct http_text){v->base, v->len};
+}
+
+const char *http_request_id(const struct http_exchange *x)
+{
+    return x->id;
+}
+
+void http_on_gone(struct http_exchange *x, void (*gone)(void *ctx), void *ctx)
+{
+    x->gone = gone;
+    x->ctx = ctx;
+}
+
+static const char *reason_of(int status)
+{
+    static const struct {
+        int status;
+        const char *reason;
+    } reasons[] = {{200, "OK"},
+                   {400, "Bad Request"},
+                   {401, "Unauthorized"},
+                   {403, "Forbidden"},
+                   {404, "Not Found"},
+                   {405, "Method Not Allowed"},
+                   {408, "Request Timeout"},
+                   {409, "Conflict"},
+                   {413, "Content Too Large"},
+                   {415, "Unsupported Media Type"},
+                   {429, "Too Many Requests"},
+                   {499, "Client Closed Request"},
+                   {503, "Service Unavailable"}};
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(*reasons); i++)
+        if (reasons[i].status == status)
+            return reasons[i].reason;
+    return status >= 500 ? "Internal Server Error" : "Error";
+}
+
+static void set_head(struct http_exchange *x, int status, const char *content_type)
+{
+    h2o_req_t *r = x->req;
+    r->res.status = status;
+    r->res.reason = reason_of(status);
+    h2o_add_header(&r->pool, &r->res.headers, H2O_TOKEN_CONTENT_TYPE, NULL, content_type,
+                   strlen(content_type));
+    h2o_add_header_by_str(&r->pool, &r->res.headers, H2O_STRLIT("x-request-id"), 0, NULL, x->id,
+                          strlen(x->id));
+    metric_add(status >= 500   ? METRIC_HTTP_5XX
+               : status >= 400 ? METRIC_HTTP_4XX
+                               : METRIC_HTTP_2XX,
+               1);
+}
+
+void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body)
+{
+    if (x->over || x->broken || x->started) {
+        buf_release(body);
+        return;
+    }
+    set_head(x, status, content_type);
+    buf_move(&x->sending, body);
+    x->started = x->over = x->ending = x->busy = true;
+    x->req->res.content_length = x->sending.len;
+    h2o_start_response(x->req, &x->generator);
+    h2o_iovec_t v = h2o_iovec_init(x->sending.data, x->sending.len);
+    h2o_send(x->req, &v, v.len ? 1 : 0, H2O_SEND_STATE_FINAL);
+}
+
+/* OpenAI's `type` and default `code` of an error with this status. */
+static const char *error_type(int status)
+{
+    return status == 429   ? "rate_limit_error"
+           : status == 503 ? "service_unavailable_error"
+           : status >= 500 ? "server_error"
+                           : "invalid_request_error";
+}
+
+static const char *error_code(const struct http_error *error, int status)
+{
+    if (error->openai_code)
+        return error->openai_code;
+    switch (status) {
+    case 401:
+        return "invalid_api_key";
+    case 404:
+        return "not_found";
+    case 405:
+        return "method_not_allowed";
+    case 413:
+        return "request_too_large";
+    case 429:
+        return "rate_limit_exceeded";
+    case 503:
+        return "service_unavailable";
+    default:
+        return error->code == Q_UNSUPPORTED ? "not_supported" : NULL;
+    }
+}
+
+static int error_status(const struct http_error *error)
+{
+    return error->status ? error->status : q_code_http(error->code);
+}
+
+static void add_or_null(struct buf *out, const char *s)
+{
+    if (s)
+        buf_add_json_str(out, s, strlen(s));
+    else
+        buf_add_str(out, "null");
+}
+
+void http_error_body(struct buf *out, const struct http_error *error)
+{
+    int status = error_status(error);
+    buf_add_str(out, "{\"error\":{\"message\":");
+    add_or_null(out, error->message);
+    buf_printf(out, ",\"type\":\"%s\",\"param\":", error_type(status));
+    add_or_null(out, error->param);
+    buf_add_str(out, ",\"code\":");
+    add_or_null(out, error_code(error, status));
+    buf_add_str(out, "}}");
+}
+
+void http_reply_error(struct http_exchange *x, const struct http_error *error)
+{
+    struct buf body = BUF_INIT;
+    int status = error_status(error);
+    if (x->over || x->broken || x->started)
+        return;
+    if (error->retry_after_s) {
+        char *text = h2o_mem_alloc_pool(&x->req->pool, 16);
+        int n = snprintf(text, 16, "%u", error->retry_after_s);
+        h2o_add_header_by_str(&x->req->pool, &x->req->res.headers, H2O_STRLIT("retry-after"), 0,
+                              NULL, text, (size_t)n);
+    }
+    if (status == 401)
+        h2o_add_header_by_str(&x->req->pool, &x->req->res.headers, H2O_STRLIT("www-authenticate"),
+                              0, NULL, H2O_STRLIT("Bearer"));
+    http_error_body(&body, error);
+    http_reply(x, status, "application/json", &body);
+}
+
+void http_stream_start(struct http_exchange *x)
+{
+    /* The mark that exchange_ping looks for; SSE must reach the client unbuffered and uncompressed.
+     */
+    x->req->res.mime_attr = &h2o_mime_attributes_as_is;
+}
+
+bool http_stream_started(const struct http_exchange *x)
+{
+    return x->started;
+}
+
+static void start(struct http_exchange *x)
+{
+    h2o_req_t *r = x->req;
+    x->started = true;
+    set_head(x, 200, "text/event-stream; charset=utf-8");
+    h2o_add_header(&r->pool, &r->res.headers, H2O_TOKEN_CACHE_CONTROL, NULL,
+                   H2O_STRLIT("no-cache"));
+    h2o_add_header_by_str(&r->pool, &r->res.headers, H2O_STRLIT("x-accel-buffering"), 0, NULL,
+                          H2O_STRLIT("no"));
+    h2o_start_response(r, &x->generator);
+}
+
+/* The client does not read. Memory is given back now; the owner hears of it from the next tick of
+ * the pinger, not from inside its own write. */
+static void give_up(struct http_exchange *x)
+{
+    metric_add(METRIC_SLOW_CLIENTS, 1);
+    x->broken = true;
+    buf_release(&x->pending);
+    h2o_socket_t *sock = x->req->conn->callbacks->get_socket(x->req->conn);
+    if (x->req->version < 0x200 && sock)
+        shutdown(h2o_socket_get_fd(sock),
+                 SHUT_RDWR); /* fails the write under way, which ends the request */
+}
+
+void http_stream_write(struct http_exchange *x, const char *data, size_t n)
+{
+    if (x->over || x->broken || x->ending || n == 0)
+        return;
+    buf_add(&x->pending, data, n);
+    if (x->pending.failed) {
+        give_up(x);
+        return;
+    }
+    if (!x->started)
+        start(x);
+    flush(x);
+}
+
+void http_stream_end(struct http_exchange *x)
+{
+    if (x->over || x->broken || x->ending)
+        return;
+    x->ending = true;
+    if (!x->started)
+        start(x);
+    flush(x);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exchange - one HTTP request and the answer to it.
+ *
+ * It lives in h2o's request pool: from the handler's call until the answer is out or the client is
+ * gone, whichever is first. Then `gone` (http_on_gone) is called exactly once, and the pointer is
+ * dead. An answer is one of http_reply                              a whole body http_stream_start,
+ * _write …, _end       server-sent events Writes never block. A client that does not read is given
+ * HTTP_STREAM_BYTES_MAX of buffer; then the stream is broken off and `gone` called, so that no
+ * reader, however slow, takes more memory than that. Threads: the loop's thread only. */
+#ifndef QUIRE_FRONTEND_HTTP_EXCHANGE_H
+#define QUIRE_FRONTEND_HTTP_EXCHANGE_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+
+struct http_exchange;
+
+#define HTTP_STREAM_BYTES_MAX ((size_t)4 << 20) /* not yet taken by the client */
+#define HTTP_ID_MAX           64                /* bytes of a request id */
+
+struct http_text { /* borrowed from the exchange */
+    const char *data;
+    size_t n;
+};
+struct http_text http_path(const struct http_exchange *x); /* normalized, without the query */
+struct http_text http_body(const struct http_exchange *x);
+struct http_text http_header(const struct http_exchange *x,
+                             const char *name); /* name in lower case; n = 0: absent */
+/* The client's X-Request-Id where it is printable and short enough, else 32 random hex digits.
+ * NUL-terminated. */
+const char *http_request_id(const struct http_exchange *x);
+
+/* Called once, when the exchange ends. Not for answers given inside the handler itself before it is
+ * set. */
+void http_on_gone(struct http_exchange *x, void (*gone)(void *ctx), void *ctx);
+
+/* The whole answer; *body is moved out. */
+void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
+struct http_error {
+    int status; /* 0: the code's */
+    enum q_code code;
+    const char *message;
+    const char *param;       /* NULL: null */
+    const char *openai_code; /* NULL: from the status */
+    uint32_t retry_after_s;  /* 0: no header */
+};
+void http_reply_error(struct http_exchange *x, const struct http_error *error);
+/* Append OpenAI's error object, {"error":{"message":…,"type":…,"param":…,"code":…}}. */
+void http_error_body(struct buf *out, const struct http_error *error);
+
+void http_stream_start(
+    struct http_exchange *x); /* 200, text/event-stream; does nothing the second time */
+bool http_stream_started(const struct http_exchange *x); /* the head is out */
+void http_stream_write(struct http_exchange *x, const char *data, size_t n);
+void http_stream_end(struct http_exchange *x);
+
+#endif

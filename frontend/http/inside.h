@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* inside - what server.c and exchange.c share; nobody else includes it.
+ * Threads: the loop's thread only. */
+#ifndef QUIRE_FRONTEND_HTTP_INSIDE_H
+#define QUIRE_FRONTEND_HTTP_INSIDE_H
+#include <h2o.h>
+#include "common/buf.h"
+#include "frontend/http/exchange.h"
+#include "frontend/http/api_keys.h"
+#include "frontend/http/server.h"
+
+struct http_exchange {
+    h2o_generator_t generator; /* first: h2o hands back this pointer */
+    h2o_req_t *req;
+    struct http_server *server;
+    struct http_exchange *next, *prev; /* the server's open exchanges */
+    void (*gone)(void *ctx);
+    void *ctx;
+    struct buf pending; /* bytes h2o has not been given */
+    struct buf sending; /* bytes h2o holds until `proceed` */
+    int64_t last_ms;    /* of the last byte given out */
+    bool public;        /* not counted as open */
+    bool watched;       /* its socket is in the hang-up epoll */
+    bool stream;        /* the answer will be events; pings may start it */
+    bool started;       /* the head of the answer is out or being sent */
+    bool busy;          /* h2o holds `sending` */
+    bool ending;        /* no more writes will come */
+    bool broken;        /* to be cut off at the next chance */
+    bool over;          /* the last bytes were given to h2o */
+    char id[HTTP_ID_MAX + 1];
+};
+
+struct http_server {
+    uv_loop_t *loop;
+    h2o_globalconf_t config;
+    h2o_context_t ctx;
+    h2o_accept_ctx_t accept_ctx;
+    struct http_config set; /* api_keys not used after http_server_new */
+    struct api_keys keys;
+    uv_tcp_t listener;
+    uv_timer_t pinger;
+    uv_poll_t hangup; /* on hangup_fd */
+    int hangup_fd;    /* epoll of sockets with an open exchange */
+    struct http_exchange *open;
+    uint32_t n_open;     /* counted ones */
+    uint32_t n_exchange; /* all */
+    uint16_t port;
+    bool listening;
+    void (*drained)(void *ctx);
+    void *drained_ctx;
+    double pace_ms;      /* moving mean of the time between two finished requests */
+    int64_t finished_ms; /* when the last one finished */
+};
+
+/* The exchange of a request that just arrived; in the request's pool. */
+struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public);
+void exchange_ping(struct http_exchange *x, int64_t now_ms);
+void exchange_hung_up(struct http_exchange *x); /* the client closed its side */
+/* Seconds after which another attempt has a fair chance, from the pace at which requests finish. */
+uint32_t server_retry_after(const struct http_server *s);
+void server_exchange_over(struct http_server *s, struct http_exchange *x);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* server - HTTP/1.1 and HTTP/2 (cleartext) on one libuv loop, by h2o.
+ *
+ * The server reads a request to its end, finds its row in the routes it was given, checks the API
+ * key and the limits, and calls the row's handler with an exchange (http/exchange.h). What it
+ * refuses itself (401, 404, 405, 413, 429) has OpenAI's error body too. Threads: the loop's thread
+ * only. */
+#ifndef QUIRE_FRONTEND_HTTP_SERVER_H
+#define QUIRE_FRONTEND_HTTP_SERVER_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+#include "common/err.h"
+
+struct http_server;
+struct http_exchange;
+
+enum http_auth {
+    HTTP_PUBLIC, /* anyone, and not counted against the limit on open requests */
+    HTTP_KEY,    /* an API key, if any is set */
+    HTTP_METRICS /* an API key unless public_metrics */
+};
+
+typedef void http_handler(void *app, struct http_exchange *x);
+
+struct http_route {
+    const char *method, *path; /* a path that ends in '*' takes all that begin so */
+    enum http_auth auth;
+    http_handler *handle;
+};
+
+struct http_config { /* borrowed while http_server_new runs, except routes and app: as long as the
+                        server */
+    const struct http_route *routes; /* [n_route] */
+    size_t n_route;
+    void *app;                   /* first argument of every handler */
+    const char *const *api_keys; /* [n_api_key] */
+    size_t n_api_key;
+    bool public_metrics;
+    size_t body_max;   /* bytes */
+    uint32_t open_max; /* requests */
+    uint32_t ping_ms;  /* a silent stream gets a comment this often */
+};
+
+FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,
+                         struct q_err *e);
+/* Bind and listen. port 0 picks a free one. Errors: Q_IO (address, errno text). */
+FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t port,
+                            struct q_err *e);
+/* Take over a socket that is bound already (a supervisor's); the descriptor belongs to the server
+ * from now on. */
+FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e);
+uint16_t http_server_port(const struct http_server *s);
+uint32_t http_server_n_open(const struct http_server *s);
+/* Stop accepting; `done` is called once no request is open (at once if none is). */
+void http_server_drain(struct http_server *s, void (*done)(void *ctx), void *ctx);
+
+#endif

@@ -1,0 +1,604 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A flow is in one of two lists: waiting (here) or running (with the engine). Each submission gets
+ * a wire id of its own, so that output for an earlier submission of the same flow, still under way,
+ * finds nobody and is dropped.
+ *
+ *   link_open ──▶ waiting ── credit, engine up ──▶ running ── finish, error ──▶ closed
+ *                    ▲                                │
+ *                    └──── engine away, gap, full ────┘
+ *
+ * A wire id is a count in the upper bits and the flow's place in `slots` in the lower ones: lookup
+ * is one array access and an id that was never given out, or not any more, cannot match. */
+#include "frontend/link/link.h"
+
+#include <inttypes.h>
+#include <openssl/rand.h>
+#include <string.h>
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/metrics.h"
+#include "frontend/link/link_in.h"
+
+#define HELLO_EVERY_MS 200 /* while no engine answers */
+#define SILENCE_BEATS  4   /* heartbeats missed before the engine counts as gone */
+#define SILENCE_MIN_MS 1500
+#define BEAT_EVERY_MS \
+    250 /* ours at most; one that cannot be sent tells that the connection is gone */
+#define REFUSED_EVERY_MS 2000 /* greet an engine that disagrees again, in case it was replaced */
+#define FULL_RETRY_MS    200  /* resubmit to a full engine, when it did not say when */
+#define STALL_WARN_MS    30000
+
+static void list_add(struct flow_list *l, struct flow *f)
+{
+    f->list = l;
+    f->next = NULL;
+    f->prev = l->last;
+    if (l->last)
+        l->last->next = f;
+    else
+        l->first = f;
+    l->last = f;
+    l->n++;
+}
+
+static void list_add_front(struct flow_list *l, struct flow *f)
+{
+    f->list = l;
+    f->prev = NULL;
+    f->next = l->first;
+    if (l->first)
+        l->first->prev = f;
+    else
+        l->last = f;
+    l->first = f;
+    l->n++;
+}
+
+static void list_take(struct flow *f)
+{
+    struct flow_list *l = f->list;
+    if (f->prev)
+        f->prev->next = f->next;
+    else
+        l->first = f->next;
+    if (f->next)
+        f->next->prev = f->prev;
+    else
+        l->last = f->prev;
+    l->n--;
+    f->list = NULL;
+}
+
+static struct flow *flow_of(const struct link *l, uint64_t wire_id)
+{
+    uint32_t slot = (uint32_t)(wire_id % LINK_FLOWS_MAX);
+    if (wire_id == 0 || slot >= l->n_slot || !l->slots[slot] || l->slots[slot]->wire_id != wire_id)
+        return NULL;
+    return l->slots[slot];
+}
+
+/* Reserve a place; slot 0 is used too, but a wire id is never 0 because its count starts at 1. */
+static bool slot_take(struct link *l, struct flow *f)
+{
+    uint32_t slot = l->slot_hint;
+    while (slot < l->n_slot && l->slots[slot])
+        slot++;
+    if (slot == l->n_slot) {
+        if (q_grow(&l->slots, &l->slots_cap, l->n_slot + 1, sizeof(*l->slots), LINK_FLOWS_MAX,
+                   NULL) != Q_OK)
+            return false;
+        l->n_slot++;
+    }
+    l->slots[slot] = f;
+    l->slot_hint = slot + 1;
+    f->wire_id = ++l->count * LINK_FLOWS_MAX + slot;
+    return true;
+}
+
+static void slot_give(struct link *l, struct flow *f)
+{
+    uint32_t slot = (uint32_t)(f->wire_id % LINK_FLOWS_MAX);
+    if (f->wire_id == 0)
+        return;
+    l->slots[slot] = NULL;
+    if (slot < l->slot_hint)
+        l->slot_hint = slot;
+    f->wire_id = 0;
+}
+
+static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
+{
+    bool sent = false;
+    if (rc != Q_OK)
+        log_error("link: a message could not be encoded: %s", e->message);
+    else
+        sent = l->send(l->send_ctx, b->data, b->len);
+    buf_release(b);
+    return sent;
+}
+
+static void send_hello(struct link *l)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT;
+    struct msg_hello m = {.wire_min = PROTO_WIRE_MIN,
+                          .wire_max = PROTO_WIRE_MAX,
+                          .version = {QUIRE_VERSION, strlen(QUIRE_VERSION)},
+                          .digest = {l->set.digest, sizeof(l->set.digest)},
+                          .instance = l->instance};
+    l->hello_ms = clock_ms();
+    send_buf(l, msg_hello_encode(&m, &b, &e), &b, &e);
+}
+
+static bool send_beat(struct link *l)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT;
+    struct msg_heartbeat m = {.step = 0};
+    return send_buf(l, msg_heartbeat_encode(&m, &b, &e), &b, &e);
+}
+
+static void flush_aborts(struct link *l)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT;
+    struct msg_abort m = {.req_ids = {l->aborts, l->n_abort}};
+    if (l->n_abort == 0 || l->state == LINK_CONNECTING)
+        return;
+    if (send_buf(l, msg_abort_encode(&m, &b, &e), &b, &e))
+        l->n_abort = 0;
+}
+
+static void add_abort(struct link *l, uint64_t wire_id)
+{
+    if (q_grow(&l->aborts, &l->aborts_cap, l->n_abort + 1, sizeof(*l->aborts), (size_t)1 << 24,
+               NULL) == Q_OK)
+        l->aborts[l->n_abort++] = wire_id;
+}
+
+static bool submit(struct link *l, struct flow *f)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT;
+    const struct sample_params *p = &f->params;
+    uint32_t n_prompt_logprob = f->emitted.n || p->n_prompt_logprob == SAMPLE_NO_LOGPROBS
+                                    ? 0 /* the prompt's are all here when a token is */
+                                    : p->n_prompt_logprob + 1;
+    if (!slot_take(l, f))
+        return false;
+    struct msg_submit m = {
+        .req_id = f->wire_id,
+        .prompt = {f->prompt, f->n_prompt},
+        .emitted = {f->emitted.ids, f->emitted.n},
+        .temperature = p->temperature,
+        .top_p = p->top_p,
+        .min_p = p->min_p,
+        .top_k = p->top_k,
+        .repetition_penalty = p->repetition_penalty,
+        .presence_penalty = p->presence_penalty,
+        .frequency_penalty = p->frequency_penalty,
+        .seed = p->seed,
+        .max_tokens = p->max_tokens,
+        .min_tokens = p->min_tokens,
+        .ignore_eos = p->ignore_eos,
+        .n_logprob = p->n_logprob == SAMPLE_NO_LOGPROBS ? 0 : p->n_logprob + 1,
+        .n_prompt_logprob = n_prompt_logprob,
+        .stop_ids = {p->stop_ids, p->n_stop_id},
+        .bias_ids = {p->bias_ids, p->n_bias},
+        .bias = {p->bias, p->n_bias},
+    };
+    f->n_prompt_skip = f->n_prompt_row;
+    if (!send_buf(l, msg_submit_encode(&m, &b, &e), &b, &e)) {
+        slot_give(l, f);
+        return false;
+    }
+    list_take(f);
+    list_add(&l->running, f);
+    return true;
+}
+
+/* Submit what credit allows, first come first served. */
+static void pump(struct link *l)
+{
+    int64_t now = clock_ms();
+    if (l->state != LINK_UP)
+        return;
+    for (struct flow *f = l->waiting.first, *next; f && l->running.n < l->engine.credit; f = next) {
+        next = f->next;
+        if (f->not_before_ms <= now && !submit(l, f))
+            return;
+    }
+}
+
+/* Back to the head of the queue, with what it has. */
+static void take_back(struct link *l, struct flow *f)
+{
+    slot_give(l, f);
+    list_take(f);
+    f->since_ms = clock_ms();
+    list_add_front(&l->waiting, f);
+}
+
+static void set_state(struct link *l, enum link_state state, const char *reason)
+{
+    bool changed = l->state != state;
+    l->state = state;
+    snprintf(l->reason, sizeof(l->reason), "%s", reason);
+    metric_set(METRIC_ENGINE_UP, state == LINK_UP || state == LINK_DRAINING);
+    if (changed && l->set.on_change)
+        l->set.on_change(l->set.ctx);
+}
+
+static void go_down(struct link *l, const char *reason)
+{
+    if (l->running.n)
+        log_warning("link: %s; %u open requests wait for its return", reason, l->running.n);
+    else if (l->state != LINK_CONNECTING)
+        log_warning("link: %s", reason);
+    while (l->running.last) { /* last first, so that the order stays */
+        metric_add(METRIC_RESUBMITTED, 1);
+        add_abort(l,
+                  l->running.last->wire_id); /* the same engine may come back and still have it */
+        take_back(l, l->running.last);
+    }
+    set_state(l, LINK_CONNECTING, reason);
+}
+
+static void fail_flow(struct link *l, struct flow *f, enum q_code code, const char *message,
+                      uint32_t retry_after_ms)
+{
+    slot_give(l, f);
+    list_take(f);
+    metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
+    f->calls->on_error(f, code, message, retry_after_ms);
+}
+
+static void copy_str(char *out, size_t size, struct proto_str s)
+{
+    size_t n = s.n < size - 1 ? s.n : size - 1;
+    if (n)
+        memcpy(out, s.data, n);
+    out[n] = 0;
+}
+
+static void on_hello(struct link *l, const struct msg_hello *m)
+{
+    char reason[256];
+    struct link_engine *g = &l->engine;
+    bool digest_differs = m->digest.n != sizeof(l->set.digest) ||
+                          memcmp(m->digest.data, l->set.digest, m->digest.n) != 0;
+    bool wire_differs = m->wire_min > PROTO_WIRE_MAX || m->wire_max < PROTO_WIRE_MIN;
+    if ((l->state == LINK_UP || l->state == LINK_DRAINING) && m->instance == l->engine_instance)
+        return; /* it answers a greeting that we sent again */
+    if (l->state == LINK_UP || l->state == LINK_DRAINING)
+        go_down(l, "another instance of the engine answers");
+    copy_str(g->model, sizeof(g->model), m->model);
+    copy_str(g->version, sizeof(g->version), m->version);
+    if (digest_differs || wire_differs) {
+        if (wire_differs)
+            snprintf(reason, sizeof(reason),
+                     "the engine speaks wire versions %u to %u, this frontend %u to %u",
+                     m->wire_min, m->wire_max, PROTO_WIRE_MIN, PROTO_WIRE_MAX);
+        else
+            snprintf(reason, sizeof(reason),
+                     "the engine's model differs from this frontend's (config.json or tokenizer): "
+                     "it has %.120s",
+                     g->model);
+        if (l->state != LINK_REFUSED)
+            log_error("link: %s", reason);
+        set_state(l, LINK_REFUSED, reason);
+        return;
+    }
+    copy_str(g->fingerprint, sizeof(g->fingerprint), m->fingerprint);
+    g->vocab_size = m->vocab_size;
+    g->max_model_len = m->max_model_len;
+    g->max_num_seqs = m->max_num_seqs;
+    g->credit = m->credit;
+    g->n_eos = m->eos_ids.n < 16 ? (uint32_t)m->eos_ids.n : 16;
+    if (g->n_eos)
+        memcpy(g->eos_ids, m->eos_ids.data, g->n_eos * sizeof(uint32_t));
+    l->engine_instance = m->instance;
+    l->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : 1000;
+    l->beat_ms = l->step_ms = clock_ms();
+    metric_add(METRIC_RECONNECTS, 1);
+    log_info("link: engine %s, model %s, %u tokens at most, %u sequences at once", g->version,
+             g->model, g->max_model_len, g->max_num_seqs);
+    set_state(l, LINK_UP, "");
+    flush_aborts(l);
+    pump(l);
+}
+
+static void on_error_message(struct link *l, const struct msg_error *m)
+{
+    char code[64], message[Q_MESSAGE_MAX];
+    enum q_code found = Q_INTERNAL;
+    copy_str(code, sizeof(code), m->code);
+    copy_str(message, sizeof(message), m->message);
+    for (int c = 1; c < Q_CODE_COUNT; c++)
+        if (!strcmp(code, q_code_name((enum q_code)c)))
+            found = (enum q_code)c;
+    if (m->req_id == 0) {
+        log_error("link: the engine says %s: %s", code, message);
+        if (found == Q_MISMATCH)
+            set_state(l, LINK_REFUSED, message);
+        return;
+    }
+    struct flow *f = flow_of(l, m->req_id);
+    if (!f)
+        return;
+    /* A flow that has begun is not refused for lack of room: its client was promised the rest. */
+    if (found == Q_UNAVAILABLE || (found == Q_NO_SPACE && f->emitted.n)) {
+        take_back(l, f);
+        f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
+        return;
+    }
+    fail_flow(l, f, found, message, m->retry_after_ms);
+    pump(l);
+}
+
+static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
+{
+    if (m->step != l->step || m->n_running == 0)
+        l->step_ms = clock_ms();
+    l->step = m->step;
+    metric_set(METRIC_RUNNING, m->n_running);
+    metric_set(METRIC_WAITING, m->n_waiting);
+    metric_set(METRIC_SWAPPED, m->n_swapped);
+    metric_set(METRIC_KV_USED, m->kv_blocks_used);
+    metric_set(METRIC_KV_TOTAL, m->kv_blocks_total);
+    metric_set(METRIC_KV_USAGE,
+               m->kv_blocks_total ? (double)m->kv_blocks_used / m->kv_blocks_total : 0);
+    metric_set(METRIC_ENGINE_STEP, (double)m->step);
+    metric_set(METRIC_ENGINE_DRAINING, m->draining);
+    metric_set(METRIC_ENGINE_BAD_FRAMES, (double)m->n_bad_frame);
+    metric_set(METRIC_ENGINE_ABORTED, (double)m->n_aborted);
+    metric_set(METRIC_PREEMPTIONS, (double)m->n_preemption);
+    metric_set(METRIC_PREFIX_QUERIES, (double)m->prefix_queries);
+    metric_set(METRIC_PREFIX_HITS, (double)m->prefix_hits);
+    metric_set(METRIC_ENGINE_PROMPT, (double)m->prompt_tokens);
+    metric_set(METRIC_ENGINE_GENERATION, (double)m->generation_tokens);
+    metric_set_buckets(METRIC_ITERATION, m->iteration_tokens.data, (uint32_t)m->iteration_tokens.n,
+                       (double)(m->prompt_tokens + m->generation_tokens));
+    if (m->draining && l->state == LINK_UP)
+        set_state(l, LINK_DRAINING, "the engine is draining");
+    else if (!m->draining && l->state == LINK_DRAINING)
+        set_state(l, LINK_UP, "");
+}
+
+/* The tokens came for a place further on than the flow is: some are lost. Ask for them again. */
+static void on_gap(struct link *l, struct flow *f, uint32_t seq)
+{
+    log_error("link: tokens lost: expected number %zu, got %u; submitting the request again",
+              f->emitted.n, seq);
+    metric_add(METRIC_TOKENS_GAP, 1);
+    metric_add(METRIC_RESUBMITTED, 1);
+    add_abort(l, f->wire_id);
+    take_back(l, f);
+}
+
+static void skip_rows(struct logprob_rows *r, uint32_t n)
+{
+    if (n > r->n_row)
+        n = r->n_row;
+    if (r->n == 0 || n == 0)
+        return;
+    r->n_row -= n;
+    r->ids += (size_t)n * r->n;
+    r->logprobs += (size_t)n * r->n;
+    r->ranks += n;
+}
+
+void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t)
+{
+    if (seq > f->emitted.n) {
+        on_gap(l, f, seq);
+        return;
+    }
+    uint32_t n_old = (uint32_t)(f->emitted.n - seq);
+    if (n_old > t->n)
+        n_old = t->n;
+    if (n_old) {
+        metric_add(METRIC_TOKENS_DUPLICATE, n_old);
+        t->ids += n_old;
+        t->n -= n_old;
+        skip_rows(&t->logprobs, n_old);
+    }
+    uint32_t n_again = f->n_prompt_skip < t->prompt.n_row ? f->n_prompt_skip : t->prompt.n_row;
+    skip_rows(&t->prompt, n_again);
+    f->n_prompt_skip -= n_again;
+    f->n_prompt_row += t->prompt.n_row;
+    for (uint32_t i = 0; i < t->n; i++) {
+        struct q_err e = Q_ERR_INIT;
+        if (token_list_add(&f->emitted, t->ids[i], &e) != Q_OK) {
+            add_abort(l, f->wire_id);
+            fail_flow(l, f, e.code, e.message, 0);
+            return;
+        }
+    }
+    if (t->finish != FINISH_NONE) {
+        slot_give(l, f);
+        list_take(f);
+        metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
+    }
+    if (t->n || t->prompt.n_row || t->finish != FINISH_NONE)
+        f->calls->on_tokens(f, t);
+}
+
+static void drop_frame(struct link *l, const char *why)
+{
+    uint64_t n_skipped;
+    metric_add(METRIC_FRAMES_DROPPED, 1);
+    if (log_ratelimit(&l->drop_log_ms, &n_skipped, 1000))
+        log_warning("link: frame dropped: %s (and %" PRIu64 " before it)", why, n_skipped);
+}
+
+#define DECODE(name) ((rc = msg_##name##_decode(&m.name, frame, n, &l->arena, &e)) == Q_OK)
+void link_receive(struct link *l, const void *frame, size_t n)
+{
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = Q_OK;
+    union {
+        struct msg_hello hello;
+        struct msg_output output;
+        struct msg_error error;
+        struct msg_heartbeat heartbeat;
+        struct msg_credit credit;
+        struct msg_drain drain;
+    } m;
+    uint32_t tag = proto_peek(frame, n);
+    memset(&m, 0, sizeof(m));
+    l->beat_ms = clock_ms();
+    if (tag == MSG_hello) {
+        if (DECODE(hello))
+            on_hello(l, &m.hello);
+    } else if (tag == MSG_error) {
+        if (DECODE(error))
+            on_error_message(l, &m.error);
+    } else if (l->state == LINK_CONNECTING || l->state == LINK_REFUSED) {
+        /* left over from an engine that is not ours any more */
+    } else if (tag == MSG_output) {
+        if (DECODE(output))
+            rc = link_output(l, &m.output, &e);
+        pump(l);
+    } else if (tag == MSG_heartbeat) {
+        if (DECODE(heartbeat))
+            on_heartbeat(l, &m.heartbeat);
+    } else if (tag == MSG_credit) {
+        if (DECODE(credit))
+            l->engine.credit = m.credit.credit;
+        pump(l);
+    } else if (tag == MSG_drain) {
+        if (DECODE(drain))
+            set_state(l, LINK_DRAINING, "the engine is draining");
+    } else if (tag == MSG_NONE) {
+        rc = q_fail(&e, Q_CORRUPT, "not a frame (%zu bytes)", n);
+    }
+    if (rc != Q_OK)
+        drop_frame(l, e.message);
+    arena_reset(&l->arena);
+}
+
+static void expire(struct link *l, int64_t now)
+{
+    char message[400];
+    for (struct flow *f = l->waiting.first, *next; f; f = next) {
+        next = f->next;
+        if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {
+            snprintf(message, sizeof(message), "no engine: %s", l->reason);
+            fail_flow(l, f, Q_UNAVAILABLE, message, 1000);
+            next = l->waiting.first; /* the owner may have closed others */
+        }
+    }
+}
+
+void link_tick(struct link *l)
+{
+    int64_t now = clock_ms();
+    int64_t silence_ms = (int64_t)l->heartbeat_ms * SILENCE_BEATS;
+    if (silence_ms < SILENCE_MIN_MS)
+        silence_ms = SILENCE_MIN_MS;
+    bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
+    if (up && now - l->beat_ms > silence_ms) {
+        go_down(l, "the engine went silent");
+        up = false;
+    }
+    if (up && now - l->step_ms > STALL_WARN_MS) {
+        log_warning("link: the engine has work but its step %" PRIu64 " does not end", l->step);
+        l->step_ms = now;
+    }
+    if (up && now - l->sent_beat_ms >=
+                  (l->heartbeat_ms < BEAT_EVERY_MS ? l->heartbeat_ms : BEAT_EVERY_MS)) {
+        l->sent_beat_ms = now;
+        if (!send_beat(l)) {
+            go_down(l, "the connection to the engine is lost");
+            up = false;
+        }
+    }
+    if (!up && now - l->hello_ms >= (l->state == LINK_REFUSED ? REFUSED_EVERY_MS : HELLO_EVERY_MS))
+        send_hello(l);
+    if (l->state != LINK_UP)
+        expire(l, now);
+    flush_aborts(l);
+    pump(l);
+}
+
+void link_flush(struct link *l)
+{
+    flush_aborts(l);
+}
+
+FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
+{
+    memset(l, 0, sizeof(*l));
+    l->set = *c;
+    l->heartbeat_ms = 1000;
+    l->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
+    snprintf(l->reason, sizeof(l->reason), "waiting for the engine at %s", c->address);
+    if (RAND_bytes((unsigned char *)&l->instance, sizeof(l->instance)) != 1)
+        return q_fail(e, Q_INTERNAL, "link: no random numbers");
+    return Q_OK;
+}
+
+void link_release(struct link *l)
+{
+    arena_release(&l->arena);
+    q_free(l->slots);
+    q_free(l->aborts);
+    l->slots = NULL;
+    l->aborts = NULL;
+}
+
+void link_leave(struct link *l)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT;
+    struct msg_drain m = {.reason = {"the frontend stops", 18}};
+    if (l->state == LINK_UP || l->state == LINK_DRAINING)
+        send_buf(l, msg_drain_encode(&m, &b, &e), &b, &e);
+}
+
+enum link_state link_state(const struct link *l)
+{
+    return l->state;
+}
+
+const char *link_reason(const struct link *l)
+{
+    return l->reason;
+}
+
+const struct link_engine *link_engine(const struct link *l)
+{
+    return &l->engine;
+}
+
+uint32_t link_n_open(const struct link *l)
+{
+    return l->waiting.n + l->running.n;
+}
+
+FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
+{
+    if (link_n_open(l) >= LINK_FLOWS_MAX)
+        return q_fail(e, Q_NO_SPACE, "%u sequences are open already; try again later",
+                      LINK_FLOWS_MAX);
+    f->since_ms = clock_ms();
+    f->emitted = (struct token_list)TOKEN_LIST_INIT;
+    list_add(&l->waiting, f);
+    metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
+    pump(l);
+    return Q_OK;
+}
+
+void link_close(struct link *l, struct flow *f)
+{
+    if (f->list) {
+        if (f->wire_id)
+            add_abort(l, f->wire_id);
+        slot_give(l, f);
+        list_take(f);
+        metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
+    }
+    token_list_release(&f->emitted);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* link_in - the inside of a link: its state and the steps that uv callbacks and tests drive.
+ *
+ * link.c and output.c are pure: frames come in by link_receive, time by link_tick, and frames leave
+ * through `send`. The loop and the socket are in link_loop.c; a unit test puts its own functions
+ * there. Threads: the loop's thread only. */
+#ifndef QUIRE_FRONTEND_LINK_LINK_IN_H
+#define QUIRE_FRONTEND_LINK_LINK_IN_H
+#include "common/mem.h"
+#include "frontend/link/link.h"
+
+struct link_loop;
+
+struct flow_list {
+    struct flow *first, *last;
+    uint32_t n;
+};
+
+struct link {
+    struct link_config set;
+    struct link_loop *loop;                               /* NULL in tests */
+    bool (*send)(void *ctx, const void *frame, size_t n); /* false: not now */
+    void *send_ctx;
+    enum link_state state;
+    char reason[300];
+    struct link_engine engine;
+    uint64_t instance; /* ours */
+    uint64_t engine_instance;
+    uint32_t heartbeat_ms;
+    struct flow_list waiting, running;
+    struct flow **slots; /* [n_slot] running flows by wire id */
+    size_t slots_cap;
+    uint32_t n_slot, slot_hint; /* no free slot below the hint */
+    uint64_t count;             /* submissions so far */
+    uint64_t *aborts;           /* [n_abort] wire ids to tell the engine of */
+    size_t n_abort, aborts_cap;
+    struct arena arena; /* of the frame being read */
+    int64_t hello_ms, beat_ms, sent_beat_ms, step_ms, drop_log_ms;
+    uint64_t step;
+};
+
+FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e);
+void link_release(struct link *l);
+void link_receive(struct link *l, const void *frame, size_t n);
+void link_tick(struct link *l);
+void link_leave(struct link *l); /* say good-bye */
+void link_flush(struct link *l); /* what is to be told before the loop waits */
+/* Give a flow the tokens numbered from seq; drops what it had, finds gaps. */
+void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t);
+/* Take a step's columns apart. Errors: Q_CORRUPT, before anything was delivered. */
+FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e);
+
+#endif

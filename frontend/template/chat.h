@@ -18,18 +18,18 @@ FALLIBLE chat_open(struct chat **out, const char *dir, const char *template_path
 void chat_free(struct chat *c);
 const char *chat_source(const struct chat *c); /* the template's text */
 
-struct chat_request {          /* all borrowed, NULL = absent */
-    const json_t *messages;    /* array of objects, already checked for shape */
-    const json_t *tools;       /* array or NULL */
+struct chat_request {       /* all borrowed, NULL = absent */
+    const json_t *messages; /* array of objects, already checked for shape */
+    const json_t *tools;    /* array or NULL */
     const json_t *documents;
-    const json_t *kwargs;      /* object: chat_template_kwargs */
+    const json_t *kwargs;        /* object: chat_template_kwargs */
     const char *template_source; /* request's own template (only if the operator allows it) */
     bool add_generation_prompt;
     bool continue_final_message;
     int64_t now;
 };
 /* Append the prompt text. Errors: Q_INVALID with the reason a user can act on. */
-FALLIBLE chat_render(const struct chat *c, const struct chat_request *r, struct buf *out, struct template_fault *fault,
-                     struct q_err *e);
+FALLIBLE chat_render(const struct chat *c, const struct chat_request *r, struct buf *out,
+                     struct template_fault *fault, struct q_err *e);
 
 #endif

@@ -31,6 +31,17 @@ struct linear_tile {
 };
 typedef void linear_tile_fn(const struct linear_tile *t);
 
+#define LINEAR_AHEAD 2048 /* bytes; see kernels/README.md, "prefetch" */
+
+/* Ask for what comes LINEAR_AHEAD after byte `at` of the slice; past the end of the weights it does nothing. */
+static inline __attribute__((always_inline)) void linear_ahead(const struct linear_tile *t,
+                                                               size_t at, const int n_line)
+{
+    const char *p = (const char *)t->w + at + LINEAR_AHEAD;
+    for (int i = 0; i < n_line; i++)
+        __builtin_prefetch(p + 64 * i);
+}
+
 /* The panel is done: y = sum + bias (+ y). Plain C that the compiler makes vectors of; single adds in any order. */
 static inline void linear_finish(const struct linear_args *a, const float *sum, size_t row,
                                  uint32_t o)

@@ -6,8 +6,6 @@
 #include "kernels/unroll.h"
 #include "kernels/variants.h"
 
-#define AHEAD 2048 /* bytes; see kernels/README.md, "prefetch" */
-
 /* x[r][k], x[r][k+1] in every lane; the second is 0 when the row ends before it. */
 INLINE __m512bh pair(const struct linear_tile *t, int r, uint32_t k, int both)
 {
@@ -40,10 +38,7 @@ INLINE void tile(const struct linear_tile *t, const int rows)
             t->first ? _mm512_setzero_ps() : _mm512_load_ps(t->sum + r * KERN_PANEL + 16 * j);
     uint32_t k = 0;
     for (; k + 1 < t->n_k; k += 2) {
-        const char *ahead = (const char *)t->w + (size_t)k * 128 + AHEAD;
-        UNROLL
-        for (int j = 0; j < 4; j++)
-            _mm_prefetch(ahead + 64 * j, _MM_HINT_T0);
+        linear_ahead(t, (size_t)k * 128, 4);
         step(sum, rows, t, k, 1);
     }
     if (k < t->n_k)

@@ -32,6 +32,7 @@ struct item {
     uint32_t first, n_row; /* rows first … first + n_row - 1 of this sequence and KV head */
     uint32_t begin, end;   /* context positions of any row */
     float *q, *s, *sum;    /* scratch */
+    size_t sum_stride;     /* head_dim rounded up to 16 */
 };
 
 struct span {
@@ -77,79 +78,100 @@ INLINE float *item_scores(const struct item *it, uint32_t c)
 
 #define SCORE_ROWS (VEC_SUMS / 2) /* two blocks at a time, so that a broadcast serves twice */
 
-/* Rows row … row + rows - 1 over n_block (1 or 2) blocks. k: element 0 of each block. */
-INLINE void score_tile(const struct item *it, const void *const *k, uint32_t row, float *const *out,
-                       const int rows, const int n_block, const int bf16)
+struct score_tile {
+    const struct item *it;
+    const void *k[2]; /* element 0 of one or two blocks of K */
+    float *out[2];    /* their scores, row 0 */
+    uint32_t row;     /* first row */
+};
+
+struct score_form { /* constants where they are inlined */
+    int rows, n_block, bf16;
+};
+
+/* Vec d of block b; `odd` says which half of a bf16 pair d is. */
+INLINE struct vec score_k(const struct score_tile *t, int bf16, uint32_t d, int odd, int b)
 {
-    struct vec sum[SCORE_ROWS][2];
-    const uint32_t dim = it->a->head_dim;
-    UNROLL
-    for (int r = 0; r < rows; r++)
-        UNROLL
-    for (int b = 0; b < n_block; b++)
-        sum[r][b] = vec_set(0);
-    for (uint32_t d = 0; d < dim; d++) {
-        const float *q = it->q + (size_t)d * ROWS + row;
-        struct vec kd[2];
-        UNROLL
-        for (int b = 0; b < n_block; b++) {
-            const uint16_t *pairs = (const uint16_t *)k[b] + (size_t)(d / 2) * 2 * KERN_BLOCK;
-            if (!bf16)
-                kd[b] = vec_load((const float *)k[b] + (size_t)d * KERN_BLOCK);
-            else
-                kd[b] = d % 2 ? vec_load_odd(pairs) : vec_load_even(pairs);
-        }
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            struct vec qd = vec_set(q[r]);
-            UNROLL
-            for (int b = 0; b < n_block; b++)
-                sum[r][b] = vec_fma(qd, kd[b], sum[r][b]);
-        }
-    }
-    const struct vec scale = vec_set(it->a->scale);
-    UNROLL
-    for (int r = 0; r < rows; r++)
-        UNROLL
-    for (int b = 0; b < n_block; b++)
-        vec_store(out[b] + (row + (uint32_t)r) * KERN_BLOCK, vec_mul(sum[r][b], scale));
+    const uint16_t *pairs = (const uint16_t *)t->k[b] + (size_t)(d - (uint32_t)odd) * KERN_BLOCK;
+    if (!bf16)
+        return vec_load((const float *)t->k[b] + (size_t)d * KERN_BLOCK);
+    return odd ? vec_load_odd(pairs) : vec_load_even(pairs);
 }
 
-INLINE void score_rows(const struct item *it, const void *const *k, uint32_t row, float *const *out,
-                       const int rows, int n_block, int bf16)
+INLINE void score_step(struct vec sum[SCORE_ROWS][2], const struct score_tile *t,
+                       struct score_form f, uint32_t d, int odd)
 {
+    const float *q = t->it->q + (size_t)d * ROWS + t->row;
+    struct vec k[2];
+    UNROLL
+    for (int b = 0; b < f.n_block; b++)
+        k[b] = score_k(t, f.bf16, d, odd, b);
+    UNROLL
+    for (int r = 0; r < f.rows; r++) {
+        struct vec x = vec_set(q[r]);
+        UNROLL
+        for (int b = 0; b < f.n_block; b++)
+            sum[r][b] = vec_fma(x, k[b], sum[r][b]);
+    }
+}
+
+INLINE void score_add(const struct score_tile *t, struct score_form f)
+{
+    struct vec sum[SCORE_ROWS][2];
+    const struct vec scale = vec_set(t->it->a->scale);
+    const uint32_t dim = t->it->a->head_dim;
+    uint32_t d = 0;
+    UNROLL
+    for (int r = 0; r < f.rows; r++)
+        UNROLL
+    for (int b = 0; b < f.n_block; b++)
+        sum[r][b] = vec_set(0);
+    for (; d + 1 < dim; d += 2) {
+        score_step(sum, t, f, d, 0);
+        score_step(sum, t, f, d + 1, 1);
+    }
+    if (d < dim)
+        score_step(sum, t, f, d, 0);
+    UNROLL
+    for (int r = 0; r < f.rows; r++)
+        UNROLL
+    for (int b = 0; b < f.n_block; b++)
+        vec_store(t->out[b] + (t->row + (uint32_t)r) * KERN_BLOCK, vec_mul(sum[r][b], scale));
+}
+
+INLINE void score_rows(const struct score_tile *t, const int rows, int n_block)
+{
+    const int bf16 = t->it->a->kv_dtype == DT_BF16;
     if (bf16 && n_block == 2)
-        score_tile(it, k, row, out, rows, 2, 1);
+        score_add(t, (struct score_form){rows, 2, 1});
     else if (bf16)
-        score_tile(it, k, row, out, rows, 1, 1);
+        score_add(t, (struct score_form){rows, 1, 1});
     else if (n_block == 2)
-        score_tile(it, k, row, out, rows, 2, 0);
+        score_add(t, (struct score_form){rows, 2, 0});
     else
-        score_tile(it, k, row, out, rows, 1, 0);
+        score_add(t, (struct score_form){rows, 1, 0});
 }
 
 /* A tile may do more rows than are left: q and s have room for ROWS, and what it adds is not read. */
 static void score_blocks(const struct item *it, uint32_t c, int n_block)
 {
-    const int bf16 = it->a->kv_dtype == DT_BF16;
-    const size_t element = bf16 ? 2 : 4;
-    const void *k[2];
-    float *out[2];
+    const size_t element = it->a->kv_dtype == DT_BF16 ? 2 : 4;
+    struct score_tile t = {.it = it};
     for (int b = 0; b < n_block; b++) {
         uint32_t at = c + (uint32_t)b * KERN_BLOCK;
-        k[b] = (const char *)it->a->k_cache + item_block(it, at) * element;
-        out[b] = item_scores(it, at);
+        t.k[b] = (const char *)it->a->k_cache + item_block(it, at) * element;
+        t.out[b] = item_scores(it, at);
     }
-    for (uint32_t row = 0; row < it->n_row; row += SCORE_ROWS) {
-        uint32_t left = it->n_row - row;
+    for (; t.row < it->n_row; t.row += SCORE_ROWS) {
+        uint32_t left = it->n_row - t.row;
         if (left == 1)
-            score_rows(it, k, row, out, 1, n_block, bf16);
+            score_rows(&t, 1, n_block);
         else if (left <= SCORE_ROWS / 3)
-            score_rows(it, k, row, out, SCORE_ROWS / 3, n_block, bf16);
+            score_rows(&t, SCORE_ROWS / 3, n_block);
         else if (left <= SCORE_ROWS * 2 / 3)
-            score_rows(it, k, row, out, SCORE_ROWS * 2 / 3, n_block, bf16);
+            score_rows(&t, SCORE_ROWS * 2 / 3, n_block);
         else
-            score_rows(it, k, row, out, SCORE_ROWS, n_block, bf16);
+            score_rows(&t, SCORE_ROWS, n_block);
     }
 }
 
@@ -204,52 +226,59 @@ INLINE struct vec value_load(const void *v, size_t at, const int bf16, uint32_t 
     return last ? vec_load_n((const float *)v + at, last) : vec_load((const float *)v + at);
 }
 
+struct value_form { /* constants where they are inlined */
+    int rows, n_vec, bf16, partial;
+};
+
 struct value_tile {
     const struct item *it;
     struct span span; /* positions to add, within one chunk */
     uint32_t row, column;
     uint32_t last; /* columns of a partial vec, 0 = whole */
-    size_t sum_stride;
 };
 
-/* sum[row …][column …] += p V over the span, in ascending order. */
-INLINE void value_add(const struct value_tile *t, const int rows, const int n_vec, const int bf16,
-                      const int partial)
+/* sum += p V for one position. v: its V from the tile's first column; p: row 0's probability. */
+INLINE void value_step(struct vec sum[VALUE_ROWS][COLUMNS_MAX], struct value_form f, const void *v,
+                       const float *p, uint32_t last)
+{
+    struct vec vc[COLUMNS_MAX];
+    UNROLL
+    for (int j = 0; j < f.n_vec; j++)
+        vc[j] = value_load(v, 16 * (size_t)j, f.bf16, f.partial ? last : 0);
+    UNROLL
+    for (int r = 0; r < f.rows; r++) {
+        struct vec pc = vec_set(p[(uint32_t)r * KERN_BLOCK]);
+        UNROLL
+        for (int j = 0; j < f.n_vec; j++)
+            sum[r][j] = vec_fma(pc, vc[j], sum[r][j]);
+    }
+}
+
+/* The tile's sums over its span, positions in ascending order. */
+INLINE void value_add(const struct value_tile *t, struct value_form f)
 {
     const struct item *it = t->it;
-    const uint32_t dim = it->a->head_dim, last = partial ? t->last : 0;
+    const size_t element = f.bf16 ? 2 : 4, step = it->a->head_dim * element;
     struct vec sum[VALUE_ROWS][COLUMNS_MAX];
-    float *home = it->sum + t->row * t->sum_stride + t->column;
+    float *home = it->sum + t->row * it->sum_stride + t->column;
     UNROLL
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < f.rows; r++)
         UNROLL
-    for (int j = 0; j < n_vec; j++)
-        sum[r][j] = vec_load(home + (size_t)r * t->sum_stride + 16 * j);
+    for (int j = 0; j < f.n_vec; j++)
+        sum[r][j] = vec_load(home + (size_t)r * it->sum_stride + 16 * j);
     for (uint32_t c = t->span.begin; c < t->span.end;) {
         const uint32_t block = c / KERN_BLOCK * KERN_BLOCK;
         const uint32_t end = t->span.end - block < KERN_BLOCK ? t->span.end : block + KERN_BLOCK;
-        const char *v = (const char *)it->a->v_cache + item_block(it, c) * (bf16 ? 2 : 4);
+        const char *v = (const char *)it->a->v_cache + (item_block(it, c) + t->column) * element;
         const float *p = item_scores(it, c) + t->row * KERN_BLOCK;
-        for (; c < end; c++) {
-            struct vec vc[COLUMNS_MAX];
-            UNROLL
-            for (int j = 0; j < n_vec; j++)
-                vc[j] = value_load(v, (size_t)(c - block) * dim + t->column + 16 * (size_t)j, bf16,
-                                   last);
-            UNROLL
-            for (int r = 0; r < rows; r++) {
-                struct vec pc = vec_set(p[(uint32_t)r * KERN_BLOCK + c - block]);
-                UNROLL
-                for (int j = 0; j < n_vec; j++)
-                    sum[r][j] = vec_fma(pc, vc[j], sum[r][j]);
-            }
-        }
+        for (; c < end; c++)
+            value_step(sum, f, v + (c - block) * step, p + (c - block), t->last);
     }
     UNROLL
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < f.rows; r++)
         UNROLL
-    for (int j = 0; j < n_vec; j++)
-        vec_store(home + (size_t)r * t->sum_stride + 16 * j, sum[r][j]);
+    for (int j = 0; j < f.n_vec; j++)
+        vec_store(home + (size_t)r * it->sum_stride + 16 * j, sum[r][j]);
 }
 
 #define VALUE_COLUMNS (VEC_SUMS / VALUE_ROWS) /* vecs: 4, or 1 on AVX2 */
@@ -261,17 +290,16 @@ INLINE void value_columns(struct value_tile *t, const int rows, const int bf16)
     t->column = 0;
     t->last = dim % 16;
     for (; t->column + 16 * VALUE_COLUMNS <= dim; t->column += 16 * VALUE_COLUMNS)
-        value_add(t, rows, VALUE_COLUMNS, bf16, 0);
+        value_add(t, (struct value_form){rows, VALUE_COLUMNS, bf16, 0});
     for (; t->column + 16 <= dim; t->column += 16)
-        value_add(t, rows, 1, bf16, 0);
+        value_add(t, (struct value_form){rows, 1, bf16, 0});
     if (t->last)
-        value_add(t, rows, 1, bf16, 1);
+        value_add(t, (struct value_form){rows, 1, bf16, 1});
 }
 
-static void value_span(const struct item *it, size_t sum_stride, uint32_t row, int rows,
-                       struct span span)
+static void value_span(const struct item *it, uint32_t row, int rows, struct span span)
 {
-    struct value_tile t = {.it = it, .span = span, .row = row, .sum_stride = sum_stride};
+    struct value_tile t = {.it = it, .span = span, .row = row};
     if (span.begin >= span.end)
         return;
     if (it->a->kv_dtype == DT_BF16 && rows == VALUE_ROWS)
@@ -292,8 +320,7 @@ INLINE struct span span_cut(struct span s, struct span by)
 
 /* Rows row … row + n - 1 (at most VALUE_ROWS) over one chunk. Their common positions go together; what only some of
  * them see, at the window's edge and at the diagonal, goes row by row, before and after. */
-static void value_rows(const struct item *it, size_t sum_stride, uint32_t row, uint32_t n,
-                       struct span chunk)
+static void value_rows(const struct item *it, uint32_t row, uint32_t n, struct span chunk)
 {
     struct span first = item_span(it, row), last = item_span(it, row + n - 1);
     struct span common = {last.begin, first.end};
@@ -301,13 +328,13 @@ static void value_rows(const struct item *it, size_t sum_stride, uint32_t row, u
         common.begin = common.end = UINT32_MAX; /* nothing: all positions lie before */
     for (uint32_t r = row; r < row + n; r++) {
         struct span before = {0, common.begin};
-        value_span(it, sum_stride, r, 1, span_cut(span_cut(item_span(it, r), before), chunk));
+        value_span(it, r, 1, span_cut(span_cut(item_span(it, r), before), chunk));
     }
     /* rows past the item's last are room in scratch, so a tile is never smaller */
-    value_span(it, sum_stride, row, VALUE_ROWS, span_cut(common, chunk));
+    value_span(it, row, VALUE_ROWS, span_cut(common, chunk));
     for (uint32_t r = row; r < row + n; r++) {
         struct span after = {common.end, UINT32_MAX};
-        value_span(it, sum_stride, r, 1, span_cut(span_cut(item_span(it, r), after), chunk));
+        value_span(it, r, 1, span_cut(span_cut(item_span(it, r), after), chunk));
     }
 }
 
@@ -325,27 +352,26 @@ static void item_load_q(const struct item *it)
 static void item_run(const struct item *it)
 {
     const uint32_t dim = it->a->head_dim;
-    const size_t stride = ((size_t)dim + 15) / 16 * 16;
     float inverse[ROWS];
     item_load_q(it);
     for (uint32_t c = it->begin / KERN_BLOCK * KERN_BLOCK; c < it->end; c += 2 * KERN_BLOCK)
         score_blocks(it, c, it->end - c > KERN_BLOCK ? 2 : 1);
     for (uint32_t r = 0; r < it->n_row; r++)
         inverse[r] = softmax_row(it, r);
-    memset(it->sum, 0, ROWS * stride * sizeof *it->sum);
+    memset(it->sum, 0, ROWS * it->sum_stride * sizeof *it->sum);
     for (uint32_t c = it->begin; c < it->end;) {
         uint32_t left = it->end - c;
         struct span chunk = {c, c + (left < CHUNK_TOKENS ? left : CHUNK_TOKENS)};
         for (uint32_t row = 0; row < it->n_row; row += VALUE_ROWS) {
             uint32_t n = it->n_row - row;
-            value_rows(it, stride, row, n < VALUE_ROWS ? n : VALUE_ROWS, chunk);
+            value_rows(it, row, n < VALUE_ROWS ? n : VALUE_ROWS, chunk);
         }
         c = chunk.end;
     }
     for (uint32_t r = 0; r < it->n_row; r++) {
         float *out = it->a->out + item_at(it, r, it->a->out_stride);
         for (uint32_t d = 0; d < dim; d += 16) {
-            struct vec y = vec_mul(vec_load(it->sum + r * stride + d), vec_set(inverse[r]));
+            struct vec y = vec_mul(vec_load(it->sum + r * it->sum_stride + d), vec_set(inverse[r]));
             vec_store_n(out + d, y, dim - d < 16 ? dim - d : 16);
         }
     }
@@ -399,8 +425,9 @@ INLINE void wide_attention(const struct attention_args *a, const struct kern_exe
     const size_t room = ((size_t)a->context_max + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
     struct item it = {.s = x->scratch};
     uint64_t total = 0, done = 0;
+    it.sum_stride = ((size_t)a->head_dim + 15) / 16 * 16;
     it.q = it.s + ROWS * room;
-    it.sum = it.q + ROWS * (((size_t)a->head_dim + 15) / 16 * 16);
+    it.sum = it.q + ROWS * it.sum_stride;
     for (uint32_t s = 0; s < a->n_seq; s++)
         for (uint32_t i = 0; i < seq_items(a, &a->seqs[s], rows); i++) {
             item_init(&it, a, s, i, rows);

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/wide/linear.h in AVX2 registers. */
+#include "kernels/avx2/vec.h"
+#include "kernels/variants.h"
+#include "kernels/wide/linear.h"
+
+void linear_avx2(const struct linear_args *a, const struct kern_exec *x)
+{
+    wide_linear(a, x);
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fake_worker.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+#define NOBODY UINT32_MAX
+
+struct slot {
+    struct step_admit admit;
+    uint64_t admission; /* which admission this is; 0 = never used */
+    uint32_t *tokens;   /* [n_token] history */
+    uint64_t *hashes;   /* [n_token] of the history up to and with each token */
+    uint32_t n_token;
+    uint32_t *blocks; /* [n_block] */
+    uint32_t n_block;
+    uint32_t *stop_ids;  /* [admit.n_stop_id] */
+    uint32_t n_computed; /* positions written in this admission */
+};
+
+struct fake_worker {
+    struct fake_model model;
+    struct step_limits limits;
+    uint32_t n_block, seq_blocks_max;
+    struct slot *slots;    /* [max_num_seqs] */
+    uint64_t *content;     /* [n_block, STEP_BLOCK_TOKENS] */
+    uint64_t *block_owner; /* [n_block] the admission it was last given to */
+    uint64_t n_admission, last_step;
+    uint32_t n_row, n_top; /* of the result being built */
+    struct step_result result;
+};
+
+void sim_fail(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    printf("FAILED: ");
+    vprintf(fmt, ap);
+    printf("\n");
+    va_end(ap);
+    fflush(stdout);
+    exit(1);
+}
+
+static void *need(void *p)
+{
+    if (!p)
+        sim_fail("no memory");
+    return p;
+}
+
+static uint64_t mix(uint64_t h)
+{
+    h ^= h >> 30;
+    h *= UINT64_C(0xbf58476d1ce4e5b9);
+    h ^= h >> 27;
+    h *= UINT64_C(0x94d049bb133111eb);
+    return h ^ h >> 31;
+}
+
+uint64_t fake_hash(uint64_t before, uint32_t token)
+{
+    return mix(before * 31 + token + 1);
+}
+
+uint32_t fake_next(const struct fake_model *m, uint64_t hash, const struct step_admit *a,
+                   const uint32_t *stop_ids, uint32_t position)
+{
+    uint32_t temperature;
+    memcpy(&temperature, &a->params.temperature, sizeof temperature);
+    uint64_t h = mix(hash ^ mix(a->params.seed + position) ^ mix(temperature + a->n_prompt));
+    uint32_t token = (uint32_t)(h >> 8) % m->vocab_size;
+    if (h % m->eos_every == 0)
+        token = FAKE_EOS;
+    if (position - a->n_prompt >= a->params.min_tokens)
+        return token;
+    for (uint32_t i = 0; i < a->n_stop_id; i++)
+        if (stop_ids[i] == token) { /* masked: the next one, looked at from the start */
+            token = (token + 1) % m->vocab_size;
+            i = UINT32_MAX;
+        }
+    return token;
+}
+
+struct fake_worker *fake_worker_new(const struct fake_model *m, const struct step_limits *l,
+                                    uint32_t n_block)
+{
+    struct fake_worker *w = need(q_calloc(1, sizeof *w));
+    w->model = *m;
+    w->limits = *l;
+    w->n_block = n_block;
+    w->seq_blocks_max = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
+    w->slots = need(q_calloc(l->max_num_seqs, sizeof *w->slots));
+    w->content = need(q_calloc((size_t)n_block * STEP_BLOCK_TOKENS, sizeof *w->content));
+    w->block_owner = need(q_calloc(n_block, sizeof *w->block_owner));
+    for (uint32_t i = 0; i < l->max_num_seqs; i++) {
+        struct slot *s = &w->slots[i];
+        s->tokens = need(q_calloc(l->max_model_len, sizeof *s->tokens));
+        s->hashes = need(q_calloc(l->max_model_len, sizeof *s->hashes));
+        s->blocks = need(q_calloc(w->seq_blocks_max, sizeof *s->blocks));
+        s->stop_ids = need(q_calloc(STEP_STOP_IDS_MAX, sizeof *s->stop_ids));
+    }
+    return w;
+}
+
+void fake_worker_free(struct fake_worker *w)
+{
+    for (uint32_t i = 0; w && i < w->limits.max_num_seqs; i++) {
+        q_free(w->slots[i].tokens);
+        q_free(w->slots[i].hashes);
+        q_free(w->slots[i].blocks);
+        q_free(w->slots[i].stop_ids);
+    }
+    if (w) {
+        q_free(w->slots);
+        q_free(w->content);
+        q_free(w->block_owner);
+    }
+    q_free(w);
+}
+
+static void add_token(struct slot *s, uint32_t token)
+{
+    s->hashes[s->n_token] = fake_hash(s->n_token ? s->hashes[s->n_token - 1] : 0, token);
+    s->tokens[s->n_token++] = token;
+}
+
+struct cursor {
+    const struct step_admit *admit;
+    const uint32_t *block, *known, *stop_id;
+};
+
+static void take_admit(struct fake_worker *w, struct slot *s, struct cursor *c)
+{
+    s->admit = *c->admit++;
+    s->admission = ++w->n_admission;
+    s->n_token = s->n_block = s->n_computed = 0;
+    if (s->admit.params.stop_ids || s->admit.params.bias_ids || s->admit.params.bias)
+        sim_fail("a pointer of the engine's is in the step");
+    for (uint32_t i = 0; i < s->admit.n_known; i++) {
+        if (c->known[i] >= w->model.vocab_size)
+            sim_fail("token %u is not in the vocabulary", c->known[i]);
+        add_token(s, c->known[i]);
+    }
+    memcpy(s->stop_ids, c->stop_id, s->admit.n_stop_id * sizeof *s->stop_ids);
+    c->known += s->admit.n_known;
+    c->stop_id += s->admit.n_stop_id;
+}
+
+static void take_blocks(struct fake_worker *w, struct slot *s, uint32_t n, struct cursor *c)
+{
+    for (; n; n--) {
+        uint32_t b = *c->block++;
+        if (b >= w->n_block)
+            sim_fail("block %u of a pool of %u", b, w->n_block);
+        if (s->n_block == w->seq_blocks_max)
+            sim_fail("a table of more than %u blocks", w->seq_blocks_max);
+        if (w->block_owner[b] == s->admission)
+            sim_fail("block %u is twice in one table", b);
+        w->block_owner[b] = s->admission;
+        s->blocks[s->n_block++] = b;
+    }
+}
+
+static uint64_t *content_of(struct fake_worker *w, const struct slot *s, uint32_t position)
+{
+    uint32_t i = position / STEP_BLOCK_TOKENS;
+    if (i >= s->n_block)
+        sim_fail("position %u, but the table has %u blocks", position, s->n_block);
+    if (w->block_owner[s->blocks[i]] != s->admission)
+        sim_fail("block %u was given to another sequence while this one uses it", s->blocks[i]);
+    return &w->content[s->blocks[i] * STEP_BLOCK_TOKENS + position % STEP_BLOCK_TOKENS];
+}
+
+/* One row: write its position, then read all before it. Returns the hash it "computed". */
+static uint64_t compute_row(struct fake_worker *w, struct slot *s, uint32_t position)
+{
+    if (position >= s->n_token)
+        sim_fail("row %u of a history of %u", position, s->n_token);
+    if (position != s->n_computed)
+        sim_fail("row %u follows %u computed ones", position, s->n_computed);
+    uint64_t before = position ? *content_of(w, s, position - 1) : 0;
+    *content_of(w, s, position) = fake_hash(before, s->tokens[position]);
+    s->n_computed++;
+    for (uint32_t i = 0; i <= position; i++)
+        if (*content_of(w, s, i) != s->hashes[i])
+            sim_fail("position %u read at row %u is not what this sequence wrote", i, position);
+    return *content_of(w, s, position);
+}
+
+static void add_row(struct fake_worker *w, const struct step_row *row, uint32_t n_top)
+{
+    struct step_row *out = &w->result.rows[w->n_row++];
+    *out = *row;
+    out->n_top = n_top;
+    out->top_start = w->n_top;
+    for (uint32_t i = 0; i < n_top; i++) {
+        w->result.top_ids[w->n_top] = row->token + i;
+        w->result.top_logprobs[w->n_top++] = -(float)i;
+    }
+}
+
+static uint32_t n_top_of(uint32_t n_logprob)
+{
+    return n_logprob == SAMPLE_NO_LOGPROBS ? 0 : n_logprob;
+}
+
+static void compute_seq(struct fake_worker *w, const struct step_seq *q)
+{
+    struct slot *s = &w->slots[q->slot];
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < q->n_token; i++) {
+        uint32_t next = q->start + i + 1;
+        hash = compute_row(w, s, q->start + i);
+        if (q->flags & STEP_PROMPT_LOGPROBS && next < s->admit.n_prompt)
+            add_row(
+                w,
+                &(struct step_row){
+                    .slot = q->slot, .position = next, .token = s->tokens[next], .is_prompt = 1},
+                n_top_of(s->admit.params.n_prompt_logprob));
+    }
+    if (!(q->flags & STEP_SAMPLE))
+        return;
+    if (s->n_computed != s->n_token)
+        sim_fail("samples after row %u of a history of %u", s->n_computed, s->n_token);
+    uint32_t token = fake_next(&w->model, hash, &s->admit, s->stop_ids, s->n_token);
+    add_row(w, &(struct step_row){.slot = q->slot, .position = s->n_token, .token = token},
+            n_top_of(s->admit.params.n_logprob));
+    add_token(s, token);
+}
+
+/* Results do not promise an order of sequences: every other step is computed from the back. */
+static void compute_all(struct fake_worker *w, const struct step_view *v)
+{
+    for (uint32_t i = 0; i < v->head->n_seq; i++)
+        compute_seq(w, &v->seqs[v->head->step % 2 ? i : v->head->n_seq - 1 - i]);
+}
+
+/* Decode rows come first: one row that samples, past the prompt, of a sequence that was there before. */
+static void check_order(const struct fake_worker *w, const struct step_view *v)
+{
+    bool other_seen = false;
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const struct step_seq *q = &v->seqs[i];
+        bool decode = q->n_token == 1 && q->flags == STEP_SAMPLE &&
+                      q->start >= w->slots[q->slot].admit.n_prompt;
+        if (decode && other_seen)
+            sim_fail("seq %u is a decode row after others", i);
+        other_seen = other_seen || !decode;
+    }
+}
+
+void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *result_memory,
+                         size_t result_n)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct step_view v;
+    if (step_view(&v, memory, n, &w->limits, &e))
+        sim_fail("%s", e.message);
+    if (v.head->step <= w->last_step)
+        sim_fail("step %llu after %llu", (unsigned long long)v.head->step,
+                 (unsigned long long)w->last_step);
+    w->last_step = v.head->step;
+    check_order(w, &v);
+    struct cursor c = {v.admits, v.blocks, v.known, v.stop_ids};
+    for (uint32_t i = 0; i < v.head->n_seq; i++) {
+        struct slot *s = &w->slots[v.seqs[i].slot];
+        if (v.seqs[i].flags & STEP_ADMIT)
+            take_admit(w, s, &c);
+        else if (!s->admission)
+            sim_fail("slot %u was never admitted", v.seqs[i].slot);
+        take_blocks(w, s, v.seqs[i].n_new_block, &c);
+    }
+    w->n_row = w->n_top = 0;
+    if (step_result_layout(&w->result, result_memory, result_n, w->limits.logit_rows_max,
+                           w->limits.logit_rows_max * SAMPLE_LOGPROBS_MAX, &e))
+        sim_fail("%s", e.message);
+    compute_all(w, &v);
+    if (w->n_row > v.head->n_logit)
+        sim_fail("%u logit rows were needed, the step says %u", w->n_row, v.head->n_logit);
+    struct step_result big =
+        w->result; /* rows lie where they do for any count; alternatives move up */
+    if (step_result_layout(&w->result, result_memory, result_n, w->n_row, w->n_top, &e))
+        sim_fail("%s", e.message);
+    memmove(w->result.top_ids, big.top_ids, w->n_top * sizeof *big.top_ids);
+    memmove(w->result.top_logprobs, big.top_logprobs, w->n_top * sizeof *big.top_logprobs);
+    w->result.head->step = v.head->step;
+}

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "world.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "engine/sched/scheduler.h"
+#include "fake_worker.h"
+
+#define STEP_US      1000 /* virtual time of a step */
+#define STOP_IDS_MAX 3
+#define N_FRONTEND   3
+
+struct client { /* one request as its frontend sees it */
+    struct msg_submit m;
+    uint32_t *prompt; /* [m.prompt.n] */
+    uint32_t stop_ids[STOP_IDS_MAX];
+    uint32_t origin;
+    int64_t arrives_us, submitted_us;
+    int64_t started_us; /* first step, as this engine tells it; -1 = not known */
+    uint32_t *want;     /* [n_want] the output it gives alone */
+    uint32_t n_want, want_stop_id;
+    enum finish_reason want_finish;
+    uint32_t *got;               /* [n_got] */
+    uint32_t n_got, prompt_next; /* next prompt position whose logprobs come */
+    bool submitted, over, aborted;
+};
+
+struct world {
+    const struct scenario *sc;
+    struct scheduler_config config;
+    struct scheduler *scheduler;
+    struct fake_worker *worker;
+    struct fake_model model;
+    struct client *clients; /* [n_client] in order of arrival */
+    uint32_t n_client, n_over, i_arrival;
+    int64_t now_us;
+    uint64_t random;
+    void *step_memory[SCHEDULER_IN_FLIGHT_MAX], *result_memory;
+    size_t step_bytes, result_bytes;
+    uint32_t i_step, n_in_flight; /* ring over step_memory */
+    struct scheduler_output *outputs;
+    uint64_t n_preemption_before; /* of schedulers that are gone */
+    struct world_report *report;
+};
+
+static uint32_t eos_ids[] = {FAKE_EOS};
+
+static uint64_t next_random(struct world *w)
+{
+    w->random ^= w->random << 13; /* xorshift64; never 0 */
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return w->random * UINT64_C(0x2545f4914f6cdd1d) >> 16;
+}
+
+static uint32_t pick(struct world *w, struct range r)
+{
+    return r.min + (uint32_t)(next_random(w) % ((uint64_t)r.max - r.min + 1));
+}
+
+static bool chance(struct world *w, uint32_t in_10000)
+{
+    return next_random(w) % 10000 < in_10000;
+}
+
+static void *need(void *p)
+{
+    if (!p)
+        sim_fail("no memory");
+    return p;
+}
+
+/* The output by itself: prompt, then one token after another until a stop, an eos or the length. */
+static void compute_alone(struct world *w, struct client *c)
+{
+    struct step_admit a = {.n_prompt = (uint32_t)c->m.prompt.n};
+    struct q_err e = Q_ERR_INIT;
+    uint32_t stop_ids[STOP_IDS_MAX + 1], n_max = a.n_prompt + c->m.max_tokens;
+    uint64_t hash = 0;
+    if (sample_params_from_submit(&a.params, &c->m, &e))
+        sim_fail("%s", e.message);
+    memcpy(stop_ids, c->stop_ids, sizeof c->stop_ids);
+    a.n_stop_id = (uint32_t)c->m.stop_ids.n;
+    if (!c->m.ignore_eos)
+        stop_ids[a.n_stop_id++] = FAKE_EOS;
+    if (n_max > w->config.limits.max_model_len)
+        n_max = w->config.limits.max_model_len;
+    for (uint32_t i = 0; i < a.n_prompt; i++)
+        hash = fake_hash(hash, c->prompt[i]);
+    while (!c->want_finish) {
+        uint32_t at = a.n_prompt + c->n_want;
+        uint32_t token = fake_next(&w->model, hash, &a, stop_ids, at);
+        bool may_stop = c->n_want >= c->m.min_tokens;
+        c->want[c->n_want++] = token;
+        hash = fake_hash(hash, token);
+        for (uint32_t i = 0; may_stop && i < a.n_stop_id; i++)
+            if (stop_ids[i] == token)
+                c->want_finish = FINISH_STOP;
+        if (c->want_finish && (c->m.ignore_eos || token != FAKE_EOS))
+            c->want_stop_id = token + 1;
+        if (!c->want_finish && at + 1 == n_max)
+            c->want_finish = FINISH_LENGTH;
+    }
+}
+
+static void make_client(struct world *w, struct client *c, uint32_t i, int64_t arrives_us)
+{
+    uint32_t max_len = w->config.limits.max_model_len;
+    uint32_t n_prompt = pick(w, w->sc->n_prompt);
+    n_prompt = n_prompt < max_len ? n_prompt : max_len - 1;
+    c->prompt = need(q_calloc(n_prompt, sizeof *c->prompt));
+    for (uint32_t j = 0; j < n_prompt; j++)
+        c->prompt[j] = (uint32_t)(next_random(w) % w->model.vocab_size);
+    for (uint32_t j = 0; j < STOP_IDS_MAX; j++)
+        c->stop_ids[j] = (uint32_t)(next_random(w) % w->model.vocab_size);
+    uint32_t max_tokens = pick(w, w->sc->n_new);
+    c->m = (struct msg_submit){
+        .req_id = i + 1,
+        .prompt = {c->prompt, n_prompt},
+        .temperature = (float)(next_random(w) % 3) / 2.0f,
+        .top_p = 1.0f,
+        .repetition_penalty = 1.0f,
+        .seed = next_random(w),
+        .max_tokens = max_tokens,
+        .min_tokens = chance(w, 3000) ? (uint32_t)(next_random(w) % (max_tokens + 1)) : 0,
+        .ignore_eos = chance(w, 3000),
+        .n_logprob = (uint32_t)(next_random(w) % 4),
+        .n_prompt_logprob = chance(w, 2500) ? 1 + (uint32_t)(next_random(w) % 3) : 0,
+        .stop_ids = {c->stop_ids, chance(w, 3000) ? STOP_IDS_MAX : 0}};
+    c->origin = i % N_FRONTEND;
+    c->arrives_us = arrives_us;
+    c->started_us = -1;
+    c->prompt_next = 1;
+    c->want = need(q_calloc(max_tokens, sizeof *c->want));
+    c->got = need(q_calloc(max_tokens, sizeof *c->got));
+    compute_alone(w, c);
+}
+
+static void new_scheduler(struct world *w)
+{
+    struct q_err e = Q_ERR_INIT;
+    if (w->scheduler) {
+        struct scheduler_stats stats;
+        scheduler_stats(w->scheduler, &stats);
+        w->n_preemption_before += stats.n_preemption;
+        scheduler_free(w->scheduler);
+    }
+    if (scheduler_new(&w->scheduler, &w->config, &e))
+        sim_fail("%s", e.message);
+}
+
+static void new_worker(struct world *w)
+{
+    fake_worker_free(w->worker);
+    w->worker = fake_worker_new(&w->model, &w->config.limits, w->config.n_block);
+    w->n_in_flight = 0;
+}
+
+static void world_init(struct world *w, const struct scenario *sc, uint64_t seed)
+{
+    struct q_err e = Q_ERR_INIT;
+    *w = (struct world){.sc = sc, .random = seed * UINT64_C(0x9e3779b97f4a7c15) | 1};
+    w->model = (struct fake_model){.vocab_size = 97, .eos_every = 60};
+    struct step_limits *l = &w->config.limits;
+    l->max_num_seqs = pick(w, sc->max_num_seqs);
+    l->max_num_batched_tokens = pick(w, sc->max_num_batched_tokens);
+    l->max_model_len = pick(w, sc->max_model_len);
+    l->logit_rows_max = l->max_num_seqs + pick(w, sc->logit_rows_more);
+    l->known_max = l->max_model_len + (uint32_t)(next_random(w) % l->max_model_len);
+    uint32_t n_block_min = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
+    w->config.n_block = n_block_min + pick(w, sc->n_block_more);
+    w->config.vocab_size = w->model.vocab_size;
+    w->config.eos_ids = eos_ids;
+    w->config.n_eos = 1;
+    w->n_client = pick(w, sc->n_request);
+    w->config.queue_max = w->n_client;
+    w->clients = need(q_calloc(w->n_client, sizeof *w->clients));
+    int64_t at = 0;
+    for (uint32_t i = 0; i < w->n_client; i++, at += pick(w, sc->gap_us))
+        make_client(w, &w->clients[i], i, at);
+    if (step_bytes_max(&w->step_bytes, &w->result_bytes, l, &e))
+        sim_fail("%s", e.message);
+    for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++)
+        w->step_memory[i] = need(q_alloc(w->step_bytes));
+    w->result_memory = need(q_alloc(w->result_bytes));
+    w->outputs = need(q_calloc(l->max_num_seqs, sizeof *w->outputs));
+    new_scheduler(w);
+    new_worker(w);
+}
+
+static void world_release(struct world *w)
+{
+    for (uint32_t i = 0; i < w->n_client; i++) {
+        q_free(w->clients[i].prompt);
+        q_free(w->clients[i].want);
+        q_free(w->clients[i].got);
+    }
+    q_free(w->clients);
+    for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++)
+        q_free(w->step_memory[i]);
+    q_free(w->result_memory);
+    q_free(w->outputs);
+    scheduler_free(w->scheduler);
+    fake_worker_free(w->worker);
+}
+
+static void submit(struct world *w, struct client *c)
+{
+    struct q_err e = Q_ERR_INIT;
+    c->m.emitted = (struct proto_u32s){c->got, c->n_got};
+    c->prompt_next = 1;
+    c->submitted = true;
+    c->submitted_us = w->now_us;
+    c->started_us = -1;
+    if (scheduler_submit(w->scheduler, c->origin, &c->m, w->now_us, &e))
+        sim_fail("request %llu: %s", (unsigned long long)c->m.req_id, e.message);
+}
+
+static bool is_open(const struct client *c)
+{
+    return c->submitted && !c->over;
+}
+
+static void abort_client(struct world *w, struct client *c)
+{
+    c->over = c->aborted = true;
+    w->n_over++;
+    w->report->n_aborted++;
+}
+
+static void abort_one(struct world *w)
+{
+    struct client *c = &w->clients[next_random(w) % w->n_client];
+    if (scheduler_abort(w->scheduler, c->origin, c->m.req_id) != is_open(c))
+        sim_fail("abort of request %llu", (unsigned long long)c->m.req_id);
+    if (is_open(c))
+        abort_client(w, c);
+}
+
+static void lose_frontend(struct world *w)
+{
+    uint32_t origin = (uint32_t)(next_random(w) % N_FRONTEND), n = 0;
+    for (uint32_t i = 0; i < w->n_client; i++)
+        if (is_open(&w->clients[i]) && w->clients[i].origin == origin) {
+            abort_client(w, &w->clients[i]);
+            n++;
+        }
+    if (scheduler_abort_origin(w->scheduler, origin) != n)
+        sim_fail("frontend %u had %u requests open", origin, n);
+}
+
+/* First come, first served: clients are in order of submission, and nobody started before an earlier one. */
+static void check_fair(const struct world *w)
+{
+    int64_t latest_us = 0;
+    for (uint32_t i = 0; i < w->n_client; i++) {
+        const struct client *c = &w->clients[i];
+        if (c->started_us < 0)
+            continue;
+        if (c->started_us < latest_us)
+            sim_fail("request %u started %lld us before one that came earlier", i + 1,
+                     (long long)(latest_us - c->started_us));
+        latest_us = c->started_us;
+    }
+}
+
+/* The engine starts anew; frontends submit what is open, with the tokens they have. */
+static void lose_engine(struct world *w)
+{
+    check_fair(w);
+    new_scheduler(w);
+    new_worker(w);
+    for (uint32_t i = 0; i < w->n_client; i++) {
+        w->clients[i].started_us = -1;
+        if (is_open(&w->clients[i]))
+            submit(w, &w->clients[i]);
+    }
+}
+
+static void lose_worker(struct world *w)
+{
+    scheduler_worker_lost(w->scheduler);
+    new_worker(w);
+}
+
+static void play_events(struct world *w)
+{
+    while (w->i_arrival < w->n_client && w->clients[w->i_arrival].arrives_us <= w->now_us)
+        submit(w, &w->clients[w->i_arrival++]);
+    if (chance(w, w->sc->n_abort))
+        abort_one(w);
+    if (chance(w, w->sc->n_frontend_gone))
+        lose_frontend(w);
+    if (chance(w, w->sc->n_worker_lost))
+        lose_worker(w);
+    if (chance(w, w->sc->n_engine_lost))
+        lose_engine(w);
+    scheduler_check(w->scheduler);
+}
+
+static void take_prompt_rows(struct client *c, const struct scheduler_output *o)
+{
+    for (uint32_t i = 0; i < o->n_prompt_row; i++) {
+        const struct step_row *row = &o->prompt_rows[i];
+        if (!c->m.n_prompt_logprob || row->position != c->prompt_next ||
+            c->prompt_next >= c->m.prompt.n || row->token != c->prompt[row->position])
+            sim_fail("request %llu: prompt row %u, wanted %u", (unsigned long long)c->m.req_id,
+                     row->position, c->prompt_next);
+        c->prompt_next++;
+    }
+}
+
+static void check_finish(struct world *w, struct client *c, const struct scheduler_output *o)
+{
+    if (o->finish != c->want_finish || o->stop_id != c->want_stop_id || c->n_got != c->n_want)
+        sim_fail("request %llu: finish %d with %u tokens, wanted %d with %u",
+                 (unsigned long long)c->m.req_id, o->finish, c->n_got, c->want_finish, c->n_want);
+    if (c->m.n_prompt_logprob && c->prompt_next != c->m.prompt.n)
+        sim_fail("request %llu: prompt rows up to %u came", (unsigned long long)c->m.req_id,
+                 c->prompt_next);
+    c->over = true;
+    w->n_over++;
+}
+
+static void take_output(struct world *w, const struct scheduler_output *o)
+{
+    struct client *c = &w->clients[o->req_id - 1];
+    if (o->req_id > w->n_client || c->origin != o->origin || !is_open(c))
+        sim_fail("output for request %llu", (unsigned long long)o->req_id);
+    c->started_us = c->submitted_us + (int64_t)o->queue_us;
+    take_prompt_rows(c, o);
+    if (o->has_token) {
+        if (o->seq != c->n_got || c->n_got == c->n_want || o->token != c->want[c->n_got])
+            sim_fail("request %llu: token %u is %u, wanted token %u: %u",
+                     (unsigned long long)c->m.req_id, o->seq, o->token, c->n_got,
+                     c->want[c->n_got]);
+        if (o->row->n_top != (c->m.n_logprob ? c->m.n_logprob - 1 : 0))
+            sim_fail("request %llu: %u alternatives", (unsigned long long)c->m.req_id,
+                     o->row->n_top);
+        c->got[c->n_got++] = o->token;
+        w->report->n_token++;
+    }
+    if (o->finish)
+        check_finish(w, c, o);
+}
+
+static void settle_one(struct world *w)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct step_result r;
+    uint32_t n_output;
+    void *memory = w->step_memory[w->i_step];
+    memset(w->result_memory, 0xa5, w->result_bytes);
+    fake_worker_execute(w->worker, memory, w->step_bytes, w->result_memory, w->result_bytes);
+    w->now_us += STEP_US;
+    if (step_result_view(&r, w->result_memory, w->result_bytes, &w->config.limits, &e))
+        sim_fail("%s", e.message);
+    alloc_freeze();
+    if (scheduler_settle(w->scheduler, &r, w->now_us, w->outputs, &n_output, &e))
+        sim_fail("%s", e.message);
+    alloc_thaw();
+    scheduler_check(w->scheduler);
+    for (uint32_t i = 0; i < n_output; i++)
+        take_output(w, &w->outputs[i]);
+    w->i_step = (w->i_step + 1) % SCHEDULER_IN_FLIGHT_MAX;
+    w->n_in_flight--;
+}
+
+/* True when a step was planned. */
+static bool plan_one(struct world *w)
+{
+    struct q_err e = Q_ERR_INIT;
+    bool planned;
+    void *memory = w->step_memory[(w->i_step + w->n_in_flight) % SCHEDULER_IN_FLIGHT_MAX];
+    memset(memory, 0x5a, w->step_bytes < 4096 ? w->step_bytes : 4096);
+    alloc_freeze();
+    if (scheduler_plan(w->scheduler, memory, w->step_bytes, w->now_us, &planned, &e))
+        sim_fail("%s", e.message);
+    alloc_thaw();
+    scheduler_check(w->scheduler);
+    w->n_in_flight += planned;
+    w->report->n_step += planned;
+    return planned;
+}
+
+/* One turn of the engine's loop. With depth 2 it sometimes settles early, as a fast worker would have it. */
+static void play_turn(struct world *w)
+{
+    play_events(w);
+    while (w->n_in_flight < w->sc->depth && plan_one(w))
+        if (chance(w, 2000))
+            break;
+    if (w->n_in_flight) {
+        settle_one(w);
+        return;
+    }
+    /* Nothing to compute: then nobody may be waiting for it. */
+    if (w->n_over < w->i_arrival)
+        sim_fail("deadlock: %u of %u requests are open and no step is planned",
+                 w->i_arrival - w->n_over, w->i_arrival);
+    if (w->i_arrival < w->n_client)
+        w->now_us = w->clients[w->i_arrival].arrives_us;
+}
+
+/* Steps that surely suffice: every token of every request alone, recomputed for every fault and preemption. */
+static uint64_t turn_bound(const struct world *w)
+{
+    uint64_t n = 100;
+    for (uint32_t i = 0; i < w->n_client; i++)
+        n += 2 * w->clients[i].n_want + w->clients[i].m.prompt.n + 2;
+    return n * (w->sc->n_worker_lost || w->sc->n_engine_lost ? 8 : 2);
+}
+
+static void check_end(struct world *w)
+{
+    struct scheduler_stats stats;
+    while (w->n_in_flight) /* steps of requests that are over */
+        settle_one(w);
+    check_fair(w);
+    scheduler_stats(w->scheduler, &stats);
+    if (stats.kv_blocks_used || stats.n_running || stats.n_waiting || stats.n_in_flight)
+        sim_fail("left over: %u blocks, %u running, %u waiting, %u in flight", stats.kv_blocks_used,
+                 stats.n_running, stats.n_waiting, stats.n_in_flight);
+    w->report->n_preemption = w->n_preemption_before + stats.n_preemption;
+}
+
+void world_run(const struct scenario *sc, uint64_t seed, struct world_report *report)
+{
+    struct world w;
+    memset(report, 0, sizeof *report);
+    world_init(&w, sc, seed);
+    w.report = report;
+    uint64_t bound = turn_bound(&w);
+    for (; w.n_over < w.n_client; report->n_turn++) {
+        if (report->n_turn == bound)
+            sim_fail("%u of %u requests are not over after %llu turns", w.n_client - w.n_over,
+                     w.n_client, (unsigned long long)bound);
+        play_turn(&w);
+    }
+    check_end(&w);
+    world_release(&w);
+}

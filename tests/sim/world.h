@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* world - one simulated engine: random clients, the real scheduler, the fake worker, a virtual clock.
+ *
+ * Everything that happens follows from the seed. world_run plays until all requests are over and exits with a message if
+ * one is not within a bound, if an output differs from what the request gives alone, if somebody was overtaken, or if a
+ * block is left over. Threads: one. */
+#ifndef QUIRE_TESTS_SIM_WORLD_H
+#define QUIRE_TESTS_SIM_WORLD_H
+#include <stdint.h>
+#include "proto/step.h"
+
+struct range {
+    uint32_t min, max; /* both included */
+};
+struct scenario {
+    const char *name;
+    struct range n_request, n_prompt, n_new, gap_us; /* gap between arrivals */
+    struct range max_num_seqs, max_num_batched_tokens, logit_rows_more;
+    struct range max_model_len, n_block_more; /* blocks above the least the scheduler accepts */
+    uint32_t depth;                           /* steps in flight */
+    /* Events in 10000 turns. */
+    uint32_t n_abort, n_worker_lost, n_engine_lost, n_frontend_gone;
+    uint32_t n_world; /* seeds to play */
+};
+struct world_report {
+    uint64_t n_turn, n_step, n_preemption, n_token, n_aborted;
+};
+void world_run(const struct scenario *sc, uint64_t seed, struct world_report *report);
+
+#endif

@@ -18,7 +18,8 @@ static const uint32_t head_dims[] = {1, 7, 16, 32, 40, 64, 64, 80, 96, 128, 128,
 
 static void choose(struct kcheck *k, struct attention_case *c)
 {
-    uint32_t n_kv_head = kc_range(k, 1, 3), group = kc_chance(k, 15) ? kc_range(k, 8, 30) : kc_range(k, 1, 7);
+    uint32_t n_kv_head = kc_range(k, 1, 3),
+             group = kc_chance(k, 15) ? kc_range(k, 8, 30) : kc_range(k, 1, 7);
     uint32_t dim = kc_chance(k, 20) ? kc_range(k, 1, 200) : kc_pick(k, head_dims, 13);
     c->a = (struct attention_args){
         .kv_dtype = kc_chance(k, 50) ? DT_F32 : DT_BF16,
@@ -42,8 +43,9 @@ static void choose(struct kcheck *k, struct attention_case *c)
         if (length > c->a.context_max)
             c->a.context_max = length;
     }
-    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u cap %g", dtype_name(c->a.kv_dtype),
-             c->a.n_seq, c->n_row, c->a.n_head, n_kv_head, dim, c->a.context_max, c->a.window, (double)c->a.soft_cap);
+    kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u cap %g",
+             dtype_name(c->a.kv_dtype), c->a.n_seq, c->n_row, c->a.n_head, n_kv_head, dim,
+             c->a.context_max, c->a.window, (double)c->a.soft_cap);
 }
 
 /* Block tables from a shuffled pool, then the tokens of each sequence by kv_store. */
@@ -74,9 +76,17 @@ static void fill_cache(struct kcheck *k, struct attention_case *c)
         c->v[i] = kc_buf(k, length * width * sizeof(float));
         kc_fill(k, c->k[i], length * width);
         kc_fill(k, c->v[i], length * width);
-        struct kv_store_args s = {.k_cache = k_cache, .v_cache = v_cache, .kv_dtype = c->a.kv_dtype, .k = c->k[i],
-                                  .v = c->v[i], .k_stride = width, .v_stride = width, .slot = slot,
-                                  .n_row = length, .n_kv_head = c->a.n_kv_head, .head_dim = c->a.head_dim};
+        struct kv_store_args s = {.k_cache = k_cache,
+                                  .v_cache = v_cache,
+                                  .kv_dtype = c->a.kv_dtype,
+                                  .k = c->k[i],
+                                  .v = c->v[i],
+                                  .k_stride = width,
+                                  .v_stride = width,
+                                  .slot = slot,
+                                  .n_row = length,
+                                  .n_kv_head = c->a.n_kv_head,
+                                  .head_dim = c->a.head_dim};
         kv_store_ref(&s, &(struct kern_exec){.nth = 1});
     }
 }
@@ -88,11 +98,13 @@ static double stored(const struct attention_case *c, float f)
 
 /* One (token, head) of sequence i in f64. The bound: every f32 score is off by at most (dim + 4) ulp of its terms, the
  * sums by their length; V is at most 1. */
-static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t i, uint32_t token, uint32_t head)
+static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t i, uint32_t token,
+                     uint32_t head)
 {
     const struct attention_args *a = &c->a;
     static double p[512];
-    uint32_t g = head / (a->n_head / a->n_kv_head), end = c->seqs[i].start + token + 1, dim = a->head_dim;
+    uint32_t g = head / (a->n_head / a->n_kv_head), end = c->seqs[i].start + token + 1,
+             dim = a->head_dim;
     uint32_t begin = a->window && end > a->window ? end - a->window : 0;
     const float *q = a->q + (c->seqs[i].row + token) * a->q_stride + (size_t)head * dim;
     const float *out = a->out + (c->seqs[i].row + token) * a->out_stride + (size_t)head * dim;
@@ -115,7 +127,8 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
         double want = 0;
         for (uint32_t t = begin; t < end; t++)
             want += p[t] / sum * stored(c, c->v[i][((size_t)t * a->n_kv_head + g) * dim + d]);
-        kc_near(k, "out", out[d], want, (2 * size * (dim + 4) + 2.0 * (end - begin) + 16) * 0x1p-24);
+        kc_near(k, "out", out[d], want,
+                (2 * size * (dim + 4) + 2.0 * (end - begin) + 16) * 0x1p-24);
     }
 }
 
@@ -156,7 +169,8 @@ void kcheck_attention(struct kcheck *k)
     kc_run(k, k->ref, &c.a, 1);
     for (uint32_t i = 0; i < c.a.n_seq && !k->specials; i++)
         if (c.seqs[i].n_query) {
-            near_f64(k, &c, i, kc_range(k, 0, c.seqs[i].n_query - 1), kc_range(k, 0, c.a.n_head - 1));
+            near_f64(k, &c, i, kc_range(k, 0, c.seqs[i].n_query - 1),
+                     kc_range(k, 0, c.a.n_head - 1));
             near_f64(k, &c, i, c.seqs[i].n_query - 1, c.a.n_head - 1);
         }
     c.a.out = got;
@@ -170,13 +184,15 @@ void kcheck_attention(struct kcheck *k)
 }
 
 /* Decode of n_seq sequences of `context` tokens each, or one prompt of that length. */
-static void bench_shape(struct kc_bench *b, const char *name, uint32_t n_seq, uint32_t context, uint32_t n_query)
+static void bench_shape(struct kc_bench *b, const char *name, uint32_t n_seq, uint32_t context,
+                        uint32_t n_query)
 {
     const uint32_t n_head = 14, n_kv_head = 2, dim = 64, n_block = context / 16;
     struct kcheck *k = b->k;
     struct attention_seq *seqs = kc_buf(k, n_seq * sizeof *seqs);
     uint32_t *blocks = kc_buf(k, (size_t)n_seq * n_block * sizeof *blocks);
-    size_t n_kv = (size_t)n_seq * context * n_kv_head * dim, n_q = (size_t)n_seq * n_query * n_head * dim;
+    size_t n_kv = (size_t)n_seq * context * n_kv_head * dim,
+           n_q = (size_t)n_seq * n_query * n_head * dim;
     uint16_t *key = kc_buf(k, n_kv * 2), *value = kc_buf(k, n_kv * 2);
     float *q = kc_buf(k, n_q * 4), *out = kc_buf(k, n_q * 4);
     kc_fill_dtype(k, key, DT_BF16, n_kv);
@@ -185,17 +201,29 @@ static void bench_shape(struct kc_bench *b, const char *name, uint32_t n_seq, ui
     for (uint32_t i = 0; i < n_seq * n_block; i++)
         blocks[i] = i;
     for (uint32_t i = 0; i < n_seq; i++)
-        seqs[i] = (struct attention_seq){blocks + (size_t)i * n_block, i * n_query, n_query, context - n_query};
-    struct attention_args a = {.out = out, .q = q, .out_stride = n_head * dim, .q_stride = n_head * dim,
-                               .k_cache = key, .v_cache = value, .kv_dtype = DT_BF16, .seqs = seqs, .n_seq = n_seq,
-                               .n_head = n_head, .n_kv_head = n_kv_head, .head_dim = dim, .context_max = context,
+        seqs[i] = (struct attention_seq){blocks + (size_t)i * n_block, i * n_query, n_query,
+                                         context - n_query};
+    struct attention_args a = {.out = out,
+                               .q = q,
+                               .out_stride = n_head * dim,
+                               .q_stride = n_head * dim,
+                               .k_cache = key,
+                               .v_cache = value,
+                               .kv_dtype = DT_BF16,
+                               .seqs = seqs,
+                               .n_seq = n_seq,
+                               .n_head = n_head,
+                               .n_kv_head = n_kv_head,
+                               .head_dim = dim,
+                               .context_max = context,
                                .scale = 0.125f};
-    double s = kc_time(b, &a), pairs = (double)n_seq * n_query * n_head * (context - n_query / 2.0);
+    struct kc_seconds s = kc_time(b, &a);
+    double pairs = (double)n_seq * n_query * n_head * (context - n_query / 2.0);
+    b->i_peak = k->variant->caps & CAP_AVX512 ? 1 : 0;
     if (n_query == 1)
-        kc_print_rate(b, name, s, (double)n_kv * 4);
+        kc_print_bytes(b, name, s, (double)n_kv * 4);
     else
-        printf("%-14s %-12s %-34s %9.3f ms %8.1f GFLOP/s\n", "attention", k->variant->name, name, s * 1e3,
-               pairs * dim * 4 / s * 1e-9);
+        kc_print_flop(b, name, s, pairs * dim * 4);
 }
 
 void kbench_attention(struct kc_bench *b)

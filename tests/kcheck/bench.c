@@ -4,9 +4,9 @@
 #include <sys/mman.h>
 #include "common/clock.h"
 
-#define TIMES_MAX   41
-#define TIME_US     400000 /* spent on one measurement, about */
-#define READ_BYTES  ((size_t)512 << 20)
+#define TIMES_MAX  41
+#define TIME_US    400000 /* spent on one measurement, about */
+#define READ_BYTES ((size_t)512 << 20)
 
 static int compare_f64(const void *p, const void *q)
 {
@@ -14,13 +14,13 @@ static int compare_f64(const void *p, const void *q)
     return (a > b) - (a < b);
 }
 
-/* Median seconds of fn(arg) on the team. */
-double kc_time_team(struct team *t, team_fn *fn, void *arg)
+struct kc_seconds kc_time_team(struct team *t, team_fn *fn, void *arg)
 {
     double s[TIMES_MAX];
     int n = 0;
     team_run(t, fn, arg); /* touches the pages */
-    for (int64_t start = clock_us(); n < TIMES_MAX && (n < 5 || clock_us() - start < TIME_US); n++) {
+    for (int64_t start = clock_us(); n < TIMES_MAX && (n < 5 || clock_us() - start < TIME_US);
+         n++) {
         struct timespec a, b;
         clock_gettime(CLOCK_MONOTONIC, &a);
         team_run(t, fn, arg);
@@ -28,7 +28,7 @@ double kc_time_team(struct team *t, team_fn *fn, void *arg)
         s[n] = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     }
     qsort(s, (size_t)n, sizeof *s, compare_f64);
-    return s[n / 2];
+    return (struct kc_seconds){s[0], s[n / 2]};
 }
 
 struct call {
@@ -39,22 +39,40 @@ struct call {
 static void call_run(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct call *c = arg;
-    struct kern_exec x = {.ith = ith, .nth = nth, .scratch = c->b->scratch[ith],
+    struct kern_exec x = {.ith = ith,
+                          .nth = nth,
+                          .scratch = c->b->scratch[ith],
                           .scratch_bytes = kern_scratch_bytes(8192, 128, 256)};
     c->b->k->variant->call(c->args, &x);
 }
 
-double kc_time(struct kc_bench *b, const void *args)
+struct kc_seconds kc_time(struct kc_bench *b, const void *args)
 {
     struct call c = {b, args};
     return kc_time_team(b->team, call_run, &c);
 }
 
-void kc_print_rate(struct kc_bench *b, const char *shape, double seconds, double bytes)
+static void print_line(struct kc_bench *b, const char *shape, struct kc_seconds s, const char *rest)
 {
-    double gbs = bytes / seconds * 1e-9;
-    printf("%-14s %-12s %-34s %9.3f ms %8.1f GB/s  %5.2f of read\n", b->k->variant->op, b->k->variant->name,
-           shape, seconds * 1e3, gbs, gbs / b->read_gbs);
+    printf("%-13s %-11s %-35s median %8.3f best %8.3f ms %s\n", b->k->variant->op,
+           b->k->variant->name, shape, s.median * 1e3, s.best * 1e3, rest);
+}
+
+void kc_print_bytes(struct kc_bench *b, const char *shape, struct kc_seconds s, double bytes)
+{
+    char rest[64];
+    double gbs = bytes / s.best * 1e-9;
+    snprintf(rest, sizeof rest, "%7.1f GB/s    %5.2f of read", gbs, gbs / b->read_gbs);
+    print_line(b, shape, s, rest);
+}
+
+void kc_print_flop(struct kc_bench *b, const char *shape, struct kc_seconds s, double flop)
+{
+    char rest[64];
+    double gflops = flop / s.best * 1e-9, peak = b->gflops[b->i_peak];
+    snprintf(rest, sizeof rest, "%7.1f GFLOP/s %5.2f of peak", gflops,
+             peak > 0 ? gflops / peak : 0);
+    print_line(b, shape, s, rest);
 }
 
 struct stream {
@@ -96,9 +114,9 @@ void kc_roofline(struct kc_bench *b)
     for (int huge = 0; huge < 2; huge++) {
         void *p = kc_map(READ_BYTES, huge);
         s.p = p;
-        double gbs = (double)READ_BYTES / kc_time_team(b->team, stream_run, &s) * 1e-9;
-        printf("read, one contiguous stream per thread, %u threads, %s pages: %.1f GB/s\n", team_size(b->team),
-               huge ? "huge" : "small", gbs);
+        double gbs = (double)READ_BYTES / kc_time_team(b->team, stream_run, &s).best * 1e-9;
+        printf("read, one contiguous stream per thread, %u threads, %s pages: %.1f GB/s\n",
+               team_size(b->team), huge ? "huge" : "small", gbs);
         b->read_gbs = gbs > b->read_gbs ? gbs : b->read_gbs;
         kc_unmap(p, READ_BYTES);
     }

@@ -33,7 +33,8 @@ static void bench_stream(struct kc_bench *b, uint32_t i_type, const void *weight
 {
     static const uint32_t rows[] = {1, 2, 4, 8};
     struct linear_args a = {.x_dtype = types[i_type].x, .x_stride = BIG_IN, .y_stride = BIG_OUT};
-    a.w = (struct packed){weights, types[i_type].w == DT_F32 ? BIG_OUT / 2 : BIG_OUT, BIG_IN, types[i_type].w};
+    a.w = (struct packed){weights, types[i_type].w == DT_F32 ? BIG_OUT / 2 : BIG_OUT, BIG_IN,
+                          types[i_type].w};
     void *x = kc_buf(b->k, 8 * BIG_IN * sizeof(float));
     fill(x, types[i_type].x, 8 * BIG_IN);
     a.x = x;
@@ -41,8 +42,10 @@ static void bench_stream(struct kc_bench *b, uint32_t i_type, const void *weight
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char shape[64];
         a.n_row = rows[i];
-        snprintf(shape, sizeof shape, "%s %u x [%u,%u]", types[i_type].name, a.n_row, a.w.n_out, BIG_IN);
-        kc_print_rate(b, shape, kc_time(b, &a), (double)packed_bytes(a.w.dtype, a.w.n_out, BIG_IN));
+        snprintf(shape, sizeof shape, "%s %u x [%u,%u]", types[i_type].name, a.n_row, a.w.n_out,
+                 BIG_IN);
+        kc_print_bytes(b, shape, kc_time(b, &a),
+                       (double)packed_bytes(a.w.dtype, a.w.n_out, BIG_IN));
     }
 }
 
@@ -55,7 +58,9 @@ struct step {
 static void step_run(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct step *s = arg;
-    struct kern_exec x = {.ith = ith, .nth = nth, .scratch = s->b->scratch[ith],
+    struct kern_exec x = {.ith = ith,
+                          .nth = nth,
+                          .scratch = s->b->scratch[ith],
                           .scratch_bytes = kern_scratch_bytes(8192, 128, 256)};
     for (uint32_t i = 0; i < N_MAT; i++) {
         s->b->k->variant->call(&s->mats[i], &x);
@@ -65,7 +70,8 @@ static void step_run(void *arg, uint32_t ith, uint32_t nth)
 
 static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
 {
-    static const uint32_t shapes[5][2] = {{1152, 896}, {896, 896}, {9728, 896}, {896, 4864}, {151936, 896}};
+    static const uint32_t shapes[5][2] = {
+        {1152, 896}, {896, 896}, {9728, 896}, {896, 4864}, {151936, 896}};
     static struct step s;
     size_t used = 0;
     char shape[64];
@@ -75,34 +81,38 @@ static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
     s.b = b;
     for (uint32_t i = 0; i < N_MAT; i++) {
         const uint32_t *d = shapes[i + 1 < N_MAT ? i % 4 : 4];
-        s.mats[i] = (struct linear_args){.y = y, .x = x, .x_dtype = types[i_type].x, .n_row = 1, .x_stride = d[1],
+        s.mats[i] = (struct linear_args){.y = y,
+                                         .x = x,
+                                         .x_dtype = types[i_type].x,
+                                         .n_row = 1,
+                                         .x_stride = d[1],
                                          .y_stride = d[0]};
         s.mats[i].w = (struct packed){(const char *)weights + used, d[0], d[1], types[i_type].w};
         used += packed_bytes(types[i_type].w, d[0], d[1]);
     }
     snprintf(shape, sizeof shape, "%s decode step, Qwen2.5-0.5B", types[i_type].name);
-    kc_print_rate(b, shape, kc_time_team(b->team, step_run, &s), (double)used);
+    kc_print_bytes(b, shape, kc_time_team(b->team, step_run, &s), (double)used);
 }
 
 static void bench_prompt(struct kc_bench *b, uint32_t i_type, const void *weights)
 {
-    static const uint32_t shapes[][3] = {{512, 9728, 896}, {512, 896, 4864}, {64, 9728, 896}, {16, 9728, 896}};
-    int i_peak = b->k->variant->caps & CAP_AVX512_BF16 && types[i_type].x == DT_BF16 ? 2
-                 : b->k->variant->caps & (CAP_AVX512 | CAP_AVX512_BF16)              ? 1
-                                                                                     : 0;
+    static const uint32_t shapes[][3] = {
+        {512, 9728, 896}, {512, 896, 4864}, {64, 9728, 896}, {16, 9728, 896}};
+    b->i_peak = b->k->variant->caps & (CAP_AVX512 | CAP_AVX512_BF16) ? 1 : 0;
+    if (b->k->variant->caps & CAP_AVX512_BF16 && types[i_type].x == DT_BF16)
+        b->i_peak = 2;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         uint32_t n_row = shapes[i][0], n_out = shapes[i][1], n_in = shapes[i][2];
-        struct linear_args a = {.x_dtype = types[i_type].x, .n_row = n_row, .x_stride = n_in, .y_stride = n_out};
+        struct linear_args a = {
+            .x_dtype = types[i_type].x, .n_row = n_row, .x_stride = n_in, .y_stride = n_out};
         a.w = (struct packed){weights, n_out, n_in, types[i_type].w};
         void *x = kc_buf(b->k, (size_t)n_row * n_in * sizeof(float));
         fill(x, types[i_type].x, (size_t)n_row * n_in);
         a.x = x;
         a.y = kc_buf(b->k, (size_t)n_row * n_out * sizeof(float));
-        double s = kc_time(b, &a), gflops = 2.0 * n_row * n_out * n_in / s * 1e-9;
         char shape[64];
         snprintf(shape, sizeof shape, "%s %u x [%u,%u]", types[i_type].name, n_row, n_out, n_in);
-        printf("%-14s %-12s %-34s %9.3f ms %8.1f GFLOP/s %5.2f of peak\n", "linear", b->k->variant->name, shape,
-               s * 1e3, gflops, b->gflops[i_peak] > 0 ? gflops / b->gflops[i_peak] : 0);
+        kc_print_flop(b, shape, kc_time(b, &a), 2.0 * n_row * n_out * n_in);
     }
 }
 

@@ -8,13 +8,19 @@ void kcheck_cast_bf16(struct kcheck *k)
     kc_shape(k, "n_row %u n_col %u", n_row, n_col);
     float *x = kc_buf(k, n_row * x_stride * sizeof *x);
     kc_fill(k, x, n_row * x_stride);
-    for (size_t i = 0; i < n_row * x_stride; i += 5) { /* any bits: ties, NaN payloads, subnormals */
+    for (size_t i = 0; i < n_row * x_stride;
+         i += 5) { /* any bits: ties, NaN payloads, subnormals */
         uint32_t bits = (uint32_t)(kc_rnd(k) >> 32);
         bits = kc_chance(k, 50) ? (bits & 0xffff0000u) | 0x8000u : bits;
         memcpy(&x[i], &bits, sizeof bits);
     }
-    uint16_t *got = kc_buf(k, n_row * y_stride * sizeof *got), *want = kc_buf(k, n_row * y_stride * sizeof *want);
-    struct cast_bf16_args a = {.y = got, .x = x, .n_row = n_row, .n_col = n_col, .x_stride = x_stride,
+    uint16_t *got = kc_buf(k, n_row * y_stride * sizeof *got),
+             *want = kc_buf(k, n_row * y_stride * sizeof *want);
+    struct cast_bf16_args a = {.y = got,
+                               .x = x,
+                               .n_row = n_row,
+                               .n_col = n_col,
+                               .x_stride = x_stride,
                                .y_stride = y_stride};
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     for (uint32_t i = 0; i < n_row; i++)
@@ -27,10 +33,11 @@ void kcheck_cast_bf16(struct kcheck *k)
 void kbench_cast_bf16(struct kc_bench *b)
 {
     const uint32_t n_row = 512, n_col = 4864;
-    struct cast_bf16_args a = {.n_row = n_row, .n_col = n_col, .x_stride = n_col, .y_stride = n_col};
+    struct cast_bf16_args a = {
+        .n_row = n_row, .n_col = n_col, .x_stride = n_col, .y_stride = n_col};
     float *x = kc_buf(b->k, (size_t)n_row * n_col * 4);
     kc_fill(b->k, x, (size_t)n_row * n_col);
     a.x = x;
     a.y = kc_buf(b->k, (size_t)n_row * n_col * 2);
-    kc_print_rate(b, "512 x 4864", kc_time(b, &a), n_row * (double)n_col * 6);
+    kc_print_bytes(b, "512 x 4864", kc_time(b, &a), n_row * (double)n_col * 6);
 }

@@ -10,13 +10,18 @@ void kcheck_embed(struct kcheck *k)
     size_t element = dtype_bits(t) / 8, n = (size_t)n_row * n_col;
     kc_shape(k, "%s n_row %u n_col %u", dtype_name(t), n_row, n_col);
     /* a table in a mapped file is aligned to its element only */
-    char *table = (char *)kc_buf(k, n_vocab * n_col * element + element) + kc_range(k, 0, 1) * element;
+    char *table =
+        (char *)kc_buf(k, n_vocab * n_col * element + element) + kc_range(k, 0, 1) * element;
     kc_fill_dtype(k, table, t, (size_t)n_vocab * n_col);
     uint32_t *ids = kc_buf(k, (n_row + 1) * sizeof *ids);
     for (uint32_t i = 0; i < n_row; i++)
         ids[i] = kc_range(k, 0, n_vocab - 1);
     float *got = kc_buf(k, n * sizeof *got), *want = kc_buf(k, n * sizeof *want);
-    struct embed_args a = {.table = table, .dtype = t, .ids = ids, .n_row = n_row, .n_col = n_col,
+    struct embed_args a = {.table = table,
+                           .dtype = t,
+                           .ids = ids,
+                           .n_row = n_row,
+                           .n_col = n_col,
                            .scale = kc_chance(k, 50) ? 1.0f : kc_f32(k)};
     a.y = got;
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
@@ -36,5 +41,5 @@ void kbench_embed(struct kc_bench *b)
     struct embed_args a = {.dtype = DT_BF16, .ids = ids, .n_row = 512, .n_col = n_col, .scale = 1};
     a.y = kc_buf(b->k, 512 * n_col * sizeof(float));
     a.table = kc_buf(b->k, (size_t)n_vocab * n_col * 2);
-    kc_print_rate(b, "bf16 512 x 896", kc_time(b, &a), 512.0 * n_col * 6);
+    kc_print_bytes(b, "bf16 512 x 896", kc_time(b, &a), 512.0 * n_col * 6);
 }

@@ -28,11 +28,11 @@ struct kc_variant {
 
 struct kcheck {
     const struct kc_variant *ref, *variant;
-    uint64_t rng;                 /* state; the case's seed is printed with a failure */
-    bool specials;                /* this case has NaN, infinities, subnormals, huge values among its inputs */
-    size_t scratch_bytes;         /* what each thread gets; kern_scratch_bytes of the case */
-    double magnitude;             /* least row scale of kc_compare; a check sets it when outputs may cancel */
-    char shape[160];              /* of the case, for messages */
+    uint64_t rng;  /* state; the case's seed is printed with a failure */
+    bool specials; /* this case has NaN, infinities, subnormals, huge values among its inputs */
+    size_t scratch_bytes; /* what each thread gets; kern_scratch_bytes of the case */
+    double magnitude; /* least row scale of kc_compare; a check sets it when outputs may cancel */
+    char shape[160];  /* of the case, for messages */
     uint64_t n_compared, n_failed;
     struct kc_buf {
         unsigned char *base;
@@ -88,20 +88,29 @@ struct kc_bench {
     struct kcheck *k;
     struct team *team;
     void *scratch[TEAM_THREADS_MAX];
-    double read_gbs; /* measured ceilings of this run, all threads */
+    double read_gbs;         /* measured ceilings of this run, all threads */
+    int i_peak;              /* the one of gflops that the variant could reach */
     double gflops[KC_PEAKS]; /* f32 in 256 and in 512 bits, bf16; 0 = not on this machine */
 };
 #define OP(op, tolerance) void kbench_##op(struct kc_bench *b);
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
 
-/* Median seconds of one call of k->variant by the whole team. */
-double kc_time(struct kc_bench *b, const void *args);
-void kc_print_rate(struct kc_bench *b, const char *shape, double seconds, double bytes);
-double kc_time_team(struct team *t, team_fn *fn, void *arg); /* median seconds of one team_run */
+/* Of one call, over some tens of calls. Rates and ceilings are both of the best, so that their ratio means something on
+ * a machine that does other work too; the median is printed beside it. */
+struct kc_seconds {
+    double best, median;
+};
+struct kc_seconds kc_time(struct kc_bench *b, const void *args); /* k->variant by the whole team */
+struct kc_seconds kc_time_team(struct team *t, team_fn *fn, void *arg); /* any team_run */
+/* A line with the rate, and its fraction of what the machine reads, or multiplies and adds in f32 or bf16. */
+void kc_print_bytes(struct kc_bench *b, const char *shape, struct kc_seconds s, double bytes);
+void kc_print_flop(struct kc_bench *b, const char *shape, struct kc_seconds s, double flop);
 void kc_roofline(struct kc_bench *b); /* measures and prints read_gbs and, by kc_peaks, gflops */
 void kc_peaks(struct kc_bench *b);
-void *kc_map(size_t bytes, bool huge); /* written once; in huge or in small pages where the machine lets us choose */
+void *
+kc_map(size_t bytes,
+       bool huge); /* written once; in huge or in small pages where the machine lets us choose */
 void kc_unmap(void *p, size_t bytes);
 
 #endif

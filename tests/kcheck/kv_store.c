@@ -24,47 +24,59 @@ static size_t v_place(const struct shape *s, uint32_t slot, uint32_t head, uint3
     return start + slot % 16 * s->head_dim + d;
 }
 
-static void expect(const struct shape *s, const struct kv_store_args *a, float *want_k, float *want_v)
+static void expect(const struct shape *s, const struct kv_store_args *a, float *want_k,
+                   float *want_v)
 {
     for (uint32_t i = 0; i < a->n_row; i++)
         for (uint32_t h = 0; h < s->n_head; h++) {
             for (uint32_t d = 0; d < s->head_dim; d++) {
-                want_k[k_place(s, a->slot[i], h, d)] = rounded(a->k[i * a->k_stride + h * s->head_dim + d], s->t);
-                want_v[v_place(s, a->slot[i], h, d)] = rounded(a->v[i * a->v_stride + h * s->head_dim + d], s->t);
+                want_k[k_place(s, a->slot[i], h, d)] =
+                    rounded(a->k[i * a->k_stride + h * s->head_dim + d], s->t);
+                want_v[v_place(s, a->slot[i], h, d)] =
+                    rounded(a->v[i * a->v_stride + h * s->head_dim + d], s->t);
             }
             if (s->even_dim != s->head_dim) /* ref/kv_store.c: the odd half is zeroed */
                 want_k[k_place(s, a->slot[i], h, s->head_dim)] = 0;
         }
 }
 
-static void compare_cache(struct kcheck *k, const char *what, const void *cache, enum dtype t, const float *want,
-                          size_t n)
+static void compare_cache(struct kcheck *k, const char *what, const void *cache, enum dtype t,
+                          const float *want, size_t n)
 {
     float *got = kc_buf(k, n * sizeof *got);
     for (size_t i = 0; i < n; i++)
         got[i] = kc_get(cache, t, i);
-    kc_compare(k, what, &(struct kc_array){got, DT_F32, 1, n, n}, &(struct kc_array){want, DT_F32, 1, n, n});
+    kc_compare(k, what, &(struct kc_array){got, DT_F32, 1, n, n},
+               &(struct kc_array){want, DT_F32, 1, n, n});
 }
 
 void kcheck_kv_store(struct kcheck *k)
 {
-    struct shape s = {.t = kc_chance(k, 50) ? DT_F32 : DT_BF16, .n_block = kc_range(k, 1, 6),
-                      .n_head = kc_range(k, 1, 4), .head_dim = kc_range(k, 1, 140)};
+    struct shape s = {.t = kc_chance(k, 50) ? DT_F32 : DT_BF16,
+                      .n_block = kc_range(k, 1, 6),
+                      .n_head = kc_range(k, 1, 4),
+                      .head_dim = kc_range(k, 1, 140)};
     s.even_dim = s.t == DT_BF16 ? (s.head_dim + 1) / 2 * 2 : s.head_dim;
     uint32_t n_slot = s.n_block * 16, n_row = kc_range(k, 0, n_slot);
     size_t width = (size_t)s.n_head * s.head_dim, n = (size_t)n_slot * s.n_head * s.even_dim;
     size_t bytes = n * (dtype_bits(s.t) / 8);
-    kc_shape(k, "%s n_row %u n_kv_head %u head_dim %u", dtype_name(s.t), n_row, s.n_head, s.head_dim);
+    kc_shape(k, "%s n_row %u n_kv_head %u head_dim %u", dtype_name(s.t), n_row, s.n_head,
+             s.head_dim);
     if (kern_kv_block_bytes(s.t, s.n_head, s.head_dim) * s.n_block != bytes)
         kc_fail(k, "kern_kv_block_bytes is not %zu", bytes / s.n_block);
-    struct kv_store_args a = {.kv_dtype = s.t, .k_stride = width + kc_range(k, 0, 5),
-                              .v_stride = width + kc_range(k, 0, 5), .n_row = n_row, .n_kv_head = s.n_head,
+    struct kv_store_args a = {.kv_dtype = s.t,
+                              .k_stride = width + kc_range(k, 0, 5),
+                              .v_stride = width + kc_range(k, 0, 5),
+                              .n_row = n_row,
+                              .n_kv_head = s.n_head,
                               .head_dim = s.head_dim};
-    float *key = kc_buf(k, n_row * a.k_stride * 4 + 4), *value = kc_buf(k, n_row * a.v_stride * 4 + 4);
+    float *key = kc_buf(k, n_row * a.k_stride * 4 + 4),
+          *value = kc_buf(k, n_row * a.v_stride * 4 + 4);
     kc_fill(k, key, n_row * a.k_stride);
     kc_fill(k, value, n_row * a.v_stride);
     uint32_t *slot = kc_buf(k, n_slot * sizeof *slot);
-    bool in_order = kc_chance(k, 50); /* a prompt fills a block slot by slot; a decode batch jumps about */
+    bool in_order =
+        kc_chance(k, 50); /* a prompt fills a block slot by slot; a decode batch jumps about */
     for (uint32_t i = 0; i < n_slot; i++) {
         uint32_t j = in_order ? i : kc_range(k, 0, i);
         slot[i] = slot[j];
@@ -92,12 +104,17 @@ void kbench_kv_store(struct kc_bench *b)
     const uint32_t n_row = 512, n_head = 2, head_dim = 64;
     for (uint32_t i = 0; i < n_row; i++)
         slot[i] = i;
-    struct kv_store_args a = {.kv_dtype = DT_BF16, .k_stride = n_head * head_dim, .v_stride = n_head * head_dim,
-                              .slot = slot, .n_row = n_row, .n_kv_head = n_head, .head_dim = head_dim};
+    struct kv_store_args a = {.kv_dtype = DT_BF16,
+                              .k_stride = n_head * head_dim,
+                              .v_stride = n_head * head_dim,
+                              .slot = slot,
+                              .n_row = n_row,
+                              .n_kv_head = n_head,
+                              .head_dim = head_dim};
     size_t n = (size_t)n_row * n_head * head_dim;
     a.k = kc_buf(b->k, n * 4);
     a.v = kc_buf(b->k, n * 4);
     a.k_cache = kc_buf(b->k, n * 2);
     a.v_cache = kc_buf(b->k, n * 2);
-    kc_print_rate(b, "bf16 512 x 2 x 64", kc_time(b, &a), (double)n * 12);
+    kc_print_bytes(b, "bf16 512 x 2 x 64", kc_time(b, &a), (double)n * 12);
 }

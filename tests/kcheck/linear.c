@@ -16,11 +16,17 @@ static const struct {
 } types[] = {{DT_F32, DT_F32}, {DT_F16, DT_F32}, {DT_BF16, DT_F32}, {DT_BF16, DT_BF16}};
 
 /* Pack with the reference (kcheck_pack holds the variants to it). */
-static struct packed packed_of(struct kcheck *k, const void *plain, enum dtype t, uint32_t n_out, uint32_t n_in)
+static struct packed packed_of(struct kcheck *k, const void *plain, enum dtype t, uint32_t n_out,
+                               uint32_t n_in)
 {
     void *data = kc_buf(k, packed_bytes(t, n_out, n_in));
-    struct pack_args p = {.dst = data, .dst_dtype = t, .src = plain, .src_dtype = t, .n_out = n_out,
-                          .n_in = n_in, .n_out_total = n_out};
+    struct pack_args p = {.dst = data,
+                          .dst_dtype = t,
+                          .src = plain,
+                          .src_dtype = t,
+                          .n_out = n_out,
+                          .n_in = n_in,
+                          .n_out_total = n_out};
     pack_ref(&p, &(struct kern_exec){.nth = 1});
     return (struct packed){.data = data, .n_out = n_out, .n_in = n_in, .dtype = t};
 }
@@ -29,15 +35,19 @@ static void make_case(struct kcheck *k, struct linear_case *c)
 {
     static const uint32_t rows[] = {0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 40, 97, 200};
     uint32_t t = kc_range(k, 0, 3), n_row = kc_pick(k, rows, 16), n_out = kc_range(k, 1, 330);
-    uint32_t n_in_max = 4000000u / ((n_row + 1) * n_out); /* keeps the reference under some milliseconds */
+    uint32_t n_in_max =
+        4000000u / ((n_row + 1) * n_out); /* keeps the reference under some milliseconds */
     n_in_max = n_in_max > 3000 ? 3000 : n_in_max < 40 ? 40 : n_in_max;
     uint32_t n_in = kc_chance(k, 60) ? kc_range(k, 1, 40) : kc_range(k, 1, n_in_max);
     size_t w_element = dtype_bits(types[t].w) / 8, x_stride = n_in + kc_range(k, 0, 7);
     void *plain = kc_buf(k, (size_t)n_out * n_in * w_element);
     kc_fill_dtype(k, plain, types[t].w, (size_t)n_out * n_in);
     *c = (struct linear_case){.plain = plain, .x_element = dtype_bits(types[t].x) / 8};
-    c->a = (struct linear_args){.x_dtype = types[t].x, .n_row = n_row, .x_stride = x_stride,
-                                .y_stride = n_out + kc_range(k, 0, 7), .accumulate = kc_chance(k, 40)};
+    c->a = (struct linear_args){.x_dtype = types[t].x,
+                                .n_row = n_row,
+                                .x_stride = x_stride,
+                                .y_stride = n_out + kc_range(k, 0, 7),
+                                .accumulate = kc_chance(k, 40)};
     c->a.w = packed_of(k, plain, types[t].w, n_out, n_in);
     /* exactly to the last element: reading x past the end of its last row is caught by asan */
     c->n_x = n_row ? (n_row - 1) * x_stride + n_in : 0;
@@ -50,12 +60,13 @@ static void make_case(struct kcheck *k, struct linear_case *c)
         kc_fill(k, bias, n_out);
         c->a.bias = bias;
     }
-    kc_shape(k, "%s x %s n_row %u [%u,%u]%s%s", dtype_name(types[t].x), dtype_name(types[t].w), n_row, n_out, n_in,
-             c->a.bias ? " bias" : "", c->a.accumulate ? " accumulate" : "");
+    kc_shape(k, "%s x %s n_row %u [%u,%u]%s%s", dtype_name(types[t].x), dtype_name(types[t].w),
+             n_row, n_out, n_in, c->a.bias ? " bias" : "", c->a.accumulate ? " accumulate" : "");
 }
 
 /* y against a sum in f64 over the row-major matrix; some rows are enough. */
-static void near_f64(struct kcheck *k, const struct linear_case *c, const float *y, const float *before)
+static void near_f64(struct kcheck *k, const struct linear_case *c, const float *y,
+                     const float *before)
 {
     const struct linear_args *a = &c->a;
     for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 3)
@@ -74,7 +85,8 @@ static void near_f64(struct kcheck *k, const struct linear_case *c, const float 
 }
 
 /* Row i of the batch, run alone and with any number of threads, has the same bits. */
-static void rows_alone(struct kcheck *k, const struct linear_case *c, const float *batch, const float *before)
+static void rows_alone(struct kcheck *k, const struct linear_case *c, const float *batch,
+                       const float *before)
 {
     const struct linear_args *a = &c->a;
     float *y = kc_buf(k, a->w.n_out * sizeof *y);
@@ -95,7 +107,8 @@ void kcheck_linear(struct kcheck *k)
     make_case(k, &c);
     float *before = kc_buf(k, c.n_y * sizeof *before);
     kc_fill(k, before, c.n_y);
-    float *want = kc_copy(k, before, c.n_y * sizeof *want), *got = kc_copy(k, before, c.n_y * sizeof *got);
+    float *want = kc_copy(k, before, c.n_y * sizeof *want),
+          *got = kc_copy(k, before, c.n_y * sizeof *got);
     c.a.y = want;
     kc_run(k, k->ref, &c.a, 1);
     if (!k->specials)

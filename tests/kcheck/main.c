@@ -11,10 +11,10 @@
 /* A typed entry for each variant, so that the table below can hold one kind of function pointer. */
 #define OP(op, tolerance)
 #define IMPL(table, op, variant, caps) CALL_##table(op, variant)
-#define CALL_CPU(op, variant)                                                                      \
-    static void call_##op##_##variant(const void *args, const struct kern_exec *x)                 \
-    {                                                                                              \
-        op##_##variant(args, x);                                                                   \
+#define CALL_CPU(op, variant)                                                      \
+    static void call_##op##_##variant(const void *args, const struct kern_exec *x) \
+    {                                                                              \
+        op##_##variant(args, x);                                                   \
     }
 #include "kernels/kernels.def"
 
@@ -23,9 +23,9 @@
 
 /* One line per variant; a line without a name opens the operation and carries its tolerance. */
 static const struct kc_variant lines[] = {
-#define OP(op, tolerance) {#op, NULL, 0, tolerance, NULL},
+#define OP(op, tolerance)              {#op, NULL, 0, tolerance, NULL},
 #define IMPL(table, op, variant, caps) LINE_##table(op, variant, caps)
-#define LINE_CPU(op, variant, caps) {#op, #variant, caps, 0, call_##op##_##variant},
+#define LINE_CPU(op, variant, caps)    {#op, #variant, caps, 0, call_##op##_##variant},
 #include "kernels/kernels.def"
 };
 #define N_LINE (sizeof lines / sizeof *lines)
@@ -66,8 +66,9 @@ static void check_variant(const struct options *o, size_t i_op, struct kcheck *k
 }
 
 /* Runs `visit` for every variant that the options select. */
-static uint32_t each_variant(const struct options *o, void (*visit)(const struct options *o, size_t i_op,
-                                                                    struct kcheck *k, void *arg),
+static uint32_t each_variant(const struct options *o,
+                             void (*visit)(const struct options *o, size_t i_op, struct kcheck *k,
+                                           void *arg),
                              void *arg)
 {
     uint32_t n = 0;
@@ -75,7 +76,8 @@ static uint32_t each_variant(const struct options *o, void (*visit)(const struct
         const struct kc_variant *ref = NULL;
         uint32_t tolerance = 0;
         for (size_t i = 0; i < N_LINE; i++) {
-            if (strcmp(lines[i].op, ops[i_op].name) != 0 || (o->op && strcmp(o->op, lines[i].op) != 0))
+            if (strcmp(lines[i].op, ops[i_op].name) != 0 ||
+                (o->op && strcmp(o->op, lines[i].op) != 0))
                 continue;
             if (!lines[i].name) {
                 tolerance = lines[i].tolerance;
@@ -133,9 +135,12 @@ static FALLIBLE run_bench(const struct options *o, struct q_err *e)
 static FALLIBLE options_read(struct options *o, int argc, char **argv, struct q_err *e)
 {
     static const struct option names[] = {
-        {"seed", required_argument, NULL, 's'},  {"cases", required_argument, NULL, 'n'},
-        {"op", required_argument, NULL, 'o'},    {"caps", required_argument, NULL, 'c'},
-        {"bench", no_argument, NULL, 'b'},       {"threads", required_argument, NULL, 't'},
+        {"seed", required_argument, NULL, 's'},
+        {"cases", required_argument, NULL, 'n'},
+        {"op", required_argument, NULL, 'o'},
+        {"caps", required_argument, NULL, 'c'},
+        {"bench", no_argument, NULL, 'b'},
+        {"threads", required_argument, NULL, 't'},
         {NULL, 0, NULL, 0},
     };
     enum q_code rc = Q_OK;

@@ -37,7 +37,10 @@ void kcheck_pack(struct kcheck *k)
         for (uint32_t i = 0; i < n_k; i++)
             want[place(to, n_in, o, i)] =
                 o < n_out && i < n_in ? rounded(kc_get(src, from, (size_t)o * n_in + i), to) : 0;
-    struct pack_args a = {.dst = kc_buf(k, bytes), .dst_dtype = to, .src_dtype = from, .n_in = n_in,
+    struct pack_args a = {.dst = kc_buf(k, bytes),
+                          .dst_dtype = to,
+                          .src_dtype = from,
+                          .n_in = n_in,
                           .n_out_total = n_out};
     for (uint32_t done = 0; done < n_out; done += a.n_out) { /* fused matrices come in pieces */
         a.n_out = kc_chance(k, 40) ? n_out - done : kc_range(k, 1, n_out - done);
@@ -48,7 +51,8 @@ void kcheck_pack(struct kcheck *k)
     float *got = kc_buf(k, (size_t)n_pad * n_k * sizeof *got);
     for (size_t i = 0; i < (size_t)n_pad * n_k; i++)
         got[i] = kc_get(a.dst, to, i);
-    kc_compare(k, "panel", &(struct kc_array){got, DT_F32, 1, (size_t)n_pad * n_k, (size_t)n_pad * n_k},
+    kc_compare(k, "panel",
+               &(struct kc_array){got, DT_F32, 1, (size_t)n_pad * n_k, (size_t)n_pad * n_k},
                &(struct kc_array){want, DT_F32, 1, (size_t)n_pad * n_k, (size_t)n_pad * n_k});
 }
 
@@ -57,12 +61,15 @@ void kbench_pack(struct kc_bench *b)
     static const uint32_t to[] = {DT_BF16, DT_F32};
     for (uint32_t i = 0; i < 2; i++) {
         const uint32_t n_out = 4864, n_in = 896;
-        struct pack_args a = {.dst_dtype = (enum dtype)to[i], .src_dtype = DT_BF16, .n_out = n_out,
-                              .n_in = n_in, .n_out_total = n_out};
+        struct pack_args a = {.dst_dtype = (enum dtype)to[i],
+                              .src_dtype = DT_BF16,
+                              .n_out = n_out,
+                              .n_in = n_in,
+                              .n_out_total = n_out};
         size_t bytes = packed_bytes(a.dst_dtype, n_out, n_in), src_bytes = (size_t)n_out * n_in * 2;
         a.dst = kc_buf(b->k, bytes);
         a.src = kc_buf(b->k, src_bytes);
-        kc_print_rate(b, to[i] == DT_BF16 ? "bf16 -> bf16 [4864,896]" : "bf16 -> f32 [4864,896]",
-                      kc_time(b, &a), (double)(bytes + src_bytes));
+        kc_print_bytes(b, to[i] == DT_BF16 ? "bf16 -> bf16 [4864,896]" : "bf16 -> f32 [4864,896]",
+                       kc_time(b, &a), (double)(bytes + src_bytes));
     }
 }

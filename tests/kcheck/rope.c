@@ -14,8 +14,14 @@ void kcheck_rope(struct kcheck *k)
     kc_fill(k, table, (size_t)n_pos * n_rot);
     for (uint32_t i = 0; i < n_row; i++)
         pos[i] = kc_range(k, 0, n_pos - 1);
-    struct rope_args a = {.x_stride = stride, .table = table, .pos = pos, .n_row = n_row, .n_head = n_head,
-                          .head_dim = head_dim, .n_rot = n_rot, .interleaved = kc_chance(k, 50)};
+    struct rope_args a = {.x_stride = stride,
+                          .table = table,
+                          .pos = pos,
+                          .n_row = n_row,
+                          .n_head = n_head,
+                          .head_dim = head_dim,
+                          .n_rot = n_rot,
+                          .interleaved = kc_chance(k, 50)};
     kc_shape(k, "n_row %u n_head %u head_dim %u n_rot %u%s", n_row, n_head, head_dim, n_rot,
              a.interleaved ? " interleaved" : "");
     float *got = kc_copy(k, x, n * sizeof *x), *want = kc_copy(k, x, n * sizeof *x);
@@ -23,8 +29,10 @@ void kcheck_rope(struct kcheck *k)
         for (uint32_t h = 0; h < n_head; h++)
             for (uint32_t j = 0; j < half; j++) {
                 size_t head = i * stride + (size_t)h * head_dim;
-                size_t p = head + (a.interleaved ? 2 * j : j), q = head + (a.interleaved ? 2 * j + 1 : j + half);
-                float c = table[((size_t)pos[i] * half + j) * 2], s = table[((size_t)pos[i] * half + j) * 2 + 1];
+                size_t p = head + (a.interleaved ? 2 * j : j),
+                       q = head + (a.interleaved ? 2 * j + 1 : j + half);
+                float c = table[((size_t)pos[i] * half + j) * 2],
+                      s = table[((size_t)pos[i] * half + j) * 2 + 1];
                 want[p] = x[p] * c - x[q] * s;
                 want[q] = x[q] * c + x[p] * s;
             }
@@ -38,8 +46,12 @@ void kbench_rope(struct kc_bench *b)
 {
     static uint32_t pos[512];
     const uint32_t n_row = 512, n_head = 14, head_dim = 64;
-    struct rope_args a = {.x_stride = n_head * head_dim, .pos = pos, .n_row = n_row, .n_head = n_head,
-                          .head_dim = head_dim, .n_rot = head_dim};
+    struct rope_args a = {.x_stride = n_head * head_dim,
+                          .pos = pos,
+                          .n_row = n_row,
+                          .n_head = n_head,
+                          .head_dim = head_dim,
+                          .n_rot = head_dim};
     float *table = kc_buf(b->k, n_row * head_dim * sizeof *table);
     for (uint32_t i = 0; i < n_row; i++) {
         pos[i] = i;
@@ -51,5 +63,5 @@ void kbench_rope(struct kc_bench *b)
     a.table = table;
     a.x = kc_buf(b->k, n_row * a.x_stride * sizeof(float));
     kc_fill(b->k, a.x, n_row * a.x_stride);
-    kc_print_rate(b, "512 x 14 x 64", kc_time(b, &a), n_row * (double)a.x_stride * 8);
+    kc_print_bytes(b, "512 x 14 x 64", kc_time(b, &a), n_row * (double)a.x_stride * 8);
 }

@@ -10,12 +10,18 @@ void kcheck_silu_mul(struct kcheck *k)
     size_t element = dtype_bits(y_dtype) / 8, n = n_row * y_stride;
     kc_shape(k, "n_row %u n_col %u -> %s", n_row, n_col, dtype_name(y_dtype));
     float *x = kc_buf(k, n_row * x_stride * sizeof *x);
-    float wide = kc_chance(k, 30) ? 110.0f : 8.0f; /* past where exp over- and underflows, or the usual */
+    float wide =
+        kc_chance(k, 30) ? 110.0f : 8.0f; /* past where exp over- and underflows, or the usual */
     for (size_t i = 0; i < n_row * x_stride; i++)
         x[i] = kc_f32(k) * wide;
     void *got = kc_buf(k, n * element), *want = kc_buf(k, n * element);
-    struct silu_mul_args a = {.y = want, .y_dtype = y_dtype, .x = x, .n_row = n_row, .n_col = n_col,
-                              .x_stride = x_stride, .y_stride = y_stride};
+    struct silu_mul_args a = {.y = want,
+                              .y_dtype = y_dtype,
+                              .x = x,
+                              .n_row = n_row,
+                              .n_col = n_col,
+                              .x_stride = x_stride,
+                              .y_stride = y_stride};
     kc_run(k, k->ref, &a, 1);
     /* below z = -88.7 exp overflows and y is 0 instead of at most 89 * e^-88.7 * 110 = 3e-35 */
     for (uint32_t i = 0; i < n_row && y_dtype == DT_F32 && !k->specials; i++)
@@ -40,11 +46,14 @@ void kcheck_silu_mul(struct kcheck *k)
 void kbench_silu_mul(struct kc_bench *b)
 {
     const uint32_t n_row = 256, n_col = 4864;
-    struct silu_mul_args a = {.y_dtype = DT_BF16, .n_row = n_row, .n_col = n_col, .x_stride = 2 * n_col,
+    struct silu_mul_args a = {.y_dtype = DT_BF16,
+                              .n_row = n_row,
+                              .n_col = n_col,
+                              .x_stride = 2 * n_col,
                               .y_stride = n_col};
     float *x = kc_buf(b->k, (size_t)n_row * n_col * 8);
     kc_fill(b->k, x, (size_t)n_row * n_col * 2);
     a.x = x;
     a.y = kc_buf(b->k, (size_t)n_row * n_col * 2);
-    kc_print_rate(b, "256 x 4864 -> bf16", kc_time(b, &a), n_row * (double)n_col * 10);
+    kc_print_bytes(b, "256 x 4864 -> bf16", kc_time(b, &a), n_row * (double)n_col * 10);
 }

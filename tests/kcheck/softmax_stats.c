@@ -3,7 +3,8 @@
 #include <math.h>
 
 /* One row as ops.h words it, in f64. */
-static void near_f64(struct kcheck *k, const float *x, uint32_t n_col, const struct softmax_stats_args *a, uint32_t i)
+static void near_f64(struct kcheck *k, const float *x, uint32_t n_col,
+                     const struct softmax_stats_args *a, uint32_t i)
 {
     float max = -INFINITY;
     uint32_t argmax = 0;
@@ -16,7 +17,8 @@ static void near_f64(struct kcheck *k, const float *x, uint32_t n_col, const str
     for (uint32_t c = 0; c < n_col && max > -INFINITY; c++)
         sum += isnan(x[c]) ? 0 : x[c] == max ? 1 : exp((double)(x[c] - max));
     if (a->max[i] != max || a->argmax[i] != argmax)
-        kc_fail(k, "row %u: max %g at %u, wanted %g at %u", i, a->max[i], a->argmax[i], max, argmax);
+        kc_fail(k, "row %u: max %g at %u, wanted %g at %u", i, a->max[i], a->argmax[i], max,
+                argmax);
     kc_near(k, "sumexp", a->sumexp[i], sum, sum * k->variant->tolerance * 0x1p-24);
 }
 
@@ -35,7 +37,10 @@ void kcheck_softmax_stats(struct kcheck *k)
         for (uint32_t j = 0; j < 4 && kind == 2; j++)
             x[i * stride + kc_range(k, 0, n_col - 1)] = 300;
     }
-    struct softmax_stats_args a = {.x = x, .x_stride = stride, .n_row = n_row, .n_col = n_col,
+    struct softmax_stats_args a = {.x = x,
+                                   .x_stride = stride,
+                                   .n_row = n_row,
+                                   .n_col = n_col,
                                    .max = kc_buf(k, n_row * sizeof(float)),
                                    .argmax = kc_buf(k, n_row * sizeof(uint32_t)),
                                    .sumexp = kc_buf(k, n_row * sizeof(double))};
@@ -59,10 +64,14 @@ void kbench_softmax_stats(struct kc_bench *b)
     static uint32_t argmax[8];
     static double sumexp[8];
     const uint32_t n_row = 8, n_col = 151936;
-    struct softmax_stats_args a = {.x_stride = n_col, .n_row = n_row, .n_col = n_col, .max = max, .argmax = argmax,
+    struct softmax_stats_args a = {.x_stride = n_col,
+                                   .n_row = n_row,
+                                   .n_col = n_col,
+                                   .max = max,
+                                   .argmax = argmax,
                                    .sumexp = sumexp};
     float *x = kc_buf(b->k, (size_t)n_row * n_col * 4);
     kc_fill(b->k, x, (size_t)n_row * n_col);
     a.x = x;
-    kc_print_rate(b, "8 x 151936", kc_time(b, &a), n_row * (double)n_col * 4);
+    kc_print_bytes(b, "8 x 151936", kc_time(b, &a), n_row * (double)n_col * 4);
 }

@@ -35,7 +35,7 @@ uint32_t kc_pick(struct kcheck *k, const uint32_t *choices, uint32_t n)
 
 float kc_f32(struct kcheck *k)
 {
-    static const float special[] = {NAN,   INFINITY, -INFINITY, 0.0f,     -0.0f, 1e-40f, -3e-42f,
+    static const float special[] = {NAN,   INFINITY, -INFINITY, 0.0f,    -0.0f, 1e-40f, -3e-42f,
                                     1e38f, -3e38f,   1e-37f,    FLT_MIN, 88.0f, -88.0f, -104.0f};
     if (k->specials && kc_chance(k, 2))
         return special[kc_range(k, 0, sizeof special / sizeof *special - 1)];
@@ -137,7 +137,8 @@ void kc_run(struct kcheck *k, const struct kc_variant *v, const void *args, uint
     uint32_t first = kc_range(k, 0, nth - 1), n_buf = k->n_buf;
     for (uint32_t i = 0; i < nth; i++) {
         struct kern_exec x = {
-            .ith = (first + i) % nth, /* any order, so that one thread's work cannot feed another's */
+            .ith =
+                (first + i) % nth, /* any order, so that one thread's work cannot feed another's */
             .nth = nth,
             .scratch = kc_buf(k, k->scratch_bytes),
             .scratch_bytes = k->scratch_bytes,
@@ -181,13 +182,14 @@ void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
                 break; /* the last row may end at n_col */
             size_t at = i * got->stride + c;
             float g = kc_get(got->p, got->dtype, at), w = kc_get(want->p, want->dtype, at);
-            double bound = c < got->n_col ? k->variant->tolerance * 0x1p-24 * (fabsf(w) + scale) : 0;
+            double bound =
+                c < got->n_col ? k->variant->tolerance * 0x1p-24 * (fabsf(w) + scale) : 0;
             if (bound > 0 && got->dtype == DT_BF16)
                 bound += fabsf(w) * 0x1p-7; /* a last-bit difference can round to the neighbour */
             k->n_compared++;
             if (!equal_enough(g, w, bound))
-                kc_fail(k, "%s[%zu,%zu] is %.9g (%a), wanted %.9g (%a) +- %.3g", what, i, c, g, g, w,
-                        w, bound);
+                kc_fail(k, "%s[%zu,%zu] is %.9g (%a), wanted %.9g (%a) +- %.3g", what, i, c, g, g,
+                        w, w, bound);
         }
     }
 }

@@ -163,7 +163,9 @@ static uint32_t headroom(const struct scheduler *s)
 static bool may_admit(const struct planning *p, const struct request *r)
 {
     const struct scheduler *s = p->s;
-    if (r->n_sampling) /* preempted, and its last token is still to come: its history is not known */
+    /* Preempted, and its last token is still to come: its history is not known. (With two steps in flight the step that
+     * preempted it is settled first anyway; with more it would not be.) */
+    if (r->n_sampling)
         return false;
     if (r->n_token > s->config.limits.known_max - p->counts.n_known)
         return false;

@@ -140,7 +140,7 @@ void request_remove(struct request_table *t, uint32_t i_request)
     q_free(r->tokens);
     r->tokens = NULL;
     r->state = REQUEST_FREE;
-    request_list_append(t, &t->free, i_request);
+    request_list_prepend(t, &t->free, i_request); /* used again first: it is in the cache */
 }
 
 void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request)

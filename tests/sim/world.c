@@ -33,7 +33,7 @@ struct world {
     struct fake_worker *worker;
     struct fake_model model;
     struct client *clients; /* [n_client] in order of arrival */
-    uint32_t n_client, n_over, i_arrival;
+    uint32_t n_client, n_over;
     int64_t now_us;
     uint64_t random;
     void *step_memory[SCHEDULER_IN_FLIGHT_MAX], *result_memory;
@@ -174,7 +174,7 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     w->config.eos_ids = eos_ids;
     w->config.n_eos = 1;
     w->n_client = pick(w, sc->n_request);
-    w->config.queue_max = w->n_client;
+    w->config.queue_max = 1 + (uint32_t)(next_random(w) % w->n_client);
     w->clients = need(q_calloc(w->n_client, sizeof *w->clients));
     int64_t at = 0;
     for (uint32_t i = 0; i < w->n_client; i++, at += pick(w, sc->gap_us))
@@ -205,16 +205,33 @@ static void world_release(struct world *w)
     fake_worker_free(w->worker);
 }
 
-static void submit(struct world *w, struct client *c)
+/* False when the queue is full; the frontend tries again later. */
+static bool submit(struct world *w, struct client *c)
 {
     struct q_err e = Q_ERR_INIT;
     c->m.emitted = (struct proto_u32s){c->got, c->n_got};
+    enum q_code rc = scheduler_submit(w->scheduler, c->origin, &c->m, w->now_us, &e);
+    if (rc == Q_NO_SPACE)
+        return false;
+    if (rc)
+        sim_fail("request %llu: %s", (unsigned long long)c->m.req_id, e.message);
     c->prompt_next = 1;
     c->submitted = true;
     c->submitted_us = w->now_us;
     c->started_us = -1;
-    if (scheduler_submit(w->scheduler, c->origin, &c->m, w->now_us, &e))
-        sim_fail("request %llu: %s", (unsigned long long)c->m.req_id, e.message);
+    return true;
+}
+
+/* All that have arrived and are not with the engine, in order, while it takes them. */
+static void submit_due(struct world *w)
+{
+    for (uint32_t i = 0; i < w->n_client; i++) {
+        struct client *c = &w->clients[i];
+        if (c->arrives_us > w->now_us)
+            return;
+        if (!c->submitted && !c->over && !submit(w, c))
+            return;
+    }
 }
 
 static bool is_open(const struct client *c)
@@ -273,9 +290,9 @@ static void lose_engine(struct world *w)
     new_worker(w);
     for (uint32_t i = 0; i < w->n_client; i++) {
         w->clients[i].started_us = -1;
-        if (is_open(&w->clients[i]))
-            submit(w, &w->clients[i]);
+        w->clients[i].submitted = w->clients[i].over;
     }
+    submit_due(w);
 }
 
 static void lose_worker(struct world *w)
@@ -286,12 +303,11 @@ static void lose_worker(struct world *w)
 
 static void play_events(struct world *w)
 {
-    while (w->i_arrival < w->n_client && w->clients[w->i_arrival].arrives_us <= w->now_us)
-        submit(w, &w->clients[w->i_arrival++]);
     if (chance(w, w->sc->n_abort))
         abort_one(w);
     if (chance(w, w->sc->n_frontend_gone))
         lose_frontend(w);
+    submit_due(w); /* an entry of the scheduler's may be used again while its rows are in flight */
     if (chance(w, w->sc->n_worker_lost))
         lose_worker(w);
     if (chance(w, w->sc->n_engine_lost))
@@ -396,11 +412,16 @@ static void play_turn(struct world *w)
         return;
     }
     /* Nothing to compute: then nobody may be waiting for it. */
-    if (w->n_over < w->i_arrival)
-        sim_fail("deadlock: %u of %u requests are open and no step is planned",
-                 w->i_arrival - w->n_over, w->i_arrival);
-    if (w->i_arrival < w->n_client)
-        w->now_us = w->clients[w->i_arrival].arrives_us;
+    int64_t next_us = INT64_MAX;
+    for (uint32_t i = 0; i < w->n_client; i++) {
+        const struct client *c = &w->clients[i];
+        if (is_open(c))
+            sim_fail("deadlock: request %u is open and no step is planned", i + 1);
+        if (!c->over && c->arrives_us < next_us)
+            next_us = c->arrives_us;
+    }
+    if (next_us != INT64_MAX && next_us > w->now_us)
+        w->now_us = next_us;
 }
 
 /* Steps that surely suffice: every token of every request alone, recomputed for every fault and preemption. */

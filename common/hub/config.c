@@ -5,6 +5,7 @@
  * table. */
 #include "common/hub/config.h"
 #include <limits.h>
+#include <string.h>
 #include "common/file.h"
 #include "common/hub/config_rope.h"
 
@@ -24,7 +25,7 @@ static const struct field fields[] = {
     {"num_hidden_layers", offsetof(struct model_config, n_layer), 1, CONFIG_LAYERS_MAX, true},
     {"num_attention_heads", offsetof(struct model_config, n_head), 1, 1u << 12, true},
     {"num_key_value_heads", offsetof(struct model_config, n_kv_head), 1, 1u << 12, false},
-    {"head_dim", offsetof(struct model_config, head_dim), 1, 1u << 12, false},
+    {"head_dim", offsetof(struct model_config, head_dim), 1, CONFIG_HEAD_MAX, false},
     {"max_position_embeddings", offsetof(struct model_config, max_position), 1, 1u << 28, true},
 };
 
@@ -128,6 +129,9 @@ static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *
                       at->path, c->hidden_size, c->n_head);
     if (c->head_dim == 0)
         c->head_dim = c->hidden_size / c->n_head;
+    if (c->head_dim > CONFIG_HEAD_MAX)
+        return q_fail(e, Q_CORRUPT, "%s: hidden_size %u / %u heads gives a head_dim above %u",
+                      at->path, c->hidden_size, c->n_head, CONFIG_HEAD_MAX);
     if (c->head_dim % 2)
         return q_fail(e, Q_CORRUPT,
                       "%s: head_dim is %u, expected an even number (rotary embedding)", at->path,
@@ -273,32 +277,49 @@ static enum q_code load_defaults(struct model_config *c, struct generation_defau
     return load_ids(c, at, e);
 }
 
-static enum q_code load_file(json_t **root, char path[PATH_MAX], const char *dir, const char *name,
-                             struct q_err *e)
+enum q_code model_config_parse(struct model_config *c, const char *text, size_t n, const char *path,
+                               struct q_err *e)
 {
-    enum q_code rc = path_join(path, PATH_MAX, dir, name, e);
-    return rc ? rc : hub_json_load(root, path, e);
+    json_t *root = NULL;
+    *c = (struct model_config){.bos_id = UINT32_MAX};
+    enum q_code rc = hub_json_parse(&root, text, n, path, e);
+    if (!rc)
+        rc = load_config(c, &(struct hub_json_at){root, path}, e);
+    json_decref(root);
+    return rc;
+}
+
+enum q_code generation_defaults_parse(struct model_config *c, struct generation_defaults *g,
+                                      const char *text, size_t n, const char *path, struct q_err *e)
+{
+    json_t *root = NULL;
+    *g = (struct generation_defaults){0};
+    enum q_code rc = hub_json_parse(&root, text, n, path, e);
+    if (!rc)
+        rc = load_defaults(c, g, &(struct hub_json_at){root, path}, e);
+    json_decref(root);
+    return rc;
 }
 
 enum q_code model_config_load(struct model_config *c, struct generation_defaults *g,
                               const char *dir, struct q_err *e)
 {
     char path[PATH_MAX];
-    json_t *root = NULL;
+    struct buf text = BUF_INIT;
     struct generation_defaults unused;
     struct generation_defaults *defaults = g ? g : &unused;
     *c = (struct model_config){.bos_id = UINT32_MAX};
     *defaults = (struct generation_defaults){0};
-    enum q_code rc = load_file(&root, path, dir, "config.json", e);
-    if (!rc)
-        rc = load_config(c, &(struct hub_json_at){root, path}, e);
-    json_decref(root);
-    root = NULL;
-    if (rc || (rc = path_join(path, sizeof path, dir, "generation_config.json", e)) ||
-        !file_exists(path))
-        return rc;
-    if (!(rc = hub_json_load(&root, path, e)))
-        rc = load_defaults(c, defaults, &(struct hub_json_at){root, path}, e);
-    json_decref(root);
+    enum q_code rc;
+    if ((rc = path_join(path, sizeof path, dir, "config.json", e)) ||
+        (rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)) ||
+        (rc = model_config_parse(c, buf_str(&text), text.len, path, e)) ||
+        (rc = path_join(path, sizeof path, dir, "generation_config.json", e)) || !file_exists(path))
+        goto out;
+    buf_reset(&text);
+    if (!(rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)))
+        rc = generation_defaults_parse(c, defaults, buf_str(&text), text.len, path, e);
+out:
+    buf_release(&text);
     return rc;
 }

@@ -6,6 +6,7 @@
 #ifndef QUIRE_COMMON_HUB_CONFIG_H
 #define QUIRE_COMMON_HUB_CONFIG_H
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "common/dtype.h"
 #include "common/err.h"
@@ -13,6 +14,7 @@
 #define CONFIG_LAYERS_MAX 1024u
 #define CONFIG_EOS_MAX    16u
 #define CONFIG_NAME_MAX   64u
+#define CONFIG_HEAD_MAX   4096u /* head_dim */
 
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
 
@@ -57,5 +59,12 @@ struct generation_defaults { /* generation_config.json; has_x false = not given 
  * expected), Q_UNSUPPORTED (names the feature). */
 FALLIBLE model_config_load(struct model_config *c, struct generation_defaults *g, const char *dir,
                            struct q_err *e);
+
+/* The same from memory; `path` is for messages. The second fills *g and replaces c's eos ids where the text has some.
+ * Errors: as model_config_load, without Q_NOT_FOUND. */
+FALLIBLE model_config_parse(struct model_config *c, const char *text, size_t n, const char *path,
+                            struct q_err *e);
+FALLIBLE generation_defaults_parse(struct model_config *c, struct generation_defaults *g,
+                                   const char *text, size_t n, const char *path, struct q_err *e);
 
 #endif

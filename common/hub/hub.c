@@ -6,6 +6,9 @@
 #include "common/hub/hub.h"
 #include <ctype.h>
 #include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include "common/file.h"
 #include "common/hub/hub_json.h"
 

@@ -4,6 +4,8 @@
  * another shard can not shadow it. */
 #include "common/hub/safetensors.h"
 #include <limits.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include "common/file.h"
 #include "common/hub/hub_json.h"

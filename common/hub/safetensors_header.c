@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/hub/safetensors_header.h"
+#include <stdlib.h>
+#include <string.h>
 #include "common/hub/hub_json.h"
 
 #define LENGTH_BYTES 8u /* the u64 in front of the header */
@@ -105,19 +107,21 @@ static int by_place(const void *a, const void *b)
     return 0;
 }
 
-/* In file order each tensor starts where the one before ended, and the last ends with the file. */
-static enum q_code check_cover(const struct reader *r, struct tensor *t, size_t n)
+/* Of the tensors from `start` on: in file order each tensor starts where the one before ended, and the last ends with the file. */
+static enum q_code check_cover(const struct reader *r, const struct tensor_list *list, size_t start)
 {
+    size_t n = list->n - start;
+    struct tensor *t = n ? list->items + start : NULL;
     const unsigned char *at = r->f->data + r->data_start;
     if (n)
         qsort(t, n, sizeof *t, by_place);
     for (size_t i = 0; i < n; i++) {
-        const unsigned char *start = t[i].data;
-        if (start < at)
+        const unsigned char *place = t[i].data;
+        if (place < at)
             return bad(r, t[i].name, "its data overlap the tensor before it");
-        if (start > at)
+        if (place > at)
             return bad(r, t[i].name, "there is a hole between it and the tensor before it");
-        at = start + t[i].n_bytes;
+        at = place + t[i].n_bytes;
     }
     size_t rest = r->f->size - (size_t)(at - r->f->data);
     if (rest)
@@ -164,7 +168,7 @@ enum q_code safetensors_header_read(struct tensor_list *out, struct arena *names
             rc = read_tensor(&r, &out->items[out->n++], name, json_object_iter_value(it));
     }
     if (!rc)
-        rc = check_cover(&r, out->items + n_before, out->n - n_before);
+        rc = check_cover(&r, out, n_before);
     if (rc)
         out->n = n_before;
     json_decref(root);

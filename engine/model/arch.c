@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/arch.h"
+#include <stdio.h>
 #include <string.h>
 
 #define ARCH(architecture, family) &arch_##family,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/model.h"
 #include <math.h>
+#include <string.h>
 #include "common/mem.h"
 #include "engine/model/model_state.h"
 
@@ -11,9 +12,6 @@ static enum q_code check_config(const struct model *m, struct q_err *e)
         return q_fail(e, Q_UNSUPPORTED,
                       "hidden_act \"%s\" is not supported for %s, expected \"%s\"", c->hidden_act,
                       m->arch->name, m->arch->hidden_act);
-    if (c->head_dim / 2 > ROTARY_PAIRS_MAX)
-        return q_fail(e, Q_UNSUPPORTED, "head_dim %u is larger than %u", c->head_dim,
-                      2 * ROTARY_PAIRS_MAX);
     return Q_OK;
 }
 

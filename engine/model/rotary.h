@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include "common/hub/config.h"
 
-#define ROTARY_PAIRS_MAX 2048u /* head_dim / 2 at most */
+#define ROTARY_PAIRS_MAX (CONFIG_HEAD_MAX / 2)
 
 struct rotary {
     struct rope_config config;

@@ -143,6 +143,7 @@ static void test_refused(void **state)
         {", \"num_key_value_heads\": 3", Q_CORRUPT, "no multiple"},
         {", \"num_key_value_heads\": 0", Q_CORRUPT, "is 0, expected 1 to"},
         {", \"head_dim\": 15", Q_CORRUPT, "even"},
+        {", \"head_dim\": 4098", Q_CORRUPT, "expected 1 to 4096"},
         {", \"head_dim\": -1", Q_CORRUPT, "is -1"},
         {", \"head_dim\": 1e3", Q_CORRUPT, "a whole number"},
         {", \"head_dim\": 99999999999999999999", Q_CORRUPT, "not valid JSON"},
@@ -174,6 +175,21 @@ static void test_refused(void **state)
             assert_fails(load_text(cases[i].more), cases[i].code, cases[i].part, &e);
         else
             assert_ok(load_text(cases[i].more), &e);
+}
+
+/* head_dim is not given and what follows from the others is too large. */
+static void test_refused_head(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    folder_text(
+        &f, "config.json",
+        "{\"architectures\": [\"A\"], \"vocab_size\": 512, \"hidden_size\": 5000, "
+        "\"intermediate_size\": 96, "
+        "\"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"max_position_embeddings\": 256}");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "head_dim above 4096", &e);
+    folder_release(&f);
 }
 
 static void test_bad_files(void **state)
@@ -250,13 +266,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_dialects),
-        cmocka_unit_test(test_golden_values),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_generation_defaults),
+        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_golden_values), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_refused_head),
+        cmocka_unit_test(test_bad_files),     cmocka_unit_test(test_generation_defaults),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,7 +147,7 @@ void dec_chain_init(struct dec_chain *c, const struct tokenizer *t, struct buf *
 
 void dec_chain_push(struct dec_chain *c, const struct tokenizer *t, uint32_t id, bool skip_special)
 {
-    if (id >= t->n_id || !t->text_of[id] || (skip_special && (t->flags[id] & TOK_F_SPECIAL)))
+    if (id >= t->n_id || !t->text_of[id] || (skip_special && (t->flags[id] & TOK_F_SKIP)))
         return;
     c->stages[0].ops->push(&c->stages[0], t->text_of[id], t->text_len[id]);
 }

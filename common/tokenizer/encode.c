@@ -204,13 +204,14 @@ static enum q_code wrap_ids(const struct tokenizer *t, struct token_list *ids, s
             ((const struct post_ops *)c->parts[i].ops)->wrap(c->parts[i].self);
         if (!p)
             continue;
-        size_t n = ids->n - i_from;
-        /* `before` is appended first, to make room; then the text moves up by as much. */
+        size_t n_text = ids->n - i_from;
         if ((rc = add_all(ids, &p->before, e)))
             break;
-        memmove(ids->ids + i_from + p->before.n, ids->ids + i_from, n * sizeof *ids->ids);
-        if (p->before.n)
-            memcpy(ids->ids + i_from, p->before.ids, p->before.n * sizeof *ids->ids);
+        if (n_text && p->before.n) { /* they were put behind the text to make room: change places */
+            uint32_t *text = ids->ids + i_from;
+            memmove(text + p->before.n, text, n_text * sizeof *text);
+            memcpy(text, p->before.ids, p->before.n * sizeof *text);
+        }
         rc = add_all(ids, &p->after, e);
     }
     return rc;

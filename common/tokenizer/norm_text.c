@@ -82,7 +82,10 @@ static enum q_code replace_run(const void *self, struct tok_work *w, struct q_er
         return rc;
     tok_spans_done(w);
     struct cut c = {.w = w, .behavior = CUT_REMOVED, .invert = true}; /* spans become the matches */
-    if ((rc = cut_pattern(&c, &r->pattern, e)))
+    w->keep_empty = true;
+    rc = cut_pattern(&c, &r->pattern, e);
+    w->keep_empty = false;
+    if (rc)
         return rc;
     struct buf *out = tok_rewrite(w);
     size_t at = 0;

@@ -283,13 +283,14 @@ static enum q_code space_run(const void *self, struct tok_work *w, struct q_err 
 
 const struct pre_ops pre_whitespace_split = {{NULL, NULL}, space_run};
 
-/* Whitespace: words and runs of what is neither word nor space. \w here is that of UTS 18,
- * Join_Control included. */
+/* Whitespace: words and runs of what is neither word nor space; \w of UTS 18, not of Oniguruma. */
+#define UTS18_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}"
+
 static enum q_code words_load(void **self, const json_t *spec, const char *at, struct q_err *e)
 {
     (void)spec;
     struct tok_regex *x = NULL;
-    static const char pattern[] = "[\\w\\x{200c}\\x{200d}]+|[^\\w\\x{200c}\\x{200d}\\s]+";
+    static const char pattern[] = "[" UTS18_WORD "]+|[^" UTS18_WORD "\\s]+";
     enum q_code rc = tok_regex_new(&x, pattern, sizeof pattern - 1, at, e);
     *self = x;
     return rc;

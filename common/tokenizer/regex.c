@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Oniguruma's Ruby syntax and PCRE2 agree on nearly all that tokenizer files use. What they read
- * differently, and what the rewriting below makes of it:
+/* Oniguruma's Ruby syntax and PCRE2 agree on nearly all that tokenizer files use. Here is what they
+ * read differently and what it is rewritten to before compiling (compared on all code points):
  *
- *   Ruby                         PCRE2 would                  rewritten to
- *   \s \S                        count U+180E as a space      \p{White_Space} \P{White_Space}
- *   \w \W                        leave out marks, take _ only [\p{Alphabetic}\p{M}\p{Nd}\p{Pc}] and
- * its complement \h \H                        mean horizontal space        [0-9a-fA-F] and its
- * complement ^ $                          match at text ends only      PCRE2_MULTILINE
- *   (?m: )                       mean multi-line ^ $          (?s: )
- *   \uHHHH                       not know it                  \x{HHHH}
- *   \p{Han}, \p{Greek} …         use script extensions        \p{sc:Han}
- *   a{1,3}+                      be possessive                (?:a{1,3})+
- *   [a[bc]] [a&&b]               read [ and && as themselves  refused
+ * clang-format off
+ *   Ruby               PCRE2 reads it as                 rewritten to
+ *   \s \S              U+180E is a space                 \p{White_Space} \P{White_Space}
+ *   \w \W              letters, digits and _ only        [\p{Alphabetic}\p{M}\p{Nd}\p{Pc}]; not in
+ *                                                        a class also six Latin-1 superscripts and
+ *                                                        fractions, as Oniguruma has them
+ *   \h \H              horizontal space                  [0-9a-fA-F] and its complement
+ *   [[:alpha:]] …      other sets                        properties
+ *   ^ $                the text's ends                   the same with PCRE2_MULTILINE
+ *   (?m: )             multi-line ^ $                    (?s: )
+ *   \uHHHH             an error                          \x{HHHH}
+ *   \p{Han} …          script extensions                 \p{sc:Han}
+ *   a{1,3}+            possessive                        (?:a{1,3})+
+ *   [a[bc]] [a&&b]     [ and && as themselves            refused
+ * clang-format on
  *
- * Matching uses the JIT where the system allows it and the interpreter otherwise: pcre2_match
- * chooses. */
+ * Characters newer than the installed PCRE2's Unicode are unassigned to it (10.42: Unicode 14). */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "common/tokenizer/regex.h"
 #include <pcre2.h>
@@ -87,7 +91,8 @@ static void add_property(struct rewriter *r, const char *name, size_t n, char p)
     buf_add_char(&r->out, '}');
 }
 
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD   "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define LATIN1 "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 /* p[i] is a backslash that is not the last byte. */
 static enum q_code escape(struct rewriter *r, struct q_err *e)
@@ -99,13 +104,13 @@ static enum q_code escape(struct rewriter *r, struct q_err *e)
     if (c == 's' || c == 'S')
         buf_add_str(&r->out, c == 's' ? "\\p{White_Space}" : "\\P{White_Space}");
     else if (c == 'w')
-        buf_add_str(&r->out, r->in_class ? WORD : "[" WORD "]");
+        buf_add_str(&r->out, r->in_class ? WORD : "[" WORD LATIN1 "]");
     else if (c == 'h')
         buf_add_str(&r->out, r->in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
     else if ((c == 'W' || c == 'H') && r->in_class)
         return unsupported(r, "\\W or \\H in a class", e);
     else if (c == 'W' || c == 'H')
-        buf_add_str(&r->out, c == 'W' ? "[^" WORD "]" : "[^0-9a-fA-F]");
+        buf_add_str(&r->out, c == 'W' ? "[^" WORD LATIN1 "]" : "[^0-9a-fA-F]");
     else if (c == 'u') {
         if (n_rest < 4)
             return unsupported(r, "an unfinished \\u", e);
@@ -123,6 +128,33 @@ static enum q_code escape(struct rewriter *r, struct q_err *e)
     return Q_OK;
 }
 
+/* [:alpha:] and the like; p[i] is the bracket. */
+static enum q_code posix_class(struct rewriter *r, struct q_err *e)
+{
+    static const struct {
+        const char *name, *as;
+    } classes[] = {
+        {"[:alpha:]", "\\p{Alphabetic}"},
+        {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
+        {"[:space:]", "\\p{White_Space}"},
+        {"[:punct:]", "\\p{P}\\p{S}"},
+        {"[:digit:]", "\\p{Nd}"},
+        {"[:xdigit:]", "0-9a-fA-F"},
+        {"[:upper:]", "\\p{Uppercase}"},
+        {"[:lower:]", "\\p{Lowercase}"},
+        {"[:word:]", WORD},
+    };
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        size_t len = strlen(classes[i].name);
+        if (r->n - r->i >= len && memcmp(r->p + r->i, classes[i].name, len) == 0) {
+            buf_add_str(&r->out, classes[i].as);
+            r->i += len;
+            return Q_OK;
+        }
+    }
+    return unsupported(r, "this POSIX class", e);
+}
+
 /* Inside [...]. */
 static enum q_code in_class(struct rewriter *r, struct q_err *e)
 {
@@ -132,15 +164,8 @@ static enum q_code in_class(struct rewriter *r, struct q_err *e)
         return unsupported(r, "a class inside a class", e);
     if (c == '&' && next == '&')
         return unsupported(r, "an intersection of classes (&&)", e);
-    if (c == '[') { /* [:alpha:] */
-        const char *close = memmem(r->p + r->i, r->n - r->i, ":]", 2);
-        if (!close)
-            return unsupported(r, "an unfinished [:", e);
-        size_t len = (size_t)(close + 2 - (r->p + r->i));
-        buf_add(&r->out, r->p + r->i, len);
-        r->i += len;
-        return Q_OK;
-    }
+    if (c == '[')
+        return posix_class(r, e);
     if (c == ']' && r->i != r->class_start)
         r->in_class = false;
     buf_add_char(&r->out, c);
@@ -242,12 +267,26 @@ static enum q_code rewrite(struct rewriter *r, struct q_err *e)
     return buf_check(&r->out, r->at, e);
 }
 
+static void *pcre_alloc(size_t n, void *ignored)
+{
+    (void)ignored;
+    return q_alloc(n);
+}
+
+static void pcre_free(void *p, void *ignored)
+{
+    (void)ignored;
+    q_free(p);
+}
+
 static enum q_code compile(struct tok_regex *x, const struct rewriter *r, struct q_err *e)
 {
     int erc;
     PCRE2_SIZE where;
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-    pcre2_compile_context *c = pcre2_compile_context_create(NULL);
+    pcre2_general_context *g = pcre2_general_context_create(pcre_alloc, pcre_free, NULL);
+    pcre2_compile_context *c = g ? pcre2_compile_context_create(g) : NULL;
+    pcre2_general_context_free(g);
     if (!c)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern");
     pcre2_set_newline(c, PCRE2_NEWLINE_LF);
@@ -260,8 +299,10 @@ static enum q_code compile(struct tok_regex *x, const struct rewriter *r, struct
     }
     char why[128];
     pcre2_get_error_message(erc, (PCRE2_UCHAR *)why, sizeof why);
-    return q_fail(e, erc == PCRE2_ERROR_NOMEMORY ? Q_NO_MEMORY : Q_CORRUPT,
-                  "tokenizer.json: %s: the pattern does not compile: %s", r->at, why);
+    if (erc == PCRE2_ERROR_HEAP_FAILED)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern");
+    return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: PCRE2 does not compile the pattern: %s",
+                  r->at, why);
 }
 
 enum q_code tok_regex_new(struct tok_regex **out, const char *pattern, size_t n, const char *at,
@@ -292,18 +333,6 @@ void tok_regex_free(struct tok_regex *x)
         return;
     pcre2_code_free(x->code);
     q_free(x);
-}
-
-static void *pcre_alloc(size_t n, void *ignored)
-{
-    (void)ignored;
-    return q_alloc(n);
-}
-
-static void pcre_free(void *p, void *ignored)
-{
-    (void)ignored;
-    q_free(p);
 }
 
 enum q_code tok_regex_run_init(struct tok_regex_run *run, struct q_err *e)

@@ -27,7 +27,7 @@ struct tok_search { /* one subject and the match found last */
     bool found;
 };
 
-/* at: where the pattern stands, for messages. Errors: Q_CORRUPT (does not compile), Q_UNSUPPORTED.
+/* at: where the pattern stands, for messages. Errors: Q_UNSUPPORTED (why).
  */
 FALLIBLE tok_regex_new(struct tok_regex **out, const char *pattern, size_t n, const char *at,
                        struct q_err *e);

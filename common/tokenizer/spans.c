@@ -7,7 +7,7 @@
 
 enum q_code tok_span_add(struct tok_work *w, size_t start, size_t end, struct q_err *e)
 {
-    if (start >= end)
+    if (start >= end && !w->keep_empty)
         return Q_OK;
     if (w->n_next == w->next_cap) {
         enum q_code rc =

@@ -41,6 +41,7 @@ struct tok_work {
     bool in_buf;        /* text is in the other one */
     bool last; /* ByteLevel may leave bytes as they are: it is the last of its chain and the model
                   takes bytes */
+    bool keep_empty; /* tok_span_add keeps spans of no bytes: they are places to insert something */
     struct tok_regex_run regex;
     void *model; /* the model's own memory, made by its begin() */
 };
@@ -138,7 +139,8 @@ struct tokenizer {
     bool no_decoder; /* "decoder": null joins tokens with spaces */
     uint8_t digest[32];
 };
-#define TOK_F_SPECIAL 1u /* skipped by skip_special */
+#define TOK_F_SPECIAL 1u /* the token is marked special */
+#define TOK_F_SKIP    4u /* left out by skip_special: its text is the content of a special token */
 #define TOK_F_ADDED \
     2u /* text is its own, never in the byte-level alphabet unless normalized into it */
 

@@ -270,6 +270,15 @@ static void set_text(struct tokenizer *t, uint32_t id, const char *s, size_t n, 
     t->flags[id] = flags;
 }
 
+/* The reference asks whether the text that it would decode is a special token's content. For a
+ * token that is changed by normalization it is not, so such a token is never skipped. */
+static uint8_t added_flags(const struct tokenizer *t, const struct tok_added *a)
+{
+    uint32_t i = tok_vocab_id(&t->added_index, a->pattern, a->n_pattern);
+    bool skip = i != TOKEN_NONE && t->added[i].special;
+    return (uint8_t)(TOK_F_ADDED | (a->special ? TOK_F_SPECIAL : 0) | (skip ? TOK_F_SKIP : 0));
+}
+
 static enum q_code load_tables(struct tokenizer *t, struct q_err *e)
 {
     for (size_t i = 0; i < t->vocab.n_word; i++)
@@ -287,8 +296,7 @@ static enum q_code load_tables(struct tokenizer *t, struct q_err *e)
     }
     for (size_t i = 0; i < t->n_added; i++) {
         const struct tok_added *a = &t->added[i];
-        set_text(t, a->id, a->pattern, a->n_pattern,
-                 (uint8_t)(TOK_F_ADDED | (a->special ? TOK_F_SPECIAL : 0)));
+        set_text(t, a->id, a->pattern, a->n_pattern, added_flags(t, a));
     }
     return Q_OK;
 }
@@ -323,7 +331,8 @@ static enum q_code parse(json_t **out, const char *json, size_t n, const char *n
     *out = json_loadb(json, n, JSON_ALLOW_NUL, &why);
     if (*out)
         return Q_OK;
-    if (json_error_code(&why) == json_error_out_of_memory)
+    if (json_error_code(&why) == json_error_out_of_memory ||
+        !why.text[0]) /* it says nothing then */
         return q_fail(e, Q_NO_MEMORY, "out of memory reading %s", name);
     return q_fail(e, Q_CORRUPT, "%s: line %d, column %d: %.120s", name, why.line, why.column,
                   why.text);

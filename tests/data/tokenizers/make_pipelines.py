@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes pipelines.json: random normalizers, pre-tokenizers and decoders over one small vocabulary, with what the
+`tokenizers` package (0.23.3 made the committed file) encodes and decodes.  Usage: python make_pipelines.py
+
+Characters are older than Unicode 8, so that the answer does not depend on anybody's Unicode version.
+"""
+import json
+import os
+import random
+
+from tokenizers import Tokenizer
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+N_PIPELINE, N_TEXT, SEED = 150, 10, 3
+WORDS = ["hello", "World", "I'm", "they'LL", "x1y2", "12345", "٣٤٥", "Ⅷ", "²³", "½", "你好", "世界", "かな", "가나", "ﾊﾞ",
+         "naïve", "cafe\u0301", "ǅ", "İ", "ß", "ﬁ", "🙂", "a\u0323\u0301", "\u0301", "\u0327\u0301x", "Ω", "\u1100\u1161\u11a8",
+         "हिन्दी", "مرحبا", "__a", "--", "!?", "$5", "€", "<", "|>", "\x00", "<ab>", "<abc>", "bc><", "oneword", "<lstrip>",
+         "<rstrip>", "<Norm>", "Ünï", "lol", "abab"]
+SPACES = [" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u200b", "\u180e", "\x85", "\x1c", "\n\n   "]
+REGEXES = [r"\s+", r"\d", r"\w+", r"\W+", "[0-9][0-9]", "x*", r"\p{Han}|\p{Greek}", r"\h{2}", r"^.|.$", r"(?m:.+)",
+           r"[a-z]{1,3}+", r"(?<=l)o|\bw", r"[[:alpha:]]+", r"[\d\w]", r"(?:ab|l){1,2}+", r"\S", r"[^\S\n]+", "(?i:HELLO|ss)",
+           r"\u4f60|[[:punct:][:space:]]", r"\A.|\z", r"(?i)k|ſ", r"\p{^L}+", r"\P{L}{2}"]
+BEHAVIORS = ["Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+
+def pattern(r):
+    return {"Regex": r.choice(REGEXES)} if r.random() < 0.75 else {"String": r.choice([" ", "l", "lo", "ab"])}
+
+
+def normalizer(r, nested=False):
+    kind = r.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "Replace", "Prepend", "Sequence"])
+    if kind == "Sequence":
+        return {"type": kind, "normalizers": [normalizer(r, True) for _ in range(0 if nested else r.randrange(4))]}
+    return {"type": kind, **{"Strip": {"strip_left": r.random() < 0.5, "strip_right": r.random() < 0.5},
+                             "Replace": {"pattern": pattern(r), "content": r.choice(["", "_", "xy", "▁"])},
+                             "Prepend": {"prepend": r.choice(["▁", " ", "ab"])}}.get(kind, {})}
+
+
+def pre_tokenizer(r, nested=False):
+    kind = r.choice(["ByteLevel", "Split", "Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "Sequence"])
+    if kind == "Sequence":
+        return {"type": kind, "pretokenizers": [pre_tokenizer(r, True) for _ in range(0 if nested else r.randrange(4))]}
+    return {"type": kind, **{"ByteLevel": dict(BYTE_LEVEL, add_prefix_space=r.random() < 0.5, use_regex=r.random() < 0.5),
+                             "Split": {"pattern": pattern(r), "behavior": r.choice(BEHAVIORS), "invert": r.random() < 0.4},
+                             "Digits": {"individual_digits": r.random() < 0.5},
+                             "Punctuation": {"behavior": r.choice(BEHAVIORS)}}.get(kind, {})}
+
+
+def text(r):
+    parts = []
+    for _ in range(r.randrange(1, 10)):
+        parts.append(r.choice(SPACES) * r.choice([1, 1, 1, 3]) if r.random() < 0.35 else r.choice(WORDS))
+    return "".join(parts)
+
+
+def pipeline(r, base):
+    changes = {"normalizer": normalizer(r) if r.random() < 0.6 else None,
+               "pre_tokenizer": pre_tokenizer(r) if r.random() < 0.95 else None,
+               "decoder": r.choice([None, BYTE_LEVEL, {"type": "Fuse"},
+                                    {"type": "Sequence", "decoders": [BYTE_LEVEL, {"type": "Fuse"}]}])}
+    model = {"unk_token": r.choice([None, "a"]), "fuse_unk": r.random() < 0.5, "ignore_merges": r.random() < 0.3}
+    spec = dict(base, **changes, model=dict(base["model"], **model))
+    tok = Tokenizer.from_str(json.dumps(spec))
+    cases = []
+    while len(cases) < N_TEXT:
+        t = text(r)
+        try:
+            ids = tok.encode(t).ids
+        except BaseException:  # the reference panics where a normalizer leaves nothing of a text
+            continue
+        cases.append({"text": t, "ids": ids, "decoded": tok.decode(ids, skip_special_tokens=False),
+                      "decoded_skip": tok.decode(ids)})
+    return {"changes": changes, "model": model, "cases": cases}
+
+
+def main():
+    base = json.load(open(os.path.join(HERE, "gpt2", "tokenizer.json"), encoding="utf-8"))
+    all_of_them = [pipeline(random.Random(SEED * 1000 + i), base) for i in range(N_PIPELINE)]
+    with open(os.path.join(HERE, "pipelines.json"), "w", encoding="ascii") as f:
+        f.write("[\n" + ",\n".join(json.dumps(p) for p in all_of_them) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()

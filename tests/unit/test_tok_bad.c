@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tokenizer files and texts that are wrong, out of range or too large; and every allocation failing once. */
+#include "check.h"
+#include <jansson.h>
+#include <stdlib.h>
+#include "common/buf.h"
+#include "common/mem.h"
+#include "common/tokenizer/stream.h"
+
+static struct q_err err;
+
+/* A complete small tokenizer: bytes a and b in the byte-level alphabet, one merge, every slot in use. */
+#define ADDED                                                                            \
+    "\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":true,\"lstrip\":true}," \
+    "{\"id\":5,\"content\":\"ba\",\"normalized\":true}]"
+#define NORM                                                                     \
+    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}," \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\"c\"},\"content\":\"a\"}]}"
+#define PRE                                                                            \
+    "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["                     \
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s\"},\"behavior\":\"Removed\"}," \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}]}"
+#define POST                                                              \
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["    \
+    "{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}]," \
+    "\"special_tokens\":{\"<s>\":{\"ids\":[4]}}}"
+#define DEC "\"decoder\":{\"type\":\"ByteLevel\"}"
+#define MODEL                                                                              \
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"u\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2," \
+    "\"u\":3},\"merges\":[\"a b\"]}"
+#define OBJECT(...) "{" __VA_ARGS__ "}"
+#define WHOLE       OBJECT(ADDED "," NORM "," PRE "," POST "," DEC "," MODEL)
+
+static void test_whole(void **state)
+{
+    (void)state;
+    struct tokenizer *t = NULL;
+    struct token_list ids = TOKEN_LIST_INIT;
+    struct buf text = BUF_INIT;
+    static const uint32_t want[] = {4, 2, 0, 4, 5, 3, 0};
+    assert_ok(tokenizer_from_json(&t, WHOLE, strlen(WHOLE), &err), &err);
+    assert_ok(tokenizer_encode(t, "ab c <s>baza", 12, true, &ids, &err), &err);
+    assert_int_equal(ids.n, 7);
+    assert_memory_equal(ids.ids, want, sizeof want);
+    assert_ok(tokenizer_decode(t, ids.ids, ids.n, true, &text, &err), &err);
+    assert_string_equal(buf_str(&text), "ababaua");
+    assert_int_equal(tokenizer_vocab_size(t), 6);
+    buf_release(&text);
+    token_list_release(&ids);
+    tokenizer_free(t);
+}
+
+static void test_truncated(void **state)
+{
+    (void)state;
+    for (size_t n = 0; n < strlen(WHOLE); n++) {
+        struct tokenizer *t = NULL;
+        char *part = malloc(n ? n : 1); /* exactly n bytes, so that asan sees a read behind them */
+        memcpy(part, WHOLE, n);
+        assert_fails(tokenizer_from_json(&t, part, n, &err), Q_CORRUPT, "tokenizer.json", &err);
+        free(part);
+    }
+}
+
+#define BPE(rest)      "{\"model\":{\"type\":\"BPE\"," rest "}}"
+#define WITH(part)     OBJECT(part "," MODEL)
+#define SPLIT(rest)    WITH("\"pre_tokenizer\":{\"type\":\"Split\"," rest "}")
+#define TEMPLATE(rest) WITH("\"post_processor\":{\"type\":\"TemplateProcessing\"," rest "}")
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        enum q_code code;
+        const char *part;
+    } rows[] = {
+        {"[]", Q_CORRUPT, "expected an object, found an array"},
+        {"{}", Q_CORRUPT, "model: expected an object, found nothing"},
+        {"{\"model\":7}", Q_CORRUPT, "model: expected an object, found an integer"},
+        {"{\"model\":{\"type\":7}}", Q_CORRUPT, "model.type"},
+        {"{\"model\":{\"type\":\"Mystery\"}}", Q_UNSUPPORTED, "\"Mystery\""},
+        {"{\"model\":{\"vocab\":[]}}", Q_UNSUPPORTED, "\"Unigram\""},
+        {BPE("\"vocab\":[]"), Q_CORRUPT, "model.vocab: expected an object"},
+        {BPE("\"vocab\":{\"a\":\"b\"}"), Q_CORRUPT, "model.vocab.a"},
+        {BPE("\"vocab\":{\"a\":-1}"), Q_CORRUPT, "-1 is not in"},
+        {BPE("\"vocab\":{\"a\":99999999999}"), Q_CORRUPT, "99999999999 is not in"},
+        {BPE("\"vocab\":{\"a\":1.5}"), Q_CORRUPT, "model.vocab.a"},
+        {BPE("\"vocab\":{}"), Q_CORRUPT, "model.merges"},
+        {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a\"]"), Q_CORRUPT, "model.merges[0]"},
+        {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]"), Q_CORRUPT, "model.merges[0]"},
+        {BPE("\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]"), Q_CORRUPT, "model.merges[0]"},
+        {BPE("\"vocab\":{\"a\":0},\"merges\":[[\"a\",1]]"), Q_CORRUPT, "model.merges[0]"},
+        {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a b\"]"), Q_CORRUPT, "the second is not in"},
+        {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a a\"]"), Q_CORRUPT, "the sum is not in"},
+        {BPE("\"vocab\":{},\"merges\":[],\"unk_token\":\"u\""), Q_CORRUPT, "unk_token \"u\""},
+        {BPE("\"vocab\":{},\"merges\":[],\"unk_token\":1"), Q_CORRUPT, "unk_token"},
+        {BPE("\"dropout\":0.1"), Q_UNSUPPORTED, "dropout"},
+        {BPE("\"end_of_word_suffix\":\"</w>\""), Q_UNSUPPORTED, "end_of_word_suffix"},
+        {BPE("\"ignore_merges\":3"), Q_CORRUPT, "ignore_merges"},
+        {WITH("\"normalizer\":3"), Q_CORRUPT, "normalizer: expected an object or null"},
+        {WITH("\"normalizer\":{}"), Q_CORRUPT, "normalizer.type"},
+        {WITH("\"normalizer\":{\"type\":\"Foo\"}"), Q_UNSUPPORTED, "normalizer[0]: type \"Foo\""},
+        {WITH("\"normalizer\":{\"type\":\"Prepend\"}"), Q_CORRUPT, "normalizer[0].prepend"},
+        {WITH("\"normalizer\":{\"type\":\"Sequence\"}"), Q_CORRUPT, "normalizer.normalizers"},
+        {WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[3]}"), Q_CORRUPT, "objects"},
+        {WITH("\"pre_tokenizer\":{\"type\":\"Metaspace\"}"), Q_UNSUPPORTED, "\"Metaspace\""},
+        {SPLIT("\"behavior\":\"Isolated\""), Q_CORRUPT, "pre_tokenizer[0].pattern"},
+        {SPLIT("\"behavior\":\"Odd\",\"pattern\":{\"String\":\"a\"}"), Q_UNSUPPORTED, "\"Odd\""},
+        {SPLIT("\"pattern\":{\"String\":\"a\"}"), Q_CORRUPT, "behavior"},
+        {SPLIT("\"behavior\":\"Isolated\",\"pattern\":{\"String\":\"\"}"), Q_UNSUPPORTED, "empty"},
+        {SPLIT("\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"(\"}"), Q_UNSUPPORTED, "PCRE2"},
+        {SPLIT("\"behavior\":\"Isolated\",\"pattern\":{\"Other\":\"(\"}"), Q_CORRUPT, "String"},
+        {TEMPLATE("\"single\":3"), Q_CORRUPT, "single"},
+        {TEMPLATE("\"single\":[]"), Q_UNSUPPORTED, "exactly once"},
+        {TEMPLATE("\"single\":[{\"Sequence\":{\"id\":\"B\"}}]"), Q_UNSUPPORTED, "exactly once"},
+        {TEMPLATE("\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]"), Q_CORRUPT, "no ids for \"x\""},
+        {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), Q_CORRUPT, "cls[1]"},
+        {WITH("\"decoder\":{\"type\":\"CTC\"}"), Q_UNSUPPORTED, "decoder[0]: type \"CTC\""},
+        {WITH("\"added_tokens\":{}"), Q_CORRUPT, "added_tokens: expected an array"},
+        {WITH("\"added_tokens\":[3]"), Q_CORRUPT, "added_tokens[0].content"},
+        {WITH("\"added_tokens\":[{\"content\":\"x\",\"lstrip\":1}]"), Q_CORRUPT,
+         "added_tokens[0].lstrip"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tokenizer *t = NULL;
+        enum q_code rc = tokenizer_from_json(&t, rows[i].json, strlen(rows[i].json), &err);
+        if (rc == Q_OK)
+            fail_msg("accepted: %s", rows[i].json);
+        assert_null(t);
+        assert_fails(rc, rows[i].code, rows[i].part, &err);
+    }
+}
+
+/* Deep and long things end at a stated limit. */
+static void test_limits(void **state)
+{
+    (void)state;
+    struct tokenizer *t = NULL;
+    struct buf b = BUF_INIT;
+    buf_add_str(&b, "{\"normalizer\":");
+    for (int i = 0; i < 20; i++)
+        buf_add_str(&b, "{\"type\":\"Sequence\",\"normalizers\":[");
+    for (int i = 0; i < 20; i++)
+        buf_add_str(&b, "]}");
+    buf_add_str(&b, "," MODEL "}");
+    assert_fails(tokenizer_from_json(&t, b.data, b.len, &err), Q_UNSUPPORTED, "nested deeper",
+                 &err);
+    buf_reset(&b);
+    buf_add_str(&b, "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"}");
+    for (int i = 0; i < 100; i++)
+        buf_add_str(&b, ",{\"type\":\"Fuse\"}");
+    buf_add_str(&b, "]}," MODEL "}");
+    assert_fails(tokenizer_from_json(&t, b.data, b.len, &err), Q_UNSUPPORTED, "more than 32", &err);
+    buf_reset(&b);
+    for (int i = 0; i < 100000; i++)
+        buf_add_char(&b, '[');
+    assert_fails(tokenizer_from_json(&t, b.data, b.len, &err), Q_CORRUPT, "depth", &err);
+    buf_reset(&b);
+    buf_add_str(&b, "{\"added_tokens\":[{\"content\":\"");
+    for (int i = 0; i < 5000; i++)
+        buf_add_char(&b, 'x');
+    buf_add_str(&b, "\"}]," MODEL "}");
+    assert_fails(tokenizer_from_json(&t, b.data, b.len, &err), Q_UNSUPPORTED, "5000 bytes", &err);
+    buf_release(&b);
+}
+
+static void test_bad_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        const char *part;
+    } rows[] = {
+        {"\xff", "byte 0"},
+        {"abcdefghijk\xc3", "byte 11"},
+        {"abcdefgh\xed\xa0\x80", "byte 8"},   /* a surrogate */
+        {"\xc0\x80", "byte 0"},               /* an overlong form */
+        {"\u4f60\xf4\x90\x80\x80", "byte 3"}, /* beyond U+10FFFF */
+    };
+    struct tokenizer *t = NULL;
+    struct token_list ids = TOKEN_LIST_INIT;
+    assert_ok(tokenizer_from_json(&t, WHOLE, strlen(WHOLE), &err), &err);
+    assert_ok(token_list_add(&ids, 77, &err), &err);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        enum q_code rc = tokenizer_encode(t, rows[i].text, strlen(rows[i].text), true, &ids, &err);
+        assert_fails(rc, Q_INVALID, rows[i].part, &err);
+        assert_int_equal(ids.n, 1);
+    }
+    assert_ok(tokenizer_encode(t, "\uFFFD", 3, false, &ids, &err), &err); /* itself is no error */
+    assert_fails(tokenizer_encode(t, "a", TOKENIZER_TEXT_MAX + 1, true, &ids, &err), Q_TOO_LARGE,
+                 "67108865", &err);
+    ids.n = 1;
+    assert_ok(tokenizer_encode(t, "", 0, false, &ids, &err), &err);
+    assert_int_equal(ids.n, 1);
+    token_list_release(&ids);
+    tokenizer_free(t);
+}
+
+static void test_bad_ids(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = {0, 6, TOKEN_NONE, 1u << 24, 4, 1};
+    struct tokenizer *t = NULL;
+    struct buf text = BUF_INIT;
+    assert_ok(tokenizer_from_json(&t, WHOLE, strlen(WHOLE), &err), &err);
+    assert_ok(tokenizer_decode(t, ids, 6, false, &text, &err), &err);
+    assert_string_equal(buf_str(&text), "a<s>b");
+    assert_false(tokenizer_is_special(t, TOKEN_NONE));
+    assert_true(tokenizer_is_special(t, 4));
+    buf_release(&text);
+    tokenizer_free(t);
+}
+
+static void test_missing_folder(void **state)
+{
+    (void)state;
+    struct tokenizer *t = NULL;
+    assert_fails(tokenizer_open(&t, "tests/data/no-such-folder", &err), Q_NOT_FOUND,
+                 "no-such-folder", &err);
+}
+
+/* A word of a million equal characters, alone and as spaces, takes no time worth measuring. */
+static void test_long_words(void **state)
+{
+    (void)state;
+    static const char fills[] = "a \n\tA";
+    struct tokenizer *t = NULL;
+    size_t n = 1u << 20;
+    char *text = malloc(n);
+    assert_ok(tokenizer_open(&t, "tests/data/tokenizers/qwen2", &err), &err);
+    for (size_t i = 0; i < sizeof fills - 1; i++) {
+        struct token_list ids = TOKEN_LIST_INIT;
+        struct buf back = BUF_INIT;
+        memset(text, fills[i], n);
+        text[n - 1] = 'x';
+        assert_ok(tokenizer_encode(t, text, n, false, &ids, &err), &err);
+        assert_ok(tokenizer_decode(t, ids.ids, ids.n, false, &back, &err), &err);
+        assert_int_equal(back.len, n);
+        assert_memory_equal(back.data, text, n);
+        token_list_release(&ids);
+        buf_release(&back);
+    }
+    free(text);
+    tokenizer_free(t);
+}
+
+/* Load, encode, decode, stream and stop with the n-th allocation failing. */
+static enum q_code everything(struct q_err *e)
+{
+    enum q_code rc;
+    struct tokenizer *t = NULL;
+    struct token_list ids = TOKEN_LIST_INIT;
+    struct buf text = BUF_INIT;
+    struct buf sent = BUF_INIT;
+    struct detok *d = NULL;
+    struct stop *s = NULL;
+    static const char *const stops[] = {"abab", "zz"};
+    int hit = -1;
+    char word[300]; /* long enough for the heap */
+    for (size_t i = 0; i < sizeof word; i++)
+        word[i] = "ab"[i & 1];
+    if ((rc = tokenizer_from_json(&t, WHOLE, strlen(WHOLE), e)) ||
+        (rc = tokenizer_encode(t, "e\u0301 \u00e9 ab c <s>baza", 19, true, &ids, e)) ||
+        (rc = tokenizer_encode(t, word, sizeof word, true, &ids, e)) ||
+        (rc = tokenizer_decode(t, ids.ids, ids.n, false, &text, e)) ||
+        (rc = detok_new(&d, t, true, e)) || (rc = stop_new(&s, stops, 2, false, e)) ||
+        (rc = detok_push(d, 2, &sent, e)) || (rc = detok_flush(d, &sent, e)) ||
+        (rc = stop_push(s, "xxab", 4, &sent, &hit, e)) || (rc = stop_flush(s, &sent, e)))
+        goto out;
+    assert_string_equal(buf_str(&sent), "abxxab");
+out:
+    detok_free(d);
+    stop_free(s);
+    buf_release(&text);
+    buf_release(&sent);
+    token_list_release(&ids);
+    tokenizer_free(t);
+    return rc;
+}
+
+/* Fails the n-th allocation for n = 0, 1, … until all goes well; returns that n. */
+static int64_t fail_each(bool strict)
+{
+    int64_t n = 0;
+    for (enum q_code rc = Q_NO_MEMORY; rc != Q_OK; n++) {
+        assert_true(n < 100000);
+        mem_fail_after(n);
+        rc = everything(&err);
+        mem_fail_after(-1);
+        if (rc != Q_OK && strict)
+            assert_fails(rc, Q_NO_MEMORY, "", &err);
+    }
+    return n;
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    int64_t n = fail_each(true);
+    assert_true(n > 100); /* it did reach into loading */
+    /* jansson's memory too; it reports some of its own failures as errors of syntax */
+    json_set_alloc_funcs(q_alloc, q_free);
+    assert_true(fail_each(false) > n);
+    json_set_alloc_funcs(malloc, free);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole),      cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_bad_text),   cmocka_unit_test(test_bad_ids),
+        cmocka_unit_test(test_long_words), cmocka_unit_test(test_missing_folder),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -35,8 +35,8 @@ struct tool_parser;
 FALLIBLE tool_parser_new(struct tool_parser **out, const char *name, struct q_err *e);
 void tool_parser_free(struct tool_parser *p);
 /* Feed the next bytes (any cut). Errors: the sink's, Q_NO_MEMORY. Malformed calls are no error: their text is content. */
-FALLIBLE tool_parser_feed(struct tool_parser *p, const char *text, size_t n, tool_sink *sink, void *ctx,
-                          struct q_err *e);
+FALLIBLE tool_parser_feed(struct tool_parser *p, const char *text, size_t n, tool_sink *sink,
+                          void *ctx, struct q_err *e);
 /* The text is over: what is still held comes out. A call cut short after its name was announced is closed as far as
  * it came (the client sees the truncated arguments; finish_reason tells why), otherwise it is content. */
 FALLIBLE tool_parser_finish(struct tool_parser *p, tool_sink *sink, void *ctx, struct q_err *e);

@@ -152,7 +152,7 @@ static enum q_code read_length(uint64_t *length, const struct safetensors_file *
 enum q_code safetensors_header_read(struct tensor_list *out, struct arena *names,
                                     const struct safetensors_file *f, struct q_err *e)
 {
-    uint64_t length;
+    uint64_t length = 0;
     json_t *root = NULL;
     size_t n_before = out->n;
     enum q_code rc = read_length(&length, f, e);

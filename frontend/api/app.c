@@ -3,6 +3,7 @@
  * engine. A load balancer thus sees /health at once and /ready when it is true. */
 #include "frontend/api/app.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,9 @@
 
 #define GAUGE_EVERY_MS 5000
 #define LOADING_RETRY  1 /* seconds */
+
+/* As quire-engine's: the supervisor does not try again after these. */
+enum { EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_ADDRESS = 5 };
 
 void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param)
 {
@@ -108,13 +112,29 @@ static void on_signal(uv_signal_t *signal, int number)
     http_server_drain(a->server, on_drained, a);
 }
 
+/* A descriptor number the supervisor put into the environment; -1 = none. */
+static int inherited(const char *name)
+{
+    const char *text = getenv(name);
+    int64_t fd;
+    struct q_err e = Q_ERR_INIT;
+    if (!text || parse_i64(&fd, text, 0, 1 << 20, name, &e) != Q_OK)
+        return -1;
+    return (int)fd;
+}
+
 static void on_link_change(void *ctx)
 {
     struct app *a = ctx;
     if (a->announced || !a->link || link_state(a->link) != LINK_UP)
         return;
     a->announced = true;
-    log_info("ready");
+    int fd = inherited("QUIRE_READY_FD"), slot = inherited("QUIRE_METRICS_SLOT");
+    unsigned char byte = (unsigned char)slot;
+    if (fd < 0)
+        log_info("ready");
+    else if (write(fd, &byte, 1) != 1) /* the supervisor says it when all are */
+        log_warning("the supervisor could not be told: %s", strerror(errno));
 }
 
 static void load_on_thread(uv_work_t *work)
@@ -141,24 +161,13 @@ static void after_load(uv_work_t *work, int status)
         return;
     }
     log_error("%s", a->load_error.message);
-    stop(a, 1);
+    stop(a, EXIT_LOAD);
 }
 
 static const struct http_route routes[] = {
 #define ROUTE(method, path, auth, handler, about) {#method, path, HTTP_##auth, handler},
 #include "frontend/api/routes.def"
 };
-
-/* A descriptor number the supervisor put into the environment; -1 = none. */
-static int inherited(const char *name)
-{
-    const char *text = getenv(name);
-    int64_t fd;
-    struct q_err e = Q_ERR_INIT;
-    if (!text || parse_i64(&fd, text, 0, 1 << 20, name, &e) != Q_OK)
-        return -1;
-    return (int)fd;
-}
 
 static enum q_code share_metrics(struct q_err *e)
 {
@@ -186,7 +195,7 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
     if (rc == Q_OK)
         rc = fd >= 0 ? http_server_listen_fd(a->server, fd, e)
                      : http_server_listen(a->server, o->host, (uint16_t)o->port, e);
-    if (rc == Q_OK)
+    if (rc == Q_OK && fd < 0)
         log_info("listening on http://%s%s%s:%u", strchr(o->host, ':') ? "[" : "", o->host,
                  strchr(o->host, ':') ? "]" : "", http_server_port(a->server));
     return rc;
@@ -195,13 +204,18 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
 static enum q_code begin(struct app *a, struct q_err *e)
 {
     enum q_code rc;
+    a->exit_code = EXIT_USAGE;
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,
                       "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
+    a->exit_code = EXIT_LOAD;
     if ((rc = share_metrics(e)) ||
-        (rc = served_open(&a->served, a->options->positional[0], a->options, e)) ||
-        (rc = listen_now(a, e)))
+        (rc = served_open(&a->served, a->options->positional[0], a->options, e)))
         return rc;
+    a->exit_code = EXIT_ADDRESS;
+    if ((rc = listen_now(a, e)) != Q_OK)
+        return rc;
+    a->exit_code = 0;
     metric_set(METRIC_START_TIME, (double)clock_unix());
     a->sigterm.data = a->sigint.data = a->deadline.data = a->loading.data = a;
     uv_signal_init(&a->loop, &a->sigterm);
@@ -227,7 +241,9 @@ int app_run(const struct options *o)
     uv_loop_init(&a->loop);
     if (begin(a, &e) != Q_OK) {
         log_error("%s", e.message);
-        return 1;
+        return a->server || e.code == Q_IO ? EXIT_ADDRESS
+               : e.code == Q_INVALID       ? EXIT_USAGE
+                                           : EXIT_LOAD;
     }
     uv_run(&a->loop, UV_RUN_DEFAULT);
     link_free(a->link);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include "common/log.h"
 #include "common/options.h"
-#include "proto/keys.h"
+#include "proto/curve.h"
 
 int main(int argc, char **argv)
 {

@@ -127,8 +127,8 @@ static void send_hello(struct link *l)
                           .version = {QUIRE_VERSION, strlen(QUIRE_VERSION)},
                           .digest = {l->set.digest, sizeof(l->set.digest)},
                           .instance = l->instance};
-    l->hello_ms = clock_ms();
-    send_buf(l, msg_hello_encode(&m, &b, &e), &b, &e);
+    if (send_buf(l, msg_hello_encode(&m, &b, &e), &b, &e))
+        l->hello_ms = clock_ms(); /* else there is no connection: the next tick tries again */
 }
 
 static bool send_beat(struct link *l)
@@ -319,7 +319,13 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         if (!strcmp(code, q_code_name((enum q_code)c)))
             found = (enum q_code)c;
     if (m->req_id == 0) {
-        log_error("link: the engine says %s: %s", code, message);
+        if (found == Q_UNAVAILABLE && l->state == LINK_CONNECTING) {
+            snprintf(l->reason, sizeof(l->reason), "the engine is %s",
+                     message); /* "loading 40 %" */
+            return;
+        }
+        if (found != Q_MISMATCH || l->state != LINK_REFUSED)
+            log_error("link: the engine says %s: %s", code, message);
         if (found == Q_MISMATCH)
             set_state(l, LINK_REFUSED, message);
         return;
@@ -331,6 +337,8 @@ static void on_error_message(struct link *l, const struct msg_error *m)
     if (found == Q_UNAVAILABLE || (found == Q_NO_SPACE && f->emitted.n)) {
         take_back(l, f);
         f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
+        if (found == Q_UNAVAILABLE)
+            send_hello(l); /* perhaps it is another instance, which does not know us */
         return;
     }
     fail_flow(l, f, found, message, m->retry_after_ms);
@@ -515,6 +523,9 @@ void link_tick(struct link *l)
             up = false;
         }
     }
+    if (up && now - l->beat_ms > (int64_t)l->heartbeat_ms * 3 / 2 &&
+        now - l->hello_ms >= HELLO_EVERY_MS)
+        send_hello(l); /* an engine that was replaced answers with its own name */
     if (!up && now - l->hello_ms >= (l->state == LINK_REFUSED ? REFUSED_EVERY_MS : HELLO_EVERY_MS))
         send_hello(l);
     if (l->state != LINK_UP)

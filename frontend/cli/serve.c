@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire-serve: one engine and its frontends, kept running.
+ *
+ * The supervisor holds what must outlive a process: the listening socket (connections wait in its backlog while a frontend
+ * is replaced), the table of metrics (counters go on), and the folder of the engine's socket. Everything else is in the
+ * children. It waits in poll(2) on a signalfd and on the pipe by which frontends say that they are ready. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/log.h"
+#include "frontend/cli/supervisor.h"
+
+#define STABLE_MS     30000 /* a child that lived this long starts with a clean slate */
+#define BACKOFF_MS    100   /* before the first restart; doubles each time */
+#define BACKOFF_MAX   10000
+#define FAILURES_MAX  6    /* quick deaths in a row, then the supervisor gives up */
+#define KILL_AFTER_MS 5000 /* beyond --shutdown-timeout */
+
+struct supervisor {
+    struct options *options;
+    struct outside outside;
+    struct child children[1 + METRICS_SLOTS_MAX]; /* the engine first */
+    uint32_t n;
+    int signals, ready_pipe;
+    bool stopping, hurry, said_ready;
+    int64_t kill_at_ms;
+    int exit_code;
+};
+
+static uint32_t n_running(const struct supervisor *s, uint32_t from)
+{
+    uint32_t n = 0;
+    for (uint32_t i = from; i < s->n; i++)
+        n += s->children[i].pid > 0;
+    return n;
+}
+
+static void signal_children(struct supervisor *s, uint32_t from, int number)
+{
+    for (uint32_t i = from; i < s->n; i++)
+        if (s->children[i].pid > 0)
+            kill(s->children[i].pid, number);
+}
+
+/* Frontends first: they finish what the engine still has to answer. */
+static void begin_stop(struct supervisor *s, int exit_code)
+{
+    if (!s->stopping) {
+        s->exit_code = exit_code;
+        s->kill_at_ms = clock_ms() + s->options->shutdown_timeout * 1000 + KILL_AFTER_MS;
+    }
+    s->stopping = true;
+    signal_children(s, 1, SIGTERM);
+    if (n_running(s, 1) == 0)
+        signal_children(s, 0, SIGTERM);
+}
+
+static void start(struct supervisor *s, struct child *c)
+{
+    struct q_err e = Q_ERR_INIT;
+    c->restart_ms = 0;
+    if (child_start(c, &e) != Q_OK) {
+        log_error("%s", e.message);
+        begin_stop(s, 1);
+    }
+}
+
+static void describe(int status, char *out, size_t n)
+{
+    if (WIFSIGNALED(status))
+        snprintf(out, n, "was killed by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(out, n, "ended with code %d", WEXITSTATUS(status));
+}
+
+/* Codes by which a program says that another try would end the same way (engine/core/server.h: usage, load, address). */
+static bool is_final(int code)
+{
+    return code == 2 || code == 3 || code == 5 || code == CHILD_NO_PROGRAM;
+}
+
+static void on_death(struct supervisor *s, struct child *c, int status)
+{
+    char how[80];
+    int64_t now = clock_ms();
+    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    pid_t pid = c->pid;
+    c->pid = 0;
+    describe(status, how, sizeof(how));
+    if (s->stopping) {
+        if (code != 0)
+            log_warning("%s (process %d) %s", c->name, pid, how);
+        return;
+    }
+    c->n_failure = now - c->started_ms > STABLE_MS ? 1 : c->n_failure + 1;
+    if (is_final(code) || c->n_failure > FAILURES_MAX) {
+        log_error("%s (process %d) %s%s; giving up", c->name, pid, how,
+                  is_final(code) ? "" : " once too often");
+        begin_stop(s, code ? code : 1);
+        return;
+    }
+    int64_t wait_ms = BACKOFF_MS << (c->n_failure - 1);
+    c->restart_ms = now + (wait_ms < BACKOFF_MAX ? wait_ms : BACKOFF_MAX);
+    log_error("%s (process %d) %s; restarting it in %lld ms", c->name, pid, how,
+              (long long)(c->restart_ms - now));
+}
+
+static void reap(struct supervisor *s)
+{
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+        for (uint32_t i = 0; i < s->n; i++)
+            if (s->children[i].pid == pid)
+                on_death(s, &s->children[i], status);
+    if (s->stopping && n_running(s, 1) == 0)
+        signal_children(s, 0, SIGTERM);
+}
+
+static void on_signals(struct supervisor *s)
+{
+    struct signalfd_siginfo info;
+    while (read(s->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD) {
+            reap(s);
+        } else if (!s->stopping) {
+            log_info("stopping");
+            begin_stop(s, 0);
+        } else { /* a second one: no more waiting */
+            signal_children(s, 0, SIGTERM);
+        }
+    }
+}
+
+/* A frontend writes its slot once it has greeted the engine. */
+static void on_ready(struct supervisor *s)
+{
+    unsigned char slot;
+    while (read(s->ready_pipe, &slot, 1) == 1)
+        if (slot + 1u < s->n)
+            s->children[slot + 1].ready = true;
+    for (uint32_t i = 1; i < s->n; i++)
+        if (!s->children[i].ready)
+            return;
+    if (!s->said_ready)
+        log_info("ready");
+    s->said_ready = true;
+}
+
+/* Milliseconds until something is due; -1 = nothing is. */
+static int next_ms(const struct supervisor *s)
+{
+    int64_t now = clock_ms(), at = s->stopping ? s->kill_at_ms : INT64_MAX;
+    for (uint32_t i = 0; i < s->n && !s->stopping; i++)
+        if (s->children[i].restart_ms && s->children[i].restart_ms < at)
+            at = s->children[i].restart_ms;
+    return at == INT64_MAX ? -1 : at <= now ? 0 : (int)(at - now);
+}
+
+static void do_due(struct supervisor *s)
+{
+    int64_t now = clock_ms();
+    for (uint32_t i = 0; i < s->n && !s->stopping; i++)
+        if (s->children[i].restart_ms && s->children[i].restart_ms <= now)
+            start(s, &s->children[i]);
+    if (s->stopping && now >= s->kill_at_ms) {
+        log_warning("children do not stop; killing them");
+        signal_children(s, 0, SIGKILL);
+        s->kill_at_ms = now + KILL_AFTER_MS;
+    }
+}
+
+static int watch(struct supervisor *s)
+{
+    while (!s->stopping || n_running(s, 0) > 0) {
+        struct pollfd fds[2] = {{s->signals, POLLIN, 0}, {s->ready_pipe, POLLIN, 0}};
+        if (poll(fds, 2, next_ms(s)) < 0 && errno != EINTR)
+            break;
+        if (fds[0].revents)
+            on_signals(s);
+        if (fds[1].revents)
+            on_ready(s);
+        do_due(s);
+    }
+    outside_release(&s->outside);
+    return s->exit_code;
+}
+
+static int block_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+int main(int argc, char **argv)
+{
+    static struct options o;
+    static struct supervisor s;
+    static const struct program_info info = {
+        .program = FOR_SERVE,
+        .name = "quire serve",
+        .usage = "MODEL [options]",
+        .about = "Serves a model over HTTP: starts an engine and its frontends, restarts what "
+                 "dies, and stops all of "
+                 "them together. MODEL is a folder, or an id in the local Hugging Face cache. Ends "
+                 "with 0 after SIGTERM "
+                 "or SIGINT, else with the code of the process that could not go on (3: the model "
+                 "cannot be loaded).",
+        .positional_min = 1,
+        .positional_max = 1,
+    };
+    struct q_err e = Q_ERR_INIT;
+    int code = options_main(&o, &info, argc, argv);
+    if (code >= 0)
+        return code;
+    s.options = &o;
+    s.signals = block_signals();
+    if (outside_init(&s.outside, &o, &e) != Q_OK ||
+        children_init(s.children, &s.n, &s.outside, &o, &e) != Q_OK) {
+        log_error("%s", e.message);
+        outside_release(&s.outside);
+        return e.code == Q_IO ? 5 : 1;
+    }
+    s.ready_pipe = s.outside.ready_pipe[0];
+    log_info("listening on %s", s.outside.url);
+    for (uint32_t i = 0; i < s.n && !s.stopping; i++)
+        start(&s, &s.children[i]);
+    return watch(&s);
+}

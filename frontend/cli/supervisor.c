@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "frontend/cli/supervisor.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "common/clock.h"
+
+#define BACKLOG     1024
+#define SOCKET_NAME "engine"
+#define ADDRESS_MAX 100 /* a Unix socket's path has 108 bytes */
+
+static enum q_code listen_on(struct outside *s, const struct options *o, struct q_err *e)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    struct sockaddr_storage sa;
+    socklen_t n = sizeof(sa);
+    char service[8];
+    int on = 1;
+    snprintf(service, sizeof(service), "%d", (int)o->port);
+    int rc = getaddrinfo(o->host, service, &hints, &found);
+    if (rc)
+        return q_fail(e, Q_IO, "cannot listen on %.200s: %s", o->host, gai_strerror(rc));
+    s->listen_fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s->listen_fd >= 0)
+        setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    bool fine = s->listen_fd >= 0 && bind(s->listen_fd, found->ai_addr, found->ai_addrlen) == 0 &&
+                listen(s->listen_fd, BACKLOG) == 0 &&
+                getsockname(s->listen_fd, (struct sockaddr *)&sa, &n) == 0;
+    freeaddrinfo(found);
+    if (!fine)
+        return q_fail(e, Q_IO, "cannot listen on %.200s port %d: %s", o->host, (int)o->port,
+                      strerror(errno));
+    uint16_t port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
+                                                   : ((struct sockaddr_in *)&sa)->sin_port);
+    bool v6 = strchr(o->host, ':') != NULL;
+    snprintf(s->url, sizeof(s->url), "http://%s%.255s%s:%u", v6 ? "[" : "", o->host, v6 ? "]" : "",
+             port);
+    return Q_OK;
+}
+
+static enum q_code make_dir(struct outside *s, struct q_err *e)
+{
+    const char *base = getenv("XDG_RUNTIME_DIR");
+    if (!base || !*base || strlen(base) > ADDRESS_MAX - sizeof("/quire-XXXXXX/" SOCKET_NAME) ||
+        access(base, W_OK) != 0)
+        base = "/tmp";
+    snprintf(s->dir, sizeof(s->dir), "%s/quire-XXXXXX", base);
+    if (!mkdtemp(s->dir)) { /* mode 0700 */
+        enum q_code rc =
+            q_fail(e, Q_INTERNAL, "cannot make a folder like %s: %s", s->dir, strerror(errno));
+        s->dir[0] = 0;
+        return rc;
+    }
+    snprintf(s->address, sizeof(s->address), "ipc://%.*s/" SOCKET_NAME, PATH_MAX - 32, s->dir);
+    return Q_OK;
+}
+
+FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *e)
+{
+    enum q_code rc;
+    s->listen_fd = s->metrics_fd = s->ready_pipe[0] = s->ready_pipe[1] = -1;
+    if ((rc = listen_on(s, o, e)) || (rc = make_dir(s, e)))
+        return rc;
+    s->metrics_fd = memfd_create("quire-metrics", MFD_CLOEXEC);
+    if (s->metrics_fd < 0 ||
+        ftruncate(s->metrics_fd, (off_t)metrics_bytes((uint32_t)o->frontends)) != 0 ||
+        pipe2(s->ready_pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+        return q_fail(e, Q_INTERNAL, "memfd or pipe: %s", strerror(errno));
+    return Q_OK;
+}
+
+void outside_release(struct outside *s)
+{
+    char path[PATH_MAX + sizeof(SOCKET_NAME) + 1];
+    if (s->dir[0]) {
+        snprintf(path, sizeof(path), "%s/" SOCKET_NAME, s->dir);
+        unlink(path);
+        rmdir(s->dir);
+        s->dir[0] = 0;
+    }
+}
+
+static char *beside(const char *program)
+{
+    static char dir[PATH_MAX];
+    char *path = NULL;
+    ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
+    if (n < 0)
+        return NULL;
+    dir[n] = 0;
+    *strrchr(dir, '/') = 0;
+    return asprintf(&path, "%s/%s", dir, program) < 0 ? NULL : path;
+}
+
+static char *flag(const char *name, const char *value)
+{
+    char *text = NULL;
+    return asprintf(&text, "%s=%s", name, value) < 0 ? NULL : text;
+}
+
+/* A key that came by the environment stays there: arguments can be read by every user of the machine. */
+static void hide_key(char **argv, uint32_t *n, const struct options *o)
+{
+    const char *env = getenv("QUIRE_API_KEY");
+    if (!env || o->api_key.n != 1 || o->api_key.items[0] != env)
+        return;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *n; i++)
+        if (strncmp(argv[i], "--api-key=", strlen("--api-key=")) != 0)
+            argv[kept++] = argv[i];
+    argv[kept] = NULL;
+    *n = kept;
+}
+
+static enum q_code child_init(struct child *c, const struct outside *s, const struct options *o,
+                              struct q_err *e)
+{
+    uint32_t n = 0;
+    c->outside = s;
+    c->argv[n++] = beside(c->is_frontend ? "quire-frontend" : "quire-engine");
+    c->argv[n++] = (char *)o->positional[0];
+    c->argv[n++] = flag(c->is_frontend ? "--engine" : "--listen", s->address);
+    if (!c->argv[0] || !c->argv[2])
+        return q_fail(e, Q_NO_MEMORY, "no memory for arguments");
+    enum q_code rc = options_forward(o, c->is_frontend ? FOR_FRONTEND : FOR_ENGINE, c->argv, &n,
+                                     CHILD_ARGS_MAX, e);
+    if (rc == Q_OK)
+        hide_key(c->argv, &n, o);
+    return rc;
+}
+
+FALLIBLE children_init(struct child *children, uint32_t *n, const struct outside *s,
+                       const struct options *o, struct q_err *e)
+{
+    uint32_t n_frontend = (uint32_t)o->frontends;
+    for (uint32_t i = 0; i <= n_frontend; i++) {
+        struct child *c = &children[i];
+        c->is_frontend = i > 0;
+        c->slot = i ? i - 1 : 0;
+        c->n_slot = n_frontend;
+        if (i == 0)
+            snprintf(c->name, sizeof(c->name), "engine");
+        else if (n_frontend == 1)
+            snprintf(c->name, sizeof(c->name), "frontend");
+        else
+            snprintf(c->name, sizeof(c->name), "frontend %u", i);
+        enum q_code rc = child_init(c, s, o, e);
+        if (rc != Q_OK)
+            return rc;
+    }
+    *n = 1 + n_frontend;
+    return Q_OK;
+}
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", value);
+    setenv(name, text, 1);
+}
+
+/* In the child: only what is safe between fork and exec of a single-threaded program. */
+static void become(const struct child *c, pid_t parent)
+{
+    const struct outside *s = c->outside;
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0); /* Ctrl-C reaches the supervisor alone, which stops us in order */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(1); /* it died before the line above */
+    if (c->is_frontend) {
+        fcntl(s->listen_fd, F_SETFD, 0);
+        fcntl(s->metrics_fd, F_SETFD, 0);
+        fcntl(s->ready_pipe[1], F_SETFD, 0);
+        set_number("QUIRE_LISTEN_FD", s->listen_fd);
+        set_number("QUIRE_METRICS_FD", s->metrics_fd);
+        set_number("QUIRE_METRICS_SLOT", (int)c->slot);
+        set_number("QUIRE_METRICS_SLOTS", (int)c->n_slot);
+        set_number("QUIRE_READY_FD", s->ready_pipe[1]);
+    }
+    execv(c->argv[0], c->argv);
+    fprintf(stderr, "quire serve: %s: %s\n", c->argv[0], strerror(errno));
+    _exit(CHILD_NO_PROGRAM);
+}
+
+FALLIBLE child_start(struct child *c, struct q_err *e)
+{
+    pid_t parent = getpid(), pid = fork();
+    if (pid < 0)
+        return q_fail(e, Q_IO, "cannot start %s: fork: %s", c->name, strerror(errno));
+    if (pid == 0)
+        become(c, parent);
+    c->pid = pid;
+    c->started_ms = clock_ms();
+    return Q_OK;
+}

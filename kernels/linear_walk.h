@@ -27,17 +27,19 @@ struct linear_tile {
     const void *w;  /* the panel, at the start of the slice */
     uint32_t n_k;   /* of the slice; odd only in the last one */
     float *sum;     /* [rows][KERN_PANEL], 64-byte aligned */
+    size_t ahead;   /* bytes from what is read to what is prefetched */
     int first;      /* start from zero instead of sum */
 };
 typedef void linear_tile_fn(const struct linear_tile *t);
 
 #define LINEAR_AHEAD 2048 /* bytes; see kernels/README.md, "prefetch" */
 
-/* Ask for what comes LINEAR_AHEAD after byte `at` of the slice; past the end of the weights it does nothing. */
+/* Ask for what comes t->ahead bytes after byte `at` of the slice; past the end of the weights it
+ * does nothing. */
 static inline __attribute__((always_inline)) void linear_ahead(const struct linear_tile *t,
                                                                size_t at, const int n_line)
 {
-    const char *p = (const char *)t->w + at + LINEAR_AHEAD;
+    const char *p = (const char *)t->w + at + t->ahead;
     for (int i = 0; i < n_line; i++)
         __builtin_prefetch(p + 64 * i);
 }
@@ -66,6 +68,7 @@ static inline void linear_panel(const struct linear_args *a, float *sum,
     const char *w = (const char *)a->w.data + panel * n_k_stored * KERN_PANEL * w_element;
     const uint32_t slice = n_row <= LINEAR_TILE ? a->w.n_in : LINEAR_SLICE;
     const uint32_t n_tile = (n_row + LINEAR_TILE - 1) / LINEAR_TILE;
+    const size_t slice_bytes = (size_t)slice * KERN_PANEL * w_element;
     struct linear_tile t = {.x_bytes = a->x_stride * x_element};
     for (uint32_t k = 0; k < a->w.n_in; k += slice) {
         t.n_k = a->w.n_in - k < slice ? a->w.n_in - k : slice;
@@ -76,6 +79,8 @@ static inline void linear_panel(const struct linear_args *a, float *sum,
             uint32_t begin = n_row * i / n_tile, end = n_row * (i + 1) / n_tile;
             t.x = (const char *)a->x + (row + begin) * t.x_bytes + k * x_element;
             t.sum = sum + (size_t)begin * KERN_PANEL;
+            /* the last of several tiles computes from the cache; meanwhile the next slice comes */
+            t.ahead = i > 0 && i + 1 == n_tile ? slice_bytes : LINEAR_AHEAD;
             tiles[end - begin - 1](&t);
         }
     }

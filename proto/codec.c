@@ -35,15 +35,17 @@ SAME_AS_SPAN(proto_u32s);
 SAME_AS_SPAN(proto_u64s);
 SAME_AS_SPAN(proto_f32s);
 
-/* One function per message that returns its fields: a block can name its message's struct for
- * offsetof. */
+/* One function per message that returns its fields: offsetof needs the struct, which FIELD does not
+ * name, so a pointer that is never followed carries its type. */
 #define MSG(msg_tag, msg_name)                               \
     static const struct codec_field *msg_name##_fields(void) \
     {                                                        \
-        typedef struct msg_##msg_name self;                  \
+        const struct msg_##msg_name *self = NULL;            \
+        (void)self;                                          \
         static const struct codec_field fields[] = {
-#define FIELD(field_tag, field_type, field_name, field_text) \
-    {field_tag, CODEC_##field_type, offsetof(self, field_name), #field_name, field_text},
+#define FIELD(field_tag, field_type, field_name, field_text)                              \
+    {field_tag, CODEC_##field_type, offsetof(__typeof__(*self), field_name), #field_name, \
+     field_text},
 #define END(msg_name)               \
     {                               \
         0, CODEC_u32, 0, NULL, NULL \

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto - the messages between frontends and engines, made from messages.def.
  *
- * A frame is one ZeroMQ message part holding msgpack: [tag, {field tag: value, …}]. Numeric arrays are msgpack `bin` of
- * little-endian elements, so that a step's output is a few memcpys. Unknown messages and fields are skipped; missing
- * fields are 0 or empty; a field given twice or of another type is an error. For each MSG(name) there are: struct msg_name, msg_name_encode, msg_name_decode, msg_name_equal,
- * msg_name_print (proto/README.md has the reference table of fields).
+ * A frame is one ZeroMQ message part holding msgpack: [tag, {field tag: value, …}]. Numeric arrays
+ * are msgpack `bin` of little-endian elements, so that a step's output is a few memcpys. Unknown
+ * messages and fields are skipped; missing fields are 0 or empty; a field given twice or of another
+ * type is an error. For each MSG(name) there are: struct msg_name, msg_name_encode,
+ * msg_name_decode, msg_name_equal, msg_name_print (proto/reference.md tells the
+ * fields).
  * Threads: reentrant. */
 #ifndef QUIRE_PROTO_PROTO_H
 #define QUIRE_PROTO_PROTO_H
@@ -14,16 +16,16 @@
 #include "common/buf.h"
 #include "common/mem.h"
 
-#define PROTO_WIRE_MIN   1u
-#define PROTO_WIRE_MAX   1u
-#define PROTO_FRAME_MAX  ((size_t)64 << 20) /* bytes */
-#define PROTO_ARRAY_MAX  ((size_t)1 << 24)  /* elements of one array */
-#define PROTO_STR_MAX    ((size_t)1 << 16)  /* bytes of one string */
+#define PROTO_WIRE_MIN  1u
+#define PROTO_WIRE_MAX  1u
+#define PROTO_FRAME_MAX ((size_t)64 << 20) /* bytes */
+#define PROTO_ARRAY_MAX ((size_t)1 << 24)  /* elements of one array */
+#define PROTO_STR_MAX   ((size_t)1 << 16)  /* bytes of one string */
 
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
-/* What the fields' types are in C. Arrays and strings are borrowed: when decoded, from the frame or the arena given to
- * decode (an array that is not aligned in the frame is copied there). */
+/* What the fields' types are in C. Arrays and strings are borrowed: when decoded, from the frame or
+ * the arena given to decode (an array that is not aligned in the frame is copied there). */
 struct proto_str {
     const char *data; /* not NUL-terminated */
     size_t n;
@@ -59,37 +61,42 @@ enum msg_tag {
 
 #define MSG(tag, name)               struct msg_##name {
 #define FIELD(tag, type, name, text) struct_member_##type(name)
+/* clang-format off */
 #define END(name) };
-#define struct_member_u32(name)   proto_u32 name;
-#define struct_member_u64(name)   proto_u64 name;
-#define struct_member_f32(name)   proto_f32 name;
-#define struct_member_bool(name)  proto_bool name;
-#define struct_member_str(name)   struct proto_str name;
-#define struct_member_bytes(name) struct proto_bytes name;
-#define struct_member_u32s(name)  struct proto_u32s name;
-#define struct_member_u64s(name)  struct proto_u64s name;
-#define struct_member_f32s(name)  struct proto_f32s name;
+/* clang-format on */
+#define struct_member_u32(name)      proto_u32 name;
+#define struct_member_u64(name)      proto_u64 name;
+#define struct_member_f32(name)      proto_f32 name;
+#define struct_member_bool(name)     proto_bool name;
+#define struct_member_str(name)      struct proto_str name;
+#define struct_member_bytes(name)    struct proto_bytes name;
+#define struct_member_u32s(name)     struct proto_u32s name;
+#define struct_member_u64s(name)     struct proto_u64s name;
+#define struct_member_f32s(name)     struct proto_f32s name;
 #include "proto/messages.def"
 
-/* Encode to the end of `out`; Q_TOO_LARGE beyond PROTO_FRAME_MAX. Decode from frame[0..n): Q_CORRUPT says what and where. */
-#define MSG(tag, name)                                                                             \
-    FALLIBLE msg_##name##_encode(const struct msg_##name *m, struct buf *out, struct q_err *e);    \
-    FALLIBLE msg_##name##_decode(struct msg_##name *m, const void *frame, size_t n,                \
-                                 struct arena *a, struct q_err *e);                                \
-    bool msg_##name##_equal(const struct msg_##name *a, const struct msg_##name *b);               \
+/* Encode to the end of `out`; Q_TOO_LARGE beyond PROTO_FRAME_MAX. Decode from frame[0..n):
+ * Q_CORRUPT says what and where. */
+#define MSG(tag, name)                                                                          \
+    FALLIBLE msg_##name##_encode(const struct msg_##name *m, struct buf *out, struct q_err *e); \
+    FALLIBLE msg_##name##_decode(struct msg_##name *m, const void *frame, size_t n,             \
+                                 struct arena *a, struct q_err *e);                             \
+    bool msg_##name##_equal(const struct msg_##name *a, const struct msg_##name *b);            \
     void msg_##name##_print(const struct msg_##name *m, struct buf *out);
 #define FIELD(tag, type, name, text)
 #define END(name)
 #include "proto/messages.def"
 
-/* The frame's message tag, MSG_NONE when it is no frame at all. A tag this build does not know is returned as it is. */
+/* The frame's message tag, MSG_NONE when it is no frame at all. A tag this build does not know is
+ * returned as it is. */
 uint32_t proto_peek(const void *frame, size_t n);
 const char *proto_name(uint32_t tag); /* "submit"; "?" when unknown */
 
-/* The columns of a decoded output agree: one entry per request in each, sums equal to the arrays' lengths, finish
- * reasons known. A reader that has asked this may index without looking again. Errors: Q_CORRUPT. */
+/* The columns of a decoded output agree: one entry per request in each, sums equal to the arrays'
+ * lengths, finish reasons known. A reader that has asked this may index without looking again.
+ * Errors: Q_CORRUPT. */
 FALLIBLE proto_output_check(const struct msg_output *m, struct q_err *e);
-/* The reference page of all messages (Markdown; proto/reference.md is a copy, compared by a test). */
+/* The reference page of all messages; proto/reference.md is a copy, compared by a test. */
 void proto_reference(struct buf *out);
 
 #endif

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sampling - the parameters that decide which token comes next, as they travel from the request to the worker.
+/* sampling - the parameters that decide which token comes next, as they travel from the request to
+ * the worker.
  *
- * Names, ranges and meaning are OpenAI's and vLLM's. The order in which they act on a row of logits (vLLM's):
- * allowed and minimum-token masks, logit_bias, repetition (prompt and output tokens), frequency and presence (output
- * tokens), temperature, min_p, top_k, top_p, then one draw by Philox 4x32-10 on (seed, position of the new token).
- * temperature 0 takes the lowest id of the largest logit after the penalties. Logprobs are of the raw logits.
+ * Names, ranges and meaning are OpenAI's and vLLM's. The order in which they act on a row of logits
+ * (vLLM's): allowed and minimum-token masks, logit_bias, repetition (prompt and output tokens),
+ * frequency and presence (output tokens), temperature, min_p, top_k, top_p, then one draw by Philox
+ * 4x32-10 on (seed, position of the new token). temperature 0 takes the lowest id of the largest
+ * logit after the penalties. Logprobs are of the raw logits.
  * Threads: values. */
 #ifndef QUIRE_PROTO_SAMPLING_H
 #define QUIRE_PROTO_SAMPLING_H
@@ -12,10 +14,10 @@
 #include <stdint.h>
 #include "common/err.h"
 
-#define SAMPLE_LOGPROBS_MAX   20   /* alternatives per token */
-#define SAMPLE_BIAS_MAX       1024 /* logit_bias entries; OpenAI allows 1024 */
-#define SAMPLE_STOP_IDS_MAX   64
-#define SAMPLE_NO_LOGPROBS    UINT32_MAX
+#define SAMPLE_LOGPROBS_MAX 20   /* alternatives per token */
+#define SAMPLE_BIAS_MAX     1024 /* logit_bias entries; OpenAI allows 1024 */
+#define SAMPLE_STOP_IDS_MAX 64
+#define SAMPLE_NO_LOGPROBS  UINT32_MAX
 
 struct sample_params {
     float temperature;        /* [0, 2]; 0 = greedy; below 0.01 it acts as 0.01 */
@@ -29,24 +31,28 @@ struct sample_params {
     uint32_t max_tokens;      /* new tokens at most, >= 1 */
     uint32_t min_tokens;      /* eos and stop ids cannot come before; <= max_tokens */
     bool ignore_eos;
-    uint32_t n_logprob;        /* alternatives per new token, SAMPLE_NO_LOGPROBS = no logprobs at all */
+    uint32_t n_logprob; /* alternatives per new token, SAMPLE_NO_LOGPROBS = no logprobs at all */
     uint32_t n_prompt_logprob; /* the same for prompt tokens */
     const uint32_t *stop_ids;  /* [n_stop_id] also end the generation; borrowed */
     uint32_t n_stop_id;
-    const uint32_t *bias_ids;  /* [n_bias]; borrowed */
-    const float *bias;         /* [n_bias] each in [-100, 100], added to the logit */
+    const uint32_t *bias_ids; /* [n_bias]; borrowed */
+    const float *bias;        /* [n_bias] each in [-100, 100], added to the logit */
     uint32_t n_bias;
 };
 
 /* The values a request has when it says nothing (max_tokens 16, as in OpenAI's completions). */
 void sample_params_default(struct sample_params *p);
-/* Ranges above, ids < vocab_size. Errors: Q_INVALID; the message starts with the parameter's public name. */
+/* Ranges above, ids < vocab_size. Errors: Q_INVALID; the message starts with the parameter's public
+ * name. */
 FALLIBLE sample_params_check(const struct sample_params *p, uint32_t vocab_size, struct q_err *e);
 
-/* To and from the fields of a submit message; arrays stay where they are. Ranges are not checked here.
- * Errors: Q_INVALID (logit_bias ids and values of different number; too many of them or of stop ids). */
+/* To and from the fields of a submit message; arrays stay where they are. Ranges are not checked
+ * here.
+ * Errors: Q_INVALID (logit_bias ids and values of different number; too many of them or of stop
+ * ids). */
 struct msg_submit;
-FALLIBLE sample_params_from_submit(struct sample_params *p, const struct msg_submit *m, struct q_err *e);
+FALLIBLE sample_params_from_submit(struct sample_params *p, const struct msg_submit *m,
+                                   struct q_err *e);
 void sample_params_to_submit(struct msg_submit *m, const struct sample_params *p);
 
 #endif

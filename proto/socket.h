@@ -21,10 +21,11 @@
     32u /* bytes of a peer's name; ZeroMQ gives 5, longer ones are not listened to */
 #define SOCKET_HWM_LISTEN \
     4096 /* frames queued per peer, each way: seconds of output for one stalled frontend */
-#define SOCKET_HWM_CONNECT  1024  /* frames queued, each way; then the frontend answers 503 */
-#define SOCKET_LINGER_MS    500   /* how long closing may wait for the last frames to leave */
-#define SOCKET_HEARTBEAT_MS 5000  /* ZMTP ping; a connection silent for three of them is closed */
-#define SOCKET_HANDSHAKE_MS 10000 /* a connection must be greeted and authenticated in this time \
+#define SOCKET_HWM_CONNECT  1024 /* frames queued, each way; then the frontend answers 503 */
+#define SOCKET_LINGER_MS    500  /* how long closing may wait for the last frames to leave */
+#define SOCKET_HEARTBEAT_MS 5000 /* ZMTP ping; a connection silent for three of them is closed */
+#define SOCKET_HANDSHAKE_MS \
+    10000 /* a connection must be greeted and authenticated in this time \
                                    */
 
 struct socket;

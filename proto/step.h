@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* step - what an engine tells its worker to compute in one step, and what comes back.
  *
- * The worker keeps, per slot (one running sequence), the token history, the block table and the sampling parameters, so
- * a step says only what is new: a decode row is a struct step_seq of 20 bytes. Steps are executed strictly in order;
- * therefore a block freed while planning step n+1 may be given to another sequence in n+1 although step n still reads it,
- * and a token sampled in step n is in the slot's history when n+1 runs: the engine plans n+1 without waiting for it.
+ * The worker keeps, per slot (one running sequence), the token history, the block table and the
+ * sampling parameters, so a step says only what is new: a decode row is a struct step_seq of 20
+ * bytes. Steps are executed strictly in order; therefore a block freed while planning step n+1 may
+ * be given to another sequence in n+1 although step n still reads it, and a token sampled in step n
+ * is in the slot's history when n+1 runs: the engine plans n+1 without waiting for it.
  *
- * A step lies in shared memory as: struct step_head, then the arrays in the order of its counts, each 8-byte aligned
- * (step_view gives pointers after checking every count and offset). Same machine, same build: native layout.
+ * A step lies in shared memory as: struct step_head, then the arrays in the order of its counts,
+ * each 8-byte aligned (step_view gives pointers after checking every count and offset). Same
+ * machine, same build: native layout.
  * Threads: values; the ring (engine/worker/ring.h) orders the access. */
 #ifndef QUIRE_PROTO_STEP_H
 #define QUIRE_PROTO_STEP_H
@@ -17,45 +19,49 @@
 #include "proto/sampling.h"
 
 #define STEP_BLOCK_TOKENS 16u
-#define STEP_SEQS_MAX     (1u << 16) /* limit on max_num_seqs */
-#define STEP_EOS_MAX      64u        /* eos ids of a model */
+#define STEP_SEQS_MAX     (1u << 16)                           /* limit on max_num_seqs */
+#define STEP_EOS_MAX      64u                                  /* eos ids of a model */
 #define STEP_STOP_IDS_MAX (SAMPLE_STOP_IDS_MAX + STEP_EOS_MAX) /* of one admit */
 
-enum {                         /* step_seq.flags */
-    STEP_SAMPLE = 1 << 0,      /* sample one token after the last row and append it to the slot's history */
-    STEP_ADMIT = 1 << 1,       /* the slot starts anew: a struct step_admit follows for it, in order of the seqs */
-    STEP_PROMPT_LOGPROBS = 1 << 2 /* give logprobs of the history tokens that follow rows start … start+n_token-1 */
+enum { /* step_seq.flags */
+       /* sample one token after the last row and append it to the slot's history */
+       STEP_SAMPLE = 1 << 0,
+       /* the slot starts anew: a struct step_admit follows for it, in order of the seqs */
+       STEP_ADMIT = 1 << 1,
+       /* give logprobs of the history tokens that follow rows start … start + n_token - 1 */
+       STEP_PROMPT_LOGPROBS = 1 << 2
 };
 
-struct step_seq {              /* one sequence's part of the step */
-    uint32_t slot;             /* < max_num_seqs */
+struct step_seq {  /* one sequence's part of the step */
+    uint32_t slot; /* < max_num_seqs */
     uint32_t flags;
-    uint32_t start;            /* position of the first row: tokens of this sequence already in the cache */
-    uint32_t n_token;          /* rows: history[start … start + n_token - 1] */
-    uint32_t n_new_block;      /* appended to the slot's block table before the step */
+    uint32_t start;   /* position of the first row: tokens of this sequence already in the cache */
+    uint32_t n_token; /* rows: history[start … start + n_token - 1] */
+    uint32_t n_new_block; /* appended to the slot's block table before the step */
 };
 
-struct step_admit {            /* a sequence enters a slot: its history and parameters */
-    uint32_t n_known;          /* tokens known: prompt, then output emitted before a preemption or replay */
-    uint32_t n_prompt;         /* the first n_prompt of them are prompt */
+struct step_admit {    /* a sequence enters a slot: its history and parameters */
+    uint32_t n_known;  /* tokens known: prompt, then output emitted before a preemption or replay */
+    uint32_t n_prompt; /* the first n_prompt of them are prompt */
     uint32_t n_stop_id, n_bias;
     struct sample_params params; /* its pointers are meaningless; the arrays are in the step */
 };
 
 struct step_head {
-    uint64_t step;             /* counter from 1 */
-    uint32_t n_seq;            /* struct step_seq[n_seq], in slot-independent plan order; decode rows first */
-    uint32_t n_admit;          /* struct step_admit[n_admit] */
-    uint32_t n_block;          /* uint32_t[n_block]: new blocks of all seqs, in order */
-    uint32_t n_known;          /* uint32_t[n_known]: histories of all admits, in order */
-    uint32_t n_stop_id;        /* uint32_t[n_stop_id]: eos included where it counts (not when ignore_eos) */
-    uint32_t n_bias;           /* uint32_t[n_bias] ids, then float[n_bias] */
-    uint32_t n_token;          /* rows of the whole step, <= max_num_batched_tokens */
-    uint32_t n_logit;          /* logit rows of the whole step, <= logit_rows_max; a seq counts n_token with
-                                * STEP_PROMPT_LOGPROBS (an upper bound), else 1 with STEP_SAMPLE, else 0 */
+    uint64_t step;  /* counter from 1 */
+    uint32_t n_seq; /* struct step_seq[n_seq], in slot-independent plan order; decode rows first */
+    uint32_t n_admit;   /* struct step_admit[n_admit] */
+    uint32_t n_block;   /* uint32_t[n_block]: new blocks of all seqs, in order */
+    uint32_t n_known;   /* uint32_t[n_known]: histories of all admits, in order */
+    uint32_t n_stop_id; /* uint32_t[n_stop_id]: with eos ids unless ignore_eos */
+    uint32_t n_bias;    /* uint32_t[n_bias] ids, then float[n_bias] */
+    uint32_t n_token;   /* rows of the whole step, <= max_num_batched_tokens */
+    /* Logit rows of the whole step, <= logit_rows_max. A seq counts n_token with STEP_PROMPT_LOGPROBS
+     * (an upper bound), else 1 with STEP_SAMPLE, else 0. */
+    uint32_t n_logit;
 };
 
-struct step_view {             /* a step's arrays; borrowed from the memory it lies in */
+struct step_view { /* a step's arrays; borrowed from the memory it lies in */
     struct step_head *head;
     struct step_seq *seqs;
     struct step_admit *admits;
@@ -63,31 +69,31 @@ struct step_view {             /* a step's arrays; borrowed from the memory it l
     float *bias;
 };
 
-struct step_limits {           /* what a step can hold at most; decides the ring's size */
+struct step_limits { /* what a step can hold at most; decides the ring's size */
     uint32_t max_num_seqs, max_num_batched_tokens, max_model_len;
-    uint32_t logit_rows_max;   /* >= max_num_seqs */
-    uint32_t known_max;        /* history tokens admitted in one step; >= max_model_len */
+    uint32_t logit_rows_max; /* >= max_num_seqs */
+    uint32_t known_max;      /* history tokens admitted in one step; >= max_model_len */
 };
 
-/* Rows of a result: for each seq with STEP_SAMPLE one sampled row at position start + n_token; for each seq with
- * STEP_PROMPT_LOGPROBS one prompt row per position start + 1 … min(start + n_token, n_prompt - 1), contiguous and
- * ascending. In which order the seqs and the two kinds come is free. */
-struct step_row {              /* one sampled token, or one prompt position */
+/* Rows of a result: for each seq with STEP_SAMPLE one sampled row at position start + n_token; for
+ * each seq with STEP_PROMPT_LOGPROBS one prompt row per position start + 1 … min(start + n_token,
+ * n_prompt - 1), contiguous and ascending. The order of the seqs and of the two kinds is free. */
+struct step_row { /* one sampled token, or one prompt position */
     uint32_t slot;
-    uint32_t position;         /* of the token in the sequence (prompt and output counted from 0) */
-    uint32_t token;            /* sampled, or the prompt's own */
-    uint32_t rank;             /* 1 = most likely; 0 when no logprobs were asked for */
-    float logprob;             /* of `token`, from the raw logits */
-    uint32_t n_top;            /* alternatives, most likely first */
-    uint32_t top_start;        /* index of the first in top_ids, top_logprobs */
-    uint32_t is_prompt;        /* 1: a prompt position */
+    uint32_t position;  /* of the token in the sequence (prompt and output counted from 0) */
+    uint32_t token;     /* sampled, or the prompt's own */
+    uint32_t rank;      /* 1 = most likely; 0 when no logprobs were asked for */
+    float logprob;      /* of `token`, from the raw logits */
+    uint32_t n_top;     /* alternatives, most likely first */
+    uint32_t top_start; /* index of the first in top_ids, top_logprobs */
+    uint32_t is_prompt; /* 1: a prompt position */
 };
 
 struct step_result_head {
     uint64_t step;
-    uint32_t n_row, n_top;     /* struct step_row[n_row], uint32_t[n_top] ids, float[n_top] logprobs */
-    uint32_t forward_us;       /* time of the forward pass */
-    uint32_t error;            /* enum q_code; the step failed as a whole */
+    uint32_t n_row, n_top; /* struct step_row[n_row], uint32_t[n_top] ids, float[n_top] logprobs */
+    uint32_t forward_us;   /* time of the forward pass */
+    uint32_t error;        /* enum q_code; the step failed as a whole */
 };
 struct step_result {
     struct step_result_head *head;
@@ -96,16 +102,23 @@ struct step_result {
     float *top_logprobs;
 };
 
-/* Bytes for the largest step and result within the limits. Errors: Q_TOO_LARGE (a limit that would overflow). */
-FALLIBLE step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struct step_limits *l, struct q_err *e);
-/* Lay out a step with these counts (head filled in by the caller) at memory[0..n) and give its pointers. */
-FALLIBLE step_layout(struct step_view *v, void *memory, size_t n, const struct step_head *counts, struct q_err *e);
-/* Give the pointers of a step that lies at memory, checking every count against the limits and every index (slots, sums)
- * so that a damaged step cannot make the worker read or write elsewhere. Not checked, because only the worker knows them:
- * block numbers (against its pool), block table lengths, token ids (against its vocabulary). Errors: Q_CORRUPT. */
-FALLIBLE step_view(struct step_view *v, void *memory, size_t n, const struct step_limits *l, struct q_err *e);
-FALLIBLE step_result_layout(struct step_result *r, void *memory, size_t n, uint32_t n_row, uint32_t n_top,
-                            struct q_err *e);
-FALLIBLE step_result_view(struct step_result *r, void *memory, size_t n, const struct step_limits *l, struct q_err *e);
+/* Bytes for the largest step and result within the limits. Errors: Q_TOO_LARGE (a limit that would
+ * overflow). */
+FALLIBLE step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struct step_limits *l,
+                        struct q_err *e);
+/* Lay out a step with these counts (head filled in by the caller) at memory[0..n) and give its
+ * pointers. */
+FALLIBLE step_layout(struct step_view *v, void *memory, size_t n, const struct step_head *counts,
+                     struct q_err *e);
+/* Give the pointers of a step that lies at memory, checking every count against the limits and
+ * every index (slots, sums) so that a damaged step cannot make the worker read or write elsewhere.
+ * Not checked, because only the worker knows them: block numbers (against its pool), block table
+ * lengths, token ids (against its vocabulary). Errors: Q_CORRUPT. */
+FALLIBLE step_view(struct step_view *v, void *memory, size_t n, const struct step_limits *l,
+                   struct q_err *e);
+FALLIBLE step_result_layout(struct step_result *r, void *memory, size_t n, uint32_t n_row,
+                            uint32_t n_top, struct q_err *e);
+FALLIBLE step_result_view(struct step_result *r, void *memory, size_t n,
+                          const struct step_limits *l, struct q_err *e);
 
 #endif

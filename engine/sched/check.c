@@ -31,7 +31,8 @@ static void check_request(const struct scheduler *s, uint32_t i)
     Q_ASSERT(r->prompt_settled <= r->prompt_next && r->prompt_next <= r->n_prompt);
 }
 
-/* One list: links, states, and arrivals from `arrival_min` up. Returns the least arrival that may follow. */
+/* One list: links, states, and arrivals from `arrival_min` up. Returns the least arrival that may
+ * follow. */
 static uint64_t check_list(const struct scheduler *s, const struct request_list *l,
                            enum request_state state, uint64_t arrival_min)
 {

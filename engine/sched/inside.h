@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* inside - what the files of the scheduler share: its state. Nobody else includes this.
  *
- * running is in order of arrival, and everything running arrived before everything waiting (check.c asserts both).
+ * running is in order of arrival, and everything running arrived before everything waiting (check.c
+ * asserts both).
  * Threads: the scheduler's loop only. */
 #ifndef QUIRE_ENGINE_SCHED_INSIDE_H
 #define QUIRE_ENGINE_SCHED_INSIDE_H
@@ -41,7 +42,8 @@ static inline struct request *request_at(struct scheduler *s, uint32_t i_request
     return &s->requests.items[i_request];
 }
 
-/* Take a running request off its slot and blocks; it is in no list afterwards and may be waiting again or removed. */
+/* Take a running request off its slot and blocks; it is in no list afterwards and may be waiting
+ * again or removed. */
 void scheduler_unseat(struct scheduler *s, uint32_t i_request);
 /* Forget a request that is running or waiting. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);

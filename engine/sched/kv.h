@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kv - the pool of KV-cache blocks of one engine.
  *
- * A block holds keys and values of STEP_BLOCK_TOKENS tokens of one sequence, all layers. The pool knows only numbers; the
- * memory is the worker's. Blocks are counted: a shared prefix (to come) is one block with refs > 1 and is never written.
- * free + used == n_block, always (kv_check). Which block a sequence gets does not matter to its result, so the free
- * list is a stack: the warmest block first. Design: engine/sched/README.md.
+ * A block holds keys and values of STEP_BLOCK_TOKENS tokens of one sequence, all layers. The pool
+ * knows only numbers; the memory is the worker's. Blocks are counted: a shared prefix (to come) is
+ * one block with refs > 1 and is never written. free + used == n_block, always (kv_check). Which
+ * block a sequence gets does not matter to its result, so the free list is a stack: the warmest
+ * block first. Design: engine/sched/README.md.
  * Threads: the scheduler's loop only. Allocates nothing after kv_init. */
 #ifndef QUIRE_ENGINE_SCHED_KV_H
 #define QUIRE_ENGINE_SCHED_KV_H
@@ -52,8 +53,8 @@ static inline uint32_t kv_need(const struct kv_table *t, uint32_t n_token)
 /* An empty table in row i_table of the slab; the row must not be in use. */
 void kv_open(struct kv_pool *p, struct kv_table *t, uint32_t i_table);
 /* Append blocks so `t` covers n_token tokens.
- * Shapes: t->blocks [ceil(n_token / KV_BLOCK_TOKENS)], at least what it was.  Cost: O(blocks added).
- * Errors: Q_NO_SPACE (t unchanged; the caller preempts).  Ownership: released by kv_drop. */
+ * Shapes: t->blocks [ceil(n_token / KV_BLOCK_TOKENS)], at least what it was. Cost: O(blocks added).
+ * Errors: Q_NO_SPACE (t unchanged; the caller preempts). Ownership: released by kv_drop. */
 FALLIBLE kv_grow(struct kv_pool *p, struct kv_table *t, uint32_t n_token, struct q_err *e);
 /* Give all blocks back; the table is empty and may be grown again. */
 void kv_drop(struct kv_pool *p, struct kv_table *t);
@@ -61,7 +62,8 @@ void kv_drop(struct kv_pool *p, struct kv_table *t);
 void kv_ref(struct kv_pool *p, kv_block b);
 void kv_unref(struct kv_pool *p, kv_block b);
 
-/* Begin a check, count each table, end it: refs are exactly what the tables hold, and the free list holds the rest. */
+/* Begin a check, count each table, end it: refs are exactly what the tables hold, and the free list
+ * holds the rest. */
 void kv_check_begin(const struct kv_pool *p);
 void kv_check_table(const struct kv_pool *p, const struct kv_table *t);
 void kv_check_end(const struct kv_pool *p);

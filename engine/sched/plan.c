@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling one step. Three passes over what is left of the budgets (rows, logit rows, blocks, slots, histories):
+/* Filling one step: three passes over what is left of rows, logit rows, blocks, slots and known_max.
  *
- *   1. decode    running sequences with one row to compute, oldest first. One that needs a block when none is free
- *                preempts the youngest running one; the youngest itself waits with its blocks.
- *   2. prefill   running sequences with more rows, oldest first, a chunk each. They have their blocks already.
+ *   1. decode    running sequences with one row to compute, oldest first. One that needs a block
+ *                when none is free preempts the youngest running one; the youngest itself waits
+ *                with its blocks.
+ *   2. prefill   running sequences with more rows, oldest first, a chunk each. They have their
+ *                blocks already.
  *   3. admit     waiting ones in order of arrival, with blocks for their whole known history.
  *
- * Why blocks for the whole history at admission, and not per chunk: then only decode rows ever lack a block, pass 1 goes
- * from the oldest to the youngest, and so a sequence that is preempted is never in the step being planned; and a long
- * prompt is never half computed and thrown away. The price is that blocks of later chunks lie idle for a few steps.
+ * Why blocks for the whole history at admission, and not per chunk: then only decode rows ever lack
+ * a block, pass 1 goes from the oldest to the youngest, and so a sequence that is preempted is
+ * never in the step being planned; and a long prompt is never half computed and thrown away. The
+ * price is that blocks of later chunks lie idle for a few steps.
  *
- * A row whose token is still in flight is planned like any other (the worker has the token by then), unless its
- * sequence would be over by its length when that token is known: that much can be counted. That it may be over by an
- * eos cannot; such rows are dropped at settle. */
+ * A row whose token is still in flight is planned like any other (the worker has the token by
+ * then), unless its sequence would be over by its length when that token is known: that much can be
+ * counted. That it may be over by an eos cannot; such rows are dropped at settle. */
 #include <string.h>
 #include "engine/sched/inside.h"
 
@@ -24,7 +27,8 @@ struct planning {
     bool short_of_blocks; /* a running sequence was: nobody is admitted */
 };
 
-/* Rows that could be computed now: tokens known here or sampled by a step in flight, less rows planned. */
+/* Rows that could be computed now: tokens known here or sampled by a step in flight, less rows
+ * planned. */
 static uint32_t rows_left(const struct request *r)
 {
     uint32_t n_history = r->n_token + r->n_sampling;
@@ -115,9 +119,9 @@ static void plan_decode(struct planning *p)
     }
 }
 
-/* How many rows of a prompt (or of a history to recompute) go into this step; adds STEP_PROMPT_LOGPROBS to *flags. A
- * chunk asks for logprobs of all its positions or of none, and of none that were asked for before: a preempted
- * sequence recomputes up to there first. */
+/* How many rows of a prompt (or of a history to recompute) go into this step; adds
+ * STEP_PROMPT_LOGPROBS to *flags. A chunk asks for logprobs of all its positions or of none, and of
+ * none that were asked for before: a preempted sequence recomputes up to there first. */
 static uint32_t chunk_size(const struct planning *p, const struct request *r, uint32_t *flags)
 {
     uint32_t n = rows_left(r), budget = budget_left(p), logits = logits_left(p);
@@ -153,8 +157,9 @@ static void plan_prefill(struct planning *p)
     }
 }
 
-/* Blocks kept free when another sequence is let in: one for every fourth that runs, so that they can go on for some four
- * steps (each takes a block in sixteen) before the newcomer would be preempted again. */
+/* Blocks kept free when another sequence is let in: one for every fourth that runs, so that they
+ * can go on for some four steps (each takes a block in sixteen) before the newcomer would be
+ * preempted again. */
 static uint32_t headroom(const struct scheduler *s)
 {
     return (s->running.n + 3) / 4;
@@ -163,8 +168,8 @@ static uint32_t headroom(const struct scheduler *s)
 static bool may_admit(const struct planning *p, const struct request *r)
 {
     const struct scheduler *s = p->s;
-    /* Preempted, and its last token is still to come: its history is not known. (With two steps in flight the step that
-     * preempted it is settled first anyway; with more it would not be.) */
+    /* Preempted, and its last token is still to come: its history is not known. (With two steps in
+     * flight the step that preempted it is settled first anyway; with more it would not be.) */
     if (r->n_sampling)
         return false;
     if (r->n_token > s->config.limits.known_max - p->counts.n_known)

@@ -30,7 +30,8 @@ void request_table_release(struct request_table *t)
     *t = (struct request_table)REQUEST_TABLE_INIT;
 }
 
-/* A frontend counts its ids up from 1, so neighbours must spread: Fibonacci hashing, the high bits. */
+/* A frontend counts its ids up from 1, so neighbours must spread: Fibonacci hashing, the high bits.
+ */
 static uint32_t home(const struct request_table *t, uint32_t origin, uint64_t req_id)
 {
     uint64_t h = (req_id ^ (uint64_t)origin << 40) * UINT64_C(0x9e3779b97f4a7c15);
@@ -57,7 +58,8 @@ uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t r
     return found ? found - 1 : REQUEST_NONE;
 }
 
-/* Close the gap so that no later probe stops early: move back every entry whose home does not lie after the gap. */
+/* Close the gap so that no later probe stops early: move back every entry whose home does not lie
+ * after the gap. */
 static void unindex(struct request_table *t, const struct request *r)
 {
     uint32_t mask = t->index_size - 1;

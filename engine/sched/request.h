@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* request - the requests of one engine: their tokens, where they stand, and how they are found.
  *
- * A fixed table of entries, an index by (origin, req_id) and lists through the entries. A request owns one allocation
- * with its tokens and arrays. Positions count prompt and output together from 0:
+ * A fixed table of entries, an index by (origin, req_id) and lists through the entries. A request
+ * owns one allocation with its tokens and arrays. Positions count prompt and output from 0:
  *
- *     0 …………… n_prompt …………… n_token …………… n_token + n_sampling …………… n_max
- *     prompt    output known here   sampled by steps in flight  room
- *     0 ……………………………… n_planned        rows the worker has computed, or will have after the steps in flight
+ *     0 ……………… n_prompt ……………… n_token ……………… n_token + n_sampling ……………… n_max
+ *       prompt      output known     sampled by steps        room
+ *                   here             in flight
+ *     0 …………………………… n_planned      rows computed, or that will be after the steps in flight
  *
  * Threads: the scheduler's loop only. Only request_add allocates. */
 #ifndef QUIRE_ENGINE_SCHED_REQUEST_H
@@ -65,7 +66,8 @@ struct request_table {
 FALLIBLE request_table_init(struct request_table *t, uint32_t n_item, struct q_err *e);
 void request_table_release(struct request_table *t);
 
-/* Take an entry for m, its values checked by the caller; n_max as above. The entry is in no list and has state WAITING.
+/* Take an entry for m, its values checked by the caller; n_max as above. The entry is in no list
+ * and has state WAITING.
  * Errors: Q_NO_SPACE (table full), Q_NO_MEMORY. */
 FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t origin,
                      const struct msg_submit *m, uint32_t n_max, struct q_err *e);

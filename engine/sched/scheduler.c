@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request's life: submit (here) → waiting → plan.c seats it in a slot → running → settle.c appends its tokens, and
- * one day finds its end. On the way it may be unseated (preempted, worker lost) and go back to the head of the queue, or be
- * aborted. Rows in flight of a request that is gone are recognised by the entry's use count and dropped. */
+/* A request's life: submit (here) → waiting → plan.c seats it in a slot → running → settle.c
+ * appends its tokens, and one day finds its end. On the way it may be unseated (preempted, worker
+ * lost) and go back to the head of the queue, or be aborted. Rows in flight of a request that is
+ * gone are recognised by the entry's use count and dropped. */
 #include "engine/sched/scheduler.h"
 #include <string.h>
 #include "common/mem.h"

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scheduler - which sequences compute which tokens in each step.
  *
- * Requests come in (scheduler_submit), wait in a bounded queue, run, and leave with a finish reason. scheduler_plan fills one
- * step: first every running sequence that has something to compute, then waiting ones, within max_num_batched_tokens,
- * max_num_seqs, the logit rows and the blocks there are; long prompts go in chunks. When a running sequence needs a
- * block and none is free, the youngest running one is preempted: its blocks are freed and it goes back to the head of
- * the queue, to recompute prompt and output later (same bits, DESIGN section 6). scheduler_settle takes a step's result and
- * gives outputs. Up to SCHEDULER_IN_FLIGHT_MAX steps may be planned before the first is settled; a sequence may appear in
- * two of them (its next token is in the worker's history by then), and rows computed past a stop are dropped at settle.
- * Never deadlocks: what cannot fit alone in an empty pool is refused by scheduler_submit (argued in README.md).
- * Time comes in through arguments, so a simulator can drive it. Threads: one loop. Allocates nothing after scheduler_new
- * but what one request owns (its tokens), given back when it leaves. */
+ * Requests come in (scheduler_submit), wait in a bounded queue, run, and leave with a finish
+ * reason. scheduler_plan fills one step: first every running sequence that has something to
+ * compute, then waiting ones, within max_num_batched_tokens, max_num_seqs, the logit rows and the
+ * blocks there are; long prompts go in chunks. When a running sequence needs a block and none is
+ * free, the youngest running one is preempted: its blocks are freed and it goes back to the head of
+ * the queue, to recompute prompt and output later (same bits, DESIGN section 6). scheduler_settle
+ * takes a step's result and gives outputs. Up to SCHEDULER_IN_FLIGHT_MAX steps may be planned
+ * before the first is settled; a sequence may appear in two of them (its next token is in the
+ * worker's history by then), and rows computed past a stop are dropped at settle. Never deadlocks:
+ * what cannot fit alone in an empty pool is refused by scheduler_submit (argued in README.md). Time
+ * comes in through arguments, so a simulator can drive it. Threads: one loop. Allocates nothing
+ * after scheduler_new but what one request owns (its tokens), given back when it leaves. */
 #ifndef QUIRE_ENGINE_SCHED_SCHEDULER_H
 #define QUIRE_ENGINE_SCHED_SCHEDULER_H
 #include <stdbool.h>
@@ -23,65 +25,77 @@
 
 struct scheduler_config {
     struct step_limits limits;
-    uint32_t n_block;          /* blocks of the pool */
-    uint32_t queue_max;        /* waiting requests at most */
+    uint32_t n_block;   /* blocks of the pool */
+    uint32_t queue_max; /* waiting requests at most */
     uint32_t vocab_size;
-    const uint32_t *eos_ids;   /* [n_eos], copied */
+    const uint32_t *eos_ids; /* [n_eos], copied */
     uint32_t n_eos;
 };
 
 struct scheduler;
-/* Errors: Q_INVALID (a limit of 0; n_block too small for one sequence of max_model_len: says which length would fit). */
+/* Errors: Q_INVALID (a limit of 0; n_block too small for one sequence of max_model_len: says which
+ * length would fit). */
 FALLIBLE scheduler_new(struct scheduler **out, const struct scheduler_config *c, struct q_err *e);
 void scheduler_free(struct scheduler *s);
 
 /* origin: which frontend (the caller's number); (origin, m->req_id) names the request from now on.
- * Errors: Q_INVALID (parameters; prompt + max_tokens beyond max_model_len is NOT an error: the length is the limit, but a
- * prompt that leaves no room for one token is), Q_NO_SPACE (queue full), Q_MISMATCH (req_id in use), Q_NO_MEMORY. */
-FALLIBLE scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg_submit *m, int64_t now_us, struct q_err *e);
-/* False when there is no such request. Its blocks are free when this returns; rows in flight are dropped. */
+ * Errors: Q_INVALID (parameters; prompt + max_tokens beyond max_model_len is NOT an error: the
+ * length is the limit, but a prompt that leaves no room for one token is), Q_NO_SPACE (queue full),
+ * Q_MISMATCH (req_id in use), Q_NO_MEMORY. */
+FALLIBLE scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg_submit *m,
+                          int64_t now_us, struct q_err *e);
+/* False when there is no such request. Its blocks are free when this returns; rows in flight are
+ * dropped. */
 bool scheduler_abort(struct scheduler *s, uint32_t origin, uint64_t req_id);
-uint32_t scheduler_abort_origin(struct scheduler *s, uint32_t origin); /* all of one frontend; returns how many */
+uint32_t scheduler_abort_origin(struct scheduler *s,
+                                uint32_t origin); /* all of one frontend; returns how many */
 
-/* Fill the next step into memory[0..n), 8-byte aligned (n >= step_bytes_max). *planned = false: nothing to compute now
- * (idle, SCHEDULER_IN_FLIGHT_MAX steps are in flight, or all running sequences wait for a result in flight).
- * Errors: Q_TOO_LARGE (n too small: a bug of the caller; the step is given up as by scheduler_worker_lost). */
-FALLIBLE scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now_us, bool *planned, struct q_err *e);
+/* Fill the next step into memory[0..n), 8-byte aligned (n >= step_bytes_max). *planned = false:
+ * nothing to compute now (idle, SCHEDULER_IN_FLIGHT_MAX steps are in flight, or all running
+ * sequences wait for a result in flight).
+ * Errors: Q_TOO_LARGE (n too small: a bug of the caller; the step is given up as by
+ * scheduler_worker_lost). */
+FALLIBLE scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now_us, bool *planned,
+                        struct q_err *e);
 
-struct scheduler_output {          /* one request's share of one settled step */
+struct scheduler_output { /* one request's share of one settled step */
     uint32_t origin;
     uint64_t req_id;
-    uint32_t seq;              /* sequence number of the token, the first output token is 0 */
+    uint32_t seq; /* sequence number of the token, the first output token is 0 */
     bool has_token;
     uint32_t token;
-    const struct step_row *row;        /* of the token, NULL without one; borrowed from the result */
+    const struct step_row *row; /* of the token, NULL without one; borrowed from the result */
     const struct step_row *prompt_rows; /* [n_prompt_row] contiguous in the result */
     uint32_t n_prompt_row;
     enum finish_reason finish;
-    uint32_t stop_id;          /* the stop token id + 1 when a stop_token_id of the request ended it, else 0 */
+    uint32_t stop_id; /* id + 1 when a stop_token_id of the request ended it, else 0 */
     uint32_t n_cached;
-    uint64_t queue_us;         /* with seq 0 */
+    uint64_t queue_us; /* waited before the first step */
 };
-/* Settle the oldest step in flight. outputs: room for max_num_seqs, *n_output of them filled, one per request with news;
- * a finished request is forgotten when this returns.
- * Errors: Q_CORRUPT (the result is not of the oldest step, says that the step failed, or its rows are not the ones asked
- * for); nothing has changed then, and the caller restarts the worker (scheduler_worker_lost). */
-FALLIBLE scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us, struct scheduler_output *outputs,
-                      uint32_t *n_output, struct q_err *e);
-/* The worker is gone: every step in flight is forgotten and every running sequence goes back to the queue's head, oldest
- * first, with the tokens that were settled; by determinism the rest comes out the same. */
+/* Settle the oldest step in flight. outputs: room for max_num_seqs, *n_output of them filled, one
+ * per request with news; a finished request is forgotten when this returns.
+ * Errors: Q_CORRUPT (the result is not of the oldest step, says that the step failed, or its rows
+ * are not the ones asked for); nothing has changed then, and the caller restarts the worker
+ * (scheduler_worker_lost). */
+FALLIBLE scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us,
+                          struct scheduler_output *outputs, uint32_t *n_output, struct q_err *e);
+/* The worker is gone: every step in flight is forgotten and every running sequence goes back to the
+ * queue's head, oldest first, with the tokens that were settled; by determinism the rest comes out
+ * the same. */
 void scheduler_worker_lost(struct scheduler *s);
 
 struct scheduler_stats {
-    uint64_t step;             /* last planned */
+    uint64_t step; /* last planned */
     uint32_t n_running, n_waiting, n_swapped, n_in_flight;
     uint32_t kv_blocks_used, kv_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
     uint64_t prefix_queries, prefix_hits;
-    uint64_t iteration_tokens[16]; /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */
+    /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */
+    uint64_t iteration_tokens[16];
 };
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);
-/* Every invariant of pool, queues and requests; Q_ASSERTs. Tests call it after each step; O(blocks + requests). */
+/* Every invariant of pool, queues and requests; Q_ASSERTs. Tests call it after each step; O(blocks
+ * + requests). */
 void scheduler_check(const struct scheduler *s);
 
 #endif

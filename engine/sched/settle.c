@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A result is matched with the oldest step in flight, whole, before anything changes: the worker is another process and
- * may be damaged. Then each part's rows go to the request they were computed for, if that is still there; it may be
- * waiting by now (preempted after the step was planned), which changes nothing: its tokens count all the same. */
+/* A result is matched with the oldest step in flight, whole, before anything changes: the worker is
+ * another process and may be damaged. Then each part's rows go to the request they were computed
+ * for, if that is still there; it may be waiting by now (preempted after the step was planned),
+ * which changes nothing: its tokens count all the same. */
 #include "engine/sched/inside.h"
 
 static enum q_code wrong_row(uint32_t i, const struct step_row *row, const char *why,
@@ -59,8 +60,9 @@ static bool is_in(uint32_t id, const uint32_t *ids, uint32_t n)
     return false;
 }
 
-/* Does the newest token end the request? The worker keeps eos and stop ids away from the first min_tokens; should one
- * come all the same, it is text. An eos that is also a stop id counts as eos, as in vLLM. */
+/* Does the newest token end the request? The worker keeps eos and stop ids away from the first
+ * min_tokens; should one come all the same, it is text. An eos that is also a stop id counts as
+ * eos, as in vLLM. */
 static enum finish_reason finish_of(const struct scheduler *s, const struct request *r,
                                     uint32_t *stop_id)
 {
@@ -77,7 +79,8 @@ static enum finish_reason finish_of(const struct scheduler *s, const struct requ
     return r->n_token == r->n_max ? FINISH_LENGTH : FINISH_NONE;
 }
 
-/* Prompt tokens enter the statistics when first computed; computing them again after a preemption is no new prompt. */
+/* Prompt tokens enter the statistics when first computed; computing them again after a preemption
+ * is no new prompt. */
 static void count_prompt(struct scheduler *s, struct request *r, const struct part *q)
 {
     uint32_t end = q->start + q->n_token;

@@ -238,7 +238,8 @@ static void compute_all(struct fake_worker *w, const struct step_view *v)
         compute_seq(w, &v->seqs[v->head->step % 2 ? i : v->head->n_seq - 1 - i]);
 }
 
-/* Decode rows come first: one row that samples, past the prompt, of a sequence that was there before. */
+/* Decode rows come first: one row that samples, past the prompt, of a sequence that was there
+ * before. */
 static void check_order(const struct fake_worker *w, const struct step_view *v)
 {
     bool other_seen = false;

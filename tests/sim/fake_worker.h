@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fake_worker - executes steps with arithmetic that shows every mistake of the scheduler.
  *
- * "Keys and values" of a position are one hash of the history up to there, written into the block the step's tables
- * name. A row reads all positions before it through its own table and compares each with the hash of the history it
- * ought to have: a block shared by two, overwritten, skipped or stale is a mismatch. The next token is a function of
- * that hash, the parameters and the position, so any request's output can be computed without a scheduler (fake_next).
+ * "Keys and values" of a position are one hash of the history up to there, written into the block
+ * the step's tables name. A row reads all positions before it through its own table and compares
+ * each with the hash of the history it ought to have: a block shared by two, overwritten, skipped
+ * or stale is a mismatch. The next token is a function of that hash, the parameters and the
+ * position, so any request's output can be computed without a scheduler (fake_next).
  * Threads: one. */
 #ifndef QUIRE_TESTS_SIM_FAKE_WORKER_H
 #define QUIRE_TESTS_SIM_FAKE_WORKER_H
@@ -29,7 +30,8 @@ struct fake_worker;
 struct fake_worker *fake_worker_new(const struct fake_model *m, const struct step_limits *l,
                                     uint32_t n_block);
 void fake_worker_free(struct fake_worker *w);
-/* Execute the step at memory[0..n) and lay its result out in result_memory. Exits with a message on any violation. */
+/* Execute the step at memory[0..n) and lay its result out in result_memory. Exits with a message on
+ * any violation. */
 void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *result_memory,
                          size_t result_n);
 _Noreturn void sim_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

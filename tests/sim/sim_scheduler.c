@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sim_scheduler SCENARIO [FIRST_SEED [N]]: plays seeds of a scenario; a line each. A failing seed played again alone
- * fails the same way. */
+/* sim_scheduler SCENARIO [FIRST_SEED [N]]: plays seeds of a scenario; a line each. A failing seed
+ * played again alone fails the same way. */
 #include <stdio.h>
 #include <string.h>
 #include "common/parse.h"

@@ -267,7 +267,8 @@ static void lose_frontend(struct world *w)
         sim_fail("frontend %u had %u requests open", origin, n);
 }
 
-/* First come, first served: clients are in order of submission, and nobody started before an earlier one. */
+/* First come, first served: clients are in order of submission, and nobody started before an
+ * earlier one. */
 static void check_fair(const struct world *w)
 {
     int64_t latest_us = 0;
@@ -400,7 +401,8 @@ static bool plan_one(struct world *w)
     return planned;
 }
 
-/* One turn of the engine's loop. With depth 2 it sometimes settles early, as a fast worker would have it. */
+/* One turn of the engine's loop. With depth 2 it sometimes settles early, as a fast worker would
+ * have it. */
 static void play_turn(struct world *w)
 {
     play_events(w);
@@ -424,7 +426,8 @@ static void play_turn(struct world *w)
         w->now_us = next_us;
 }
 
-/* Steps that surely suffice: every token of every request alone, recomputed for every fault and preemption. */
+/* Steps that surely suffice: every token of every request alone, recomputed for every fault and
+ * preemption. */
 static uint64_t turn_bound(const struct world *w)
 {
     uint64_t n = 100;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* world - one simulated engine: random clients, the real scheduler, the fake worker, a virtual clock.
+/* world - one simulated engine: random clients, the real scheduler, the fake worker, a virtual
+ * clock.
  *
- * Everything that happens follows from the seed. world_run plays until all requests are over and exits with a message if
- * one is not within a bound, if an output differs from what the request gives alone, if somebody was overtaken, or if a
- * block is left over. Threads: one. */
+ * Everything that happens follows from the seed. world_run plays until all requests are over and
+ * exits with a message if one is not within a bound, if an output differs from what the request
+ * gives alone, if somebody was overtaken, or if a block is left over. Threads: one. */
 #ifndef QUIRE_TESTS_SIM_WORLD_H
 #define QUIRE_TESTS_SIM_WORLD_H
 #include <stdint.h>

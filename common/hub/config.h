@@ -60,8 +60,8 @@ struct generation_defaults { /* generation_config.json; has_x false = not given 
 FALLIBLE model_config_load(struct model_config *c, struct generation_defaults *g, const char *dir,
                            struct q_err *e);
 
-/* The same from memory; `path` is for messages. The second fills *g and replaces c's eos ids where the text has some.
- * Errors: as model_config_load, without Q_NOT_FOUND. */
+/* The same from memory; `path` is for messages. The second fills *g and replaces c's eos ids
+ * where the text has some. Errors: as model_config_load, without Q_NOT_FOUND. */
 FALLIBLE model_config_parse(struct model_config *c, const char *text, size_t n, const char *path,
                             struct q_err *e);
 FALLIBLE generation_defaults_parse(struct model_config *c, struct generation_defaults *g,

@@ -107,7 +107,8 @@ static int by_place(const void *a, const void *b)
     return 0;
 }
 
-/* Of the tensors from `start` on: in file order each tensor starts where the one before ended, and the last ends with the file. */
+/* Of the tensors from `start` on: in file order each tensor starts where the one before ended,
+ * and the last ends with the file. */
 static enum q_code check_cover(const struct reader *r, const struct tensor_list *list, size_t start)
 {
     size_t n = list->n - start;

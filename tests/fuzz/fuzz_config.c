@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json and generation_config.json of arbitrary bytes: refused, or numbers that sizes and rope frequencies can be
- * derived from. */
+/* config.json and generation_config.json of arbitrary bytes: refused, or numbers that sizes and
+ * rope frequencies can be derived from. */
 #include <math.h>
 #include "common/hub/config.h"
 #include "engine/model/rotary.h"

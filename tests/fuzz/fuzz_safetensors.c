@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A safetensors file of arbitrary bytes: refused, or every tensor lies wholly inside the file. The input is tried as the
- * whole file, and as a header with the right length in front of it and as many data bytes behind it as its last byte
- * says, so that the fuzzer gets past the length at once. */
+/* A safetensors file of arbitrary bytes: refused, or every tensor lies wholly inside the file.
+ * The input is tried as the whole file, and as a header with the right length in front of it and
+ * as many data bytes behind it as its last byte says, so that the fuzzer gets past the length at
+ * once. */
 #include <string.h>
 #include "common/hub/safetensors_header.h"
 

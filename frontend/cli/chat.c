@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire-chat: talk to a server in the terminal. A line is a message; the answer is printed while it comes. From a pipe, every
+ * line is answered in turn and nothing but the answers is printed. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/buf.h"
+#include "common/options.h"
+#include "frontend/cli/http_client.h"
+
+#define EVENT_MAX ((size_t)16 << 20) /* bytes of one event, or of an answer that is no stream */
+
+struct chat_session {
+    const struct options *options;
+    struct http_url url;
+    json_t *messages;
+    struct buf line;   /* of the event stream, unfinished; or the whole body of an error */
+    struct buf answer; /* content so far */
+    const struct http_call *call;
+    bool in_call; /* a tool call is being printed */
+};
+
+static const char *api_key(const struct options *o)
+{
+    return o->api_key.n ? o->api_key.items[0] : NULL;
+}
+
+static void show_calls(struct chat_session *s, const json_t *calls)
+{
+    size_t i;
+    json_t *call;
+    json_array_foreach ((json_t *)calls, i, call) {
+        const json_t *f = json_object_get(call, "function");
+        const char *name = json_string_value(json_object_get(f, "name"));
+        const char *arguments = json_string_value(json_object_get(f, "arguments"));
+        if (name)
+            printf("%s[%s ", s->in_call ? "]\n" : "", name);
+        s->in_call = true;
+        fputs(arguments ? arguments : "", stdout);
+    }
+}
+
+static enum q_code on_event(struct chat_session *s, const char *text, struct q_err *e)
+{
+    if (!strcmp(text, "[DONE]"))
+        return Q_OK;
+    json_t *v = json_loads(text, 0, NULL);
+    const json_t *error = json_object_get(v, "error");
+    const json_t *delta =
+        json_object_get(json_array_get(json_object_get(v, "choices"), 0), "delta");
+    const char *content = json_string_value(json_object_get(delta, "content"));
+    enum q_code rc = Q_OK;
+    if (error)
+        rc = q_fail(e, Q_UNAVAILABLE, "%s", json_string_value(json_object_get(error, "message")));
+    if (content) {
+        fputs(content, stdout);
+        buf_add_str(&s->answer, content);
+    }
+    show_calls(s, json_object_get(delta, "tool_calls"));
+    fflush(stdout);
+    json_decref(v);
+    return rc;
+}
+
+static enum q_code on_body(void *ctx, const char *data, size_t n, struct q_err *e)
+{
+    struct chat_session *s = ctx;
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < n && rc == Q_OK; i++) {
+        if (data[i] != '\n' || s->call->status != 200) {
+            buf_add_char(&s->line, data[i]);
+            continue;
+        }
+        if (s->line.len > 6 && !memcmp(s->line.data, "data: ", 6))
+            rc = on_event(s, s->line.data + 6, e);
+        buf_reset(&s->line);
+    }
+    return rc == Q_OK ? buf_check(&s->line, "the server's answer", e) : rc;
+}
+
+/* What an error body says, as our error. */
+static enum q_code refused(const struct chat_session *s, int status, struct q_err *e)
+{
+    json_t *v = json_loadb(buf_str(&s->line), s->line.len, 0, NULL);
+    const char *message =
+        json_string_value(json_object_get(json_object_get(v, "error"), "message"));
+    enum q_code rc = q_fail(e, Q_INVALID, "the server answered %d: %s", status,
+                            message ? message : "(no reason)");
+    json_decref(v);
+    return rc;
+}
+
+static json_t *request(const struct chat_session *s)
+{
+    const struct options *o = s->options;
+    json_t *v = json_pack("{s:O, s:b}", "messages", s->messages, "stream", 1);
+    if (*o->model_name)
+        json_object_set_new(v, "model", json_string(o->model_name));
+    if (o->max_tokens)
+        json_object_set_new(v, "max_completion_tokens", json_integer(o->max_tokens));
+    if (o->temperature >= 0)
+        json_object_set_new(v, "temperature", json_real(o->temperature));
+    if (o->top_p >= 0)
+        json_object_set_new(v, "top_p", json_real(o->top_p));
+    if (o->top_k >= 0)
+        json_object_set_new(v, "top_k", json_integer(o->top_k));
+    if (o->seed >= 0)
+        json_object_set_new(v, "seed", json_integer(o->seed));
+    return v;
+}
+
+static enum q_code ask(struct chat_session *s, const char *text, struct q_err *e)
+{
+    json_array_append_new(s->messages, json_pack("{s:s, s:s}", "role", "user", "content", text));
+    json_t *v = request(s);
+    char *body = v ? json_dumps(v, JSON_COMPACT) : NULL;
+    struct http_call call = {.method = "POST",
+                             .path = "/v1/chat/completions",
+                             .api_key = api_key(s->options),
+                             .body = body,
+                             .n_body = body ? strlen(body) : 0,
+                             .on_body = on_body,
+                             .ctx = s};
+    enum q_code rc;
+    buf_reset(&s->line);
+    buf_reset(&s->answer);
+    s->call = &call;
+    s->in_call = false;
+    rc = body ? http_call(&s->url, &call, e) : q_fail(e, Q_INVALID, "the message is not UTF-8");
+    if (rc == Q_OK && call.status != 200)
+        rc = refused(s, call.status, e);
+    if (rc == Q_OK) {
+        puts(s->in_call ? "]" : "");
+        json_array_append_new(s->messages, json_pack("{s:s, s:s}", "role", "assistant", "content",
+                                                     buf_str(&s->answer)));
+    } else {
+        json_array_remove(s->messages,
+                          json_array_size(s->messages) - 1); /* it can be asked again */
+    }
+    free(body);
+    json_decref(v);
+    return rc;
+}
+
+static void begin(struct chat_session *s)
+{
+    json_decref(s->messages);
+    s->messages = json_array();
+    if (*s->options->system)
+        json_array_append_new(
+            s->messages, json_pack("{s:s, s:s}", "role", "system", "content", s->options->system));
+}
+
+/* A line that begins with a slash. False: it ends the program. */
+static bool command(struct chat_session *s, const char *line)
+{
+    if (!strcmp(line, "/exit") || !strcmp(line, "/quit"))
+        return false;
+    if (!strcmp(line, "/reset")) {
+        begin(s);
+        fputs("(a new conversation)\n", stderr);
+    } else {
+        fputs("/reset begins anew, /exit ends\n", stderr);
+    }
+    return true;
+}
+
+static int talk(struct chat_session *s)
+{
+    bool terminal = isatty(STDIN_FILENO);
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int code = 0;
+    for (;;) {
+        if (terminal)
+            fputs("> ", stderr);
+        if ((n = getline(&line, &cap, stdin)) < 0)
+            break;
+        while (n && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+            line[--n] = 0;
+        if (n == 0)
+            continue;
+        if (*line == '/') {
+            if (!command(s, line))
+                break;
+            continue;
+        }
+        struct q_err e = Q_ERR_INIT;
+        if (ask(s, line, &e) == Q_OK)
+            continue;
+        fprintf(stderr, "quire chat: %s\n", e.message);
+        code = 1;
+        if (!terminal)
+            break;
+    }
+    free(line);
+    return terminal ? 0 : code;
+}
+
+int main(int argc, char **argv)
+{
+    static struct options o;
+    static const struct program_info info = {
+        .program = FOR_CHAT,
+        .name = "quire chat",
+        .usage = "[options]",
+        .about = "Talks to a running server. Type a message and Enter; /reset begins a new "
+                 "conversation, /exit or Ctrl-D ends. "
+                 "With a pipe as input, every line is answered in turn.",
+        .positional_min = 0,
+        .positional_max = 0,
+    };
+    struct chat_session s = {.options = &o, .line = BUF_INIT_MAX(EVENT_MAX), .answer = BUF_INIT};
+    struct q_err e = Q_ERR_INIT;
+    char url[64];
+    int code = options_main(&o, &info, argc, argv);
+    if (code >= 0)
+        return code;
+    snprintf(url, sizeof(url), "http://127.0.0.1:%d", (int)o.port);
+    if (http_url_parse(&s.url, *o.url ? o.url : url, &e) != Q_OK) {
+        fprintf(stderr, "quire chat: %s\n", e.message);
+        return 2;
+    }
+    begin(&s);
+    code = talk(&s);
+    json_decref(s.messages);
+    buf_release(&s.line);
+    buf_release(&s.answer);
+    return code;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* http_client - one HTTP/1.1 request at a time, with the answer's body handed out as it comes. For the terminal verbs;
+ * blocking, plain http:// only.
+ * Threads: one owner. */
+#ifndef QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
+#define QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
+#include <stddef.h>
+#include "common/err.h"
+
+#define HTTP_LINE_MAX 16384 /* bytes of a header line or of the head */
+
+struct http_url {
+    char host[256], port[8], prefix[256]; /* prefix: path before /v1, "" = none */
+};
+/* http://host[:port][/prefix]. Errors: Q_INVALID, Q_UNSUPPORTED (https). */
+FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e);
+
+struct http_call {
+    const char *method, *path; /* path without the prefix */
+    const char *api_key;       /* NULL or "" = none */
+    const char *body;          /* [n_body] JSON; NULL with GET */
+    size_t n_body;
+    /* Pieces of the body as they come; not Q_OK ends the call. */
+    enum q_code (*on_body)(void *ctx, const char *data, size_t n, struct q_err *e);
+    void *ctx;
+    int status; /* out; known before on_body is called */
+};
+/* Errors: Q_IO (no connection, cut off), Q_CORRUPT (no HTTP), on_body's. A status of 400 and above is no error here. */
+FALLIBLE http_call(const struct http_url *url, struct http_call *c, struct q_err *e);
+
+#endif

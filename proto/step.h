@@ -56,8 +56,8 @@ struct step_head {
     uint32_t n_stop_id; /* uint32_t[n_stop_id]: with eos ids unless ignore_eos */
     uint32_t n_bias;    /* uint32_t[n_bias] ids, then float[n_bias] */
     uint32_t n_token;   /* rows of the whole step, <= max_num_batched_tokens */
-    /* Logit rows of the whole step, <= logit_rows_max. A seq counts n_token with STEP_PROMPT_LOGPROBS
-     * (an upper bound), else 1 with STEP_SAMPLE, else 0. */
+    /* Logit rows of the whole step, <= logit_rows_max. A seq counts n_token with
+     * STEP_PROMPT_LOGPROBS (an upper bound), else 1 with STEP_SAMPLE, else 0. */
     uint32_t n_logit;
 };
 

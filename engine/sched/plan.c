@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling one step: three passes over what is left of rows, logit rows, blocks, slots and known_max.
+/* Filling one step: three passes over what is left of rows, logit rows, blocks, slots, known_max.
  *
  *   1. decode    running sequences with one row to compute, oldest first. One that needs a block
  *                when none is free preempts the youngest running one; the youngest itself waits

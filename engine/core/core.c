@@ -221,7 +221,7 @@ static void end_bad_rows(struct core *c, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         struct scheduler_output *o = &c->outputs[i];
-        if (!o->has_token || o->token != SAMPLE_BAD)
+        if (!o->has_token || o->row->rank != SAMPLE_BAD)
             continue;
         log_error("engine: the model gave logits that are not numbers; request %llu ends",
                   (unsigned long long)o->req_id);

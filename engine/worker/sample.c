@@ -15,7 +15,7 @@
 #include "engine/worker/philox.h"
 #include "engine/worker/select.h"
 
-#define TEMPERATURE_MIN                                                       \
+#define TEMPERATURE_MIN \
     0.01f /* below this, exp((x - max) / t) would be all zeros but one anyway \
            */
 #define SEEN_IN_PROMPT (1u << 31)

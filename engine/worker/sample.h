@@ -16,9 +16,10 @@
 #include "proto/sampling.h"
 #include "proto/step.h"
 
-#define SAMPLE_BAD      UINT32_MAX /* the token of a row that cannot be sampled */
-#define SAMPLE_HEAP_MAX 1024u      /* top_k up to this keeps a heap */
-#define SAMPLE_CHUNK    1024u      /* weights are summed in chunks of this many ids */
+#define SAMPLE_BAD \
+    UINT32_MAX /* no token: the row cannot be sampled. In a result: token 0, rank SAMPLE_BAD */
+#define SAMPLE_HEAP_MAX 1024u /* top_k up to this keeps a heap */
+#define SAMPLE_CHUNK    1024u /* weights are summed in chunks of this many ids */
 
 struct sample_item {
     float value; /* scaled logit, later its weight */

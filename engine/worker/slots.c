@@ -71,8 +71,7 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, const struct step_view
     const struct step_admit *a = &v->admits[c->admit++];
     if (a->n_known > s->limits.max_model_len || a->n_prompt > a->n_known ||
         a->n_stop_id > STEP_STOP_IDS_MAX || a->n_bias > SAMPLE_BIAS_MAX)
-        return q_fail(e, Q_CORRUPT,
-                      "admission of %u tokens (%u prompt), %u stop ids, %u biases",
+        return q_fail(e, Q_CORRUPT, "admission of %u tokens (%u prompt), %u stop ids, %u biases",
                       a->n_known, a->n_prompt, a->n_stop_id, a->n_bias);
     const uint32_t *known = v->known + c->known;
     for (uint32_t i = 0; i < a->n_known; i++)
@@ -136,8 +135,7 @@ static FALLIBLE add_logit(struct slots *s, uint32_t i_slot, uint32_t batch_row, 
 {
     struct batch *b = &s->batch;
     if (b->n_logit >= s->limits.logit_rows_max)
-        return q_fail(e, Q_CORRUPT, "more than %u rows of logits",
-                      s->limits.logit_rows_max);
+        return q_fail(e, Q_CORRUPT, "more than %u rows of logits", s->limits.logit_rows_max);
     struct slot *slot = &s->slots[i_slot];
     uint32_t n_top = is_prompt ? slot->params.n_prompt_logprob : slot->params.n_logprob;
     if (n_top == SAMPLE_NO_LOGPROBS)
@@ -179,11 +177,11 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_view *v, const stru
         return rc;
     uint64_t end = (uint64_t)q->start + q->n_token;
     if (q->n_token == 0 || end > slot->n_known || blocks_of((uint32_t)end) > slot->n_block)
-        return q_fail(e, Q_CORRUPT, "rows %u to %llu of %u known tokens in %u blocks",
-                      q->start, (unsigned long long)end, slot->n_known, slot->n_block);
+        return q_fail(e, Q_CORRUPT, "rows %u to %llu of %u known tokens in %u blocks", q->start,
+                      (unsigned long long)end, slot->n_known, slot->n_block);
     if ((q->flags & STEP_SAMPLE) && end != slot->n_known)
-        return q_fail(e, Q_CORRUPT, "sampling after row %llu of %u",
-                      (unsigned long long)end, slot->n_known);
+        return q_fail(e, Q_CORRUPT, "sampling after row %llu of %u", (unsigned long long)end,
+                      slot->n_known);
     if (end - q->start > s->limits.max_num_batched_tokens - row)
         return q_fail(e, Q_CORRUPT, "more than %u rows", s->limits.max_num_batched_tokens);
     add_tokens(s, slot, q);

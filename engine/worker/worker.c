@@ -186,6 +186,11 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
                                     .n_known = from->slot->n_known,
                                     .n_prompt = from->slot->n_prompt};
     sample_token(logits, &in, s, &w->kern, row, top_ids, top_logprobs);
+    if (row->token == SAMPLE_BAD) {
+        row->token =
+            0; /* the slot's history needs a token until the engine has ended the request */
+        row->rank = SAMPLE_BAD;
+    }
 }
 
 /* Every thread of the team: the forward pass together, then rows of logits as they come. */

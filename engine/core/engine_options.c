@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/core/engine_options.h"
+#include <string.h>
+#include "common/hub/hub.h"
+#include "common/log.h"
+
+FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = {{"float32", DT_F32},
+                 {"float", DT_F32},
+                 {"bfloat16", DT_BF16},
+                 {"float16", DT_F16},
+                 {"half", DT_F16}};
+    *is_auto = !strcmp(text, "auto");
+    *out = DT_F32;
+    if (*is_auto)
+        return Q_OK;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i].name)) {
+            *out = names[i].dtype;
+            return Q_OK;
+        }
+    return q_fail(e, Q_INVALID, "--dtype is \"%s\", expected auto, float32, bfloat16 or float16",
+                  text);
+}
+
+FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e)
+{
+    if (!strcmp(text, "auto"))
+        *out = LOAD_AUTO;
+    else if (!strcmp(text, "safetensors"))
+        *out = LOAD_SAFETENSORS;
+    else if (!strcmp(text, "dummy"))
+        *out = LOAD_DUMMY;
+    else
+        return q_fail(e, Q_INVALID, "--load-format is \"%s\", expected auto, safetensors or dummy",
+                      text);
+    return Q_OK;
+}
+
+FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
+                        struct q_err *e)
+{
+    enum log_level level;
+    struct worker_config *w = &c->worker;
+    enum q_code rc;
+    memset(c, 0, sizeof *c);
+    if ((rc = hub_resolve(w->model_dir, model, *o->revision ? o->revision : NULL, e)) ||
+        (rc = engine_format_parse(&w->format, o->load_format, e)) ||
+        (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
+        (rc = log_level_parse(&level, o->log_level, e)))
+        return rc;
+    w->max_model_len = (uint32_t)o->max_model_len;
+    w->max_num_seqs = (uint32_t)o->max_num_seqs;
+    w->max_num_batched_tokens = (uint32_t)o->max_num_batched_tokens;
+    w->n_block = (uint32_t)o->num_gpu_blocks_override;
+    w->kv_bytes = o->kv_cache_memory_bytes;
+    w->n_thread = (uint32_t)o->threads;
+    w->pin = true;
+    w->log_level = (int)level;
+    w->log_json = o->log_json;
+    snprintf(w->cpu_isa, sizeof w->cpu_isa, "%s", o->cpu_isa);
+    c->queue_max = (uint32_t)o->max_num_queued_reqs;
+    c->in_process = o->in_process_worker;
+    return Q_OK;
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_options - from command-line options to the configuration of a core. Threads: start-up. */
+#ifndef QUIRE_ENGINE_CORE_ENGINE_OPTIONS_H
+#define QUIRE_ENGINE_CORE_ENGINE_OPTIONS_H
+#include "common/options.h"
+#include "engine/core/core.h"
+
+/* Resolve the model (hub_resolve) and fill `c`. Errors: those of hub_resolve, Q_INVALID (load format, dtype). */
+FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
+                        struct q_err *e);
+/* "auto", "float32", "bfloat16", "float16" -> dtype; "auto", "safetensors", "dummy" -> format. Errors: Q_INVALID. */
+FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e);
+FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e);
+
+#endif

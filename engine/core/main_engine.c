@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire-engine MODEL --listen ADDRESS: serve a model to frontends. Exit codes: enum server_exit. */
+#include <signal.h>
+#include <stdio.h>
+#include "common/options.h"
+#include "engine/core/engine_options.h"
+#include "engine/core/server.h"
+
+int main(int argc, char **argv)
+{
+    static const struct program_info info = {
+        .program = FOR_ENGINE,
+        .name = "quire-engine",
+        .usage = "MODEL --listen ADDRESS [options]",
+        .about = "Loads a model and serves it to frontends over ipc:// or tcp://. Ends with 0 "
+                 "after SIGTERM, 2 for a wrong "
+                 "command line, 3 when the model cannot be loaded, 4 when the worker died too "
+                 "often, 5 when an address "
+                 "cannot be listened on, 6 otherwise.",
+        .positional_min = 1,
+        .positional_max = 1};
+    static struct options o;
+    static struct server_config c;
+    struct q_err e = Q_ERR_INIT;
+    int rc = options_main(&o, &info, argc, argv);
+    if (rc >= 0)
+        return rc;
+    if (o.listen.n == 0 || o.listen.n > SERVER_LISTEN_MAX) {
+        fprintf(stderr, "quire-engine: --listen was given %u times, expected 1 to %d\n", o.listen.n,
+                SERVER_LISTEN_MAX);
+        return SERVER_EXIT_USAGE;
+    }
+    enum q_code code = engine_options(&c.core, &o, o.positional[0], &e);
+    if (code) {
+        fprintf(stderr, "quire-engine: %s\n", e.message);
+        return code == Q_INVALID ? SERVER_EXIT_USAGE : SERVER_EXIT_LOAD;
+    }
+    c.model_name = o.positional[0];
+    c.listen = o.listen.items;
+    c.n_listen = o.listen.n;
+    c.keys_dir = o.keys;
+    c.insecure_tcp = o.insecure_tcp;
+    c.heartbeat_ms = (uint32_t)o.heartbeat_ms;
+    c.max_frontend_reqs = (uint32_t)o.max_frontend_reqs;
+    c.shutdown_timeout_ms = (uint32_t)o.shutdown_timeout * 1000;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* before any thread starts: they inherit it */
+    signal(SIGPIPE, SIG_IGN);
+    return server_run(&c);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/core/outbox.h"
+#include <string.h>
+#include "common/mem.h"
+
+#define ENTRIES_MAX (SAMPLE_LOGPROBS_MAX + 1u) /* the token itself, then its alternatives */
+
+FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e)
+{
+    *o = (struct outbox)OUTBOX_INIT;
+    size_t n = l->max_num_seqs, m = (size_t)l->logit_rows_max * ENTRIES_MAX;
+    uint32_t **columns[] = {&o->seq,       &o->n_token,      &o->tokens,
+                            &o->finish,    &o->stop_id,      &o->n_cached,
+                            &o->n_logprob, &o->n_prompt_row, &o->n_prompt_logprob};
+    uint32_t **arrays[] = {&o->logprob_ids, &o->ranks, &o->prompt_logprob_ids, &o->prompt_ranks};
+    size_t n_column = sizeof columns / sizeof *columns, n_array = sizeof arrays / sizeof *arrays;
+    uint64_t *at =
+        q_calloc(2 * n * sizeof *at + (n_column * n + (n_array + 2) * m) * sizeof(uint32_t), 1);
+    if (!at)
+        return q_fail(e, Q_NO_MEMORY, "engine: no memory for the outputs of %zu requests", n);
+    o->memory = at;
+    o->req_ids = at;
+    o->queue_us = at + n;
+    uint32_t *next = (uint32_t *)(at + 2 * n);
+    for (size_t i = 0; i < n_column; i++, next += n)
+        *columns[i] = next;
+    for (size_t i = 0; i < n_array; i++, next += m)
+        *arrays[i] = next;
+    o->logprobs = (float *)next;
+    o->prompt_logprobs = (float *)(next + m);
+    o->n_request_max = l->max_num_seqs;
+    o->n_row_max = l->logit_rows_max;
+    return Q_OK;
+}
+
+void outbox_release(struct outbox *o)
+{
+    q_free(o->memory);
+    buf_release(&o->frame);
+    *o = (struct outbox)OUTBOX_INIT;
+}
+
+/* The token itself and `n` alternatives to ids[*at …], logprobs[*at …]. */
+static void add_entries(uint32_t *ids, float *logprobs, uint32_t *at, const struct step_result *r,
+                        const struct step_row *row, uint32_t n)
+{
+    ids[*at] = row->token;
+    logprobs[(*at)++] = row->logprob;
+    memcpy(ids + *at, r->top_ids + row->top_start, n * sizeof *ids);
+    memcpy(logprobs + *at, r->top_logprobs + row->top_start, n * sizeof *logprobs);
+    *at += n;
+}
+
+static void add_prompt_rows(struct outbox *o, const struct step_result *r,
+                            const struct scheduler_output *out)
+{
+    uint32_t n_top = UINT32_MAX; /* the same for all rows, but for rows that are no numbers */
+    for (uint32_t i = 0; i < out->n_prompt_row; i++)
+        if (out->prompt_rows[i].n_top < n_top)
+            n_top = out->prompt_rows[i].n_top;
+    o->n_prompt_row[o->n_request] = out->n_prompt_row;
+    o->n_prompt_logprob[o->n_request] = out->n_prompt_row ? n_top + 1 : 0;
+    for (uint32_t i = 0; i < out->n_prompt_row; i++) {
+        add_entries(o->prompt_logprob_ids, o->prompt_logprobs, &o->n_prompt_logprob_all, r,
+                    &out->prompt_rows[i], n_top);
+        o->prompt_ranks[o->n_prompt_row_all++] = out->prompt_rows[i].rank;
+    }
+}
+
+static void add_output(struct outbox *o, const struct step_result *r,
+                       const struct scheduler_output *out)
+{
+    uint32_t i = o->n_request;
+    bool logprobs = out->has_token && out->row && out->row->rank;
+    o->req_ids[i] = out->req_id;
+    o->queue_us[i] = out->queue_us;
+    o->seq[i] = out->seq;
+    o->n_token[i] = out->has_token;
+    o->finish[i] = out->finish;
+    o->stop_id[i] = out->stop_id;
+    o->n_cached[i] = out->n_cached;
+    o->n_logprob[i] = logprobs ? out->row->n_top + 1 : 0;
+    if (out->has_token)
+        o->tokens[o->n_token_all++] = out->token;
+    if (logprobs) {
+        add_entries(o->logprob_ids, o->logprobs, &o->n_logprob_all, r, out->row, out->row->n_top);
+        o->ranks[o->n_rank_all++] = out->row->rank;
+    }
+    add_prompt_rows(o, r, out);
+    o->n_finished += out->finish != FINISH_NONE;
+    o->n_request++;
+}
+
+FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct step_result *result,
+                     const struct scheduler_output *outputs, uint32_t n_output, uint32_t *n,
+                     struct q_err *e)
+{
+    o->n_request = o->n_token_all = o->n_logprob_all = o->n_rank_all = 0;
+    o->n_prompt_row_all = o->n_prompt_logprob_all = o->n_finished = 0;
+    for (uint32_t i = 0; i < n_output; i++)
+        if (outputs[i].origin == origin)
+            add_output(o, result, &outputs[i]);
+    *n = o->n_request;
+    if (!o->n_request)
+        return Q_OK;
+    const struct msg_output m = {
+        .step = result->head->step,
+        .req_ids = {o->req_ids, o->n_request},
+        .seq = {o->seq, o->n_request},
+        .n_token = {o->n_token, o->n_request},
+        .tokens = {o->tokens, o->n_token_all},
+        .finish = {o->finish, o->n_request},
+        .stop_id = {o->stop_id, o->n_request},
+        .n_cached = {o->n_cached, o->n_request},
+        .n_logprob = {o->n_logprob, o->n_request},
+        .logprob_ids = {o->logprob_ids, o->n_logprob_all},
+        .logprobs = {o->logprobs, o->n_logprob_all},
+        .ranks = {o->ranks, o->n_rank_all},
+        .n_prompt_row = {o->n_prompt_row, o->n_request},
+        .n_prompt_logprob = {o->n_prompt_logprob, o->n_request},
+        .prompt_logprob_ids = {o->prompt_logprob_ids, o->n_prompt_logprob_all},
+        .prompt_logprobs = {o->prompt_logprobs, o->n_prompt_logprob_all},
+        .prompt_ranks = {o->prompt_ranks, o->n_prompt_row_all},
+        .queue_us = {o->queue_us, o->n_request}};
+    buf_reset(&o->frame);
+    return msg_output_encode(&m, &o->frame, e);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* engine_goldens - the causal Llama, Mistral, Qwen2 and Qwen3 goldens as lists of prompts with their greedy tokens. */
+#ifndef QUIRE_TESTS_UNIT_ENGINE_GOLDENS_H
+#define QUIRE_TESTS_UNIT_ENGINE_GOLDENS_H
+#include <jansson.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <unistd.h>
+#include "check.h"
+
+#define GOLDENS_DIR    "../shared/goldens"
+#define GOLDEN_PROMPTS 8
+#define GOLDEN_TOKENS  256
+
+static const char *const golden_models[] = {"llama",
+                                            "llama-rope-llama3",
+                                            "llama-rope-linear",
+                                            "llama-rope-dynamic",
+                                            "llama-rope-yarn",
+                                            "llama-bias-tied",
+                                            "mistral",
+                                            "qwen2",
+                                            "qwen2-sliding-bf16",
+                                            "qwen3",
+                                            "qwen3-v5cfg-f16",
+                                            "llama-bf16-sharded"};
+#define N_GOLDEN_MODEL (sizeof golden_models / sizeof *golden_models)
+
+struct golden_prompt {
+    uint32_t ids[GOLDEN_TOKENS], greedy[64], n, n_greedy;
+};
+struct golden {
+    char dir[PATH_MAX];
+    struct golden_prompt prompts[GOLDEN_PROMPTS];
+    uint32_t n;
+};
+
+static uint32_t golden_ids(const json_t *list, uint32_t *out)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    return (uint32_t)json_array_size(list);
+}
+
+/* False when the goldens are not there. llama-rope-dynamic: only the prompts whose sequence stays within the original
+ * length; beyond it the reference recomputes the past with other frequencies (goldens' README). */
+static bool golden_load(struct golden *g, const char *name)
+{
+    char path[PATH_MAX];
+    json_error_t je;
+    snprintf(path, sizeof path, GOLDENS_DIR "/goldens/%s.json", name);
+    json_t *root = json_load_file(path, 0, &je);
+    if (!root)
+        return false;
+    snprintf(g->dir, sizeof g->dir, GOLDENS_DIR "/models/%s", name);
+    const json_t *prompts = json_object_get(root, "prompts");
+    g->n = 0;
+    for (size_t i = 0; i < json_array_size(prompts) && i < GOLDEN_PROMPTS; i++) {
+        const json_t *p = json_array_get(prompts, i);
+        struct golden_prompt *out = &g->prompts[g->n];
+        out->n = golden_ids(json_object_get(p, "ids"), out->ids);
+        out->n_greedy = golden_ids(json_object_get(p, "greedy"), out->greedy);
+        if (strcmp(name, "llama-rope-dynamic") != 0 || out->n + out->n_greedy <= 64)
+            g->n++;
+    }
+    json_decref(root);
+    return true;
+}
+
+#define golden_or_skip(g, name)                                               \
+    do {                                                                      \
+        if (!golden_load((g), (name))) {                                      \
+            print_message("no model goldens beside the checkout: skipped\n"); \
+            skip();                                                           \
+        }                                                                     \
+    } while (0)
+
+#endif

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core: golden tokens through scheduler, ring and worker, the same in any batch, chunk and pool; deaths of the worker;
+ * what cannot be loaded; broken logits. */
+#include "engine_goldens.h"
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "engine/core/core.h"
+
+#define ANSWERS_MAX 64
+
+struct answer {
+    uint32_t tokens[GOLDEN_TOKENS], n;
+    enum finish_reason finish;
+    uint32_t n_prompt_row;
+};
+
+static struct answer answers[ANSWERS_MAX];
+static uint32_t n_finished;
+static struct core *core;
+
+static void sink(void *ctx, const struct step_result *result,
+                 const struct scheduler_output *outputs, uint32_t n)
+{
+    (void)ctx;
+    (void)result;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct scheduler_output *o = &outputs[i];
+        struct answer *a = &answers[o->req_id];
+        assert_true(o->req_id < ANSWERS_MAX && a->finish == FINISH_NONE);
+        a->n_prompt_row += o->n_prompt_row;
+        if (o->has_token) {
+            assert_int_equal(o->seq, a->n); /* none lost, none doubled */
+            a->tokens[a->n++] = o->token;
+        }
+        a->finish = o->finish;
+        n_finished += o->finish != FINISH_NONE;
+    }
+}
+
+static struct core_config config_of(const char *dir)
+{
+    struct core_config c = {.worker = {.dtype = DT_F32,
+                                       .max_num_seqs = 8,
+                                       .max_num_batched_tokens = 64,
+                                       .n_thread = 2,
+                                       .cpu_isa = "auto",
+                                       .log_level = LOG_ERROR},
+                            .queue_max = ANSWERS_MAX,
+                            .in_process = true};
+    snprintf(c.worker.model_dir, sizeof c.worker.model_dir, "%s", dir);
+    return c;
+}
+
+static void turn(struct q_err *e)
+{
+    struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
+    int wait_ms = core_wait_ms(core);
+    assert_true(poll(&p, 1, wait_ms >= 0 ? wait_ms : 60000) >= 0);
+    if (core_step(core, e) != Q_OK)
+        return;
+}
+
+static void open_core(const struct core_config *c)
+{
+    struct q_err e = Q_ERR_INIT;
+    memset(answers, 0, sizeof answers);
+    n_finished = 0;
+    assert_ok(core_new(&core, c, sink, NULL, &e), &e);
+    while (core_state(core, NULL) == CORE_LOADING)
+        turn(&e);
+    if (core_state(core, NULL) != CORE_READY)
+        fail_msg("%s", e.message);
+}
+
+static void submit(uint64_t req_id, const struct golden_prompt *p, uint32_t n_emitted)
+{
+    struct q_err e = Q_ERR_INIT;
+    const struct msg_submit m = {.req_id = req_id,
+                                 .prompt = {p->ids, p->n},
+                                 .emitted = {p->greedy, n_emitted},
+                                 .top_p = 1,
+                                 .repetition_penalty = 1,
+                                 .max_tokens = p->n_greedy,
+                                 .ignore_eos = true};
+    answers[req_id].n = n_emitted;
+    memcpy(answers[req_id].tokens, p->greedy, n_emitted * sizeof(uint32_t));
+    assert_ok(core_submit(core, 1, &m, &e), &e);
+}
+
+static void finish_all(uint32_t n)
+{
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(core_step(core, &e), &e);
+    while (n_finished < n) {
+        turn(&e);
+        if (e.code)
+            fail_msg("%s", e.message);
+    }
+    struct scheduler_stats s;
+    core_stats(core, &s);
+    assert_int_equal(s.kv_blocks_used, 0);
+    assert_false(core_busy(core));
+}
+
+static void check_answer(uint64_t req_id, const struct golden_prompt *p, const char *what)
+{
+    const struct answer *a = &answers[req_id];
+    assert_int_equal(a->finish, FINISH_LENGTH);
+    assert_int_equal(a->n, p->n_greedy);
+    for (uint32_t i = 0; i < a->n; i++)
+        if (a->tokens[i] != p->greedy[i])
+            fail_msg("%s, request %u: token %u is %u, expected %u", what, (unsigned)req_id, i,
+                     a->tokens[i], p->greedy[i]);
+}
+
+static void run_golden(const struct golden *g, const struct core_config *c, const char *what)
+{
+    open_core(c);
+    for (uint32_t i = 0; i < g->n; i++)
+        submit(i, &g->prompts[i], 0);
+    finish_all(g->n);
+    for (uint32_t i = 0; i < g->n; i++)
+        check_answer(i, &g->prompts[i], what);
+    core_free(core);
+}
+
+static void every_golden_model_gives_its_greedy_tokens(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_GOLDEN_MODEL; i++) {
+        struct golden g;
+        golden_or_skip(&g, golden_models[i]);
+        struct core_config c = config_of(g.dir);
+        run_golden(&g, &c, golden_models[i]);
+    }
+}
+
+/* The same tokens whatever the batch, the chunks and the pool: small ones preempt all the time. */
+static void batch_chunk_and_pool_change_nothing(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"llama", "mistral", "qwen3-v5cfg-f16"};
+    static const uint32_t chunks[] = {1, 5, 16, 33, 512}, seqs[] = {1, 2, 3, 8};
+    uint64_t n_preemption = 0;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        struct golden g;
+        golden_or_skip(&g, models[m]);
+        for (uint32_t i = 0; i < 20; i++) {
+            struct core_config c = config_of(g.dir);
+            struct scheduler_stats s;
+            c.worker.max_model_len = 144;
+            c.worker.n_block = i % 2 ? 9 : 11; /* the longest needs 9 */
+            c.worker.max_num_batched_tokens = chunks[i % 5];
+            c.worker.max_num_seqs = seqs[i % 4];
+            c.worker.n_thread = 1 + i % 2;
+            char what[100];
+            snprintf(what, sizeof what, "%s, %u blocks, chunk %u, %u sequences", models[m],
+                     c.worker.n_block, chunks[i % 5], seqs[i % 4]);
+            open_core(&c);
+            for (uint32_t j = 0; j < 3 * g.n; j++)
+                submit(j, &g.prompts[j % g.n], 0);
+            finish_all(3 * g.n);
+            for (uint32_t j = 0; j < 3 * g.n; j++)
+                check_answer(j, &g.prompts[j % g.n], what);
+            core_stats(core, &s);
+            n_preemption += s.n_preemption;
+            core_free(core);
+        }
+    }
+    print_message("%llu preemptions\n", (unsigned long long)n_preemption);
+    assert_true(n_preemption > 20);
+}
+
+/* A replayed request goes on where it was. */
+static void emitted_tokens_are_continued(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_or_skip(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    open_core(&c);
+    for (uint32_t i = 0; i < g.n; i++)
+        submit(i, &g.prompts[i], 1 + 5 * i);
+    finish_all(g.n);
+    for (uint32_t i = 0; i < g.n; i++)
+        check_answer(i, &g.prompts[i], "continued");
+    core_free(core);
+}
+
+static void aborted_requests_leave_nothing(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    struct scheduler_stats s;
+    golden_or_skip(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    open_core(&c);
+    for (uint32_t round = 0; round < 20; round++) {
+        memset(answers, 0, sizeof answers);
+        n_finished = 0;
+        for (uint32_t i = 0; i < g.n; i++)
+            submit(i, &g.prompts[i], 0);
+        for (uint32_t i = 0; i < round; i++)
+            assert_ok(core_step(core, &e), &e);
+        if (round % 2)
+            assert_int_equal(core_abort_origin(core, 1), g.n - n_finished);
+        else
+            for (uint32_t i = 0; i < g.n; i++)
+                core_abort(core, 1, i);
+        core_stats(core, &s);
+        assert_int_equal(s.kv_blocks_used, 0);
+        assert_false(core_abort(core, 1, 0));
+        answers[0].finish = FINISH_NONE;
+        answers[0].n = 0;
+        n_finished = 0;
+        submit(0, &g.prompts[0], 0);
+        finish_all(1);
+        check_answer(0, &g.prompts[0], "after aborts");
+    }
+    core_free(core);
+}
+
+static const char *worker_program(void)
+{
+    static char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    assert_true(n > 0);
+    path[n] = '\0';
+    for (int i = 0; i < 2; i++)
+        *strrchr(path, '/') = '\0';
+    strncat(path, "/bin/quire-worker", sizeof path - strlen(path) - 1);
+    return path;
+}
+
+static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_or_skip(&g, "qwen2");
+    for (uint32_t n_before = 0; n_before < 30; n_before += 7) {
+        struct core_config c = config_of(g.dir);
+        c.in_process = false;
+        c.worker_program = worker_program();
+        open_core(&c);
+        pid_t first = core_worker_pid(core);
+        assert_true(first > 0);
+        for (uint32_t i = 0; i < g.n; i++)
+            submit(i, &g.prompts[i], 0);
+        uint32_t n_token = 0;
+        assert_ok(core_step(core, &e), &e);
+        while (n_token < n_before) {
+            turn(&e);
+            n_token = 0;
+            for (uint32_t i = 0; i < g.n; i++)
+                n_token += answers[i].n;
+        }
+        assert_int_equal(kill(first, SIGKILL), 0);
+        finish_all(g.n);
+        for (uint32_t i = 0; i < g.n; i++)
+            check_answer(i, &g.prompts[i], "after kill -9");
+        assert_int_equal(core_n_restart(core), 1);
+        assert_true(core_worker_pid(core) != first);
+        core_free(core);
+    }
+}
+
+static void a_worker_that_always_dies_is_given_up(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_or_skip(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    c.in_process = false;
+    c.worker_program = "/bin/false";
+    assert_ok(core_new(&core, &c, sink, NULL, &e), &e);
+    int64_t until = clock_ms() + 30000;
+    while (core_state(core, NULL) != CORE_FAILED && clock_ms() < until)
+        turn(&e);
+    assert_fails(core_step(core, &e), Q_UNAVAILABLE, "ended with status 1", &e);
+    assert_true(core_worker_died(core));
+    core_free(core);
+    c.worker_program = "/nowhere/quire-worker";
+    assert_fails(core_new(&core, &c, sink, NULL, &e), Q_NOT_FOUND, "/nowhere/quire-worker", &e);
+}
+
+static void what_cannot_be_loaded_is_said(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_or_skip(&g, "llama");
+    struct core_config c = config_of("/nowhere");
+    assert_fails(core_new(&core, &c, sink, NULL, &e), Q_NOT_FOUND, "/nowhere", &e);
+    static const bool in_process[] = {true, false};
+    for (int i = 0; i < 2; i++) {
+        c = config_of(g.dir);
+        c.in_process = in_process[i];
+        c.worker_program = worker_program();
+        c.worker.n_block = 1;
+        assert_ok(core_new(&core, &c, sink, NULL, &e), &e);
+        const struct msg_submit m = {.req_id = 1};
+        assert_fails(core_submit(core, 1, &m, &e), Q_UNAVAILABLE, "loading", &e);
+        while (core_state(core, NULL) == CORE_LOADING)
+            turn(&e);
+        assert_int_equal(core_state(core, NULL), CORE_FAILED);
+        assert_fails(core_step(core, &e), Q_NO_MEMORY, "lower --max-model-len to 16", &e);
+        assert_false(core_worker_died(core));
+        core_free(core);
+    }
+}
+
+static void fingerprints_tell_settings_apart(void **state)
+{
+    (void)state;
+    struct golden g;
+    char first[CORE_FINGERPRINT_MAX];
+    golden_or_skip(&g, "llama-bias-tied");
+    struct core_config c = config_of(g.dir);
+    open_core(&c);
+    snprintf(first, sizeof first, "%s", core_info(core)->fingerprint);
+    assert_int_equal(strlen(first), 19);
+    core_free(core);
+    c.worker.max_num_seqs = 2; /* changes no token */
+    open_core(&c);
+    assert_string_equal(first, core_info(core)->fingerprint);
+    core_free(core);
+    c.worker.dtype = DT_BF16;
+    open_core(&c);
+    assert_string_not_equal(first, core_info(core)->fingerprint);
+    core_free(core);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_golden_model_gives_its_greedy_tokens),
+        cmocka_unit_test(batch_chunk_and_pool_change_nothing),
+        cmocka_unit_test(emitted_tokens_are_continued),
+        cmocka_unit_test(aborted_requests_leave_nothing),
+        cmocka_unit_test(a_killed_worker_is_replaced_and_nothing_is_lost),
+        cmocka_unit_test(a_worker_that_always_dies_is_given_up),
+        cmocka_unit_test(what_cannot_be_loaded_is_said),
+        cmocka_unit_test(fingerprints_tell_settings_apart),
+    };
+    log_setup("test", getenv("QUIRE_TEST_LOG") ? LOG_DEBUG : LOG_ERROR, false);
+    cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

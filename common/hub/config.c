@@ -55,16 +55,22 @@ static enum q_code read_name(char out[CONFIG_NAME_MAX], const struct hub_json_at
     return Q_OK;
 }
 
-static enum q_code load_names(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+static enum q_code load_architecture(char name[CONFIG_NAME_MAX], const struct hub_json_at *at,
+                                     struct q_err *e)
 {
-    const char *type = "", *act = "silu";
     const json_t *list = hub_json_find(at, "architectures");
     const char *architecture = json_string_value(json_array_get(list, 0));
-    enum q_code rc;
     if (!architecture)
         return q_fail(e, Q_CORRUPT, "%s: architectures is %s, expected a list with one name",
                       at->path, hub_json_kind(list));
-    if ((rc = read_name(c->architecture, at, "architectures", architecture, e)) ||
+    return read_name(name, at, "architectures", architecture, e);
+}
+
+static enum q_code load_names(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
+{
+    const char *type = "", *act = "silu";
+    enum q_code rc;
+    if ((rc = load_architecture(c->architecture, at, e)) ||
         (rc = hub_json_str(&type, at, "model_type", e)) ||
         (rc = hub_json_str(&act, at, "hidden_act", e)) ||
         (rc = read_name(c->model_type, at, "model_type", type, e)))
@@ -321,5 +327,18 @@ enum q_code model_config_load(struct model_config *c, struct generation_defaults
         rc = generation_defaults_parse(c, defaults, buf_str(&text), text.len, path, e);
 out:
     buf_release(&text);
+    return rc;
+}
+
+enum q_code model_config_architecture(char name[CONFIG_NAME_MAX], const char *dir, struct q_err *e)
+{
+    char path[PATH_MAX];
+    json_t *root = NULL;
+    enum q_code rc;
+    if ((rc = path_join(path, sizeof path, dir, "config.json", e)) ||
+        (rc = hub_json_load(&root, path, e)))
+        return rc;
+    rc = load_architecture(name, &(struct hub_json_at){root, path}, e);
+    json_decref(root);
     return rc;
 }

@@ -62,10 +62,12 @@ static enum q_code choose_dtype(enum dtype *out, const struct model_options *o,
 static enum q_code load(struct model *m, const struct model_options *o, struct q_err *e)
 {
     enum q_code rc;
+    char architecture[CONFIG_NAME_MAX];
     struct model_options decided = *o;
     struct model_config *c = &m->config;
-    if ((rc = model_config_load(c, NULL, o->dir, e)) ||
-        (rc = arch_find(&m->arch, c->architecture, e)) || (rc = check_config(m, e)) ||
+    if ((rc = model_config_architecture(architecture, o->dir, e)) ||
+        (rc = arch_find(&m->arch, architecture, e)) ||
+        (rc = model_config_load(c, NULL, o->dir, e)) || (rc = check_config(m, e)) ||
         (rc = choose_length(&m->shape.max_model_len, c, o->max_model_len, e)) ||
         (rc = choose_dtype(&decided.dtype, o, c, e)))
         return rc;

@@ -255,6 +255,18 @@ static void test_refused_configs(void **state)
     }
 }
 
+/* A family that spells its sizes differently is "not supported", not "hidden_size is missing". */
+static void test_other_family(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    folder_text(&f, "config.json", "{\"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 768}");
+    assert_fails(load(f.path, LOAD_AUTO, DT_F32), Q_UNSUPPORTED,
+                 "GPT2LMHeadModel is not supported; these are: LlamaForCausalLM", &e);
+    folder_release(&f);
+}
+
 static void test_lengths(void **state)
 {
     (void)state;
@@ -416,15 +428,11 @@ int main(void)
     kern_table_cpu(&kern, kern_caps_machine());
     log_setup("test", LOG_ERROR, false);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_tensors),
-        cmocka_unit_test(test_accepted_tensors),
-        cmocka_unit_test(test_refused_configs),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_shape),
-        cmocka_unit_test(test_dummy),
-        cmocka_unit_test(test_warns_of_strangers),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_refused_tensors), cmocka_unit_test(test_accepted_tensors),
+        cmocka_unit_test(test_refused_configs), cmocka_unit_test(test_other_family),
+        cmocka_unit_test(test_lengths),         cmocka_unit_test(test_shape),
+        cmocka_unit_test(test_dummy),           cmocka_unit_test(test_warns_of_strangers),
+        cmocka_unit_test(test_progress),        cmocka_unit_test(test_limits),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

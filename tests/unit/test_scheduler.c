@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Single behaviours of the scheduler, step by step; tests/sim plays them all at once. Here the
+ * worker is the test: it reads the planned step and answers with the tokens it likes. */
+#include "check.h"
+#include "common/mem.h"
+#include "engine/sched/scheduler.h"
+
+#define EOS 2u
+
+static const uint32_t eos_ids[] = {EOS};
+static const struct scheduler_config small = {.limits = {.max_num_seqs = 4,
+                                                         .max_num_batched_tokens = 32,
+                                                         .max_model_len = 64,
+                                                         .logit_rows_max = 8,
+                                                         .known_max = 64},
+                                              .n_block = 8,
+                                              .queue_max = 6,
+                                              .vocab_size = 100,
+                                              .eos_ids = eos_ids,
+                                              .n_eos = 1};
+
+struct bench { /* a scheduler, and the steps it has in flight */
+    struct scheduler *s;
+    struct step_limits limits;
+    size_t n, result_n;
+    void *memory[SCHEDULER_IN_FLIGHT_MAX], *result;
+    struct step_view steps[SCHEDULER_IN_FLIGHT_MAX];
+    uint32_t n_prompt[4]; /* by slot */
+    uint32_t i_step, n_step;
+    struct scheduler_output out[4];
+    uint32_t n_out;
+};
+static struct q_err e;
+
+static struct bench *bench_new(const struct scheduler_config *c)
+{
+    static struct bench b;
+    memset(&b, 0, sizeof b);
+    b.limits = c->limits;
+    assert_ok(scheduler_new(&b.s, c, &e), &e);
+    assert_ok(step_bytes_max(&b.n, &b.result_n, &c->limits, &e), &e);
+    for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++)
+        b.memory[i] = q_alloc(b.n);
+    b.result = q_alloc(b.result_n);
+    return &b;
+}
+
+static void bench_free(struct bench *b)
+{
+    scheduler_check(b->s);
+    scheduler_free(b->s);
+    for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++)
+        q_free(b->memory[i]);
+    q_free(b->result);
+}
+
+static uint32_t prompt[64]; /* all token 7 */
+
+static struct msg_submit request(uint64_t req_id, uint32_t n_prompt, uint32_t max_tokens)
+{
+    for (int i = 0; i < 64; i++)
+        prompt[i] = 7;
+    return (struct msg_submit){.req_id = req_id,
+                               .prompt = {prompt, n_prompt},
+                               .top_p = 1.0f,
+                               .repetition_penalty = 1.0f,
+                               .max_tokens = max_tokens};
+}
+
+static void submit(struct bench *b, uint64_t req_id, uint32_t n_prompt, uint32_t max_tokens)
+{
+    struct msg_submit m = request(req_id, n_prompt, max_tokens);
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    scheduler_check(b->s);
+}
+
+/* Plan one step; NULL when there is nothing to compute. */
+static struct step_view *plan(struct bench *b)
+{
+    bool planned;
+    uint32_t i = (b->i_step + b->n_step) % SCHEDULER_IN_FLIGHT_MAX;
+    assert_ok(scheduler_plan(b->s, b->memory[i], b->n, 0, &planned, &e), &e);
+    scheduler_check(b->s);
+    if (!planned)
+        return NULL;
+    b->n_step++;
+    assert_ok(step_view(&b->steps[i], b->memory[i], b->n, &b->limits, &e), &e);
+    return &b->steps[i];
+}
+
+/* The result of the oldest step, sampling `token` everywhere, not settled yet. */
+static struct step_result compute(struct bench *b, uint32_t token)
+{
+    const struct step_view *v = &b->steps[b->i_step];
+    struct step_result r;
+    uint32_t n_row = 0, i_admit = 0;
+    assert_ok(step_result_layout(&r, b->result, b->result_n, 8, 0, &e), &e);
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const struct step_seq *q = &v->seqs[i];
+        if (q->flags & STEP_ADMIT)
+            b->n_prompt[q->slot] = v->admits[i_admit++].n_prompt;
+        for (uint32_t k = 1; k <= q->n_token && q->flags & STEP_PROMPT_LOGPROBS; k++)
+            if (q->start + k < b->n_prompt[q->slot])
+                r.rows[n_row++] = (struct step_row){
+                    .slot = q->slot, .position = q->start + k, .token = 7, .is_prompt = 1};
+        if (q->flags & STEP_SAMPLE)
+            r.rows[n_row++] = (struct step_row){
+                .slot = q->slot, .position = q->start + q->n_token, .token = token};
+    }
+    assert_ok(step_result_layout(&r, b->result, b->result_n, n_row, 0, &e), &e);
+    r.head->step = v->head->step;
+    return r;
+}
+
+static void settle(struct bench *b, uint32_t token)
+{
+    struct step_result r = compute(b, token);
+    assert_ok(scheduler_settle(b->s, &r, 0, b->out, &b->n_out, &e), &e);
+    scheduler_check(b->s);
+    b->i_step = (b->i_step + 1) % SCHEDULER_IN_FLIGHT_MAX;
+    b->n_step--;
+}
+
+static struct scheduler_stats stats(struct bench *b)
+{
+    struct scheduler_stats st;
+    scheduler_stats(b->s, &st);
+    return st;
+}
+
+static void test_one_request(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    assert_null(plan(b));
+    submit(b, 5, 20, 3);
+    struct step_view *v = plan(b);
+    assert_int_equal(v->head->step, 1);
+    assert_int_equal(v->head->n_seq, 1);
+    assert_int_equal(v->seqs[0].flags, STEP_ADMIT | STEP_SAMPLE);
+    assert_int_equal(v->seqs[0].n_token, 20);
+    assert_int_equal(v->seqs[0].n_new_block, 2);
+    assert_int_equal(v->admits[0].n_stop_id, 1);
+    assert_int_equal(v->stop_ids[0], EOS);
+    settle(b, 50);
+    assert_int_equal(b->n_out, 1);
+    assert_int_equal(b->out[0].req_id, 5);
+    assert_true(b->out[0].has_token && b->out[0].seq == 0 && b->out[0].token == 50);
+    for (uint32_t i = 1; i < 3; i++) {
+        v = plan(b);
+        assert_int_equal(v->seqs[0].start, 19 + i);
+        assert_int_equal(v->seqs[0].flags, STEP_SAMPLE);
+        settle(b, 50 + i);
+        assert_int_equal(b->out[0].seq, i);
+        assert_int_equal(b->out[0].finish, i < 2 ? FINISH_NONE : FINISH_LENGTH);
+    }
+    assert_null(plan(b));
+    assert_int_equal(stats(b).kv_blocks_used, 0);
+    assert_int_equal(stats(b).n_finished, 1);
+    assert_int_equal(stats(b).prompt_tokens, 20);
+    assert_int_equal(stats(b).generation_tokens, 3);
+    assert_int_equal(stats(b).iteration_tokens[0], 2); /* two decode steps */
+    assert_int_equal(stats(b).iteration_tokens[5], 1); /* 17 … 32 */
+    bench_free(b);
+}
+
+/* Tokens alone until it is over; returns how, and how many there were. */
+static enum finish_reason run_alone(const struct msg_submit *m, uint32_t token, uint32_t *n_token,
+                                    uint32_t *stop_id)
+{
+    struct bench *b = bench_new(&small);
+    enum finish_reason finish = FINISH_NONE;
+    assert_ok(scheduler_submit(b->s, 0, m, 0, &e), &e);
+    *n_token = 0;
+    while (!finish && plan(b)) {
+        settle(b, token);
+        *n_token += b->n_out && b->out[0].has_token;
+        finish = b->n_out ? b->out[0].finish : FINISH_NONE;
+        *stop_id = b->out[0].stop_id;
+    }
+    bench_free(b);
+    return finish;
+}
+
+static void test_finish(void **state)
+{
+    (void)state;
+    uint32_t n, stop_id, stops[] = {9, EOS};
+    struct msg_submit m = request(1, 3, 10);
+    assert_int_equal(run_alone(&m, 50, &n, &stop_id), FINISH_LENGTH);
+    assert_int_equal(n, 10);
+    assert_int_equal(run_alone(&m, EOS, &n, &stop_id), FINISH_STOP);
+    assert_int_equal(n, 1);
+    assert_int_equal(stop_id, 0);
+    m.ignore_eos = true;
+    assert_int_equal(run_alone(&m, EOS, &n, &stop_id), FINISH_LENGTH);
+    m.stop_ids = (struct proto_u32s){stops, 2};
+    assert_int_equal(run_alone(&m, EOS, &n, &stop_id), FINISH_STOP); /* asked for by its id */
+    assert_int_equal(stop_id, EOS + 1);
+    m.ignore_eos = false;
+    assert_int_equal(run_alone(&m, EOS, &n, &stop_id), FINISH_STOP);
+    assert_int_equal(stop_id, 0); /* an eos first of all */
+    assert_int_equal(run_alone(&m, 9, &n, &stop_id), FINISH_STOP);
+    assert_int_equal(stop_id, 10);
+    m.min_tokens = 4;
+    assert_int_equal(run_alone(&m, 9, &n, &stop_id), FINISH_STOP);
+    assert_int_equal(n, 5); /* four that cannot stop it, one that does */
+    m = request(1, 60, 10);
+    assert_int_equal(run_alone(&m, 50, &n, &stop_id), FINISH_LENGTH);
+    assert_int_equal(n, 4); /* max_model_len 64 */
+}
+
+static void test_emitted(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    const uint32_t emitted[] = {40, 41, 42};
+    struct msg_submit m = request(1, 5, 5);
+    m.emitted = (struct proto_u32s){emitted, 3};
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    struct step_view *v = plan(b);
+    assert_int_equal(v->admits[0].n_known, 8);
+    assert_int_equal(v->admits[0].n_prompt, 5);
+    assert_int_equal(v->known[7], 42);
+    settle(b, 50);
+    assert_int_equal(b->out[0].seq, 3);
+    plan(b);
+    settle(b, 51);
+    assert_int_equal(b->out[0].seq, 4);
+    assert_int_equal(b->out[0].finish, FINISH_LENGTH);
+    m.max_tokens = 3;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "emitted", &e);
+    bench_free(b);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    struct msg_submit m = request(1, 0, 1);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "prompt: is empty", &e);
+    m = request(1, 64, 1);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "max_model_len", &e);
+    m = request(1, 5, 0);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "max_tokens", &e);
+    m = request(1, 5, 1);
+    prompt[3] = 100;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "prompt: token id 100 at 3", &e);
+    m = request(1, 5, 9);
+    const uint32_t emitted[] = {7, 100};
+    m.emitted = (struct proto_u32s){emitted, 2};
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "emitted: token id 100", &e);
+    m = request(1, 5, 9);
+    m.top_p = 0.0f;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "top_p", &e);
+    submit(b, 1, 5, 1);
+    m = request(1, 5, 1);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_MISMATCH, "req_id 1", &e);
+    assert_ok(scheduler_submit(b->s, 1, &m, 0, &e), &e); /* another frontend's 1 */
+    for (uint64_t i = 2; i < 6; i++)
+        submit(b, i, 5, 1);
+    m = request(9, 5, 1);
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "6 requests wait", &e);
+    bench_free(b);
+}
+
+static void test_config(void **state)
+{
+    (void)state;
+    struct scheduler *s;
+    struct scheduler_config c = small;
+    c.n_block = 3;
+    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "a max_model_len of at most 48", &e);
+    c = small;
+    c.limits.max_num_seqs = 0;
+    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "max_num_seqs", &e);
+    c = small;
+    c.limits.logit_rows_max = 3;
+    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "logit_rows_max", &e);
+    c = small;
+    c.limits.known_max = 63;
+    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "known_max", &e);
+    c = small;
+    c.queue_max = UINT32_MAX;
+    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "queue_max", &e);
+    c = small;
+    c.n_eos = STEP_EOS_MAX + 1;
+    assert_fails(scheduler_new(&s, &c, &e), Q_INVALID, "eos ids", &e);
+}
+
+/* A prompt larger than a step goes in chunks; decode rows come before its chunks; the rest is
+ * filled from the queue. */
+static void test_chunks_and_order(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    submit(b, 1, 50, 3);
+    struct step_view *v = plan(b);
+    assert_int_equal(v->seqs[0].n_token, 32);
+    assert_int_equal(v->seqs[0].flags, STEP_ADMIT);
+    assert_int_equal(v->seqs[0].n_new_block, 4);
+    submit(b, 2, 10, 3);
+    submit(b, 3, 10, 3);
+    settle(b, 50);
+    assert_int_equal(b->n_out, 0);
+    v = plan(b);
+    assert_int_equal(v->head->n_seq, 3); /* 18 of the first, 10 of the second, 4 of the third */
+    assert_int_equal(v->seqs[0].n_token, 18);
+    assert_int_equal(v->seqs[0].flags, STEP_SAMPLE);
+    assert_int_equal(v->seqs[1].n_token, 10);
+    assert_int_equal(v->seqs[2].n_token, 4);
+    assert_int_equal(v->head->n_token, 32);
+    settle(b, 50);
+    assert_int_equal(b->n_out, 2);
+    v = plan(b);
+    assert_int_equal(v->seqs[0].n_token, 1);
+    assert_int_equal(v->seqs[1].n_token, 1);
+    assert_int_equal(v->seqs[2].n_token, 6);
+    settle(b, 50);
+    bench_free(b);
+}
+
+static void test_two_in_flight(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    submit(b, 1, 5, 10);
+    submit(b, 2, 5, 2);
+    assert_non_null(plan(b));
+    struct step_view *v = plan(b); /* tokens of the first step are not known yet */
+    assert_int_equal(v->head->n_seq, 2);
+    assert_int_equal(v->seqs[0].start, 5);
+    assert_null(plan(b)); /* two is the limit */
+    settle(b, 50);
+    v = plan(b); /* the second request's last token is in flight: nothing more for it */
+    assert_int_equal(v->head->n_seq, 1);
+    assert_int_equal(v->seqs[0].start, 6);
+    settle(b, EOS); /* both end, one by an eos; a row of it is still in flight */
+    assert_int_equal(b->n_out, 2);
+    assert_int_equal(b->out[0].finish, FINISH_STOP);
+    assert_int_equal(stats(b).kv_blocks_used, 0);
+    submit(b, 3, 5, 2); /* takes the same slot and blocks at once */
+    v = plan(b);
+    assert_int_equal(v->seqs[0].flags, STEP_ADMIT | STEP_SAMPLE);
+    settle(b, 60); /* the dropped row */
+    assert_int_equal(b->n_out, 0);
+    settle(b, 61);
+    assert_int_equal(b->n_out, 1);
+    assert_int_equal(b->out[0].req_id, 3);
+    assert_int_equal(b->out[0].token, 61);
+    bench_free(b);
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    submit(b, 1, 20, 10);
+    submit(b, 2, 5, 10);
+    assert_non_null(plan(b));
+    assert_non_null(plan(b));
+    assert_true(scheduler_abort(b->s, 0, 1));
+    assert_false(scheduler_abort(b->s, 0, 1));
+    assert_false(scheduler_abort(b->s, 1, 2)); /* another frontend's */
+    assert_int_equal(stats(b).kv_blocks_used, 1);
+    submit(b, 1, 5, 10); /* its id again, and its entry */
+    for (int i = 0; i < 2; i++) {
+        settle(b, 50);
+        assert_int_equal(b->n_out, 1);
+        assert_int_equal(b->out[0].req_id, 2);
+    }
+    assert_int_equal(scheduler_abort_origin(b->s, 0), 2);
+    assert_int_equal(scheduler_abort_origin(b->s, 0), 0);
+    assert_int_equal(stats(b).n_aborted, 3);
+    assert_int_equal(stats(b).kv_blocks_used, 0);
+    assert_null(plan(b));
+    bench_free(b);
+}
+
+/* Three sequences of two blocks each in a pool of eight grow until blocks run out. */
+static void test_preemption(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    for (uint64_t i = 1; i <= 3; i++)
+        submit(b, i, 30, 34);
+    uint32_t n_token[4] = {0};
+    bool seen = false;
+    for (int turn = 0; turn < 400 && (plan(b) || b->n_step); turn++) {
+        if (stats(b).n_preemption && !seen) {
+            seen = true; /* the youngest went back to the queue; older ones run on */
+            assert_int_equal(stats(b).n_waiting, 1);
+            assert_int_equal(stats(b).n_running, 2);
+        }
+        settle(b, 50);
+        for (uint32_t i = 0; i < b->n_out; i++) {
+            assert_int_equal(b->out[i].seq, n_token[b->out[i].req_id]);
+            n_token[b->out[i].req_id]++;
+        }
+    }
+    assert_true(seen);
+    for (int i = 1; i <= 3; i++)
+        assert_int_equal(n_token[i], 34);
+    assert_int_equal(stats(b).prompt_tokens, 90); /* recomputing is not counted */
+    bench_free(b);
+}
+
+/* The logit rows of a step bound a chunk that asks for prompt logprobs; every position comes once.
+ */
+static void test_prompt_logprobs(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    struct msg_submit m = request(1, 20, 2);
+    m.n_prompt_logprob = 1;
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    static const uint32_t chunks[] = {8, 8, 4};
+    uint32_t next = 1;
+    for (int i = 0; i < 3; i++) {
+        struct step_view *v = plan(b);
+        assert_int_equal(v->seqs[0].n_token, chunks[i]);
+        assert_int_equal(v->head->n_logit, chunks[i]);
+        assert_true(v->seqs[0].flags & STEP_PROMPT_LOGPROBS);
+        settle(b, 50);
+        assert_int_equal(b->n_out, 1);
+        for (uint32_t k = 0; k < b->out[0].n_prompt_row; k++)
+            assert_int_equal(b->out[0].prompt_rows[k].position, next++);
+    }
+    assert_int_equal(next, 20);
+    assert_true(b->out[0].has_token);
+    assert_false(plan(b)->seqs[0].flags & STEP_PROMPT_LOGPROBS);
+    bench_free(b);
+}
+
+static void test_worker_lost(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    submit(b, 1, 20, 10);
+    submit(b, 2, 5, 10);
+    submit(b, 3, 25, 10);
+    assert_non_null(plan(b));
+    settle(b, 50);
+    assert_non_null(plan(b));
+    assert_non_null(plan(b));
+    scheduler_worker_lost(b->s);
+    b->n_step = 0;
+    scheduler_check(b->s);
+    assert_int_equal(stats(b).n_running, 0);
+    assert_int_equal(stats(b).n_in_flight, 0);
+    assert_int_equal(stats(b).kv_blocks_used, 0);
+    struct step_view *v = plan(b);
+    assert_int_equal(v->admits[0].n_known, 21); /* with the token that was settled */
+    assert_int_equal(v->known[20], 50);
+    assert_int_equal(v->admits[1].n_known, 6);
+    settle(b, 51);
+    assert_int_equal(b->out[0].seq, 1);
+    scheduler_worker_lost(b->s); /* with nothing in flight */
+    bench_free(b);
+}
+
+/* A result that is not the one asked for changes nothing, and the right one is taken after it. */
+static void test_wrong_results(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    struct msg_submit m = request(1, 4, 5);
+    m.n_prompt_logprob = 1;
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    assert_non_null(plan(b));
+    struct step_result r = compute(b, 50); /* three prompt rows, one token */
+    assert_int_equal(r.head->n_row, 4);
+#define WRONG(place, value, part)                                                                \
+    do {                                                                                         \
+        __typeof__(place) was_ = (place);                                                        \
+        (place) = (value);                                                                       \
+        assert_fails(scheduler_settle(b->s, &r, 0, b->out, &b->n_out, &e), Q_CORRUPT, part, &e); \
+        assert_int_equal(b->n_out, 0);                                                           \
+        (place) = was_;                                                                          \
+        scheduler_check(b->s);                                                                   \
+    } while (0)
+    WRONG(r.head->step, 2, "result of step 2: the oldest in flight is 1");
+    WRONG(r.head->error, Q_IO, "failed in the worker: IO");
+    WRONG(r.head->n_row, 3, "are missing");
+    WRONG(r.head->n_row, 0, "are missing");
+    WRONG(r.rows[0].slot, 1, "not in the step");
+    WRONG(r.rows[0].slot, 400, "not in the step");
+    WRONG(r.rows[1].position, 1, "not the prompt position");
+    WRONG(r.rows[1].is_prompt, 0, "no such token");
+    WRONG(r.rows[3].is_prompt, 1, "not the prompt position");
+    WRONG(r.rows[3].position, 5, "no such token");
+    WRONG(r.rows[3].token, 100, "vocabulary");
+    settle(b, 50);
+    assert_int_equal(b->n_out, 1);
+    assert_int_equal(b->out[0].n_prompt_row, 3);
+    /* The same result again. */
+    assert_fails(scheduler_settle(b->s, &r, 0, b->out, &b->n_out, &e), Q_CORRUPT, "in flight is 0",
+                 &e);
+    bench_free(b);
+}
+
+static void test_small_memory(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    bool planned;
+    submit(b, 1, 20, 2);
+    assert_fails(scheduler_plan(b->s, b->memory[0], 64, 0, &planned, &e), Q_TOO_LARGE, "step", &e);
+    assert_false(planned);
+    scheduler_check(b->s);
+    assert_non_null(plan(b));
+    bench_free(b);
+}
+
+/* Every allocation fails once: in scheduler_new, in submit. Nothing leaks, nothing changes. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    struct scheduler *s = NULL;
+    struct msg_submit m = request(1, 20, 2);
+    enum q_code rc = Q_NO_MEMORY;
+    for (int n = 0; rc; n++) {
+        mem_fail_after(n);
+        rc = scheduler_new(&s, &small, &e);
+        mem_fail_after(-1);
+        assert_true(rc == Q_OK || rc == Q_NO_MEMORY);
+        assert_true(n < 100);
+    }
+    mem_fail_after(0);
+    assert_int_equal(scheduler_submit(s, 0, &m, 0, &e), Q_NO_MEMORY);
+    mem_fail_after(-1);
+    scheduler_check(s);
+    assert_ok(scheduler_submit(s, 0, &m, 0, &e), &e);
+    scheduler_check(s);
+    scheduler_free(s); /* with a request inside */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_request),   cmocka_unit_test(test_finish),
+        cmocka_unit_test(test_emitted),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_config),        cmocka_unit_test(test_chunks_and_order),
+        cmocka_unit_test(test_two_in_flight), cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_preemption),    cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_worker_lost),   cmocka_unit_test(test_wrong_results),
+        cmocka_unit_test(test_small_memory),  cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

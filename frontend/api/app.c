@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start-up order is chosen so that the port answers first: config.json, listen, then the tokenizer on a thread, then the
- * engine. A load balancer thus sees /health at once and /ready when it is true. */
+/* Start-up order is chosen so that the port answers first: config.json, listen, then the tokenizer
+ * on a thread, then the engine. A load balancer thus sees /health at once and /ready when it is
+ * true. */
 #include "frontend/api/app.h"
 
 #include <errno.h>

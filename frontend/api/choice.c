@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens to text: detokenizer, then stop strings, then the tool parser, each holding back what may still change. The token
- * that ends a generation (end of text, or one of stop_token_ids) counts, but its text is not shown unless
- * include_stop_str_in_output asks for it. */
+/* Tokens to text: detokenizer, then stop strings, then the tool parser, each holding back what may
+ * still change. The token that ends a generation (end of text, or one of stop_token_ids) counts,
+ * but its text is not shown unless include_stop_str_in_output asks for it. */
 #include <openssl/rand.h>
 #include <string.h>
 #include "common/clock.h"

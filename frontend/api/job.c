@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes: the job is made by the handler and freed in on_gone, which the exchange calls once. Only while a thread
- * encodes may it outlive its exchange (x = NULL); then the end of that work frees it. */
+/* Lifetimes: the job is made by the handler and freed in on_gone, which the exchange calls once.
+ * Only while a thread encodes may it outlive its exchange (x = NULL); then the end of that work
+ * frees it. */
 #include "frontend/api/job.h"
 
 #include <string.h>
@@ -224,7 +225,8 @@ static void after_encode(uv_work_t *work, int status)
         job_go(j);
 }
 
-/* tool_choice: "none" hides the tools from the model; "auto" lets it call them; more is not supported yet. */
+/* tool_choice: "none" hides the tools from the model; "auto" lets it call them; more is not
+ * supported yet. */
 static enum q_code read_tools(struct job *j, struct q_err *e)
 {
     const json_t *choice = j->params.tool_choice;
@@ -297,8 +299,7 @@ static enum q_code check_max_tokens(struct job *j, struct q_err *e)
                 !j->params.has[FIELD_max_completion_tokens];
     if (!zero)
         return Q_OK;
-    if (j->params
-            .echo) { /* score the prompt only; one token is the least an engine does, and is not shown */
+    if (j->params.echo) { /* score the prompt only; one token is the least an engine does */
         j->no_output = true;
         j->sampling.max_tokens = 1;
         j->sampling.min_tokens = 0;

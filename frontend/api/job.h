@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* job - one request for tokens: its prompts, its choices, and the answer they add up to.
  *
- *   read (params, messages) -> encode (here, or on a thread when long) -> choices opened on the link
- *   -> tokens -> text, tool calls, logprobs (choice.c) -> a chunk each time, or one body at the end (shape_*.c)
+ * read (params, messages) -> encode (here, or on a thread when long) -> choices opened on the link
+ * -> tokens -> text, tool calls, logprobs (choice.c) -> a chunk each time, or one body at the end
+ * (shape_*.c)
  *
- * There is one choice per prompt and n. A job lives until its exchange is gone; choices still open then are closed on the
- * link, which tells the engine to forget them.
- * Threads: the loop's thread; job_encode alone may run elsewhere, and then nothing else touches the job. */
+ * There is one choice per prompt and n. A job lives until its exchange is gone; choices still open
+ * then are closed on the link, which tells the engine to forget them.
+ * Threads: the loop's thread; job_encode alone may run elsewhere, and then nothing else touches the
+ * job. */
 #ifndef QUIRE_FRONTEND_API_JOB_H
 #define QUIRE_FRONTEND_API_JOB_H
 #include "frontend/api/app.h"

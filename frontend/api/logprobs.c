@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logprobs in the three shapes that clients know: OpenAI's for chat, OpenAI's older one for completions, and vLLM's
- * prompt_logprobs. A row on the wire is the token itself first, then the alternatives, most likely first. */
+/* Logprobs in the three shapes that clients know: OpenAI's for chat, OpenAI's older one for
+ * completions, and vLLM's prompt_logprobs. A row on the wire is the token itself first, then the
+ * alternatives, most likely first. */
 #include <string.h>
 #include "common/utf8.h"
 #include "frontend/api/job.h"
@@ -62,7 +63,8 @@ static void add_chat(struct choice *c, const struct logprob_rows *r, uint32_t i_
     buf_add_str(&c->items, "]}");
 }
 
-/* Was the same name there already among entries 0..i? Different tokens may have the same text; JSON wants a key once. */
+/* Was the same name there already among entries 0..i? Different tokens may have the same text; JSON
+ * wants a key once. */
 static bool name_seen(const struct choice *c, const uint32_t *ids, uint32_t i)
 {
     struct buf mine = BUF_INIT, other = BUF_INIT;

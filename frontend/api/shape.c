@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers as JSON text, written straight into the buffer: the shapes are fixed and are what clients parse, so that reading
- * this page tells them. Streams first, then whole bodies; chat beside completions. */
+/* Answers as JSON text, written straight into the buffer: the shapes are fixed and are what clients
+ * parse, so that reading this page tells them. Streams first, then whole bodies; chat beside
+ * completions. */
 #include <string.h>
 #include "frontend/api/job.h"
 

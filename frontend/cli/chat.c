@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-chat: talk to a server in the terminal. A line is a message; the answer is printed while it comes. From a pipe, every
- * line is answered in turn and nothing but the answers is printed. */
+/* quire-chat: talk to a server in the terminal. A line is a message; the answer is printed while it
+ * comes. From a pipe, every line is answered in turn and nothing but the answers is printed. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -110,16 +110,23 @@ static json_t *request(const struct chat_session *s)
     return v;
 }
 
+static int add_piece(const char *data, size_t n, void *out)
+{
+    buf_add(out, data, n);
+    return 0;
+}
+
 static enum q_code ask(struct chat_session *s, const char *text, struct q_err *e)
 {
     json_array_append_new(s->messages, json_pack("{s:s, s:s}", "role", "user", "content", text));
     json_t *v = request(s);
-    char *body = v ? json_dumps(v, JSON_COMPACT) : NULL;
+    struct buf body = BUF_INIT;
+    bool made = v && json_dump_callback(v, add_piece, &body, JSON_COMPACT) == 0;
     struct http_call call = {.method = "POST",
                              .path = "/v1/chat/completions",
                              .api_key = api_key(s->options),
-                             .body = body,
-                             .n_body = body ? strlen(body) : 0,
+                             .body = buf_str(&body),
+                             .n_body = body.len,
                              .on_body = on_body,
                              .ctx = s};
     enum q_code rc;
@@ -127,7 +134,7 @@ static enum q_code ask(struct chat_session *s, const char *text, struct q_err *e
     buf_reset(&s->answer);
     s->call = &call;
     s->in_call = false;
-    rc = body ? http_call(&s->url, &call, e) : q_fail(e, Q_INVALID, "the message is not UTF-8");
+    rc = made ? http_call(&s->url, &call, e) : q_fail(e, Q_INVALID, "the message is not UTF-8");
     if (rc == Q_OK && call.status != 200)
         rc = refused(s, call.status, e);
     if (rc == Q_OK) {
@@ -138,7 +145,7 @@ static enum q_code ask(struct chat_session *s, const char *text, struct q_err *e
         json_array_remove(s->messages,
                           json_array_size(s->messages) - 1); /* it can be asked again */
     }
-    free(body);
+    buf_release(&body);
     json_decref(v);
     return rc;
 }
@@ -166,36 +173,43 @@ static bool command(struct chat_session *s, const char *line)
     return true;
 }
 
+/* One line of input without its end, however long. False: there is no more. */
+static bool read_line(struct buf *line)
+{
+    int c;
+    buf_reset(line);
+    while ((c = getchar()) != EOF && c != '\n')
+        if (c != '\r')
+            buf_add_char(line, (char)c);
+    return c != EOF || line->len;
+}
+
 static int talk(struct chat_session *s)
 {
     bool terminal = isatty(STDIN_FILENO);
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
+    struct buf line = BUF_INIT;
     int code = 0;
     for (;;) {
+        struct q_err e = Q_ERR_INIT;
         if (terminal)
             fputs("> ", stderr);
-        if ((n = getline(&line, &cap, stdin)) < 0)
+        if (!read_line(&line))
             break;
-        while (n && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            line[--n] = 0;
-        if (n == 0)
+        if (line.len == 0)
             continue;
-        if (*line == '/') {
-            if (!command(s, line))
+        if (line.data[0] == '/') {
+            if (!command(s, line.data))
                 break;
             continue;
         }
-        struct q_err e = Q_ERR_INIT;
-        if (ask(s, line, &e) == Q_OK)
+        if (ask(s, line.data, &e) == Q_OK)
             continue;
         fprintf(stderr, "quire chat: %s\n", e.message);
         code = 1;
         if (!terminal)
             break;
     }
-    free(line);
+    buf_release(&line);
     return terminal ? 0 : code;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http_client - one HTTP/1.1 request at a time, with the answer's body handed out as it comes. For the terminal verbs;
- * blocking, plain http:// only.
+/* http_client - one HTTP/1.1 request at a time, with the answer's body handed out as it comes. For
+ * the terminal verbs; blocking, plain http:// only.
  * Threads: one owner. */
 #ifndef QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
 #define QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
@@ -25,7 +25,8 @@ struct http_call {
     void *ctx;
     int status; /* out; known before on_body is called */
 };
-/* Errors: Q_IO (no connection, cut off), Q_CORRUPT (no HTTP), on_body's. A status of 400 and above is no error here. */
+/* Errors: Q_IO (no connection, cut off), Q_CORRUPT (no HTTP), on_body's. A status of 400 and above
+ * is no error here. */
 FALLIBLE http_call(const struct http_url *url, struct http_call *c, struct q_err *e);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire: `quire VERB …` runs quire-VERB, which stands beside this file. The verbs are the files found there, so that a new
- * program is a verb by being installed. */
+/* quire: `quire VERB …` runs quire-VERB, which stands beside this file. The verbs are the files
+ * found there, so that a new program is a verb by being installed. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire-serve: one engine and its frontends, kept running.
  *
- * The supervisor holds what must outlive a process: the listening socket (connections wait in its backlog while a frontend
- * is replaced), the table of metrics (counters go on), and the folder of the engine's socket. Everything else is in the
- * children. It waits in poll(2) on a signalfd and on the pipe by which frontends say that they are ready. */
+ * The supervisor holds what must outlive a process: the listening socket (connections wait in its
+ * backlog while a frontend is replaced), the table of metrics (counters go on), and the folder of
+ * the engine's socket. Everything else is in the children. It waits in poll(2) on a signalfd and on
+ * the pipe by which frontends say that they are ready. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -81,7 +82,8 @@ static void describe(int status, char *out, size_t n)
         snprintf(out, n, "ended with code %d", WEXITSTATUS(status));
 }
 
-/* Codes by which a program says that another try would end the same way (engine/core/server.h: usage, load, address). */
+/* Codes by which a program says that another try would end the same way (engine/core/server.h:
+ * usage, load, address). */
 static bool is_final(int code)
 {
     return code == 2 || code == 3 || code == 5 || code == CHILD_NO_PROGRAM;

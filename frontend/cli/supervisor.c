@@ -109,7 +109,8 @@ static char *flag(const char *name, const char *value)
     return asprintf(&text, "%s=%s", name, value) < 0 ? NULL : text;
 }
 
-/* A key that came by the environment stays there: arguments can be read by every user of the machine. */
+/* A key that came by the environment stays there: arguments can be read by every user of the
+ * machine. */
 static void hide_key(char **argv, uint32_t *n, const struct options *o)
 {
     const char *env = getenv("QUIRE_API_KEY");

@@ -225,7 +225,7 @@ bool json_scan_valid(const char *text, size_t n)
     if (step == JSON_SCAN_PAST)
         i--;
     if (step != JSON_SCAN_END && step != JSON_SCAN_PAST)
-        return i == n && json_scan_may_end(&s);
+        return step != JSON_SCAN_BAD && json_scan_may_end(&s);
     while (i < n && is_space(text[i]))
         i++;
     return i == n;

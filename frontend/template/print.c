@@ -11,7 +11,8 @@
 void print_float(struct buf *out, double f)
 {
     char text[40];
-    int precision = 15;
+    int precision =
+        fabs(f) < 1e-300 ? 1 : 15; /* up to 15 digits survive, except near the smallest numbers */
     if (isnan(f) || isinf(f)) {
         buf_add_str(out, isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
         return;

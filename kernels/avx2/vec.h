@@ -193,6 +193,12 @@ INLINE void vec_store_bf16_n(uint16_t *p, struct vec x, uint32_t n)
     }
 }
 
+INLINE void vec_store_f16(uint16_t *p, struct vec x)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)(void *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+
 INLINE void vec_load_pairs(const float *p, struct vec *even, struct vec *odd)
 {
     for (int half = 0; half < 2; half++) {

@@ -154,6 +154,12 @@ INLINE void vec_store_bf16_n(uint16_t *p, struct vec a, uint32_t n) /* as f32_to
     _mm256_mask_storeu_epi16(p, vec_mask(n), _mm512_cvtepi32_epi16(r));
 }
 
+INLINE void vec_store_f16(uint16_t *p, struct vec a) /* to nearest even; NaN stays NaN */
+{
+    __m256i h = _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256((__m256i *)(void *)p, h);
+}
+
 /* p[0], p[2], … and p[1], p[3], … of 32 floats, and back. */
 INLINE void vec_load_pairs(const float *p, struct vec *even, struct vec *odd)
 {

@@ -3,16 +3,7 @@
 #ifndef QUIRE_KERNELS_WIDE_EMBED_H
 #define QUIRE_KERNELS_WIDE_EMBED_H
 #include "kernels/wide/columns.h"
-
-/* n <= 16 elements from p, which need not be aligned. */
-INLINE struct vec wide_element(const char *p, enum dtype dtype, uint32_t n)
-{
-    uint16_t half[16] = {0};
-    if (dtype == DT_F32)
-        return vec_load_n((const float *)(const void *)p, n);
-    memcpy(half, p, 2 * (size_t)n);
-    return dtype == DT_F16 ? vec_load_f16(half) : vec_load_bf16(half);
-}
+#include "kernels/wide/element.h"
 
 INLINE void wide_embed(const struct embed_args *a, const struct kern_exec *x)
 {

@@ -5,6 +5,23 @@
 #include <stdarg.h>
 #include "common/mem.h"
 
+/* With the address sanitizer the guards may not even be read. */
+#if defined(__SANITIZE_ADDRESS__)
+#define WITH_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN 1
+#endif
+#endif
+#ifdef WITH_ASAN
+#include <sanitizer/asan_interface.h>
+#define FORBID(p, n) __asan_poison_memory_region(p, n)
+#define ALLOW(p, n)  __asan_unpoison_memory_region(p, n)
+#else
+#define FORBID(p, n) ((void)(p), (void)(n))
+#define ALLOW(p, n)  ((void)(p), (void)(n))
+#endif
+
 #define GUARD_BYTES 256 /* before and after; four vectors of the widest kind */
 #define GUARD_FILL  0xA5
 #define FRESH_FILL  0x5A /* as f32 1.5e16, as bf16 1.5e16: visible if a kernel reads it */
@@ -81,6 +98,8 @@ void *kc_buf(struct kcheck *k, size_t bytes)
     k->bufs[k->n_buf++] = (struct kc_buf){base, bytes};
     unsigned char *p = (unsigned char *)(((uintptr_t)base + GUARD_BYTES + 63) & ~(uintptr_t)63);
     memset(p, FRESH_FILL, bytes);
+    FORBID(base, (size_t)(p - base));
+    FORBID(p + bytes, 2 * GUARD_BYTES + 64 - (size_t)(p - base));
     return p;
 }
 
@@ -97,6 +116,7 @@ static bool guards_whole(const struct kc_buf *b)
         (const unsigned char *)(((uintptr_t)b->base + GUARD_BYTES + 63) & ~(uintptr_t)63);
     const unsigned char *end = b->base + b->bytes + 2 * GUARD_BYTES + 64;
     bool whole = true;
+    ALLOW(b->base, (size_t)(end - b->base));
     for (const unsigned char *q = b->base; q < end; q++)
         whole &= (q >= p && q < p + b->bytes) || *q == GUARD_FILL;
     return whole;

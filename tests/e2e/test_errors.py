@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a wrong request gets: OpenAI's error object, the right status, and a message that names field, finding and range."""
+import openai
+import pytest
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 2}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize("change, param, words", [
+    ({"temperature": 3}, "temperature", ["3", "0 to 2"]),
+    ({"temperature": "hot"}, "temperature", ["number", "string"]),
+    ({"top_p": 0}, "top_p", ["above 0"]),
+    ({"top_p": 1.5}, "top_p", ["1.5"]),
+    ({"top_k": -2}, "top_k", ["-2"]),
+    ({"n": 0}, "n", ["0", "1 to 128"]),
+    ({"max_tokens": 0}, "max_tokens", ["at least 1"]),
+    ({"max_tokens": 1.5}, "max_tokens", ["integer"]),
+    ({"stop": [""]}, "stop", ["empty"]),
+    ({"stop": 5}, "stop", ["string", "integer"]),
+    ({"stop": ["x"] * 17}, "stop", ["17", "16"]),
+    ({"stop_token_ids": [-1]}, "stop_token_ids", ["entry 0"]),
+    ({"logit_bias": {"a": 1}}, "logit_bias", ["\"a\""]),
+    ({"logit_bias": {"5": 200}}, "logit_bias", ["-100 to 100"]),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", ["21", "20"]),
+    ({"top_logprobs": 2}, "top_logprobs", ["logprobs"]),
+    ({"logprobs": 3}, "logprobs", ["true or false"]),
+    ({"stream_options": {"include_usage": True}}, "stream_options", ["stream"]),
+    ({"min_tokens": 5}, "min_tokens", ["5", "2"]),
+    ({"seed": 1.5}, "seed", ["integer"]),
+    ({"messages": []}, "messages", ["0 entries"]),
+    ({"messages": None}, "messages", ["missing"]),
+    ({"messages": "hi"}, "messages", ["array", "string"]),
+    ({"messages": ["hi"]}, "messages", ["entry 0", "object"]),
+    ({"messages": [{"content": "x"}]}, "messages", ["role"]),
+    ({"messages": [{"role": "user"}]}, "messages", ["content"]),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages", ["integer"]),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
+     "messages", ["arguments", "JSON"]),
+    ({"tools": [{"type": "function"}]}, "tools", ["name"]),
+    ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice", ["sometimes", "auto"]),
+    ({"tool_choice": "auto"}, "tool_choice", ["tools"]),
+    ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", ["together"]),
+    ({"max_completion_tokens": 10**6}, "messages", ["maximum context length", "2048"]),
+])
+def test_refused(bundled, change, param, words):
+    status, answer = bundled.post(CHAT, {**HELLO, **change})
+    error = answer["error"]
+    assert status == 400 and set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error" and error["param"] == param
+    for word in words:
+        assert word in error["message"]
+
+
+@pytest.mark.parametrize("change", [
+    {"use_beam_search": True}, {"response_format": {"type": "json_object"}}, {"structured_outputs": {"json": {}}},
+    {"guided_json": {}}, {"allowed_token_ids": [1]}, {"bad_words": ["x"]}, {"truncate_prompt_tokens": 5}, {"cache_salt": "x"},
+    {"priority": 1}, {"kv_transfer_params": {}}, {"chat_template": "{{ 1 }}"}, {"logprob_token_ids": [1]}, {"audio": {}},
+    {"functions": [{}]}, {"echo": True}, {"tools": [TOOL], "tool_choice": "required"}, {"dry_multiplier": 0.5},
+    {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, {"regex": "a+"},
+    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+])
+def test_known_but_not_supported_is_said(bundled, change):
+    status, answer = bundled.post(CHAT, {**HELLO, **change})
+    assert status == 400 and "not supported" in answer["error"]["message"], answer
+    assert answer["error"]["param"] in change
+
+
+@pytest.mark.parametrize("change", [
+    {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"}, {"use_beam_search": False},
+    {"response_format": {"type": "text"}}, {"bad_words": []}, {"priority": 0}, {"length_penalty": 1}, {"modalities": ["text"]},
+    {"temperature": None, "stop": None, "tools": None, "seed": None, "logit_bias": None}, {"stream": False}, {"tools": []},
+    {"something_else": 1}, {"echo": False}, {"logprobs": False, "top_logprobs": 0}, {"n": 1.0}, {"logit_bias": {"5": 1.5}},
+    {"chat_template_kwargs": {"x": 1}, "documents": [], "reasoning_effort": "low", "parallel_tool_calls": False},
+])
+def test_harmless_is_accepted(bundled, change):
+    status, answer = bundled.post(CHAT, {**HELLO, **change})
+    assert status == 200, answer
+
+
+@pytest.mark.parametrize("body, words", [
+    (b"", ["no body"]), (b"{", ["not valid JSON"]), (b"[]", ["object"]), (b'"x"', ["JSON"]), (b"\xff", ["JSON"]),
+    (b'{"prompt": "\xff"}', ["JSON"]), (b'{"a":' * 200, ["deeper"]), (b"[" * 100000, ["deeper"]),
+    (b'{"prompt": [' + b"1," * 4000001 + b"1]}", ["values"]),
+    (b'{"seed": 99999999999999999999}', ["JSON"]),
+])
+def test_bad_json(bundled, body, words):
+    status, answer = bundled.post(TEXT, body)
+    assert status in (400, 413)
+    for word in words:
+        assert word in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("prompt, words", [
+    (None, ["missing"]), ([], ["empty"]), (5, ["integer"]), ([1, "a"], ["entry 1"]), ([[1], 5], ["entry 1"]), ([[]], ["empty"]),
+    ([-1], ["-1"]), ([10**9], ["range"]), ([True], ["boolean"]), ({"a": 1}, ["object"]), ([[1, None]], ["null"]),
+    (["a"] * 3000, ["3000"]),
+])
+def test_bad_prompt(bundled, prompt, words):
+    status, answer = bundled.post(TEXT, {"prompt": prompt, "max_tokens": 1})
+    assert status in (400, 413) and answer["error"]["param"] == "prompt"
+    for word in words:
+        assert word in answer["error"]["message"]
+
+
+def test_context_length(client):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="quire-tiny", prompt=[5] * 2048)
+    assert caught.value.code == "context_length_exceeded"
+    assert "2048 tokens" in str(caught.value)
+
+
+def test_unknown_model(client):
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="gpt-9", messages=HELLO["messages"])
+    assert caught.value.code == "model_not_found" and "gpt-9" in str(caught.value)
+
+
+def test_routes(bundled):
+    assert bundled.get("/nope")[0] == 404
+    connection, answer = bundled.raw("GET", CHAT)
+    assert answer.status == 405 and answer.headers["allow"] == "POST"
+    assert bundled.post("/health", {})[0] == 405
+    connection, answer = bundled.raw("HEAD", "/health")
+    assert answer.status == 200 and answer.read() == b""
+    status, answer = bundled.post(CHAT, HELLO, headers={"Content-Type": "text/plain"})
+    assert status == 415 and "application/json" in answer["error"]["message"]
+    assert bundled.raw("GET", "/health", headers={"Origin": "http://evil"})[1].headers["access-control-allow-origin"] is None
+
+
+def test_status_pages(bundled):
+    assert bundled.get("/health") == (200, '{"status":"ok"}')
+    assert bundled.get("/ready") == (200, '{"status":"ready","reasons":[]}')
+    assert "version" in bundled.get("/version")[1]
+
+
+def test_tokenize(bundled):
+    status, answer = bundled.post("/tokenize", {"prompt": "Hello, wörld!", "return_token_strs": True})
+    assert status == 200 and answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+    assert answer["max_model_len"] == 2048
+    assert bundled.post("/detokenize", {"tokens": answer["tokens"]}) == (200, {"prompt": "Hello, wörld!"})
+    status, chat = bundled.post("/tokenize", {"messages": HELLO["messages"]})
+    assert status == 200
+    usage = bundled.post(CHAT, HELLO)[1]["usage"]
+    assert chat["count"] == usage["prompt_tokens"]
+    assert bundled.post("/detokenize", {"tokens": [10**9]})[0] == 400
+    assert bundled.post("/detokenize", {"tokens": "x"})[0] == 400
+    assert bundled.post("/tokenize", {})[0] == 400
+    assert bundled.post("/tokenize", {"prompt": ["a"]})[0] == 400

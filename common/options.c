@@ -27,7 +27,8 @@ struct option_row {
 
 static const struct option_row rows[] = {
 #define OPT(field, flag, type, def, min, max, programs, help) \
-    {flag, TYPE_##type, def, min, max, programs, help, offsetof(struct options, field)},
+    {flag,          TYPE_##type, def,  (double)(min),         \
+     (double)(max), programs,    help, offsetof(struct options, field)},
 #include "common/options.def"
 };
 #define N_ROW (sizeof rows / sizeof *rows)

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared memory as a damaged process may leave it: whatever step_view and step_result_view accept
+ * can be read in full. The first byte chooses which. */
+#include <string.h>
+#include "common/mem.h"
+#include "proto/step.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static volatile uint64_t sink; /* what was read, so that the reads stay */
+
+static const struct step_limits limits = {.max_num_seqs = 8,
+                                          .max_num_batched_tokens = 64,
+                                          .max_model_len = 128,
+                                          .logit_rows_max = 16,
+                                          .known_max = 256};
+
+static void read_bytes(const void *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        sink += ((const uint8_t *)data)[i];
+}
+
+static void try_step(void *memory, size_t n)
+{
+    struct step_view v;
+    struct q_err e = Q_ERR_INIT;
+    if (step_view(&v, memory, n, &limits, &e)) {
+        Q_ASSERT(e.code == Q_CORRUPT);
+        return;
+    }
+    const struct step_head *h = v.head;
+    read_bytes(v.seqs, h->n_seq * sizeof *v.seqs);
+    read_bytes(v.admits, h->n_admit * sizeof *v.admits);
+    read_bytes(v.blocks, h->n_block * sizeof *v.blocks);
+    read_bytes(v.known, h->n_known * sizeof *v.known);
+    read_bytes(v.stop_ids, h->n_stop_id * sizeof *v.stop_ids);
+    read_bytes(v.bias_ids, h->n_bias * sizeof *v.bias_ids);
+    read_bytes(v.bias, h->n_bias * sizeof *v.bias);
+    uint64_t n_token = 0;
+    for (uint32_t i = 0; i < h->n_seq; i++) {
+        Q_ASSERT(v.seqs[i].slot < limits.max_num_seqs);
+        n_token += v.seqs[i].n_token;
+    }
+    Q_ASSERT(n_token <= limits.max_num_batched_tokens);
+}
+
+static void try_result(void *memory, size_t n)
+{
+    struct step_result r;
+    struct q_err e = Q_ERR_INIT;
+    if (step_result_view(&r, memory, n, &limits, &e)) {
+        Q_ASSERT(e.code == Q_CORRUPT);
+        return;
+    }
+    read_bytes(r.rows, r.head->n_row * sizeof *r.rows);
+    for (uint32_t i = 0; i < r.head->n_row; i++) {
+        read_bytes(r.top_ids + r.rows[i].top_start, r.rows[i].n_top * sizeof *r.top_ids);
+        read_bytes(r.top_logprobs + r.rows[i].top_start, r.rows[i].n_top * sizeof *r.top_logprobs);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    if (n == 0)
+        return 0;
+    void *memory = q_alloc(n - 1); /* as large as the input and aligned */
+    if (n > 1)
+        memcpy(memory, data + 1, n - 1);
+    if (data[0] % 2)
+        try_result(memory, n - 1);
+    else
+        try_step(memory, n - 1);
+    q_free(memory);
+    return 0;
+}

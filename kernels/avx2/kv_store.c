@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/wide/kv_store.h in AVX2 registers. */
-#include "kernels/avx2/vec.h"
 #include "kernels/variants.h"
 #include "kernels/wide/kv_store.h"
 

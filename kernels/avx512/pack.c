@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels/wide/pack.h in AVX-512 registers. */
-#include "kernels/avx512/vec.h"
 #include "kernels/variants.h"
 #include "kernels/wide/pack.h"
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cast_bf16 on 16 lanes. Include after a vec.h. Threads: as ops.h. */
+/* cast_bf16 on 16 lanes. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_CAST_BF16_H
 #define QUIRE_KERNELS_WIDE_CAST_BF16_H
 #include "kernels/wide/columns.h"
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 INLINE void wide_cast_bf16(const struct cast_bf16_args *a, const struct kern_exec *x)
 {
@@ -17,4 +19,5 @@ INLINE void wide_cast_bf16(const struct cast_bf16_args *a, const struct kern_exe
     }
 }
 
+#endif
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* element - up to 16 elements of any float type as f32. Include after a vec.h.
+/* element - up to 16 elements of any float type as f32.
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_WIDE_ELEMENT_H
 #define QUIRE_KERNELS_WIDE_ELEMENT_H
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 /* n <= 16 elements from p, which need not be aligned. */
 INLINE struct vec wide_element(const char *p, enum dtype dtype, uint32_t n)
@@ -14,4 +16,5 @@ INLINE struct vec wide_element(const char *p, enum dtype dtype, uint32_t n)
     return dtype == DT_F16 ? vec_load_f16(half) : vec_load_bf16(half);
 }
 
+#endif
 #endif

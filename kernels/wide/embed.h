@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed on 16 lanes. Include after a vec.h. Threads: as ops.h. */
+/* embed on 16 lanes. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_EMBED_H
 #define QUIRE_KERNELS_WIDE_EMBED_H
 #include "kernels/wide/columns.h"
 #include "kernels/wide/element.h"
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 INLINE void wide_embed(const struct embed_args *a, const struct kern_exec *x)
 {
@@ -21,4 +23,5 @@ INLINE void wide_embed(const struct embed_args *a, const struct kern_exec *x)
     }
 }
 
+#endif
 #endif

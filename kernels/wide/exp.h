@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exp - e^x and tanh for 16 lanes; include after a vec.h.
+/* exp - e^x and tanh for 16 lanes.
  *
  * x = n ln 2 + r with n an integer and |r| <= ln(2)/2; e^r = 1 + r + r^2 q(r), q of degree 4. The coefficients are a
  * minimax fit of the relative error, 0.05 * 2^-24 (Lawson's iteration on 4000 points), rounded to f32. With the roundings
@@ -8,6 +8,8 @@
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_WIDE_EXP_H
 #define QUIRE_KERNELS_WIDE_EXP_H
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 INLINE struct vec vec_exp(struct vec x)
 {
@@ -34,4 +36,5 @@ INLINE struct vec vec_tanh(struct vec x)
     return vec_sign_of(vec_sub(one, vec_div(two, vec_add(e, one))), x);
 }
 
+#endif
 #endif

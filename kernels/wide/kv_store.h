@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kv_store: values are converted 16 at a time; keys go out one 4-byte cell (an f32, or a bf16 pair) per row of their
- * block, 64 bytes apart. Layout: ops.h. Include after a vec.h. Threads: as ops.h. */
+ * block, 64 bytes apart. Layout: ops.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_KV_STORE_H
 #define QUIRE_KERNELS_WIDE_KV_STORE_H
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 INLINE void wide_store_f32(float *k_cache, float *v_cache, const float *k, const float *v,
                            uint32_t dim)
@@ -46,4 +48,5 @@ INLINE void wide_kv_store(const struct kv_store_args *a, const struct kern_exec 
     }
 }
 
+#endif
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear with f32 multiply-adds on 16 lanes; formula and order: ref/linear.c; loops around the tiles: linear_walk.h.
- * Include after a vec.h.
+ *
  *
  * A tile holds rows x n_vec vecs of sums, 16 outputs a vec, each lane one accumulator. n_vec is 4, the whole panel,
  * when the registers hold it (VEC_SUMS), else the tile goes over the panel slice in strips; a single row always takes
@@ -12,6 +12,8 @@
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_H
 #define QUIRE_KERNELS_WIDE_LINEAR_H
 #include "kernels/linear_walk.h"
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 #define FLUSH_SUBNORMAL 0x8040u /* MXCSR: FTZ and DAZ */
 #define VECS            4       /* of a panel */
@@ -162,4 +164,5 @@ INLINE void wide_linear(const struct linear_args *a, const struct kern_exec *x)
     }
 }
 
+#endif
 #endif

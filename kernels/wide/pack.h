@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack on 16 elements of a row at a time; layout: ops.h, rules: ref/pack.c. Include after a vec.h.
+/* pack on 16 elements of a row at a time; layout: ops.h, rules: ref/pack.c.
  *
  * A panel goes 16 elements of K at a time through all of its outputs, so that the 4 KiB of panel
  * written in between stay in the first-level cache. Stores are of 4 bytes (an f32, a bf16 pair) or 2
@@ -8,6 +8,8 @@
 #ifndef QUIRE_KERNELS_WIDE_PACK_H
 #define QUIRE_KERNELS_WIDE_PACK_H
 #include "kernels/wide/element.h"
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 /* Rounded to f16 or bf16. */
 INLINE void wide_round(uint16_t cells[16], struct vec v, enum dtype dtype)
@@ -73,4 +75,5 @@ INLINE void wide_pack(const struct pack_args *a, const struct kern_exec *x)
         wide_pack_panel(a, (char *)a->dst + p * panel_bytes, (uint32_t)p * KERN_PANEL);
 }
 
+#endif
 #endif

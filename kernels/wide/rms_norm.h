@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rms_norm on 16 lanes; formula and order: ref/rms_norm.c. Include after a vec.h. Threads: as ops.h. */
+/* rms_norm on 16 lanes; formula and order: ref/rms_norm.c. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_RMS_NORM_H
 #define QUIRE_KERNELS_WIDE_RMS_NORM_H
 #include <math.h>
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 /* Lane l adds the squares of columns l, l + 16, …: two vectors would be another order. */
 INLINE float wide_square_sum(const float *x, uint32_t n_col)
@@ -33,4 +35,5 @@ INLINE void wide_rms_norm(const struct rms_norm_args *a, const struct kern_exec 
     }
 }
 
+#endif
 #endif

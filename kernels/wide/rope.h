@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rope on 16 pairs; formula: ref/rope.c, each product and sum rounded. Include after a vec.h. Threads: as ops.h. */
+/* rope on 16 pairs; formula: ref/rope.c, each product and sum rounded. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ROPE_H
 #define QUIRE_KERNELS_WIDE_ROPE_H
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 /* (u, v) -> (u c - v s, v c + u s) */
 INLINE void wide_turn(struct vec *u, struct vec *v, struct vec c, struct vec s)
@@ -48,4 +50,5 @@ INLINE void wide_rope(const struct rope_args *a, const struct kern_exec *x)
     }
 }
 
+#endif
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* silu_mul on 16 lanes; formula: ref/silu_mul.c; exp: wide/exp.h. Include after a vec.h. Threads: as ops.h. */
+/* silu_mul on 16 lanes; formula: ref/silu_mul.c; exp: wide/exp.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_SILU_MUL_H
 #define QUIRE_KERNELS_WIDE_SILU_MUL_H
 #include "kernels/wide/columns.h"
 #include "kernels/wide/exp.h"
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 INLINE void wide_silu_mul(const struct silu_mul_args *a, const struct kern_exec *x)
 {
@@ -25,4 +27,5 @@ INLINE void wide_silu_mul(const struct silu_mul_args *a, const struct kern_exec 
     }
 }
 
+#endif
 #endif

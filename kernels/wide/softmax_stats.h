@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* softmax_stats on 16 lanes; definition and order: ref/softmax_stats.c; exp: wide/exp.h. Include after a vec.h.
+/* softmax_stats on 16 lanes; definition and order: ref/softmax_stats.c; exp: wide/exp.h.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_SOFTMAX_STATS_H
 #define QUIRE_KERNELS_WIDE_SOFTMAX_STATS_H
 #include <math.h>
 #include "kernels/wide/exp.h"
+#include "kernels/wide/vec.h"
+#ifdef VEC_SUMS
 
 /* Columns c … c + 15, -inf past the end of the row. */
 INLINE struct vec wide_logits(const float *row, uint32_t c, uint32_t n_col)
@@ -57,4 +59,5 @@ INLINE void wide_softmax_stats(const struct softmax_stats_args *a, const struct 
     }
 }
 
+#endif
 #endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_item - a piece of attention: the rows that share one pass over K and V, and where their
+ * parts are in memory. See wide/attention.h.
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
+#define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
+#include "kernels/wide/vec.h"
+
+#define ROWS KERN_ATTENTION_ROWS
+
+struct item {
+    const struct attention_args *a;
+    const struct attention_seq *seq;
+    uint32_t kv_head;
+    uint32_t first, n_row; /* rows first … first + n_row - 1 of this sequence and KV head */
+    uint32_t begin, end;   /* context positions of any row */
+    float *q, *s, *sum;    /* scratch */
+    size_t sum_stride;     /* head_dim rounded up to 16 */
+};
+
+struct span {
+    uint32_t begin, end;
+};
+
+INLINE uint32_t item_group(const struct attention_args *a)
+{
+    return a->n_head / a->n_kv_head;
+}
+
+/* The context of row r of the item. */
+INLINE struct span item_span(const struct item *it, uint32_t r)
+{
+    uint32_t end = it->seq->start + (it->first + r) / item_group(it->a) + 1;
+    return (struct span){it->a->window && end > it->a->window ? end - it->a->window : 0, end};
+}
+
+/* Offset of row r in q (stride q_stride) or out. */
+INLINE size_t item_at(const struct item *it, uint32_t r, size_t stride)
+{
+    uint32_t group = item_group(it->a), token = (it->first + r) / group;
+    uint32_t head = it->kv_head * group + (it->first + r) % group;
+    return (it->seq->row + token) * stride + (size_t)head * it->a->head_dim;
+}
+
+/* Elements from the start of the cache to the block that holds position c. */
+INLINE size_t item_block(const struct item *it, uint32_t c)
+{
+    size_t dim = it->a->head_dim;
+    if (it->a->kv_dtype == DT_BF16)
+        dim = (dim + 1) / 2 * 2;
+    return ((size_t)it->seq->blocks[c / KERN_BLOCK] * it->a->n_kv_head + it->kv_head) * KERN_BLOCK *
+           dim;
+}
+
+/* Ask for the block of position c. The blocks of a sequence lie anywhere, so the hardware cannot
+ * guess the next one: without this, decoding from memory runs at half the speed. */
+INLINE void item_ahead(const struct item *it, const void *cache, uint32_t c)
+{
+    const size_t element = it->a->kv_dtype == DT_BF16 ? 2 : 4;
+    if (c >= it->end)
+        return;
+    const char *p = (const char *)cache + item_block(it, c) * element;
+    for (size_t i = 0; i < it->a->head_dim * KERN_BLOCK * element; i += 64)
+        __builtin_prefetch(p + i, 0, 2);
+}
+
+INLINE float *item_scores(const struct item *it, uint32_t c)
+{
+    return it->s + (size_t)(c / KERN_BLOCK - it->begin / KERN_BLOCK) * ROWS * KERN_BLOCK;
+}
+
+INLINE struct span span_cut(struct span s, struct span by)
+{
+    uint32_t begin = s.begin > by.begin ? s.begin : by.begin;
+    return (struct span){begin, s.end < by.end ? s.end : by.end};
+}
+
+#endif

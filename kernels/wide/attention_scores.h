@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_scores - s = scale q·K for all rows of an item, then p = exp(s - max) row by row. See
+ * wide/attention.h.
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_WIDE_ATTENTION_SCORES_H
+#define QUIRE_KERNELS_WIDE_ATTENTION_SCORES_H
+#include <math.h>
+#include "kernels/wide/attention_item.h"
+#include "kernels/wide/exp.h"
+#ifdef VEC_SUMS
+
+#define SCORE_BLOCKS \
+    (VEC_SUMS >= 24 ? 2 : 1) /* two where registers allow: a broadcast serves twice */
+#define SCORE_ROWS (VEC_SUMS / SCORE_BLOCKS)
+
+struct score_tile {
+    const struct item *it;
+    const void *k[2]; /* element 0 of one or two blocks of K */
+    float *out[2];    /* their scores, row 0 */
+    uint32_t row;     /* first row */
+};
+
+struct score_form { /* constants where they are inlined */
+    int rows, n_block, bf16;
+};
+
+/* Vec d of block b; `odd` says which half of a bf16 pair d is. */
+INLINE struct vec score_k(const struct score_tile *t, int bf16, uint32_t d, int odd, int b)
+{
+    const uint16_t *pairs = (const uint16_t *)t->k[b] + (size_t)(d - (uint32_t)odd) * KERN_BLOCK;
+    if (!bf16)
+        return vec_load((const float *)t->k[b] + (size_t)d * KERN_BLOCK);
+    return odd ? vec_load_odd(pairs) : vec_load_even(pairs);
+}
+
+INLINE void score_step(struct vec sum[SCORE_ROWS][2], const struct score_tile *t,
+                       struct score_form f, uint32_t d, int odd)
+{
+    const float *q = t->it->q + (size_t)d * ROWS + t->row;
+    struct vec k[2];
+    UNROLL
+    for (int b = 0; b < f.n_block; b++)
+        k[b] = score_k(t, f.bf16, d, odd, b);
+    UNROLL
+    for (int r = 0; r < f.rows; r++) {
+        struct vec x = vec_set(q[r]);
+        UNROLL
+        for (int b = 0; b < f.n_block; b++)
+            sum[r][b] = vec_fma(x, k[b], sum[r][b]);
+    }
+}
+
+INLINE void score_add(const struct score_tile *t, struct score_form f)
+{
+    struct vec sum[SCORE_ROWS][2];
+    const struct vec scale = vec_set(t->it->a->scale);
+    const uint32_t dim = t->it->a->head_dim;
+    uint32_t d = 0;
+    UNROLL
+    for (int r = 0; r < f.rows; r++)
+        UNROLL
+    for (int b = 0; b < f.n_block; b++)
+        sum[r][b] = vec_set(0);
+    for (; d + 1 < dim; d += 2) {
+        score_step(sum, t, f, d, 0);
+        score_step(sum, t, f, d + 1, 1);
+    }
+    if (d < dim)
+        score_step(sum, t, f, d, 0);
+    UNROLL
+    for (int r = 0; r < f.rows; r++)
+        UNROLL
+    for (int b = 0; b < f.n_block; b++)
+        vec_store(t->out[b] + (t->row + (uint32_t)r) * KERN_BLOCK, vec_mul(sum[r][b], scale));
+}
+
+INLINE void score_rows(const struct score_tile *t, const int rows, int n_block)
+{
+    const int bf16 = t->it->a->kv_dtype == DT_BF16;
+    if (bf16 && n_block == SCORE_BLOCKS)
+        score_add(t, (struct score_form){rows, SCORE_BLOCKS, 1});
+    else if (bf16)
+        score_add(t, (struct score_form){rows, 1, 1});
+    else if (n_block == SCORE_BLOCKS)
+        score_add(t, (struct score_form){rows, SCORE_BLOCKS, 0});
+    else
+        score_add(t, (struct score_form){rows, 1, 0});
+}
+
+/* A tile may do more rows than are left: q and s have room for ROWS, and what it adds is not read. */
+static void score_blocks(const struct item *it, uint32_t c, int n_block)
+{
+    const size_t element = it->a->kv_dtype == DT_BF16 ? 2 : 4;
+    struct score_tile t = {.it = it};
+    for (int b = 0; b < n_block; b++) {
+        uint32_t at = c + (uint32_t)b * KERN_BLOCK;
+        t.k[b] = (const char *)it->a->k_cache + item_block(it, at) * element;
+        t.out[b] = item_scores(it, at);
+        item_ahead(it, it->a->k_cache, at + SCORE_BLOCKS * KERN_BLOCK);
+    }
+    for (; t.row < it->n_row; t.row += SCORE_ROWS) {
+        uint32_t left = it->n_row - t.row;
+        if (left == 1)
+            score_rows(&t, 1, n_block);
+        else if (left <= SCORE_ROWS / 3)
+            score_rows(&t, SCORE_ROWS / 3, n_block);
+        else if (left <= SCORE_ROWS * 2 / 3)
+            score_rows(&t, SCORE_ROWS * 2 / 3, n_block);
+        else
+            score_rows(&t, SCORE_ROWS, n_block);
+    }
+}
+
+/* The lanes of block c that lie in the span: all but the first `low` and from `high` on. */
+INLINE struct vec only_span(struct vec v, struct vec other, uint32_t c, struct span s)
+{
+    if (c >= s.begin && c + KERN_BLOCK <= s.end)
+        return v;
+    uint32_t high = s.end - c < KERN_BLOCK ? s.end - c : KERN_BLOCK;
+    uint32_t low = s.begin > c ? s.begin - c : 0;
+    return vec_first(low, other, vec_first(high, v, other));
+}
+
+/* s -> p for row r; returns 1 / sum. */
+INLINE float softmax_row(const struct item *it, uint32_t r)
+{
+    struct span span = item_span(it, r);
+    const uint32_t first = span.begin / KERN_BLOCK * KERN_BLOCK;
+    const struct vec least = vec_set(-INFINITY), zero = vec_set(0), cap = vec_set(it->a->soft_cap);
+    struct vec max = least, sum = zero;
+    for (uint32_t c = first; c < span.end; c += KERN_BLOCK) {
+        float *p = item_scores(it, c) + r * KERN_BLOCK;
+        struct vec v = vec_load(p);
+        if (it->a->soft_cap > 0) {
+            v = vec_mul(cap, vec_tanh(vec_div(v, cap)));
+            vec_store(p, v);
+        }
+        max = vec_max(only_span(v, least, c, span), max);
+    }
+    const struct vec m = vec_set(vec_fold_max(max));
+    for (uint32_t c = first; c < span.end; c += KERN_BLOCK) {
+        float *p = item_scores(it, c) + r * KERN_BLOCK;
+        struct vec v = only_span(vec_exp(vec_sub(vec_load(p), m)), zero, c, span);
+        sum = vec_add(sum, v);
+        vec_store(p, v);
+    }
+    return 1.0f / vec_fold_add(sum);
+}
+
+#endif
+#endif

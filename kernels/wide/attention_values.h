@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_values - sum p V for the rows of an item. See wide/attention.h.
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_WIDE_ATTENTION_VALUES_H
+#define QUIRE_KERNELS_WIDE_ATTENTION_VALUES_H
+#include "kernels/wide/attention_item.h"
+#ifdef VEC_SUMS
+
+#define COLUMNS_MAX 4 /* vecs of V in one tile */
+#define VALUE_ROWS  6
+
+/* One vec of V; `last` lanes when it is the rest of a row that is no multiple of 16. */
+INLINE struct vec value_load(const void *v, size_t at, const int bf16, uint32_t last)
+{
+    if (bf16)
+        return last ? vec_load_bf16_n((const uint16_t *)v + at, last)
+                    : vec_load_bf16((const uint16_t *)v + at);
+    return last ? vec_load_n((const float *)v + at, last) : vec_load((const float *)v + at);
+}
+
+struct value_form { /* constants where they are inlined */
+    int rows, n_vec, bf16, partial;
+};
+
+struct value_tile {
+    const struct item *it;
+    struct span span; /* positions to add, within one chunk */
+    uint32_t row, column;
+    uint32_t last; /* columns of a partial vec, 0 = whole */
+};
+
+/* sum += p V for one position. v: its V from the tile's first column; p: row 0's probability. */
+INLINE void value_step(struct vec sum[VALUE_ROWS][COLUMNS_MAX], struct value_form f, const void *v,
+                       const float *p, uint32_t last)
+{
+    struct vec vc[COLUMNS_MAX];
+    UNROLL
+    for (int j = 0; j < f.n_vec; j++)
+        vc[j] = value_load(v, 16 * (size_t)j, f.bf16, f.partial ? last : 0);
+    UNROLL
+    for (int r = 0; r < f.rows; r++) {
+        struct vec pc = vec_set(p[(uint32_t)r * KERN_BLOCK]);
+        UNROLL
+        for (int j = 0; j < f.n_vec; j++)
+            sum[r][j] = vec_fma(pc, vc[j], sum[r][j]);
+    }
+}
+
+/* The tile's sums over its span, positions in ascending order. */
+INLINE void value_add(const struct value_tile *t, struct value_form f)
+{
+    const struct item *it = t->it;
+    const size_t element = f.bf16 ? 2 : 4, step = it->a->head_dim * element;
+    struct vec sum[VALUE_ROWS][COLUMNS_MAX];
+    float *home = it->sum + t->row * it->sum_stride + t->column;
+    UNROLL
+    for (int r = 0; r < f.rows; r++)
+        UNROLL
+    for (int j = 0; j < f.n_vec; j++)
+        sum[r][j] = vec_load(home + (size_t)r * it->sum_stride + 16 * j);
+    for (uint32_t c = t->span.begin; c < t->span.end;) {
+        const uint32_t block = c / KERN_BLOCK * KERN_BLOCK;
+        const uint32_t end = t->span.end - block < KERN_BLOCK ? t->span.end : block + KERN_BLOCK;
+        const char *v = (const char *)it->a->v_cache + (item_block(it, c) + t->column) * element;
+        const float *p = item_scores(it, c) + t->row * KERN_BLOCK;
+        if (t->row == 0 && t->column == 0)
+            item_ahead(it, it->a->v_cache, block + KERN_BLOCK);
+        for (; c < end; c++)
+            value_step(sum, f, v + (c - block) * step, p + (c - block), t->last);
+    }
+    UNROLL
+    for (int r = 0; r < f.rows; r++)
+        UNROLL
+    for (int j = 0; j < f.n_vec; j++)
+        vec_store(home + (size_t)r * it->sum_stride + 16 * j, sum[r][j]);
+}
+
+#define VALUE_COLUMNS (VEC_SUMS / VALUE_ROWS) /* vecs: 4, or 1 on AVX2 */
+
+/* The columns of `rows` rows: whole tiles, then vec by vec, then the partial one. */
+INLINE void value_columns(struct value_tile *t, const int rows, const int bf16)
+{
+    const uint32_t dim = t->it->a->head_dim;
+    t->column = 0;
+    t->last = dim % 16;
+    for (; t->column + 16 * VALUE_COLUMNS <= dim; t->column += 16 * VALUE_COLUMNS)
+        value_add(t, (struct value_form){rows, VALUE_COLUMNS, bf16, 0});
+    for (; t->column + 16 <= dim; t->column += 16)
+        value_add(t, (struct value_form){rows, 1, bf16, 0});
+    if (t->last)
+        value_add(t, (struct value_form){rows, 1, bf16, 1});
+}
+
+static void value_span(const struct item *it, uint32_t row, int rows, struct span span)
+{
+    struct value_tile t = {.it = it, .span = span, .row = row};
+    if (span.begin >= span.end)
+        return;
+    if (it->a->kv_dtype == DT_BF16 && rows == VALUE_ROWS)
+        value_columns(&t, VALUE_ROWS, 1);
+    else if (it->a->kv_dtype == DT_BF16)
+        value_columns(&t, 1, 1);
+    else if (rows == VALUE_ROWS)
+        value_columns(&t, VALUE_ROWS, 0);
+    else
+        value_columns(&t, 1, 0);
+}
+
+/* Rows row … row + n - 1 (at most VALUE_ROWS) over one chunk. Their common positions go together; what only some of
+ * them see, at the window's edge and at the diagonal, goes row by row, before and after. */
+static void value_rows(const struct item *it, uint32_t row, uint32_t n, struct span chunk)
+{
+    struct span first = item_span(it, row), last = item_span(it, row + n - 1);
+    struct span common = {last.begin, first.end};
+    if (n == 1 || common.begin >= common.end)
+        common.begin = common.end = UINT32_MAX; /* nothing: all positions lie before */
+    for (uint32_t r = row; r < row + n; r++) {
+        struct span before = {0, common.begin};
+        value_span(it, r, 1, span_cut(span_cut(item_span(it, r), before), chunk));
+    }
+    /* rows past the item's last are room in scratch, so a tile is never smaller */
+    value_span(it, row, VALUE_ROWS, span_cut(common, chunk));
+    for (uint32_t r = row; r < row + n; r++) {
+        struct span after = {common.end, UINT32_MAX};
+        value_span(it, r, 1, span_cut(span_cut(item_span(it, r), after), chunk));
+    }
+}
+
+#endif
+#endif

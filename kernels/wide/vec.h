@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* vec - 16 f32 lanes of the instruction set that this file is compiled for.
+ *
+ * kernels/wide/ holds each kernel once, on these lanes; avx2/op.c and avx512/op.c include it, compiled with their flags.
+ * Without such flags (a header compiled alone) VEC_SUMS is not defined and the wide headers are empty.
+ * Threads: pure functions. */
+#ifndef QUIRE_KERNELS_WIDE_VEC_H
+#define QUIRE_KERNELS_WIDE_VEC_H
+#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#include "kernels/avx512/vec.h"
+#include "kernels/avx512/vec_half.h"
+#elif defined(__AVX2__)
+#include "kernels/avx2/vec.h"
+#include "kernels/avx2/vec_half.h"
+#endif
+#endif

@@ -17,7 +17,6 @@
 #include "frontend/api/json.h"
 
 #define GAUGE_EVERY_MS 5000
-#define LOADING_RETRY  1 /* seconds */
 
 /* As quire-engine's: the supervisor does not try again after these. */
 enum { EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_ADDRESS = 5 };
@@ -31,16 +30,54 @@ void app_reply_error(struct http_exchange *x, const struct q_err *e, const char 
                                 .openai_code = e->code == Q_NOT_FOUND ? "model_not_found" : NULL});
 }
 
-bool app_available(struct app *a, struct http_exchange *x)
+struct early {
+    struct early *next;
+    struct http_exchange *x; /* NULL once gone */
+    http_handler *again;
+};
+
+static void on_early_gone(void *ctx)
 {
+    struct early *w = ctx;
+    w->x = NULL;
+}
+
+bool app_available(struct app *a, struct http_exchange *x, http_handler *again)
+{
+    struct early *w;
     if (a->loaded && a->link && !a->draining)
         return true;
-    http_reply_error(x, &(struct http_error){
-                            .code = Q_UNAVAILABLE,
-                            .message = a->draining ? "the server is shutting down"
-                                                   : "the server is loading the model's tokenizer",
-                            .retry_after_s = LOADING_RETRY});
+    if (a->draining || !(w = q_calloc(1, sizeof(*w)))) {
+        http_reply_error(x, &(struct http_error){.code = Q_UNAVAILABLE,
+                                                 .message = "the server is shutting down",
+                                                 .retry_after_s = 1});
+        return false;
+    }
+    *w = (struct early){a->early, x, again};
+    a->early = w;
+    http_on_gone(x, on_early_gone, w);
     return false;
+}
+
+/* The model is read: those that came before it, in their order. */
+static void serve_early(struct app *a)
+{
+    struct early *ordered = NULL;
+    while (a->early) {
+        struct early *w = a->early;
+        a->early = w->next;
+        w->next = ordered;
+        ordered = w;
+    }
+    while (ordered) {
+        struct early *w = ordered;
+        ordered = w->next;
+        if (w->x) {
+            http_on_gone(w->x, NULL, NULL);
+            w->again(a, w->x);
+        }
+        q_free(w);
+    }
 }
 
 void app_reasons(const struct app *a, struct buf *out)
@@ -159,6 +196,7 @@ static void after_load(uv_work_t *work, int status)
     memcpy(c.digest, a->served.digest, sizeof(c.digest));
     if (a->load_error.code == Q_OK && link_new(&a->link, &a->loop, &c, &a->load_error) == Q_OK) {
         a->loaded = true;
+        serve_early(a);
         return;
     }
     log_error("%s", a->load_error.message);

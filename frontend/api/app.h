@@ -12,6 +12,8 @@
 #include "frontend/http/server.h"
 #include "frontend/link/link.h"
 
+struct early; /* a request that waits for the model */
+
 struct app {
     const struct options *options;
     uv_loop_t loop;
@@ -22,6 +24,7 @@ struct app {
     uv_timer_t deadline; /* of draining */
     uv_timer_t gauge;
     uv_work_t loading;
+    struct early *early; /* newest first */
     struct q_err load_error;
     bool loaded, draining, announced;
     int exit_code;
@@ -30,8 +33,9 @@ struct app {
 /* Serve until told to stop. Returns the exit code. */
 int app_run(const struct options *o);
 
-/* Requests may be served: true; else the 503 is sent. */
-bool app_available(struct app *a, struct http_exchange *x);
+/* May the request be served now? False: not yet, `again` is called with it once the model is read; or no more (503 is
+ * sent). */
+bool app_available(struct app *a, struct http_exchange *x, http_handler *again);
 /* Why /ready is not 200, appended as JSON strings with commas; nothing when it is. */
 void app_reasons(const struct app *a, struct buf *out);
 uint32_t app_max_model_len(const struct app *a); /* tokens of prompt and output */

@@ -354,7 +354,7 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
 {
     struct q_err e = Q_ERR_INIT;
     struct job *j;
-    if (!app_available(a, x))
+    if (!app_available(a, x, chat ? on_chat : on_completions))
         return;
     j = q_calloc(1, sizeof(*j));
     if (!j) {

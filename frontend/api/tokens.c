@@ -98,7 +98,7 @@ void on_tokenize(void *app, struct http_exchange *x)
     struct ask q = {0};
     struct buf body = BUF_INIT;
     enum q_code rc;
-    if (!app_available(a, x))
+    if (!app_available(a, x, on_tokenize))
         return;
     if ((rc = read_body(a, x, &q, WHERE_TOKENS, &e)) == Q_OK && (rc = tokenize(a, &q, &e)) == Q_OK)
         add_tokens(a, &q, &body);
@@ -128,7 +128,7 @@ void on_detokenize(void *app, struct http_exchange *x)
     struct ask q = {0};
     struct buf body = BUF_INIT, text = BUF_INIT;
     enum q_code rc;
-    if (!app_available(a, x))
+    if (!app_available(a, x, on_detokenize))
         return;
     if ((rc = read_body(a, x, &q, WHERE_DETOK, &e)) == Q_OK &&
         (rc = detokenize(a, &q, &text, &e)) == Q_OK) {

@@ -315,9 +315,7 @@ void http_reply_error(struct http_exchange *x, const struct http_error *error)
 
 void http_stream_start(struct http_exchange *x)
 {
-    /* The mark that exchange_ping looks for; SSE must reach the client unbuffered and uncompressed.
-     */
-    x->req->res.mime_attr = &h2o_mime_attributes_as_is;
+    x->stream = true;
 }
 
 bool http_stream_started(const struct http_exchange *x)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys, limits, pings, slow readers, HTTP/2."""
+import json
+import socket
+import subprocess
+import time
+
+import openai
+import pytest
+
+from conftest import BUNDLED, MODELS, Http
+
+OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256", "--heartbeat-ms", "100")
+ROUTES = [("GET", "/v1/models"), ("GET", "/v1/models/x"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"),
+          ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/metrics"), ("GET", "/nothing"), ("POST", "/")]
+
+
+def test_api_keys(start):
+    server = start(MODELS / "llama", *OPTIONS, "--api-key", "alpha", "--api-key", "beta", key="beta")
+    for key in (None, "alph", "alphaa", "", "gamma"):
+        other = Http(server.url, key)
+        for method, path in ROUTES:
+            connection, answer = other.raw(method, path, {} if method == "POST" else None)
+            assert answer.status == 401, (key, path)
+            assert json.loads(answer.read())["error"]["code"] == "invalid_api_key"
+            assert answer.headers["www-authenticate"] == "Bearer"
+        for path in ("/health", "/ready", "/version"):
+            assert other.get(path)[0] == 200
+    for key in ("alpha", "beta"):
+        assert Http(server.url, key).get("/v1/models")[0] == 200
+        assert Http(server.url, key).get("/metrics")[0] == 200
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=server.url + "/v1", api_key="no", max_retries=0).models.list()
+
+
+def test_key_from_environment_stays_out_of_ps(start):
+    server = start(MODELS / "llama", *OPTIONS, "--public-metrics", env={"QUIRE_API_KEY": "secret-in-env"}, key="secret-in-env")
+    assert Http(server.url).get("/v1/models")[0] == 401
+    assert Http(server.url).get("/metrics")[0] == 200  # --public-metrics
+    assert server.get("/v1/models")[0] == 200
+    for pid in server.children("quire-frontend") + server.children("quire-engine"):
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
+            assert "secret-in-env" not in f.read()
+
+
+def test_body_limit(start):
+    server = start(MODELS / "llama", *OPTIONS, "--max-body-bytes", "10K")
+    small = {"prompt": [1] * 100, "max_tokens": 1}
+    assert server.post("/v1/completions", small)[0] == 200
+    status, answer = server.post("/v1/completions", {"prompt": [1] * 9000, "max_tokens": 1})
+    assert status == 413 and "max-body-bytes" in answer["error"]["message"]
+    with socket.create_connection((server.host, int(server.port))) as s:  # chunked: no length to judge by
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                  b"Transfer-Encoding: chunked\r\n\r\n" + b"1000\r\n" + b" " * 4096 + b"\r\n")
+        s.sendall((b"1000\r\n" + b" " * 4096 + b"\r\n") * 4)
+        s.settimeout(10)
+        assert b" 413 " in s.recv(4096).split(b"\r\n")[0]
+    assert server.post("/v1/completions", small)[0] == 200
+
+
+def test_open_request_limit(start):
+    server = start(MODELS / "llama", *OPTIONS, "--max-open-requests", "2")
+    streams = []
+    for i in range(2):
+        streams.append(server.raw("POST", "/v1/completions", {"prompt": [[5, i + 1, j + 1] for j in range(8)], "max_tokens": 250,
+                                                               "ignore_eos": True, "stream": True}))
+        assert streams[-1][1].status == 200
+    connection, answer = server.raw("POST", "/v1/completions", {"prompt": [1], "max_tokens": 1})
+    assert answer.status == 429 and int(answer.headers["retry-after"]) >= 1
+    assert json.loads(answer.read())["error"]["code"] == "rate_limit_exceeded"
+    assert server.get("/health")[0] == 200
+    for connection, answer in streams:
+        connection.close()
+        answer.close()
+    deadline = time.monotonic() + 10
+    while server.post("/v1/completions", {"prompt": [1], "max_tokens": 1})[0] != 200:
+        assert time.monotonic() < deadline
+
+
+def test_queue_full_is_429(start):
+    server = start(MODELS / "llama", *OPTIONS, "--max-num-queued-reqs", "1", "--max-num-seqs", "1")
+    status, answer = server.post("/v1/completions", {"prompt": [[5, i + 1] for i in range(16)], "max_tokens": 50,
+                                                     "ignore_eos": True})
+    assert status == 429 and answer["error"]["type"] == "rate_limit_error"
+
+
+def test_reader_that_does_not_read(start):
+    """Its stream is given up when the buffer is full; others and memory are not harmed."""
+    server = start(MODELS / "llama", *OPTIONS)
+    body = json.dumps({"prompt": [[5, i + 1] for i in range(32)], "max_tokens": 250, "ignore_eos": True, "stream": True, "n": 4,
+                       "logprobs": 20, "temperature": 1}).encode()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect((server.host, int(server.port)))
+    sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                 b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    server.wait_metric("quire:slow_clients_total", 1, seconds=90)
+    server.wait_metric("quire:kv_blocks_used", 0)
+    sock.close()
+    assert server.post("/v1/completions", {"prompt": [1], "max_tokens": 1})[0] == 200
+
+
+def test_http2(bundled):
+    """Cleartext HTTP/2 with prior knowledge, where curl can."""
+    version = subprocess.run(["curl", "--version"], capture_output=True, text=True)
+    if version.returncode or "HTTP2" not in version.stdout:
+        pytest.skip("curl with HTTP/2 is not there")
+    body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 5, "stream": True})
+    out = subprocess.run(["curl", "-sN", "--http2-prior-knowledge", "-w", "%{http_version}", "-H", "content-type: application/json",
+                          "-d", body, bundled.url + "/v1/chat/completions"], capture_output=True, text=True, timeout=30)
+    assert out.stdout.endswith("data: [DONE]\n\n2"), out.stdout
+
+
+def test_keep_alive_and_pipelining(bundled):
+    with socket.create_connection((bundled.host, int(bundled.port))) as s:
+        s.settimeout(10)
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+        data = b""
+        while data.count(b'{"status":"ok"}') < 3:
+            data += s.recv(4096)
+
+
+def test_broken_http(bundled):
+    for raw in (b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+        with socket.create_connection((bundled.host, int(bundled.port))) as s:
+            s.settimeout(10)
+            s.sendall(raw)
+            s.shutdown(socket.SHUT_WR)
+            while s.recv(4096):
+                pass
+    assert bundled.get("/health")[0] == 200
+
+
+def test_ready_says_what_is_missing(run):
+    address = "ipc:///tmp/quire-test-nobody-there"
+    frontend = run("quire-frontend", BUNDLED, "--engine", address, "--port", "0", "--engine-timeout", "1")
+    server = Http(frontend.wait_line(r"listening on (http://\S+)")[1])
+    deadline = time.monotonic() + 10
+    while "waiting for the engine" not in server.get("/ready")[1]:
+        assert time.monotonic() < deadline
+    assert server.get("/ready")[0] == 503 and server.get("/health")[0] == 200
+    assert server.get("/v1/models")[0] == 200
+    status, answer = server.post("/v1/completions", {"prompt": "x"})
+    assert status == 503 and address in answer["error"]["message"]

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that die, clients that go away, and what the others notice of it: nothing."""
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from conftest import MODELS
+
+OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--heartbeat-ms", "100")
+BODY = {"temperature": 1, "ignore_eos": True}
+LONG = 200  # tokens of an answer that is still coming when something happens to it
+
+
+class Stream(threading.Thread):
+    """A streamed completion that runs beside the test."""
+
+    def __init__(self, server, prompt, **body):
+        super().__init__(daemon=True)
+        self.server, self.body = server, {"prompt": prompt, **BODY, **body}
+        self.ids, self.finish, self.error, self.comments = [], None, None, 0
+        self.begun = threading.Event()
+        self.start()
+
+    def run(self):
+        try:
+            for event in self.server.events("/v1/completions", self.body):
+                if isinstance(event, str):
+                    self.comments += 1
+                    continue
+                choice = event["choices"][0]
+                self.ids += choice["token_ids"]
+                self.finish = choice["finish_reason"] or self.finish
+                if len(self.ids) >= 3:
+                    self.begun.set()
+        except Exception as error:  # judged by the test
+            self.error = error
+        self.begun.set()
+
+    def result(self):
+        self.join(120)
+        assert not self.is_alive(), f"the stream hangs after {len(self.ids)} tokens"
+        return self.error or self.ids
+
+
+def alone(server, prompt, **body):
+    return server.complete(prompt, **BODY, **body)["choices"][0]["token_ids"]
+
+
+def slow(server, n=24):
+    """Other requests that keep the engine busy, so that a stream takes a while."""
+    return [Stream(server, [9, i + 1, 3], max_tokens=LONG, seed=i) for i in range(n)]
+
+
+def test_engine_killed_streams_survive(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512")
+    want = [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(4)]
+    fillers = slow(server)
+    streams = [Stream(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(4)]
+    whole = []
+    thread = threading.Thread(target=lambda: whole.append(alone(server, [4, 5, 0], max_tokens=LONG, seed=0)))
+    thread.start()
+    for stream in streams:
+        assert stream.begun.wait(30)
+    assert any(s.finish is None for s in streams), "the streams ended before the engine was killed"
+    mark = len(server.process.lines)
+    os.kill(server.children("quire-engine")[0], signal.SIGKILL)
+    server.process.wait_line(r"engine \(process \d+\) was killed by signal 9.*restarting", start=mark)
+    assert [s.result() for s in streams] == want
+    thread.join(60)
+    assert whole == [want[0]]
+    assert all(isinstance(s.result(), list) and len(s.ids) == LONG for s in fillers)
+    assert server.metric("quire:requests_resubmitted_total") > 0
+    assert server.metric("quire:token_gaps_total") == 0
+    assert server.get("/ready")[0] == 200
+
+
+def test_engine_away_then_503(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64", "--engine-timeout", "1", "--sse-ping-ms", "100")
+    engine = server.children("quire-engine")[0]
+    os.kill(engine, signal.SIGSTOP)  # hangs: connected, but silent
+    try:
+        begun = time.monotonic()
+        connection, answer = server.raw("POST", "/v1/completions", {"prompt": [1, 2], "max_tokens": 4})
+        assert answer.status == 503 and int(answer.headers["retry-after"]) >= 1
+        assert "no engine" in answer.read().decode()
+        assert time.monotonic() - begun < 15
+        assert server.get("/ready")[0] == 503 and "silent" in server.get("/ready")[1]
+        assert server.get("/health")[0] == 200
+        events = list(server.events("/v1/completions", {"prompt": [1, 2], "max_tokens": 4}))
+        assert ": ping" in events and events[-1]["error"]["code"] == "service_unavailable"
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    deadline = time.monotonic() + 20
+    while server.get("/ready")[0] != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(alone(server, [1, 2], max_tokens=4, seed=1)) == 4
+
+
+def test_two_frontends_one_killed(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512", "--frontends", "2")
+    want = [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(16)]
+    streams = [Stream(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(16)]
+    for stream in streams:
+        assert stream.begun.wait(30)
+    victim = server.children("quire-frontend")[0]
+    mark = len(server.process.lines)
+    os.kill(victim, signal.SIGKILL)
+    server.process.wait_line(r"frontend . \(process \d+\) was killed by signal 9.*restarting", start=mark)
+    results = [s.result() for s in streams]
+    lost = [r for r in results if not (isinstance(r, list) and len(r) == LONG)]
+    assert len(lost) < len(results), "both frontends' streams broke"
+    for result, stream, tokens in zip(results, streams, want):
+        if stream.finish:
+            assert result == tokens
+        else:
+            assert stream.ids == tokens[:len(stream.ids)]
+    assert [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(4)] == want[:4]
+    server.wait_metric("quire:kv_blocks_used", 0)
+
+
+def test_client_gone_frees_its_blocks(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512")
+    for kind in ("stream", "whole"):
+        body = {"prompt": [[5, i, 7] for i in range(1, 17)], "max_tokens": 250, **BODY, "stream": kind == "stream"}
+        gone = server.metric("quire:clients_gone_total")
+        made = server.metric("quire:engine_generation_tokens_total")
+        connection, sock = None, socket.create_connection((server.host, int(server.port)))
+        data = json.dumps(body).encode()
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        deadline = time.monotonic() + 20
+        while server.metric("quire:kv_blocks_used") == 0:
+            assert time.monotonic() < deadline
+        sock.close()
+        server.wait_metric("quire:clients_gone_total", gone + 1)
+        server.wait_metric("quire:kv_blocks_used", 0)
+        assert server.metric("vllm:num_requests_running") == 0
+        assert server.metric("quire:engine_generation_tokens_total") - made < 16 * 250, "it was finished, not aborted"
+    assert server.metric("quire:open_requests") == 1  # the one that reads this
+
+
+def test_64_streams_through_40_blocks(start):
+    """More than the pool holds at once: preemption, and the same tokens as each alone."""
+    small = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "40", "--max-num-seqs", "64")
+    jobs = [([3 + i, 7, 11 + i % 5] * (1 + i % 7), 20 + (i * 37) % 90, i) for i in range(64)]
+    want = [alone(small, p, max_tokens=n, seed=s) for p, n, s in jobs]
+    streams = [Stream(small, p, max_tokens=n, seed=s) for p, n, s in jobs]
+    assert [s.result() for s in streams] == want
+    assert small.metric("vllm:num_preemptions_total") > 0
+    small.wait_metric("quire:kv_blocks_used", 0)
+    assert small.metric("quire:kv_blocks_total") == 40
+
+
+def test_sigterm_finishes_what_is_open(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512")
+    streams = slow(server, 8)
+    for stream in streams:
+        assert stream.begun.wait(30)
+    server.process.process.send_signal(signal.SIGTERM)
+    server.process.wait_line(r"terminated: no new requests")
+    with pytest.raises(OSError):
+        server.get("/health")
+    assert all(len(s.result()) == LONG and s.finish == "length" for s in streams)
+    assert server.process.process.wait(30) == 0
+    assert not server.children("quire-engine") and not server.children("quire-frontend")
+
+
+def test_shutdown_timeout_cuts_off(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512", "--shutdown-timeout", "0")
+    streams = slow(server, 8)
+    assert streams[0].begun.wait(30)
+    begun = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - begun < 10
+
+
+def test_children_die_with_the_supervisor(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64")
+    children = server.children("quire-engine") + server.children("quire-frontend")
+    assert len(children) == 2
+    server.process.process.kill()
+    server.process.process.wait()
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{pid}/exe") for pid in children if state(pid) not in ("Z", None)):
+        assert time.monotonic() < deadline, "children live on"
+        time.sleep(0.05)
+
+
+def state(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return None
+
+
+def test_bad_model_ends_at_once(run, tmp_path):
+    for folder, word in [(tmp_path / "none", "none"), (tmp_path, "config.json")]:
+        process = run("quire", "serve", folder, "--port", "0")
+        assert process.process.wait(20) in (2, 3)  # the engine's code, or the frontend's
+        assert word in process.log() and "giving up" in process.log()
+
+
+def test_counters_survive_a_frontend(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "64")
+    alone(server, [1, 2, 3], max_tokens=10, seed=1)
+    assert server.metric("vllm:generation_tokens_total") == 10
+    mark = len(server.process.lines)
+    os.kill(server.children("quire-frontend")[0], signal.SIGKILL)
+    server.process.wait_line(r"frontend.*restarting", start=mark)
+    alone(server, [1, 2, 3], max_tokens=10, seed=1)  # waits in the listening socket meanwhile
+    assert server.metric("vllm:generation_tokens_total") == 20

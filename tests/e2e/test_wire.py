@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engine and frontend started by hand: tcp with CURVE keys, without, and with models that differ."""
+import socket
+import time
+
+import pytest
+
+from conftest import BIN, BUNDLED, MODELS, Http, Process
+
+ENGINE = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def keys(tmp_path):
+    import subprocess
+    out = subprocess.run([BIN / "quire", "keygen", tmp_path / "keys"], capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    again = subprocess.run([BIN / "quire", "keygen", tmp_path / "keys"], capture_output=True, text=True)
+    assert again.returncode == 1, "keys were overwritten"
+    return tmp_path / "keys"
+
+
+def frontend(run, *options):
+    process = run("quire-frontend", *options, "--port", "0", "--engine-timeout", "2")
+    server = Http(process.wait_line(r"listening on (http://\S+)")[1])
+    server.process = process
+    return server
+
+
+def test_tcp_with_keys(run, keys, tmp_path):
+    address = f"tcp://127.0.0.1:{free_port()}"
+    run("quire-engine", MODELS / "llama", "--listen", address, "--keys", keys, *ENGINE)
+    server = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--keys", keys)
+    server.process.wait_line(r"frontend: ready")
+    assert len(server.complete([1, 2, 3], max_tokens=4, ignore_eos=True)["choices"][0]["token_ids"]) == 4
+
+    import subprocess
+    subprocess.run([BIN / "quire", "keygen", tmp_path / "other"], check=True, stdout=subprocess.DEVNULL)
+    stranger = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--keys", tmp_path / "other")
+    assert stranger.post("/v1/completions", {"prompt": [1], "max_tokens": 1})[0] == 503
+    assert server.complete([1, 2, 3], max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+def test_tcp_needs_keys(run):
+    address = f"tcp://127.0.0.1:{free_port()}"
+    engine = run("quire-engine", MODELS / "llama", "--listen", address, *ENGINE)
+    assert engine.process.wait(20) not in (0, None) and "keys" in engine.log()
+    front = run("quire-frontend", MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--port", "0")
+    assert front.process.wait(20) not in (0, None) and "keys" in front.log()
+
+
+def test_insecure_tcp_when_meant(run):
+    address = f"tcp://127.0.0.1:{free_port()}"
+    run("quire-engine", MODELS / "llama", "--listen", address, "--insecure-tcp", *ENGINE)
+    server = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--insecure-tcp")
+    server.process.wait_line(r"frontend: ready")
+    assert server.complete([1, 2, 3], max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+def test_another_model_is_refused(run, tmp_path):
+    address = f"ipc://{tmp_path}/engine"
+    run("quire-engine", MODELS / "llama", "--listen", address, *ENGINE)
+    server = frontend(run, MODELS / "qwen2", "--skip-tokenizer-init", "--engine", address)
+    server.process.wait_line(r"model.*differs")
+    deadline = time.monotonic() + 10
+    while "differs" not in server.get("/ready")[1]:
+        assert time.monotonic() < deadline, server.get("/ready")
+    status, answer = server.post("/v1/completions", {"prompt": [1], "max_tokens": 1})
+    assert status == 503 and "differs" in answer["error"]["message"]
+    good = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address)
+    good.process.wait_line(r"frontend: ready")
+
+
+def test_frontend_before_engine(run, tmp_path):
+    """A request that comes before there is an engine waits for it."""
+    import threading
+    address = f"ipc://{tmp_path}/engine"
+    process = run("quire-frontend", MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--port", "0")
+    server = Http(process.wait_line(r"listening on (http://\S+)")[1])
+    deadline = time.monotonic() + 10
+    while "loading" in server.get("/ready")[1]:
+        assert time.monotonic() < deadline
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(server.complete([1, 2], max_tokens=3, ignore_eos=True)))
+    thread.start()
+    time.sleep(0.5)
+    run("quire-engine", MODELS / "llama", "--listen", address, *ENGINE)
+    thread.join(60)
+    assert answers[0]["usage"]["completion_tokens"] == 3

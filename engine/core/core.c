@@ -26,6 +26,7 @@
 
 #define BACKOFF_MIN_MS 50
 #define BACKOFF_MAX_MS 2000
+#define PERCENT_EVERY_MS 1000 /* of log lines while loading */
 
 static_assert(RING_DEPTH == SCHEDULER_IN_FLIGHT_MAX,
               "the ring holds what the scheduler may have in flight");
@@ -50,7 +51,7 @@ struct core {
     uint32_t n_death; /* since the last finished step */
     uint64_t n_restart;
     int64_t restart_at_ms; /* while there is no worker */
-    uint32_t percent_logged;
+    int64_t percent_logged_ms;
 };
 
 static FALLIBLE watch(struct core *c, int fd, struct q_err *e)
@@ -97,6 +98,7 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     c->sink = sink;
     c->sink_ctx = ctx;
     c->worker = (struct launch)LAUNCH_INIT;
+    c->percent_logged_ms = clock_ms();
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (c->epoll_fd < 0)
         rc = q_fail(e, Q_IO, "engine: epoll: %s", strerror(errno));
@@ -147,7 +149,7 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
     wait_ms = wait_ms < BACKOFF_MAX_MS ? wait_ms : BACKOFF_MAX_MS;
     if (c->n_death == 1 && c->scheduler)
         wait_ms = 0; /* requests are waiting */
-    log_warning("engine: %s; starting another in %lld ms", why->message, (long long)wait_ms);
+    log_warning("%s; starting another in %lld ms", why->message, (long long)wait_ms);
     c->restart_at_ms = clock_ms() + wait_ms;
     if (c->state == CORE_READY)
         c->state = CORE_RESTARTING;
@@ -194,7 +196,7 @@ static FALLIBLE worker_ready(struct core *c, struct q_err *e)
     c->result_bytes = info.result_bytes;
     if (c->state == CORE_RESTARTING) {
         c->n_restart++;
-        log_info("engine: the worker is back");
+        log_info("the worker is back");
     }
     c->state = CORE_READY;
     return Q_OK;
@@ -209,9 +211,9 @@ static FALLIBLE step_loading(struct core *c, struct q_err *e)
         return fail(c, e, false);
     if (state == WORKER_READY)
         return worker_ready(c, e);
-    if (percent >= c->percent_logged + 10) {
-        c->percent_logged = percent;
-        log_info("engine: loading %u %%", percent);
+    if (clock_ms() - c->percent_logged_ms > PERCENT_EVERY_MS) {
+        c->percent_logged_ms = clock_ms();
+        log_info("loading %u %%", percent);
     }
     return Q_OK;
 }
@@ -223,7 +225,7 @@ static void end_bad_rows(struct core *c, uint32_t n)
         struct scheduler_output *o = &c->outputs[i];
         if (!o->has_token || o->row->rank != SAMPLE_BAD)
             continue;
-        log_error("engine: the model gave logits that are not numbers; request %llu ends",
+        log_error("the model gave logits that are not numbers; request %llu ends",
                   (unsigned long long)o->req_id);
         scheduler_abort(c->scheduler, o->origin, o->req_id);
         o->has_token = false;

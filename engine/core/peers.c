@@ -68,7 +68,7 @@ static void send_error(struct peers *p, struct socket *s, const struct socket_pe
     buf_reset(&p->frame);
     if (msg_error_encode(&m, &p->frame, &e) ||
         socket_send(s, name, p->frame.data, p->frame.len, &e))
-        log_debug("engine: an error could not be sent: %s", e.message);
+        log_debug("an error could not be sent: %s", e.message);
 }
 
 static struct peer *find(struct peers *p, const struct socket *s, const struct socket_peer *name)
@@ -84,7 +84,7 @@ static void bad_frame(struct peers *p, const char *why)
 {
     p->n_bad_frame++;
     if (log_ratelimit(&p->bad_logged_ms, &p->n_bad_skipped, BAD_LOG_EVERY_MS)) {
-        log_warning("engine: dropped a frame: %s (%" PRIu64 " more since the last such line)", why,
+        log_warning("dropped a frame: %s (%" PRIu64 " more since the last such line)", why,
                     p->n_bad_skipped);
         p->n_bad_skipped = 0;
     }
@@ -154,7 +154,7 @@ static void on_hello(struct peers *p, struct socket *s, const struct socket_peer
     struct q_err e = Q_ERR_INIT;
     uint32_t percent;
     if (check_hello(p, m, &e)) {
-        log_warning("engine: refused a frontend: %s", e.message);
+        log_warning("refused a frontend: %s", e.message);
         send_error(p, s, from, 0, &e, 0);
         return;
     }

@@ -40,7 +40,7 @@ static FALLIBLE listen_all(struct server *s, struct q_err *e)
         enum q_code rc = socket_listen(&s->sockets[s->n_socket], &sc, e);
         if (rc)
             return rc;
-        log_info("engine: listening on %s", socket_address(s->sockets[s->n_socket++]));
+        log_info("listening on %s", socket_address(s->sockets[s->n_socket++]));
     }
     return Q_OK;
 }
@@ -73,7 +73,7 @@ static void on_signal(struct server *s)
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof info) == sizeof info) {
         if (s->n_signal++ == 0) {
-            log_info("engine: %s; finishing open requests, at most %u ms",
+            log_info("%s; finishing open requests, at most %u ms",
                      info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
                      s->config->shutdown_timeout_ms);
             s->drain_until_ms = clock_ms() + s->config->shutdown_timeout_ms;
@@ -121,7 +121,7 @@ static FALLIBLE turn(struct server *s, struct q_err *e)
         return rc;
     if (!s->ready && core_state(s->core, NULL) == CORE_READY) {
         s->ready = true;
-        log_info("engine: ready, %s", core_info(s->core)->fingerprint);
+        log_info("ready, %s", core_info(s->core)->fingerprint);
         if ((rc = peers_ready(&s->peers, e)))
             return rc;
     }
@@ -174,7 +174,7 @@ enum server_exit server_run(const struct server_config *c)
     if (code)
         log_error("%s", e.message);
     else
-        log_info("engine: stopped");
+        log_info("stopped");
     for (uint32_t i = 0; i < s.n_socket; i++)
         socket_free(s.sockets[i]);
     core_free(s.core);

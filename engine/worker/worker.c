@@ -142,10 +142,10 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
         return rc;
     w->step_bytes = info.step_bytes;
     w->result_bytes = info.result_bytes;
-    log_info("worker: %.1f M parameters as %s, KV as %s, %u threads, loaded in %lld ms",
+    log_info("%.1f M parameters as %s, KV as %s, %u threads, loaded in %lld ms",
              (double)shape->n_param / 1e6, dtype_name(shape->compute_dtype),
              dtype_name(shape->kv_dtype), w->n_thread, (long long)(clock_ms() - start_ms));
-    log_debug("worker: kernels %s", info.kernels);
+    log_debug("kernels %s", info.kernels);
     return Q_OK;
 }
 
@@ -238,7 +238,7 @@ static FALLIBLE step_answer(struct worker *w, void *step, void *result, struct q
         rc = step_compute(w, &v, result, e);
     }
     if (rc) {
-        log_error("worker: %s", e->message);
+        log_error("%s", e->message);
         struct q_err ignored = Q_ERR_INIT;
         if (step_result_layout(&w->result, result, w->result_bytes, 0, 0, &ignored))
             return rc;

@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public library over a session: copies what the caller gives, turns tokens into text and looks for stop strings on
+ * the caller's thread (as a frontend does), so that the engine's thread only moves numbers. */
+#include "engine/quire.h"
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+#include "common/hub/hub.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/tokenizer/stream.h"
+#include "engine/core/engine_options.h"
+#include "engine/core/session.h"
+
+struct quire_engine {
+    struct session *session;
+    struct tokenizer *tokenizer;      /* NULL with skip_tokenizer */
+    struct generation_defaults defaults; /* none with generation_config "vllm" */
+};
+
+static_assert(sizeof(struct session_top) == sizeof(struct quire_alternative) &&
+                  offsetof(struct session_top, logprob) == offsetof(struct quire_alternative, logprob),
+              "events show the items' alternatives as they are");
+
+struct quire_request {
+    struct session_request items;
+    struct session *session;          /* borrowed from the engine */
+    struct detok *detok;              /* NULL with skip_tokenizer */
+    struct stop *stop;                /* NULL without stop strings */
+    bool include_stop;
+    uint32_t n_prompt;
+    struct buf piece, text;           /* of the event now */
+    struct session_top *top;          /* of the event now, owned */
+    bool engine_done;                 /* the last item was taken */
+    bool finished;                    /* FINISH was given, or is next: `finish` */
+    struct quire_event finish;
+};
+
+static enum quire_code public_code(enum q_code code)
+{
+    switch (code) {
+    case Q_OK:
+        return QUIRE_OK;
+    case Q_INVALID:
+        return QUIRE_INVALID;
+    case Q_UNSUPPORTED:
+        return QUIRE_UNSUPPORTED;
+    case Q_NOT_FOUND:
+        return QUIRE_NOT_FOUND;
+    case Q_TIMEOUT:
+        return QUIRE_TIMEOUT;
+    case Q_MISMATCH:
+        return QUIRE_MISMATCH;
+    case Q_TOO_LARGE:
+        return QUIRE_TOO_LARGE;
+    case Q_NO_SPACE:
+        return QUIRE_BUSY;
+    case Q_CANCELLED:
+        return QUIRE_CANCELLED;
+    case Q_NO_MEMORY:
+        return QUIRE_NO_MEMORY;
+    case Q_IO:
+        return QUIRE_IO;
+    case Q_CORRUPT:
+        return QUIRE_CORRUPT;
+    case Q_UNAVAILABLE:
+        return QUIRE_UNAVAILABLE;
+    default:
+        return QUIRE_INTERNAL;
+    }
+}
+
+static enum quire_code give_error(struct quire_error *out, const struct q_err *e)
+{
+    if (out) {
+        out->code = public_code(e->code);
+        snprintf(out->message, sizeof out->message, "%s", e->message);
+    }
+    return public_code(e->code);
+}
+
+/* engine */
+
+void quire_options_init(struct quire_options *o, size_t size)
+{
+    const struct quire_options defaults = {.size = size,
+                                           .load_format = "auto",
+                                           .dtype = "auto",
+                                           .generation_config = "auto",
+                                           .cpu_isa = "auto",
+                                           .max_num_seqs = 256,
+                                           .max_num_batched_tokens = 2048,
+                                           .max_num_queued_reqs = 1024,
+                                           .pin_threads = true};
+    memset(o, 0, size);
+    memcpy(o, &defaults, size < sizeof defaults ? size : sizeof defaults);
+}
+
+/* A caller built against an older header has a smaller struct: what it lacks keeps its default. */
+static FALLIBLE take_options(struct quire_options *out, const struct quire_options *o, struct q_err *e)
+{
+    quire_options_init(out, sizeof *out);
+    if (o->size < offsetof(struct quire_options, revision) || o->size > 2 * sizeof *out)
+        return q_fail(e, Q_INVALID, "options: size is %zu; call quire_options_init first", o->size);
+    memcpy(out, o, o->size < sizeof *out ? o->size : sizeof *out);
+    if (!out->model || !*out->model)
+        return q_fail(e, Q_INVALID, "options: model is not set");
+    if (!out->max_num_seqs || !out->max_num_batched_tokens || !out->max_num_queued_reqs)
+        return q_fail(e, Q_INVALID, "options: max_num_seqs, max_num_batched_tokens and max_num_queued_reqs must not be 0");
+    return Q_OK;
+}
+
+static FALLIBLE core_config_of(struct core_config *c, const struct quire_options *o, struct q_err *e)
+{
+    struct worker_config *w = &c->worker;
+    enum q_code rc;
+    if ((rc = hub_resolve(w->model_dir, o->model, o->revision && *o->revision ? o->revision : NULL, e)) ||
+        (rc = engine_format_parse(&w->format, o->load_format, e)) ||
+        (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)))
+        return rc;
+    w->max_model_len = o->max_model_len;
+    w->max_num_seqs = o->max_num_seqs;
+    w->max_num_batched_tokens = o->max_num_batched_tokens;
+    w->n_block = o->num_blocks;
+    w->kv_bytes = o->kv_cache_bytes;
+    w->n_thread = o->threads;
+    w->pin = o->pin_threads;
+    snprintf(w->cpu_isa, sizeof w->cpu_isa, "%s", o->cpu_isa);
+    c->queue_max = o->max_num_queued_reqs;
+    c->in_process = !o->worker_program;
+    c->worker_program = o->worker_program;
+    return Q_OK;
+}
+
+static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_options *given, struct q_err *e)
+{
+    struct quire_options o;
+    struct core_config c = {.in_process = true};
+    enum log_level level = LOG_ERROR;
+    enum q_code rc;
+    if ((rc = take_options(&o, given, e)) || (o.log_level && (rc = log_level_parse(&level, o.log_level, e))))
+        return rc;
+    log_setup("quire", level, false);
+    c.worker.log_level = (int)level;
+    if ((rc = core_config_of(&c, &o, e)) ||
+        (!o.skip_tokenizer && (rc = tokenizer_open(&engine->tokenizer, c.worker.model_dir, e))) ||
+        (rc = session_open(&engine->session, &c, o.progress, o.progress_ctx, e)))
+        return rc;
+    if (strcmp(o.generation_config, "vllm") != 0)
+        engine->defaults = *session_generation_defaults(engine->session);
+    return Q_OK;
+}
+
+enum quire_code quire_engine_open(struct quire_engine **out, const struct quire_options *o, struct quire_error *error)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct quire_engine *engine = q_calloc(1, sizeof *engine);
+    enum q_code rc = engine ? engine_open(engine, o, &e) : q_fail(&e, Q_NO_MEMORY, "engine: no memory");
+    if (rc) {
+        quire_engine_close(engine);
+        return give_error(error, &e);
+    }
+    *out = engine;
+    return QUIRE_OK;
+}
+
+void quire_engine_close(struct quire_engine *engine)
+{
+    if (!engine)
+        return;
+    session_close(engine->session);
+    tokenizer_free(engine->tokenizer);
+    q_free(engine);
+}
+
+void quire_engine_info(const struct quire_engine *engine, struct quire_info *info)
+{
+    const struct core_info *c = session_info(engine->session);
+    struct quire_info full = {.size = info->size,
+                              .vocab_size = c->shape.vocab_size,
+                              .max_model_len = c->limits.max_model_len,
+                              .max_num_seqs = c->limits.max_num_seqs,
+                              .num_blocks = c->n_block,
+                              .n_param = c->shape.n_param,
+                              .weight_bytes = c->shape.weight_bytes};
+    snprintf(full.fingerprint, sizeof full.fingerprint, "%s", c->fingerprint);
+    memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
+}
+
+void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats)
+{
+    struct scheduler_stats s;
+    struct quire_stats full = {.size = stats->size};
+    session_stats(engine->session, &s, &full.worker_restarts);
+    full.steps = s.step;
+    full.prompt_tokens = s.prompt_tokens;
+    full.generation_tokens = s.generation_tokens;
+    full.preemptions = s.n_preemption;
+    full.aborted = s.n_aborted;
+    full.finished = s.n_finished;
+    full.running = s.n_running;
+    full.waiting = s.n_waiting;
+    full.blocks_used = s.kv_blocks_used;
+    full.blocks_total = s.kv_blocks_total;
+    memcpy(stats, &full, stats->size < sizeof full ? stats->size : sizeof full);
+}
+
+/* request */
+
+void quire_params_init(struct quire_params *p, size_t size)
+{
+    const struct quire_params defaults = {.size = size,
+                                          .n_text = SIZE_MAX,
+                                          .add_special = true,
+                                          .temperature = -1,
+                                          .top_p = -1,
+                                          .min_p = -1,
+                                          .repetition_penalty = -1,
+                                          .top_k = -1,
+                                          .seed = -1,
+                                          .skip_special = true,
+                                          .logprobs = -1,
+                                          .prompt_logprobs = -1};
+    memset(p, 0, size);
+    memcpy(p, &defaults, size < sizeof defaults ? size : sizeof defaults);
+}
+
+static float choose(float given, bool has, double model, float otherwise)
+{
+    return given >= 0 ? given : has ? (float)model : otherwise;
+}
+
+static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engine, const struct quire_params *p,
+                          struct q_err *e)
+{
+    const struct generation_defaults *g = &engine->defaults;
+    int64_t top_k = p->top_k >= 0 ? p->top_k : g->has_top_k && g->top_k > 0 ? g->top_k : 0;
+    uint64_t seed = (uint64_t)p->seed;
+    if (p->seed < 0 && getrandom(&seed, sizeof seed, 0) != sizeof seed)
+        return q_fail(e, Q_IO, "no random numbers: %s", strerror(errno));
+    if (p->logprobs > (int32_t)SAMPLE_LOGPROBS_MAX || p->prompt_logprobs > (int32_t)SAMPLE_LOGPROBS_MAX)
+        return q_fail(e, Q_INVALID, "logprobs is %d, prompt_logprobs %d: at most %d", p->logprobs, p->prompt_logprobs,
+                      SAMPLE_LOGPROBS_MAX);
+    *m = (struct msg_submit){
+        .temperature = choose(p->temperature, g->has_temperature, g->temperature, 1),
+        .top_p = choose(p->top_p, g->has_top_p, g->top_p, 1),
+        .min_p = choose(p->min_p, g->has_min_p, g->min_p, 0),
+        .top_k = top_k > UINT32_MAX ? UINT32_MAX : (uint32_t)top_k,
+        .repetition_penalty = choose(p->repetition_penalty, g->has_repetition_penalty, g->repetition_penalty, 1),
+        .presence_penalty = p->presence_penalty,
+        .frequency_penalty = p->frequency_penalty,
+        .seed = seed,
+        .max_tokens = p->max_tokens ? p->max_tokens : session_info(engine->session)->limits.max_model_len,
+        .min_tokens = p->min_tokens,
+        .ignore_eos = p->ignore_eos,
+        .n_logprob = p->logprobs < 0 ? 0 : (uint32_t)p->logprobs + 1,
+        .n_prompt_logprob = p->prompt_logprobs < 0 ? 0 : (uint32_t)p->prompt_logprobs + 1,
+        .stop_ids = {p->stop_ids, p->n_stop_id},
+        .bias_ids = {p->bias_ids, p->n_bias},
+        .bias = {p->bias, p->n_bias}};
+    return Q_OK;
+}
+
+static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *engine, const struct quire_params *p,
+                          struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    if (!p->text) {
+        for (size_t i = 0; i < p->n_ids && !rc; i++)
+            rc = token_list_add(ids, p->ids[i], e);
+        return rc;
+    }
+    if (!engine->tokenizer)
+        return q_fail(e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer: prompts are token ids");
+    return tokenizer_encode(engine->tokenizer, p->text, p->n_text == SIZE_MAX ? strlen(p->text) : p->n_text,
+                            p->add_special, ids, e);
+}
+
+static FALLIBLE request_init(struct quire_request *r, const struct quire_engine *engine, const struct quire_params *p,
+                             struct q_err *e)
+{
+    size_t n_item_max = (size_t)session_info(engine->session)->limits.max_model_len * 2 + 16;
+    enum q_code rc;
+    r->session = engine->session;
+    r->include_stop = p->include_stop;
+    r->items.notify = p->notify;
+    r->items.notify_ctx = p->notify_ctx;
+    if ((rc = queue_init(&r->items.items, sizeof(struct session_item), n_item_max, false, e)))
+        return rc;
+    if (engine->tokenizer && (rc = detok_new(&r->detok, engine->tokenizer, p->skip_special, e)))
+        return rc;
+    if (!p->n_stop)
+        return Q_OK;
+    if (!engine->tokenizer)
+        return q_fail(e, Q_UNSUPPORTED, "stop strings need a tokenizer");
+    return stop_new(&r->stop, p->stops, p->n_stop, p->include_stop, e);
+}
+
+static void request_release(struct quire_request *r)
+{
+    queue_release(&r->items.items);
+    detok_free(r->detok);
+    stop_free(r->stop);
+    buf_release(&r->piece);
+    buf_release(&r->text);
+    q_free(r->top);
+    q_free(r);
+}
+
+static FALLIBLE submit(struct quire_request *r, struct quire_engine *engine, const struct quire_params *given,
+                       struct q_err *e)
+{
+    struct quire_params p;
+    struct token_list ids = TOKEN_LIST_INIT;
+    struct msg_submit m;
+    enum q_code rc;
+    quire_params_init(&p, sizeof p);
+    if (given->size < offsetof(struct quire_params, add_special) || given->size > 2 * sizeof p)
+        return q_fail(e, Q_INVALID, "params: size is %zu; call quire_params_init first", given->size);
+    memcpy(&p, given, given->size < sizeof p ? given->size : sizeof p);
+    if ((rc = request_init(r, engine, &p, e)) || (rc = prompt_of(&ids, engine, &p, e)) ||
+        (rc = submit_of(&m, engine, &p, e)))
+        goto out;
+    m.prompt = (struct proto_u32s){ids.ids, ids.n};
+    r->n_prompt = (uint32_t)ids.n;
+    rc = session_submit(engine->session, &r->items, &m, e);
+out:
+    token_list_release(&ids);
+    return rc;
+}
+
+enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine, const struct quire_params *p,
+                             struct quire_error *error)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct quire_request *r = q_calloc(1, sizeof *r);
+    if (!r)
+        q_fail(&e, Q_NO_MEMORY, "request: no memory");
+    else if (submit(r, engine, p, &e))
+        request_release(r);
+    else
+        *out = r;
+    return e.code ? give_error(error, &e) : QUIRE_OK;
+}
+
+/* Text that became final: through the stop strings, or as it is. */
+static FALLIBLE add_text(struct quire_request *r, bool last, int *i_hit, struct q_err *e)
+{
+    enum q_code rc;
+    *i_hit = -1;
+    if (!r->stop) {
+        buf_add(&r->text, r->piece.data, r->piece.len);
+        return buf_check(&r->text, "text", e);
+    }
+    rc = stop_push(r->stop, buf_str(&r->piece), r->piece.len, &r->text, i_hit, e);
+    if (!rc && last && *i_hit < 0)
+        rc = stop_flush(r->stop, &r->text, e);
+    return rc;
+}
+
+static void set_finish(struct quire_request *r, enum quire_finish why, int32_t i_stop, int64_t stop_id)
+{
+    r->finished = true;
+    r->finish = (struct quire_event){.kind = QUIRE_FINISH, .finish = why, .i_stop = i_stop, .stop_id = stop_id};
+}
+
+/* A stop string ends the request here; the engine is told, and what still comes is dropped. */
+static void stop_found(struct quire_request *r, int i_hit)
+{
+    set_finish(r, QUIRE_FINISH_STOP, i_hit, -1);
+    if (!r->engine_done)
+        session_abort(r->session, &r->items);
+}
+
+static FALLIBLE take_token(struct quire_request *r, const struct session_item *item, struct quire_event *event,
+                           struct q_err *e)
+{
+    int i_hit = -1;
+    bool hidden = item->kind == SESSION_PROMPT || (item->finish == FINISH_STOP && !r->include_stop);
+    enum q_code rc = Q_OK;
+    r->top = item->top;
+    *event = (struct quire_event){.kind = item->kind == SESSION_PROMPT ? QUIRE_PROMPT : QUIRE_TOKEN,
+                                  .token = item->token,
+                                  .position = item->position,
+                                  .logprob = item->logprob,
+                                  .rank = item->rank,
+                                  .top = (const struct quire_alternative *)(const void *)item->top,
+                                  .n_top = item->n_top,
+                                  .i_stop = -1,
+                                  .stop_id = -1};
+    if (r->detok && !hidden && !(rc = detok_push(r->detok, item->token, &r->piece, e)))
+        rc = add_text(r, false, &i_hit, e);
+    if (i_hit >= 0)
+        stop_found(r, i_hit);
+    event->text = buf_str(&r->text);
+    event->n_text = r->text.len;
+    return rc;
+}
+
+static FALLIBLE take_finish(struct quire_request *r, const struct session_item *item, struct quire_event *event,
+                            struct q_err *e)
+{
+    static const enum quire_finish reasons[] = {QUIRE_FINISH_NONE, QUIRE_FINISH_STOP, QUIRE_FINISH_LENGTH,
+                                                QUIRE_FINISH_ABORT, QUIRE_FINISH_ERROR};
+    int i_hit = -1;
+    enum q_code rc = Q_OK;
+    r->engine_done = true;
+    if (item->error.code) {
+        *e = item->error;
+        set_finish(r, QUIRE_FINISH_ERROR, -1, -1);
+        return e->code;
+    }
+    if (r->detok && !(rc = detok_flush(r->detok, &r->piece, e)))
+        rc = add_text(r, true, &i_hit, e);
+    set_finish(r, i_hit >= 0 ? QUIRE_FINISH_STOP : reasons[item->finish], i_hit,
+               i_hit < 0 && item->stop_id ? (int64_t)item->stop_id - 1 : -1);
+    *event = r->finish;
+    event->text = buf_str(&r->text);
+    event->n_text = r->text.len;
+    return rc;
+}
+
+static FALLIBLE next(struct quire_request *r, struct quire_event *event, int timeout_ms, struct q_err *e)
+{
+    struct session_item item;
+    enum q_code rc;
+    q_free(r->top);
+    r->top = NULL;
+    buf_reset(&r->piece);
+    buf_reset(&r->text);
+    if (r->finished) {
+        *event = r->finish;
+        event->text = "";
+        return Q_OK;
+    }
+    if (!queue_pop(&r->items.items, &item, timeout_ms)) {
+        if (!queue_closed(&r->items.items))
+            return q_fail(e, Q_TIMEOUT, "no event within %d ms", timeout_ms);
+        r->engine_done = true;
+        set_finish(r, QUIRE_FINISH_ERROR, -1, -1);
+        return q_fail(e, Q_NO_MEMORY, "request: no memory for its events");
+    }
+    if (item.kind == SESSION_FINISH)
+        return take_finish(r, &item, event, e);
+    rc = take_token(r, &item, event, e);
+    if (rc && !r->finished) {
+        set_finish(r, QUIRE_FINISH_ERROR, -1, -1);
+        session_abort(r->session, &r->items);
+    }
+    return rc;
+}
+
+enum quire_code quire_next(struct quire_request *r, struct quire_event *event, int timeout_ms, struct quire_error *error)
+{
+    struct q_err e = Q_ERR_INIT;
+    return next(r, event, timeout_ms, &e) ? give_error(error, &e) : QUIRE_OK;
+}
+
+uint32_t quire_request_n_prompt(const struct quire_request *r)
+{
+    return r->n_prompt;
+}
+
+void quire_request_free(struct quire_request *r)
+{
+    struct session_item item;
+    if (!r)
+        return;
+    if (!r->engine_done && !r->finished)
+        session_abort(r->session, &r->items);
+    while (!r->engine_done && queue_pop(&r->items.items, &item, -1)) {
+        q_free(item.top);
+        r->engine_done = item.kind == SESSION_FINISH;
+    }
+    request_release(r);
+}
+
+/* text */
+
+enum quire_code quire_tokenize(const struct quire_engine *engine, const char *text, size_t n_text, bool add_special,
+                               uint32_t **ids, size_t *n_ids, struct quire_error *error)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct token_list list = TOKEN_LIST_INIT;
+    if (!engine->tokenizer)
+        q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
+    else if (!tokenizer_encode(engine->tokenizer, text, n_text == SIZE_MAX ? strlen(text) : n_text, add_special, &list,
+                               &e)) {
+        *ids = list.ids;
+        *n_ids = list.n;
+        return QUIRE_OK;
+    }
+    token_list_release(&list);
+    return give_error(error, &e);
+}
+
+enum quire_code quire_detokenize(const struct quire_engine *engine, const uint32_t *ids, size_t n_ids, bool skip_special,
+                                 char **text, size_t *n_text, struct quire_error *error)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct buf b = BUF_INIT;
+    enum q_code rc;
+    if (!engine->tokenizer)
+        rc = q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
+    else if (!(rc = tokenizer_decode(engine->tokenizer, ids, n_ids, skip_special, &b, &e)))
+        buf_add(&b, "", 0);
+    if (!rc && !(rc = buf_check(&b, "text", &e))) {
+        *n_text = b.len;
+        *text = b.data; /* the buffer's memory goes to the caller; NUL-terminated */
+        if (*text || (*text = q_strdup("")))
+            return QUIRE_OK;
+        q_fail(&e, Q_NO_MEMORY, "text: no memory");
+    }
+    buf_release(&b);
+    return give_error(error, &e);
+}
+
+void quire_free(void *memory)
+{
+    q_free(memory);
+}
+
+const char *quire_version(void)
+{
+    return QUIRE_VERSION;
+}

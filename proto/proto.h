@@ -92,10 +92,6 @@ enum msg_tag {
 uint32_t proto_peek(const void *frame, size_t n);
 const char *proto_name(uint32_t tag); /* "submit"; "?" when unknown */
 
-/* The columns of a decoded output agree: one entry per request in each, sums equal to the arrays'
- * lengths, finish reasons known. A reader that has asked this may index without looking again.
- * Errors: Q_CORRUPT. */
-FALLIBLE proto_output_check(const struct msg_output *m, struct q_err *e);
 /* The reference page of all messages; proto/reference.md is a copy, compared by a test. */
 void proto_reference(struct buf *out);
 

@@ -263,47 +263,6 @@ static void test_no_memory(void **state)
     arena_release(&made);
 }
 
-static void test_output_check(void **state)
-{
-    (void)state;
-    struct q_err e = Q_ERR_INIT;
-    uint64_t ids[2] = {5, 6}, queue[2] = {0, 0};
-    uint32_t zeros[2] = {0, 0}, n_token[2] = {1, 2}, n_logprob[2] = {2, 0}, n_row[2] = {0, 1};
-    uint32_t each[2] = {0, 1}, tokens[3] = {7, 8, 9};
-    float probs[2] = {0, 0};
-    struct msg_output m = {.req_ids = {ids, 2},
-                           .seq = {zeros, 2},
-                           .n_token = {n_token, 2},
-                           .tokens = {tokens, 3},
-                           .finish = {zeros, 2},
-                           .stop_id = {zeros, 2},
-                           .n_cached = {zeros, 2},
-                           .n_logprob = {n_logprob, 2},
-                           .logprob_ids = {tokens, 2},
-                           .logprobs = {probs, 2},
-                           .ranks = {tokens, 1},
-                           .n_prompt_row = {n_row, 2},
-                           .n_prompt_logprob = {each, 2},
-                           .prompt_logprob_ids = {tokens, 1},
-                           .prompt_logprobs = {probs, 1},
-                           .prompt_ranks = {tokens, 1},
-                           .queue_us = {queue, 2}};
-    assert_ok(proto_output_check(&m, &e), &e);
-    struct msg_output bad = m;
-    bad.tokens.n = 2;
-    assert_fails(proto_output_check(&bad, &e), Q_CORRUPT, "output.tokens", &e);
-    bad = m;
-    bad.seq.n = 1;
-    assert_fails(proto_output_check(&bad, &e), Q_CORRUPT, "output.seq", &e);
-    bad = m;
-    uint32_t huge[2] = {UINT32_MAX, UINT32_MAX};
-    bad.n_token.data = bad.n_logprob.data = huge;
-    assert_fails(proto_output_check(&bad, &e), Q_CORRUPT, "counts beyond", &e);
-    bad = m;
-    bad.finish.data = tokens;
-    assert_fails(proto_output_check(&bad, &e), Q_CORRUPT, "unknown reason 7", &e);
-}
-
 /* proto/reference.md is what messages.def says today. */
 static void test_reference(void **state)
 {
@@ -328,7 +287,7 @@ int main(void)
         cmocka_unit_test(test_table),     cmocka_unit_test(test_known_bytes),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_nesting),
         cmocka_unit_test(test_limits),    cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_reference), cmocka_unit_test(test_output_check),
+        cmocka_unit_test(test_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A `gate` is a counter that threads wait to change: they spin for a while, then sleep on it with a
- * futex. Three gates make a team: `start` (work is there), `done` (all others have finished) and
- * `meet` (a barrier inside the work). Everything is published by the release increment of a gate and
- * seen by its acquire load; the futex only saves the core.
+/* A `gate` is a counter that threads wait to change: they spin for a while, then sleep on it
+ * with a futex. Three gates make a team: `start` (work is there), `done` (all others have
+ * finished) and `meet` (a barrier inside the work). Everything is published by the release
+ * increment of a gate and seen by its acquire load; the futex only saves the core.
  *
- * Wake-ups are not lost: the sleeper announces itself (n_sleep), then the kernel compares the word
- * again before it sleeps; the opener increments the word first and then looks at n_sleep, both
- * sequentially consistent. */
+ * Wake-ups are not lost: the sleeper announces itself (n_sleep), then the kernel compares the
+ * word again before it sleeps; the opener increments the word first and then looks at n_sleep,
+ * both sequentially consistent. */
 #include "common/team.h"
 #include <errno.h>
 #include <hwloc.h>

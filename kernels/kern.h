@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kern - which kernels this machine runs.
  *
- * kern_table_cpu picks, for each operation of kernels.def, the last variant whose needs the machine meets.
+ * kern_table_cpu picks, for each operation of kernels.def, the last variant whose needs the
+ * machine meets.
  * Threads: the table is made once and then only read. */
 #ifndef QUIRE_KERNELS_KERN_H
 #define QUIRE_KERNELS_KERN_H
@@ -23,7 +24,8 @@ struct kern_table {
 };
 
 uint32_t kern_caps_machine(void);
-/* "avx512_bf16", "avx512", "avx2", "none" or "auto" -> caps, never more than the machine has. Errors: Q_INVALID. */
+/* "avx512_bf16", "avx512", "avx2", "none" or "auto" -> caps, never more than the machine has.
+ * Errors: Q_INVALID. */
 FALLIBLE kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e);
 void kern_table_cpu(struct kern_table *t, uint32_t caps);
 const char *kern_variant_name(const char *op,

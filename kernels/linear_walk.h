@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_walk - the loops around the micro-kernels of linear; private to kernels/, compiled into each variant.
+/* linear_walk - the loops around the micro-kernels of linear; private to kernels/, compiled into
+ * each variant.
  *
- * A micro-kernel ("tile") adds a slice of K to the sums of 1 to LINEAR_TILE rows x one panel, in the order of
- * ref/linear.c. Sums wait in scratch between slices; storing and reloading an f32 changes no bit, so slices, tiles and
- * row blocks are free to be what is fast:
+ * A micro-kernel ("tile") adds a slice of K to the sums of 1 to LINEAR_TILE rows x one panel, in
+ * the order of ref/linear.c. Sums wait in scratch between slices; storing and reloading an f32
+ * changes no bit, so slices, tiles and row blocks are free to be what is fast:
  *
  *     for row blocks of KERN_LINEAR_ROWS            W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
@@ -11,8 +12,9 @@
  *           for tiles of LINEAR_TILE rows           … while every tile of the block uses them
  *         + bias, + y, store
  *
- * One tile's worth of rows or fewer (decoding) has nothing to reuse: one slice, the panel is read from first byte to
- * last. Threads: as ops.h. */
+ * One tile's worth of rows or fewer (decoding) has nothing to reuse: one slice, the panel is
+ * read from first byte to last.
+ * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_LINEAR_WALK_H
 #define QUIRE_KERNELS_LINEAR_WALK_H
 #include "kernels/split.h"
@@ -44,7 +46,8 @@ static inline __attribute__((always_inline)) void linear_ahead(const struct line
         __builtin_prefetch(p + 64 * i);
 }
 
-/* The panel is done: y = sum + bias (+ y). Plain C that the compiler makes vectors of; single adds in any order. */
+/* The panel is done: y = sum + bias (+ y). Plain C that the compiler makes vectors of; single
+ * adds in any order. */
 static inline void linear_finish(const struct linear_args *a, const float *sum, size_t row,
                                  uint32_t o)
 {

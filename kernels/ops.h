@@ -1,23 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops - the arguments of every kernel: plain arrays and numbers, no model.
  *
- * An operation `op` has one definition, kernels/ref/op.c, and any number of faster variants; kernels.def has a line for
- * each. Callers hold a `struct kern_table` (kern.h) and write k->op(&args, &exec). All threads of a team call the
- * kernel with the same args and their own ith; each output element is computed wholly by one thread in one order that
- * depends on that row's own problem only, never on n_row, on the batch around it or on nth: the same row gives the same
- * bits alone and in a batch. Kernels allocate nothing and do not synchronise: the caller puts a barrier between
- * dependent ops.
+ * An operation `op` has one definition, kernels/ref/op.c, and any number of faster variants;
+ * kernels.def has a line for each. Callers hold a `struct kern_table` (kern.h) and write
+ * k->op(&args, &exec). All threads of a team call the kernel with the same args and their own
+ * ith; each output element is computed wholly by one thread in one order that depends on that
+ * row's own problem only, never on n_row, on the batch around it or on nth: the same row gives
+ * the same bits alone and in a batch. Kernels allocate nothing and do not synchronise: the
+ * caller puts a barrier between dependent ops.
  *
- * Packed weights. W: [n_out, n_in] is stored in panels of KERN_PANEL = 64 outputs, the last panel zero-padded, so that
- * decoding streams each panel from first byte to last:
+ * Packed weights. W: [n_out, n_in] is stored in panels of KERN_PANEL = 64 outputs, the last
+ * panel zero-padded, so that decoding streams each panel from first byte to last:
  *     f32, f16:  panel[p][k][64]             k = 0 … n_in-1
- *     bf16:      panel[p][k/2][64][2]        pairs along k for the dot-product instructions; an odd n_in is zero-padded
+ *     bf16:      panel[p][k/2][64][2]        pairs along k for the dot-product instructions;
+ *                                            an odd n_in is zero-padded
  * A thread owns whole panels.
  *
- * KV cache of one layer, blocks of KERN_BLOCK = 16 tokens, one lane per token when scores are computed:
+ * KV cache of one layer, blocks of KERN_BLOCK = 16 tokens, one lane per token when scores are
+ * computed:
  *     k: [n_block][n_kv_head] of f32: [head_dim][16]   bf16: [ceil(head_dim/2)][16][2]
  *     v: [n_block][n_kv_head] of [16][head_dim]
- * Lanes past the context length may hold anything finite or not: a kernel never lets them reach a result. */
+ * Lanes past the context length may hold anything finite or not: a kernel never lets them reach
+ * a result. */
 #ifndef QUIRE_KERNELS_OPS_H
 #define QUIRE_KERNELS_OPS_H
 #include <stddef.h>
@@ -39,8 +43,9 @@ struct packed {       /* a weight matrix in the layout above */
     enum dtype dtype; /* DT_F32, DT_F16 or DT_BF16 */
 };
 
-/* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread packs its own panels.
- * Row i of the result is src row i; src dtype F32, F16 or BF16 is converted (round to nearest even) to dst dtype. */
+/* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread
+ * packs its own panels. Row i of the result is src row i; src dtype F32, F16 or BF16 is
+ * converted (round to nearest even) to dst dtype. */
 struct pack_args {
     void *dst;
     enum dtype dst_dtype;
@@ -51,7 +56,8 @@ struct pack_args {
     uint32_t n_out_total; /* outputs of the whole dst */
 };
 
-/* y[i,:] = f32(table[ids[i],:]) * scale.   table: [n_vocab, n_col] row-major; y: [n_row, n_col] f32 */
+/* y[i,:] = f32(table[ids[i],:]) * scale.
+ * table: [n_vocab, n_col] row-major; y: [n_row, n_col] f32 */
 struct embed_args {
     float *y;
     const void *table;   /* need not be aligned beyond its element size */
@@ -61,8 +67,9 @@ struct embed_args {
     float scale;
 };
 
-/* y[i,c] = x[i,c] / sqrt(mean_c(x[i,:]^2) + eps) * w[c].   Sum in f32. y may equal x. Source: arXiv:1910.07467.
- * Rows are x + i * x_stride (elements). y is written as f32, or rounded to bf16 when y_dtype is DT_BF16. */
+/* y[i,c] = x[i,c] / sqrt(mean_c(x[i,:]^2) + eps) * w[c].   Source: arXiv:1910.07467.
+ * Sum in f32. y may equal x. Rows are x + i * x_stride (elements). y is written as f32, or rounded
+ * to bf16 when y_dtype is DT_BF16. */
 struct rms_norm_args {
     void *y;
     enum dtype y_dtype; /* F32 or BF16 */
@@ -74,8 +81,9 @@ struct rms_norm_args {
 };
 
 /* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate).
- * x: [n_row, n_in] f32, or bf16 (W must then be bf16; products summed in f32 pairwise as vdpbf16ps does).
- * One accumulator per output (or a fixed set of them, combined in a fixed order), whatever n_row is. */
+ * x: [n_row, n_in] f32, or bf16 (W must then be bf16; the arithmetic is that of vdpbf16ps).
+ * One f32 accumulator per output, k ascending, whatever n_row is: ref/linear.c has the order.
+ * y must not overlap x: a block of rows is finished before the next is read. */
 struct linear_args {
     float *y;           /* [n_row, n_out], row stride y_stride */
     const void *x;      /* row stride x_stride */
@@ -87,8 +95,9 @@ struct linear_args {
     int accumulate;
 };
 
-/* Rotate the first n_rot elements of each head: for pair (a, b) = (j, j + n_rot/2), or (2j, 2j + 1) when interleaved:
- * a' = a*cos - b*sin, b' = b*cos + a*sin with cos,sin = table[pos[i]][j].  In place. Source: arXiv:2104.09864.
+/* Rotate the first n_rot (even) elements of each head, in place. Source: arXiv:2104.09864.
+ *     (a, b) = elements (j, j + n_rot/2), or (2j, 2j + 1) when interleaved
+ *     a' = a*cos - b*sin, b' = b*cos + a*sin   with cos,sin = table[pos[i]][j]
  * x: n_row rows of n_head heads of head_dim; table: [n_pos][n_rot/2][2] f32 (cos, sin). */
 struct rope_args {
     float *x;
@@ -110,12 +119,13 @@ struct kv_store_args {
     uint32_t n_row, n_kv_head, head_dim;
 };
 
-/* Attention over the paged cache, causal. For token t of a sequence at position pos (0-based), head h, its KV head
- * g = h / (n_head / n_kv_head), context c = max(0, pos + 1 - window) … pos (window 0 = all):
+/* Attention over the paged cache, causal. For token t of a sequence at position pos (0-based),
+ * head h, its KV head g = h / (n_head / n_kv_head), context c = max(0, pos + 1 - window) … pos
+ * (window 0 = all):
  *     s[c] = scale * q[t,h,:]·K[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]
- * The context is walked in tiles of KERN_BLOCK from tile 0 in order, f32 throughout; softmax over the whole row.
- * The cache already holds the new tokens' K and V (kv_store first). */
+ * f32 throughout, positions in ascending order, softmax over the whole row: ref/attention.c has the
+ * order. The cache already holds the new tokens' K and V (kv_store first). */
 struct attention_seq {
     const uint32_t *blocks; /* block table: [ceil((start + n_query) / KERN_BLOCK)] */
     uint32_t row;           /* first row of q and out */
@@ -153,8 +163,10 @@ struct cast_bf16_args {
     size_t x_stride, y_stride;
 };
 
-/* For each row of logits: max[i] = largest value, argmax[i] = its lowest index, sumexp[i] = sum_c exp(x[i,c] - max[i]),
- * summed in f64 in a fixed order. NaN is treated as -inf; a row of all -inf gives argmax 0. x: [n_row, n_col] f32. */
+/* For each row of logits x: [n_row, n_col] f32
+ *     max[i] = largest value, argmax[i] = its lowest index
+ *     sumexp[i] = sum_c exp(x[i,c] - max[i]), summed in f64 in a fixed order
+ * NaN is treated as -inf; a row of all -inf gives argmax 0 and sumexp 0. */
 struct softmax_stats_args {
     const float *x;
     size_t x_stride;

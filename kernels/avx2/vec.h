@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec - 16 f32 lanes in two AVX2 registers: the functions of avx512/vec.h, where their contract is, with the same bits
- * in every lane.
- * Threads: pure functions. */
+/* vec - 16 f32 lanes in two AVX2 registers: the functions of avx512/vec.h, where their contract
+ * is, with the same bits in every lane. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_VEC_H
 #define QUIRE_KERNELS_VEC_H
 #include <immintrin.h>
@@ -99,7 +98,8 @@ INLINE struct vec vec_round(struct vec x)
     EACH(r, _mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
          _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* In two steps, since 2^n may be out of range: |n| is at most 254, and for a near 1 the first product is exact. */
+/* In two steps, since 2^n may be out of range: |n| is at most 254, and for a near 1 the first
+ * product is exact. */
 INLINE __m256 vec_scale_half(__m256 x, __m256 n)
 {
     const __m256i bias = _mm256_set1_epi32(127);

@@ -52,7 +52,8 @@ INLINE __m256i vec_round_bf16(__m256 x) /* in the low half of each lane */
 }
 INLINE void vec_store_bf16_n(uint16_t *p, struct vec x, uint32_t n)
 {
-    /* packus interleaves the 128-bit halves of its operands; 0xd8 puts quarters 0, 2, 1, 3 in order */
+    /* packus interleaves the 128-bit halves of its operands; 0xd8 puts quarters 0, 2, 1, 3 in
+     * order */
     __m256i both = _mm256_packus_epi32(vec_round_bf16(x.a), vec_round_bf16(x.b));
     both = _mm256_permute4x64_epi64(both, 0xd8);
     if (n == 16) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear with bf16 x and bf16 W by vdpbf16ps, 32 multiply-adds an instruction; everything else is linear_avx512.
- * Formula and order: ref/linear.c. The instruction ignores MXCSR. */
+/* linear with bf16 x and bf16 W by vdpbf16ps, 32 multiply-adds an instruction; everything else
+ * is linear_avx512. Formula and order: ref/linear.c. The instruction ignores MXCSR. */
 #include <immintrin.h>
 #include "kernels/linear_walk.h"
 #include "kernels/unroll.h"

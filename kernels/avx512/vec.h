@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vec - 16 f32 lanes in one AVX-512 register. avx2/vec.h has the same functions on two registers, lane for lane the same
- * bits; kernels/wide/ is written once on top of them. Functions that end in _n touch the first n (0 … 16) elements of
- * memory only; the other lanes of a load are 0. Pointers need no alignment.
- * Threads: pure functions. */
+/* vec - 16 f32 lanes in one AVX-512 register. avx2/vec.h has the same functions on two
+ * registers, lane for lane the same bits; kernels/wide/ is written once on top of them.
+ * Functions that end in _n touch the first n (0 … 16) elements of memory only; the other lanes
+ * of a load are 0. Pointers need no alignment. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_VEC_H
 #define QUIRE_KERNELS_VEC_H
 #include <immintrin.h>

@@ -4,18 +4,20 @@
  * Rows are (token, head) pairs that share a KV head, token by token. An item of work is up to
  * KERN_ATTENTION_ROWS of them, so that K and V are read once for all; it goes in three passes:
  *
- *   scores   lanes are the 16 tokens of a block; q is broadcast. Blocks x rows of sums in registers.
+ *   scores   lanes are the 16 tokens of a block; q is broadcast. Blocks x rows of sums
  *   softmax  row by row over the blocks
  *   values   lanes are 16 columns of V; p is broadcast. Rows x columns of sums in registers, taken
  *            a chunk of blocks at a time so that the chunk's V stays in the first-level cache
  *
- * Scratch of an item:  q     [head_dim][ROWS]               transposed: broadcasts are one stream
- *                      s     [n_block of the context][ROWS][16]   scores, then p
- *                      sum   [ROWS][head_dim rounded up to 16]
+ * Scratch of an item:
+ *   q     [head_dim][ROWS]             transposed: broadcasts are one stream
+ *   s     [blocks of the context][ROWS][16]   scores, then p
+ *   sum   [ROWS][head_dim rounded up to 16]
  *
- * Each sum of the definition is one lane here, so tiles, chunks and which rows share an item change
- * no bit. Positions before a row's window or after its token are never multiplied in, not even by
- * 0: their K and V may be NaN. Threads: as ops.h. */
+ * Each sum of the definition is one lane here, so tiles, chunks and which rows share an item
+ * change no bit. Positions before a row's window or after its token are never multiplied in, not
+ * even by 0: their K and V may be NaN.
+ * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_H
 #include "kernels/wide/attention_scores.h"

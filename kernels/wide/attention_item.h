@@ -4,6 +4,8 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
+#include "kernels/split.h"
+#include "kernels/unroll.h"
 #include "kernels/wide/vec.h"
 
 #define ROWS KERN_ATTENTION_ROWS

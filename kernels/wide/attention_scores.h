@@ -87,7 +87,8 @@ INLINE void score_rows(const struct score_tile *t, const int rows, int n_block)
         score_add(t, (struct score_form){rows, 1, 0});
 }
 
-/* A tile may do more rows than are left: q and s have room for ROWS, and what it adds is not read. */
+/* A tile may do more rows than are left: q and s have room for ROWS, and what it adds is not
+ * read. */
 static void score_blocks(const struct item *it, uint32_t c, int n_block)
 {
     const size_t element = it->a->kv_dtype == DT_BF16 ? 2 : 4;

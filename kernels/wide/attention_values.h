@@ -106,8 +106,9 @@ static void value_span(const struct item *it, uint32_t row, int rows, struct spa
         value_columns(&t, 1, 0);
 }
 
-/* Rows row … row + n - 1 (at most VALUE_ROWS) over one chunk. Their common positions go together; what only some of
- * them see, at the window's edge and at the diagonal, goes row by row, before and after. */
+/* Rows row … row + n - 1 (at most VALUE_ROWS) over one chunk. Their common positions go
+ * together; what only some of them see, at the window's edge and at the diagonal, goes row by
+ * row, before and after. */
 static void value_rows(const struct item *it, uint32_t row, uint32_t n, struct span chunk)
 {
     struct span first = item_span(it, row), last = item_span(it, row + n - 1);

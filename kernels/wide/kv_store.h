@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_store: values are converted 16 at a time; keys go out one 4-byte cell (an f32, or a bf16 pair) per row of their
- * block, 64 bytes apart. Layout: ops.h. Threads: as ops.h. */
+/* kv_store: values are converted 16 at a time; keys go out one 4-byte cell (an f32, or a bf16
+ * pair) per row of their block, 64 bytes apart. Layout: ops.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_KV_STORE_H
 #define QUIRE_KERNELS_WIDE_KV_STORE_H
 #include "kernels/wide/vec.h"

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear with f32 multiply-adds on 16 lanes; formula and order: ref/linear.c; loops around the tiles: linear_walk.h.
+/* linear with f32 multiply-adds on 16 lanes; formula and order: ref/linear.c; loops around the
+ * tiles: linear_walk.h.
  *
  *
- * A tile holds rows x n_vec vecs of sums, 16 outputs a vec, each lane one accumulator. n_vec is 4, the whole panel,
- * when the registers hold it (VEC_SUMS), else the tile goes over the panel slice in strips; a single row always takes
- * the whole panel, so that decoding reads memory in order.
+ * A tile holds rows x n_vec vecs of sums, 16 outputs a vec, each lane one accumulator. n_vec is
+ * 4, the whole panel, when the registers hold it (VEC_SUMS), else the tile goes over the panel
+ * slice in strips; a single row always takes the whole panel, so that decoding reads memory in
+ * order.
  *
- * bf16 weights come as pairs along K in 32 bits and are widened exactly: << 16 is the even element, & 0xffff0000 the odd
- * one. With bf16 x the odd element goes first and subnormals are flushed (MXCSR), which is the arithmetic of vdpbf16ps.
- * Threads: as ops.h. */
+ * bf16 weights come as pairs along K in 32 bits and are widened exactly: << 16 is the even
+ * element, & 0xffff0000 the odd one. With bf16 x the odd element goes first and subnormals are
+ * flushed (MXCSR), which is the arithmetic of vdpbf16ps. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_H
 #define QUIRE_KERNELS_WIDE_LINEAR_H
 #include "kernels/linear_walk.h"

@@ -2,8 +2,8 @@
 /* pack on 16 elements of a row at a time; layout: ops.h, rules: ref/pack.c.
  *
  * A panel goes 16 elements of K at a time through all of its outputs, so that the 4 KiB of panel
- * written in between stay in the first-level cache. Stores are of 4 bytes (an f32, a bf16 pair) or 2
- * (an f16), one panel row apart; that is still far above the speed at which weights arrive.
+ * written in between stay in the first-level cache. Stores are of 4 bytes (an f32, a bf16 pair)
+ * or 2 (an f16), one panel row apart; that is still far above the speed at which weights arrive.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_PACK_H
 #define QUIRE_KERNELS_WIDE_PACK_H

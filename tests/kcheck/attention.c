@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention: against the reference, the reference against f64 over the plain keys and values, and the tokens of each
- * sequence in one chunk against the same tokens in other chunks, bit for bit. Cache lanes that no token owns are NaN. */
+/* attention: against the reference, the reference against f64 over the plain keys and values,
+ * and the tokens of each sequence in one chunk against the same tokens in other chunks, bit for
+ * bit. Cache lanes that no token owns are NaN. */
 #include "kcheck.h"
 #include <math.h>
 #include "kernels/variants.h"
@@ -96,8 +97,8 @@ static double stored(const struct attention_case *c, float f)
     return c->a.kv_dtype == DT_F32 ? f : bf16_to_f32(f32_to_bf16(f));
 }
 
-/* One (token, head) of sequence i in f64. The bound: every f32 score is off by at most (dim + 4) ulp of its terms, the
- * sums by their length; V is at most 1. */
+/* One (token, head) of sequence i in f64. The bound: every f32 score is off by at most (dim + 4)
+ * ulp of its terms, the sums by their length; V is at most 1. */
 static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t i, uint32_t token,
                      uint32_t head)
 {
@@ -132,7 +133,8 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
     }
 }
 
-/* The same tokens in random chunks, some alone, spread over calls of their own with their own thread counts. */
+/* The same tokens in random chunks, some alone, spread over calls of their own with their own
+ * thread counts. */
 static void rechunk(struct kcheck *k, const struct attention_case *c, float *out)
 {
     for (uint32_t i = 0; i < c->a.n_seq; i++)
@@ -175,7 +177,8 @@ void kcheck_attention(struct kcheck *k)
         }
     c.a.out = got;
     kc_run(k, k->variant, &c.a, kc_range(k, 1, 9));
-    /* V is within 1 and the outputs may cancel; the cap multiplies the error of tanh, half an ulp of 1 even in libm */
+    /* V is within 1 and the outputs may cancel; the cap multiplies the error of tanh, half an
+     * ulp of 1 even in libm */
     k->magnitude = 1 + c.a.soft_cap / 4;
     kc_compare(k, "out", &(struct kc_array){got, DT_F32, c.n_row, width, c.a.out_stride},
                &(struct kc_array){want, DT_F32, c.n_row, width, c.a.out_stride});

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing: the ceilings of the machine first, then every variant as a fraction of them, all in one run. */
+/* Timing: the ceilings of the machine first, then every variant as a fraction of them, all in
+ * one run. */
 #include "kcheck.h"
 #include <sys/mman.h>
 #include "common/clock.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear where its speed is felt: one pass over a gigabyte of weights, the matrices of a Qwen2.5-0.5B decode step with a
- * barrier after each, and prompts. */
+/* linear where its speed is felt: one pass over a gigabyte of weights, the matrices of a
+ * Qwen2.5-0.5B decode step with a barrier after each, and prompts. */
 #include "kcheck.h"
 
 #define BIG_OUT 262144u

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kcheck - every kernel variant against its reference, and every row against itself in another batch.
+/* kcheck - every kernel variant against its reference, and every row against itself in another
+ * batch.
  *
- * Each operation of kernels.def has one kcheck_<op> here (without it the program does not link). main.c calls it for
- * each variant the machine can run, many times with a fresh seed; one call is one case: make random arguments, run the
- * reference and the variant on copies, compare, then run rows alone and with other thread counts and compare bits.
- * All buffers come from kc_buf: guarded on both sides, freed by the end of the case.
- * Threads: one; the threads of a kernel are run one after another in random order, since they may not depend on each
- * other. Only the benchmarks use a real team. */
+ * Each operation of kernels.def has one kcheck_<op> here (without it the program does not link).
+ * main.c calls it for each variant the machine can run, many times with a fresh seed; one call
+ * is one case: make random arguments, run the reference and the variant on copies, compare, then
+ * run rows alone and with other thread counts and compare bits. All buffers come from kc_buf:
+ * guarded on both sides, freed by the end of the case.
+ * Threads: one; the threads of a kernel are run one after another in random order, since they may
+ * not depend on each other. Only the benchmarks use a real team. */
 #ifndef QUIRE_TESTS_KCHECK_KCHECK_H
 #define QUIRE_TESTS_KCHECK_KCHECK_H
 #include <stdbool.h>
@@ -68,13 +70,14 @@ struct kc_array { /* rows of an output */
     enum dtype dtype; /* F32 or BF16 */
     size_t n_row, n_col, stride;
 };
-/* got against want within the variant's tolerance; a row's scale is its largest finite |want|, at least k->magnitude. Elements between n_col and
- * stride must not have been touched. */
+/* got against want within the variant's tolerance; a row's scale is its largest finite |want|,
+ * at least k->magnitude. Elements between n_col and stride must not have been touched. */
 void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
                 const struct kc_array *want);
 /* The same bytes, or a failure that says `what`. */
 void kc_same_bits(struct kcheck *k, const char *what, const void *a, const void *b, size_t bytes);
-/* |got - want| <= bound, want in f64; both not finite counts as equal. For checks of the reference itself. */
+/* |got - want| <= bound, want in f64; both not finite counts as equal. For checks of the
+ * reference itself. */
 void kc_near(struct kcheck *k, const char *what, double got, double want, double bound);
 
 /* The checks and the benchmarks: one each per operation. */
@@ -96,14 +99,15 @@ struct kc_bench {
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
 
-/* Of one call, over some tens of calls. Rates and ceilings are both of the best, so that their ratio means something on
- * a machine that does other work too; the median is printed beside it. */
+/* Of one call, over some tens of calls. Rates and ceilings are both of the best, so that their
+ * ratio means something on a machine that does other work too; the median is printed beside it. */
 struct kc_seconds {
     double best, median;
 };
 struct kc_seconds kc_time(struct kc_bench *b, const void *args); /* k->variant by the whole team */
 struct kc_seconds kc_time_team(struct team *t, team_fn *fn, void *arg); /* any team_run */
-/* A line with the rate, and its fraction of what the machine reads, or multiplies and adds in f32 or bf16. */
+/* A line with the rate, and its fraction of what the machine reads, or multiplies and adds in
+ * f32 or bf16. */
 void kc_print_bytes(struct kc_bench *b, const char *shape, struct kc_seconds s, double bytes);
 void kc_print_flop(struct kc_bench *b, const char *shape, struct kc_seconds s, double flop);
 void kc_roofline(struct kc_bench *b); /* measures and prints read_gbs and, by kc_peaks, gflops */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear: every pair of types against the reference, the reference against f64 sums over the unpacked matrix, and rows
- * of a batch against the same rows alone. */
+/* linear: every pair of types against the reference, the reference against f64 sums over the
+ * unpacked matrix, and rows of a batch against the same rows alone. */
 #include "kcheck.h"
 #include <math.h>
 #include "kernels/variants.h"

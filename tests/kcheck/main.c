@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kcheck [--seed N] [--cases N] [--op NAME] [--caps auto|avx512_bf16|avx512|avx2|none] [--bench [--threads N]]
+/* kcheck [--seed N] [--cases N] [--op NAME] [--caps auto|avx512_bf16|avx512|avx2|none]
+ *        [--bench [--threads N]]
  * Exit status 0 when every comparison held, 1 when one did not, 2 for a wrong command line. */
 #include "kcheck.h"
 #include <getopt.h>

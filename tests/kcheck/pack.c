@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack: against the layout as ops.h words it, written out here a second time, for the reference too. */
+/* pack: against the layout as ops.h words it, written out here a second time, for the reference
+ * too. */
 #include "kcheck.h"
 
 static const uint32_t dtypes[] = {DT_F32, DT_F16, DT_BF16};

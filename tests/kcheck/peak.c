@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic peaks: a loop of nothing but one multiply-add instruction on independent accumulators. */
+/* The arithmetic peaks: a loop of nothing but one multiply-add instruction on independent
+ * accumulators. */
 #include "kcheck.h"
 #include "common/clock.h"
 

@@ -2,7 +2,8 @@
 #include "kcheck.h"
 #include <math.h>
 
-/* The formula in f64, for the reference itself: f32 sums of n squares are off by less than n * 2^-24. */
+/* The formula in f64, for the reference itself: f32 sums of n squares are off by less than n *
+ * 2^-24. */
 static void near_f64(struct kcheck *k, const struct rms_norm_args *a, const float *x,
                      const float *y)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* team: every member runs once a run, barriers order memory, an idle team sleeps, errors are clean. */
+/* team: every member runs once a run, barriers order memory, an idle team sleeps, errors are
+ * clean. */
 #include "check.h"
 #include <sched.h>
 #include <sys/resource.h>
@@ -19,8 +20,8 @@ struct relay {
     uint32_t n_wrong;
 };
 
-/* Each phase: everyone writes its own plain cell, meets, reads the neighbour's, meets. Without the barriers'
- * ordering the values (or tsan) would tell. */
+/* Each phase: everyone writes its own plain cell, meets, reads the neighbour's, meets. Without
+ * the barriers' ordering the values (or tsan) would tell. */
 static void relay_run(void *arg, uint32_t ith, uint32_t nth)
 {
     struct relay *r = arg;

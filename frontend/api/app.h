@@ -33,8 +33,8 @@ struct app {
 /* Serve until told to stop. Returns the exit code. */
 int app_run(const struct options *o);
 
-/* May the request be served now? False: not yet, `again` is called with it once the model is read; or no more (503 is
- * sent). */
+/* May the request be served now? False: not yet, `again` is called with it once the model is read;
+ * or no more (503 is sent). */
 bool app_available(struct app *a, struct http_exchange *x, http_handler *again);
 /* Why /ready is not 200, appended as JSON strings with commas; nothing when it is. */
 void app_reasons(const struct app *a, struct buf *out);

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* link against an engine in memory: frames it sends are kept, frames it gets are made here. */
+#include "check.h"
+#include "common/mem.h"
+#include "common/metrics.h"
+#include "frontend/link/link_in.h"
+
+#define FRAMES_MAX 256
+#define FLOWS      8
+
+struct seen {         /* one flow and what its owner heard */
+    struct flow flow; /* first */
+    uint32_t tokens[64];
+    uint32_t n, n_prompt_row;
+    enum finish_reason finish;
+    enum q_code error;
+    uint32_t retry_after_ms;
+    bool close_in_call;
+};
+
+static struct link link_now;
+static struct buf frames[FRAMES_MAX]; /* sent by the link */
+static uint32_t n_frame, n_read;
+static bool connected;
+static struct seen flows[FLOWS];
+static const uint32_t prompt[] = {1, 2, 3};
+
+static bool keep_frame(void *ctx, const void *frame, size_t n)
+{
+    (void)ctx;
+    if (!connected)
+        return false;
+    assert_true(n_frame < FRAMES_MAX);
+    buf_add(&frames[n_frame++], frame, n);
+    return true;
+}
+
+static void on_tokens(struct flow *f, const struct link_tokens *t)
+{
+    struct seen *s = (struct seen *)f;
+    for (uint32_t i = 0; i < t->n; i++)
+        s->tokens[s->n++] = t->ids[i];
+    s->n_prompt_row += t->prompt.n_row;
+    s->finish = t->finish;
+    if (s->close_in_call)
+        link_close(&link_now, f);
+}
+
+static void on_error(struct flow *f, enum q_code code, const char *message, uint32_t retry_after_ms)
+{
+    struct seen *s = (struct seen *)f;
+    assert_true(*message != 0);
+    s->error = code;
+    s->retry_after_ms = retry_after_ms;
+}
+
+static const struct flow_calls calls = {on_tokens, on_error};
+
+static int setup(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct link_config c = {.address = "ipc:///nowhere", .engine_timeout_ms = 1000};
+    assert_ok(link_init(&link_now, &c, &e), &e);
+    link_now.send = keep_frame;
+    memset(flows, 0, sizeof(flows));
+    n_frame = n_read = 0;
+    connected = true;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FLOWS; i++)
+        link_close(&link_now, &flows[i].flow);
+    link_release(&link_now);
+    for (int i = 0; i < FRAMES_MAX; i++)
+        buf_release(&frames[i]);
+    return 0;
+}
+
+/* The engine's side. */
+#define GIVE(name, ...)                                     \
+    do {                                                    \
+        struct q_err e_ = Q_ERR_INIT;                       \
+        struct buf b_ = BUF_INIT;                           \
+        struct msg_##name m_ = __VA_ARGS__;                 \
+        assert_ok(msg_##name##_encode(&m_, &b_, &e_), &e_); \
+        link_receive(&link_now, b_.data, b_.len);           \
+        buf_release(&b_);                                   \
+    } while (0)
+
+static void greet(uint64_t instance, uint32_t credit)
+{
+    static const uint8_t digest[32];
+    GIVE(hello, {.wire_min = 1,
+                 .wire_max = 1,
+                 .digest = {digest, 32},
+                 .instance = instance,
+                 .credit = credit,
+                 .max_model_len = 100,
+                 .heartbeat_ms = 50,
+                 .fingerprint = {"fp", 2}});
+}
+
+static void give_tokens(uint64_t id, uint32_t seq, const uint32_t *tokens, uint32_t n,
+                        uint32_t finish)
+{
+    GIVE(output, {.req_ids = {&id, 1},
+                  .seq = {&seq, 1},
+                  .n_token = {&n, 1},
+                  .tokens = {tokens, n},
+                  .finish = {&finish, 1}});
+}
+
+/* The next frame of that kind the link sent; fails when there is none. */
+static const struct buf *next_frame(uint32_t tag)
+{
+    while (n_read < n_frame) {
+        const struct buf *b = &frames[n_read++];
+        if (proto_peek(b->data, b->len) == tag)
+            return b;
+    }
+    fail_msg("no %s was sent", proto_name(tag));
+    return NULL;
+}
+
+static bool no_more(uint32_t tag)
+{
+    for (uint32_t i = n_read; i < n_frame; i++)
+        if (proto_peek(frames[i].data, frames[i].len) == tag)
+            return false;
+    return true;
+}
+
+static struct msg_submit next_submit(void)
+{
+    static struct arena a = ARENA_INIT(1 << 20);
+    struct q_err e = Q_ERR_INIT;
+    struct msg_submit m;
+    const struct buf *b = next_frame(MSG_submit);
+    assert_ok(msg_submit_decode(&m, b->data, b->len, &a, &e), &e);
+    return m;
+}
+
+static void open_flow(int i)
+{
+    struct q_err e = Q_ERR_INIT;
+    flows[i].flow = (struct flow){.calls = &calls, .prompt = prompt, .n_prompt = 3};
+    sample_params_default(&flows[i].flow.params);
+    flows[i].flow.params.seed = 40 + (uint64_t)i;
+    assert_ok(link_open(&link_now, &flows[i].flow, &e), &e);
+}
+
+static void test_submit_tokens_finish(void **state)
+{
+    (void)state;
+    link_tick(&link_now);
+    next_frame(MSG_hello);
+    open_flow(0);
+    assert_true(no_more(MSG_submit)); /* no engine yet */
+    greet(1, 10);
+    assert_int_equal(link_state(&link_now), LINK_UP);
+    struct msg_submit m = next_submit();
+    assert_int_equal(m.prompt.n, 3);
+    assert_int_equal(m.emitted.n, 0);
+    assert_int_equal(m.seed, 40);
+    assert_int_equal(m.n_logprob, 0);
+    give_tokens(m.req_id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
+    give_tokens(m.req_id, 2, (uint32_t[]){9}, 1, FINISH_LENGTH);
+    assert_int_equal(flows[0].n, 3);
+    assert_int_equal(flows[0].tokens[2], 9);
+    assert_int_equal(flows[0].finish, FINISH_LENGTH);
+    assert_int_equal(link_n_open(&link_now), 0);
+    link_flush(&link_now);
+    assert_true(no_more(MSG_abort)); /* nothing to abort: it is finished */
+}
+
+static void test_credit_and_order(void **state)
+{
+    (void)state;
+    greet(1, 2);
+    for (int i = 0; i < 4; i++)
+        open_flow(i);
+    struct msg_submit first = next_submit(), second = next_submit();
+    assert_true(no_more(MSG_submit));
+    assert_int_equal(first.seed, 40);
+    assert_int_equal(second.seed, 41);
+    give_tokens(second.req_id, 0, (uint32_t[]){7}, 1, FINISH_STOP);
+    assert_int_equal(next_submit().seed, 42);
+    assert_true(no_more(MSG_submit));
+    GIVE(credit, {.credit = 3});
+    assert_int_equal(next_submit().seed, 43);
+}
+
+static void test_duplicates_are_dropped(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    open_flow(0);
+    uint64_t id = next_submit().req_id;
+    give_tokens(id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
+    give_tokens(id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
+    give_tokens(id, 1, (uint32_t[]){8, 9}, 2, FINISH_NONE); /* overlaps */
+    assert_int_equal(flows[0].n, 3);
+    assert_int_equal(flows[0].tokens[2], 9);
+    give_tokens(id, 2, (uint32_t[]){9}, 1, FINISH_LENGTH); /* the end of it is news */
+    assert_int_equal(flows[0].n, 3);
+    assert_int_equal(flows[0].finish, FINISH_LENGTH);
+}
+
+static void test_gap_is_submitted_again(void **state)
+{
+    (void)state;
+    double before = metric_value(METRIC_TOKENS_GAP);
+    greet(1, 10);
+    open_flow(0);
+    uint64_t id = next_submit().req_id;
+    give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
+    give_tokens(id, 2, (uint32_t[]){9}, 1, FINISH_NONE);
+    assert_int_equal(flows[0].n, 1);
+    assert_true(metric_value(METRIC_TOKENS_GAP) == before + 1);
+    link_tick(&link_now);
+    struct msg_submit again = next_submit();
+    assert_int_not_equal(again.req_id, id);
+    assert_int_equal(again.emitted.n, 1);
+    assert_int_equal(again.emitted.data[0], 7);
+    give_tokens(id, 1, (uint32_t[]){99}, 1, FINISH_NONE); /* of the old submission: nobody's */
+    give_tokens(again.req_id, 1, (uint32_t[]){8}, 1, FINISH_STOP);
+    assert_int_equal(flows[0].n, 2);
+    assert_int_equal(flows[0].tokens[1], 8);
+}
+
+static void test_another_instance_gets_prompt_and_tokens(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    open_flow(0);
+    open_flow(1);
+    uint64_t id = next_submit().req_id;
+    next_submit();
+    give_tokens(id, 0, (uint32_t[]){7, 8}, 2, FINISH_NONE);
+    greet(1, 10); /* the same one says hello again: nothing happens */
+    assert_true(no_more(MSG_submit));
+    greet(2, 10);
+    struct msg_submit a = next_submit(), b = next_submit();
+    assert_int_equal(a.seed, 40);
+    assert_int_equal(a.emitted.n, 2);
+    assert_int_equal(b.seed, 41);
+    assert_int_equal(b.emitted.n, 0);
+    give_tokens(a.req_id, 2, (uint32_t[]){9}, 1, FINISH_STOP);
+    assert_int_equal(flows[0].n, 3);
+}
+
+static void test_lost_connection(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    open_flow(0);
+    next_submit();
+    connected = false;
+    link_now.sent_beat_ms = 0; /* a heartbeat is due */
+    link_tick(&link_now);
+    assert_int_equal(link_state(&link_now), LINK_CONNECTING);
+    assert_int_equal(link_n_open(&link_now), 1);
+    connected = true;
+    link_tick(&link_now);
+    next_frame(MSG_hello);
+    greet(
+        1,
+        10); /* the same engine, still computing the old submission: it is told to forget that one */
+    next_frame(MSG_abort);
+    next_submit();
+}
+
+static void test_silence(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    open_flow(0);
+    link_now.beat_ms -= 1000000;
+    link_tick(&link_now);
+    assert_int_equal(link_state(&link_now), LINK_CONNECTING);
+    assert_non_null(strstr(link_reason(&link_now), "silent"));
+    flows[0].flow.since_ms -= 2000; /* beyond engine_timeout_ms */
+    link_tick(&link_now);
+    assert_int_equal(flows[0].error, Q_UNAVAILABLE);
+    assert_true(flows[0].retry_after_ms > 0);
+    assert_int_equal(link_n_open(&link_now), 0);
+}
+
+static void test_refused_for_its_model(void **state)
+{
+    (void)state;
+    uint8_t digest[32] = {1};
+    open_flow(0);
+    GIVE(hello, {.wire_min = 1,
+                 .wire_max = 1,
+                 .digest = {digest, 32},
+                 .instance = 1,
+                 .credit = 9,
+                 .model = {"other", 5}});
+    assert_int_equal(link_state(&link_now), LINK_REFUSED);
+    assert_non_null(strstr(link_reason(&link_now), "other"));
+    link_tick(&link_now);
+    assert_int_equal(flows[0].error, Q_UNAVAILABLE);
+    assert_true(no_more(MSG_submit));
+    GIVE(hello, {.wire_min = 7, .wire_max = 9, .instance = 2, .credit = 9});
+    assert_non_null(strstr(link_reason(&link_now), "wire"));
+    greet(3, 10); /* replaced by the right one */
+    assert_int_equal(link_state(&link_now), LINK_UP);
+}
+
+static void test_errors_of_the_engine(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    for (int i = 0; i < 3; i++)
+        open_flow(i);
+    uint64_t full = next_submit().req_id, begun = next_submit().req_id, bad = next_submit().req_id;
+    GIVE(error,
+         {.req_id = full, .code = {"NO_SPACE", 8}, .message = {"queue", 5}, .retry_after_ms = 700});
+    assert_int_equal(flows[0].error, Q_NO_SPACE);
+    assert_int_equal(flows[0].retry_after_ms, 700);
+    give_tokens(begun, 0, (uint32_t[]){7}, 1, FINISH_NONE);
+    GIVE(error,
+         {.req_id = begun, .code = {"NO_SPACE", 8}, .message = {"queue", 5}, .retry_after_ms = 1});
+    assert_int_equal(flows[1].error, Q_OK); /* its client was promised the rest */
+    GIVE(error, {.req_id = bad, .code = {"INVALID", 7}, .message = {"why", 3}});
+    assert_int_equal(flows[2].error, Q_INVALID);
+    flows[1].flow.not_before_ms = 0;
+    link_tick(&link_now);
+    assert_int_equal(next_submit().emitted.n, 1);
+    GIVE(error, {.req_id = 12345, .code = {"?", 1}, .message = {"x", 1}}); /* nobody's */
+}
+
+static void test_close_aborts_in_one_message(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct arena a = ARENA_INIT(1 << 20);
+    struct msg_abort m;
+    greet(1, 10);
+    open_flow(0);
+    open_flow(1);
+    uint64_t id = next_submit().req_id;
+    link_close(&link_now, &flows[0].flow);
+    link_close(&link_now, &flows[1].flow);
+    link_close(&link_now, &flows[1].flow); /* a closed one is fine */
+    link_flush(&link_now);
+    const struct buf *b = next_frame(MSG_abort);
+    assert_ok(msg_abort_decode(&m, b->data, b->len, &a, &e), &e);
+    assert_int_equal(m.req_ids.n, 2);
+    assert_true(m.req_ids.data[0] == id);
+    link_flush(&link_now);
+    assert_true(no_more(MSG_abort));
+    give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
+    assert_int_equal(flows[0].n, 0);
+    arena_release(&a);
+}
+
+static void test_close_inside_the_call(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    open_flow(0);
+    flows[0].close_in_call = true;
+    give_tokens(next_submit().req_id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
+    assert_int_equal(link_n_open(&link_now), 0);
+    link_flush(&link_now);
+    next_frame(MSG_abort);
+}
+
+static void test_drain(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    GIVE(drain, {.reason = {"bye", 3}});
+    assert_int_equal(link_state(&link_now), LINK_DRAINING);
+    open_flow(0);
+    link_tick(&link_now);
+    assert_true(no_more(MSG_submit));
+    greet(2, 10);
+    next_submit();
+}
+
+static void test_prompt_rows_come_once(void **state)
+{
+    (void)state;
+    uint32_t zero = 0, n_row = 1, n = 1, id7 = 7, rank = 1, two = 2;
+    uint32_t ids2[2] = {7, 8}, ranks2[2] = {1, 1};
+    float value = -1, values2[2] = {-1, -2};
+    greet(1, 10);
+    open_flow(0);
+    uint64_t id = next_submit().req_id;
+    GIVE(output, {.req_ids = {&id, 1},
+                  .seq = {&zero, 1},
+                  .n_token = {&zero, 1},
+                  .n_prompt_row = {&n_row, 1},
+                  .n_prompt_logprob = {&n, 1},
+                  .prompt_logprob_ids = {&id7, 1},
+                  .prompt_logprobs = {&value, 1},
+                  .prompt_ranks = {&rank, 1}});
+    assert_int_equal(flows[0].n_prompt_row, 1);
+    greet(2, 10); /* the next engine sends both rows */
+    id = next_submit().req_id;
+    GIVE(output, {.req_ids = {&id, 1},
+                  .seq = {&zero, 1},
+                  .n_token = {&zero, 1},
+                  .n_prompt_row = {&two, 1},
+                  .n_prompt_logprob = {&n, 1},
+                  .prompt_logprob_ids = {ids2, 2},
+                  .prompt_logprobs = {values2, 2},
+                  .prompt_ranks = {ranks2, 2}});
+    assert_int_equal(flows[0].n_prompt_row, 2);
+}
+
+/* Columns that do not fit together deliver nothing and are counted. */
+static void test_hostile_columns(void **state)
+{
+    (void)state;
+    double before = metric_value(METRIC_FRAMES_DROPPED);
+    uint32_t tokens[] = {7, 8, 9}, big = 1000000, one = 1, nine = 9, zero = 0;
+    greet(1, 10);
+    open_flow(0);
+    uint64_t id = next_submit().req_id, two[] = {id, id};
+    GIVE(output, {.req_ids = {&id, 1}, .n_token = {&big, 1}, .tokens = {tokens, 3}});
+    GIVE(output, {.req_ids = {&id, 1}, .n_token = {&one, 1}});
+    GIVE(output, {.req_ids = {two, 2}, .n_token = {&one, 1}, .tokens = {tokens, 1}});
+    GIVE(output, {.req_ids = {&id, 1}, .finish = {&nine, 1}});
+    GIVE(
+        output,
+        {.req_ids = {&id, 1}, .n_token = {&one, 1}, .tokens = {tokens, 1}, .n_logprob = {&big, 1}});
+    GIVE(
+        output,
+        {.req_ids = {&id, 1}, .n_token = {&one, 1}, .tokens = {tokens, 1}, .n_logprob = {&one, 1}});
+    GIVE(output, {.req_ids = {&id, 1}, .n_token = {&zero, 1}, .tokens = {tokens, 1}});
+    GIVE(output, {.req_ids = {&id, 1}, .n_prompt_row = {&big, 1}, .n_prompt_logprob = {&one, 1}});
+    link_receive(&link_now, "\xff\xff", 2);
+    link_receive(&link_now, "", 0);
+    assert_true(metric_value(METRIC_FRAMES_DROPPED) == before + 10);
+    assert_int_equal(flows[0].n, 0);
+    assert_int_equal(link_n_open(&link_now), 1);
+}
+
+static void test_many_slots(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    enum { N = 3000 };
+    struct seen *many = q_calloc(N, sizeof(*many));
+    greet(1, N);
+    link_now.send = keep_frame;
+    for (int i = 0; i < N; i++) {
+        many[i].flow = (struct flow){.calls = &calls, .prompt = prompt, .n_prompt = 3};
+        assert_ok(link_open(&link_now, &many[i].flow, &e), &e);
+        if (n_frame > FRAMES_MAX / 2) {
+            for (uint32_t k = 0; k < n_frame; k++)
+                buf_reset(&frames[k]);
+            n_frame = n_read = 0;
+        }
+    }
+    for (int i = 0; i < N; i += 3)
+        give_tokens(many[i].flow.wire_id, 0, (uint32_t[]){(uint32_t)i}, 1, FINISH_STOP);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(many[i].n, i % 3 == 0);
+        assert_true(i % 3 || many[i].tokens[0] == (uint32_t)i);
+        link_close(&link_now, &many[i].flow);
+    }
+    assert_int_equal(link_n_open(&link_now), 0);
+    q_free(many);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_submit_tokens_finish),
+        TEST(test_credit_and_order),
+        TEST(test_duplicates_are_dropped),
+        TEST(test_gap_is_submitted_again),
+        TEST(test_another_instance_gets_prompt_and_tokens),
+        TEST(test_lost_connection),
+        TEST(test_silence),
+        TEST(test_refused_for_its_model),
+        TEST(test_errors_of_the_engine),
+        TEST(test_close_aborts_in_one_message),
+        TEST(test_close_inside_the_call),
+        TEST(test_drain),
+        TEST(test_prompt_rows_come_once),
+        TEST(test_hostile_columns),
+        TEST(test_many_slots),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

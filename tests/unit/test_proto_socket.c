@@ -11,6 +11,7 @@
 #include <zmq.h>
 #include "common/clock.h"
 #include "common/file.h"
+#include "common/mem.h"
 #include "proto/address.h"
 #include "proto/curve.h"
 #include "proto/socket.h"
@@ -384,6 +385,28 @@ static void test_reconnect(void **state)
     socket_free(frontend);
 }
 
+/* Every allocation of ours fails once while listening with keys; nothing stays behind. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct socket *engine = NULL;
+    const char *keys = path_in("%s/%s", "memory");
+    assert_ok(curve_generate(keys, &e), &e);
+    struct socket_config c = {.address = "tcp://127.0.0.1:0", .keys_dir = keys};
+    enum q_code rc = Q_NO_MEMORY;
+    int n = 0;
+    for (; rc; n++) {
+        mem_fail_after(n);
+        rc = socket_listen(&engine, &c, &e);
+        mem_fail_after(-1);
+        assert_true(rc == Q_OK || rc == Q_NO_MEMORY);
+        assert_true(n < 100);
+    }
+    assert_true(n > 2);
+    socket_free(engine);
+}
+
 static void test_signals_untouched(void **state)
 {
     (void)state;
@@ -408,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_stalled_peer),
         cmocka_unit_test(test_reconnect),
         cmocka_unit_test(test_signals_untouched),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

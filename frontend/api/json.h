@@ -9,7 +9,7 @@
 #include "common/buf.h"
 
 #define JSON_DEPTH_MAX  100
-#define JSON_VALUES_MAX 4000000u /* token ids of a long prompt count one each */
+#define JSON_VALUES_MAX 2000000u /* token ids of a long prompt count one each: 80 MB in jansson */
 
 /* *out: a new reference to an object. Errors: Q_INVALID (not JSON, with line and column; not an
  * object), Q_TOO_LARGE (depth, values). */

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HTTP bodies: JSON to parameters, messages, tools and prompts, and on through the bundled model's template and
+ * tokenizer. The first byte picks the endpoint. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include "common/mem.h"
+#include "frontend/api/json.h"
+#include "frontend/api/params.h"
+#include "frontend/api/prompt.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static struct served served;
+static struct options options;
+
+static void load(void)
+{
+    struct q_err e = Q_ERR_INIT;
+    served.options = &options;
+    options.generation_config = "auto";
+    served.config.vocab_size = 1024;
+    if (tokenizer_open(&served.tokenizer, "deploy/model/quire-tiny", &e) != Q_OK ||
+        chat_open(&served.chat, "deploy/model/quire-tiny", NULL, &e) != Q_OK)
+        snprintf(served.chat_error, sizeof(served.chat_error), "no model here");
+}
+
+static void try_prompts(const struct params *p, json_t *messages)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct prompts prompts = {NULL, 0};
+    enum q_code rc = Q_OK;
+    if (p->prompt)
+        rc = prompts_read(&prompts, p->prompt, &served, &e);
+    else if (messages)
+        rc = prompts_render(&prompts, &served, p, messages, p->tools, &e);
+    if (rc == Q_OK && prompts.n && served.tokenizer)
+        rc = prompts_encode(&prompts, &served, p->add_special_tokens, &e);
+    prompts_release(&prompts);
+}
+
+static void try_body(const json_t *body, enum params_where where)
+{
+    static struct params_ids ids;
+    static struct params p;
+    const char *stops[PARAMS_STOPS_MAX];
+    struct params_context c = {&served.defaults, served.config.vocab_size, 20};
+    struct sample_params s;
+    struct q_err e = Q_ERR_INIT;
+    json_t *messages = NULL;
+    uint32_t n_stop;
+    if (params_read(&p, body, where, &e) != Q_OK || params_sampling(&p, &c, &s, &ids, &e) != Q_OK ||
+        params_stops(&p, stops, &n_stop, &e) != Q_OK || tools_check(p.tools, &e) != Q_OK)
+        return;
+    s.max_tokens = s.max_tokens ? s.max_tokens : 16;
+    if (s.min_tokens <= s.max_tokens &&
+        sample_params_check(&s, served.config.vocab_size, &e) != Q_OK)
+        __builtin_trap(); /* what the frontend lets through, the engine must take */
+    if (p.messages && messages_read(&messages, p.messages, &e) != Q_OK)
+        return;
+    try_prompts(&p, messages);
+    json_decref(messages);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static const enum params_where where[] = {WHERE_CHAT, WHERE_TEXT, WHERE_TOKENS, WHERE_DETOK};
+    static bool loaded;
+    struct q_err e = Q_ERR_INIT;
+    json_t *body;
+    if (!loaded)
+        load();
+    loaded = true;
+    if (n == 0 || json_body(&body, (const char *)data + 1, n - 1, &e) != Q_OK)
+        return 0;
+    try_body(body, where[data[0] % 4]);
+    json_decref(body);
+    return 0;
+}

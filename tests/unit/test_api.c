@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Request bodies: JSON limits, the table of fields, messages, prompts. */
+#include "check.h"
+#include "frontend/api/json.h"
+#include "frontend/api/params.h"
+#include "frontend/api/prompt.h"
+
+static struct params p;
+static struct q_err e;
+static json_t *body;
+
+static json_t *parse(const char *text)
+{
+    json_decref(body);
+    body = NULL;
+    assert_ok(json_body(&body, text, strlen(text), &e), &e);
+    return body;
+}
+
+static enum q_code read_chat(const char *text)
+{
+    return params_read(&p, parse(text), WHERE_CHAT, &e);
+}
+
+static enum q_code read_text(const char *text)
+{
+    return params_read(&p, parse(text), WHERE_TEXT, &e);
+}
+
+static void test_json_limits(void **state)
+{
+    (void)state;
+    static char deep[3 * JSON_DEPTH_MAX], many[2 * JSON_VALUES_MAX + 64];
+    json_t *v = NULL;
+    memset(deep, '[', JSON_DEPTH_MAX + 1);
+    assert_fails(json_body(&v, deep, JSON_DEPTH_MAX + 1, &e), Q_TOO_LARGE, "deeper than", &e);
+    size_t n = (size_t)snprintf(many, sizeof(many), "{\"a\":[1");
+    while (n + 2 < sizeof(many)) {
+        many[n++] = ',';
+        many[n++] = '1';
+    }
+    assert_fails(json_body(&v, many, n, &e), Q_TOO_LARGE, "values", &e);
+    assert_fails(json_body(&v, "", 0, &e), Q_INVALID, "no body", &e);
+    assert_fails(json_body(&v, "[]", 2, &e), Q_INVALID, "must be a JSON object", &e);
+    assert_fails(json_body(&v, "{} x", 4, &e), Q_INVALID, "line 1", &e);
+    assert_null(v);
+    /* brackets inside strings do not nest, and a backslash hides a quote */
+    memset(deep, '[', sizeof(deep));
+    memcpy(deep, "{\"a\":\"\\\"", 8);
+    memcpy(deep + sizeof(deep) - 2, "\"}", 2);
+    assert_ok(json_body(&v, deep, sizeof(deep), &e), &e);
+    json_decref(v);
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    struct params_context c = {NULL, 100, 20};
+    struct params_ids ids;
+    struct sample_params s;
+    assert_ok(read_chat("{\"temperature\":null,\"stop\":null}"), &e);
+    assert_false(p.has[FIELD_temperature]);
+    assert_true(p.add_generation_prompt && p.skip_special_tokens && p.parallel_tool_calls);
+    assert_false(p.add_special_tokens); /* the template writes them */
+    assert_int_equal(p.n, 1);
+    assert_ok(params_sampling(&p, &c, &s, &ids, &e), &e);
+    assert_true(s.temperature == 1 && s.top_p == 1 && s.top_k == 0 && s.min_p == 0 &&
+                s.repetition_penalty == 1);
+    assert_int_equal(s.max_tokens, 0);
+    assert_true(s.n_logprob == SAMPLE_NO_LOGPROBS && s.n_prompt_logprob == SAMPLE_NO_LOGPROBS);
+    uint64_t seed = s.seed;
+    assert_ok(params_sampling(&p, &c, &s, &ids, &e), &e);
+    assert_true(s.seed != seed); /* drawn */
+    assert_ok(read_text("{}"), &e);
+    assert_true(p.add_special_tokens);
+}
+
+static void test_model_defaults(void **state)
+{
+    (void)state;
+    struct generation_defaults d = {
+        .has_temperature = true, .temperature = 0.5, .has_top_k = true, .top_k = 7};
+    struct params_context c = {&d, 100, 20};
+    struct params_ids ids;
+    struct sample_params s;
+    assert_ok(read_text("{\"top_k\":-1,\"seed\":-3}"), &e);
+    assert_ok(params_sampling(&p, &c, &s, &ids, &e), &e);
+    assert_true(s.temperature == 0.5f);
+    assert_int_equal(s.top_k, 0); /* the request's word counts */
+    assert_true(s.seed == (uint64_t)-3);
+}
+
+static void test_sampling_fields(void **state)
+{
+    (void)state;
+    struct params_context c = {NULL, 100, 20};
+    struct params_ids ids;
+    struct sample_params s;
+    assert_ok(
+        read_chat(
+            "{\"logit_bias\":{\"5\":-100,\"99\":2.5},\"stop_token_ids\":[3,4],\"logprobs\":true,"
+            "\"top_logprobs\":4,\"prompt_logprobs\":0,\"max_tokens\":5,\"max_completion_tokens\":6,"
+            "\"min_tokens\":2,\"ignore_eos\":true}"),
+        &e);
+    assert_ok(params_sampling(&p, &c, &s, &ids, &e), &e);
+    assert_int_equal(s.n_bias, 2);
+    assert_int_equal(s.n_stop_id, 2);
+    assert_int_equal(s.stop_ids[1], 4);
+    assert_int_equal(s.n_logprob, 4);
+    assert_int_equal(s.n_prompt_logprob, 0);
+    assert_int_equal(s.max_tokens, 6); /* the newer name counts */
+    assert_true(s.ignore_eos);
+    assert_ok(read_chat("{\"logit_bias\":{\"100\":1}}"), &e);
+    assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "below 100", &e);
+    assert_string_equal(p.param, "logit_bias");
+    assert_ok(read_text("{\"logprobs\":21}"), &e);
+    assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "21", &e);
+}
+
+/* A row of fields.def that is not supported is refused by name, and its harmless value is not. */
+static void test_not_yet_fields(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t where;
+        const char *harmless;
+    } rows[] = {
+#define CHAT   WHERE_CHAT
+#define TEXT   WHERE_TEXT
+#define BOTH   WHERE_BOTH
+#define TOKENS WHERE_TOKENS
+#define NUM(name, where, min, max)
+#define INT(name, where, min, max)
+#define BOOL(name, where)
+#define STR(name, where)
+#define LIST(name, where)
+#define OBJECT(name, where)
+#define ANY(name, where)
+#define NO_EFFECT(name, where)
+#define NOT_YET(name, where, harmless) {#name, where, harmless},
+#include "frontend/api/fields.def"
+    };
+    char text[256];
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        enum params_where where = rows[i].where & WHERE_CHAT ? WHERE_CHAT : WHERE_TEXT;
+        snprintf(text, sizeof(text), "{\"%s\":{\"unlikely\":[1]}}", rows[i].name);
+        assert_fails(params_read(&p, parse(text), where, &e), Q_UNSUPPORTED, rows[i].name, &e);
+        assert_string_equal(p.param, rows[i].name);
+        snprintf(text, sizeof(text), "{\"%s\":%s}", rows[i].name, rows[i].harmless);
+        assert_ok(params_read(&p, parse(text), where, &e), &e);
+    }
+}
+
+static void test_wrong_values(void **state)
+{
+    (void)state;
+    assert_fails(read_chat("{\"temperature\":2.5}"), Q_INVALID,
+                 "temperature: 2.5 is out of range, accepted are 0 to 2", &e);
+    assert_string_equal(p.param, "temperature");
+    assert_fails(read_chat("{\"n\":129}"), Q_INVALID, "1 to 128", &e);
+    assert_fails(read_chat("{\"n\":1e300}"), Q_INVALID, "integer", &e);
+    assert_fails(read_chat("{\"stream\":1}"), Q_INVALID, "true or false", &e);
+    assert_fails(read_chat("{\"tools\":{}}"), Q_INVALID, "array", &e);
+    assert_fails(read_chat("{\"model\":5}"), Q_INVALID, "string", &e);
+    assert_fails(read_chat("{\"logit_bias\":[]}"), Q_INVALID, "object", &e);
+    assert_fails(read_chat("{\"prompt\":\"x\"}"), Q_INVALID, "does not take this field", &e);
+    assert_fails(read_text("{\"messages\":[]}"), Q_INVALID, "does not take this field", &e);
+    assert_fails(read_text("{\"best_of\":2}"), Q_UNSUPPORTED, "best_of", &e);
+    assert_fails(read_text("{\"stream_options\":{}}"), Q_INVALID, "stream", &e);
+    assert_fails(read_text("{\"stream\":true,\"stream_options\":{\"x\":true}}"), Q_UNSUPPORTED,
+                 "include_usage", &e);
+    assert_fails(read_text("{\"stream\":true,\"prompt_logprobs\":1}"), Q_INVALID, "prompt_logprobs",
+                 &e);
+    assert_ok(read_text("{\"stream\":true,\"stream_options\":{\"include_usage\":true}}"), &e);
+    assert_true(p.include_usage);
+    assert_ok(read_chat("{\"continue_final_message\":false,\"n\":2.0,\"unknown_to_us\":[]}"), &e);
+    assert_int_equal(p.n, 2);
+}
+
+static void test_stops(void **state)
+{
+    (void)state;
+    const char *stops[PARAMS_STOPS_MAX];
+    uint32_t n;
+    assert_ok(read_chat("{\"stop\":\"a\"}"), &e);
+    assert_ok(params_stops(&p, stops, &n, &e), &e);
+    assert_int_equal(n, 1);
+    assert_ok(read_chat("{\"stop\":[\"a\",\"b\"]}"), &e);
+    assert_ok(params_stops(&p, stops, &n, &e), &e);
+    assert_int_equal(n, 2);
+    assert_string_equal(stops[1], "b");
+    assert_ok(read_chat("{\"stop\":[\"a\",null]}"), &e);
+    assert_fails(params_stops(&p, stops, &n, &e), Q_INVALID, "null", &e);
+    assert_ok(read_chat("{\"stop\":{}}"), &e);
+    assert_fails(params_stops(&p, stops, &n, &e), Q_INVALID, "an object", &e);
+}
+
+static json_t *messages(const char *text)
+{
+    json_t *out = NULL;
+    assert_ok(messages_read(&out, json_object_get(parse(text), "messages"), &e), &e);
+    return out;
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    json_t *m = messages(
+        "{\"messages\":[{\"role\":\"developer\",\"content\":[\"a\",{\"type\":\"text\",\"text\":"
+        "\"b\"}]},"
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\","
+        "\"arguments\":\"{\\\"x\\\":1}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},"
+        "{\"role\":\"assistant\",\"content\":\"c\",\"tool_calls\":[]}]}");
+    json_t *first = json_array_get(m, 0),
+           *calls = json_object_get(json_array_get(m, 1), "tool_calls");
+    assert_string_equal(json_string_value(json_object_get(first, "role")), "system");
+    assert_string_equal(json_string_value(json_object_get(first, "content")), "a\nb");
+    json_t *f = json_object_get(json_array_get(calls, 0), "function");
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(f, "arguments"), "x")), 1);
+    assert_true(json_is_object(
+        json_object_get(json_object_get(json_array_get(calls, 1), "function"), "arguments")));
+    assert_null(json_object_get(json_array_get(m, 2), "tool_calls"));
+    /* the request's own JSON is as it was */
+    json_t *given = json_object_get(body, "messages");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(given, 0), "role")),
+                        "developer");
+    json_t *old = json_object_get(
+        json_array_get(json_object_get(json_array_get(given, 1), "tool_calls"), 0), "function");
+    assert_true(json_is_string(json_object_get(old, "arguments")));
+    json_decref(m);
+}
+
+static void test_bad_messages(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *messages;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {"[]", Q_INVALID, "0 entries"},
+        {"[5]", Q_INVALID, "entry 0: expected an object"},
+        {"[{\"role\":\"\",\"content\":\"x\"}]", Q_INVALID, "role"},
+        {"[{\"role\":\"user\",\"content\":null}]", Q_INVALID, "needs \"content\""},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"audio\"}]}]", Q_UNSUPPORTED, "audio"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", Q_INVALID, "part 0"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":{}}]", Q_INVALID, "tool_calls"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", Q_INVALID, "function.name"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"["
+         "1]\"}}]}]",
+         Q_INVALID, "object"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":7}}]"
+         "}]",
+         Q_INVALID, "an integer"},
+    };
+    char text[512];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        json_t *out = NULL;
+        snprintf(text, sizeof(text), "{\"messages\":%s}", cases[i].messages);
+        assert_fails(messages_read(&out, json_object_get(parse(text), "messages"), &e),
+                     cases[i].code, cases[i].part, &e);
+        assert_null(out);
+    }
+}
+
+static void test_prompts(void **state)
+{
+    (void)state;
+    static struct served s = {.config.vocab_size = 10};
+    struct prompts list;
+    s.tokenizer = (struct tokenizer *)&s; /* only asked whether there is one */
+    assert_ok(
+        prompts_read(&list, json_object_get(parse("{\"p\":[[1,2],\"text\",[9]]}"), "p"), &s, &e),
+        &e);
+    assert_int_equal(list.n, 3);
+    assert_int_equal(list.items[0].ids.n, 2);
+    assert_int_equal(list.items[1].n_text, 4);
+    prompts_release(&list);
+    assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":[1,10]}"), "p"), &s, &e),
+                 Q_INVALID, "0 to 9", &e);
+    prompts_release(&list);
+    s.tokenizer = NULL;
+    assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":\"x\"}"), "p"), &s, &e),
+                 Q_UNSUPPORTED, "skip-tokenizer-init", &e);
+    prompts_release(&list);
+}
+
+static int release(void **state)
+{
+    (void)state;
+    json_decref(body);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json_limits),    cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_model_defaults), cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_not_yet_fields), cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_stops),          cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_bad_messages),   cmocka_unit_test(test_prompts),
+    };
+    return cmocka_run_group_tests(tests, NULL, release);
+}

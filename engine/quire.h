@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire.h - run a language model inside your program. The public C library (libquire, pkg-config quire).
+/* quire.h - run a language model inside your program: the public library (pkg-config quire).
  *
- * The mental model: an ENGINE is one loaded model, with a scheduler that batches and a worker that computes; it has
- * threads of its own. A REQUEST is one prompt on its way through it. You submit any number of requests at once, the
- * engine computes them together, and each gives you a stream of EVENTS: a token, and in the end one FINISH.
+ * The mental model: an ENGINE is one loaded model, with a scheduler that batches and a worker that
+ * computes; it has threads of its own. A REQUEST is one prompt on its way through it. You submit
+ * any number of requests at once, the engine computes them together, and each gives you a stream of
+ * EVENTS: a token, and in the end one FINISH.
  *
  *     struct quire_options o;   quire_options_init(&o, sizeof o);   o.model = "path/to/model";
  *     struct quire_engine *engine;   quire_engine_open(&engine, &o, &error);
  *     struct quire_params p;   quire_params_init(&p, sizeof p);   p.text = "Once upon";
  *     struct quire_request *r;   quire_submit(&r, engine, &p, &error);
- *     do
- *         quire_next(r, &event, -1, &error), fwrite(event.text, 1, event.n_text, stdout);
- *     while (event.kind != QUIRE_FINISH);
+ *     for (event.kind = QUIRE_TOKEN; event.kind != QUIRE_FINISH;)
+ *         if (!quire_next(r, &event, -1, &error))
+ *             fwrite(event.text, 1, event.n_text, stdout);
  *     quire_request_free(r);   quire_engine_close(engine);
  *
  * The same request gives the same tokens, bit for bit, whatever else the engine computes beside it.
  *
- * Errors: functions return QUIRE_OK (0) or a code of enum quire_code, and fill `error` (may be NULL) if not 0; outputs are
- * then untouched. The library never prints, exits or aborts for what its caller gives it.
- * Threads: an engine may be used from any number of threads at once; a request belongs to one thread at a time.
- * Ownership: what has _free or _close is released with it; pointers in an event live until the next quire_next or
- * quire_request_free of that request. Free all requests before closing their engine.
- * Versions: `size` (set by the init functions) lets structs grow; fields are only ever added at the end. */
+ * Errors: functions return QUIRE_OK (0) or a code of enum quire_code, and fill `error` (may be
+ * NULL) if not 0; outputs are then untouched. The library never prints, exits or aborts for what
+ * its caller gives it.
+ * Threads: an engine may be used from any number of threads at once; a request belongs to one
+ * thread at a time.
+ * Ownership: what has _free or _close is released with it; pointers in an event live until the next
+ * quire_next or quire_request_free of that request. Free all requests before closing their engine.
+ * Versions: `size` (set by the init functions) lets structs grow; fields are only ever added at
+ * the end. */
 #ifndef QUIRE_H
 #define QUIRE_H
 #include <stdbool.h>
@@ -32,7 +36,6 @@ extern "C" {
 #endif
 
 #define QUIRE_API         __attribute__((visibility("default")))
-#define QUIRE_API_VERSION 1
 #define QUIRE_MESSAGE_MAX 248
 
 enum quire_code {
@@ -134,14 +137,13 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     const uint32_t *bias_ids; /* [n_bias] */
     const float *bias;        /* [n_bias], -100 … 100 */
     size_t n_bias;
-    void (*notify)(
-        void *ctx); /* called on an engine thread when events came: wake your loop; may be NULL */
+    void (*notify)(void *ctx); /* may be NULL; called on an engine thread when events came */
     void *notify_ctx;
 };
 QUIRE_API void quire_params_init(struct quire_params *p, size_t size);
 
 struct quire_request;
-/* All arrays and strings of `p` are copied. Errors: QUIRE_INVALID, QUIRE_BUSY, QUIRE_UNAVAILABLE, QUIRE_NO_MEMORY. */
+/* All of `p` is copied. Errors: QUIRE_INVALID, QUIRE_BUSY, QUIRE_UNAVAILABLE, QUIRE_NO_MEMORY. */
 QUIRE_API enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine,
                                        const struct quire_params *p, struct quire_error *error);
 
@@ -162,8 +164,7 @@ struct quire_event {
     enum quire_event_kind kind;
     uint32_t token;    /* PROMPT, TOKEN */
     uint32_t position; /* of that token, prompt and output counted from 0 */
-    const char
-        *text; /* [n_text] text that became final: never ends inside a character; not terminated */
+    const char *text;  /* [n_text] text that became final; ends with a whole character, no NUL */
     size_t n_text;
     float logprob;                       /* PROMPT, and TOKEN when asked for */
     uint32_t rank;                       /* 1 = most likely; 0 = no logprobs */
@@ -173,15 +174,15 @@ struct quire_event {
     int32_t i_stop;           /* FINISH: index of the stop string that was found, or -1 */
     int64_t stop_id;          /* FINISH: the stop token of stop_ids that came, or -1 */
 };
-/* The next event, waiting at most timeout_ms (0: not at all, negative: without limit). After FINISH it is given again.
- * Errors: QUIRE_TIMEOUT; QUIRE_NO_MEMORY and QUIRE_INTERNAL end the request. */
+/* The next event, waiting at most timeout_ms (0: not at all, negative: without limit); FINISH is
+ * given again and again. Errors: QUIRE_TIMEOUT; any other ends the request (event is FINISH). */
 QUIRE_API enum quire_code quire_next(struct quire_request *r, struct quire_event *event,
                                      int timeout_ms, struct quire_error *error);
 QUIRE_API uint32_t quire_request_n_prompt(const struct quire_request *r); /* tokens of the prompt */
 /* Ends it within one step if it has not finished. NULL is fine. */
 QUIRE_API void quire_request_free(struct quire_request *r);
 
-/* Text. Errors: QUIRE_INVALID (not UTF-8), QUIRE_UNSUPPORTED (skip_tokenizer). Release *ids, *text with quire_free. */
+/* Text. Errors: QUIRE_INVALID (not UTF-8), QUIRE_UNSUPPORTED. Release *ids, *text by quire_free. */
 QUIRE_API enum quire_code quire_tokenize(const struct quire_engine *engine, const char *text,
                                          size_t n_text, bool add_special, uint32_t **ids,
                                          size_t *n_ids, struct quire_error *error);

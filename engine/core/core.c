@@ -24,8 +24,8 @@
 #include "engine/core/launch.h"
 #include "engine/worker/sample.h"
 
-#define BACKOFF_MIN_MS 50
-#define BACKOFF_MAX_MS 2000
+#define BACKOFF_MIN_MS   50
+#define BACKOFF_MAX_MS   2000
 #define PERCENT_EVERY_MS 1000 /* of log lines while loading */
 
 static_assert(RING_DEPTH == SCHEDULER_IN_FLIGHT_MAX,

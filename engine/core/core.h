@@ -11,6 +11,7 @@
 #define QUIRE_ENGINE_CORE_CORE_H
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include "common/hub/config.h"
 #include "engine/sched/scheduler.h"
 #include "engine/worker/ring.h"

@@ -5,10 +5,12 @@
 #include "common/options.h"
 #include "engine/core/core.h"
 
-/* Resolve the model (hub_resolve) and fill `c`. Errors: those of hub_resolve, Q_INVALID (load format, dtype). */
+/* Resolve the model (hub_resolve) and fill `c`. Errors: those of hub_resolve, Q_INVALID (load
+ * format, dtype). */
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
                         struct q_err *e);
-/* "auto", "float32", "bfloat16", "float16" -> dtype; "auto", "safetensors", "dummy" -> format. Errors: Q_INVALID. */
+/* "auto", "float32", "bfloat16", "float16" -> dtype; "auto", "safetensors", "dummy" -> format.
+ * Errors: Q_INVALID. */
 FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e);
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e);
 

@@ -4,22 +4,22 @@
 #include <errno.h>
 #include <openssl/evp.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "common/file.h"
 #include "common/hub/hub.h"
-#include "common/mem.h"
 
+#define HASH_BYTES 32 /* SHA-256 */
 #define HEADER_HASHED_MAX \
     ((uint64_t)64 << 20) /* bytes; a longer header is refused when the model loads */
 
-static int is_weights(const struct dirent *d)
+static bool is_weights(const char *name)
 {
-    size_t n = strlen(d->d_name), suffix = sizeof ".safetensors" - 1;
-    return n > suffix && !strcmp(d->d_name + n - suffix, ".safetensors");
+    size_t n = strlen(name), suffix = sizeof ".safetensors" - 1;
+    return n > suffix && !strcmp(name + n - suffix, ".safetensors");
 }
 
-static FALLIBLE hash_file(EVP_MD_CTX *md, const char *dir, const char *name, struct q_err *e)
+static FALLIBLE hash_file(unsigned char out[HASH_BYTES], const char *dir, const char *name,
+                          struct q_err *e)
 {
     char path[PATH_MAX];
     struct mapping m = MAPPING_INIT;
@@ -29,53 +29,63 @@ static FALLIBLE hash_file(EVP_MD_CTX *md, const char *dir, const char *name, str
     uint64_t size = m.size, header = 0;
     if (size >= sizeof header)
         memcpy(&header, m.data, sizeof header);
-    if (header > size - sizeof header || size < sizeof header || header > HEADER_HASHED_MAX)
+    if (size < sizeof header || header > size - sizeof header || header > HEADER_HASHED_MAX)
         header = 0;
-    EVP_DigestUpdate(md, name, strlen(name) + 1);
-    EVP_DigestUpdate(md, &size, sizeof size);
-    EVP_DigestUpdate(md, m.data, header ? header + sizeof header : 0);
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    if (md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1) {
+        EVP_DigestUpdate(md, name, strlen(name) + 1);
+        EVP_DigestUpdate(md, &size, sizeof size);
+        EVP_DigestUpdate(md, m.data, header ? header + sizeof header : 0);
+        EVP_DigestFinal_ex(md, out, NULL);
+    } else {
+        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: no SHA-256");
+    }
+    EVP_MD_CTX_free(md);
     mapping_release(&m);
-    return Q_OK;
+    return rc;
 }
 
-static FALLIBLE hash_weights(EVP_MD_CTX *md, const char *dir, struct q_err *e)
+/* The hashes of the files, put together so that the order in which the folder lists them does not matter. */
+static FALLIBLE hash_weights(unsigned char all[HASH_BYTES], const char *dir, struct q_err *e)
 {
-    struct dirent **entries;
-    int n = scandir(dir, &entries, is_weights, alphasort);
-    if (n < 0)
+    DIR *d = opendir(dir);
+    if (!d)
         return q_fail(e, Q_IO, "%s: %s", dir, strerror(errno));
     enum q_code rc = Q_OK;
-    for (int i = 0; i < n; i++) {
-        if (!rc)
-            rc = hash_file(md, dir, entries[i]->d_name, e);
-        free(entries[i]);
+    for (const struct dirent *entry; !rc && (entry = readdir(d));) {
+        unsigned char one[HASH_BYTES] = {0};
+        if (is_weights(entry->d_name))
+            rc = hash_file(one, dir, entry->d_name, e);
+        for (int i = 0; i < HASH_BYTES; i++)
+            all[i] ^= one[i];
     }
-    free(entries);
+    closedir(d);
     return rc;
 }
 
 FALLIBLE fingerprint_make(char *out, size_t size, const char *model_dir, enum load_format format,
                           const struct worker_info *info, struct q_err *e)
 {
-    unsigned char digest[32], hash[EVP_MAX_MD_SIZE];
+    unsigned char digest[HASH_BYTES], weights[HASH_BYTES] = {0}, hash[HASH_BYTES];
     char settings[RING_NAMES_MAX + 256];
-    EVP_MD_CTX *md = EVP_MD_CTX_new();
-    if (!md || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
-        EVP_MD_CTX_free(md);
-        return q_fail(e, Q_NO_MEMORY, "fingerprint: no SHA-256");
-    }
     enum q_code rc = hub_digest(digest, model_dir, e);
     if (!rc && format != LOAD_DUMMY)
-        rc = hash_weights(md, model_dir, e);
-    if (!rc) {
+        rc = hash_weights(weights, model_dir, e);
+    if (rc)
+        return rc;
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    if (md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1) {
         snprintf(settings, sizeof settings, "quire %s; dummy %d; %s %s; length %u; %s",
                  QUIRE_VERSION, format == LOAD_DUMMY, dtype_name(info->shape.compute_dtype),
                  dtype_name(info->shape.kv_dtype), info->shape.max_model_len, info->kernels);
         EVP_DigestUpdate(md, digest, sizeof digest);
+        EVP_DigestUpdate(md, weights, sizeof weights);
         EVP_DigestUpdate(md, settings, strlen(settings));
         EVP_DigestFinal_ex(md, hash, NULL);
         snprintf(out, size, "fp_%02x%02x%02x%02x%02x%02x%02x%02x", hash[0], hash[1], hash[2],
                  hash[3], hash[4], hash[5], hash[6], hash[7]);
+    } else {
+        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: no SHA-256");
     }
     EVP_MD_CTX_free(md);
     return rc;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-generate MODEL --prompt …: answers without a server, through the public library (engine/quire.h) and nothing
- * else of the engine. All answers are computed together; they are printed in the order of the prompts. */
+/* quire-generate MODEL --prompt …: answers without a server, through the public library
+ * (engine/quire.h) and nothing else of the engine. All answers are computed together; they are
+ * printed in the order of the prompts. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,31 +20,31 @@
 enum { EXIT_ANSWER = 1, EXIT_USAGE = 2, EXIT_LOAD = 3 };
 
 struct prompt {
-    const char *text;             /* NULL: ids */
+    const char *text; /* NULL: ids */
     size_t n_text;
     uint32_t *ids;
     size_t n_ids;
 };
 
-struct job {                      /* one answer */
+struct job { /* one answer */
     uint32_t i_prompt, i_answer;
     struct quire_request *request;
 };
 
-struct answer {                   /* the one being taken */
+struct answer { /* the one being taken */
     struct buf text, ids, logprobs;
     uint32_t n_token;
-    struct quire_event last;      /* its FINISH */
+    struct quire_event last; /* its FINISH */
 };
 
 struct program {
     struct options o;
     struct prompt prompts[2 * OPTION_LIST_MAX];
     uint32_t n_prompt;
-    struct job *jobs;             /* [n_job] */
+    struct job *jobs; /* [n_job] */
     uint32_t n_job;
     struct quire_engine *engine;
-    bool stream;                  /* one answer as text: print as it comes */
+    bool stream; /* one answer as text: print as it comes */
     bool failed;
 };
 
@@ -76,7 +77,8 @@ static FALLIBLE parse_ids(struct prompt *p, const char *text, struct q_err *e)
         int64_t id;
         size_t n = strcspn(text, ",");
         enum q_code rc;
-        snprintf(number, sizeof number, "%.*s", (int)(n < sizeof number ? n : sizeof number - 1), text);
+        snprintf(number, sizeof number, "%.*s", (int)(n < sizeof number ? n : sizeof number - 1),
+                 text);
         if ((rc = parse_i64(&id, number, 0, UINT32_MAX, "--prompt-ids", e)) ||
             (rc = q_grow(&p->ids, &cap, p->n_ids + 1, sizeof *p->ids, PROMPT_IDS_MAX, e)))
             return rc;
@@ -99,7 +101,8 @@ static FALLIBLE take_prompts(struct program *p, struct q_err *e)
     for (uint32_t i = 0; i < p->o.prompt_ids.n && !rc; i++)
         rc = parse_ids(&p->prompts[p->n_prompt++], p->o.prompt_ids.items[i], e);
     if (!rc && !p->n_prompt)
-        rc = q_fail(e, Q_INVALID, "no prompt: give --prompt TEXT, --prompt - or --prompt-ids 1,2,3");
+        rc =
+            q_fail(e, Q_INVALID, "no prompt: give --prompt TEXT, --prompt - or --prompt-ids 1,2,3");
     return rc;
 }
 
@@ -167,8 +170,8 @@ static double json_number(float x)
 static void add_logprob(struct answer *a, const struct quire_event *ev)
 {
     struct buf *b = &a->logprobs;
-    buf_printf(b, "%s{\"token_id\":%u,\"logprob\":%.7g,\"rank\":%u,\"top\":[", a->n_token > 1 ? "," : "", ev->token,
-               json_number(ev->logprob), ev->rank);
+    buf_printf(b, "%s{\"token_id\":%u,\"logprob\":%.7g,\"rank\":%u,\"top\":[",
+               a->n_token > 1 ? "," : "", ev->token, json_number(ev->logprob), ev->rank);
     for (uint32_t i = 0; i < ev->n_top; i++)
         buf_printf(b, "%s{\"token_id\":%u,\"logprob\":%.7g}", i ? "," : "", ev->top[i].token,
                    json_number(ev->top[i].logprob));
@@ -213,14 +216,16 @@ static void print_json(const struct program *p, const struct job *job, const str
     buf_printf(&b, "\"token_ids\":[%s],\"finish_reason\":\"%s\",\"stop_reason\":", buf_str(&a->ids),
                reasons[a->last.finish]);
     if (a->last.i_stop >= 0)
-        buf_add_json_str(&b, p->o.stop.items[a->last.i_stop], strlen(p->o.stop.items[a->last.i_stop]));
+        buf_add_json_str(&b, p->o.stop.items[a->last.i_stop],
+                         strlen(p->o.stop.items[a->last.i_stop]));
     else if (a->last.stop_id >= 0)
         buf_printf(&b, "%lld", (long long)a->last.stop_id);
     else
         buf_add_str(&b, "null");
     if (p->o.logprobs >= 0)
         buf_printf(&b, ",\"logprobs\":[%s]", buf_str(&a->logprobs));
-    buf_printf(&b, ",\"prompt_tokens\":%u,\"completion_tokens\":%u}", quire_request_n_prompt(job->request), a->n_token);
+    buf_printf(&b, ",\"prompt_tokens\":%u,\"completion_tokens\":%u}",
+               quire_request_n_prompt(job->request), a->n_token);
     puts(buf_str(&b));
     fflush(stdout);
     buf_release(&b);
@@ -253,7 +258,8 @@ static void print_answer(struct program *p, struct job *job)
     buf_release(&a.logprobs);
 }
 
-/* Submit all; when the engine has enough, take the oldest answer first. False: a prompt was refused. */
+/* Submit all; when the engine has enough, take the oldest answer first. False: a prompt was
+ * refused. */
 static bool run(struct program *p)
 {
     uint32_t i_print = 0;
@@ -262,7 +268,8 @@ static bool run(struct program *p)
         struct quire_error error;
         enum quire_code rc;
         params_of(&q, p, &p->jobs[i]);
-        while ((rc = quire_submit(&p->jobs[i].request, p->engine, &q, &error)) == QUIRE_BUSY && i_print < i)
+        while ((rc = quire_submit(&p->jobs[i].request, p->engine, &q, &error)) == QUIRE_BUSY &&
+               i_print < i)
             print_answer(p, &p->jobs[i_print++]);
         if (rc != QUIRE_OK) {
             complain("", error.message);
@@ -282,8 +289,10 @@ int main(int argc, char **argv)
         .program = FOR_GENERATE,
         .name = "quire-generate",
         .usage = "MODEL --prompt TEXT [options]",
-        .about = "Answers prompts without a server. One prompt streams its answer; several are computed together. --json "
-                 "prints one object per answer. Ends with 2 for a wrong command line, 3 when the model cannot be loaded, 1 "
+        .about = "Answers prompts without a server. One prompt streams its answer; several are "
+                 "computed together. --json "
+                 "prints one object per answer. Ends with 2 for a wrong command line, 3 when the "
+                 "model cannot be loaded, 1 "
                  "when an answer failed.",
         .positional_min = 1,
         .positional_max = 1};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* outbox - one step's outputs for one frontend as one columnar message.
  *
- * Filled for each frontend in turn from the step's outputs, encoded, sent, and filled again. Threads: the server's loop.
- * Allocates at init only (the frame buffer grows to the largest message once). */
+ * Filled for each frontend in turn from the step's outputs, encoded, sent, and filled again.
+ * Threads: the server's loop. Allocates at init only (the frame buffer grows to the largest
+ * message once). */
 #ifndef QUIRE_ENGINE_CORE_OUTBOX_H
 #define QUIRE_ENGINE_CORE_OUTBOX_H
 #include "common/buf.h"
@@ -28,7 +29,8 @@ struct outbox {
 
 FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e);
 void outbox_release(struct outbox *o);
-/* Take the outputs of `origin` and encode them into o->frame. *n = how many there were; 0: nothing to send. */
+/* Take the outputs of `origin` and encode them into o->frame. *n = how many there were; 0:
+ * nothing to send. */
 FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct step_result *result,
                      const struct scheduler_output *outputs, uint32_t n_output, uint32_t *n,
                      struct q_err *e);

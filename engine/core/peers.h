@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* peers - the frontends of a server: greeting, credit, requests, silence.
  *
- * A peer is known by its socket and the name ZeroMQ gave its connection; a connection that breaks comes back as a new
- * peer, and the old one is dropped when its silence, a failed send, or a hello of the same process is noticed. Each peer
- * has a number, the `origin` of its requests in the core, which is never used twice. Threads: the server's loop. */
+ * A peer is known by its socket and the name ZeroMQ gave its connection; a connection that
+ * breaks comes back as a new peer, and the old one is dropped when its silence, a failed send,
+ * or a hello of the same process is noticed. Each peer has a number, the `origin` of its
+ * requests in the core, which is never used twice. Threads: the server's loop. */
 #ifndef QUIRE_ENGINE_CORE_PEERS_H
 #define QUIRE_ENGINE_CORE_PEERS_H
 #include "common/mem.h"

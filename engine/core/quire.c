@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public library over a session: copies what the caller gives, turns tokens into text and looks for stop strings on
- * the caller's thread (as a frontend does), so that the engine's thread only moves numbers. */
+/* The public library over a session: copies what the caller gives, turns tokens into text and
+ * looks for stop strings on the caller's thread (as a frontend does), so that the engine's
+ * thread only moves numbers. */
 #include "engine/quire.h"
 #include <assert.h>
 #include <errno.h>
@@ -15,25 +16,26 @@
 
 struct quire_engine {
     struct session *session;
-    struct tokenizer *tokenizer;      /* NULL with skip_tokenizer */
+    struct tokenizer *tokenizer;         /* NULL with skip_tokenizer */
     struct generation_defaults defaults; /* none with generation_config "vllm" */
 };
 
 static_assert(sizeof(struct session_top) == sizeof(struct quire_alternative) &&
-                  offsetof(struct session_top, logprob) == offsetof(struct quire_alternative, logprob),
+                  offsetof(struct session_top, logprob) ==
+                      offsetof(struct quire_alternative, logprob),
               "events show the items' alternatives as they are");
 
 struct quire_request {
     struct session_request items;
-    struct session *session;          /* borrowed from the engine */
-    struct detok *detok;              /* NULL with skip_tokenizer */
-    struct stop *stop;                /* NULL without stop strings */
+    struct session *session; /* borrowed from the engine */
+    struct detok *detok;     /* NULL with skip_tokenizer */
+    struct stop *stop;       /* NULL without stop strings */
     bool include_stop;
     uint32_t n_prompt;
-    struct buf piece, text;           /* of the event now */
-    struct session_top *top;          /* of the event now, owned */
-    bool engine_done;                 /* the last item was taken */
-    bool finished;                    /* FINISH was given, or is next: `finish` */
+    struct buf piece, text;  /* of the event now */
+    struct session_top *top; /* of the event now, owned */
+    bool engine_done;        /* the last item was taken */
+    bool finished;           /* FINISH was given, or is next: `finish` */
     struct quire_event finish;
 };
 
@@ -98,7 +100,8 @@ void quire_options_init(struct quire_options *o, size_t size)
 }
 
 /* A caller built against an older header has a smaller struct: what it lacks keeps its default. */
-static FALLIBLE take_options(struct quire_options *out, const struct quire_options *o, struct q_err *e)
+static FALLIBLE take_options(struct quire_options *out, const struct quire_options *o,
+                             struct q_err *e)
 {
     quire_options_init(out, sizeof *out);
     if (o->size < offsetof(struct quire_options, revision) || o->size > 2 * sizeof *out)
@@ -107,15 +110,19 @@ static FALLIBLE take_options(struct quire_options *out, const struct quire_optio
     if (!out->model || !*out->model)
         return q_fail(e, Q_INVALID, "options: model is not set");
     if (!out->max_num_seqs || !out->max_num_batched_tokens || !out->max_num_queued_reqs)
-        return q_fail(e, Q_INVALID, "options: max_num_seqs, max_num_batched_tokens and max_num_queued_reqs must not be 0");
+        return q_fail(
+            e, Q_INVALID,
+            "options: max_num_seqs, max_num_batched_tokens and max_num_queued_reqs must not be 0");
     return Q_OK;
 }
 
-static FALLIBLE core_config_of(struct core_config *c, const struct quire_options *o, struct q_err *e)
+static FALLIBLE core_config_of(struct core_config *c, const struct quire_options *o,
+                               struct q_err *e)
 {
     struct worker_config *w = &c->worker;
     enum q_code rc;
-    if ((rc = hub_resolve(w->model_dir, o->model, o->revision && *o->revision ? o->revision : NULL, e)) ||
+    if ((rc = hub_resolve(w->model_dir, o->model, o->revision && *o->revision ? o->revision : NULL,
+                          e)) ||
         (rc = engine_format_parse(&w->format, o->load_format, e)) ||
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)))
         return rc;
@@ -133,13 +140,15 @@ static FALLIBLE core_config_of(struct core_config *c, const struct quire_options
     return Q_OK;
 }
 
-static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_options *given, struct q_err *e)
+static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_options *given,
+                            struct q_err *e)
 {
     struct quire_options o;
     struct core_config c = {.in_process = true};
     enum log_level level = LOG_ERROR;
     enum q_code rc;
-    if ((rc = take_options(&o, given, e)) || (o.log_level && (rc = log_level_parse(&level, o.log_level, e))))
+    if ((rc = take_options(&o, given, e)) ||
+        (o.log_level && (rc = log_level_parse(&level, o.log_level, e))))
         return rc;
     log_setup("quire", level, false);
     c.worker.log_level = (int)level;
@@ -152,11 +161,13 @@ static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_opti
     return Q_OK;
 }
 
-enum quire_code quire_engine_open(struct quire_engine **out, const struct quire_options *o, struct quire_error *error)
+enum quire_code quire_engine_open(struct quire_engine **out, const struct quire_options *o,
+                                  struct quire_error *error)
 {
     struct q_err e = Q_ERR_INIT;
     struct quire_engine *engine = q_calloc(1, sizeof *engine);
-    enum q_code rc = engine ? engine_open(engine, o, &e) : q_fail(&e, Q_NO_MEMORY, "engine: no memory");
+    enum q_code rc =
+        engine ? engine_open(engine, o, &e) : q_fail(&e, Q_NO_MEMORY, "engine: no memory");
     if (rc) {
         quire_engine_close(engine);
         return give_error(error, &e);
@@ -231,27 +242,30 @@ static float choose(float given, bool has, double model, float otherwise)
     return given >= 0 ? given : has ? (float)model : otherwise;
 }
 
-static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engine, const struct quire_params *p,
-                          struct q_err *e)
+static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engine,
+                          const struct quire_params *p, struct q_err *e)
 {
     const struct generation_defaults *g = &engine->defaults;
     int64_t top_k = p->top_k >= 0 ? p->top_k : g->has_top_k && g->top_k > 0 ? g->top_k : 0;
     uint64_t seed = (uint64_t)p->seed;
     if (p->seed < 0 && getrandom(&seed, sizeof seed, 0) != sizeof seed)
         return q_fail(e, Q_IO, "no random numbers: %s", strerror(errno));
-    if (p->logprobs > (int32_t)SAMPLE_LOGPROBS_MAX || p->prompt_logprobs > (int32_t)SAMPLE_LOGPROBS_MAX)
-        return q_fail(e, Q_INVALID, "logprobs is %d, prompt_logprobs %d: at most %d", p->logprobs, p->prompt_logprobs,
-                      SAMPLE_LOGPROBS_MAX);
+    if (p->logprobs > (int32_t)SAMPLE_LOGPROBS_MAX ||
+        p->prompt_logprobs > (int32_t)SAMPLE_LOGPROBS_MAX)
+        return q_fail(e, Q_INVALID, "logprobs is %d, prompt_logprobs %d: at most %d", p->logprobs,
+                      p->prompt_logprobs, SAMPLE_LOGPROBS_MAX);
     *m = (struct msg_submit){
         .temperature = choose(p->temperature, g->has_temperature, g->temperature, 1),
         .top_p = choose(p->top_p, g->has_top_p, g->top_p, 1),
         .min_p = choose(p->min_p, g->has_min_p, g->min_p, 0),
         .top_k = top_k > UINT32_MAX ? UINT32_MAX : (uint32_t)top_k,
-        .repetition_penalty = choose(p->repetition_penalty, g->has_repetition_penalty, g->repetition_penalty, 1),
+        .repetition_penalty =
+            choose(p->repetition_penalty, g->has_repetition_penalty, g->repetition_penalty, 1),
         .presence_penalty = p->presence_penalty,
         .frequency_penalty = p->frequency_penalty,
         .seed = seed,
-        .max_tokens = p->max_tokens ? p->max_tokens : session_info(engine->session)->limits.max_model_len,
+        .max_tokens =
+            p->max_tokens ? p->max_tokens : session_info(engine->session)->limits.max_model_len,
         .min_tokens = p->min_tokens,
         .ignore_eos = p->ignore_eos,
         .n_logprob = p->logprobs < 0 ? 0 : (uint32_t)p->logprobs + 1,
@@ -262,8 +276,8 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
     return Q_OK;
 }
 
-static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *engine, const struct quire_params *p,
-                          struct q_err *e)
+static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *engine,
+                          const struct quire_params *p, struct q_err *e)
 {
     enum q_code rc = Q_OK;
     if (!p->text) {
@@ -272,13 +286,15 @@ static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *eng
         return rc;
     }
     if (!engine->tokenizer)
-        return q_fail(e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer: prompts are token ids");
-    return tokenizer_encode(engine->tokenizer, p->text, p->n_text == SIZE_MAX ? strlen(p->text) : p->n_text,
-                            p->add_special, ids, e);
+        return q_fail(e, Q_UNSUPPORTED,
+                      "the engine was opened with skip_tokenizer: prompts are token ids");
+    return tokenizer_encode(engine->tokenizer, p->text,
+                            p->n_text == SIZE_MAX ? strlen(p->text) : p->n_text, p->add_special,
+                            ids, e);
 }
 
-static FALLIBLE request_init(struct quire_request *r, const struct quire_engine *engine, const struct quire_params *p,
-                             struct q_err *e)
+static FALLIBLE request_init(struct quire_request *r, const struct quire_engine *engine,
+                             const struct quire_params *p, struct q_err *e)
 {
     size_t n_item_max = (size_t)session_info(engine->session)->limits.max_model_len * 2 + 16;
     enum q_code rc;
@@ -308,8 +324,8 @@ static void request_release(struct quire_request *r)
     q_free(r);
 }
 
-static FALLIBLE submit(struct quire_request *r, struct quire_engine *engine, const struct quire_params *given,
-                       struct q_err *e)
+static FALLIBLE submit(struct quire_request *r, struct quire_engine *engine,
+                       const struct quire_params *given, struct q_err *e)
 {
     struct quire_params p;
     struct token_list ids = TOKEN_LIST_INIT;
@@ -317,7 +333,8 @@ static FALLIBLE submit(struct quire_request *r, struct quire_engine *engine, con
     enum q_code rc;
     quire_params_init(&p, sizeof p);
     if (given->size < offsetof(struct quire_params, add_special) || given->size > 2 * sizeof p)
-        return q_fail(e, Q_INVALID, "params: size is %zu; call quire_params_init first", given->size);
+        return q_fail(e, Q_INVALID, "params: size is %zu; call quire_params_init first",
+                      given->size);
     memcpy(&p, given, given->size < sizeof p ? given->size : sizeof p);
     if ((rc = request_init(r, engine, &p, e)) || (rc = prompt_of(&ids, engine, &p, e)) ||
         (rc = submit_of(&m, engine, &p, e)))
@@ -330,8 +347,8 @@ out:
     return rc;
 }
 
-enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine, const struct quire_params *p,
-                             struct quire_error *error)
+enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine,
+                             const struct quire_params *p, struct quire_error *error)
 {
     struct q_err e = Q_ERR_INIT;
     struct quire_request *r = q_calloc(1, sizeof *r);
@@ -359,10 +376,12 @@ static FALLIBLE add_text(struct quire_request *r, bool last, int *i_hit, struct 
     return rc;
 }
 
-static void set_finish(struct quire_request *r, enum quire_finish why, int32_t i_stop, int64_t stop_id)
+static void set_finish(struct quire_request *r, enum quire_finish why, int32_t i_stop,
+                       int64_t stop_id)
 {
     r->finished = true;
-    r->finish = (struct quire_event){.kind = QUIRE_FINISH, .finish = why, .i_stop = i_stop, .stop_id = stop_id};
+    r->finish = (struct quire_event){
+        .kind = QUIRE_FINISH, .finish = why, .i_stop = i_stop, .stop_id = stop_id};
 }
 
 /* A stop string ends the request here; the engine is told, and what still comes is dropped. */
@@ -373,8 +392,8 @@ static void stop_found(struct quire_request *r, int i_hit)
         session_abort(r->session, &r->items);
 }
 
-static FALLIBLE take_token(struct quire_request *r, const struct session_item *item, struct quire_event *event,
-                           struct q_err *e)
+static FALLIBLE take_token(struct quire_request *r, const struct session_item *item,
+                           struct quire_event *event, struct q_err *e)
 {
     int i_hit = -1;
     bool hidden = item->kind == SESSION_PROMPT || (item->finish == FINISH_STOP && !r->include_stop);
@@ -398,11 +417,12 @@ static FALLIBLE take_token(struct quire_request *r, const struct session_item *i
     return rc;
 }
 
-static FALLIBLE take_finish(struct quire_request *r, const struct session_item *item, struct quire_event *event,
-                            struct q_err *e)
+static FALLIBLE take_finish(struct quire_request *r, const struct session_item *item,
+                            struct quire_event *event, struct q_err *e)
 {
-    static const enum quire_finish reasons[] = {QUIRE_FINISH_NONE, QUIRE_FINISH_STOP, QUIRE_FINISH_LENGTH,
-                                                QUIRE_FINISH_ABORT, QUIRE_FINISH_ERROR};
+    static const enum quire_finish reasons[] = {QUIRE_FINISH_NONE, QUIRE_FINISH_STOP,
+                                                QUIRE_FINISH_LENGTH, QUIRE_FINISH_ABORT,
+                                                QUIRE_FINISH_ERROR};
     int i_hit = -1;
     enum q_code rc = Q_OK;
     r->engine_done = true;
@@ -421,7 +441,8 @@ static FALLIBLE take_finish(struct quire_request *r, const struct session_item *
     return rc;
 }
 
-static FALLIBLE next(struct quire_request *r, struct quire_event *event, int timeout_ms, struct q_err *e)
+static FALLIBLE next(struct quire_request *r, struct quire_event *event, int timeout_ms,
+                     struct q_err *e)
 {
     struct session_item item;
     enum q_code rc;
@@ -451,10 +472,16 @@ static FALLIBLE next(struct quire_request *r, struct quire_event *event, int tim
     return rc;
 }
 
-enum quire_code quire_next(struct quire_request *r, struct quire_event *event, int timeout_ms, struct quire_error *error)
+enum quire_code quire_next(struct quire_request *r, struct quire_event *event, int timeout_ms,
+                           struct quire_error *error)
 {
     struct q_err e = Q_ERR_INIT;
-    return next(r, event, timeout_ms, &e) ? give_error(error, &e) : QUIRE_OK;
+    enum q_code rc = next(r, event, timeout_ms, &e);
+    if (rc && rc != Q_TIMEOUT) {
+        *event = r->finish;
+        event->text = "";
+    }
+    return rc ? give_error(error, &e) : QUIRE_OK;
 }
 
 uint32_t quire_request_n_prompt(const struct quire_request *r)
@@ -478,15 +505,16 @@ void quire_request_free(struct quire_request *r)
 
 /* text */
 
-enum quire_code quire_tokenize(const struct quire_engine *engine, const char *text, size_t n_text, bool add_special,
-                               uint32_t **ids, size_t *n_ids, struct quire_error *error)
+enum quire_code quire_tokenize(const struct quire_engine *engine, const char *text, size_t n_text,
+                               bool add_special, uint32_t **ids, size_t *n_ids,
+                               struct quire_error *error)
 {
     struct q_err e = Q_ERR_INIT;
     struct token_list list = TOKEN_LIST_INIT;
     if (!engine->tokenizer)
         q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
-    else if (!tokenizer_encode(engine->tokenizer, text, n_text == SIZE_MAX ? strlen(text) : n_text, add_special, &list,
-                               &e)) {
+    else if (!tokenizer_encode(engine->tokenizer, text, n_text == SIZE_MAX ? strlen(text) : n_text,
+                               add_special, &list, &e)) {
         *ids = list.ids;
         *n_ids = list.n;
         return QUIRE_OK;
@@ -495,8 +523,9 @@ enum quire_code quire_tokenize(const struct quire_engine *engine, const char *te
     return give_error(error, &e);
 }
 
-enum quire_code quire_detokenize(const struct quire_engine *engine, const uint32_t *ids, size_t n_ids, bool skip_special,
-                                 char **text, size_t *n_text, struct quire_error *error)
+enum quire_code quire_detokenize(const struct quire_engine *engine, const uint32_t *ids,
+                                 size_t n_ids, bool skip_special, char **text, size_t *n_text,
+                                 struct quire_error *error)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;

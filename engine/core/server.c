@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop waits for sockets, the core and signals at once, takes a bounded number of frames (so that a flood of
- * requests cannot hold up a settled step), then lets the core settle and plan. While the worker computes, the loop is
- * back in poll: what it does per step is a few system calls and one encode per frontend.
+/* The loop waits for sockets, the core and signals at once, takes a bounded number of frames (so
+ * that a flood of requests cannot hold up a settled step), then lets the core settle and plan.
+ * While the worker computes, the loop is back in poll: what it does per step is a few system calls
+ * and one encode per frontend.
  *
- * SIGTERM or SIGINT: drain (nothing new, finish what is open), at the latest until shutdown_timeout. A second one ends
- * at once. */
+ * SIGTERM or SIGINT: drain (nothing new, finish what is open), at the latest until
+ * shutdown_timeout. A second one ends at once. */
 #include "engine/core/server.h"
 #include <errno.h>
 #include <poll.h>

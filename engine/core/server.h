@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* server - an engine core that frontends reach over the wire.
  *
- * One loop owns the core, the listening sockets and the table of frontends. A frontend is greeted (hello: wire version,
- * digest, credit), then submits and aborts; each settled step gives every frontend with a share in it one message. A
- * frontend that is silent, gone or too slow to take its frames loses its requests, and no other frontend notices.
- * While the model loads, hellos are answered with "loading 43 %". Threads: server_run keeps the calling thread. */
+ * One loop owns the core, the listening sockets and the table of frontends. A frontend is
+ * greeted (hello: wire version, digest, credit), then submits and aborts; each settled step
+ * gives every frontend with a share in it one message. A frontend that is silent, gone or too
+ * slow to take its frames loses its requests, and no other frontend notices. While the model
+ * loads, hellos are answered with "loading 43 %". Threads: server_run keeps the calling thread. */
 #ifndef QUIRE_ENGINE_CORE_SERVER_H
 #define QUIRE_ENGINE_CORE_SERVER_H
 #include "engine/core/core.h"
@@ -33,8 +34,8 @@ struct server_config {
     uint32_t shutdown_timeout_ms;
 };
 
-/* Listen, load, serve until a signal or a failure, which is logged. SIGTERM and SIGINT must be blocked in all threads
- * before the call. */
+/* Listen, load, serve until a signal or a failure, which is logged. SIGTERM and SIGINT must be
+ * blocked in all threads before the call. */
 enum server_exit server_run(const struct server_config *c);
 
 #endif

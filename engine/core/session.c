@@ -13,8 +13,8 @@ struct command {
     enum command_kind kind;
     struct session_request *request; /* SUBMIT */
     const struct msg_submit *submit;
-    uint64_t req_id;                 /* ABORT */
-    struct queue *answer;            /* STATS: of struct stats_answer */
+    uint64_t req_id;      /* ABORT */
+    struct queue *answer; /* STATS: of struct stats_answer */
 };
 struct stats_answer {
     struct scheduler_stats stats;
@@ -34,7 +34,7 @@ struct session {
     struct session_request **open; /* [n_open_max] by place; NULL = free */
     uint32_t n_open_max;
     uint64_t n_submit;
-    struct q_err failure;          /* of the core; code Q_OK while it lives */
+    struct q_err failure; /* of the core; code Q_OK while it lives */
     uint32_t percent;
 };
 
@@ -85,8 +85,8 @@ static void push_row(struct session *s, struct session_request *r, const struct 
     push(s, r, &item);
 }
 
-static void finish(struct session *s, struct session_request *r, enum finish_reason why, uint32_t stop_id,
-                   const struct q_err *error)
+static void finish(struct session *s, struct session_request *r, enum finish_reason why,
+                   uint32_t stop_id, const struct q_err *error)
 {
     struct session_item item = {.kind = SESSION_FINISH, .finish = why, .stop_id = stop_id};
     if (error)
@@ -94,18 +94,22 @@ static void finish(struct session *s, struct session_request *r, enum finish_rea
     push(s, r, &item);
 }
 
-static void sink(void *ctx, const struct step_result *result, const struct scheduler_output *outputs, uint32_t n)
+static void sink(void *ctx, const struct step_result *result,
+                 const struct scheduler_output *outputs, uint32_t n)
 {
     struct session *s = ctx;
     for (uint32_t i = 0; i < n; i++) {
         const struct scheduler_output *o = &outputs[i];
         struct session_request *r = find(s, o->req_id);
         for (uint32_t j = 0; r && j < o->n_prompt_row; j++) {
-            push_row(s, r, result, &o->prompt_rows[j], (struct session_item){.kind = SESSION_PROMPT});
+            push_row(s, r, result, &o->prompt_rows[j],
+                     (struct session_item){.kind = SESSION_PROMPT});
             r = find(s, o->req_id); /* gone when its queue could not grow */
         }
         if (r && o->has_token) {
-            push_row(s, r, result, o->row, (struct session_item){.kind = SESSION_TOKEN, .finish = o->finish, .stop_id = o->stop_id});
+            push_row(s, r, result, o->row,
+                     (struct session_item){
+                         .kind = SESSION_TOKEN, .finish = o->finish, .stop_id = o->stop_id});
             r = find(s, o->req_id);
         }
         if (r && o->finish) {
@@ -149,7 +153,8 @@ static void on_submit(struct session *s, const struct command *c)
         r->req_id = m.req_id;
         s->open[place] = r;
     }
-    if (queue_push(&r->items, &item, &ignored)) { /* session_submit waits: it sees the closed queue */
+    if (queue_push(&r->items, &item,
+                   &ignored)) { /* session_submit waits: it sees the closed queue */
         if (!rc) {
             core_abort(s->core, ORIGIN, m.req_id);
             s->open[place] = NULL;
@@ -200,7 +205,8 @@ static void *thread_main(void *arg)
     struct session *s = arg;
     struct command c;
     while (!queue_closed(&s->commands)) {
-        struct pollfd p[] = {{.fd = queue_fd(&s->commands), .events = POLLIN}, {.fd = core_fd(s->core), .events = POLLIN}};
+        struct pollfd p[] = {{.fd = queue_fd(&s->commands), .events = POLLIN},
+                             {.fd = core_fd(s->core), .events = POLLIN}};
         poll(p, s->failure.code ? 1 : 2, s->failure.code ? -1 : core_wait_ms(s->core));
         while (queue_pop(&s->commands, &c, 0))
             on_command(s, &c);
@@ -209,7 +215,8 @@ static void *thread_main(void *arg)
         if (!queue_closed(&s->start))
             tell_start(s);
     }
-    core_free(s->core); /* on the thread that started the worker: its process dies with this thread */
+    core_free(
+        s->core); /* on the thread that started the worker: its process dies with this thread */
     return NULL;
 }
 
@@ -226,7 +233,8 @@ static void *thread_start(void *arg)
     return NULL;
 }
 
-static FALLIBLE wait_start(struct session *s, void (*progress)(void *, uint32_t), void *ctx, struct q_err *e)
+static FALLIBLE wait_start(struct session *s, void (*progress)(void *, uint32_t), void *ctx,
+                           struct q_err *e)
 {
     struct start_item item = {.state = CORE_LOADING};
     while (item.state == CORE_LOADING && queue_pop(&s->start, &item, -1))
@@ -243,8 +251,9 @@ static FALLIBLE wait_start(struct session *s, void (*progress)(void *, uint32_t)
     return e->code;
 }
 
-FALLIBLE session_open(struct session **out, const struct core_config *c, void (*progress)(void *ctx, uint32_t percent),
-                      void *progress_ctx, struct q_err *e)
+FALLIBLE session_open(struct session **out, const struct core_config *c,
+                      void (*progress)(void *ctx, uint32_t percent), void *progress_ctx,
+                      struct q_err *e)
 {
     struct session *s = q_calloc(1, sizeof *s);
     enum q_code rc;
@@ -291,7 +300,8 @@ void session_close(struct session *s)
     q_free(s);
 }
 
-FALLIBLE session_submit(struct session *s, struct session_request *r, struct msg_submit *m, struct q_err *e)
+FALLIBLE session_submit(struct session *s, struct session_request *r, struct msg_submit *m,
+                        struct q_err *e)
 {
     const struct command c = {.kind = COMMAND_SUBMIT, .request = r, .submit = m};
     struct session_item item;

@@ -7,7 +7,7 @@
 
 #define LINE_MAX_BYTES 4096
 #define MIB            1048576.0
-#define BLOCKS_MAX     (1u << 30) /* block numbers times 16 must fit 34 bits; far beyond any memory */
+#define BLOCKS_MAX     (1u << 30) /* far beyond any memory */
 
 /* The number after `key` in a file of "key value" lines (or the file's first number when key is
  * ""). */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_goldens - the causal Llama, Mistral, Qwen2 and Qwen3 goldens as lists of prompts with their greedy tokens. */
+/* engine_goldens - the causal Llama, Mistral, Qwen2 and Qwen3 goldens as lists of prompts with
+ * their greedy tokens. */
 #ifndef QUIRE_TESTS_UNIT_ENGINE_GOLDENS_H
 #define QUIRE_TESTS_UNIT_ENGINE_GOLDENS_H
 #include <jansson.h>
@@ -42,8 +43,9 @@ static uint32_t golden_ids(const json_t *list, uint32_t *out)
     return (uint32_t)json_array_size(list);
 }
 
-/* False when the goldens are not there. llama-rope-dynamic: only the prompts whose sequence stays within the original
- * length; beyond it the reference recomputes the past with other frequencies (goldens' README). */
+/* False when the goldens are not there. llama-rope-dynamic: only the prompts whose sequence
+ * stays within the original length; beyond it the reference recomputes the past with other
+ * frequencies (goldens' README). */
 static bool golden_load(struct golden *g, const char *name)
 {
     char path[PATH_MAX];

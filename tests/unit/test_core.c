@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core: golden tokens through scheduler, ring and worker, the same in any batch, chunk and pool; deaths of the worker;
- * what cannot be loaded; broken logits. */
+/* core: golden tokens through scheduler, ring and worker, the same in any batch, chunk and pool;
+ * deaths of the worker; what cannot be loaded; broken logits. */
 #include "engine_goldens.h"
 #include <poll.h>
 #include <signal.h>

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire.h: golden tokens through the library, text and stop strings, logprobs, many threads, full
+ * queues, aborts, misuse. */
+#include "engine_goldens.h"
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include "engine/quire.h"
+
+static struct quire_engine *engine;
+
+static struct quire_options options_of(const char *dir)
+{
+    struct quire_options o;
+    quire_options_init(&o, sizeof o);
+    o.model = dir;
+    o.dtype = "float32";
+    o.max_num_seqs = 8;
+    o.max_num_batched_tokens = 64;
+    o.threads = 2;
+    o.pin_threads = false;
+    return o;
+}
+
+static void open_engine(const struct quire_options *o)
+{
+    struct quire_error e = {0};
+    if (quire_engine_open(&engine, o, &e) != QUIRE_OK)
+        fail_msg("%s", e.message);
+}
+
+static struct quire_params greedy_params(const struct golden_prompt *g)
+{
+    struct quire_params p;
+    quire_params_init(&p, sizeof p);
+    p.ids = g->ids;
+    p.n_ids = g->n;
+    p.temperature = 0;
+    p.max_tokens = g->n_greedy;
+    p.ignore_eos = true;
+    return p;
+}
+
+static struct quire_request *submit(const struct quire_params *p)
+{
+    struct quire_request *r = NULL;
+    struct quire_error e = {0};
+    if (quire_submit(&r, engine, p, &e) != QUIRE_OK)
+        fail_msg("%s", e.message);
+    return r;
+}
+
+struct taken {
+    uint32_t tokens[GOLDEN_TOKENS], n_token, n_prompt;
+    char text[4096];
+    struct quire_event last;
+};
+
+static struct taken take(struct quire_request *r)
+{
+    struct taken t = {.n_token = 0};
+    struct quire_error e = {0};
+    struct quire_event ev;
+    do {
+        if (quire_next(r, &ev, 60000, &e) != QUIRE_OK)
+            fail_msg("%s", e.message);
+        assert_true(strlen(t.text) + ev.n_text < sizeof t.text);
+        strncat(t.text, ev.text, ev.n_text);
+        if (ev.kind == QUIRE_TOKEN) {
+            assert_true(t.n_token < GOLDEN_TOKENS);
+            t.tokens[t.n_token++] = ev.token;
+        }
+        t.n_prompt += ev.kind == QUIRE_PROMPT;
+    } while (ev.kind != QUIRE_FINISH);
+    t.last = ev;
+    return t;
+}
+
+static void assert_greedy(const struct taken *t, const struct golden_prompt *g, const char *what)
+{
+    assert_int_equal(t->last.finish, QUIRE_FINISH_LENGTH);
+    assert_int_equal(t->n_token, g->n_greedy);
+    for (uint32_t i = 0; i < t->n_token; i++)
+        if (t->tokens[i] != g->greedy[i])
+            fail_msg("%s: token %u is %u, expected %u", what, i, t->tokens[i], g->greedy[i]);
+}
+
+static void every_golden_model_gives_its_greedy_tokens(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < N_GOLDEN_MODEL; m++) {
+        struct golden g;
+        struct quire_request *requests[GOLDEN_PROMPTS];
+        golden_or_skip(&g, golden_models[m]);
+        struct quire_options o = options_of(g.dir);
+        o.skip_tokenizer = true;
+        open_engine(&o);
+        for (uint32_t i = 0; i < g.n; i++) {
+            struct quire_params p = greedy_params(&g.prompts[i]);
+            requests[i] = submit(&p);
+            assert_int_equal(quire_request_n_prompt(requests[i]), g.prompts[i].n);
+        }
+        for (uint32_t i = 0; i < g.n; i++) {
+            struct taken t = take(requests[i]);
+            assert_greedy(&t, &g.prompts[i], golden_models[m]);
+            quire_request_free(requests[i]);
+        }
+        quire_engine_close(engine);
+    }
+}
+
+/* The golden's own texts: prompt to ids to greedy ids to text. */
+static void text_goes_in_and_out(void **state)
+{
+    (void)state;
+    struct golden g;
+    json_error_t je;
+    golden_or_skip(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    open_engine(&o);
+    json_t *root = json_load_file(GOLDENS_DIR "/goldens/llama.json", 0, &je);
+    const json_t *texts = json_object_get(root, "text");
+    uint32_t n_checked = 0;
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *t = json_array_get(texts, i);
+        const char *text = json_string_value(json_object_get(t, "text"));
+        const char *want = json_string_value(json_object_get(t, "greedy_text"));
+        if (!text || !want || strlen(want) != json_string_length(json_object_get(t, "greedy_text")))
+            continue;
+        struct quire_params p;
+        quire_params_init(&p, sizeof p);
+        p.text = text;
+        p.temperature = 0;
+        p.max_tokens = 24;
+        p.ignore_eos = true;
+        struct quire_request *r = submit(&p);
+        struct taken got = take(r);
+        assert_string_equal(got.text, want);
+        quire_request_free(r);
+        n_checked++;
+    }
+    assert_true(n_checked > 0);
+    json_decref(root);
+    quire_engine_close(engine);
+}
+
+/* Cut the greedy text by each of its inner words: a stop string may lie across tokens. */
+static void stop_strings_end_the_text(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_or_skip(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    open_engine(&o);
+    struct quire_params p = greedy_params(&g.prompts[2]);
+    struct quire_request *r = submit(&p);
+    struct taken whole = take(r);
+    quire_request_free(r);
+    size_t n = strlen(whole.text);
+    assert_true(n > 12);
+    for (size_t at = 1; at + 3 < n; at += 3) {
+        char stop[4] = {0};
+        memcpy(stop, whole.text + at, 3);
+        const char *const stops[] = {"never there", stop};
+        struct quire_error e = {0};
+        p.stops = stops;
+        p.n_stop = 2;
+        p.include_stop = at % 2;
+        struct quire_request *stopped = NULL;
+        if (quire_submit(&stopped, engine, &p, &e) != QUIRE_OK)
+            continue; /* the three bytes are no UTF-8 */
+        size_t found = (size_t)(strstr(whole.text, stop) - whole.text);
+        struct taken t = take(stopped);
+        assert_int_equal(strlen(t.text), found + (p.include_stop ? 3 : 0));
+        assert_memory_equal(t.text, whole.text, strlen(t.text));
+        assert_int_equal(t.last.finish, QUIRE_FINISH_STOP);
+        assert_int_equal(t.last.i_stop, 1);
+        struct quire_event again;
+        assert_int_equal(quire_next(stopped, &again, 0, &e), QUIRE_OK);
+        assert_int_equal(again.kind, QUIRE_FINISH);
+        assert_int_equal(again.n_text, 0);
+        quire_request_free(stopped);
+    }
+    const uint32_t stop_ids[] = {g.prompts[2].greedy[4]};
+    p = greedy_params(&g.prompts[2]);
+    p.stop_ids = stop_ids;
+    p.n_stop_id = 1;
+    r = submit(&p);
+    struct taken t = take(r);
+    assert_true(t.n_token <= 5);
+    assert_int_equal(t.last.finish, QUIRE_FINISH_STOP);
+    assert_int_equal(t.last.stop_id, g.prompts[2].greedy[4]);
+    quire_request_free(r);
+    quire_engine_close(engine);
+}
+
+static void logprobs_are_the_reference_ones(void **state)
+{
+    (void)state;
+    struct golden g;
+    json_error_t je;
+    golden_or_skip(&g, "qwen3");
+    json_t *root = json_load_file(GOLDENS_DIR "/goldens/qwen3.json", 0, &je);
+    struct quire_options o = options_of(g.dir);
+    o.skip_tokenizer = true;
+    open_engine(&o);
+    for (uint32_t i = 0; i < g.n; i++) {
+        const json_t *prompt = json_array_get(json_object_get(root, "prompts"), i);
+        const json_t *greedy = json_object_get(prompt, "greedy_logprobs");
+        const json_t *known = json_object_get(prompt, "prompt_logprobs");
+        struct quire_params p = greedy_params(&g.prompts[i]);
+        p.logprobs = 3;
+        p.prompt_logprobs = 1;
+        struct quire_request *r = submit(&p);
+        struct quire_event ev;
+        struct quire_error e = {0};
+        size_t n_prompt = 1, n_token = 0;
+        while (quire_next(r, &ev, 60000, &e) == QUIRE_OK && ev.kind != QUIRE_FINISH) {
+            const json_t *want = ev.kind == QUIRE_PROMPT ? json_array_get(known, n_prompt)
+                                                         : json_array_get(greedy, n_token);
+            assert_true(fabs((double)ev.logprob - json_number_value(want)) < 1e-3);
+            if (ev.kind == QUIRE_PROMPT) {
+                assert_int_equal(ev.position, n_prompt);
+                assert_int_equal(ev.token, g.prompts[i].ids[n_prompt++]);
+                assert_int_equal(ev.n_top, 1);
+                assert_true(ev.rank == 1 ? ev.top[0].token == ev.token
+                                         : ev.top[0].logprob >= ev.logprob);
+            } else {
+                n_token++;
+                assert_int_equal(ev.rank, 1);
+                assert_int_equal(ev.n_top, 3);
+                assert_int_equal(ev.top[0].token, ev.token);
+                assert_true(ev.top[0].logprob >= ev.top[1].logprob &&
+                            ev.top[1].logprob >= ev.top[2].logprob);
+            }
+        }
+        assert_int_equal(n_prompt, g.prompts[i].n);
+        assert_int_equal(n_token, g.prompts[i].n_greedy);
+        quire_request_free(r);
+    }
+    json_decref(root);
+    quire_engine_close(engine);
+}
+
+/* Sampled answers are a function of the seed: alone, among others, and after a preemption. */
+static void seeds_decide_alone_and_in_a_crowd(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_or_skip(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    o.max_model_len = 144;
+    struct taken alone[12];
+    for (int crowd = 0; crowd < 2; crowd++) {
+        struct quire_request *requests[12];
+        o.num_blocks = crowd ? 9 : 0;
+        o.max_num_batched_tokens = crowd ? 7 : 64;
+        open_engine(&o);
+        for (uint32_t i = 0; i < 12; i++) {
+            struct quire_params p = greedy_params(&g.prompts[i % g.n]);
+            p.temperature = 0.9f;
+            p.top_p = i % 2 ? 0.9f : 1.0f;
+            p.top_k = i % 3 ? 0 : 20;
+            p.repetition_penalty = 1.1f;
+            p.presence_penalty = 0.2f;
+            p.seed = 1000 + i;
+            requests[i] = submit(&p);
+            if (!crowd) {
+                alone[i] = take(requests[i]);
+                quire_request_free(requests[i]);
+            }
+        }
+        for (uint32_t i = 0; crowd && i < 12; i++) {
+            struct taken t = take(requests[i]);
+            assert_int_equal(t.n_token, alone[i].n_token);
+            assert_memory_equal(t.tokens, alone[i].tokens, t.n_token * sizeof *t.tokens);
+            quire_request_free(requests[i]);
+        }
+        quire_engine_close(engine);
+    }
+    assert_memory_not_equal(alone[0].tokens, alone[5].tokens, 24 * sizeof(uint32_t));
+}
+
+static struct golden shared;
+
+static void *one_thread(void *arg)
+{
+    uintptr_t i_thread = (uintptr_t)arg;
+    for (uint32_t round = 0; round < 6; round++) {
+        const struct golden_prompt *g = &shared.prompts[(i_thread + round) % shared.n];
+        struct quire_params p = greedy_params(g);
+        struct quire_request *r = NULL;
+        struct quire_event ev;
+        if (quire_submit(&r, engine, &p, NULL) != QUIRE_OK)
+            return "submit";
+        uint32_t n = 0;
+        while (quire_next(r, &ev, 60000, NULL) == QUIRE_OK && ev.kind != QUIRE_FINISH) {
+            if (ev.token != g->greedy[n++])
+                return "token";
+            if (round == i_thread && n == 3)
+                break; /* and free it while it runs */
+        }
+        quire_request_free(r);
+    }
+    return NULL;
+}
+
+static void many_threads_share_an_engine(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    golden_or_skip(&shared, "qwen2");
+    struct quire_options o = options_of(shared.dir);
+    open_engine(&o);
+    for (uintptr_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, one_thread, (void *)i), 0);
+    for (int i = 0; i < 4; i++) {
+        void *failed = NULL;
+        pthread_join(threads[i], &failed);
+        if (failed)
+            fail_msg("%s", (const char *)failed);
+    }
+    struct quire_stats stats = {.size = sizeof stats};
+    quire_engine_stats(engine, &stats);
+    assert_int_equal(stats.running + stats.waiting + stats.blocks_used, 0);
+    assert_true(stats.finished >= 20 && stats.generation_tokens > 300 && stats.steps > 0);
+    quire_engine_close(engine);
+}
+
+static void a_full_queue_is_busy_and_recovers(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct quire_request *requests[64];
+    uint32_t n = 0;
+    golden_or_skip(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    o.max_num_seqs = 1;
+    o.max_num_queued_reqs = 2;
+    open_engine(&o);
+    struct quire_params p = greedy_params(&g.prompts[1]);
+    struct quire_error e = {0};
+    while (n < 64 && quire_submit(&requests[n], engine, &p, &e) == QUIRE_OK)
+        n++;
+    assert_true(n >= 2 && n < 64);
+    assert_int_equal(e.code, QUIRE_BUSY);
+    for (uint32_t i = 0; i < n; i++) {
+        struct taken t = take(requests[i]);
+        assert_greedy(&t, &g.prompts[1], "queued");
+        quire_request_free(requests[i]);
+    }
+    requests[0] = submit(&p);
+    quire_request_free(requests[0]); /* at once */
+    quire_engine_close(engine);
+}
+
+static void misuse_is_told(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct quire_error e = {0};
+    struct quire_request *r = NULL;
+    golden_or_skip(&g, "llama");
+    struct quire_options o = options_of("/nowhere/model");
+    assert_int_equal(quire_engine_open(&engine, &o, &e), QUIRE_NOT_FOUND);
+    o = options_of(NULL);
+    assert_int_equal(quire_engine_open(&engine, &o, &e), QUIRE_INVALID);
+    o = options_of(g.dir);
+    o.dtype = "int3";
+    assert_int_equal(quire_engine_open(&engine, &o, NULL), QUIRE_INVALID);
+    o = options_of(g.dir);
+    o.size = 3;
+    assert_int_equal(quire_engine_open(&engine, &o, NULL), QUIRE_INVALID);
+    o = options_of(g.dir);
+    o.num_blocks = 1;
+    assert_int_equal(quire_engine_open(&engine, &o, &e), QUIRE_NO_MEMORY);
+    o = options_of(g.dir);
+    o.skip_tokenizer = true;
+    open_engine(&o);
+    struct quire_params p = greedy_params(&g.prompts[0]);
+    p.text = "text";
+    assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_UNSUPPORTED);
+    p = greedy_params(&g.prompts[0]);
+    p.n_ids = 0;
+    assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
+    p = greedy_params(&g.prompts[0]);
+    p.top_p = 7;
+    assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
+    assert_non_null(strstr(e.message, "top_p"));
+    p = greedy_params(&g.prompts[0]);
+    p.logprobs = 21;
+    assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
+    const uint32_t beyond[] = {1, 512};
+    p = greedy_params(&g.prompts[0]);
+    p.ids = beyond;
+    p.n_ids = 2;
+    assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
+    assert_null(r);
+    struct quire_info info = {.size = sizeof info};
+    quire_engine_info(engine, &info);
+    assert_int_equal(info.vocab_size, 512);
+    quire_engine_close(engine);
+    quire_engine_close(NULL);
+    quire_request_free(NULL);
+}
+
+static void tokenize_and_back(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_or_skip(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    open_engine(&o);
+    uint32_t *ids = NULL;
+    char *text = NULL;
+    size_t n_id = 0, n_text = 0;
+    assert_int_equal(quire_tokenize(engine, "hello world", SIZE_MAX, false, &ids, &n_id, NULL),
+                     QUIRE_OK);
+    assert_int_equal(quire_detokenize(engine, ids, n_id, true, &text, &n_text, NULL), QUIRE_OK);
+    assert_string_equal(text, "hello world");
+    quire_free(text);
+    quire_free(ids);
+    assert_int_equal(quire_detokenize(engine, NULL, 0, true, &text, &n_text, NULL), QUIRE_OK);
+    assert_string_equal(text, "");
+    quire_free(text);
+    assert_int_equal(quire_tokenize(engine, "\xff", 1, false, &ids, &n_id, NULL), QUIRE_INVALID);
+    quire_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_golden_model_gives_its_greedy_tokens),
+        cmocka_unit_test(text_goes_in_and_out),
+        cmocka_unit_test(stop_strings_end_the_text),
+        cmocka_unit_test(logprobs_are_the_reference_ones),
+        cmocka_unit_test(seeds_decide_alone_and_in_a_crowd),
+        cmocka_unit_test(many_threads_share_an_engine),
+        cmocka_unit_test(a_full_queue_is_busy_and_recovers),
+        cmocka_unit_test(misuse_is_told),
+        cmocka_unit_test(tokenize_and_back),
+    };
+    cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -182,8 +182,10 @@ void kcheck_attention(struct kcheck *k)
     k->magnitude = 1 + c.a.soft_cap / 4;
     kc_compare(k, "out", &(struct kc_array){got, DT_F32, c.n_row, width, c.a.out_stride},
                &(struct kc_array){want, DT_F32, c.n_row, width, c.a.out_stride});
+    c.a.out = want;
+    kc_same_as_sibling(k, &c.a, (struct kc_bits){want, got, DT_F32, c.n_row * c.a.out_stride});
     rechunk(k, &c, again);
-    kc_same_bits(k, "other chunks", again, got, out_bytes);
+    kc_same_bits(k, "other chunks", (struct kc_bits){again, got, DT_F32, c.n_row * c.a.out_stride});
 }
 
 /* Decode of n_seq sequences of `context` tokens each, or one prompt of that length. */

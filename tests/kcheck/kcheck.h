@@ -30,7 +30,8 @@ struct kc_variant {
 
 struct kcheck {
     const struct kc_variant *ref, *variant;
-    uint64_t rng;  /* state; the case's seed is printed with a failure */
+    const struct kc_variant *sibling; /* the first variant after ref, when that is another one */
+    uint64_t rng;                     /* state; the case's seed is printed with a failure */
     bool specials; /* this case has NaN, infinities, subnormals, huge values among its inputs */
     size_t scratch_bytes; /* what each thread gets; kern_scratch_bytes of the case */
     double magnitude; /* least row scale of kc_compare; a check sets it when outputs may cancel */
@@ -74,8 +75,17 @@ struct kc_array { /* rows of an output */
  * at least k->magnitude. Elements between n_col and stride must not have been touched. */
 void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
                 const struct kc_array *want);
-/* The same bytes, or a failure that says `what`. */
-void kc_same_bits(struct kcheck *k, const char *what, const void *a, const void *b, size_t bytes);
+struct kc_bits { /* two arrays of n elements to compare */
+    const void *a, *b;
+    enum dtype dtype;
+    size_t n;
+};
+/* The same bits, or a failure that says `what`; which NaN a NaN is, is free: processors take it
+ * from either operand, compilers order them as they like. */
+void kc_same_bits(struct kcheck *k, const char *what, struct kc_bits bits);
+/* Rule 2 of kernels/README.md: all variants but the reference give the same bits. Runs the sibling
+ * with `args`, whose output is bits.a, and compares that with bits.b, the variant's output. */
+void kc_same_as_sibling(struct kcheck *k, const void *args, struct kc_bits bits);
 /* |got - want| <= bound, want in f64; both not finite counts as equal. For checks of the
  * reference itself. */
 void kc_near(struct kcheck *k, const char *what, double got, double want, double bound);

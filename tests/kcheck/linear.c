@@ -97,7 +97,8 @@ static void rows_alone(struct kcheck *k, const struct linear_case *c, const floa
         one.y = y;
         memcpy(y, before + i * a->y_stride, a->w.n_out * sizeof *y);
         kc_run(k, k->variant, &one, kc_range(k, 1, 9));
-        kc_same_bits(k, "row alone", y, batch + i * a->y_stride, a->w.n_out * sizeof *y);
+        kc_same_bits(k, "row alone",
+                     (struct kc_bits){y, batch + i * a->y_stride, DT_F32, a->w.n_out});
     }
 }
 
@@ -117,5 +118,8 @@ void kcheck_linear(struct kcheck *k)
     kc_run(k, k->variant, &c.a, kc_range(k, 1, 9));
     kc_compare(k, "y", &(struct kc_array){got, DT_F32, c.a.n_row, c.a.w.n_out, c.a.y_stride},
                &(struct kc_array){want, DT_F32, c.a.n_row, c.a.w.n_out, c.a.y_stride});
+    c.a.y = want;
+    memcpy(want, before, c.n_y * sizeof *want);
+    kc_same_as_sibling(k, &c.a, (struct kc_bits){want, got, DT_F32, c.n_y});
     rows_alone(k, &c, got, before);
 }

@@ -66,34 +66,40 @@ static void check_variant(const struct options *o, size_t i_op, struct kcheck *k
     }
 }
 
-/* Runs `visit` for every variant that the options select. */
-static uint32_t each_variant(const struct options *o,
-                             void (*visit)(const struct options *o, size_t i_op, struct kcheck *k,
-                                           void *arg),
-                             void *arg)
+typedef void visit_fn(const struct options *o, size_t i_op, struct kcheck *k, void *arg);
+
+/* Runs `visit` for every variant of one operation that the machine and the options allow. */
+static uint32_t each_variant_of(const struct options *o, size_t i_op, visit_fn *visit, void *arg)
+{
+    const struct kc_variant *ref = NULL, *sibling = NULL;
+    uint32_t tolerance = 0, n = 0;
+    for (size_t i = 0; i < N_LINE; i++) {
+        if (strcmp(lines[i].op, ops[i_op].name) != 0)
+            continue;
+        if (!lines[i].name) {
+            tolerance = lines[i].tolerance;
+            continue;
+        }
+        ref = ref ? ref : &lines[i];
+        if ((lines[i].caps & o->caps) != lines[i].caps)
+            continue;
+        struct kc_variant v = lines[i];
+        v.tolerance = tolerance;
+        struct kcheck k = {.ref = ref, .variant = &v, .sibling = sibling};
+        visit(o, i_op, &k, arg);
+        if (!sibling && ref != &lines[i])
+            sibling = &lines[i];
+        n++;
+    }
+    return n;
+}
+
+static uint32_t each_variant(const struct options *o, visit_fn *visit, void *arg)
 {
     uint32_t n = 0;
-    for (size_t i_op = 0; i_op < N_OP; i_op++) {
-        const struct kc_variant *ref = NULL;
-        uint32_t tolerance = 0;
-        for (size_t i = 0; i < N_LINE; i++) {
-            if (strcmp(lines[i].op, ops[i_op].name) != 0 ||
-                (o->op && strcmp(o->op, lines[i].op) != 0))
-                continue;
-            if (!lines[i].name) {
-                tolerance = lines[i].tolerance;
-                continue;
-            }
-            ref = ref ? ref : &lines[i];
-            if ((lines[i].caps & o->caps) != lines[i].caps)
-                continue;
-            struct kc_variant v = lines[i];
-            v.tolerance = tolerance;
-            struct kcheck k = {.ref = ref, .variant = &v};
-            visit(o, i_op, &k, arg);
-            n++;
-        }
-    }
+    for (size_t i_op = 0; i_op < N_OP; i_op++)
+        if (!o->op || strcmp(o->op, ops[i_op].name) == 0)
+            n += each_variant_of(o, i_op, visit, arg);
     return n;
 }
 

@@ -58,7 +58,8 @@ void kcheck_rms_norm(struct kcheck *k)
         one.x = x + i * x_stride;
         one.y = kc_buf(k, n_col * element);
         kc_run(k, k->variant, &one, 1);
-        kc_same_bits(k, "row alone", one.y, (char *)got + i * y_stride * element, n_col * element);
+        kc_same_bits(k, "row alone",
+                     (struct kc_bits){one.y, (char *)got + i * y_stride * element, y_dtype, n_col});
     }
 }
 

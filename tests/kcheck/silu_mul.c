@@ -33,13 +33,16 @@ void kcheck_silu_mul(struct kcheck *k)
     kc_run(k, k->variant, &a, kc_range(k, 1, 5));
     kc_compare(k, "y", &(struct kc_array){got, y_dtype, n_row, n_col, y_stride},
                &(struct kc_array){want, y_dtype, n_row, n_col, y_stride});
+    a.y = want;
+    kc_same_as_sibling(k, &a, (struct kc_bits){want, got, y_dtype, n});
     for (uint32_t i = 0; i < n_row; i++) {
         struct silu_mul_args one = a;
         one.n_row = 1;
         one.x = x + i * x_stride;
         one.y = kc_buf(k, n_col * element);
         kc_run(k, k->variant, &one, kc_range(k, 1, 5));
-        kc_same_bits(k, "row alone", one.y, (char *)got + i * y_stride * element, n_col * element);
+        kc_same_bits(k, "row alone",
+                     (struct kc_bits){one.y, (char *)got + i * y_stride * element, y_dtype, n_col});
     }
 }
 

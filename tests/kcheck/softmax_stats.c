@@ -45,6 +45,9 @@ void kcheck_softmax_stats(struct kcheck *k)
                                    .argmax = kc_buf(k, n_row * sizeof(uint32_t)),
                                    .sumexp = kc_buf(k, n_row * sizeof(double))};
     kc_run(k, k->variant, &a, kc_range(k, 1, 4));
+    struct softmax_stats_args b = a;
+    b.sumexp = kc_buf(k, n_row * sizeof(double));
+    kc_same_as_sibling(k, &b, (struct kc_bits){b.sumexp, a.sumexp, DT_F64, n_row});
     for (uint32_t i = 0; i < n_row; i++) {
         near_f64(k, x + i * stride, n_col, &a, i);
         struct softmax_stats_args one = a;
@@ -54,7 +57,7 @@ void kcheck_softmax_stats(struct kcheck *k)
         one.argmax = kc_buf(k, sizeof(uint32_t));
         one.sumexp = kc_buf(k, sizeof(double));
         kc_run(k, k->variant, &one, 1);
-        kc_same_bits(k, "row alone", one.sumexp, &a.sumexp[i], sizeof(double));
+        kc_same_bits(k, "row alone", (struct kc_bits){one.sumexp, &a.sumexp[i], DT_F64, 1});
     }
 }
 

@@ -214,15 +214,31 @@ void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
     }
 }
 
-void kc_same_bits(struct kcheck *k, const char *what, const void *a, const void *b, size_t bytes)
+static bool both_nan(const struct kc_bits *b, size_t i)
 {
-    const unsigned char *p = a, *q = b;
+    if (b->dtype != DT_F32 && b->dtype != DT_BF16)
+        return false;
+    return isnan(kc_get(b->a, b->dtype, i)) && isnan(kc_get(b->b, b->dtype, i));
+}
+
+void kc_same_bits(struct kcheck *k, const char *what, struct kc_bits bits)
+{
+    size_t size = dtype_bits(bits.dtype) / 8;
     k->n_compared++;
-    for (size_t i = 0; i < bytes; i++)
-        if (p[i] != q[i]) {
-            kc_fail(k, "%s: bits differ at byte %zu", what, i);
+    for (size_t i = 0; i < bits.n; i++)
+        if (memcmp((const char *)bits.a + i * size, (const char *)bits.b + i * size, size) != 0 &&
+            !both_nan(&bits, i)) {
+            kc_fail(k, "%s: bits differ at element %zu", what, i);
             return;
         }
+}
+
+void kc_same_as_sibling(struct kcheck *k, const void *args, struct kc_bits bits)
+{
+    if (!k->sibling)
+        return;
+    kc_run(k, k->sibling, args, kc_range(k, 1, 4));
+    kc_same_bits(k, k->sibling->name, bits);
 }
 
 void kc_near(struct kcheck *k, const char *what, double got, double want, double bound)

@@ -56,8 +56,8 @@ struct step_head {
     uint32_t n_stop_id; /* uint32_t[n_stop_id]: with eos ids unless ignore_eos */
     uint32_t n_bias;    /* uint32_t[n_bias] ids, then float[n_bias] */
     uint32_t n_token;   /* rows of the whole step, <= max_num_batched_tokens */
-    /* Logit rows of the whole step, <= logit_rows_max. A seq counts n_token with
-     * STEP_PROMPT_LOGPROBS (an upper bound), else 1 with STEP_SAMPLE, else 0. */
+    /* Logit rows of the whole step, <= logit_rows_max. A seq has n_token with STEP_PROMPT_LOGPROBS,
+     * else 1 with STEP_SAMPLE, else 0. */
     uint32_t n_logit;
 };
 
@@ -76,8 +76,10 @@ struct step_limits { /* what a step can hold at most; decides the ring's size */
 };
 
 /* Rows of a result: for each seq with STEP_SAMPLE one sampled row at position start + n_token; for
- * each seq with STEP_PROMPT_LOGPROBS one prompt row per position start + 1 … min(start + n_token,
- * n_prompt - 1), contiguous and ascending. The order of the seqs and of the two kinds is free. */
+ * each seq with STEP_PROMPT_LOGPROBS one prompt row for each of its other rows, at the position
+ * after it (always a prompt position), contiguous and ascending. The order of the seqs and of the
+ * two kinds is free. So a seq with STEP_PROMPT_LOGPROBS has n_token logit rows, n_logit of the head
+ * is exact, and n_row of the result is the same number. */
 struct step_row { /* one sampled token, or one prompt position */
     uint32_t slot;
     uint32_t position;  /* of the token in the sequence (prompt and output counted from 0) */

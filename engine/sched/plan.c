@@ -58,10 +58,9 @@ static void put(struct planning *p, uint32_t i_request, uint32_t n_token, uint32
     uint32_t end = r->n_planned + n_token, n_prompt_row = 0;
     if (end == r->n_token + r->n_sampling)
         flags |= STEP_SAMPLE;
-    if (flags & STEP_PROMPT_LOGPROBS) {
-        uint32_t last = end < r->n_prompt - 1 ? end : r->n_prompt - 1;
-        n_prompt_row = last - r->n_planned;
-        r->prompt_next = last + 1;
+    if (flags & STEP_PROMPT_LOGPROBS) { /* every row tells about the token after it */
+        n_prompt_row = n_token - ((flags & STEP_SAMPLE) != 0);
+        r->prompt_next += n_prompt_row;
     }
     p->f->parts[p->f->n_part++] = (struct part){.i_request = i_request,
                                                 .use = r->use,
@@ -136,9 +135,10 @@ static uint32_t chunk_size(const struct planning *p, const struct request *r, ui
         return n < n_old ? n : n_old;
     }
     *flags |= STEP_PROMPT_LOGPROBS;
-    uint32_t n_prompt_left = r->n_prompt - r->n_planned;
-    if (n > n_prompt_left)
-        n = n_prompt_left;
+    /* Rows that are followed by a prompt token, or by the token to sample. */
+    uint32_t n_told = r->n_prompt - r->n_planned - (r->n_token > r->n_prompt);
+    if (n > n_told)
+        n = n_told;
     return n < logits ? n : logits;
 }
 

@@ -214,7 +214,7 @@ static void compute_seq(struct fake_worker *w, const struct step_seq *q)
     for (uint32_t i = 0; i < q->n_token; i++) {
         uint32_t next = q->start + i + 1;
         hash = compute_row(w, s, q->start + i);
-        if (q->flags & STEP_PROMPT_LOGPROBS && next < s->admit.n_prompt)
+        if (q->flags & STEP_PROMPT_LOGPROBS && next < s->n_token)
             add_row(
                 w,
                 &(struct step_row){
@@ -279,7 +279,7 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
                            w->limits.logit_rows_max * SAMPLE_LOGPROBS_MAX, &e))
         sim_fail("%s", e.message);
     compute_all(w, &v);
-    if (w->n_row > v.head->n_logit)
+    if (w->n_row != v.head->n_logit)
         sim_fail("%u logit rows were needed, the step says %u", w->n_row, v.head->n_logit);
     struct step_result big =
         w->result; /* rows lie where they do for any count; alternatives move up */

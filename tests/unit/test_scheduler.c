@@ -25,7 +25,7 @@ struct bench { /* a scheduler, and the steps it has in flight */
     size_t n, result_n;
     void *memory[SCHEDULER_IN_FLIGHT_MAX], *result;
     struct step_view steps[SCHEDULER_IN_FLIGHT_MAX];
-    uint32_t n_prompt[4]; /* by slot */
+    uint32_t n_known[4]; /* history by slot, as the worker has it */
     uint32_t i_step, n_step;
     struct scheduler_output out[4];
     uint32_t n_out;
@@ -97,16 +97,20 @@ static struct step_result compute(struct bench *b, uint32_t token)
     assert_ok(step_result_layout(&r, b->result, b->result_n, 8, 0, &e), &e);
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
         const struct step_seq *q = &v->seqs[i];
+        uint32_t n_known = q->start + q->n_token;
         if (q->flags & STEP_ADMIT)
-            b->n_prompt[q->slot] = v->admits[i_admit++].n_prompt;
+            b->n_known[q->slot] = v->admits[i_admit++].n_known;
+        if (q->flags & STEP_SAMPLE) /* is the whole history, which may have grown */
+            b->n_known[q->slot] = n_known;
         for (uint32_t k = 1; k <= q->n_token && q->flags & STEP_PROMPT_LOGPROBS; k++)
-            if (q->start + k < b->n_prompt[q->slot])
+            if (q->start + k < b->n_known[q->slot])
                 r.rows[n_row++] = (struct step_row){
                     .slot = q->slot, .position = q->start + k, .token = 7, .is_prompt = 1};
         if (q->flags & STEP_SAMPLE)
-            r.rows[n_row++] = (struct step_row){
-                .slot = q->slot, .position = q->start + q->n_token, .token = token};
+            r.rows[n_row++] =
+                (struct step_row){.slot = q->slot, .position = n_known, .token = token};
     }
+    assert_int_equal(n_row, v->head->n_logit);
     assert_ok(step_result_layout(&r, b->result, b->result_n, n_row, 0, &e), &e);
     r.head->step = v->head->step;
     return r;
@@ -432,6 +436,31 @@ static void test_prompt_logprobs(void **state)
     bench_free(b);
 }
 
+/* A replay: the rows after the prompt tell nothing about it, and are not asked. */
+static void test_prompt_logprobs_replayed(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small);
+    const uint32_t emitted[] = {40, 41, 42};
+    struct msg_submit m = request(1, 5, 9);
+    m.n_prompt_logprob = 1;
+    m.emitted = (struct proto_u32s){emitted, 3};
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    struct step_view *v = plan(b);
+    assert_int_equal(v->seqs[0].flags, STEP_ADMIT | STEP_PROMPT_LOGPROBS);
+    assert_int_equal(v->seqs[0].n_token, 4);
+    settle(b, 50);
+    assert_int_equal(b->out[0].n_prompt_row, 4);
+    assert_int_equal(b->out[0].prompt_rows[3].position, 4);
+    v = plan(b);
+    assert_int_equal(v->seqs[0].flags, STEP_SAMPLE);
+    assert_int_equal(v->seqs[0].n_token, 4);
+    settle(b, 50);
+    assert_int_equal(b->out[0].seq, 3);
+    assert_int_equal(b->out[0].n_prompt_row, 0);
+    bench_free(b);
+}
+
 static void test_worker_lost(void **state)
 {
     (void)state;
@@ -538,13 +567,21 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_request),   cmocka_unit_test(test_finish),
-        cmocka_unit_test(test_emitted),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_config),        cmocka_unit_test(test_chunks_and_order),
-        cmocka_unit_test(test_two_in_flight), cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_preemption),    cmocka_unit_test(test_prompt_logprobs),
-        cmocka_unit_test(test_worker_lost),   cmocka_unit_test(test_wrong_results),
-        cmocka_unit_test(test_small_memory),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_one_request),
+        cmocka_unit_test(test_finish),
+        cmocka_unit_test(test_emitted),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_chunks_and_order),
+        cmocka_unit_test(test_two_in_flight),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_prompt_logprobs_replayed),
+        cmocka_unit_test(test_worker_lost),
+        cmocka_unit_test(test_wrong_results),
+        cmocka_unit_test(test_small_memory),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

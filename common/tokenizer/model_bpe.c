@@ -318,9 +318,11 @@ static enum q_code load_vocab(struct tok_vocab *v, const json_t *vocab, struct q
     json_t *value;
     if (!json_is_object(vocab))
         return tok_json_bad(vocab, "model", "vocab", "an object of token to id", e);
+    enum q_code rc = tok_vocab_reserve(v, json_object_size(vocab), e);
+    if (rc)
+        return rc;
     json_object_foreach ((json_t *)vocab, key, value) {
         uint32_t id;
-        enum q_code rc;
         if ((rc = tok_json_id(value, "model.vocab", key, &id, e)) ||
             (rc = tok_vocab_add(v, key, strlen(key), id, e)))
             return rc;
@@ -439,6 +441,8 @@ static enum q_code load_words(struct bpe *m, struct q_err *e)
     void *scratch = NULL;
     struct buf bytes = BUF_INIT;
     enum q_code rc = bpe_begin(&scratch, m, 0, e);
+    if (!rc)
+        rc = tok_vocab_reserve(&m->words, m->vocab->n_word, e);
     for (size_t i = 0; i < m->vocab->n_word && !rc; i++)
         rc = add_word(m, scratch, &m->vocab->words[i], &bytes, e);
     m->word_max = rc ? 0 : m->word_max;

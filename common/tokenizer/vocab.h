@@ -14,11 +14,15 @@ struct tok_word {
     uint32_t off, len; /* into the pool */
     uint32_t id;
 };
+struct tok_slot_entry {
+    uint32_t hash;   /* of the string, so that others are passed over without looking at them */
+    uint32_t i_word; /* index into words + 1, 0 = free */
+};
 struct tok_vocab {
     struct buf pool;
     struct tok_word *words; /* [n_word] in the order of adding */
     size_t n_word, word_cap;
-    uint32_t *slots; /* [n_slot] index into words + 1, 0 = free; n_slot is a power of two */
+    struct tok_slot_entry *slots; /* [n_slot] open-addressed, n_slot a power of two */
     size_t n_slot;
 };
 /* clang-format off */
@@ -26,6 +30,8 @@ struct tok_vocab {
 /* clang-format on */
 #define TOK_WORDS_MAX ((size_t)1 << 24)
 
+/* Make room for n strings at once; adding more is allowed. */
+FALLIBLE tok_vocab_reserve(struct tok_vocab *v, size_t n, struct q_err *e);
 /* Adding a string twice keeps the newer id. */
 FALLIBLE tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t id, struct q_err *e);
 uint32_t tok_vocab_id(const struct tok_vocab *v, const char *s, size_t n); /* TOKEN_NONE */

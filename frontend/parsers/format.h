@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* format - what a tool-call format implements, and what the framework gives it.
  *
- * A format gets the text byte by byte and answers with put_*: content, the begin of a call, pieces of its arguments,
- * its end. The framework collects neighbouring pieces, so that a feed of n bytes makes few events, and never calls the
- * sink inside a format. A format keeps what it may have to take back (a tag that is not complete yet) itself.
+ * A format gets the text byte by byte and answers with put_*: content, the begin of a call, pieces
+ * of its arguments, its end. The framework collects neighbouring pieces, so that a feed of n bytes
+ * makes few events, and never calls the sink inside a format. A format keeps what it may have to
+ * take back (a tag that is not complete yet) itself.
  * Threads: one owner per parser. */
 #ifndef QUIRE_FRONTEND_PARSERS_FORMAT_H
 #define QUIRE_FRONTEND_PARSERS_FORMAT_H

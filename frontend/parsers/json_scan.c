@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pushdown automaton: the stack is one bit a level (object or array), the state says what may come next. */
+/* A pushdown automaton: the stack is one bit a level (object or array), the state says what may
+ * come next. */
 #include "frontend/parsers/json_scan.h"
 #include <string.h>
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_scan - is this byte stream a JSON value (RFC 8259), and where does it end? One byte at a time, constant memory.
+/* json_scan - is this byte stream a JSON value (RFC 8259), and where does it end? One byte at a
+ * time, constant memory.
  *
- * Unlike the standard it lets control characters stand inside strings (models write raw newlines there); the caller
- * escapes them. Threads: one owner; no allocation. */
+ * Unlike the standard it lets control characters stand inside strings (models write raw newlines
+ * there); the caller escapes them.
+ * Threads: one owner; no allocation. */
 #ifndef QUIRE_FRONTEND_PARSERS_JSON_SCAN_H
 #define QUIRE_FRONTEND_PARSERS_JSON_SCAN_H
 #include <stdbool.h>

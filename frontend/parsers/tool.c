@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The framework: the table of formats, and the collector between a format and the sink. Pieces of the same kind are
- * joined in `pending` until something else comes or the feed is over. */
+/* The framework: the table of formats, and the collector between a format and the sink. Pieces of
+ * the same kind are joined in `pending` until something else comes or the feed is over. */
 #include "frontend/parsers/format.h"
 #include <string.h>
 #include "common/mem.h"
@@ -156,7 +156,7 @@ enum q_code tool_parser_finish(struct tool_parser *p, tool_sink *sink, void *ctx
     return rc ? rc : flush(p, e);
 }
 
-/* --- "none": everything is content ------------------------------------------------------------------------------ */
+/* --- "none": everything is content ------------------------------------------------------------ */
 
 static enum q_code none_byte(struct tool_parser *p, char c, struct q_err *e)
 {

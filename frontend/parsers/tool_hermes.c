@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hermes: <tool_call>{"name": "f", "arguments": {…}}</tool_call>, any number of times, text around them.
+/* Hermes: <tool_call>{"name": "f", "arguments": {…}}</tool_call>, any number of times, in text.
  *
- *   TEXT --<tool_call>--> OPEN --{--> KEY -> COLON -> VALUE -> NEXT --}--> AFTER --</tool_call>--> TEXT
+ *   TEXT -<tool_call>-> OPEN -{-> KEY > COLON > VALUE > NEXT -}-> AFTER -</tool_call>-> TEXT
  *
- * The object is read with a JSON scanner, so a tag inside a string is just text. The call is announced as soon as its
- * name is complete and the arguments follow as they are read; when they come before the name they wait. Until the
- * announcement all bytes of the call are kept: if it turns out to be none, they are content. After it the call can only
- * be cut short (no TOOL_CALL_END), and the rest up to </tool_call> is dropped, since it is no content either.
- * Blanks that stand alone between two tags, before the first or after the last are layout, not content. */
+ * The object is read with a JSON scanner, so a tag inside a string is just text. The call is
+ * announced as soon as its name is complete and the arguments follow as they are read; when they
+ * come before the name they wait. Until the announcement all bytes of the call are kept: if it
+ * turns out to be none, they are content. After it the call can only be cut short (no
+ * TOOL_CALL_END), and the rest up to </tool_call> is dropped, since it is no content either. Blanks
+ * that stand alone between two tags, before the first or after the last are layout, not content. */
 #include "frontend/parsers/format.h"
 #include <string.h>
 #include "frontend/parsers/json_scan.h"
@@ -50,7 +51,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* --- content ---------------------------------------------------------------------------------------------------- */
+/* --- content ---------------------------------------------------------------------------------- */
 
 static enum q_code say(struct tool_parser *p, struct hermes *h, const char *text, size_t n,
                        struct q_err *e)
@@ -77,7 +78,7 @@ static enum q_code text_byte(struct tool_parser *p, struct hermes *h, char c, st
         buf_add(&h->raw, tag_open, OPEN_LENGTH);
         return Q_OK;
     }
-    if (h->matched) { /* no tag after all; '<' occurs in it only once, so nothing of it can begin another */
+    if (h->matched) { /* no tag; '<' occurs in it only once, so no part of it begins another */
         size_t n = h->matched;
         h->matched = 0;
         if ((rc = say(p, h, tag_open, n, e)))
@@ -91,7 +92,7 @@ static enum q_code text_byte(struct tool_parser *p, struct hermes *h, char c, st
     return say(p, h, &c, 1, e);
 }
 
-/* --- the call --------------------------------------------------------------------------------------------------- */
+/* --- the call --------------------------------------------------------------------------------- */
 
 static void call_reset(struct hermes *h)
 {
@@ -102,7 +103,8 @@ static void call_reset(struct hermes *h)
     h->matched = 0;
 }
 
-/* The call cannot be one: its text is content, or, when it was announced already, what is left of it is dropped. */
+/* The call cannot be one: its text is content, or, when it was announced already, what is left of
+ * it is dropped. */
 static enum q_code call_bad(struct tool_parser *p, struct hermes *h, struct q_err *e)
 {
     enum q_code rc = Q_OK;
@@ -118,7 +120,8 @@ static enum q_code call_bad(struct tool_parser *p, struct hermes *h, struct q_er
     return rc;
 }
 
-/* Arguments out, or aside while the name is unknown. A raw newline & co. inside a string becomes an escape. */
+/* Arguments out, or aside while the name is unknown. A raw newline & co. inside a string becomes an
+ * escape. */
 static enum q_code args_out(struct tool_parser *p, struct hermes *h, const char *text, size_t n,
                             struct q_err *e)
 {
@@ -154,7 +157,8 @@ static enum q_code announce(struct tool_parser *p, struct hermes *h, const char 
     return Q_OK;
 }
 
-/* Arguments written as a string: the JSON inside it, or the string itself when there is none inside. */
+/* Arguments written as a string: the JSON inside it, or the string itself when there is none
+ * inside. */
 static enum q_code args_string(struct tool_parser *p, struct hermes *h, struct q_err *e)
 {
     struct buf inner = BUF_INIT;
@@ -300,7 +304,7 @@ static enum q_code call_byte(struct tool_parser *p, struct hermes *h, char c, st
     return call_bad(p, h, e);
 }
 
-/* --- tags after the object -------------------------------------------------------------------------------------- */
+/* --- tags after the object -------------------------------------------------------------------- */
 
 static void back_to_text(struct hermes *h)
 {
@@ -321,8 +325,8 @@ static enum q_code replay(struct tool_parser *p, struct hermes *h, size_t n, cha
     return rc ? rc : text_byte(p, h, c, e);
 }
 
-/* After a complete object: its closing tag; the next call when the model forgot to close; or just text. One brace too
- * many, a frequent slip, is ignored. */
+/* After a complete object: its closing tag; the next call when the model forgot to close; or just
+ * text. One brace too many, a frequent slip, is ignored. */
 static enum q_code after_byte(struct tool_parser *p, struct hermes *h, char c, struct q_err *e)
 {
     if (c == tag_close[h->matched]) {
@@ -344,9 +348,10 @@ static void skip_byte(struct hermes *h, char c)
     back_to_text(h);
 }
 
-/* --- the format ------------------------------------------------------------------------------------------------- */
+/* --- the format ------------------------------------------------------------------------------- */
 
-/* One byte of a call that is not announced is kept; a byte that showed the call to be none is read again as text. */
+/* One byte of a call that is not announced is kept; a byte that showed the call to be none is read
+ * again as text. */
 static enum q_code inside_byte(struct tool_parser *p, struct hermes *h, char c, struct q_err *e)
 {
     enum q_code rc = ++h->n_byte > TOOL_CALL_BYTES_MAX ? call_bad(p, h, e) : call_byte(p, h, c, e);

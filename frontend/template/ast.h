@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ast - the tree of a compiled template.
  *
- * One node type for expressions and statements; which fields a kind uses stands beside the kind. Names are interned:
- * two equal names are the same `struct str`, so scopes compare pointers. The tree is never written after compiling.
+ * One node type for expressions and statements; which fields a kind uses stands beside the kind.
+ * Names are interned: two equal names are the same `struct str`, so scopes compare pointers. The
+ * tree is never written after compiling.
  * Threads: read-only. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_AST_H
 #define QUIRE_FRONTEND_TEMPLATE_AST_H

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members. a.b is Python's attribute first and the item 'b' second; a['b'] the other way round; what exists neither way
- * is an Undefined that remembers where it was looked for. Attributes the sandbox forbids (everything with underscores,
- * every method that changes its object) are an Undefined that fails when used. */
+/* Members. a.b is Python's attribute first and the item 'b' second; a['b'] the other way round;
+ * what exists neither way is an Undefined that remembers where it was looked for. Attributes the
+ * sandbox forbids (everything with underscores, every method that changes its object) are an
+ * Undefined that fails when used. */
 #include "frontend/template/text.h"
 
-/* --- attributes ------------------------------------------------------------------------------------------------- */
+/* --- attributes ------------------------------------------------------------------------------- */
 
 static enum q_code macro_attr(struct interp *in, const struct macro *m, const struct str *name,
                               struct value *out)
@@ -138,7 +139,7 @@ static enum q_code python_attr(struct interp *in, struct value of, const struct 
     return Q_OK;
 }
 
-/* --- items ------------------------------------------------------------------------------------------------------ */
+/* --- items ------------------------------------------------------------------------------------ */
 
 static bool index_in(int64_t *i, size_t n)
 {
@@ -223,7 +224,7 @@ enum q_code get_item(struct interp *in, struct value of, struct value key, struc
     return undef_member(in, of, key, out);
 }
 
-/* --- slices ----------------------------------------------------------------------------------------------------- */
+/* --- slices ----------------------------------------------------------------------------------- */
 
 struct slice { /* resolved: n items from start, step apart */
     int64_t start, step;
@@ -328,14 +329,19 @@ enum q_code get_slice(struct interp *in, struct value of, const struct value at[
         n = of.kind == V_STR     ? text_chars(of.as.s)
             : of.kind == V_RANGE ? (size_t)range_length(of.as.range)
                                  : of.as.seq->n;
-    if (!can || !slice_resolve(at, n, &s))
-        return undef_hint(in, "the object has no such slice", out);
+    if (of.kind == V_DICT)
+        return in_raise(in, "TypeError", "unhashable type: 'slice'");
+    if (!can)
+        return in_raise(in, "TypeError", "'%s' object is not subscriptable", value_type_name(of));
+    if (!slice_resolve(at, n, &s))
+        return in_raise(in, "TypeError",
+                        "slice indices must be integers or None or have an __index__ method");
     return of.kind == V_STR     ? slice_str(in, of.as.s, &s, out)
            : of.kind == V_RANGE ? slice_range(in, of.as.range, &s, out)
                                 : slice_seq(in, of, &s, out);
 }
 
-/* --- attribute= of filters -------------------------------------------------------------------------------------- */
+/* --- attribute= of filters -------------------------------------------------------------------- */
 
 enum q_code get_path(struct interp *in, struct value of, struct value path, struct value fallback,
                      struct value *out)

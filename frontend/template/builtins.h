@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* builtins - the functions behind the rows of filters.def, tests.def, globals.def and methods.def, and the few helpers
- * their files share. a[0] is the filter's input, the tested value or the method's object.
+/* builtins - the functions behind the rows of filters.def, tests.def, globals.def and methods.def,
+ * and the few helpers their files share. a[0] is the filter's input, the tested value or the
+ * method's object.
  * Threads: one rendering. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_BUILTINS_H
 #define QUIRE_FRONTEND_TEMPLATE_BUILTINS_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calling things: macros, native rows, cyclers, recursive loops. Arguments are bound the way Python would. */
+/* Calling things: macros, native rows, cyclers, recursive loops. Arguments are bound the way Python
+ * would. */
 #include "frontend/template/text.h"
 
-/* --- macros ----------------------------------------------------------------------------------------------------- */
+/* --- macros ----------------------------------------------------------------------------------- */
 
 static const struct value *named_find(const struct call *c, const struct str *name, bool *used)
 {
@@ -36,7 +37,8 @@ static enum q_code bind_param(struct interp *in, const struct macro_def *def, si
     return scope_set(in, in->scope, def->params[i], v);
 }
 
-/* `caller`, `kwargs`, `varargs` for a body that mentions them; leftovers are errors for one that does not. */
+/* `caller`, `kwargs`, `varargs` for a body that mentions them; leftovers are errors for one that
+ * does not. */
 static enum q_code bind_rest(struct interp *in, const struct macro_def *def, const struct call *c,
                              bool *used)
 {
@@ -87,7 +89,8 @@ enum q_code macro_call(struct interp *in, const struct macro *m, const struct ca
     if ((rc = in_alloc(in, &used, c->n_named, sizeof *used)) ||
         (rc = scope_new(in, m->scope, &inner)))
         return rc;
-    /* Values for all parameters first: an error about the arguments comes before the evaluation of defaults. */
+    /* Values for all parameters first: an error about the arguments comes before the evaluation of
+     * defaults. */
     const struct value **given;
     if ((rc = in_alloc(in, &given, def->n_param, sizeof *given)))
         return rc;
@@ -107,7 +110,7 @@ enum q_code macro_call(struct interp *in, const struct macro *m, const struct ca
     return rc ? rc : text_take(in, mark, out);
 }
 
-/* --- native rows ------------------------------------------------------------------------------------------------ */
+/* --- native rows ------------------------------------------------------------------------------ */
 
 struct signature {
     const char *name[NATIVE_PARAM_MAX];
@@ -215,7 +218,7 @@ enum q_code native_call(struct interp *in, const struct native *row, const struc
     return rc;
 }
 
-/* --- everything that can be called ------------------------------------------------------------------------------ */
+/* --- everything that can be called ------------------------------------------------------------ */
 
 /* loop(items) of a recursive for: the loop's text for other items. */
 static enum q_code loop_call(struct interp *in, struct loop *loop, const struct call *c,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What transformers' apply_chat_template does around the template, so that the same model folder and the same messages
- * give the same prompt: which template is used, which names it sees, how messages are prepared, and how
- * continue_final_message finds the place to stop (a tag is added to the last message and looked for in the text). */
+/* What transformers' apply_chat_template does around the template, so that the same model folder
+ * and the same messages give the same prompt: which template is used, which names it sees, how
+ * messages are prepared, and how continue_final_message finds the place to stop (a tag is added to
+ * the last message and looked for in the text). */
 #include "frontend/template/chat.h"
 #include "common/file.h"
 #include "common/mem.h"
@@ -20,7 +21,7 @@ struct chat {
     json_t *tokens;            /* bos_token … */
 };
 
-/* --- opening ---------------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /* The JSON object in dir/name; *out = NULL when there is no such file. */
 static enum q_code load_config(json_t **out, const char *dir, const char *name, struct q_err *e)
@@ -185,7 +186,7 @@ const char *chat_source(const struct chat *c)
     return buf_str(&c->source);
 }
 
-/* --- preparing messages ----------------------------------------------------------------------------------------- */
+/* --- preparing messages ----------------------------------------------------------------------- */
 
 /* The reasoning of a message under whichever of its names it came. */
 static json_t *reasoning_of(const json_t *message)
@@ -199,7 +200,8 @@ static json_t *reasoning_of(const json_t *message)
     return NULL;
 }
 
-/* A copy without null members; `thinking` comes first and `reasoning_content` last where there is reasoning. */
+/* A copy without null members; `thinking` comes first and `reasoning_content` last where there is
+ * reasoning. */
 static json_t *prepare_message(const json_t *message)
 {
     json_t *copy = json_object(), *reasoning = reasoning_of(message), *v;
@@ -231,7 +233,7 @@ static json_t *prepare_messages(const json_t *messages)
     return list;
 }
 
-/* --- continue_final_message ------------------------------------------------------------------------------------- */
+/* --- continue_final_message ------------------------------------------------------------------- */
 
 static json_t *with_tag(const json_t *text)
 {
@@ -243,7 +245,8 @@ static json_t *with_tag(const json_t *text)
     return made;
 }
 
-/* Put the tag behind the last message's text; *text (borrowed from the request) is the text without it. */
+/* Put the tag behind the last message's text; *text (borrowed from the request) is the text without
+ * it. */
 static enum q_code add_tag(json_t *messages, const json_t **text, struct q_err *e)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
@@ -322,7 +325,7 @@ static enum q_code cut_at_tag(struct buf *out, size_t start, const json_t *text,
     return Q_OK;
 }
 
-/* --- rendering -------------------------------------------------------------------------------------------------- */
+/* --- rendering -------------------------------------------------------------------------------- */
 
 static bool set(json_t *variables, const char *key, const json_t *v)
 {

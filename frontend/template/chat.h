@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* chat - a model folder's chat template and what transformers does around it.
  *
- * Finds the template (chat_template.jinja, else tokenizer_config.json's chat_template: a string, or a list of named
- * ones of which "tool_use" serves requests with tools), supplies bos_token & co., drops null keys of messages, adds
- * reasoning aliases, and renders.
+ * Finds the template (chat_template.jinja, else tokenizer_config.json's chat_template: a string, or
+ * a list of named ones of which "tool_use" serves requests with tools), supplies bos_token & co.,
+ * drops null keys of messages, adds reasoning aliases, and renders.
  * Threads: a loaded chat is read-only. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_CHAT_H
 #define QUIRE_FRONTEND_TEMPLATE_CHAT_H
@@ -12,8 +12,9 @@
 
 struct chat;
 
-/* dir: the model folder. template_path: NULL, or a file that replaces the folder's template (--chat-template).
- * Errors: Q_NOT_FOUND (the folder has no template; the message says how to give one), Q_INVALID, Q_CORRUPT. */
+/* dir: the model folder. template_path: NULL, or a file that replaces the folder's template
+ * (--chat-template). Errors: Q_NOT_FOUND (the folder has no template; the message says how to give
+ * one), Q_INVALID, Q_CORRUPT. */
 FALLIBLE chat_open(struct chat **out, const char *dir, const char *template_path, struct q_err *e);
 void chat_free(struct chat *c);
 const char *chat_source(const struct chat *c); /* the template's text */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Truth, equality, order, membership, hashing, length, iteration, sorting: Python's protocols for our values. */
+/* Truth, equality, order, membership, hashing, length, iteration, sorting: Python's protocols for
+ * our values. */
 #include <math.h>
 #include "common/utf8.h"
 #include "frontend/template/text.h"
@@ -72,7 +73,7 @@ enum q_code op_length(struct interp *in, struct value v, size_t *out)
     }
 }
 
-/* --- equality and order ----------------------------------------------------------------------------------------- */
+/* --- equality and order ----------------------------------------------------------------------- */
 
 /* -1, 0, 1, or 2 when a NaN is in it. Exact also between large integers and floats. */
 static int number_order(struct value a, struct value b)
@@ -238,7 +239,7 @@ enum q_code op_compare(struct interp *in, enum node_op op, const struct value v[
     return op_order(in, op, v[0], v[1], out);
 }
 
-/* --- membership and hashing ------------------------------------------------------------------------------------- */
+/* --- membership and hashing ------------------------------------------------------------------- */
 
 static enum q_code str_contains(struct interp *in, const struct str *s, struct value item,
                                 bool *out)
@@ -322,7 +323,7 @@ enum q_code op_hash(struct interp *in, struct value v, uint64_t *out)
     }
 }
 
-/* --- iteration -------------------------------------------------------------------------------------------------- */
+/* --- iteration -------------------------------------------------------------------------------- */
 
 bool op_iterable(struct value v)
 {
@@ -404,7 +405,7 @@ enum q_code op_iterate(struct interp *in, struct value v, struct seq **out)
     return rc;
 }
 
-/* --- sorting: merge sort, because comparisons can fail and equal keys keep their order ------------------------- */
+/* --- sorting: merge sort, because comparisons can fail and equal keys keep their order -------- */
 
 struct sort_run {
     struct interp *in;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Expressions. eval() counts the step and the depth, calls the kind's function from the table, and on the first failure
- * notes where in the template it happened: the innermost node that failed. */
+/* Expressions. eval() counts the step and the depth, calls the kind's function from the table, and
+ * on the first failure notes where in the template it happened: the innermost node that failed. */
 #include "frontend/template/text.h"
 
 typedef enum q_code eval_fn(struct interp *in, const struct node *n, struct value *out);
@@ -69,7 +69,7 @@ static enum q_code eval_item(struct interp *in, const struct node *n, struct val
     return get_slice(in, of, bounds, out);
 }
 
-/* --- arguments -------------------------------------------------------------------------------------------------- */
+/* --- arguments -------------------------------------------------------------------------------- */
 
 static enum q_code add_star(struct interp *in, const struct node *star, struct seq *args)
 {
@@ -180,7 +180,7 @@ enum q_code eval_filter_on(struct interp *in, const struct node *chain, struct v
     return rc;
 }
 
-/* --- operators -------------------------------------------------------------------------------------------------- */
+/* --- operators -------------------------------------------------------------------------------- */
 
 static enum q_code eval_concat(struct interp *in, const struct node *n, struct value *out)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statements write to in->out. A block whose text becomes a value (set, filter, macro, call) is a capture: text_mark
- * before, text_take after, so that captures nest for free. break and continue travel up as in->flow. */
+/* Statements write to in->out. A block whose text becomes a value (set, filter, macro, call) is a
+ * capture: text_mark before, text_take after, so that captures nest for free. break and continue
+ * travel up as in->flow. */
 #include "frontend/template/text.h"
 
 typedef enum q_code exec_fn(struct interp *in, const struct node *n);
@@ -80,7 +81,8 @@ static enum q_code exec_set(struct interp *in, const struct node *n)
     return rc ? rc : assign(in, n->a, v);
 }
 
-/* Run a body in its own scope and take its text; *out is V_MISSING when a break or continue left it. */
+/* Run a body in its own scope and take its text; *out is V_MISSING when a break or continue left
+ * it. */
 static enum q_code capture(struct interp *in, const struct node_list *body, struct value *out)
 {
     enum q_code rc;
@@ -114,6 +116,8 @@ static enum q_code exec_filter_block(struct interp *in, const struct node *n)
     enum q_code rc = capture(in, &n->body, &v);
     if (rc || v.kind == V_MISSING || (rc = eval_filter_on(in, n->b, v, &v)))
         return rc;
+    if (v.kind != V_STR)
+        return in_raise(in, "TypeError", "expected str instance, %s found", value_type_name(v));
     return print_str(in, v);
 }
 
@@ -149,7 +153,7 @@ static enum q_code exec_scope(struct interp *in, const struct node *n)
     return rc;
 }
 
-/* --- macros ----------------------------------------------------------------------------------------------------- */
+/* --- macros ----------------------------------------------------------------------------------- */
 
 static enum q_code macro_new(struct interp *in, const struct macro_def *def, struct value *out)
 {
@@ -191,7 +195,7 @@ static enum q_code exec_call_block(struct interp *in, const struct node *n)
     return (rc = eval(in, &call, &result)) ? rc : print_str(in, result);
 }
 
-/* --- loops ------------------------------------------------------------------------------------------------------ */
+/* --- loops ------------------------------------------------------------------------------------ */
 
 static enum q_code loop_scope(struct interp *in, struct loop *loop, struct scope **s)
 {
@@ -226,7 +230,8 @@ static enum q_code loop_filter(struct interp *in, struct loop *loop)
     return rc;
 }
 
-/* One pass over the items. *completed: some iteration reached the end of the body, which decides about `else`. */
+/* One pass over the items. *completed: some iteration reached the end of the body, which decides
+ * about `else`. */
 static enum q_code loop_run(struct interp *in, struct loop *loop, bool *completed)
 {
     enum q_code rc = Q_OK;

@@ -5,9 +5,10 @@
 #include "common/utf8.h"
 #include "frontend/template/builtins.h"
 
-/* --- reading numbers -------------------------------------------------------------------------------------------- */
+/* --- reading numbers -------------------------------------------------------------------------- */
 
-/* s without white space at its ends and without underscores between digits, in text[size]; 0 when it cannot be. */
+/* s without white space at its ends and without underscores between digits, in text[size]; 0 when
+ * it cannot be. */
 static size_t number_text(const struct str *s, char *text, size_t size)
 {
     size_t from = 0, to = s->n, n = 0;
@@ -133,7 +134,7 @@ enum q_code filter_abs(struct interp *in, const struct value *a, struct value *o
     return in_raise(in, "TypeError", "bad operand type for abs(): '%s'", value_type_name(a[0]));
 }
 
-/* --- round ------------------------------------------------------------------------------------------------------ */
+/* --- round ------------------------------------------------------------------------------------ */
 
 /* To the nearest, ties to even, of the exact decimal value: what printf does. */
 static double round_common(double f, int64_t precision)
@@ -187,6 +188,13 @@ enum q_code filter_filesizeformat(struct interp *in, const struct value *a, stru
     struct value v;
     const struct value args[2] = {a[0], {V_MISSING, {0}}};
     bool binary = arg_bool(a[1], false);
+    double read;
+    if (a[0].kind == V_STR && !parse_python_float(a[0].as.s, &read))
+        return in_raise(in, "ValueError", "could not convert string to float");
+    if (a[0].kind != V_STR && a[0].kind != V_UNDEF && !v_is_number(a[0]))
+        return in_raise(in, "TypeError",
+                        "float() argument must be a string or a real number, not '%s'",
+                        value_type_name(a[0]));
     if ((rc = filter_float(in, args, &v)))
         return rc;
     double bytes = v.as.f, base = binary ? 1024.0 : 1000.0, unit = base;
@@ -205,7 +213,7 @@ enum q_code filter_filesizeformat(struct interp *in, const struct value *a, stru
     return text_take(in, mark, out);
 }
 
-/* --- others ----------------------------------------------------------------------------------------------------- */
+/* --- others ----------------------------------------------------------------------------------- */
 
 enum q_code filter_default(struct interp *in, const struct value *a, struct value *out)
 {

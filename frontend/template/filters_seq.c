@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters over sequences. What is a generator in Jinja is made at once here, but stays a value that can be read only
- * once (V_ITER). */
+/* Filters over sequences. What is a generator in Jinja is made at once here, but stays a value that
+ * can be read only once (V_ITER). */
 #include "frontend/template/builtins.h"
 
 static enum q_code iter_value(struct seq *s, struct value *out)
@@ -69,7 +69,8 @@ enum q_code filter_last(struct interp *in, const struct value *a, struct value *
     return Q_OK;
 }
 
-/* Jinja picks one at random; the same request must give the same prompt, so it is the first here. */
+/* Jinja picks one at random; the same request must give the same prompt, so it is the first here.
+ */
 enum q_code filter_random(struct interp *in, const struct value *a, struct value *out)
 {
     enum q_code rc;
@@ -137,7 +138,7 @@ enum q_code filter_join(struct interp *in, const struct value *a, struct value *
     return text_take(in, mark, out);
 }
 
-/* --- keys: attribute= and case_sensitive= ----------------------------------------------------------------------- */
+/* --- keys: attribute= and case_sensitive= ----------------------------------------------------- */
 
 struct key_args {
     struct value attribute; /* V_MISSING or V_NONE: the item itself */
@@ -170,31 +171,27 @@ static enum q_code item_keys(struct interp *in, const struct seq *s, const struc
     return rc;
 }
 
-/* sort(attribute="age,name") compares tuples of several keys. */
-static enum q_code multi_keys(struct interp *in, const struct seq *s, struct key_args *k,
-                              struct value **out)
+/* The keys of one item for sort: a tuple, because attribute="age,name" names several, and because
+ * tuples that are equal are never asked for their order (two undefined keys have none). */
+static enum q_code sort_key(struct interp *in, struct value item, struct key_args k,
+                            struct value *out)
 {
     enum q_code rc;
-    const struct value whole = k->attribute;
-    if (whole.kind != V_STR || !memchr(whole.as.s->data, ',', whole.as.s->n))
-        return item_keys(in, s, k, out);
-    if ((rc = in_alloc(in, out, s->n, sizeof **out)))
+    struct seq *tuple;
+    const struct value whole = k.attribute;
+    size_t n = whole.kind == V_STR ? whole.as.s->n : 0;
+    if ((rc = seq_new(in, 1, &tuple)))
         return rc;
-    for (size_t i = 0; i < s->n; i++) {
-        struct seq *tuple;
-        if ((rc = seq_new(in, 2, &tuple)))
+    for (size_t from = 0; from <= n;) {
+        const char *comma = n ? memchr(whole.as.s->data + from, ',', n - from) : NULL;
+        size_t to = comma ? (size_t)(comma - whole.as.s->data) : n;
+        struct value key;
+        if ((n && (rc = text_slice(in, whole.as.s, from, to, &k.attribute))) ||
+            (rc = item_key(in, item, &k, &key)) || (rc = seq_add(in, tuple, key)))
             return rc;
-        for (size_t from = 0; from <= whole.as.s->n;) {
-            const char *comma = memchr(whole.as.s->data + from, ',', whole.as.s->n - from);
-            size_t to = comma ? (size_t)(comma - whole.as.s->data) : whole.as.s->n;
-            struct value key;
-            if ((rc = text_slice(in, whole.as.s, from, to, &k->attribute)) ||
-                (rc = item_key(in, s->items[i], k, &key)) || (rc = seq_add(in, tuple, key)))
-                return rc;
-            from = to + 1;
-        }
-        (*out)[i] = v_seq(V_TUPLE, tuple);
+        from = to + 1;
     }
+    *out = v_seq(V_TUPLE, tuple);
     return Q_OK;
 }
 
@@ -204,8 +201,12 @@ enum q_code filter_sort(struct interp *in, const struct value *a, struct value *
     struct seq *s;
     struct value *keys;
     struct key_args k = {a[3], v_none(), arg_bool(a[2], false)};
-    if ((rc = copy_items(in, a[0], &s)) || (rc = multi_keys(in, s, &k, &keys)) ||
-        (rc = op_sort(in, s, keys, arg_bool(a[1], false))))
+    if ((rc = copy_items(in, a[0], &s)) || (rc = in_alloc(in, &keys, s->n, sizeof *keys)))
+        return rc;
+    for (size_t i = 0; i < s->n; i++)
+        if ((rc = sort_key(in, s->items[i], k, &keys[i])))
+            return rc;
+    if ((rc = op_sort(in, s, keys, arg_bool(a[1], false))))
         return rc;
     *out = v_seq(V_LIST, s);
     return Q_OK;
@@ -344,7 +345,7 @@ enum q_code filter_sum(struct interp *in, const struct value *a, struct value *o
     return Q_OK;
 }
 
-/* --- batch and slice -------------------------------------------------------------------------------------------- */
+/* --- batch and slice -------------------------------------------------------------------------- */
 
 static bool has_fill(struct value v)
 {
@@ -396,7 +397,7 @@ enum q_code filter_slice(struct interp *in, const struct value *a, struct value 
     return iter_value(rows, out);
 }
 
-/* --- map, select & co. ------------------------------------------------------------------------------------------ */
+/* --- map, select & co. ------------------------------------------------------------------------ */
 
 /* The rest of a call's arguments, after the first n_skip positional ones. */
 static enum q_code rest_of(struct interp *in, const struct value *a, size_t n_skip, struct call *c)

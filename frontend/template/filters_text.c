@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters over text, and what they share with str's methods. Filters take anything and work on its str(). */
+/* Filters over text, and what they share with str's methods. Filters take anything and work on its
+ * str(). */
 #include "common/utf8.h"
 #include "frontend/template/builtins.h"
 
-/* --- upper and lower case --------------------------------------------------------------------------------------- */
+/* --- upper and lower case --------------------------------------------------------------------- */
 
 static void add_all(struct buf *out, const uint32_t *c, size_t n)
 {
@@ -11,7 +12,8 @@ static void add_all(struct buf *out, const uint32_t *c, size_t n)
         buf_add_utf8(out, c[i]);
 }
 
-/* Is the letter before s[at] (after it, if forward) a cased one, not counting those case rules ignore? */
+/* Is the letter before s[at] (after it, if forward) a cased one, not counting those case rules
+ * ignore? */
 static bool cased_neighbour(const struct str *s, size_t at, bool forward)
 {
     uint32_t c;
@@ -116,7 +118,7 @@ enum q_code filter_title(struct interp *in, const struct value *a, struct value 
     return (rc = in_charge(in, s->n / 32)) ? rc : text_take(in, mark, out);
 }
 
-/* --- blanks ----------------------------------------------------------------------------------------------------- */
+/* --- blanks ----------------------------------------------------------------------------------- */
 
 static bool strips(uint32_t c, const struct str *chars)
 {
@@ -241,7 +243,7 @@ enum q_code filter_indent(struct interp *in, const struct value *a, struct value
     return text_take(in, mark, out);
 }
 
-/* --- replacing and cutting -------------------------------------------------------------------------------------- */
+/* --- replacing and cutting -------------------------------------------------------------------- */
 
 /* a: text, old, new. An empty `old` stands before every character and at the end. */
 enum q_code text_replace(struct interp *in, const struct value a[3], int64_t count,
@@ -307,14 +309,15 @@ static size_t cut_at_word(struct str *s, size_t n_char, bool kill_words)
     return blank ? (size_t)(blank - s->data) : end;
 }
 
+/* Anything short enough passes unchanged, also what is no text. */
 enum q_code filter_truncate(struct interp *in, const struct value *a, struct value *out)
 {
     enum q_code rc;
     struct str *s, *end;
     struct value dots;
     int64_t length, leeway;
-    if ((rc = need_str(in, a[0], "truncate() input", &s)) ||
-        (rc = arg_int(in, a[1], 255, "length", &length)) ||
+    size_t n;
+    if ((rc = arg_int(in, a[1], 255, "length", &length)) ||
         (rc = arg_int(in, a[4], 5, "leeway", &leeway)) || (rc = text_borrow(in, "...", 3, &dots)) ||
         (rc = need_str(in, a[3].kind == V_MISSING ? dots : a[3], "end", &end)))
         return rc;
@@ -322,8 +325,9 @@ enum q_code filter_truncate(struct interp *in, const struct value *a, struct val
         return in_raise(in, "AssertionError", "expected length >= %zu, got %lld", text_chars(end),
                         (long long)length);
     *out = a[0];
-    if ((int64_t)text_chars(s) <= length + leeway)
-        return Q_OK;
+    if ((rc = op_length(in, a[0], &n)) || (int64_t)n <= length + leeway ||
+        (rc = need_str(in, a[0], "truncate() input", &s)))
+        return rc;
     size_t mark = text_mark(in);
     buf_add(&in->out, s->data,
             cut_at_word(s, (size_t)length - text_chars(end), arg_bool(a[2], false)));
@@ -331,7 +335,7 @@ enum q_code filter_truncate(struct interp *in, const struct value *a, struct val
     return text_take(in, mark, out);
 }
 
-/* --- HTML ------------------------------------------------------------------------------------------------------- */
+/* --- HTML ------------------------------------------------------------------------------------- */
 
 enum q_code filter_forceescape(struct interp *in, const struct value *a, struct value *out)
 {
@@ -472,7 +476,7 @@ enum q_code filter_xmlattr(struct interp *in, const struct value *a, struct valu
     return text_take(in, mark, out);
 }
 
-/* --- words and URLs --------------------------------------------------------------------------------------------- */
+/* --- words and URLs --------------------------------------------------------------------------- */
 
 enum q_code filter_format(struct interp *in, const struct value *a, struct value *out)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "%s" % x and "{}".format(x). Both parse a specification into one struct and share the padding and the numbers. */
+/* "%s" % x and "{}".format(x). Both parse a specification into one struct and share the padding and
+ * the numbers. */
 #include <math.h>
 #include "common/utf8.h"
 #include "frontend/template/builtins.h"
@@ -15,7 +16,7 @@ struct spec {
     bool percent_style;
 };
 
-/* --- putting a field together ----------------------------------------------------------------------------------- */
+/* --- putting a field together ----------------------------------------------------------------- */
 
 static void fill_with(struct interp *in, uint32_t c, int64_t n)
 {
@@ -23,7 +24,8 @@ static void fill_with(struct interp *in, uint32_t c, int64_t n)
         buf_add_utf8(&in->out, c);
 }
 
-/* sign and prefix ("-", "0x"), then the body, padded to the width. Numbers go right by default, text left. */
+/* sign and prefix ("-", "0x"), then the body, padded to the width. Numbers go right by default,
+ * text left. */
 static enum q_code put_field(struct interp *in, const struct spec *s, const char *prefix,
                              const char *body, size_t n, bool number)
 {
@@ -133,7 +135,7 @@ static enum q_code put_text(struct interp *in, const struct spec *s, struct str 
     return put_field(in, s, "", text->data, n, false);
 }
 
-/* --- printf style ----------------------------------------------------------------------------------------------- */
+/* --- printf style ----------------------------------------------------------------------------- */
 
 struct percent {
     struct interp *in;
@@ -320,7 +322,7 @@ enum q_code format_percent(struct interp *in, struct str *format, struct value a
     return text_take(in, mark, out);
 }
 
-/* --- str.format ------------------------------------------------------------------------------------------------- */
+/* --- str.format ------------------------------------------------------------------------------- */
 
 struct braces {
     struct interp *in;

@@ -15,6 +15,19 @@ const struct template_limits template_limits_default = {
     .depth_max = 1000,
 };
 
+/* A cut, or a lone byte shown from the template, must not make a message ill-formed. */
+static void make_utf8(char *text)
+{
+    size_t n = utf8_complete_prefix(text, strlen(text)), step;
+    text[n] = '\0';
+    for (size_t i = 0; i < n; i += step) {
+        uint32_t c;
+        step = utf8_decode(text + i, n - i, &c);
+        if (!utf8_valid(text + i, step))
+            memset(text + i, '?', step);
+    }
+}
+
 enum q_code in_raise(struct interp *in, const char *type, const char *fmt, ...)
 {
     char message[Q_MESSAGE_MAX];
@@ -22,9 +35,9 @@ enum q_code in_raise(struct interp *in, const char *type, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
+    make_utf8(message);
     in->fault.type = type;
-    return q_fail(in->e, Q_INVALID, "%.*s", (int)utf8_complete_prefix(message, strlen(message)),
-                  message);
+    return q_fail(in->e, Q_INVALID, "%s", message);
 }
 
 static enum q_code limit(struct interp *in, const char *what, uint64_t n)
@@ -89,7 +102,7 @@ uint64_t hash_bytes(const char *data, size_t n)
     return h;
 }
 
-/* --- undefined -------------------------------------------------------------------------------------------------- */
+/* --- undefined -------------------------------------------------------------------------------- */
 
 enum q_code undef_new(struct interp *in, struct undef u, struct value *out)
 {
@@ -133,7 +146,7 @@ enum q_code in_undefined(struct interp *in, const struct undef *u)
                     buf_str(&in->out) + mark);
 }
 
-/* --- names ------------------------------------------------------------------------------------------------------ */
+/* --- names ------------------------------------------------------------------------------------ */
 
 enum q_code scope_new(struct interp *in, struct scope *up, struct scope **out)
 {
@@ -200,7 +213,7 @@ enum q_code name_lookup(struct interp *in, const struct str *name, struct value 
     return scope_set(in, last, name, *out);
 }
 
-/* --- the public functions --------------------------------------------------------------------------------------- */
+/* --- the public functions --------------------------------------------------------------------- */
 
 static enum q_code finish(struct interp *in, enum q_code rc, struct buf *out,
                           struct template_fault *fault)
@@ -234,7 +247,8 @@ enum q_code template_render(const struct template *t, const struct template_run 
     return finish(&in, rc, out, fault);
 }
 
-/* Python reads a template as text lines: \r\n and \r become \n, and one newline at the very end is dropped. */
+/* Python reads a template as text lines: \r\n and \r become \n, and one newline at the very end is
+ * dropped. */
 static size_t normalise(char *text, size_t n)
 {
     size_t to = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* interp - the state of one rendering, and what its parts offer each other.
  *
- * Limits: every evaluated node and every element of native work counts as a step (in_charge); every recursion, of the
- * tree or of nested values, goes through in_enter; values live in one arena with a limit; text is built at the end of
- * in->out (text_mark/text_take), which has a limit too.
- * Scopes are a chain: loops, blocks and macro calls open one, ifs do not; a name not found in the chain is looked up
- * in the request's variables, then in globals.def.
+ * Limits: every evaluated node and every element of native work counts as a step (in_charge); every
+ * recursion, of the tree or of nested values, goes through in_enter; values live in one arena with
+ * a limit; text is built at the end of in->out (text_mark/text_take), which has a limit too. Scopes
+ * are a chain: loops, blocks and macro calls open one, ifs do not; a name not found in the chain is
+ * looked up in the request's variables, then in globals.def.
  * Threads: one owner. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_INTERP_H
 #define QUIRE_FRONTEND_TEMPLATE_INTERP_H
@@ -89,7 +89,8 @@ FALLIBLE get_attr(struct interp *in, struct value of, struct value name,
 FALLIBLE get_item(struct interp *in, struct value of, struct value key,
                   struct value *out); /* of[key] */
 FALLIBLE get_slice(struct interp *in, struct value of, const struct value at[3], struct value *out);
-/* "a.b.0" or 3, as the attribute= of filters; missing ones give `fallback` unless that is V_MISSING. */
+/* "a.b.0" or 3, as the attribute= of filters; missing ones give `fallback` unless that is
+ * V_MISSING. */
 FALLIBLE get_path(struct interp *in, struct value of, struct value path, struct value fallback,
                   struct value *out);
 
@@ -103,7 +104,8 @@ FALLIBLE op_contains(struct interp *in, struct value of, struct value item, bool
 FALLIBLE op_hash(struct interp *in, struct value v, uint64_t *out);
 FALLIBLE op_length(struct interp *in, struct value v, size_t *out); /* TypeError when it has none */
 bool op_truth(struct value v);
-/* The items a for loop would see; lists and tuples are returned as they are, iterators are used up. */
+/* The items a for loop would see; lists and tuples are returned as they are, iterators are used up.
+ */
 FALLIBLE op_iterate(struct interp *in, struct value v, struct seq **out);
 bool op_iterable(struct value v);
 /* Stable sort of s by keys[i] (same length); reverse keeps equal ones in order too. */

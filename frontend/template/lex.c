@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lexer runs over the whole source once. Outside tags it looks for the next "{{", "{%" or "{#"; inside it cuts
- * operators, names, numbers and strings. The rules about white space around tags:
+/* The lexer runs over the whole source once. Outside tags it looks for the next "{{", "{%" or "{#";
+ * inside it cuts operators, names, numbers and strings. The rules about white space around tags:
  *   "{%-" and "-%}" take all white space on their side;
  *   without a sign, "{%" and "{#" at the start of a line take the blanks before them (lstrip_blocks) and "%}" and "#}"
  *   take one newline after them (trim_blocks); "+" switches either off; "{{ }}" does neither.
- * A closing tag counts only when all brackets inside the tag are closed, so {{ {'a': {}} }} works. */
+ * A closing tag counts only when all brackets inside the tag are closed, so {{ {'a': {}} }} works.
+ */
 #include "frontend/template/lex.h"
 #include <stdarg.h>
 #include "common/utf8.h"
@@ -70,8 +71,8 @@ enum q_code lex_fail(const struct lex_error *err, const struct token *at, const 
                   message);
 }
 
-/* Line and column of a position. Positions are asked for in rising order, so that all of them together cost one pass
- * over the source. */
+/* Line and column of a position. Positions are asked for in rising order, so that all of them
+ * together cost one pass over the source. */
 static struct token place(struct lexer *lx, enum token_kind kind, size_t pos)
 {
     for (; lx->counted < pos; lx->counted++) {
@@ -126,7 +127,8 @@ static size_t trim_end(const char *s, size_t from, size_t to)
     return to;
 }
 
-/* Literal text s[from..to) before a tag whose sign is '-', '+' or 0; blocks strip the start of their line. */
+/* Literal text s[from..to) before a tag whose sign is '-', '+' or 0; blocks strip the start of
+ * their line. */
 static enum q_code emit_data(struct lexer *lx, size_t from, size_t to, char sign, bool is_block)
 {
     if (sign == '-') {
@@ -170,7 +172,8 @@ static enum q_code lex_comment(struct lexer *lx, size_t begin, size_t pos)
     return Q_OK;
 }
 
-/* Does `word` stand at pos, spaces around it, and then the end of a block? Sets the sign and the end of "%}". */
+/* Does `word` stand at pos, spaces around it, and then the end of a block? Sets the sign and the
+ * end of "%}". */
 static bool match_word_tag(const struct lexer *lx, size_t pos, const char *word, char *sign,
                            size_t *end)
 {
@@ -209,7 +212,8 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Digits with single underscores between them: the position after, or pos when there is no digit. */
+/* Digits with single underscores between them: the position after, or pos when there is no digit.
+ */
 static size_t skip_digits(const struct lexer *lx, size_t pos)
 {
     size_t end = pos;

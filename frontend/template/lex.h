@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lex - template text to tokens, with Jinja's whitespace rules applied (trim_blocks and lstrip_blocks on).
+/* lex - template text to tokens, with Jinja's whitespace rules applied (trim_blocks and
+ * lstrip_blocks on).
  * Threads: pure. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_LEX_H
 #define QUIRE_FRONTEND_TEMPLATE_LEX_H
@@ -60,7 +61,8 @@ struct lex_error { /* where the lexer or parser gave up */
     struct q_err *e;
 };
 
-/* Tokens of source[0..n) (newlines normalised). Release with q_free(out->at), also after a failure. */
+/* Tokens of source[0..n) (newlines normalised). Release with q_free(out->at), also after a failure.
+ */
 FALLIBLE lex_all(struct token_list *out, const char *source, size_t n, const struct lex_error *err);
 /* Fail at a place: "chat template line L, column C: …". */
 __attribute__((format(printf, 4, 5))) enum q_code lex_fail(const struct lex_error *err,

@@ -3,7 +3,7 @@
 #include "common/utf8.h"
 #include "frontend/template/builtins.h"
 
-/* --- splitting -------------------------------------------------------------------------------------------------- */
+/* --- splitting -------------------------------------------------------------------------------- */
 
 static enum q_code add_part(struct interp *in, struct seq *parts, const struct str *s, size_t from,
                             size_t to)
@@ -215,7 +215,7 @@ enum q_code method_str_rpartition(struct interp *in, const struct value *a, stru
     return partition(in, a, true, out);
 }
 
-/* --- joining and formatting ------------------------------------------------------------------------------------- */
+/* --- joining and formatting ------------------------------------------------------------------- */
 
 enum q_code method_str_join(struct interp *in, const struct value *a, struct value *out)
 {
@@ -241,7 +241,7 @@ enum q_code method_str_format(struct interp *in, const struct value *a, struct v
     return format_braces(in, a[0].as.s, a + 1, out);
 }
 
-/* --- dict ------------------------------------------------------------------------------------------------------- */
+/* --- dict ------------------------------------------------------------------------------------- */
 
 enum q_code method_dict_get(struct interp *in, const struct value *a, struct value *out)
 {
@@ -286,7 +286,7 @@ enum q_code method_dict_values(struct interp *in, const struct value *a, struct 
     return view_new(in, a[0].as.dict, VIEW_VALUES, out);
 }
 
-/* --- list and tuple --------------------------------------------------------------------------------------------- */
+/* --- list, tuple, range ----------------------------------------------------------------------- */
 
 enum q_code method_seq_copy(struct interp *in, const struct value *a, struct value *out)
 {
@@ -297,11 +297,13 @@ enum q_code method_seq_copy(struct interp *in, const struct value *a, struct val
 
 enum q_code method_seq_count(struct interp *in, const struct value *a, struct value *out)
 {
-    const struct seq *s = a[0].as.seq;
+    struct seq *s;
     int64_t n = 0;
+    enum q_code rc = op_iterate(in, a[0], &s);
+    if (rc)
+        return rc;
     for (size_t i = 0; i < s->n; i++) {
         bool same;
-        enum q_code rc;
         if ((rc = op_equal(in, s->items[i], a[1], &same)) || (rc = in_charge(in, 1)))
             return rc;
         n += same;
@@ -313,8 +315,11 @@ enum q_code method_seq_count(struct interp *in, const struct value *a, struct va
 enum q_code method_seq_index(struct interp *in, const struct value *a, struct value *out)
 {
     enum q_code rc;
-    const struct seq *s = a[0].as.seq;
-    int64_t n = (int64_t)s->n, start, end;
+    struct seq *s;
+    int64_t n, start, end;
+    if ((rc = op_iterate(in, a[0], &s)))
+        return rc;
+    n = (int64_t)s->n;
     if ((rc = arg_int(in, a[2], 0, "start", &start)) || (rc = arg_int(in, a[3], n, "stop", &end)))
         return rc;
     start = start < 0 ? (start + n < 0 ? 0 : start + n) : start;

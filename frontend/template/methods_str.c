@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods of str: case, blanks, searching, classification. Splitting and joining are in methods_split.c. */
+/* Methods of str: case, blanks, searching, classification. Splitting and joining are in
+ * methods_split.c. */
 #include "common/utf8.h"
 #include "frontend/template/builtins.h"
 
@@ -16,7 +17,7 @@ CASE_METHOD(swapcase, CASE_SWAP)
 CASE_METHOD(title, CASE_TITLE)
 CASE_METHOD(upper, CASE_UPPER)
 
-/* --- blanks ----------------------------------------------------------------------------------------------------- */
+/* --- blanks ----------------------------------------------------------------------------------- */
 
 static enum q_code strip(struct interp *in, const struct value *a, enum strip_side side,
                          struct value *out)
@@ -120,7 +121,7 @@ enum q_code method_str_expandtabs(struct interp *in, const struct value *a, stru
     return (rc = in_charge(in, s->n / 16)) ? rc : text_take(in, mark, out);
 }
 
-/* --- searching -------------------------------------------------------------------------------------------------- */
+/* --- searching -------------------------------------------------------------------------------- */
 
 struct window { /* s[start:end] in bytes, of the optional arguments */
     size_t from, to;
@@ -286,7 +287,7 @@ enum q_code method_str_replace(struct interp *in, const struct value *a, struct 
     return rc ? rc : text_replace(in, a, count, out);
 }
 
-/* --- classification --------------------------------------------------------------------------------------------- */
+/* --- classification --------------------------------------------------------------------------- */
 
 static bool is_alnum(uint32_t c)
 {

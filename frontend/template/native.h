@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* native - filters, tests, functions and methods written in C: rows of filters.def, tests.def, globals.def, methods.def.
+/* native - filters, tests, functions and methods written in C: rows of filters.def, tests.def,
+ * globals.def, methods.def.
  *
- * A row has a name, a function and a signature. The signature lists the parameters by name, blank separated: "old new
- * count?" takes two or three, by position or keyword; "_" is a parameter without a keyword; "*" collects the rest by
- * position as a tuple; "**" the rest by keyword as a dict. The caller binds, the function gets an array with one value
- * per parameter, V_MISSING where an optional one was not given. Filters and tests have their input as parameter 0, methods
- * their object.
+ * A row has a name, a function and a signature. The signature lists the parameters by name, blank
+ * separated: "old new count?" takes two or three, by position or keyword; "_" is a parameter
+ * without a keyword; "*" collects the rest by position as a tuple; "**" the rest by keyword as a
+ * dict. The caller binds, the function gets an array with one value per parameter, V_MISSING where
+ * an optional one was not given. Filters and tests have their input as parameter 0, methods their
+ * object.
  * Threads: tables are constant. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_NATIVE_H
 #define QUIRE_FRONTEND_TEMPLATE_NATIVE_H

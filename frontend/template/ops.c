@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic with Python's results: / is always a float, // and % round towards minus infinity, bools count as ints.
- * Integers are 64 bits wide; where Python would make a longer one, OverflowError. */
+/* Arithmetic with Python's results: / is always a float, // and % round towards minus infinity,
+ * bools count as ints. Integers are 64 bits wide; where Python would make a longer one,
+ * OverflowError. */
 #include <math.h>
 #include "frontend/template/text.h"
 
@@ -159,7 +160,7 @@ static enum q_code number_op(struct interp *in, enum node_op op, const struct va
     return int_op(in, op, a, b, out);
 }
 
-/* --- sequences -------------------------------------------------------------------------------------------------- */
+/* --- sequences -------------------------------------------------------------------------------- */
 
 /* Plain text joined to Markup is escaped first. */
 static enum q_code escape_operand(struct interp *in, struct str **s)
@@ -192,8 +193,8 @@ static enum q_code str_add(struct interp *in, struct str *a, struct str *b, stru
     return Q_OK;
 }
 
-/* list + list. `xs = xs + [x]` in a loop is linear: the new list continues in the memory of the first if that was the
- * last one made there. */
+/* list + list. `xs = xs + [x]` in a loop is linear: the new list continues in the memory of the
+ * first if that was the last one made there. */
 static enum q_code seq_concat(struct interp *in, const struct value v[2], struct value *out)
 {
     enum q_code rc;

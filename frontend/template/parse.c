@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statements, one function a tag, in the table `tags`. Blocks of an if, for … end at one of the names their parser
- * waits for; parse_body stops in front of that name. */
+/* Statements, one function a tag, in the table `tags`. Blocks of an if, for … end at one of the
+ * names their parser waits for; parse_body stops in front of that name. */
 #include "frontend/template/parse.h"
 #include <stdarg.h>
 #include "common/utf8.h"
@@ -190,7 +190,8 @@ static bool at_end_tag(const struct parser *p, const char *const *ends)
     return false;
 }
 
-/* Text, prints and statements until one of the names in `ends` (NULL: the end of the template) follows a "{%". */
+/* Text, prints and statements until one of the names in `ends` (NULL: the end of the template)
+ * follows a "{%". */
 static bool parse_nodes(struct parser *p, struct node_list *out, const char *const *ends)
 {
     for (;;) {
@@ -436,7 +437,8 @@ static struct node *parse_loop_control(struct parser *p, struct node *n)
     return n;
 }
 
-/* include, import, from, extends: an environment for chat templates has no loader; reaching one is an error. */
+/* include, import, from, extends: an environment for chat templates has no loader; reaching one is
+ * an error. */
 static struct node *parse_no_loader(struct parser *p, struct node *n)
 {
     while (p->at->kind != T_BLOCK_END && p->at->kind != T_EOF)

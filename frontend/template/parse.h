@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parse - tokens to the tree of ast.h; shared between parse.c (statements) and parse_expr.c (expressions).
+/* parse - tokens to the tree of ast.h; shared between parse.c (statements) and parse_expr.c
+ * (expressions).
  *
- * Functions that return a node return NULL after a failure; p->rc and the caller's q_err then say why.
+ * Functions that return a node return NULL after a failure; p->rc and the caller's q_err then say
+ * why.
  * Threads: one owner. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_PARSE_H
 #define QUIRE_FRONTEND_TEMPLATE_PARSE_H
@@ -36,7 +38,8 @@ FALLIBLE parse_template(struct template *t, const struct token_list *tokens,
 /* Expressions (parse_expr.c). */
 struct node *parse_expression(struct parser *p);
 struct node *parse_tuple(struct parser *p, enum tuple_mode mode);
-/* An assignment target: names, tuples of names; with_ns allows ns.attr. Ends at "in" if until_in. */
+/* An assignment target: names, tuples of names; with_ns allows ns.attr. Ends at "in" if until_in.
+ */
 struct node *parse_target(struct parser *p, bool with_ns);
 /* name(args)|name…, applied to `input`; the first name stands at the current token. */
 struct node *parse_filter_chain(struct parser *p, struct node *input);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Expressions by recursive descent, one function a level of precedence, loosest first:
- *   a if b else c · or · and · not · == != < > <= >= in · + - · ~ · * / // % · ** · unary - + · .x [x] (x) | is
- * Note two things that differ from Python: unary minus binds tighter than **, and filters bind tighter than
- * everything but a following call. */
+ *   a if b else c · or · and · not · == != < > <= >= in · + - · ~ · * / // % · ** ·
+ *   unary - + · .x [x] (x) | is
+ * Note two things that differ from Python: unary minus binds tighter than **, and filters bind
+ * tighter than everything but a following call. */
 #include "frontend/template/parse.h"
 #include <errno.h>
 #include "common/utf8.h"
@@ -24,7 +25,7 @@ static struct node *binary(struct parser *p, enum node_kind kind, enum node_op o
     return n;
 }
 
-/* --- literals --------------------------------------------------------------------------------------------------- */
+/* --- literals --------------------------------------------------------------------------------- */
 
 static int hex_value(char c)
 {
@@ -239,7 +240,7 @@ static struct node *parse_primary(struct parser *p, bool with_ns)
     }
 }
 
-/* --- postfix: attributes, subscripts, calls, filters, tests --------------------------------------------------- */
+/* --- postfix: attributes, subscripts, calls, filters, tests ----------------------------------- */
 
 static bool arg_order(struct parser *p, bool ok)
 {
@@ -468,7 +469,7 @@ static struct node *parse_filters(struct parser *p, struct node *n)
     return n;
 }
 
-/* --- operators, tightest first -------------------------------------------------------------------------------- */
+/* --- operators, tightest first ---------------------------------------------------------------- */
 
 static struct node *parse_unary(struct parser *p, bool with_filter)
 {

@@ -5,9 +5,10 @@
 #include "frontend/template/text.h"
 #include "frontend/template/unicode.h"
 
-/* --- floats ----------------------------------------------------------------------------------------------------- */
+/* --- floats ----------------------------------------------------------------------------------- */
 
-/* The fewest digits that read back as the same number, laid out as Python does: plain from 1e-4 up to 1e16. */
+/* The fewest digits that read back as the same number, laid out as Python does: plain from 1e-4 up
+ * to 1e16. */
 void print_float(struct buf *out, double f)
 {
     char text[40];
@@ -51,7 +52,7 @@ void print_float(struct buf *out, double f)
         buf_add_char(out, '0');
 }
 
-/* --- repr ------------------------------------------------------------------------------------------------------- */
+/* --- repr ------------------------------------------------------------------------------------- */
 
 static void repr_char(struct buf *out, uint32_t c, char quote)
 {
@@ -254,7 +255,7 @@ enum q_code print_escaped(struct interp *in, const struct str *s)
     return in_charge(in, s->n / 64);
 }
 
-/* --- JSON ------------------------------------------------------------------------------------------------------- */
+/* --- JSON ------------------------------------------------------------------------------------- */
 
 static void json_char(struct buf *out, uint32_t c, bool ensure_ascii)
 {

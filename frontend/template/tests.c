@@ -32,8 +32,24 @@ KIND_TEST(callable, a[0].kind == V_MACRO || a[0].kind == V_FUNC || a[0].kind == 
                         a[0].kind == V_JOINER || a[0].kind == V_LOOP || a[0].kind == V_UNDEF)
 KIND_TEST(sequence, a[0].kind == V_STR || a[0].kind == V_LIST || a[0].kind == V_TUPLE ||
                         a[0].kind == V_DICT || a[0].kind == V_RANGE || a[0].kind == V_UNDEF)
-KIND_TEST(filter, a[0].kind == V_STR && filter_find(a[0].as.s->data, a[0].as.s->n))
-KIND_TEST(test, a[0].kind == V_STR && test_find(a[0].as.s->data, a[0].as.s->n))
+/* Is it the name of a filter or test? */
+static enum q_code name_test(struct interp *in, struct value v,
+                             const struct native *(*find)(const char *, size_t), struct value *out)
+{
+    uint64_t hash;
+    enum q_code rc = op_hash(in, v, &hash);
+    return rc ? rc : yes_if(v.kind == V_STR && find(v.as.s->data, v.as.s->n), out);
+}
+
+enum q_code test_filter(struct interp *in, const struct value *a, struct value *out)
+{
+    return name_test(in, a[0], filter_find, out);
+}
+
+enum q_code test_test(struct interp *in, const struct value *a, struct value *out)
+{
+    return name_test(in, a[0], test_find, out);
+}
 
 static enum q_code remainder_is(struct interp *in, struct value v, struct value divisor,
                                 int64_t want, struct value *out)
@@ -63,7 +79,8 @@ enum q_code test_divisibleby(struct interp *in, const struct value *a, struct va
     return remainder_is(in, a[0], a[1], 0, out);
 }
 
-/* Identity. Values without identity of their own (numbers, text) count as the same object when they are equal. */
+/* Identity. Values without identity of their own (numbers, text) count as the same object when they
+ * are equal. */
 enum q_code test_sameas(struct interp *in, const struct value *a, struct value *out)
 {
     bool same = a[0].kind == a[1].kind;

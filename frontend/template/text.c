@@ -92,7 +92,8 @@ static enum q_code room_for(struct interp *in, struct str *a, size_t n, struct s
     return in_charge(in, a->n / 256);
 }
 
-/* a is extended in place when it is the last string of its room; strings that end earlier there do not notice. */
+/* a is extended in place when it is the last string of its room; strings that end earlier there do
+ * not notice. */
 enum q_code text_concat(struct interp *in, struct str *a, struct str *b, struct value *out)
 {
     enum q_code rc;
@@ -150,7 +151,7 @@ enum q_code need_int(struct interp *in, struct value v, const char *what, int64_
     return Q_OK;
 }
 
-/* --- from JSON -------------------------------------------------------------------------------------------------- */
+/* --- from JSON -------------------------------------------------------------------------------- */
 
 static enum q_code object_from_json(struct interp *in, const json_t *j, struct value *out)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text - strings of the template language, and values as text: str(), repr(), json.dumps().
  *
- * New text is built at the end of in->out: mark, append, take. Slices share their source's bytes; appending to the
- * string that was made last in its room grows it in place, so `s = s + x` in a loop is linear.
+ * New text is built at the end of in->out: mark, append, take. Slices share their source's bytes;
+ * appending to the string that was made last in its room grows it in place, so `s = s + x` in a
+ * loop is linear.
  * Threads: one rendering. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_TEXT_H
 #define QUIRE_FRONTEND_TEMPLATE_TEXT_H

@@ -8,7 +8,8 @@ static const struct {
     uint32_t c;
     struct triple upper, title, fold;
 } specials[] = {
-#define SPECIAL(code, u0, u1, u2, t0, t1, t2, f0, f1, f2) {code, {{u0, u1, u2}}, {{t0, t1, t2}}, {{f0, f1, f2}}},
+#define SPECIAL(code, u0, u1, u2, t0, t1, t2, f0, f1, f2) \
+    {code, {{u0, u1, u2}}, {{t0, t1, t2}}, {{f0, f1, f2}}},
 #include "frontend/template/special_case.def"
 };
 /* clang-format on */
@@ -45,7 +46,8 @@ bool uni_is_decimal(uint32_t c)
     return c < 0x80 ? c >= '0' && c <= '9' : category(c) == UTF8PROC_CATEGORY_ND;
 }
 
-/* Digits that are no decimals: superscripts, subscripts, circled and the like (Numeric_Type=Digit). */
+/* Digits that are no decimals: superscripts, subscripts, circled and the like (Numeric_Type=Digit).
+ */
 bool uni_is_digit(uint32_t c)
 {
     return uni_is_decimal(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || c == 0x2070 ||

@@ -44,11 +44,14 @@ const char *value_object_name(struct value v)
 
 enum q_code seq_new(struct interp *in, size_t cap, struct seq **out)
 {
+    static struct value nothing; /* so that items is never NULL */
     enum q_code rc;
     struct seq *s;
     if ((rc = in_alloc(in, &s, 1, sizeof *s)) ||
         (cap && (rc = in_alloc(in, &s->items, cap, sizeof *s->items))))
         return rc;
+    if (!cap)
+        s->items = &nothing;
     s->cap = cap;
     *out = s;
     return Q_OK;

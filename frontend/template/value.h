@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* value - what a template computes with: Python's values, 16 bytes each.
  *
- * A value is a tag and either the thing itself (bool, int, float) or a pointer into the rendering's arena. Nothing is
- * freed singly; values are immutable for the template (the sandbox allows no mutation), except namespaces, loops,
- * cyclers, joiners and the read position of an iterator. Integers have 64 bits; a result that needs more is an error.
- * Text is UTF-8 and always well-formed, lengths in the language are code points.
- * Threads: a rendering's values belong to it; the constants of a compiled template are never written. */
+ * A value is a tag and either the thing itself (bool, int, float) or a pointer into the rendering's
+ * arena. Nothing is freed singly; values are immutable for the template (the sandbox allows no
+ * mutation), except namespaces, loops, cyclers, joiners and the read position of an iterator.
+ * Integers have 64 bits; a result that needs more is an error. Text is UTF-8 and always
+ * well-formed, lengths in the language are code points.
+ * Threads: a rendering's values belong to it; the constants of a compiled template are never
+ * written. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_VALUE_H
 #define QUIRE_FRONTEND_TEMPLATE_VALUE_H
 #include <stdbool.h>
@@ -115,8 +117,8 @@ struct method {
     struct value self;
 };
 
-struct
-    cycler { /* cycler(a, b): items and position; joiner(sep): one item, at = 0 before the first use */
+/* cycler(a, b): items and position; joiner(sep): one item, at = 0 before the first use. */
+struct cycler {
     struct value *items;
     size_t n, at;
 };
@@ -166,7 +168,8 @@ static inline double v_as_float(struct value v)
     return v.kind == V_FLOAT ? v.as.f : (double)v_as_int(v);
 }
 
-/* Sequences and dicts. All allocate from the rendering's arena and fail with Q_TOO_LARGE or Q_NO_MEMORY. */
+/* Sequences and dicts. All allocate from the rendering's arena and fail with Q_TOO_LARGE or
+ * Q_NO_MEMORY. */
 FALLIBLE seq_new(struct interp *in, size_t cap, struct seq **out);
 FALLIBLE seq_add(struct interp *in, struct seq *s, struct value v);
 /* A pair (tuple of two). */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chat templates in their surroundings, against transformers: 15 templates of the golden set through a model folder, 150
- * real ones (../shared/data, skipped when absent), and how a folder's template is found. */
+/* Chat templates in their surroundings, against transformers: 15 templates of the golden set
+ * through a model folder, 150 real ones (../shared/data, skipped when absent), and how a folder's
+ * template is found. */
 #include "check.h"
 #include <jansson.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ static int teardown(void **state)
     return rmdir(dir);
 }
 
-/* --- the golden set --------------------------------------------------------------------------------------------- */
+/* --- the golden set --------------------------------------------------------------------------- */
 
 static bool case_agrees(const struct chat *chat, const json_t *c, int64_t now, const char *name)
 {
@@ -119,7 +120,7 @@ static void goldens(void **state)
     assert_true(n >= 500);
 }
 
-/* --- real templates --------------------------------------------------------------------------------------------- */
+/* --- real templates --------------------------------------------------------------------------- */
 
 static json_t *load_real(void)
 {
@@ -190,7 +191,7 @@ static void real_templates(void **state)
     json_decref(set);
 }
 
-/* --- which template --------------------------------------------------------------------------------------------- */
+/* --- which template --------------------------------------------------------------------------- */
 
 static void renders(const char *own, bool tools, const char *want)
 {
@@ -248,7 +249,7 @@ static void finding(void **state)
     assert_fails(chat_open(&chat, dir, own, &err), Q_CORRUPT, "tokenizer_config.json", &err);
 }
 
-/* --- requests --------------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static void refused_requests(void **state)
 {

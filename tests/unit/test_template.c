@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The template language by itself: snippets against jinja2's answers, places of errors, limits, hostile templates,
- * failing allocations. */
+/* The template language by itself: snippets against jinja2's answers, places of errors, limits,
+ * hostile templates, failing allocations. */
 #include "check.h"
 #include <jansson.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static void refuses(const char *source, const char *type, uint32_t line, uint32_
     buf_release(&out);
 }
 
-/* --- against jinja2 --------------------------------------------------------------------------------------------- */
+/* --- against jinja2 --------------------------------------------------------------------------- */
 
 static void snippets(void **state)
 {
@@ -143,7 +143,7 @@ static void long_texts_stay_linear(void **state)
     buf_release(&out);
 }
 
-/* --- errors ----------------------------------------------------------------------------------------------------- */
+/* --- errors ----------------------------------------------------------------------------------- */
 
 static void places(void **state)
 {
@@ -177,7 +177,7 @@ static void sandbox(void **state)
     gives("[{{ l.append }}{{ ''.__class__ }}]", "{\"l\": []}", "[]");
 }
 
-/* --- limits ----------------------------------------------------------------------------------------------------- */
+/* --- limits ----------------------------------------------------------------------------------- */
 
 static void hits_limit(const char *source)
 {
@@ -265,7 +265,7 @@ static void hostile(void **state)
         repeat_must_end(shapes[i][0], shapes[i][1], shapes[i][2]);
 }
 
-/* --- memory ----------------------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static void allocations_fail(void **state)
 {

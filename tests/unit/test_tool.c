@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tool-call parsers: every text of tests/data/toolstreams in every cut; what real templates write (../shared, skipped when
- * absent); limits and failing allocations. */
+/* Tool-call parsers: every text of tests/data/toolstreams in every cut; what real templates write
+ * (../shared, skipped when absent); limits and failing allocations. */
 #include "check.h"
 #include <jansson.h>
 #include <stdlib.h>
@@ -143,7 +143,7 @@ static void all_cuts(void **state)
     json_decref(rows);
 }
 
-/* --- what real templates write ---------------------------------------------------------------------------------- */
+/* --- what real templates write ---------------------------------------------------------------- */
 
 static bool calls_agree(const struct result *r, const json_t *want)
 {
@@ -195,7 +195,7 @@ static void real_texts(void **state)
     json_decref(set);
 }
 
-/* --- the framework ---------------------------------------------------------------------------------------------- */
+/* --- the framework ---------------------------------------------------------------------------- */
 
 static void framework(void **state)
 {

@@ -45,7 +45,8 @@ static FALLIBLE hash_file(unsigned char out[HASH_BYTES], const char *dir, const 
     return rc;
 }
 
-/* The hashes of the files, put together so that the order in which the folder lists them does not matter. */
+/* The hashes of the files, put together so that the order in which the folder lists them does
+ * not matter. */
 static FALLIBLE hash_weights(unsigned char all[HASH_BYTES], const char *dir, struct q_err *e)
 {
     DIR *d = opendir(dir);

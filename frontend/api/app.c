@@ -15,6 +15,7 @@
 #include "common/metrics.h"
 #include "common/parse.h"
 #include "frontend/api/json.h"
+#include "frontend/parsers/tool.h"
 
 #define GAUGE_EVERY_MS 5000
 
@@ -240,6 +241,15 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
     return rc;
 }
 
+/* Known now rather than with the first request that has tools. */
+static enum q_code check_parser(const char *name, struct q_err *e)
+{
+    struct tool_parser *p = NULL;
+    enum q_code rc = tool_parser_new(&p, name, e);
+    tool_parser_free(p);
+    return rc == Q_OK ? Q_OK : q_wrap(e, "--tool-call-parser");
+}
+
 static enum q_code begin(struct app *a, struct q_err *e)
 {
     enum q_code rc;
@@ -247,6 +257,8 @@ static enum q_code begin(struct app *a, struct q_err *e)
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,
                       "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
+    if ((rc = check_parser(a->options->tool_call_parser, e)) != Q_OK)
+        return rc;
     a->exit_code = EXIT_LOAD;
     if ((rc = share_metrics(e)) ||
         (rc = served_open(&a->served, a->options->positional[0], a->options, e)))

@@ -36,6 +36,8 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
 
 void choice_release(struct choice *c)
 {
+    if (c->job && !c->finished && !c->job->ended)
+        metric_add(METRIC_SUCCESS_ABORT, 1);
     if (c->job)
         link_close(c->job->app->link, &c->flow);
     detok_free(c->detok);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes: the job is made by the handler and freed in on_gone, which the exchange calls once.
- * Only while a thread encodes may it outlive its exchange (x = NULL); then the end of that work
- * frees it. */
+/* Lifetimes: the job is made by the handler; its task (task.h) frees it when the exchange is gone. */
 #include "frontend/api/job.h"
 
 #include <string.h>
@@ -11,11 +9,11 @@
 #include "common/metrics.h"
 #include "frontend/api/json.h"
 
-#define THREAD_BYTES    ((size_t)32 << 10) /* bodies from here on are tokenized on another thread */
-#define TEXT_MAX_TOKENS 16                 /* OpenAI's default for completions */
+#define TEXT_MAX_TOKENS 16 /* OpenAI's default for completions */
 
-static void job_free(struct job *j)
+static void job_free(struct task *t)
 {
+    struct job *j = (struct job *)t;
     for (uint32_t i = 0; i < j->n_choice; i++)
         choice_release(&j->choices[i]);
     q_free(j->choices);
@@ -25,15 +23,6 @@ static void job_free(struct job *j)
     q_free(j->arrays);
     buf_release(&j->out);
     q_free(j);
-}
-
-static void on_gone(void *ctx)
-{
-    struct job *j = ctx;
-    j->x = NULL;
-    if (j->working)
-        return;
-    job_free(j);
 }
 
 static void close_choices(struct job *j)
@@ -56,16 +45,16 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
         log_warning("%s: %s", j->id, e->message);
     if (e->code == Q_NO_SPACE || e->code == Q_UNAVAILABLE)
         error.retry_after_s = retry_after_s ? retry_after_s : 1;
-    if (!http_stream_started(j->x)) {
-        http_reply_error(j->x, &error);
+    if (!http_stream_started(j->task.x)) {
+        http_reply_error(j->task.x, &error);
         return;
     }
     buf_reset(&j->out);
     buf_add_str(&j->out, "data: ");
     http_error_body(&j->out, &error);
     buf_add_str(&j->out, "\n\ndata: [DONE]\n\n");
-    http_stream_write(j->x, buf_str(&j->out), j->out.len);
-    http_stream_end(j->x);
+    http_stream_write(j->task.x, buf_str(&j->out), j->out.len);
+    http_stream_end(j->task.x);
 }
 
 static void job_finish(struct job *j)
@@ -77,14 +66,14 @@ static void job_finish(struct job *j)
         if (j->params.include_usage)
             shape_usage_chunk(j, &j->out);
         buf_add_str(&j->out, "data: [DONE]\n\n");
-        http_stream_write(j->x, buf_str(&j->out), j->out.len);
-        http_stream_end(j->x);
+        http_stream_write(j->task.x, buf_str(&j->out), j->out.len);
+        http_stream_end(j->task.x);
         return;
     }
     struct buf body = BUF_INIT;
     shape_body(j, &body);
     if (buf_check(&body, "the answer", &e) == Q_OK) {
-        http_reply(j->x, 200, "application/json", &body);
+        http_reply(j->task.x, 200, "application/json", &body);
         return;
     }
     buf_release(&body);
@@ -104,7 +93,7 @@ void job_progress(struct job *j, struct choice *c)
             job_fail(j, &e, NULL, 0);
             return;
         }
-        http_stream_write(j->x, buf_str(&j->out), j->out.len);
+        http_stream_write(j->task.x, buf_str(&j->out), j->out.len);
     }
     if (c->finished && !c->closed) {
         c->closed = true;
@@ -124,6 +113,7 @@ static enum q_code fit(struct job *j, struct q_err *e)
         longest =
             j->prompts.items[i].ids.n > longest ? (uint32_t)j->prompts.items[i].ids.n : longest;
     if (longest >= limit || (asked && asked > limit - longest)) {
+        j->too_long = true;
         snprintf(j->params.param, sizeof(j->params.param), "%s", j->chat ? "messages" : "prompt");
         return q_fail(
             e, Q_INVALID,
@@ -171,25 +161,16 @@ static enum q_code open_choices(struct job *j, struct q_err *e)
     return Q_OK;
 }
 
-/* The prompts are token ids now: on to the engine. */
-static void job_go(struct job *j)
+static void refuse(struct job *j, const struct q_err *e)
 {
-    struct q_err e = Q_ERR_INIT;
-    enum q_code rc;
-    if ((rc = fit(j, &e)) != Q_OK) {
-        bool length = e.code == Q_INVALID && strcmp(j->params.param, "min_tokens") != 0;
-        j->ended = true;
-        http_reply_error(
-            j->x, &(struct http_error){.code = e.code,
-                                       .message = e.message,
-                                       .param = j->params.param,
-                                       .openai_code = length ? "context_length_exceeded" : NULL});
-        return;
-    }
-    if (j->params.stream)
-        http_stream_start(j->x);
-    if ((rc = open_choices(j, &e)) != Q_OK)
-        job_fail(j, &e, NULL, 0);
+    j->ended = true;
+    http_reply_error(
+        j->task.x, &(struct http_error){.code = e->code,
+                                        .message = e->message,
+                                        .param = *j->params.param ? j->params.param : NULL,
+                                        .openai_code = j->too_long ? "context_length_exceeded"
+                                                       : e->code == Q_NOT_FOUND ? "model_not_found"
+                                                                                : NULL});
 }
 
 static enum q_code job_encode(struct job *j, struct q_err *e)
@@ -203,26 +184,6 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
     if (rc != Q_OK)
         snprintf(j->params.param, sizeof(j->params.param), "%s", j->chat ? "messages" : "prompt");
     return rc;
-}
-
-static void encode_on_thread(uv_work_t *work)
-{
-    struct job *j = work->data;
-    enum q_code rc = job_encode(j, &j->error);
-    (void)rc; /* kept in j->error */
-}
-
-static void after_encode(uv_work_t *work, int status)
-{
-    struct job *j = work->data;
-    (void)status;
-    j->working = false;
-    if (!j->x)
-        job_free(j);
-    else if (j->error.code != Q_OK)
-        job_fail(j, &j->error, j->params.param, 0);
-    else
-        job_go(j);
 }
 
 /* tool_choice: "none" hides the tools from the model; "auto" lets it call them; more is not
@@ -312,12 +273,11 @@ static enum q_code check_max_tokens(struct job *j, struct q_err *e)
 static enum q_code job_read(struct job *j, struct q_err *e)
 {
     const struct app *a = j->app;
-    struct http_text text = http_body(j->x);
     struct params_context context = {served_defaults(&a->served), a->served.config.vocab_size,
                                      (uint32_t)a->options->max_logprobs};
     struct params *p = &j->params;
     enum q_code rc;
-    if ((rc = json_body(&j->body, text.data, text.n, e)) ||
+    if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) ||
         (rc = params_read(p, j->body, j->chat ? WHERE_CHAT : WHERE_TEXT, e)))
         return rc;
     if ((rc = served_check_name(&a->served, p->model, e)) != Q_OK) {
@@ -340,19 +300,32 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     return j->chat ? read_chat(j, e) : read_text(j, e);
 }
 
-static void refuse(struct job *j, const struct q_err *e)
+static enum q_code job_prepare(struct task *t, struct q_err *e)
 {
-    bool model = e->code == Q_NOT_FOUND;
-    j->ended = true;
-    http_reply_error(j->x, &(struct http_error){.code = e->code,
-                                                .message = e->message,
-                                                .param = *j->params.param ? j->params.param : NULL,
-                                                .openai_code = model ? "model_not_found" : NULL});
+    struct job *j = (struct job *)t;
+    enum q_code rc = job_read(j, e);
+    return rc == Q_OK ? job_encode(j, e) : rc;
 }
+
+/* The prompts are token ids now: on to the engine. Or the request is refused. */
+static void job_prepared(struct task *t, const struct q_err *error)
+{
+    struct job *j = (struct job *)t;
+    struct q_err e = Q_ERR_INIT;
+    if (error->code != Q_OK || fit(j, &e) != Q_OK) {
+        refuse(j, error->code != Q_OK ? error : &e);
+        return;
+    }
+    if (j->params.stream)
+        http_stream_start(j->task.x);
+    if (open_choices(j, &e) != Q_OK)
+        job_fail(j, &e, NULL, 0);
+}
+
+static const struct task_calls job_calls = {job_prepare, job_prepared, job_free};
 
 void job_start(struct app *a, struct http_exchange *x, bool chat)
 {
-    struct q_err e = Q_ERR_INIT;
     struct job *j;
     if (!app_available(a, x, chat ? on_chat : on_completions))
         return;
@@ -363,25 +336,11 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
         return;
     }
     j->app = a;
-    j->x = x;
     j->chat = chat;
     j->created = clock_unix();
     j->arrived_us = clock_us();
     snprintf(j->id, sizeof(j->id), "%s-%s", chat ? "chatcmpl" : "cmpl", http_request_id(x));
-    http_on_gone(x, on_gone, j);
-    if (job_read(j, &e) != Q_OK) {
-        refuse(j, &e);
-        return;
-    }
-    if (http_body(x).n >= THREAD_BYTES) {
-        j->working = true;
-        j->work.data = j;
-        uv_queue_work(&a->loop, &j->work, encode_on_thread, after_encode);
-    } else if (job_encode(j, &e) != Q_OK) {
-        job_fail(j, &e, j->params.param, 0);
-    } else {
-        job_go(j);
-    }
+    task_start(&j->task, &job_calls, &a->loop, x);
 }
 
 void on_chat(void *app, struct http_exchange *x)

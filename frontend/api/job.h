@@ -7,13 +7,13 @@
  *
  * There is one choice per prompt and n. A job lives until its exchange is gone; choices still open
  * then are closed on the link, which tells the engine to forget them.
- * Threads: the loop's thread; job_encode alone may run elsewhere, and then nothing else touches the
- * job. */
+ * Threads: the loop's thread; reading and encoding may run on another (task.h). */
 #ifndef QUIRE_FRONTEND_API_JOB_H
 #define QUIRE_FRONTEND_API_JOB_H
 #include "frontend/api/app.h"
 #include "frontend/api/params.h"
 #include "frontend/api/prompt.h"
+#include "frontend/api/task.h"
 #include "frontend/parsers/tool.h"
 #include "common/tokenizer/stream.h"
 
@@ -58,12 +58,12 @@ struct choice {
 };
 
 struct job {
+    struct task task; /* first */
     struct app *app;
-    struct http_exchange *x; /* NULL once gone */
-    bool chat;               /* else completions */
-    bool working;            /* a thread has it */
-    bool ended;              /* answered, or failed */
-    bool no_output;          /* completions with echo and max_tokens 0: the prompt only */
+    bool chat;      /* else completions */
+    bool ended;     /* answered, or failed */
+    bool too_long;  /* refused for its length */
+    bool no_output; /* completions with echo and max_tokens 0: the prompt only */
     json_t *body, *messages;
     struct params params;
     struct sample_params sampling;
@@ -77,10 +77,8 @@ struct job {
     char id[HTTP_ID_MAX + 16];
     int64_t created; /* unix seconds */
     int64_t arrived_us;
-    const char *model;  /* as the request named it */
-    struct buf out;     /* chunk under construction */
-    struct q_err error; /* of the thread's work */
-    uv_work_t work;
+    const char *model; /* as the request named it */
+    struct buf out;    /* chunk under construction */
 };
 
 /* Begin a job on this exchange from its body; the answer, be it an error, comes by itself. */

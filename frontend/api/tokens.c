@@ -1,38 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* /tokenize and /detokenize. */
 #include <string.h>
+#include "common/mem.h"
 #include "frontend/api/app.h"
 #include "frontend/api/json.h"
 #include "frontend/api/prompt.h"
+#include "frontend/api/task.h"
 
-struct ask { /* one request; everything is released at the end of the handler */
+struct ask {          /* one request */
+    struct task task; /* first */
+    struct app *app;
+    bool to_text; /* /detokenize */
     json_t *body, *messages;
     struct params params;
     struct prompts prompts;
+    struct buf answer;
+    uint32_t max_model_len;
 };
 
-static void ask_release(struct ask *q)
+static void ask_free(struct task *t)
 {
+    struct ask *q = (struct ask *)t;
     prompts_release(&q->prompts);
     json_decref(q->messages);
     json_decref(q->body);
+    buf_release(&q->answer);
+    q_free(q);
 }
 
-static enum q_code read_body(struct app *a, struct http_exchange *x, struct ask *q,
-                             enum params_where where, struct q_err *e)
+static enum q_code read_body(struct ask *q, struct q_err *e)
 {
-    struct http_text text = http_body(x);
+    const struct served *s = &q->app->served;
     enum q_code rc;
-    if (!a->served.tokenizer)
+    if (!s->tokenizer)
         return q_fail(e, Q_UNSUPPORTED, "this server has no tokenizer (--skip-tokenizer-init)");
-    if ((rc = json_body(&q->body, text.data, text.n, e)) ||
-        (rc = params_read(&q->params, q->body, where, e)))
+    if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) ||
+        (rc = params_read(&q->params, q->body, q->to_text ? WHERE_DETOK : WHERE_TOKENS, e)))
         return rc;
-    return served_check_name(&a->served, q->params.model, e);
+    return served_check_name(s, q->params.model, e);
 }
 
-static enum q_code tokenize(struct app *a, struct ask *q, struct q_err *e)
+static enum q_code tokenize(struct ask *q, struct q_err *e)
 {
+    const struct served *s = &q->app->served;
     const struct params *p = &q->params;
     enum q_code rc;
     bool add_special = p->add_special_tokens;
@@ -40,24 +50,23 @@ static enum q_code tokenize(struct app *a, struct ask *q, struct q_err *e)
         add_special =
             p->has[FIELD_add_special_tokens] && p->add_special_tokens; /* templates write them */
         if ((rc = tools_check(p->tools, e)) || (rc = messages_read(&q->messages, p->messages, e)) ||
-            (rc = prompts_render(&q->prompts, &a->served, p, q->messages,
+            (rc = prompts_render(&q->prompts, s, p, q->messages,
                                  json_array_size(p->tools) ? p->tools : NULL, e)))
             return rc;
     } else if (!json_is_string(p->prompt)) {
         return q_fail(e, Q_INVALID, "prompt: expected a string, got %s",
                       p->prompt ? json_kind(p->prompt) : "nothing");
-    } else if ((rc = prompts_read(&q->prompts, p->prompt, &a->served, e)) != Q_OK) {
+    } else if ((rc = prompts_read(&q->prompts, p->prompt, s, e)) != Q_OK) {
         return rc;
     }
     struct prompt *it = q->prompts.items;
-    return tokenizer_encode(a->served.tokenizer, it->text, it->n_text, add_special, &it->ids, e);
+    return tokenizer_encode(s->tokenizer, it->text, it->n_text, add_special, &it->ids, e);
 }
 
 static void add_tokens(const struct app *a, const struct ask *q, struct buf *out)
 {
     const struct token_list *ids = &q->prompts.items->ids;
-    buf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids->n,
-               app_max_model_len(a));
+    buf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids->n, q->max_model_len);
     for (size_t i = 0; i < ids->n; i++)
         buf_printf(out, "%s%u", i ? "," : "", ids->ids[i]);
     buf_add_str(out, "],\"token_strs\":");
@@ -78,35 +87,9 @@ static void add_tokens(const struct app *a, const struct ask *q, struct buf *out
     buf_add_str(out, "]}");
 }
 
-static void answer(struct http_exchange *x, enum q_code rc, struct buf *body, struct ask *q,
-                   struct q_err *e)
+static enum q_code detokenize(struct ask *q, struct buf *text, struct q_err *e)
 {
-    if (rc == Q_OK)
-        rc = buf_check(body, "the answer", e);
-    if (rc == Q_OK)
-        http_reply(x, 200, "application/json", body);
-    else
-        app_reply_error(x, e, q->params.param);
-    buf_release(body);
-    ask_release(q);
-}
-
-void on_tokenize(void *app, struct http_exchange *x)
-{
-    struct app *a = app;
-    struct q_err e = Q_ERR_INIT;
-    struct ask q = {0};
-    struct buf body = BUF_INIT;
-    enum q_code rc;
-    if (!app_available(a, x, on_tokenize))
-        return;
-    if ((rc = read_body(a, x, &q, WHERE_TOKENS, &e)) == Q_OK && (rc = tokenize(a, &q, &e)) == Q_OK)
-        add_tokens(a, &q, &body);
-    answer(x, rc, &body, &q, &e);
-}
-
-static enum q_code detokenize(struct app *a, struct ask *q, struct buf *text, struct q_err *e)
-{
+    const struct served *s = &q->app->served;
     const json_t *tokens = q->params.tokens;
     enum q_code rc;
     if (!tokens)
@@ -115,27 +98,60 @@ static enum q_code detokenize(struct app *a, struct ask *q, struct buf *text, st
         return Q_OK;
     if (!json_is_integer(json_array_get(tokens, 0)))
         return q_fail(e, Q_INVALID, "tokens: expected an array of token ids");
-    if ((rc = prompts_read(&q->prompts, tokens, &a->served, e)) != Q_OK)
+    if ((rc = prompts_read(&q->prompts, tokens, s, e)) != Q_OK)
         return rc;
-    return tokenizer_decode(a->served.tokenizer, q->prompts.items->ids.ids, q->prompts.items->ids.n,
-                            false, text, e);
+    return tokenizer_decode(s->tokenizer, q->prompts.items->ids.ids, q->prompts.items->ids.n, false,
+                            text, e);
+}
+
+static enum q_code prepare(struct task *t, struct q_err *e)
+{
+    struct ask *q = (struct ask *)t;
+    struct buf text = BUF_INIT;
+    enum q_code rc = read_body(q, e);
+    if (rc == Q_OK && !q->to_text && (rc = tokenize(q, e)) == Q_OK)
+        add_tokens(q->app, q, &q->answer);
+    if (rc == Q_OK && q->to_text && (rc = detokenize(q, &text, e)) == Q_OK) {
+        buf_add_str(&q->answer, "{\"prompt\":");
+        buf_add_json_str(&q->answer, buf_str(&text), text.len);
+        buf_add_char(&q->answer, '}');
+    }
+    buf_release(&text);
+    return rc == Q_OK ? buf_check(&q->answer, "the answer", e) : rc;
+}
+
+static void answer(struct task *t, const struct q_err *e)
+{
+    struct ask *q = (struct ask *)t;
+    if (e->code == Q_OK)
+        http_reply(t->x, 200, "application/json", &q->answer);
+    else
+        app_reply_error(t->x, e, q->params.param);
+}
+
+static void start(struct app *a, struct http_exchange *x, bool to_text)
+{
+    static const struct task_calls calls = {prepare, answer, ask_free};
+    if (!app_available(a, x, to_text ? on_detokenize : on_tokenize))
+        return;
+    struct ask *q = q_calloc(1, sizeof(*q));
+    if (!q) {
+        http_reply_error(
+            x, &(struct http_error){.code = Q_NO_MEMORY, .message = "no memory for the request"});
+        return;
+    }
+    q->app = a;
+    q->to_text = to_text;
+    q->max_model_len = app_max_model_len(a); /* here: the thread must not look at the link */
+    task_start(&q->task, &calls, &a->loop, x);
+}
+
+void on_tokenize(void *app, struct http_exchange *x)
+{
+    start(app, x, false);
 }
 
 void on_detokenize(void *app, struct http_exchange *x)
 {
-    struct app *a = app;
-    struct q_err e = Q_ERR_INIT;
-    struct ask q = {0};
-    struct buf body = BUF_INIT, text = BUF_INIT;
-    enum q_code rc;
-    if (!app_available(a, x, on_detokenize))
-        return;
-    if ((rc = read_body(a, x, &q, WHERE_DETOK, &e)) == Q_OK &&
-        (rc = detokenize(a, &q, &text, &e)) == Q_OK) {
-        buf_add_str(&body, "{\"prompt\":");
-        buf_add_json_str(&body, buf_str(&text), text.len);
-        buf_add_char(&body, '}');
-    }
-    buf_release(&text);
-    answer(x, rc, &body, &q, &e);
+    start(app, x, true);
 }

@@ -29,7 +29,8 @@ class Process:
         self.process = subprocess.Popen(
             self.args, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
             env={**os.environ, **(env or {})})
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self):
         for line in self.process.stderr:
@@ -39,6 +40,12 @@ class Process:
         with self.news:
             self.lines.append(None)
             self.news.notify_all()
+
+    def exit_code(self, seconds=20):
+        """Of a process that ends by itself; its log is complete then."""
+        code = self.process.wait(seconds)
+        self.reader.join(seconds)
+        return code
 
     def log(self):
         return "\n".join(line for line in self.lines if line is not None)

@@ -34,7 +34,7 @@ def test_every_verb_has_help_and_refuses_nonsense():
 
 def test_serve_says_what_is_wrong_with_the_address(run):
     process = run("quire", "serve", BUNDLED, "--host", "192.0.2.1")
-    assert process.process.wait(10) == 5 and "cannot listen" in process.log()
+    assert process.exit_code(10) == 5 and "cannot listen" in process.log()
 
 
 def test_chat_through_a_pipe(bundled):

@@ -167,7 +167,7 @@ def test_sigterm_finishes_what_is_open(start):
     with pytest.raises(OSError):
         server.get("/health")
     assert all(len(s.result()) == LONG and s.finish == "length" for s in streams)
-    assert server.process.process.wait(30) == 0
+    assert server.process.exit_code(30) == 0
     assert not server.children("quire-engine") and not server.children("quire-frontend")
 
 
@@ -203,7 +203,7 @@ def state(pid):
 def test_bad_model_ends_at_once(run, tmp_path):
     for folder, word in [(tmp_path / "none", "none"), (tmp_path, "config.json")]:
         process = run("quire", "serve", folder, "--port", "0")
-        assert process.process.wait(20) in (2, 3)  # the engine's code, or the frontend's
+        assert process.exit_code(20) in (2, 3)  # the engine's code, or the frontend's
         assert word in process.log() and "giving up" in process.log()
 
 

@@ -50,9 +50,9 @@ def test_tcp_with_keys(run, keys, tmp_path):
 def test_tcp_needs_keys(run):
     address = f"tcp://127.0.0.1:{free_port()}"
     engine = run("quire-engine", MODELS / "llama", "--listen", address, *ENGINE)
-    assert engine.process.wait(20) not in (0, None) and "keys" in engine.log()
+    assert engine.exit_code(20) not in (0, None) and "keys" in engine.log()
     front = run("quire-frontend", MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--port", "0")
-    assert front.process.wait(20) not in (0, None) and "keys" in front.log()
+    assert front.exit_code(20) not in (0, None) and "keys" in front.log()
 
 
 def test_insecure_tcp_when_meant(run):

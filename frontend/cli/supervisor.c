@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "common/mem.h"
 
 #define BACKLOG     1024
 #define SOCKET_NAME "engine"
@@ -117,9 +118,12 @@ static void hide_key(char **argv, uint32_t *n, const struct options *o)
     if (!env || o->api_key.n != 1 || o->api_key.items[0] != env)
         return;
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < *n; i++)
+    for (uint32_t i = 0; i < *n; i++) {
         if (strncmp(argv[i], "--api-key=", strlen("--api-key=")) != 0)
             argv[kept++] = argv[i];
+        else
+            q_free(argv[i]);
+    }
     argv[kept] = NULL;
     *n = kept;
 }

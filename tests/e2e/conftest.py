@@ -228,3 +228,15 @@ def wide():
     server = Server(MODELS / "llama", "--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256")
     yield server
     assert server.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory):
+    """A model folder of random weights that is slow enough for things to happen while it answers."""
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 512, "hidden_size": 512,
+        "intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16",
+        "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}))
+    return folder

@@ -3,6 +3,7 @@
  * streams: U+FFFD at the end of the text so far may turn into something else with the next token,
  * so it is never sent while it is last. The decoders hold the bytes of an unfinished character
  * themselves; here only a count of trailing U+FFFD is kept. */
+#include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/decode.h"
 #include "common/tokenizer/stream.h"

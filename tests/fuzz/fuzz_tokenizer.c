@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tokenizer file and a text: JSON, a NUL byte, text. Whatever loads must encode, decode and stream without a crash,
- * and its stream must be what decoding at once gives. */
+/* A tokenizer file and a text: JSON, a NUL byte, text. Whatever loads must encode, decode and
+ * stream without a crash, and its stream must be what decoding at once gives. */
 #include <string.h>
 #include "common/err.h"
 #include "common/tokenizer/stream.h"

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokenizer files and texts that are wrong, out of range or too large; and every allocation failing once. */
+/* Tokenizer files and texts that are wrong, out of range or too large; and every allocation failing
+ * once. */
 #include "check.h"
 #include <jansson.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "common/buf.h"
+#include "common/file.h"
 #include "common/mem.h"
 #include "common/tokenizer/stream.h"
 
 static struct q_err err;
 
-/* A complete small tokenizer: bytes a and b in the byte-level alphabet, one merge, every slot in use. */
+/* A complete small tokenizer: a and b of the byte-level alphabet, one merge, every slot in use. */
 #define ADDED                                                                            \
     "\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":true,\"lstrip\":true}," \
     "{\"id\":5,\"content\":\"ba\",\"normalized\":true}]"
@@ -220,6 +223,38 @@ static void test_missing_folder(void **state)
                  "no-such-folder", &err);
 }
 
+/* Added tokens that only tokenizer_config.json lists, as in older folders; and that file broken. */
+static void test_config_tokens(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"added_tokens_decoder\":{\"4\":{\"content\":\"<s>\",\"special\":false},"
+        "\"6\":{\"content\":\"<new>\",\"special\":true}}}";
+    char dir[] = "/tmp/quire-tok-XXXXXX";
+    char path[2][64];
+    struct tokenizer *t = NULL;
+    struct token_list ids = TOKEN_LIST_INIT;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path[0], sizeof path[0], "%s/tokenizer.json", dir);
+    snprintf(path[1], sizeof path[1], "%s/tokenizer_config.json", dir);
+    assert_ok(file_write(path[0], WHOLE, strlen(WHOLE), 0600, &err), &err);
+    assert_ok(file_write(path[1], config, strlen(config), 0600, &err), &err);
+    assert_ok(tokenizer_open(&t, dir, &err), &err);
+    assert_ok(tokenizer_encode(t, "a<new>", 6, false, &ids, &err), &err);
+    assert_int_equal(ids.n, 2);
+    assert_int_equal(ids.ids[1], 6);
+    assert_true(tokenizer_is_special(t, 6));
+    assert_true(tokenizer_is_special(t, 4)); /* tokenizer.json has it: it decides */
+    tokenizer_free(t);
+    t = NULL;
+    assert_ok(file_write(path[1], config, 30, 0600, &err), &err);
+    assert_fails(tokenizer_open(&t, dir, &err), Q_CORRUPT, "tokenizer_config.json", &err);
+    unlink(path[0]);
+    unlink(path[1]);
+    rmdir(dir);
+    token_list_release(&ids);
+}
+
 /* A word of a million equal characters, alone and as spaces, takes no time worth measuring. */
 static void test_long_words(void **state)
 {
@@ -298,7 +333,7 @@ static void test_no_memory(void **state)
 {
     (void)state;
     int64_t n = fail_each(true);
-    assert_true(n > 100); /* it did reach into loading */
+    assert_true(n > 50); /* it did reach into loading */
     /* jansson's memory too; it reports some of its own failures as errors of syntax */
     json_set_alloc_funcs(q_alloc, q_free);
     assert_true(fail_each(false) > n);
@@ -312,7 +347,7 @@ int main(void)
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_limits),
         cmocka_unit_test(test_bad_text),   cmocka_unit_test(test_bad_ids),
         cmocka_unit_test(test_long_words), cmocka_unit_test(test_missing_folder),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_config_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random normalizers, pre-tokenizers and decoders against the reference library, from pipelines.json
- * (tests/data/tokenizers/make_pipelines.py), and what the pattern rewriting matches. */
+/* Random normalizers, pre-tokenizers and decoders against the reference library (pipelines.json,
+ * made by make_pipelines.py beside it), and what the pattern rewriting matches. */
 #include "check.h"
 #include <jansson.h>
 #include "common/buf.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams of text: stop strings fed in any pieces, tokens decoded one by one. */
 #include "check.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include "common/buf.h"
 #include "common/tokenizer/stream.h"
@@ -78,7 +79,7 @@ static void test_stop_rows(void **state)
     buf_release(&out);
 }
 
-/* The definition: the earliest end of any stop string; of those the longest, of equals the first. */
+/* The definition: the earliest end of any stop string; of those the longest, then the first. */
 static int naive(const char (*stops)[8], size_t n_stop, bool include, const char *text, char *out)
 {
     size_t n = strlen(text);
@@ -229,12 +230,53 @@ static void test_token_bytes(void **state)
     tokenizer_free(t);
 }
 
+/* One tokenizer, several threads at once: everybody gets what one alone gets. */
+#define N_THREAD 4
+
+static const char thread_text[] =
+    "Hello,  na\u0308ive w\u00f6rld!\n\n  12345 <|im_start|>user \u4f60\u597d aaaaaaaaaaaaaaaaa"
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+static void *encode_often(void *tokenizer)
+{
+    static _Thread_local struct token_list ids;
+    struct q_err e;
+    uint64_t sum = 0;
+    for (int round = 0; round < 200; round++) {
+        ids.n = 0;
+        if (tokenizer_encode(tokenizer, thread_text, sizeof thread_text - 1, true, &ids, &e))
+            sum += 1u << 30;
+        for (size_t i = 0; i < ids.n; i++)
+            sum = sum * 31 + ids.ids[i];
+    }
+    token_list_release(&ids);
+    return (void *)(uintptr_t)sum;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    struct tokenizer *t = NULL;
+    pthread_t threads[N_THREAD];
+    assert_ok(tokenizer_open(&t, "tests/data/tokenizers/qwen2", &err), &err);
+    void *want = encode_often(t);
+    for (int i = 0; i < N_THREAD; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, t), 0);
+    for (int i = 0; i < N_THREAD; i++) {
+        void *got = NULL;
+        pthread_join(threads[i], &got);
+        assert_ptr_equal(got, want);
+    }
+    tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stop_rows),    cmocka_unit_test(test_stop_random),
         cmocka_unit_test(test_stop_refused), cmocka_unit_test(test_stop_done),
         cmocka_unit_test(test_detok_random), cmocka_unit_test(test_token_bytes),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,7 +63,7 @@ struct front {
     size_t n_got;
     int64_t beat_ms;
     bool silent;
-    uint32_t tokens[64][64], n_token[64]; /* by req_id */
+    uint32_t tokens[64][256], n_token[64]; /* by req_id */
     uint32_t finish[64];
     uint32_t n_finished, n_output;
     struct msg_heartbeat heartbeat;
@@ -183,7 +183,7 @@ static void take_output(struct front *f)
     f->n_output++;
     for (size_t i = 0; i < m.req_ids.n; i++) {
         uint64_t id = m.req_ids.data[i];
-        assert_true(id < 64 && !f->finish[id]);
+        assert_true(id < 64 && !f->finish[id] && f->n_token[id] + m.n_token.data[i] <= 256);
         assert_int_equal(m.seq.data[i], f->n_token[id]);
         for (uint32_t j = 0; j < m.n_token.data[i]; j++)
             f->tokens[id][f->n_token[id]++] = m.tokens.data[at++];

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire.h when memory runs out: every allocation of open, submit and answer fails once, and each time
+ * the caller gets an error, nothing leaks (asan), nothing hangs, and the next try works. */
+#include "engine_goldens.h"
+#include <stdlib.h>
+#include "common/mem.h"
+#include "engine/quire.h"
+
+static bool refused(enum quire_code rc, const struct quire_error *e)
+{
+    if (rc == QUIRE_OK)
+        return false;
+    assert_int_equal(rc, e->code);
+    assert_true(e->message[0] != '\0');
+    return true;
+}
+
+/* One request from submit to finish. False: it was refused or ended with an error. */
+static bool answer(struct quire_engine *engine, const struct golden_prompt *g)
+{
+    struct quire_request *r = NULL;
+    struct quire_error e = {0};
+    struct quire_event ev = {.kind = QUIRE_TOKEN};
+    struct quire_params p;
+    const uint32_t bias_ids[] = {3};
+    const float bias[] = {0};
+    uint32_t n = 0;
+    quire_params_init(&p, sizeof p);
+    p.ids = g->ids;
+    p.n_ids = g->n;
+    p.temperature = 0;
+    p.max_tokens = 4;
+    p.ignore_eos = true;
+    p.logprobs = 2;
+    p.bias_ids = bias_ids;
+    p.bias = bias;
+    p.n_bias = 1;
+    if (refused(quire_submit(&r, engine, &p, &e), &e))
+        return false;
+    bool ok = true;
+    while (ok && ev.kind != QUIRE_FINISH) {
+        ok = !refused(quire_next(r, &ev, 60000, &e), &e);
+        if (ok && ev.kind == QUIRE_TOKEN)
+            assert_int_equal(ev.token, g->greedy[n++]);
+        assert_true(e.code != QUIRE_TIMEOUT);
+    }
+    if (ok)
+        assert_int_equal(n, 4);
+    quire_request_free(r);
+    return ok;
+}
+
+static struct quire_options options_of(const char *dir)
+{
+    struct quire_options o;
+    quire_options_init(&o, sizeof o);
+    o.model = dir;
+    o.dtype = "float32";
+    o.max_num_seqs = 2;
+    o.max_num_batched_tokens = 64;
+    o.max_num_queued_reqs = 4;
+    o.num_blocks = 32;
+    o.threads = 2;
+    o.pin_threads = false;
+    o.log_level = NULL;
+    return o;
+}
+
+static void opening_survives_every_failed_allocation(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_or_skip(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    int64_t n = 0, step = 1;
+    for (bool failed = true; failed; n += step) {
+        struct quire_engine *engine = NULL;
+        struct quire_error e = {0};
+        mem_fail_after(n);
+        failed = refused(quire_engine_open(&engine, &o, &e), &e);
+        mem_fail_after(-1);
+        step = n < 300 ? 1 : 7; /* the tokenizer's thousands are all alike */
+        if (!failed)
+            assert_true(answer(engine, &g.prompts[1]));
+        quire_engine_close(engine);
+    }
+    assert_true(n > 50);
+}
+
+static void answers_survive_every_failed_allocation(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_or_skip(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    struct quire_engine *engine = NULL;
+    struct quire_error e = {0};
+    if (refused(quire_engine_open(&engine, &o, &e), &e))
+        fail_msg("%s", e.message);
+    bool ok = false;
+    for (int64_t n = 0; !ok; n++) {
+        mem_fail_after(n);
+        ok = answer(engine, &g.prompts[1]);
+        mem_fail_after(-1);
+        assert_true(ok || answer(engine, &g.prompts[1])); /* the engine is as good as before */
+    }
+    struct quire_stats stats = {.size = sizeof stats};
+    quire_engine_stats(engine, &stats);
+    assert_int_equal(stats.running + stats.waiting + stats.blocks_used, 0);
+    quire_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opening_survives_every_failed_allocation),
+        cmocka_unit_test(answers_survive_every_failed_allocation),
+    };
+    cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -18,6 +18,7 @@
 #include "engine/core/peers.h"
 
 #define FRAMES_PER_TURN 512
+#define GOODBYE_MS      300
 
 struct server {
     const struct server_config *config;
@@ -29,6 +30,7 @@ struct server {
     bool ready;
     int64_t beat_ms;        /* when the next heartbeat is due */
     int64_t drain_until_ms; /* 0 = not draining */
+    int64_t leave_ms;       /* when to go, once nothing is open; 0 = something is */
     uint32_t n_signal;
 };
 
@@ -96,7 +98,7 @@ static void wait_for_work(struct server *s)
     int64_t now = clock_ms();
     int timeout = until(s->beat_ms, now, core_wait_ms(s->core));
     if (s->drain_until_ms)
-        timeout = until(s->drain_until_ms, now, timeout);
+        timeout = until(s->leave_ms ? s->leave_ms : s->drain_until_ms, now, timeout);
     p[n++] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
     p[n++] = (struct pollfd){.fd = core_fd(s->core), .events = POLLIN};
     for (uint32_t i = 0; i < s->n_socket; i++)
@@ -106,11 +108,20 @@ static void wait_for_work(struct server *s)
         on_signal(s);
 }
 
-static bool drained(const struct server *s)
+/* Time to go? A frontend whose connection breaks loses the frames it has not read yet, so the last
+ * ones get GOODBYE_MS to be read. */
+static bool drained(struct server *s)
 {
     if (!s->drain_until_ms)
         return false;
-    return s->n_signal > 1 || !core_busy(s->core) || clock_ms() >= s->drain_until_ms;
+    int64_t now = clock_ms();
+    if (s->n_signal > 1 || now >= s->drain_until_ms)
+        return true;
+    if (core_busy(s->core))
+        s->leave_ms = 0;
+    else if (!s->leave_ms)
+        s->leave_ms = now + (s->peers.n ? GOODBYE_MS : 0);
+    return s->leave_ms && now >= s->leave_ms;
 }
 
 static FALLIBLE turn(struct server *s, struct q_err *e)

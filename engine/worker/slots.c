@@ -27,10 +27,11 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     s->positions = q_calloc(l->max_num_batched_tokens, sizeof *s->positions);
     s->places = q_calloc(l->max_num_batched_tokens, sizeof *s->places);
     s->seqs = q_calloc(l->max_num_seqs, sizeof *s->seqs);
+    s->n_prompts = q_calloc(l->max_num_seqs, sizeof *s->n_prompts);
     s->logit_rows = q_calloc(l->logit_rows_max, sizeof *s->logit_rows);
     s->rows = q_calloc(l->logit_rows_max, sizeof *s->rows);
     if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->places || !s->seqs ||
-        !s->logit_rows || !s->rows) {
+        !s->n_prompts || !s->logit_rows || !s->rows) {
         slots_release(s);
         return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u sequences of %u tokens",
                       l->max_num_seqs, l->max_model_len);
@@ -43,7 +44,8 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
                               .positions = s->positions,
                               .slots = s->places,
                               .seqs = s->seqs,
-                              .logit_rows = s->logit_rows};
+                              .logit_rows = s->logit_rows,
+                              .n_prompts = s->n_prompts};
     return Q_OK;
 }
 
@@ -56,6 +58,7 @@ void slots_release(struct slots *s)
     q_free(s->positions);
     q_free(s->places);
     q_free(s->seqs);
+    q_free(s->n_prompts);
     q_free(s->logit_rows);
     q_free(s->rows);
     *s = (struct slots)SLOTS_INIT;
@@ -116,6 +119,7 @@ static FALLIBLE grow_table(struct slots *s, struct slot *slot, uint32_t n,
 static void add_tokens(struct slots *s, const struct slot *slot, const struct step_seq *q)
 {
     struct batch *b = &s->batch;
+    s->n_prompts[b->n_seq] = slot->n_prompt;
     s->seqs[b->n_seq++] = (struct attention_seq){
         .blocks = slot->blocks, .row = b->n_token, .n_query = q->n_token, .start = q->start};
     for (uint32_t i = 0; i < q->n_token; i++) {

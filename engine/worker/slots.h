@@ -39,6 +39,7 @@ struct slots {
     struct batch batch;
     uint32_t *token_ids, *positions, *places; /* [max_num_batched_tokens] */
     struct attention_seq *seqs;               /* [max_num_seqs] */
+    uint32_t *n_prompts;                      /* [max_num_seqs] */
     uint32_t *logit_rows;                     /* [logit_rows_max] */
     struct logit_row *rows;                   /* [logit_rows_max] */
     uint32_t n_top;                           /* alternatives of all rows */

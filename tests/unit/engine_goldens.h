@@ -43,9 +43,9 @@ static uint32_t golden_ids(const json_t *list, uint32_t *out)
     return (uint32_t)json_array_size(list);
 }
 
-/* False when the goldens are not there. llama-rope-dynamic: only the prompts whose sequence
- * stays within the original length; beyond it the reference recomputes the past with other
- * frequencies (goldens' README). */
+/* False when the goldens are not there. llama-rope-dynamic: only the tokens that the reference took
+ * from a sequence within the original length of 64, and the first one after a longer prompt; for the
+ * others it recomputes the past with other frequencies (goldens' README). */
 static bool golden_load(struct golden *g, const char *name)
 {
     char path[PATH_MAX];
@@ -62,8 +62,9 @@ static bool golden_load(struct golden *g, const char *name)
         struct golden_prompt *out = &g->prompts[g->n];
         out->n = golden_ids(json_object_get(p, "ids"), out->ids);
         out->n_greedy = golden_ids(json_object_get(p, "greedy"), out->greedy);
-        if (strcmp(name, "llama-rope-dynamic") != 0 || out->n + out->n_greedy <= 64)
-            g->n++;
+        g->n++;
+        if (strcmp(name, "llama-rope-dynamic") == 0 && out->n + out->n_greedy > 64)
+            out->n_greedy = out->n <= 64 ? 64 - out->n + 1 : 1;
     }
     json_decref(root);
     return true;

@@ -321,7 +321,7 @@ static enum q_code exec(struct interp *in, const struct node *n)
         rc = functions[n->kind](in, n);
     in_leave(in);
     if (!rc && in->out.failed)
-        rc = buf_check(&in->out, "chat template's output", in->e);
+        rc = in_output_check(in);
     if (rc && !in->fault.line) {
         in->fault.line = n->line;
         in->fault.column = n->column;

@@ -63,6 +63,8 @@ static enum q_code put_int(struct interp *in, const struct spec *s, int64_t valu
     char body[128], prefix[4] = "";
     uint64_t u = value < 0 ? -(uint64_t)value : (uint64_t)value;
     size_t n = 0, n_prefix = 0;
+    if (s->precision > 100)
+        return in_raise(in, "ValueError", "precision of more than 100 digits");
     unsigned base = s->type == 'x' || s->type == 'X' ? 16
                     : s->type == 'o'                 ? 8
                     : s->type == 'b'                 ? 2
@@ -72,7 +74,7 @@ static enum q_code put_int(struct interp *in, const struct spec *s, int64_t valu
         body[n++] = (char)(d < 10 ? '0' + d : (s->type == 'X' ? 'A' : 'a') + d - 10);
         u /= base;
     } while (u);
-    while (s->percent_style && (int64_t)n < s->precision && n < sizeof body - 1)
+    while (s->percent_style && (int64_t)n < s->precision)
         body[n++] = '0';
     for (size_t i = 0; i < n / 2; i++) {
         char c = body[i];

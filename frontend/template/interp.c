@@ -64,6 +64,14 @@ void in_leave(struct interp *in)
     in->depth--;
 }
 
+enum q_code in_output_check(struct interp *in)
+{
+    if (!in->out.failed)
+        return Q_OK;
+    in->fault.type = in->out.failed == Q_TOO_LARGE ? "LimitExceeded" : "MemoryError";
+    return buf_check(&in->out, "chat template's output", in->e);
+}
+
 enum q_code in_alloc(struct interp *in, void *out_ptr, size_t n, size_t size)
 {
     void *m = arena_alloc_array(&in->mem, n, size);
@@ -218,7 +226,7 @@ enum q_code name_lookup(struct interp *in, const struct str *name, struct value 
 static enum q_code finish(struct interp *in, enum q_code rc, struct buf *out,
                           struct template_fault *fault)
 {
-    if (!rc && !(rc = buf_check(&in->out, "chat template's output", in->e))) {
+    if (!rc && !(rc = in_output_check(in))) {
         buf_add(out, in->out.data, in->out.len);
         rc = buf_check(out, "chat template's output", in->e);
     } else if (rc == Q_INVALID && strcmp(in->fault.type, "TemplateError") != 0) {

@@ -63,6 +63,7 @@ FALLIBLE in_undefined(struct interp *in,
 FALLIBLE in_charge(struct interp *in, uint64_t n_step);
 FALLIBLE in_enter(struct interp *in); /* pair with in_leave, also after a failure further in */
 void in_leave(struct interp *in);
+FALLIBLE in_output_check(struct interp *in); /* did everything fit into in->out? */
 FALLIBLE in_alloc(struct interp *in, void *out_ptr, size_t n, size_t size);
 
 /* names (interp.c) */

@@ -7,20 +7,45 @@
 
 /* --- floats ----------------------------------------------------------------------------------- */
 
-/* The fewest digits that read back as the same number, laid out as Python does: plain from 1e-4 up
- * to 1e16. */
+/* The next number of as many digits, away from zero: "1.09e+05" to "1.10e+05". False for all
+ * nines. */
+static bool next_decimal(char *text)
+{
+    size_t i = strcspn(text, "e");
+    while (i-- > 0 && text[i] != '-') {
+        if (text[i] == '9') {
+            text[i] = '0';
+        } else if (text[i] != '.') {
+            text[i]++;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* d.ddde±xx with the fewest digits that read back as f. Up to 15 always survive, except near the
+ * smallest numbers; below a power of two, where numbers lie closer, 16 may do when rounded up. */
+static void shortest(double f, char *text, size_t size)
+{
+    int precision = fabs(f) < 1e-300 ? 1 : 15;
+    do {
+        snprintf(text, size, "%.*e", precision - 1, f);
+        if (strtod(text, NULL) == f)
+            return;
+    } while (++precision <= 16);
+    if (!next_decimal(text) || strtod(text, NULL) != f)
+        snprintf(text, size, "%.16e", f);
+}
+
+/* As Python lays it out: plain from 1e-4 up to 1e16. */
 void print_float(struct buf *out, double f)
 {
     char text[40];
-    int precision =
-        fabs(f) < 1e-300 ? 1 : 15; /* up to 15 digits survive, except near the smallest numbers */
     if (isnan(f) || isinf(f)) {
         buf_add_str(out, isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
         return;
     }
-    do {
-        snprintf(text, sizeof text, "%.*e", precision - 1, f);
-    } while (strtod(text, NULL) != f && ++precision <= 17);
+    shortest(f, text, sizeof text);
     char digits[20];
     size_t n = 0;
     const char *p = text;
@@ -205,7 +230,7 @@ enum q_code print_repr(struct interp *in, struct value v)
         if (!(rc = in_enter(in)))
             rc = repr_nested(in, v);
         in_leave(in);
-        return rc ? rc : buf_check(&in->out, "chat template's output", in->e);
+        return rc ? rc : in_output_check(in);
     default:
         repr_object(&in->out, v);
         return Q_OK;
@@ -422,5 +447,5 @@ enum q_code print_json(struct interp *in, struct value v, const struct json_styl
         rc = v.kind == V_DICT ? json_dict(in, v.as.dict, style, level)
                               : json_list(in, v.as.seq, style, level);
     in_leave(in);
-    return rc ? rc : buf_check(&in->out, "chat template's output", in->e);
+    return rc ? rc : in_output_check(in);
 }

@@ -123,7 +123,7 @@ size_t text_mark(const struct interp *in)
 
 enum q_code text_take(struct interp *in, size_t mark, struct value *out)
 {
-    enum q_code rc = buf_check(&in->out, "chat template's output", in->e);
+    enum q_code rc = in_output_check(in);
     if (rc)
         return rc;
     rc = text_new(in, buf_str(&in->out) + mark, in->out.len - mark, out);

@@ -61,16 +61,35 @@ bool uni_is_digit(uint32_t c)
            (c >= 0x1f100 && c <= 0x1f10a);
 }
 
+/* Letters with a numeric value: CJK numerals (Unihan, Numeric_Type=Numeric), ascending. */
+static const uint32_t numeral_letters[] = {
+    0x3405,  0x3483,  0x382a,  0x3b4d,  0x4e00,  0x4e03,  0x4e07,  0x4e09,  0x4e5d,
+    0x4e8c,  0x4e94,  0x4e96,  0x4ebf,  0x4ec0,  0x4edf,  0x4ee8,  0x4f0d,  0x4f70,
+    0x5104,  0x5146,  0x5169,  0x516b,  0x516d,  0x5341,  0x5343,  0x5344,  0x5345,
+    0x534c,  0x53c1,  0x53c2,  0x53c3,  0x53c4,  0x56db,  0x58f1,  0x58f9,  0x5e7a,
+    0x5efe,  0x5eff,  0x5f0c,  0x5f0d,  0x5f0e,  0x5f10,  0x62fe,  0x634c,  0x67d2,
+    0x6f06,  0x7396,  0x767e,  0x8086,  0x842c,  0x8cae,  0x8cb3,  0x8d30,  0x9621,
+    0x9646,  0x964c,  0x9678,  0x96f6,  0xf96b,  0xf973,  0xf978,  0xf9b2,  0xf9d1,
+    0xf9d3,  0xf9fd,  0x20001, 0x20064, 0x200e2, 0x20121, 0x2092a, 0x20983, 0x2098c,
+    0x2099c, 0x20aea, 0x20afd, 0x20b19, 0x22390, 0x22998, 0x23b1b, 0x2626d, 0x2f890,
+};
+
 bool uni_is_numeric(uint32_t c)
 {
-    if (uni_is_digit(c))
-        return true;
-    utf8proc_category_t k = c < 0x80 ? UTF8PROC_CATEGORY_CN : category(c);
-    /* CJK numerals are letters with a numeric value */
-    return k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO || c == 0x4e00 || c == 0x4e8c ||
-           c == 0x4e09 || c == 0x56db || c == 0x4e94 || c == 0x516d || c == 0x4e03 || c == 0x516b ||
-           c == 0x4e5d || c == 0x5341 || c == 0x767e || c == 0x5343 || c == 0x4e07 || c == 0x842c ||
-           c == 0x5104 || c == 0x4ebf || c == 0x5146 || c == 0x3007 || c == 0x96f6;
+    if (c < 0x80 || uni_is_digit(c))
+        return uni_is_digit(c);
+    utf8proc_category_t k = category(c);
+    size_t low = 0, high = sizeof numeral_letters / sizeof numeral_letters[0];
+    while (k == UTF8PROC_CATEGORY_LO && low < high) {
+        size_t mid = (low + high) / 2;
+        if (numeral_letters[mid] == c)
+            return true;
+        if (numeral_letters[mid] < c)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
 bool uni_is_word(uint32_t c)
@@ -99,7 +118,9 @@ bool uni_is_lower(uint32_t c)
            (c >= 0x1d9b && c <= 0x1dbf) || c == 0x2071 || c == 0x207f ||
            (c >= 0x2090 && c <= 0x209c) || (c >= 0x2170 && c <= 0x217f) ||
            (c >= 0x24d0 && c <= 0x24e9) || c == 0x2c7c || c == 0x2c7d || c == 0xa69c ||
-           c == 0xa69d || c == 0xa770 || c == 0xa7f8 || c == 0xa7f9 || (c >= 0xab5c && c <= 0xab5f);
+           c == 0xa69d || c == 0xa770 || c == 0xa7f8 || c == 0xa7f9 ||
+           (c >= 0xab5c && c <= 0xab5f) || c == 0x10780 ||
+           (c >= 0x10783 && c <= 0x107ba && c != 0x10786 && c != 0x107b1);
 }
 
 bool uni_is_title(uint32_t c)

@@ -150,13 +150,34 @@ TILES(tiles_dot, BOTH_BF16)
 #undef TILE
 #undef TILES
 
+/* Subnormals are zero inside the tile and nowhere else: bias and old y are added as they are. The
+ * tile is a real call, so that none of its arithmetic can move past the switch. */
+INLINE void flushed(linear_tile_fn *tile_fn, const struct linear_tile *t)
+{
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(before | FLUSH_SUBNORMAL);
+    tile_fn(t);
+    _mm_setcsr(before);
+}
+#define FLUSHED(rows)                                       \
+    static void flushed_##rows(const struct linear_tile *t) \
+    {                                                       \
+        flushed(tiles_dot[(rows)-1], t);                    \
+    }
+FLUSHED(1)
+FLUSHED(2)
+FLUSHED(3)
+FLUSHED(4)
+FLUSHED(5)
+FLUSHED(6)
+#undef FLUSHED
+static linear_tile_fn *const tiles_flushed[LINEAR_TILE] = {flushed_1, flushed_2, flushed_3,
+                                                           flushed_4, flushed_5, flushed_6};
+
 INLINE void wide_linear(const struct linear_args *a, const struct kern_exec *x)
 {
     if (a->x_dtype == DT_BF16) {
-        unsigned before = _mm_getcsr();
-        _mm_setcsr(before | FLUSH_SUBNORMAL);
-        linear_walk(a, x, tiles_dot);
-        _mm_setcsr(before);
+        linear_walk(a, x, tiles_flushed);
     } else if (a->w.dtype == DT_F32) {
         linear_walk(a, x, tiles_f32);
     } else if (a->w.dtype == DT_F16) {

@@ -10,8 +10,14 @@ void kcheck_cast_bf16(struct kcheck *k)
     kc_fill(k, x, n_row * x_stride);
     for (size_t i = 0; i < n_row * x_stride;
          i += 5) { /* any bits: ties, NaN payloads, subnormals */
+        static const uint32_t edges[] = {
+            0x7f800001u, 0xff80ffffu, 0x7fc00000u, /* NaN whose payload is in the low half; quiet */
+            0x7f7fffffu, 0x7f7f8000u, 0x7f7f7fffu, /* rounds to infinity, ties to it, does not */
+            0x00008000u, 0x00018000u, 0x80000001u, /* ties and rest among the subnormals */
+        };
         uint32_t bits = (uint32_t)(kc_rnd(k) >> 32);
         bits = kc_chance(k, 50) ? (bits & 0xffff0000u) | 0x8000u : bits;
+        bits = kc_chance(k, 30) ? edges[kc_range(k, 0, 8)] : bits;
         memcpy(&x[i], &bits, sizeof bits);
     }
     uint16_t *got = kc_buf(k, n_row * y_stride * sizeof *got),

@@ -34,6 +34,7 @@ struct kcheck {
     uint64_t rng;                     /* state; the case's seed is printed with a failure */
     bool specials; /* this case has NaN, infinities, subnormals, huge values among its inputs */
     size_t scratch_bytes; /* what each thread gets; kern_scratch_bytes of the case */
+    float scale;          /* of what kc_f32 gives */
     double magnitude; /* least row scale of kc_compare; a check sets it when outputs may cancel */
     char shape[160];  /* of the case, for messages */
     uint64_t n_compared, n_failed;
@@ -55,7 +56,7 @@ void kc_fill(struct kcheck *k, float *p, size_t n);
 void kc_fill_dtype(struct kcheck *k, void *p, enum dtype dtype, size_t n);
 float kc_get(const void *p, enum dtype dtype, size_t i);
 
-/* `bytes` bytes filled with a pattern, 64-byte aligned, guards around. */
+/* `bytes` bytes, 64-byte aligned, guards around; all of it NaN. */
 void *kc_buf(struct kcheck *k, size_t bytes);
 void *kc_copy(struct kcheck *k, const void *p, size_t bytes);
 void kc_end_case(struct kcheck *k); /* checks the guards and frees everything */

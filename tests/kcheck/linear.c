@@ -2,6 +2,7 @@
 /* linear: every pair of types against the reference, the reference against f64 sums over the
  * unpacked matrix, and rows of a batch against the same rows alone. */
 #include "kcheck.h"
+#include <float.h>
 #include <math.h>
 #include "kernels/variants.h"
 
@@ -41,6 +42,7 @@ static void make_case(struct kcheck *k, struct linear_case *c)
     uint32_t n_in = kc_chance(k, 60) ? kc_range(k, 1, 40) : kc_range(k, 1, n_in_max);
     size_t w_element = dtype_bits(types[t].w) / 8, x_stride = n_in + kc_range(k, 0, 7);
     void *plain = kc_buf(k, (size_t)n_out * n_in * w_element);
+    k->scale = kc_chance(k, 10) ? 0x1p+100f : 1;
     kc_fill_dtype(k, plain, types[t].w, (size_t)n_out * n_in);
     *c = (struct linear_case){.plain = plain, .x_element = dtype_bits(types[t].x) / 8};
     c->a = (struct linear_args){.x_dtype = types[t].x,
@@ -52,8 +54,11 @@ static void make_case(struct kcheck *k, struct linear_case *c)
     /* exactly to the last element: reading x past the end of its last row is caught by asan */
     c->n_x = n_row ? (n_row - 1) * x_stride + n_in : 0;
     c->n_y = n_row ? (n_row - 1) * c->a.y_stride + n_out : 0;
-    void *x = kc_buf(k, c->n_x * c->x_element);
-    kc_fill_dtype(k, x, types[t].x, c->n_x);
+    char *x = kc_buf(k, c->n_x * c->x_element);
+    k->scale = kc_chance(k, 20) ? 0x1p-127f : 1; /* subnormal x: bf16 x bf16 takes it for 0 */
+    for (uint32_t i = 0; i < n_row; i++)         /* between rows NaN stays */
+        kc_fill_dtype(k, x + i * x_stride * c->x_element, types[t].x, n_in);
+    k->scale = 1;
     c->a.x = x;
     if (kc_chance(k, 50)) {
         float *bias = kc_buf(k, n_out * sizeof *bias);
@@ -62,6 +67,13 @@ static void make_case(struct kcheck *k, struct linear_case *c)
     }
     kc_shape(k, "%s x %s n_row %u [%u,%u]%s%s", dtype_name(types[t].x), dtype_name(types[t].w),
              n_row, n_out, n_in, c->a.bias ? " bias" : "", c->a.accumulate ? " accumulate" : "");
+}
+
+/* An operand as the arithmetic sees it: bf16 x bf16 takes subnormals for zero. */
+static double operand(const struct linear_args *a, const void *p, enum dtype t, size_t i)
+{
+    double f = kc_get(p, t, i);
+    return a->x_dtype == DT_BF16 && fabs(f) < FLT_MIN ? 0 : f;
 }
 
 /* y against a sum in f64 over the row-major matrix; some rows are enough. */
@@ -73,14 +85,14 @@ static void near_f64(struct kcheck *k, const struct linear_case *c, const float 
         for (uint32_t o = 0; o < a->w.n_out; o++) {
             double sum = a->bias ? a->bias[o] : 0, size = fabs(sum);
             for (uint32_t j = 0; j < a->w.n_in; j++) {
-                double product = (double)kc_get(a->x, a->x_dtype, i * a->x_stride + j) *
-                                 kc_get(c->plain, a->w.dtype, (size_t)o * a->w.n_in + j);
+                double product = operand(a, a->x, a->x_dtype, i * a->x_stride + j) *
+                                 operand(a, c->plain, a->w.dtype, (size_t)o * a->w.n_in + j);
                 sum += product;
                 size += fabs(product);
             }
             double old = a->accumulate ? before[i * a->y_stride + o] : 0;
             kc_near(k, "y", y[i * a->y_stride + o], sum + old,
-                    (size + fabs(old)) * (a->w.n_in + 2) * 0x1p-24 + 1e-36);
+                    ((size + fabs(old)) * 0x1p-24 + FLT_MIN) * (a->w.n_in + 2));
         }
 }
 

@@ -57,6 +57,7 @@ static void check_variant(const struct options *o, size_t i_op, struct kcheck *k
         k->specials = kc_chance(k, 25);
         k->scratch_bytes = kern_scratch_bytes(1, 1, 1);
         k->magnitude = 0;
+        k->scale = 1;
         k->shape[0] = '\0';
         ops[i_op].check(k);
         kc_end_case(k);
@@ -119,6 +120,7 @@ static void visit_bench(const struct options *o, size_t i_op, struct kcheck *k, 
     struct kc_bench *b = arg;
     b->k = k;
     k->rng = (uint64_t)o->seed;
+    k->scale = 1;
     ops[i_op].bench(b);
     kc_end_case(k);
 }

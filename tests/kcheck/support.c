@@ -22,9 +22,8 @@
 #define ALLOW(p, n)  ((void)(p), (void)(n))
 #endif
 
-#define GUARD_BYTES 256 /* before and after; four vectors of the widest kind */
-#define GUARD_FILL  0xA5
-#define FRESH_FILL  0x5A /* as f32 1.5e16, as bf16 1.5e16: visible if a kernel reads it */
+#define GUARD_BYTES 256  /* before and after; four vectors of the widest kind */
+#define FILL        0xff /* NaN in every float type: visible when a kernel computes with it */
 #define PRINTED_MAX 20   /* failures printed in full */
 
 uint64_t kc_rnd(struct kcheck *k)
@@ -56,7 +55,7 @@ float kc_f32(struct kcheck *k)
                                     1e38f, -3e38f,   1e-37f,    FLT_MIN, 88.0f, -88.0f, -104.0f};
     if (k->specials && kc_chance(k, 2))
         return special[kc_range(k, 0, sizeof special / sizeof *special - 1)];
-    return (float)(int32_t)(kc_rnd(k) >> 32) * 0x1p-31f;
+    return (float)(int32_t)(kc_rnd(k) >> 32) * 0x1p-31f * k->scale;
 }
 
 void kc_fill(struct kcheck *k, float *p, size_t n)
@@ -94,10 +93,9 @@ void *kc_buf(struct kcheck *k, size_t bytes)
     Q_ASSERT(k->n_buf < KC_BUFS_MAX);
     unsigned char *base = q_alloc(bytes + 2 * GUARD_BYTES + 64);
     Q_ASSERT(base);
-    memset(base, GUARD_FILL, bytes + 2 * GUARD_BYTES + 64);
+    memset(base, FILL, bytes + 2 * GUARD_BYTES + 64);
     k->bufs[k->n_buf++] = (struct kc_buf){base, bytes};
     unsigned char *p = (unsigned char *)(((uintptr_t)base + GUARD_BYTES + 63) & ~(uintptr_t)63);
-    memset(p, FRESH_FILL, bytes);
     FORBID(base, (size_t)(p - base));
     FORBID(p + bytes, 2 * GUARD_BYTES + 64 - (size_t)(p - base));
     return p;
@@ -118,7 +116,7 @@ static bool guards_whole(const struct kc_buf *b)
     bool whole = true;
     ALLOW(b->base, (size_t)(end - b->base));
     for (const unsigned char *q = b->base; q < end; q++)
-        whole &= (q >= p && q < p + b->bytes) || *q == GUARD_FILL;
+        whole &= (q >= p && q < p + b->bytes) || *q == FILL;
     return whole;
 }
 

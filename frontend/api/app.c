@@ -17,7 +17,7 @@
 #include "frontend/api/json.h"
 #include "frontend/parsers/tool.h"
 
-#define GAUGE_EVERY_MS 5000
+#define GAUGE_EVERY_MS 2000
 
 /* As quire-engine's: the supervisor does not try again after these. */
 enum { EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_ADDRESS = 5 };
@@ -110,10 +110,32 @@ static void set_rss(void)
     buf_release(&text);
 }
 
+/* A descriptor number the supervisor put into the environment; -1 = none. */
+static int inherited(const char *name)
+{
+    const char *text = getenv(name);
+    int64_t fd;
+    struct q_err e = Q_ERR_INIT;
+    if (!text || parse_i64(&fd, text, 0, 1 << 20, name, &e) != Q_OK)
+        return -1;
+    return (int)fd;
+}
+
+/* One byte through the pipe the supervisor gave us. False: there is no supervisor. */
+static bool tell_supervisor(unsigned char byte)
+{
+    int fd = inherited("QUIRE_READY_FD");
+    if (fd >= 0 && write(fd, &byte, 1) != 1)
+        log_warning("the supervisor could not be told: %s", strerror(errno));
+    return fd >= 0;
+}
+
 static void on_gauge(uv_timer_t *timer)
 {
-    (void)timer;
+    struct app *a = timer->data;
     set_rss();
+    if (a->link && link_hangs(a->link))
+        tell_supervisor(APP_ENGINE_HANGS);
 }
 
 static void stop(struct app *a, int exit_code)
@@ -151,29 +173,14 @@ static void on_signal(uv_signal_t *signal, int number)
     http_server_drain(a->server, on_drained, a);
 }
 
-/* A descriptor number the supervisor put into the environment; -1 = none. */
-static int inherited(const char *name)
-{
-    const char *text = getenv(name);
-    int64_t fd;
-    struct q_err e = Q_ERR_INIT;
-    if (!text || parse_i64(&fd, text, 0, 1 << 20, name, &e) != Q_OK)
-        return -1;
-    return (int)fd;
-}
-
 static void on_link_change(void *ctx)
 {
     struct app *a = ctx;
     if (a->announced || !a->link || link_state(a->link) != LINK_UP)
         return;
     a->announced = true;
-    int fd = inherited("QUIRE_READY_FD"), slot = inherited("QUIRE_METRICS_SLOT");
-    unsigned char byte = (unsigned char)slot;
-    if (fd < 0)
-        log_info("ready");
-    else if (write(fd, &byte, 1) != 1) /* the supervisor says it when all are */
-        log_warning("the supervisor could not be told: %s", strerror(errno));
+    if (!tell_supervisor((unsigned char)inherited("QUIRE_METRICS_SLOT")))
+        log_info("ready"); /* else the supervisor says it, when all are */
 }
 
 static void load_on_thread(uv_work_t *work)
@@ -268,7 +275,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
         return rc;
     a->exit_code = 0;
     metric_set(METRIC_START_TIME, (double)clock_unix());
-    a->sigterm.data = a->sigint.data = a->deadline.data = a->loading.data = a;
+    a->sigterm.data = a->sigint.data = a->deadline.data = a->gauge.data = a->loading.data = a;
     uv_signal_init(&a->loop, &a->sigterm);
     uv_signal_init(&a->loop, &a->sigint);
     uv_signal_start(&a->sigterm, on_signal, SIGTERM);

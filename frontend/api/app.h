@@ -12,6 +12,9 @@
 #include "frontend/http/server.h"
 #include "frontend/link/link.h"
 
+/* What a frontend tells its supervisor (QUIRE_READY_FD): its slot when it is ready, or this. */
+#define APP_ENGINE_HANGS 0xff
+
 struct early; /* a request that waits for the model */
 
 struct app {

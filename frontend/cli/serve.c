@@ -23,6 +23,8 @@
 #define BACKOFF_MAX   10000
 #define FAILURES_MAX  6    /* quick deaths in a row, then the supervisor gives up */
 #define KILL_AFTER_MS 5000 /* beyond --shutdown-timeout */
+#define HANG_GRACE_MS 5000 /* a report may be about its forerunner */
+#define ENGINE_HANGS  0xff /* frontend/api/app.h: APP_ENGINE_HANGS */
 
 struct supervisor {
     struct options *options;
@@ -142,12 +144,24 @@ static void on_signals(struct supervisor *s)
     }
 }
 
+/* A frontend finds the engine silent for too long: it will not mend itself. */
+static void on_hang(struct supervisor *s)
+{
+    struct child *engine = &s->children[0];
+    if (s->stopping || engine->pid <= 0 || clock_ms() - engine->started_ms < HANG_GRACE_MS)
+        return;
+    log_error("engine (process %d) hangs; killing it", engine->pid);
+    kill(engine->pid, SIGKILL);
+}
+
 /* A frontend writes its slot once it has greeted the engine. */
 static void on_ready(struct supervisor *s)
 {
     unsigned char slot;
     while (read(s->ready_pipe, &slot, 1) == 1)
-        if (slot + 1u < s->n)
+        if (slot == ENGINE_HANGS)
+            on_hang(s);
+        else if (slot + 1u < s->n)
             s->children[slot + 1].ready = true;
     for (uint32_t i = 1; i < s->n; i++)
         if (!s->children[i].ready)

@@ -5,10 +5,7 @@
  *
  *   link_open ──▶ waiting ── credit, engine up ──▶ running ── finish, error ──▶ closed
  *                    ▲                                │
- *                    └──── engine away, gap, full ────┘
- *
- * A wire id is a count in the upper bits and the flow's place in `slots` in the lower ones: lookup
- * is one array access and an id that was never given out, or not any more, cannot match. */
+ *                    └──── engine away, gap, full ────┘ */
 #include "frontend/link/link.h"
 
 #include <inttypes.h>
@@ -22,90 +19,14 @@
 
 #define HELLO_EVERY_MS 200 /* while no engine answers */
 #define SILENCE_BEATS  4   /* heartbeats missed before the engine counts as gone */
-#define SILENCE_MIN_MS 1500
+#define SILENCE_MIN_MS 3000
+#define HANG_BEATS     30 /* silent for so long it will not come back by itself */
+#define HANG_MIN_MS    10000
 #define BEAT_EVERY_MS \
     250 /* ours at most; one that cannot be sent tells that the connection is gone */
 #define REFUSED_EVERY_MS 2000 /* greet an engine that disagrees again, in case it was replaced */
 #define FULL_RETRY_MS    200  /* resubmit to a full engine, when it did not say when */
 #define STALL_WARN_MS    30000
-
-static void list_add(struct flow_list *l, struct flow *f)
-{
-    f->list = l;
-    f->next = NULL;
-    f->prev = l->last;
-    if (l->last)
-        l->last->next = f;
-    else
-        l->first = f;
-    l->last = f;
-    l->n++;
-}
-
-static void list_add_front(struct flow_list *l, struct flow *f)
-{
-    f->list = l;
-    f->prev = NULL;
-    f->next = l->first;
-    if (l->first)
-        l->first->prev = f;
-    else
-        l->last = f;
-    l->first = f;
-    l->n++;
-}
-
-static void list_take(struct flow *f)
-{
-    struct flow_list *l = f->list;
-    if (f->prev)
-        f->prev->next = f->next;
-    else
-        l->first = f->next;
-    if (f->next)
-        f->next->prev = f->prev;
-    else
-        l->last = f->prev;
-    l->n--;
-    f->list = NULL;
-}
-
-static struct flow *flow_of(const struct link *l, uint64_t wire_id)
-{
-    uint32_t slot = (uint32_t)(wire_id % LINK_FLOWS_MAX);
-    if (wire_id == 0 || slot >= l->n_slot || !l->slots[slot] || l->slots[slot]->wire_id != wire_id)
-        return NULL;
-    return l->slots[slot];
-}
-
-/* Reserve a place; slot 0 is used too, but a wire id is never 0 because its count starts at 1. */
-static bool slot_take(struct link *l, struct flow *f)
-{
-    uint32_t slot = l->slot_hint;
-    while (slot < l->n_slot && l->slots[slot])
-        slot++;
-    if (slot == l->n_slot) {
-        if (q_grow(&l->slots, &l->slots_cap, l->n_slot + 1, sizeof(*l->slots), LINK_FLOWS_MAX,
-                   NULL) != Q_OK)
-            return false;
-        l->n_slot++;
-    }
-    l->slots[slot] = f;
-    l->slot_hint = slot + 1;
-    f->wire_id = ++l->count * LINK_FLOWS_MAX + slot;
-    return true;
-}
-
-static void slot_give(struct link *l, struct flow *f)
-{
-    uint32_t slot = (uint32_t)(f->wire_id % LINK_FLOWS_MAX);
-    if (f->wire_id == 0)
-        return;
-    l->slots[slot] = NULL;
-    if (slot < l->slot_hint)
-        l->slot_hint = slot;
-    f->wire_id = 0;
-}
 
 static bool send_buf(struct link *l, enum q_code rc, struct buf *b, const struct q_err *e)
 {
@@ -129,6 +50,14 @@ static void send_hello(struct link *l)
                           .instance = l->instance};
     if (send_buf(l, msg_hello_encode(&m, &b, &e), &b, &e))
         l->hello_ms = clock_ms(); /* else there is no connection: the next tick tries again */
+}
+
+/* Greet an engine that should know us. If it answers, it is another one or has forgotten us: as
+ * long as it knows us, heartbeats come and nobody asks. */
+static void probe(struct link *l)
+{
+    l->probing = true;
+    send_hello(l);
 }
 
 static bool send_beat(struct link *l)
@@ -165,7 +94,7 @@ static bool submit(struct link *l, struct flow *f)
     uint32_t n_prompt_logprob = f->emitted.n || p->n_prompt_logprob == SAMPLE_NO_LOGPROBS
                                     ? 0 /* the prompt's are all here when a token is */
                                     : p->n_prompt_logprob + 1;
-    if (!slot_take(l, f))
+    if (!flow_name(l, f))
         return false;
     struct msg_submit m = {
         .req_id = f->wire_id,
@@ -190,11 +119,11 @@ static bool submit(struct link *l, struct flow *f)
     };
     f->n_prompt_skip = f->n_prompt_row;
     if (!send_buf(l, msg_submit_encode(&m, &b, &e), &b, &e)) {
-        slot_give(l, f);
+        flow_unname(l, f);
         return false;
     }
-    list_take(f);
-    list_add(&l->running, f);
+    flow_list_take(f);
+    flow_list_add(&l->running, f);
     return true;
 }
 
@@ -214,10 +143,10 @@ static void pump(struct link *l)
 /* Back to the head of the queue, with what it has. */
 static void take_back(struct link *l, struct flow *f)
 {
-    slot_give(l, f);
-    list_take(f);
+    flow_unname(l, f);
+    flow_list_take(f);
     f->since_ms = clock_ms();
-    list_add_front(&l->waiting, f);
+    flow_list_push(&l->waiting, f);
 }
 
 static void set_state(struct link *l, enum link_state state, const char *reason)
@@ -248,8 +177,8 @@ static void go_down(struct link *l, const char *reason)
 static void fail_flow(struct link *l, struct flow *f, enum q_code code, const char *message,
                       uint32_t retry_after_ms)
 {
-    slot_give(l, f);
-    list_take(f);
+    flow_unname(l, f);
+    flow_list_take(f);
     metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
     f->calls->on_error(f, code, message, retry_after_ms);
 }
@@ -269,10 +198,13 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     bool digest_differs = m->digest.n != sizeof(l->set.digest) ||
                           memcmp(m->digest.data, l->set.digest, m->digest.n) != 0;
     bool wire_differs = m->wire_min > PROTO_WIRE_MAX || m->wire_max < PROTO_WIRE_MIN;
-    if ((l->state == LINK_UP || l->state == LINK_DRAINING) && m->instance == l->engine_instance)
-        return; /* it answers a greeting that we sent again */
-    if (l->state == LINK_UP || l->state == LINK_DRAINING)
-        go_down(l, "another instance of the engine answers");
+    bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
+    if (up && m->instance == l->engine_instance && !l->probing)
+        return; /* another answer to a greeting that was repeated */
+    if (up)     /* it was replaced, or it had given us up for silent and forgotten our requests */
+        go_down(l, m->instance == l->engine_instance ? "the engine greets again"
+                                                     : "another instance of the engine answers");
+    l->probing = false;
     copy_str(g->model, sizeof(g->model), m->model);
     copy_str(g->version, sizeof(g->version), m->version);
     if (digest_differs || wire_differs) {
@@ -301,6 +233,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     l->engine_instance = m->instance;
     l->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : 1000;
     l->beat_ms = l->step_ms = clock_ms();
+    l->silent_since_ms = 0;
     metric_add(METRIC_RECONNECTS, 1);
     log_info("link: engine %s, model %s, %u tokens at most, %u sequences at once", g->version,
              g->model, g->max_model_len, g->max_num_seqs);
@@ -330,7 +263,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
             set_state(l, LINK_REFUSED, message);
         return;
     }
-    struct flow *f = flow_of(l, m->req_id);
+    struct flow *f = flow_by_wire_id(l, m->req_id);
     if (!f)
         return;
     /* A flow that has begun is not refused for lack of room: its client was promised the rest. */
@@ -338,7 +271,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         take_back(l, f);
         f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
         if (found == Q_UNAVAILABLE)
-            send_hello(l); /* perhaps it is another instance, which does not know us */
+            probe(l); /* perhaps it does not know us (any more) */
         return;
     }
     fail_flow(l, f, found, message, m->retry_after_ms);
@@ -425,8 +358,8 @@ void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_toke
         }
     }
     if (t->finish != FINISH_NONE) {
-        slot_give(l, f);
-        list_take(f);
+        flow_unname(l, f);
+        flow_list_take(f);
         metric_set(METRIC_OPEN_SEQUENCES, l->waiting.n + l->running.n);
     }
     if (t->n || t->prompt.n_row || t->finish != FINISH_NONE)
@@ -509,6 +442,7 @@ void link_tick(struct link *l)
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
     if (up && now - l->beat_ms > silence_ms) {
         go_down(l, "the engine went silent");
+        l->silent_since_ms = l->beat_ms;
         up = false;
     }
     if (up && now - l->step_ms > STALL_WARN_MS) {
@@ -525,7 +459,7 @@ void link_tick(struct link *l)
     }
     if (up && now - l->beat_ms > (int64_t)l->heartbeat_ms * 3 / 2 &&
         now - l->hello_ms >= HELLO_EVERY_MS)
-        send_hello(l); /* an engine that was replaced answers with its own name */
+        probe(l);
     if (!up && now - l->hello_ms >= (l->state == LINK_REFUSED ? REFUSED_EVERY_MS : HELLO_EVERY_MS))
         send_hello(l);
     if (l->state != LINK_UP)
@@ -569,6 +503,13 @@ void link_leave(struct link *l)
         send_buf(l, msg_drain_encode(&m, &b, &e), &b, &e);
 }
 
+bool link_hangs(const struct link *l)
+{
+    int64_t limit_ms = (int64_t)l->heartbeat_ms * HANG_BEATS;
+    return l->silent_since_ms &&
+           clock_ms() - l->silent_since_ms > (limit_ms > HANG_MIN_MS ? limit_ms : HANG_MIN_MS);
+}
+
 enum link_state link_state(const struct link *l)
 {
     return l->state;
@@ -596,7 +537,7 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
                       LINK_FLOWS_MAX);
     f->since_ms = clock_ms();
     f->emitted = (struct token_list)TOKEN_LIST_INIT;
-    list_add(&l->waiting, f);
+    flow_list_add(&l->waiting, f);
     metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     pump(l);
     return Q_OK;
@@ -607,8 +548,8 @@ void link_close(struct link *l, struct flow *f)
     if (f->list) {
         if (f->wire_id)
             add_abort(l, f->wire_id);
-        slot_give(l, f);
-        list_take(f);
+        flow_unname(l, f);
+        flow_list_take(f);
         metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     }
     token_list_release(&f->emitted);

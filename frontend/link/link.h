@@ -94,6 +94,8 @@ FALLIBLE link_new(struct link **out, uv_loop_t *loop, const struct link_config *
 /* Close the connection; open flows are forgotten without a call. */
 void link_free(struct link *l);
 enum link_state link_state(const struct link *l);
+/* The engine is connected and has been silent so long that it will not come back by itself. */
+bool link_hangs(const struct link *l);
 const char *link_reason(const struct link *l); /* why not LINK_UP; "" when up */
 const struct link_engine *link_engine(const struct link *l);
 uint32_t link_n_open(const struct link *l);

@@ -34,10 +34,20 @@ struct link {
     uint64_t count;             /* submissions so far */
     uint64_t *aborts;           /* [n_abort] wire ids to tell the engine of */
     size_t n_abort, aborts_cap;
-    struct arena arena; /* of the frame being read */
+    struct arena arena;      /* of the frame being read */
+    bool probing;            /* greeted while up: the answer means that it forgot us */
+    int64_t silent_since_ms; /* 0 = it is not silence that keeps the engine away */
     int64_t hello_ms, beat_ms, sent_beat_ms, step_ms, drop_log_ms;
     uint64_t step;
 };
+
+/* flows.c: a flow is in one list while it is open; with the engine it has a wire id. */
+void flow_list_add(struct flow_list *l, struct flow *f);              /* at the end */
+void flow_list_push(struct flow_list *l, struct flow *f);             /* at the front */
+void flow_list_take(struct flow *f);                                  /* out of the one it is in */
+struct flow *flow_by_wire_id(const struct link *l, uint64_t wire_id); /* NULL: nobody's */
+bool flow_name(struct link *l, struct flow *f);   /* give it a new wire id; false: no memory */
+void flow_unname(struct link *l, struct flow *f); /* take it away; fine without one */
 
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e);
 void link_release(struct link *l);

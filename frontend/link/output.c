@@ -84,10 +84,8 @@ FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e
     if (rc != Q_OK)
         return rc;
     for (size_t i = 0; i < m->req_ids.n; i++) {
-        uint32_t slot = (uint32_t)(m->req_ids.data[i] % LINK_FLOWS_MAX);
-        struct flow *f = slot < l->n_slot ? l->slots[slot] : NULL;
-        if (f && m->req_ids.data[i] &&
-            f->wire_id == m->req_ids.data[i]) { /* else: aborted, or an earlier submission */
+        struct flow *f = flow_by_wire_id(l, m->req_ids.data[i]);
+        if (f) { /* else: aborted, or an earlier submission */
             struct link_tokens t = row(m, i, &p);
             link_deliver(l, f, entry(m->seq, i), &t);
         }

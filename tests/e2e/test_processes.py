@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that die, clients that go away, and what the others notice of it: nothing."""
+import http.client
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import pytest
 
 from conftest import MODELS
 
-OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--heartbeat-ms", "100")
+OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--heartbeat-ms", "200")
 BODY = {"temperature": 1, "ignore_eos": True}
 LONG = 200  # tokens of an answer that is still coming when something happens to it
 
@@ -45,6 +46,30 @@ class Stream(threading.Thread):
         self.join(120)
         assert not self.is_alive(), f"the stream hangs after {len(self.ids)} tokens"
         return self.error or self.ids
+
+
+def together(server, bodies):
+    """The token ids of streams whose requests arrive at the same moment: all but the last byte of each is sent before."""
+    connections = []
+    for body in bodies:
+        data = json.dumps({**BODY, **body, "stream": True}).encode()
+        connection = http.client.HTTPConnection(server.host, int(server.port), timeout=120)
+        connection.putrequest("POST", "/v1/completions")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(len(data)))
+        connection.endheaders()
+        connection.send(data[:-1])
+        connections.append((connection, data[-1:]))
+    for connection, last in connections:
+        connection.send(last)
+    results = []
+    for connection, _ in connections:
+        text = connection.getresponse().read().decode()
+        assert text.endswith("data: [DONE]\n\n"), text[-500:]
+        events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        results.append([i for event in events for i in event["choices"][0]["token_ids"]])
+        connection.close()
+    return results
 
 
 def alone(server, prompt, **body):
@@ -102,6 +127,19 @@ def test_engine_away_then_503(start):
     assert len(alone(server, [1, 2], max_tokens=4, seed=1)) == 4
 
 
+def test_engine_that_hangs_is_replaced(start):
+    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512")
+    want = alone(server, [4, 5, 6], max_tokens=LONG, seed=1)
+    time.sleep(5)  # a young engine is given some grace
+    fillers = slow(server)
+    stream = Stream(server, [4, 5, 6], max_tokens=LONG, seed=1)
+    assert stream.begun.wait(30)
+    os.kill(server.children("quire-engine")[0], signal.SIGSTOP)
+    server.process.wait_line(r"engine \(process \d+\) hangs; killing it", seconds=30)
+    assert stream.result() == want
+    assert all(isinstance(s.result(), list) and len(s.ids) == LONG for s in fillers)
+
+
 def test_two_frontends_one_killed(start):
     server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512", "--frontends", "2")
     want = [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(16)]
@@ -125,7 +163,7 @@ def test_two_frontends_one_killed(start):
 
 
 def test_client_gone_frees_its_blocks(start, large):
-    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--heartbeat-ms", "50",
+    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--heartbeat-ms", "200",
                    "--num-gpu-blocks-override", "2048")
     for kind in ("stream", "whole"):
         body = {"prompt": [[5, i, 7] for i in range(1, 17)], "max_tokens": 1500, **BODY, "stream": kind == "stream"}
@@ -151,8 +189,7 @@ def test_64_streams_through_40_blocks(start):
     small = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "40", "--max-num-seqs", "64")
     jobs = [([3 + i, 7, 11 + i % 5] * (1 + i % 7), 20 + (i * 37) % 90, i) for i in range(64)]
     want = [alone(small, p, max_tokens=n, seed=s) for p, n, s in jobs]
-    streams = [Stream(small, p, max_tokens=n, seed=s) for p, n, s in jobs]
-    assert [s.result() for s in streams] == want
+    assert together(small, [{"prompt": p, "max_tokens": n, "seed": s} for p, n, s in jobs]) == want
     assert small.metric("vllm:num_preemptions_total") > 0
     small.wait_metric("quire:kv_blocks_used", 0)
     assert small.metric("quire:kv_blocks_total") == 40

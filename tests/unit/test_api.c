@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Request bodies: JSON limits, the table of fields, messages, prompts. */
 #include "check.h"
+#include "common/mem.h"
 #include "frontend/api/json.h"
 #include "frontend/api/params.h"
 #include "frontend/api/prompt.h"
@@ -286,6 +287,51 @@ static void test_prompts(void **state)
     prompts_release(&list);
 }
 
+/* Everything a body goes through, with the n-th allocation failing until none does. */
+static enum q_code whole_way(const char *text, size_t n)
+{
+    static struct served s = {.config.vocab_size = 10};
+    static struct params_ids ids;
+    struct params_context c = {NULL, 10, 20};
+    struct sample_params sampling;
+    struct prompts list = {NULL, 0};
+    json_t *v = NULL, *out = NULL;
+    enum q_code rc;
+    if ((rc = json_body(&v, text, n, &e)) == Q_OK &&
+        (rc = params_read(&p, v, WHERE_TOKENS, &e)) == Q_OK &&
+        (rc = params_sampling(&p, &c, &sampling, &ids, &e)) == Q_OK &&
+        (rc = messages_read(&out, p.messages, &e)) == Q_OK)
+        rc = prompts_read(&list, p.prompt, &s, &e);
+    prompts_release(&list);
+    json_decref(out);
+    json_decref(v);
+    return rc;
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"messages\":[{\"role\":\"developer\",\"content\":[\"a\",{\"type\":\"text\",\"text\":"
+        "\"b\"}]},"
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\","
+        "\"arguments\":\"{\\\"x\\\":1}\"}}]}],\"prompt\":[[1,2,3],[4]]}";
+    enum q_code rc = Q_NO_MEMORY;
+    int n = 0;
+    json_decref(body);
+    body = NULL;
+    json_set_alloc_funcs(q_alloc, q_free);
+    for (; n < 10000 && rc != Q_OK; n++) {
+        q_err_reset(&e);
+        mem_fail_after(n);
+        rc = whole_way(text, sizeof(text) - 1);
+        mem_fail_after(-1);
+        assert_int_equal(rc, e.code);
+    }
+    assert_int_equal(rc, Q_OK);
+    assert_true(n > 50);
+}
+
 static int release(void **state)
 {
     (void)state;
@@ -301,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_not_yet_fields), cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_stops),          cmocka_unit_test(test_messages),
         cmocka_unit_test(test_bad_messages),   cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, release);
 }

@@ -253,6 +253,26 @@ static void test_another_instance_gets_prompt_and_tokens(void **state)
     assert_int_equal(flows[0].n, 3);
 }
 
+/* An engine that heard nothing of us for too long drops our requests. Its silence makes us greet it. */
+static void test_forgotten_by_the_engine(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    open_flow(0);
+    uint64_t id = next_submit().req_id;
+    give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
+    link_now.beat_ms -= 100; /* twice its heartbeat */
+    link_tick(&link_now);
+    assert_int_equal(link_state(&link_now), LINK_UP);
+    next_frame(MSG_hello);
+    greet(1, 10);
+    struct msg_submit again = next_submit();
+    assert_int_equal(again.emitted.n, 1);
+    assert_int_not_equal(again.req_id, id);
+    greet(1, 10);
+    assert_true(no_more(MSG_submit));
+}
+
 static void test_lost_connection(void **state)
 {
     (void)state;
@@ -481,6 +501,7 @@ int main(void)
         TEST(test_duplicates_are_dropped),
         TEST(test_gap_is_submitted_again),
         TEST(test_another_instance_gets_prompt_and_tokens),
+        TEST(test_forgotten_by_the_engine),
         TEST(test_lost_connection),
         TEST(test_silence),
         TEST(test_refused_for_its_model),

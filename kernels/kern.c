@@ -2,7 +2,11 @@
 /* The table is filled by the lines of kernels.def in their order, each taken when the machine has
  * what it needs, so the last one that fits stays. Nothing here is written per operation. */
 #include "kernels/kern.h"
+#include <stdbool.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 #include "kernels/split.h"
 #include "kernels/variants.h"
 
@@ -17,19 +21,33 @@ static const struct {
     {"none", CAP_NONE},
 };
 
+#ifdef __x86_64__
+/* Two features that clang 14's __builtin_cpu_supports has no name for. Source: Intel SDM volume 2, CPUID. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+}
+
+static bool has_avx512_bf16(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+#endif
+
 uint32_t kern_caps_machine(void)
 {
     uint32_t caps = CAP_NONE;
 #ifdef __x86_64__
     /* These builtins also ask the operating system (xgetbv) whether it saves the wide registers. */
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
         caps |= CAP_AVX2;
     if (caps && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         caps |= CAP_AVX512;
-    if ((caps & CAP_AVX512) && __builtin_cpu_supports("avx512bf16"))
+    if ((caps & CAP_AVX512) && has_avx512_bf16())
         caps |= CAP_AVX512_BF16;
 #endif
     return caps;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs quire's tests; CI runs exactly this.
 #   sh tests/run.sh [PART…]      all parts but bench when none is named
-#   lint    layout, style and include rules; clang-format; clang-tidy
+#   lint    layout, style and include rules; clang-format; a build by clang; clang-tidy
 #   unit    dev build: cmocka unit tests, kernels against their reference, scheduler simulation (ctest)
 #   e2e     release build: the real programs, HTTP and the openai package (pytest)
 #   asan    the ctest suite under the address and undefined-behaviour sanitizers
@@ -40,8 +40,8 @@ python() { # the tests' own Python, made on first use
 part_lint() {
     say "lint"
     python3 tests/lint.py
-    build dev
-    git ls-files '*.c' | grep -v '^tests/' | xargs -P "$jobs" -n 4 clang-tidy-14 -p build/dev --quiet 2>/dev/null
+    build clang
+    git ls-files '*.c' | grep -v '^tests/' | xargs -P "$jobs" -n 4 clang-tidy-14 -p build/clang --quiet 2>/dev/null
     echo "lint: clang-tidy has nothing to say"
 }
 

@@ -13,6 +13,13 @@ void dec_emit(struct dec_stage *s, const char *text, size_t n)
         buf_add(s->out, text, n);
 }
 
+void dec_emit_token(struct dec_stage *s)
+{
+    if (s->token.failed)
+        s->out->failed = s->token.failed;
+    dec_emit(s, buf_str(&s->token), s->token.len);
+}
+
 /* ---- ByteLevel: characters back to bytes, bytes to UTF-8 with U+FFFD for what is ill-formed ----
  */
 
@@ -104,11 +111,11 @@ static void byte_level_bytes(const void *self, const char *token, size_t n, stru
         buf_add(out, token, n);
 }
 
-const struct dec_ops decode_byte_level = {
-    {NULL, NULL}, byte_level_push, byte_level_flush, byte_level_bytes};
+const struct dec_ops decode_byte_level = {{NULL, NULL},     byte_level_push, byte_level_flush,
+                                          byte_level_bytes, DEC_ANY,         true};
 
 /* Fuse joins tokens; streaming them one after the other is the same. */
-const struct dec_ops decode_fuse = {{NULL, NULL}, dec_emit, NULL, NULL};
+const struct dec_ops decode_fuse = {{NULL, NULL}, dec_emit, NULL, NULL, DEC_ANY, true};
 
 /* ---- "decoder": null ---- */
 
@@ -120,11 +127,11 @@ static void join_push(struct dec_stage *s, const char *token, size_t n)
     dec_emit(s, token, n);
 }
 
-static const struct dec_ops decode_join = {{NULL, NULL}, join_push, NULL, NULL};
+static const struct dec_ops decode_join = {{NULL, NULL}, join_push, NULL, NULL, DEC_ANY, false};
 
 /* ---- driving a chain ---- */
 
-void dec_chain_init(struct dec_chain *c, const struct tokenizer *t, struct buf *out)
+void dec_chain_init(struct dec_chain *c, const struct tokenizer *t, bool eager, struct buf *out)
 {
     const struct tok_chain *parts = &t->chain[TOK_DECODE];
     memset(c, 0, sizeof *c);
@@ -134,6 +141,8 @@ void dec_chain_init(struct dec_chain *c, const struct tokenizer *t, struct buf *
         s->self = parts->parts[i].self;
         s->next = i + 1 < parts->n_part ? s + 1 : NULL;
         s->out = out;
+        s->eager = eager;
+        s->fused = i && (s[-1].fused || s[-1].ops->fuses);
     }
     c->n_stage = parts->n_part;
     if (t->no_decoder) {
@@ -160,14 +169,35 @@ void dec_chain_flush(struct dec_chain *c)
     }
 }
 
+void dec_chain_release(struct dec_chain *c)
+{
+    for (uint32_t i = 0; i < c->n_stage; i++)
+        buf_release(&c->stages[i].token);
+}
+
+enum q_code dec_chain_check(const struct tok_chain *parts, struct q_err *e)
+{
+    bool fused = false;
+    for (uint32_t i = 0; i < parts->n_part; i++) {
+        const struct dec_ops *ops = (const struct dec_ops *)parts->parts[i].ops;
+        if (fused && ops->needs == DEC_TOKENS)
+            return q_fail(
+                e, Q_UNSUPPORTED,
+                "tokenizer.json: decoder[%u] needs tokens, but a decoder before it fuses them", i);
+        fused = fused || ops->fuses;
+    }
+    return Q_OK;
+}
+
 enum q_code tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n,
                              bool skip_special, struct buf *out, struct q_err *e)
 {
     struct dec_chain c;
-    dec_chain_init(&c, t, out);
+    dec_chain_init(&c, t, false, out);
     for (size_t i = 0; i < n; i++)
         dec_chain_push(&c, t, ids[i], skip_special);
     dec_chain_flush(&c);
+    dec_chain_release(&c);
     return buf_check(out, "decoded text", e);
 }
 
@@ -175,12 +205,23 @@ enum q_code tokenizer_token_bytes(const struct tokenizer *t, uint32_t id, struct
                                   struct q_err *e)
 {
     const struct tok_chain *c = &t->chain[TOK_DECODE];
+    struct buf text = BUF_INIT;
     if (id >= t->n_id || !t->text_of[id])
         return Q_OK;
-    const struct dec_ops *ops = c->n_part ? (const struct dec_ops *)c->parts[0].ops : NULL;
-    if (ops && ops->bytes && !(t->flags[id] & TOK_F_ADDED))
-        ops->bytes(c->parts[0].self, t->text_of[id], t->text_len[id], out);
-    else
-        buf_add(out, t->text_of[id], t->text_len[id]);
-    return buf_check(out, "token", e);
+    buf_add(&text, t->text_of[id], t->text_len[id]);
+    for (uint32_t i = 0; i < c->n_part && !(t->flags[id] & TOK_F_ADDED); i++) {
+        const struct dec_ops *ops = (const struct dec_ops *)c->parts[i].ops;
+        struct buf next = BUF_INIT;
+        if (!ops->bytes)
+            continue;
+        ops->bytes(c->parts[i].self, buf_str(&text), text.len, &next);
+        if (text.failed)
+            next.failed = text.failed;
+        buf_move(&text, &next);
+    }
+    if (!text.failed)
+        buf_add(out, buf_str(&text), text.len);
+    enum q_code rc = buf_check(&text, "token", e);
+    buf_release(&text);
+    return rc ? rc : buf_check(out, "token", e);
 }

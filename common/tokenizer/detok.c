@@ -27,7 +27,7 @@ enum q_code detok_new(struct detok **out, const struct tokenizer *t, bool skip_s
         return q_fail(e, Q_NO_MEMORY, "out of memory for a stream of text");
     d->t = t;
     d->skip_special = skip_special;
-    dec_chain_init(&d->chain, t, &d->text);
+    dec_chain_init(&d->chain, t, true, &d->text);
     *out = d;
     return Q_OK;
 }
@@ -36,6 +36,7 @@ void detok_free(struct detok *d)
 {
     if (!d)
         return;
+    dec_chain_release(&d->chain);
     buf_release(&d->text);
     q_free(d);
 }

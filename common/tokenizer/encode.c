@@ -150,11 +150,13 @@ static enum q_code encode_gap(const struct tokenizer *t, struct tok_work *w, str
         text = w->bufs[1 - w->i_free];
         w->bufs[1 - w->i_free] = (struct buf)BUF_INIT;
     }
+    bool at_start = w->at_start;
     struct cutter c = {.t = t, .m = &t->normed, .s = w->text, .n = w->n};
     for (bool more = true; more && !rc;) {
         struct cut_hit hit = next_hit(&c);
         w->text = c.s + hit.gap_start;
         w->n = hit.gap_end - hit.gap_start;
+        w->at_start = at_start && hit.gap_start == 0;
         if (w->n)
             rc = encode_piece(t, w, out, e);
         more = hit.token != NULL;
@@ -174,6 +176,7 @@ static enum q_code encode_text(const struct tokenizer *t, struct tok_work *w,
         struct cut_hit hit = next_hit(&c);
         w->text = c.s + hit.gap_start;
         w->n = hit.gap_end - hit.gap_start;
+        w->at_start = hit.gap_start == 0;
         if (w->n)
             rc = encode_gap(t, w, out, e);
         more = hit.token != NULL;

@@ -6,8 +6,7 @@
  * decoder) becomes a flat chain of parts, Sequence being only a way of writing a chain. A part is
  * an entry of tok_kinds.def: its operations plus the state that `load` made from its JSON object.
  *
- *   text ─ added tokens cut out ─ norm chain ─ pre chain ─▶ spans ─ model ─▶ ids ─ post chain ─▶
- * ids
+ *   text ─ added tokens cut out ─ norm chain ─ pre chain ─▶ spans ─ model ─ post chain ─▶ ids
  *
  * Private to common/tokenizer. Threads: struct tokenizer is read-only after load; struct tok_work
  * has one owner. */
@@ -15,13 +14,13 @@
 #define QUIRE_COMMON_TOKENIZER_TOK_H
 #include <jansson.h>
 #include "common/tokenizer/added.h"
+#include "common/tokenizer/json.h"
 #include "common/tokenizer/regex.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/vocab.h"
 
-#define TOK_PARTS_MAX 32         /* parts in one chain */
-#define TOK_DEPTH_MAX 8          /* Sequence inside Sequence */
-#define TOK_ID_MAX    (1u << 24) /* ids must be below; bounds the tables that are indexed by id */
+#define TOK_PARTS_MAX 32 /* parts in one chain */
+#define TOK_DEPTH_MAX 8  /* Sequence inside Sequence */
 
 enum tok_slot { TOK_NORM, TOK_PRE, TOK_POST, TOK_DECODE, TOK_SLOTS };
 
@@ -39,6 +38,7 @@ struct tok_work {
     struct buf bufs[2]; /* text is in one of them once it was rewritten; the other is free */
     uint32_t i_free;    /* which one */
     bool in_buf;        /* text is in the other one */
+    bool at_start;      /* the text's first character is the first of the caller's text */
     bool last; /* ByteLevel may leave bytes as they are: it is the last of its chain and the model
                   takes bytes */
     bool keep_empty; /* tok_span_add keeps spans of no bytes: they are places to insert something */
@@ -70,25 +70,34 @@ struct post_ops {
     const struct post_wrap *(*wrap)(const void *self); /* NULL: changes no ids */
 };
 
-/* One decoder at work on one stream. Text goes on through dec_emit; the bufs keep the first
- * failure. */
+/* One decoder at work on one stream. Text goes on through dec_emit; bufs keep the first failure. */
 struct dec_stage {
     const struct dec_ops *ops;
     const void *self;       /* the part's state */
     struct dec_stage *next; /* NULL: this is the last one, writing to out */
     struct buf *out;
+    struct buf token; /* for a decoder that builds its token before it hands it on, or holds one */
     unsigned char pending[8]; /* bytes of an unfinished UTF-8 sequence */
     uint32_t n_pending;
-    bool started; /* something was pushed */
+    uint32_t n_cut; /* characters taken off the start */
+    bool started;   /* something was pushed */
+    bool bad_run;   /* the bytes being collected are not UTF-8 */
+    bool fused;     /* what comes in are pieces of one text, no longer tokens */
+    bool eager;     /* a stream: hand on as early as possible */
+};
+enum dec_needs {
+    DEC_ANY,
+    DEC_TOKENS /* must see whole tokens, so nothing before it may fuse them */
 };
 /* Decoders work token by token, so that a whole text and a stream are the same code. */
 struct dec_ops {
     struct tok_ops base;
     void (*push)(struct dec_stage *s, const char *token, size_t n);
     void (*flush)(struct dec_stage *s); /* give what is held; NULL = nothing ever is */
-    /* the bytes one token stands for, without what the stream would make of them; NULL = its text
-     */
+    /* The bytes one token stands for, without what a stream would make of them; NULL = its text. */
     void (*bytes)(const void *self, const char *token, size_t n, struct buf *out);
+    enum dec_needs needs;
+    bool fuses; /* its output is one text */
 };
 
 struct tok_part {
@@ -155,23 +164,7 @@ void tok_work_release(struct tok_work *w);
 
 /* decode.c */
 void dec_emit(struct dec_stage *s, const char *text, size_t n);
-
-/* json.c: fields of a JSON object; a wrong type is Q_CORRUPT and names `at` and key. */
-struct tok_str { /* borrowed from the JSON */
-    const char *s;
-    size_t n;
-};
-FALLIBLE tok_json_str(const json_t *o, const char *key, const char *at, struct tok_str *s,
-                      struct q_err *e);
-/* Absent or null leaves *out as it is. */
-FALLIBLE tok_json_bool(const json_t *o, const char *key, const char *at, bool *out,
-                       struct q_err *e);
-FALLIBLE tok_json_id(const json_t *v, const char *at, const char *key, uint32_t *out,
-                     struct q_err *e);
-/* Always fails: Q_CORRUPT, what was wanted and what is there. */
-FALLIBLE tok_json_bad(const json_t *found, const char *at, const char *key, const char *want,
-                      struct q_err *e);
-const char *tok_json_type(const json_t *j); /* "a string" */
+void dec_emit_token(struct dec_stage *s); /* s->token, as one token; a failure of it moves to out */
 
 /* bytes.c: the byte-level alphabet, one printable code point for each byte. Source: the GPT-2
  * tokenizer. */

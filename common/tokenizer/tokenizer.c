@@ -8,6 +8,7 @@
 #include <string.h>
 #include "common/file.h"
 #include "common/mem.h"
+#include "common/tokenizer/decode.h"
 #include "common/tokenizer/encode.h"
 #include "common/tokenizer/tok.h"
 
@@ -315,6 +316,8 @@ static enum q_code load_all(struct tokenizer *t, const json_t *root, const json_
         if ((rc = load_chain(&t->chain[slot], (enum tok_slot)slot, spec, 0, e)))
             return rc;
     }
+    if ((rc = dec_chain_check(&t->chain[TOK_DECODE], e)))
+        return rc;
     const json_t *decoder = json_object_get(root, "decoder");
     t->no_decoder = !decoder || json_is_null(decoder);
     if ((rc = load_model(t, json_object_get(root, "model"), e)) ||

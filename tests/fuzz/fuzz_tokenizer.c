@@ -18,7 +18,9 @@ static void stream(const struct tokenizer *t, const struct token_list *ids, cons
     for (size_t i = 0; i < ids->n && ok; i++)
         ok = !detok_push(d, ids->ids[i], &text, &e);
     ok = ok && !detok_flush(d, &text, &e);
-    Q_ASSERT(!ok ||
+    /* ill-formed byte tokens may have been sent before they turned out to be so */
+    bool exact = !memmem(buf_str(whole), whole->len, "\xef\xbf\xbd", 3);
+    Q_ASSERT(!ok || !exact ||
              (text.len == whole->len && memcmp(buf_str(&text), buf_str(whole), text.len) == 0));
     detok_free(d);
     buf_release(&text);

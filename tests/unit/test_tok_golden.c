@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte-level BPE against the reference library: small tokenizers of every kind
+/* Every supported kind against the reference library: small tokenizers of every kind
  * (tests/data/tokenizers) and real ones
  * (../shared/data/tokenizers, skipped when absent). The formats: tests/data/tokenizers/README.md.
  */
@@ -158,6 +158,9 @@ SMALL_TEST(qwen2)
 SMALL_TEST(o200k)
 SMALL_TEST(deepseek)
 SMALL_TEST(deepseek3)
+SMALL_TEST(spbpe)
+SMALL_TEST(spbpe_meta)
+SMALL_TEST(gemma)
 
 /* ---- real tokenizers ---- */
 
@@ -246,9 +249,23 @@ static void real_tokenizer(const char *name)
     json_decref(golden);
 }
 
-static const char *const real_names[] = {"gpt2",  "roberta-base", "distilroberta-ner", "llama3.2",
-                                         "qwen3", "gpt-oss",      "deepseek-llm",      "falcon",
-                                         "phi-2", "granite-code", "gpt-neox-pythia"};
+static const char *const real_names[] = {"gpt2",
+                                         "roberta-base",
+                                         "distilroberta-ner",
+                                         "llama3.2",
+                                         "qwen3",
+                                         "gpt-oss",
+                                         "deepseek-llm",
+                                         "falcon",
+                                         "phi-2",
+                                         "granite-code",
+                                         "gpt-neox-pythia",
+                                         "llama1",
+                                         "llama2",
+                                         "mistral-7b-v0.3",
+                                         "phi-3",
+                                         "minueza-32m-chat",
+                                         "chatglm"};
 
 static void test_real(void **state)
 {
@@ -258,11 +275,13 @@ static void test_real(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[32] = {cmocka_unit_test(test_gpt2),     cmocka_unit_test(test_roberta),
-                                   cmocka_unit_test(test_llama3),   cmocka_unit_test(test_qwen2),
-                                   cmocka_unit_test(test_o200k),    cmocka_unit_test(test_deepseek),
-                                   cmocka_unit_test(test_deepseek3)};
-    size_t n = 7;
+    struct CMUnitTest tests[32] = {
+        cmocka_unit_test(test_gpt2),       cmocka_unit_test(test_roberta),
+        cmocka_unit_test(test_llama3),     cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_o200k),      cmocka_unit_test(test_deepseek),
+        cmocka_unit_test(test_deepseek3),  cmocka_unit_test(test_spbpe),
+        cmocka_unit_test(test_spbpe_meta), cmocka_unit_test(test_gemma)};
+    size_t n = 10;
     for (size_t i = 0; i < sizeof real_names / sizeof *real_names; i++)
         tests[n++] =
             (struct CMUnitTest){real_names[i], test_real, NULL, NULL, (void *)real_names[i]};

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes pipelines.json: random normalizers, pre-tokenizers and decoders over one small vocabulary, with what the
+"""Writes pipelines.json: random normalizers, pre-tokenizers and decoders over two small vocabularies, with what the
 `tokenizers` package (0.23.3 made the committed file) encodes and decodes.  Usage: python make_pipelines.py
 
 Characters are older than Unicode 8, so that the answer does not depend on anybody's Unicode version.
@@ -11,7 +11,7 @@ import random
 from tokenizers import Tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-N_PIPELINE, N_TEXT, SEED = 150, 10, 3
+N_PIPELINE, N_TEXT, SEED = 200, 10, 4
 WORDS = ["hello", "World", "I'm", "they'LL", "x1y2", "12345", "٣٤٥", "Ⅷ", "²³", "½", "你好", "世界", "かな", "가나", "ﾊﾞ",
          "naïve", "cafe\u0301", "ǅ", "İ", "ß", "ﬁ", "🙂", "a\u0323\u0301", "\u0301", "\u0327\u0301x", "Ω", "\u1100\u1161\u11a8",
          "हिन्दी", "مرحبا", "__a", "--", "!?", "$5", "€", "<", "|>", "\x00", "<ab>", "<abc>", "bc><", "oneword", "<lstrip>",
@@ -38,13 +38,27 @@ def normalizer(r, nested=False):
 
 
 def pre_tokenizer(r, nested=False):
-    kind = r.choice(["ByteLevel", "Split", "Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "Sequence"])
+    kind = r.choice(["ByteLevel", "Split", "Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "Sequence",
+                     "Metaspace"])
     if kind == "Sequence":
         return {"type": kind, "pretokenizers": [pre_tokenizer(r, True) for _ in range(0 if nested else r.randrange(4))]}
     return {"type": kind, **{"ByteLevel": dict(BYTE_LEVEL, add_prefix_space=r.random() < 0.5, use_regex=r.random() < 0.5),
                              "Split": {"pattern": pattern(r), "behavior": r.choice(BEHAVIORS), "invert": r.random() < 0.4},
-                             "Digits": {"individual_digits": r.random() < 0.5},
+                             "Metaspace": metaspace(r), "Digits": {"individual_digits": r.random() < 0.5},
                              "Punctuation": {"behavior": r.choice(BEHAVIORS)}}.get(kind, {})}
+
+
+def metaspace(r):
+    return {"replacement": r.choice(["▁", "_"]), "prepend_scheme": r.choice(["always", "first", "never"]), "split": r.random() < 0.5}
+
+
+def decoder(r):
+    tokenwise = [{"type": "Replace", "pattern": {"String": r.choice(["▁", "a", "or"])}, "content": r.choice(["", " ", "xy"])},
+                 {"type": "ByteFallback"}, {"type": "Metaspace", **metaspace(r)},
+                 {"type": "Strip", "content": r.choice([" ", "▁", "h"]), "start": r.randrange(3), "stop": 0}]
+    chain = r.sample(tokenwise, r.randrange(4))
+    fused = r.choice([[], [{"type": "Fuse"}], [BYTE_LEVEL], [{"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]])
+    return r.choice([None, BYTE_LEVEL, {"type": "Fuse"}] + 5 * [{"type": "Sequence", "decoders": chain + fused}])
 
 
 def text(r):
@@ -54,29 +68,35 @@ def text(r):
     return "".join(parts)
 
 
-def pipeline(r, base):
+def pipeline(r, bases):
+    name = r.choice(list(bases))
+    base = bases[name]
     changes = {"normalizer": normalizer(r) if r.random() < 0.6 else None,
                "pre_tokenizer": pre_tokenizer(r) if r.random() < 0.95 else None,
-               "decoder": r.choice([None, BYTE_LEVEL, {"type": "Fuse"},
-                                    {"type": "Sequence", "decoders": [BYTE_LEVEL, {"type": "Fuse"}]}])}
-    model = {"unk_token": r.choice([None, "a"]), "fuse_unk": r.random() < 0.5, "ignore_merges": r.random() < 0.3}
+               "decoder": decoder(r)}
+    model = {"unk_token": r.choice([None, "a"]), "fuse_unk": r.random() < 0.5, "ignore_merges": r.random() < 0.3, "byte_fallback": r.random() < 0.7}
     spec = dict(base, **changes, model=dict(base["model"], **model))
     tok = Tokenizer.from_str(json.dumps(spec))
+    if tok.normalizer and not all(tok.normalizer.normalize_str(a["content"]) for a in spec["added_tokens"]):
+        return pipeline(r, bases)  # an added token that normalizes to nothing makes the reference cut between all characters
     cases = []
     while len(cases) < N_TEXT:
         t = text(r)
         try:
             ids = tok.encode(t).ids
-        except BaseException:  # the reference panics where a normalizer leaves nothing of a text
+        except BaseException:  # a panic in the reference
             continue
+        if r.random() < 0.3:  # decoding has to take any ids
+            more = [r.randrange(tok.get_vocab_size() + 2) for _ in range(r.randrange(12))]
+            cases.append({"ids": more, "decoded": tok.decode(more, skip_special_tokens=False), "decoded_skip": tok.decode(more)})
         cases.append({"text": t, "ids": ids, "decoded": tok.decode(ids, skip_special_tokens=False),
                       "decoded_skip": tok.decode(ids)})
-    return {"changes": changes, "model": model, "cases": cases}
+    return {"base": name, "changes": changes, "model": model, "cases": cases}
 
 
 def main():
-    base = json.load(open(os.path.join(HERE, "gpt2", "tokenizer.json"), encoding="utf-8"))
-    all_of_them = [pipeline(random.Random(SEED * 1000 + i), base) for i in range(N_PIPELINE)]
+    bases = {name: json.load(open(os.path.join(HERE, name, "tokenizer.json"), encoding="utf-8")) for name in ("gpt2", "spbpe_meta")}
+    all_of_them = [pipeline(random.Random(SEED * 1000 + i), bases) for i in range(N_PIPELINE)]
     with open(os.path.join(HERE, "pipelines.json"), "w", encoding="ascii") as f:
         f.write("[\n" + ",\n".join(json.dumps(p) for p in all_of_them) + "\n]\n")
 

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Decoders of the SentencePiece kinds: Replace, ByteFallback, Strip. */
+#include <string.h>
+#include "common/mem.h"
+#include "common/tokenizer/cut.h"
+#include "common/utf8.h"
+
+/* ---- Replace: a string in each token ---- */
+
+struct replace {
+    struct tok_pattern pattern; /* a string; a Regex is refused */
+    char *content;              /* [n] */
+    size_t n;
+};
+
+static void replace_drop(void *self)
+{
+    struct replace *r = self;
+    if (!r)
+        return;
+    tok_regex_free(r->pattern.regex);
+    q_free(r->pattern.string);
+    q_free(r->content);
+    q_free(r);
+}
+
+static enum q_code replace_load(void **self, const json_t *spec, const char *at, struct q_err *e)
+{
+    enum q_code rc;
+    struct tok_str content;
+    struct replace *r = q_calloc(1, sizeof *r);
+    if (!r)
+        return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
+    *self = r;
+    if ((rc = tok_json_str(spec, "content", at, &content, e)) ||
+        (rc = tok_pattern(spec, at, &r->pattern, e)))
+        return rc;
+    if (r->pattern.regex)
+        return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: a decoder's Regex is not supported",
+                      at);
+    r->content = q_strndup(content.s, content.n);
+    r->n = content.n;
+    return r->content ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
+}
+
+static void replace_bytes(const void *self, const char *token, size_t n, struct buf *out)
+{
+    const struct replace *r = self;
+    for (const char *end = token + n; token < end;) {
+        const char *hit = memmem(token, (size_t)(end - token), r->pattern.string, r->pattern.n);
+        buf_add(out, token, (size_t)((hit ? hit : end) - token));
+        if (hit)
+            buf_add(out, r->content, r->n);
+        token = hit ? hit + r->pattern.n : end;
+    }
+}
+
+static void replace_push(struct dec_stage *s, const char *token, size_t n)
+{
+    buf_reset(&s->token);
+    replace_bytes(s->self, token, n, &s->token);
+    dec_emit_token(s);
+}
+
+const struct dec_ops decode_replace = {
+    {replace_load, replace_drop}, replace_push, NULL, replace_bytes, DEC_TOKENS, false};
+
+/* ---- ByteFallback: <0x41> is a byte ----
+ *
+ * The reference looks at a whole run of byte tokens: all of it is text if it is UTF-8, else each
+ * byte becomes U+FFFD. Decoding a whole text does that. A stream sends each character as soon as it
+ * is complete, and U+FFFD from the first byte on that cannot be right; only what it sent of such a
+ * run before that is more than the reference keeps. */
+
+static int hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The byte that the token spells, or -1. */
+static int byte_token(const char *token, size_t n)
+{
+    if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>')
+        return -1;
+    int high = hex(token[3]);
+    int low = hex(token[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* The bytes in s->token as text, or as U+FFFD each. */
+static void emit_run(struct dec_stage *s)
+{
+    size_t n = s->token.len;
+    s->bad_run = s->bad_run || !utf8_valid(buf_str(&s->token), n);
+    if (!s->bad_run && n)
+        dec_emit_token(s);
+    for (size_t i = 0; i < n && s->bad_run; i++)
+        dec_emit(s, "\xef\xbf\xbd", 3);
+    if (s->token.failed)
+        s->out->failed = s->token.failed;
+    buf_reset(&s->token);
+}
+
+static void end_run(struct dec_stage *s)
+{
+    emit_run(s);
+    s->bad_run = false;
+}
+
+static void fallback_push(struct dec_stage *s, const char *token, size_t n)
+{
+    int byte = byte_token(token, n);
+    if (byte < 0) {
+        end_run(s);
+        dec_emit(s, token, n);
+        return;
+    }
+    buf_add_char(&s->token, (char)byte);
+    size_t len = s->token.len;
+    if (s->eager && (s->bad_run || utf8_complete_prefix(buf_str(&s->token), len) == len))
+        emit_run(s);
+}
+
+static void fallback_bytes(const void *self, const char *token, size_t n, struct buf *out)
+{
+    (void)self;
+    int byte = byte_token(token, n);
+    if (byte < 0)
+        buf_add(out, token, n);
+    else
+        buf_add_char(out, (char)byte);
+}
+
+const struct dec_ops decode_byte_fallback = {{NULL, NULL},   fallback_push, end_run,
+                                             fallback_bytes, DEC_TOKENS,    false};
+
+/* ---- Strip: characters off the start of each token, or of the text once tokens are fused ---- */
+
+struct strip {
+    char content[5]; /* [n] one character */
+    size_t n;
+    uint32_t start; /* at most so many of them */
+};
+
+static enum q_code strip_load(void **self, const json_t *spec, const char *at, struct q_err *e)
+{
+    enum q_code rc;
+    struct tok_str content;
+    uint32_t stop = 0;
+    uint32_t cp;
+    struct strip *p = q_calloc(1, sizeof *p);
+    if (!p)
+        return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
+    *self = p;
+    if ((rc = tok_json_str(spec, "content", at, &content, e)) ||
+        (rc = tok_json_id(json_object_get(spec, "start"), at, "start", &p->start, e)) ||
+        (rc = tok_json_id(json_object_get(spec, "stop"), at, "stop", &stop, e)))
+        return rc;
+    if (stop)
+        return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s.stop: only 0 is supported, found %u",
+                      at, stop);
+    if (content.n == 0 || utf8_decode(content.s, content.n, &cp) != content.n)
+        return q_fail(e, Q_CORRUPT, "tokenizer.json: %s.content: expected one character", at);
+    memcpy(p->content, content.s, content.n);
+    p->n = content.n;
+    return Q_OK;
+}
+
+static void strip_push(struct dec_stage *s, const char *token, size_t n)
+{
+    const struct strip *p = s->self;
+    if (!s->fused) {
+        s->started = false;
+        s->n_cut = 0;
+    }
+    while (!s->started && s->n_cut < p->start && n >= p->n &&
+           memcmp(token, p->content, p->n) == 0) {
+        token += p->n;
+        n -= p->n;
+        s->n_cut++;
+    }
+    s->started = s->started || n > 0;
+    dec_emit(s, token, n);
+}
+
+const struct dec_ops decode_strip = {{strip_load, q_free}, strip_push, NULL, NULL, DEC_ANY, false};

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "check.h"
 
-#define GOLDENS_DIR    "../shared/goldens"
+#define GOLDENS_DIR    "tests/data/models"
 #define GOLDEN_PROMPTS 8
 #define GOLDEN_TOKENS  256
 
@@ -24,6 +24,7 @@ static const char *const golden_models[] = {"llama",
                                             "qwen2-sliding-bf16",
                                             "qwen3",
                                             "qwen3-v5cfg-f16",
+                                            "llama-draft",
                                             "llama-bf16-sharded"};
 #define N_GOLDEN_MODEL (sizeof golden_models / sizeof *golden_models)
 
@@ -36,25 +37,25 @@ struct golden {
     uint32_t n;
 };
 
-static uint32_t golden_ids(const json_t *list, uint32_t *out)
+static inline uint32_t golden_ids(const json_t *list, uint32_t *out)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
         out[i] = (uint32_t)json_integer_value(json_array_get(list, i));
     return (uint32_t)json_array_size(list);
 }
 
-/* False when the goldens are not there. llama-rope-dynamic: only the tokens that the reference took
- * from a sequence within the original length of 64, and the first one after a longer prompt; for the
- * others it recomputes the past with other frequencies (goldens' README). */
-static bool golden_load(struct golden *g, const char *name)
+/* False when it is not there. llama-rope-dynamic: only the tokens that the reference
+ * took from a sequence within the original length of 64, and the first one after a longer
+ * prompt; for the others it recomputes the past with other frequencies (goldens' README). */
+static inline bool golden_load(struct golden *g, const char *name)
 {
     char path[PATH_MAX];
     json_error_t je;
-    snprintf(path, sizeof path, GOLDENS_DIR "/goldens/%s.json", name);
+    snprintf(path, sizeof path, GOLDENS_DIR "/%s/golden.json", name);
     json_t *root = json_load_file(path, 0, &je);
     if (!root)
         return false;
-    snprintf(g->dir, sizeof g->dir, GOLDENS_DIR "/models/%s", name);
+    snprintf(g->dir, sizeof g->dir, GOLDENS_DIR "/%s", name);
     const json_t *prompts = json_object_get(root, "prompts");
     g->n = 0;
     for (size_t i = 0; i < json_array_size(prompts) && i < GOLDEN_PROMPTS; i++) {
@@ -70,12 +71,6 @@ static bool golden_load(struct golden *g, const char *name)
     return true;
 }
 
-#define golden_or_skip(g, name)                                               \
-    do {                                                                      \
-        if (!golden_load((g), (name))) {                                      \
-            print_message("no model goldens beside the checkout: skipped\n"); \
-            skip();                                                           \
-        }                                                                     \
-    } while (0)
+#define golden_get(g, name) assert_true(golden_load((g), (name)))
 
 #endif

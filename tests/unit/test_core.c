@@ -133,7 +133,7 @@ static void every_golden_model_gives_its_greedy_tokens(void **state)
     (void)state;
     for (size_t i = 0; i < N_GOLDEN_MODEL; i++) {
         struct golden g;
-        golden_or_skip(&g, golden_models[i]);
+        golden_get(&g, golden_models[i]);
         struct core_config c = config_of(g.dir);
         run_golden(&g, &c, golden_models[i]);
     }
@@ -148,7 +148,7 @@ static void batch_chunk_and_pool_change_nothing(void **state)
     uint64_t n_preemption = 0;
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         struct golden g;
-        golden_or_skip(&g, models[m]);
+        golden_get(&g, models[m]);
         for (uint32_t i = 0; i < 10; i++) {
             struct core_config c = config_of(g.dir);
             struct scheduler_stats s;
@@ -180,7 +180,7 @@ static void emitted_tokens_are_continued(void **state)
 {
     (void)state;
     struct golden g;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     struct core_config c = config_of(g.dir);
     open_core(&c);
     for (uint32_t i = 0; i < g.n; i++)
@@ -197,7 +197,7 @@ static void aborted_requests_leave_nothing(void **state)
     struct golden g;
     struct q_err e = Q_ERR_INIT;
     struct scheduler_stats s;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     struct core_config c = config_of(g.dir);
     open_core(&c);
     for (uint32_t round = 0; round < 20; round++) {
@@ -242,7 +242,7 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
     (void)state;
     struct golden g;
     struct q_err e = Q_ERR_INIT;
-    golden_or_skip(&g, "qwen2");
+    golden_get(&g, "qwen2");
     for (uint32_t n_before = 0; n_before < 30; n_before += 7) {
         struct core_config c = config_of(g.dir);
         c.in_process = false;
@@ -275,7 +275,7 @@ static void a_worker_that_always_dies_is_given_up(void **state)
     (void)state;
     struct golden g;
     struct q_err e = Q_ERR_INIT;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     struct core_config c = config_of(g.dir);
     c.in_process = false;
     c.worker_program = "/bin/false";
@@ -295,7 +295,7 @@ static void what_cannot_be_loaded_is_said(void **state)
     (void)state;
     struct golden g;
     struct q_err e = Q_ERR_INIT;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     struct core_config c = config_of("/nowhere");
     assert_fails(core_new(&core, &c, sink, NULL, &e), Q_NOT_FOUND, "/nowhere", &e);
     static const bool in_process[] = {true, false};
@@ -321,7 +321,7 @@ static void fingerprints_tell_settings_apart(void **state)
     (void)state;
     struct golden g;
     char first[CORE_FINGERPRINT_MAX];
-    golden_or_skip(&g, "llama-bias-tied");
+    golden_get(&g, "llama-bias-tied");
     struct core_config c = config_of(g.dir);
     open_core(&c);
     snprintf(first, sizeof first, "%s", core_info(core)->fingerprint);

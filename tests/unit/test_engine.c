@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine: the real quire-engine over the wire: greeting and refusals, golden tokens for two frontends
- * at once, aborts, silence, bad frames, kill -9 of its worker, draining, exit codes. */
+/* engine: the real quire-engine over the wire: greeting and refusals, golden tokens for two
+ * frontends at once, aborts, silence, bad frames, kill -9 of its worker, draining, exit codes. */
 #include "engine_goldens.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -238,7 +238,7 @@ static void greetings_are_checked(void **state)
 {
     (void)state;
     struct front f;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     unsigned char digest[32] = {1};
     start_engine(g.dir, NULL);
     front_open(&f, 1);
@@ -270,7 +270,7 @@ static void two_frontends_get_their_own_tokens(void **state)
 {
     (void)state;
     struct front a, b;
-    golden_or_skip(&g, "qwen3");
+    golden_get(&g, "qwen3");
     start_engine(g.dir, NULL);
     front_open(&a, 1);
     front_open(&b, 2);
@@ -299,7 +299,7 @@ static void gone_frontends_leave_no_blocks(void **state)
 {
     (void)state;
     struct front a, b;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     static const char *const more[] = {"--max-model-len", "256", NULL};
     start_engine(g.dir, more);
     front_open(&a, 1);
@@ -334,7 +334,7 @@ static void bad_frames_are_dropped_and_counted(void **state)
 {
     (void)state;
     struct front f;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     start_engine(g.dir, NULL);
     front_open(&f, 1);
     greet(&f, g.dir);
@@ -383,7 +383,7 @@ static void a_killed_worker_is_not_noticed_by_frontends(void **state)
 {
     (void)state;
     struct front f;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     start_engine(g.dir, NULL);
     front_open(&f, 1);
     greet(&f, g.dir);
@@ -421,7 +421,7 @@ static void sigterm_finishes_what_is_open(void **state)
 {
     (void)state;
     struct front f;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     start_engine(g.dir, NULL);
     front_open(&f, 1);
     greet(&f, g.dir);
@@ -445,7 +445,7 @@ static void sigterm_finishes_what_is_open(void **state)
 static void exit_codes_tell_the_cause(void **state)
 {
     (void)state;
-    golden_or_skip(&g, "llama");
+    golden_get(&g, "llama");
     static const char *const bad_option[] = {"--max-num-seqs", "x", NULL},
                              *const too_few[] = {"--num-gpu-blocks-override", "1", NULL},
                              *const bad_address[] = {"--listen", "ipc:///nowhere/at/all", NULL};

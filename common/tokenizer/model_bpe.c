@@ -2,20 +2,25 @@
 /* Byte-pair encoding.
  *
  * A word starts as one symbol per character (or per byte, see `raw`); then the adjacent pair with
- * the lowest rank is merged, the leftmost of equals, until no pair is in the table. Three ways to
- * that one answer:
+ * the lowest rank is merged, the leftmost of equals, until no pair is in the table. There are three
+ * ways to that one answer.
  *
- *   1. the whole word is in `words`: the vocabulary entries that encode to themselves, found out
- * once at load time (with ignore_merges: all entries, which is what that flag means). Nine of ten
- * words of ordinary text.
- *   2. up to SHORT_MAX symbols: find the minimum by looking at all pairs. Quadratic, but in
- * registers and L1.
- *   3. longer: a heap of pairs over a linked list of symbols, O(n log n). An entry that no longer
- * fits what stands at its place is skipped when it comes up; ranks are unique to a pair, so
+ * First: the whole word is in `words`, the vocabulary entries that encode to themselves, found out
+ * once at load time (with ignore_merges all entries, which is what that flag means). Nine of ten
+ * words of ordinary text end here.
+ *
+ * Second, up to SHORT_MAX symbols: find the minimum by looking at all pairs. Quadratic, but in L1.
+ *
+ * Third, longer ones: a heap of pairs over a linked list of symbols, O(n log n). An entry that no
+ * longer fits what stands at its place is skipped when it comes up; ranks are unique to a pair, so
  * comparing the rank is enough.
  *
- * A cache of whole words was left out: it would be shared by threads, and way 1 has most of its
- * gain. */
+ * SentencePiece-like files have no pre-tokenizer, so a word is a whole text. Their tokens hold
+ * U+2581 only at the start; where that is so, the word is taken apart there first, which no merge
+ * can notice.
+ *
+ * A cache of whole words was left out: it would be shared by threads, and the first way has most of
+ * its gain. */
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
@@ -26,6 +31,9 @@
 #define NO_MERGE   UINT32_MAX
 #define END        UINT32_MAX
 #define MERGES_MAX (1u << 25)
+
+#define MARK   "\xe2\x96\x81" /* U+2581, SentencePiece's space */
+#define N_MARK 3
 
 struct merge {
     uint64_t pair;     /* left id << 32 | right id */
@@ -41,6 +49,7 @@ struct bpe {
     uint32_t byte_id[256];         /* raw: the symbol of each byte */
     uint32_t fallback[256];        /* byte_fallback: <0x00>.., TOKEN_NONE where missing */
     uint32_t unk_id;               /* TOKEN_NONE: unknown characters disappear */
+    bool cut_at_mark;              /* words can be taken apart before MARK: no token goes across */
     bool raw, ignore_merges, fuse_unk, byte_fallback;
 };
 
@@ -285,10 +294,9 @@ static enum q_code merge_word(struct scratch *s, const char *word, size_t n, str
     return Q_OK;
 }
 
-static enum q_code bpe_encode(void *scratch, const char *word, size_t n, struct token_list *out,
-                              struct q_err *e)
+static enum q_code encode_word(struct scratch *s, const char *word, size_t n,
+                               struct token_list *out, struct q_err *e)
 {
-    struct scratch *s = scratch;
     if (n <= s->m->word_max) {
         uint32_t id = tok_vocab_id(&s->m->words, word, n);
         if (id != TOKEN_NONE)
@@ -297,6 +305,37 @@ static enum q_code bpe_encode(void *scratch, const char *word, size_t n, struct 
     enum q_code rc = merge_word(s, word, n, e);
     for (size_t i = 0; i < s->n && !rc; i++)
         rc = token_list_add(out, s->ids[i], e);
+    return rc;
+}
+
+/* Bytes up to the first MARK that follows something else. */
+static size_t chunk_length(const char *word, size_t n)
+{
+    for (size_t i = 1; i + N_MARK <= n;) {
+        const char *mark = memmem(word + i, n - i, MARK, N_MARK);
+        if (!mark)
+            break;
+        size_t at = (size_t)(mark - word);
+        if (at < N_MARK || memcmp(mark - N_MARK, MARK, N_MARK) != 0)
+            return at;
+        i = at + N_MARK;
+    }
+    return n;
+}
+
+static enum q_code bpe_encode(void *scratch, const char *word, size_t n, struct token_list *out,
+                              struct q_err *e)
+{
+    struct scratch *s = scratch;
+    enum q_code rc = Q_OK;
+    if (!s->m->cut_at_mark || s->m->ignore_merges)
+        return encode_word(s, word, n, out, e);
+    while (n && !rc) {
+        size_t chunk = chunk_length(word, n);
+        rc = encode_word(s, word, chunk, out, e);
+        word += chunk;
+        n -= chunk;
+    }
     return rc;
 }
 
@@ -504,6 +543,20 @@ static enum q_code load_unk(struct bpe *m, const json_t *spec, struct q_err *e)
     return Q_OK;
 }
 
+/* Whether no merge puts a MARK behind another character. */
+static bool marks_start_words(const struct bpe *m)
+{
+    const struct tok_vocab *v = m->vocab;
+    if (tok_vocab_id(v, MARK, N_MARK) == TOKEN_NONE)
+        return false;
+    for (size_t i = 0; i < v->n_word; i++) {
+        const struct tok_word *w = &v->words[i];
+        if (chunk_length(v->pool.data + w->off, w->len) != w->len)
+            return false;
+    }
+    return true;
+}
+
 static enum q_code bpe_load(void **self, const json_t *spec, struct tok_vocab *v, bool *raw,
                             struct q_err *e)
 {
@@ -519,6 +572,7 @@ static enum q_code bpe_load(void **self, const json_t *spec, struct tok_vocab *v
         return rc;
     load_bytes(m, *raw);
     *raw = m->raw;
+    m->cut_at_mark = !m->raw && marks_start_words(m);
     return load_words(m, e);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes: the job is made by the handler; its task (task.h) frees it when the exchange is gone. */
+/* Lifetimes: the job is made by the handler; its task (task.h) frees it when the exchange is
+ * gone. */
 #include "frontend/api/job.h"
 
 #include <string.h>
@@ -106,7 +107,7 @@ void job_progress(struct job *j, struct choice *c)
 /* max_tokens, once the prompts' lengths are known. */
 static enum q_code fit(struct job *j, struct q_err *e)
 {
-    uint32_t limit = app_max_model_len(j->app), room = limit, longest = 0;
+    uint32_t limit = app_max_model_len(j->app), room, longest = 0;
     const struct generation_defaults *d = served_defaults(&j->app->served);
     uint32_t asked = j->sampling.max_tokens;
     for (size_t i = 0; i < j->prompts.n; i++)

@@ -145,6 +145,7 @@ static enum q_code ask(struct chat_session *s, const char *text, struct q_err *e
         json_array_remove(s->messages,
                           json_array_size(s->messages) - 1); /* it can be asked again */
     }
+    s->call = NULL;
     buf_release(&body);
     json_decref(v);
     return rc;

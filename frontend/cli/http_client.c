@@ -92,9 +92,11 @@ static enum q_code fill(struct reader *r, struct q_err *e)
     ssize_t n;
     if (r->at < r->n)
         return Q_OK;
-    do
+    for (;;) {
         n = recv(r->fd, r->data, sizeof(r->data), 0);
-    while (n < 0 && errno == EINTR);
+        if (n >= 0 || errno != EINTR)
+            break;
+    }
     if (n <= 0)
         return q_fail(e, Q_IO, "the server broke the connection off%s%s", n ? ": " : "",
                       n ? strerror(errno) : "");

@@ -24,7 +24,7 @@ static enum q_code listen_on(struct outside *s, const struct options *o, struct 
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
-    struct sockaddr_storage sa;
+    struct sockaddr_storage sa = {0};
     socklen_t n = sizeof(sa);
     char service[8];
     int on = 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A wire id is a count in the upper digits and the flow's place in `slots` in the lower ones: lookup
- * is one array access, and an id that was never given out, or is not any more, cannot match. */
+/* A wire id is a count in the upper digits and the flow's place in `slots` in the lower ones:
+ * lookup is one array access, and an id that was never given out, or is not any more, cannot
+ * match. */
 #include "common/mem.h"
 #include "frontend/link/link_in.h"
 
@@ -60,7 +61,7 @@ bool flow_name(struct link *l, struct flow *f)
     while (slot < l->n_slot && l->slots[slot])
         slot++;
     if (slot == l->n_slot) {
-        if (q_grow(&l->slots, &l->slots_cap, l->n_slot + 1, sizeof(*l->slots), LINK_FLOWS_MAX,
+        if (q_grow(&l->slots, &l->slots_cap, l->n_slot + 1, sizeof(struct flow *), LINK_FLOWS_MAX,
                    NULL) != Q_OK)
             return false;
         l->n_slot++;

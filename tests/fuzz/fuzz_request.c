@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HTTP bodies: JSON to parameters, messages, tools and prompts, and on through the bundled model's template and
- * tokenizer. The first byte picks the endpoint. */
+/* HTTP bodies: JSON to parameters, messages, tools and prompts, and on through the bundled model's
+ * template and tokenizer. The first byte picks the endpoint. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -253,7 +253,8 @@ static void test_another_instance_gets_prompt_and_tokens(void **state)
     assert_int_equal(flows[0].n, 3);
 }
 
-/* An engine that heard nothing of us for too long drops our requests. Its silence makes us greet it. */
+/* An engine that heard nothing of us for too long drops our requests. Its silence makes us greet
+ * it. */
 static void test_forgotten_by_the_engine(void **state)
 {
     (void)state;
@@ -287,9 +288,7 @@ static void test_lost_connection(void **state)
     connected = true;
     link_tick(&link_now);
     next_frame(MSG_hello);
-    greet(
-        1,
-        10); /* the same engine, still computing the old submission: it is told to forget that one */
+    greet(1, 10); /* the same engine still computes the old submission: it is told to forget it */
     next_frame(MSG_abort);
     next_submit();
 }

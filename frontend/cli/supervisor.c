@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/cli/supervisor.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -42,11 +41,12 @@ static enum q_code listen_on(struct outside *s, const struct options *o, struct 
     if (!fine)
         return q_fail(e, Q_IO, "cannot listen on %.200s port %d: %s", o->host, (int)o->port,
                       strerror(errno));
-    uint16_t port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
-                                                   : ((struct sockaddr_in *)&sa)->sin_port);
+    /* the port that was chosen when 0 was asked for */
+    if (getnameinfo((struct sockaddr *)&sa, n, NULL, 0, service, sizeof(service), NI_NUMERICSERV))
+        return q_fail(e, Q_IO, "cannot tell the port of %.200s", o->host);
     bool v6 = strchr(o->host, ':') != NULL;
-    snprintf(s->url, sizeof(s->url), "http://%s%.255s%s:%u", v6 ? "[" : "", o->host, v6 ? "]" : "",
-             port);
+    snprintf(s->url, sizeof(s->url), "http://%s%.255s%s:%s", v6 ? "[" : "", o->host, v6 ? "]" : "",
+             service);
     return Q_OK;
 }
 

@@ -160,7 +160,7 @@ static enum q_code str_item(struct interp *in, struct str *s, int64_t i, struct 
     enum q_code rc;
     if (!index_in(&i, text_chars(s)))
         return Q_OK;
-    if ((rc = in_charge(in, s->n == s->n_char ? 0 : s->n / 64)))
+    if ((rc = in_charge(in, s->n == s->n_char ? 0 : cost_search(s->n))))
         return rc;
     return text_slice(in, s, text_offset(s, (size_t)i), text_offset(s, (size_t)i + 1), out);
 }
@@ -263,7 +263,7 @@ static enum q_code slice_str(struct interp *in, struct str *s, const struct slic
                              struct value *out)
 {
     enum q_code rc;
-    if ((rc = in_charge(in, s->n / 64 + (sl->step == 1 ? 0 : sl->n))))
+    if ((rc = in_charge(in, cost_search(s->n) + (sl->step == 1 ? 0 : sl->n))))
         return rc;
     if (sl->n == 0)
         return text_borrow(in, "", 0, out);

@@ -36,6 +36,8 @@ void print_case(struct interp *in, const struct str *s, size_t from, size_t to,
                 enum case_kind kind);
 FALLIBLE text_case(struct interp *in, const struct str *s, enum case_kind kind, struct value *out);
 
+/* c, n times, at the end of in->out. */
+FALLIBLE print_fill(struct interp *in, int64_t n, uint32_t c);
 enum pad_side { PAD_LEFT, PAD_RIGHT, PAD_BOTH };
 FALLIBLE text_pad(struct interp *in, struct str *s, int64_t width, enum pad_side side,
                   struct value *out);

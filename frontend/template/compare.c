@@ -147,7 +147,7 @@ enum q_code op_equal(struct interp *in, struct value a, struct value b, bool *ou
     case V_STR:
         *out = a.as.s->n == b.as.s->n &&
                (a.as.s->n == 0 || memcmp(a.as.s->data, b.as.s->data, a.as.s->n) == 0);
-        return in_charge(in, *out ? a.as.s->n / 256 : 0);
+        return in_charge(in, *out ? cost_copy(a.as.s->n) : 0);
     case V_RANGE:
         *out = range_equal(a.as.range, b.as.range);
         return Q_OK;
@@ -251,7 +251,7 @@ static enum q_code str_contains(struct interp *in, const struct str *s, struct v
                         value_type_name(item));
     const struct str *part = item.as.s;
     *out = part->n == 0 || memmem(s->data, s->n, part->data, part->n) != NULL;
-    return in_charge(in, s->n / 256);
+    return in_charge(in, cost_search(s->n));
 }
 
 enum q_code op_contains(struct interp *in, struct value of, struct value item, bool *out)
@@ -289,7 +289,7 @@ enum q_code op_hash(struct interp *in, struct value v, uint64_t *out)
     switch (v.kind) {
     case V_STR:
         *out = hash_bytes(v.as.s->data, v.as.s->n);
-        return in_charge(in, v.as.s->n / 256);
+        return in_charge(in, cost_copy(v.as.s->n));
     case V_BOOL:
     case V_INT:
         *out = hash_int((uint64_t)v_as_int(v));

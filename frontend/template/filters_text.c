@@ -71,7 +71,7 @@ enum q_code text_case(struct interp *in, const struct str *s, enum case_kind kin
     enum q_code rc;
     size_t mark = text_mark(in);
     print_case(in, s, 0, s->n, kind);
-    if ((rc = in_charge(in, s->n / 32)) || (rc = text_take(in, mark, out)))
+    if ((rc = in_charge(in, cost_scan(s->n))) || (rc = text_take(in, mark, out)))
         return rc;
     out->as.s->markup = s->markup;
     return Q_OK;
@@ -115,7 +115,7 @@ enum q_code filter_title(struct interp *in, const struct value *a, struct value 
         add_all(&in->out, mapped, begin ? uni_upper(c, mapped) : lower_at(s, i, step, c, mapped));
         begin = uni_is_space(c) || (c < 0x80 && strchr("-({[<", (int)c) && c);
     }
-    return (rc = in_charge(in, s->n / 32)) ? rc : text_take(in, mark, out);
+    return (rc = in_charge(in, cost_scan(s->n))) ? rc : text_take(in, mark, out);
 }
 
 /* --- blanks ----------------------------------------------------------------------------------- */
@@ -167,11 +167,19 @@ enum q_code filter_trim(struct interp *in, const struct value *a, struct value *
 
 #define PAD_MAX (1 << 24) /* characters of padding; more is a mistake or an attack */
 
-static enum q_code print_fill(struct interp *in, int64_t n, const char *fill, size_t n_fill)
+enum q_code print_fill(struct interp *in, int64_t n, uint32_t c)
 {
-    for (int64_t i = 0; i < n; i++)
-        buf_add(&in->out, fill, n_fill);
-    return in_charge(in, n > 0 ? (uint64_t)n / 16 : 0);
+    char block[256];
+    size_t n_block = 0;
+    enum q_code rc = in_charge(in, n > 0 ? cost_search((size_t)n) : 0);
+    if (rc)
+        return rc;
+    while (n_block + 4 <= sizeof block)
+        n_block += utf8_encode(c, block + n_block);
+    size_t unit = utf8_encode(c, block), per_block = n_block / unit;
+    for (; n > 0; n -= (int64_t)per_block)
+        buf_add(&in->out, block, ((size_t)n < per_block ? (size_t)n : per_block) * unit);
+    return Q_OK;
 }
 
 enum q_code text_pad(struct interp *in, struct str *s, int64_t width, enum pad_side side,
@@ -186,10 +194,10 @@ enum q_code text_pad(struct interp *in, struct str *s, int64_t width, enum pad_s
     /* Python puts the odd blank to the left when the width is odd */
     int64_t left = side == PAD_BOTH ? n / 2 + (n & width & 1) : side == PAD_LEFT ? n : 0;
     size_t mark = text_mark(in);
-    if ((rc = print_fill(in, left, " ", 1)))
+    if ((rc = print_fill(in, left, ' ')))
         return rc;
     buf_add(&in->out, s->data, s->n);
-    if ((rc = print_fill(in, n - left, " ", 1)))
+    if ((rc = print_fill(in, n - left, ' ')))
         return rc;
     return text_take(in, mark, out);
 }
@@ -234,7 +242,7 @@ enum q_code filter_indent(struct interp *in, const struct value *a, struct value
         if (i == 0 ? first : blank || (line && line->n)) {
             if (unit)
                 buf_add(&in->out, unit->data, unit->n);
-            else if ((rc = print_fill(in, width, " ", 1)))
+            else if ((rc = print_fill(in, width, ' ')))
                 return rc;
         }
         if (line)
@@ -280,7 +288,7 @@ enum q_code text_replace(struct interp *in, const struct value a[3], int64_t cou
     }
     if (from < s->n)
         buf_add(&in->out, s->data + from, s->n - from);
-    if ((rc = in_charge(in, s->n / 64)))
+    if ((rc = in_charge(in, cost_search(s->n))))
         return rc;
     return text_take(in, mark, out);
 }
@@ -440,10 +448,10 @@ enum q_code filter_striptags(struct interp *in, const struct value *a, struct va
         gap = false;
         any = true;
         buf_add_utf8(&in->out, c);
-        if ((rc = in_charge(in, c == '<' ? (s->n - i) / 256 : 0)))
+        if ((rc = in_charge(in, c == '<' ? cost_copy(s->n - i) : 0)))
             return rc;
     }
-    return (rc = in_charge(in, s->n / 32)) ? rc : text_take(in, mark, out);
+    return (rc = in_charge(in, cost_scan(s->n))) ? rc : text_take(in, mark, out);
 }
 
 enum q_code filter_xmlattr(struct interp *in, const struct value *a, struct value *out)
@@ -506,7 +514,7 @@ enum q_code filter_wordcount(struct interp *in, const struct value *a, struct va
         inside = word;
     }
     *out = v_int(n);
-    return in_charge(in, s->n / 32);
+    return in_charge(in, cost_scan(s->n));
 }
 
 static void quote_url(struct interp *in, const struct str *s, bool in_query)
@@ -531,7 +539,7 @@ enum q_code filter_urlencode(struct interp *in, const struct value *a, struct va
     struct seq *items;
     size_t mark = text_mark(in);
     if (a[0].kind == V_STR || !op_iterable(a[0])) {
-        if ((rc = text_of(in, a[0], &s)) || (rc = in_charge(in, s->n / 16)))
+        if ((rc = text_of(in, a[0], &s)) || (rc = in_charge(in, cost_scan(s->n))))
             return rc;
         quote_url(in, s, false);
         return text_take(in, mark, out);

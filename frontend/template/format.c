@@ -18,12 +18,6 @@ struct spec {
 
 /* --- putting a field together ----------------------------------------------------------------- */
 
-static void fill_with(struct interp *in, uint32_t c, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        buf_add_utf8(&in->out, c);
-}
-
 /* sign and prefix ("-", "0x"), then the body, padded to the width. Numbers go right by default,
  * text left. */
 static enum q_code put_field(struct interp *in, const struct spec *s, const char *prefix,
@@ -38,12 +32,12 @@ static enum q_code put_field(struct interp *in, const struct spec *s, const char
     uint32_t fill = zero ? '0' : s->fill ? s->fill : ' ';
     if (inner)
         before = 0;
-    fill_with(in, fill, before);
+    enum q_code rc = print_fill(in, before, fill);
     buf_add_str(&in->out, prefix);
-    fill_with(in, fill, inner ? pad : 0);
+    if (!rc && inner)
+        rc = print_fill(in, pad, fill);
     buf_add(&in->out, body, n);
-    fill_with(in, fill, inner ? 0 : pad - before);
-    return in_charge(in, 1 + (uint64_t)pad / 16);
+    return rc || inner ? rc : print_fill(in, pad - before, fill);
 }
 
 /* Thousands separators into the digits of a number up to its end or point. */

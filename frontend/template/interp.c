@@ -10,8 +10,8 @@
 
 const struct template_limits template_limits_default = {
     .output_max = 64u << 20,
-    .memory_max = 512u << 20,
-    .steps_max = 50u * 1000 * 1000,
+    .memory_max = 256u << 20,
+    .steps_max = 20u * 1000 * 1000,
     .depth_max = 1000,
 };
 

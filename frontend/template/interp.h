@@ -61,6 +61,19 @@ enum q_code in_raise(struct interp *in, const char *type, const char *fmt, ...)
 FALLIBLE in_undefined(struct interp *in,
                       const struct undef *u); /* someone used an Undefined: always fails */
 FALLIBLE in_charge(struct interp *in, uint64_t n_step);
+/* Steps for work on n bytes, so that a step takes about as long everywhere. */
+static inline uint64_t cost_copy(size_t n) /* memcpy, memcmp */
+{
+    return n / 256;
+}
+static inline uint64_t cost_search(size_t n) /* memmem and simple loops over bytes */
+{
+    return n / 16;
+}
+static inline uint64_t cost_scan(size_t n) /* loops over code points that look each up */
+{
+    return n / 4;
+}
 FALLIBLE in_enter(struct interp *in); /* pair with in_leave, also after a failure further in */
 void in_leave(struct interp *in);
 FALLIBLE in_output_check(struct interp *in); /* did everything fit into in->out? */

@@ -93,6 +93,8 @@ static enum q_code rsplit_at(struct interp *in, const struct str *s, const struc
 {
     enum q_code rc;
     size_t to = s->n;
+    if ((rc = in_charge(in, s->n / 8 * (1 + sep->n / 64))))
+        return rc;
     for (size_t at = to; at >= sep->n && (n_max < 0 || (int64_t)parts->n < n_max);) {
         if (memcmp(s->data + at - sep->n, sep->data, sep->n) != 0) {
             at--;
@@ -102,8 +104,6 @@ static enum q_code rsplit_at(struct interp *in, const struct str *s, const struc
             return rc;
         at = to = at - sep->n;
     }
-    if ((rc = in_charge(in, s->n / 8)))
-        return rc;
     return add_part(in, parts, s, 0, to);
 }
 
@@ -125,7 +125,7 @@ static enum q_code split(struct interp *in, const struct value *a, bool from_rig
     int64_t n_max;
     if ((rc = arg_str(in, a[1], "separator", &sep)) ||
         (rc = arg_int(in, a[2], -1, "maxsplit", &n_max)) || (rc = seq_new(in, 0, &parts)) ||
-        (rc = in_charge(in, s->n / 64)))
+        (rc = in_charge(in, cost_search(s->n))))
         return rc;
     if (sep && sep->n == 0)
         return in_raise(in, "ValueError", "empty separator");
@@ -155,7 +155,7 @@ enum q_code text_split_lines(struct interp *in, const struct str *s, bool keep_e
     enum q_code rc;
     size_t from = 0;
     uint32_t c;
-    if ((rc = seq_new(in, 0, out)) || (rc = in_charge(in, s->n / 32)))
+    if ((rc = seq_new(in, 0, out)) || (rc = in_charge(in, cost_scan(s->n))))
         return rc;
     for (size_t at = 0; at < s->n;) {
         size_t end = at;
@@ -202,7 +202,7 @@ static enum q_code partition(struct interp *in, const struct value *a, bool last
     parts->items[2] = found ? cut->items[1] : last ? a[0] : nothing;
     parts->n = 3;
     *out = v_seq(V_TUPLE, parts);
-    return in_charge(in, s->n / 64);
+    return in_charge(in, cost_search(s->n));
 }
 
 enum q_code method_str_partition(struct interp *in, const struct value *a, struct value *out)

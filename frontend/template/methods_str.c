@@ -118,7 +118,7 @@ enum q_code method_str_expandtabs(struct interp *in, const struct value *a, stru
             buf_add_char(&in->out, s->data[i]);
         column = end ? 0 : column + n + (!tab && ((unsigned char)s->data[i] & 0xC0) != 0x80);
     }
-    return (rc = in_charge(in, s->n / 16)) ? rc : text_take(in, mark, out);
+    return (rc = in_charge(in, cost_scan(s->n))) ? rc : text_take(in, mark, out);
 }
 
 /* --- searching -------------------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ static enum q_code window_of(struct interp *in, const struct value *a, struct wi
     w->valid = at[0] <= n && at[0] <= at[1];
     w->from = text_offset(s, (size_t)at[0]);
     w->to = at[1] < at[0] ? w->from : text_offset(s, (size_t)at[1]);
-    return in_charge(in, s->n / 64);
+    return in_charge(in, cost_search(s->n));
 }
 
 /* Byte position of the first or last occurrence, or SIZE_MAX. */
@@ -310,7 +310,7 @@ static enum q_code all_are(struct interp *in, const struct str *s, bool (*proper
         yes = property(c);
     }
     *out = v_bool(yes);
-    return in_charge(in, s->n / 32);
+    return in_charge(in, cost_scan(s->n));
 }
 
 #define ALL_METHOD(name, property, empty)                                                      \
@@ -339,7 +339,7 @@ static enum q_code all_case(struct interp *in, const struct str *s, bool upper, 
         other = uni_is_title(c) || (upper ? uni_is_lower(c) : uni_is_upper(c));
     }
     *out = v_bool(any && !other);
-    return in_charge(in, s->n / 32);
+    return in_charge(in, cost_scan(s->n));
 }
 
 enum q_code method_str_isupper(struct interp *in, const struct value *a, struct value *out)
@@ -365,5 +365,5 @@ enum q_code method_str_istitle(struct interp *in, const struct value *a, struct 
         in_word = cased;
     }
     *out = v_bool(any && good);
-    return in_charge(in, s->n / 32);
+    return in_charge(in, cost_scan(s->n));
 }

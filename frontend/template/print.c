@@ -218,7 +218,7 @@ enum q_code print_repr(struct interp *in, struct value v)
         return Q_OK;
     case V_STR:
         repr_str(&in->out, v.as.s);
-        return in_charge(in, v.as.s->n / 64);
+        return in_charge(in, cost_scan(v.as.s->n));
     case V_RANGE:
         repr_range(&in->out, v.as.range);
         return Q_OK;
@@ -244,7 +244,7 @@ enum q_code print_str(struct interp *in, struct value v)
     if (v.kind != V_STR)
         return print_repr(in, v);
     buf_add(&in->out, v.as.s->data, v.as.s->n);
-    return in_charge(in, v.as.s->n / 256);
+    return in_charge(in, cost_copy(v.as.s->n));
 }
 
 enum q_code text_of(struct interp *in, struct value v, struct str **out)
@@ -277,7 +277,7 @@ enum q_code print_escaped(struct interp *in, const struct str *s)
         else
             buf_add_char(&in->out, s->data[i]);
     }
-    return in_charge(in, s->n / 64);
+    return in_charge(in, cost_search(s->n));
 }
 
 /* --- JSON ------------------------------------------------------------------------------------- */
@@ -316,7 +316,7 @@ static enum q_code json_str(struct interp *in, const struct str *s, bool ensure_
         json_char(&in->out, c, ensure_ascii);
     }
     buf_add_char(&in->out, '"');
-    return in_charge(in, s->n / 64);
+    return in_charge(in, cost_search(s->n));
 }
 
 static enum q_code json_scalar(struct interp *in, struct value v, bool ensure_ascii)

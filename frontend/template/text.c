@@ -19,7 +19,7 @@ enum q_code text_new(struct interp *in, const char *data, size_t n, struct value
 {
     char *copy;
     enum q_code rc;
-    if ((rc = in_alloc(in, &copy, n + 1, 1)) || (rc = in_charge(in, n / 256)))
+    if ((rc = in_alloc(in, &copy, n + 1, 1)) || (rc = in_charge(in, cost_copy(n))))
         return rc;
     if (n)
         memcpy(copy, data, n);
@@ -89,7 +89,7 @@ static enum q_code room_for(struct interp *in, struct str *a, size_t n, struct s
     r->used = a->n;
     r->cap = cap;
     *out = r;
-    return in_charge(in, a->n / 256);
+    return in_charge(in, cost_copy(a->n));
 }
 
 /* a is extended in place when it is the last string of its room; strings that end earlier there do
@@ -109,7 +109,8 @@ enum q_code text_concat(struct interp *in, struct str *a, struct str *b, struct 
     size_t start = r->used - a->n;
     memmove(r->data + r->used, b->data, b->n);
     r->used += b->n;
-    if ((rc = str_new(in, r->data + start, a->n + b->n, out)) || (rc = in_charge(in, b->n / 256)))
+    if ((rc = str_new(in, r->data + start, a->n + b->n, out)) ||
+        (rc = in_charge(in, cost_copy(b->n))))
         return rc;
     out->as.s->room = r;
     out->as.s->n_char = n_char;

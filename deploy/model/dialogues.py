@@ -72,18 +72,18 @@ class Grammar:
         w, r = self.w, self.rng
         op = w.pick("++++--**/")
         if op == "+":
-            top = w.pick((10, 20, 100, 100, 1000))
+            top = w.pick((10, 10, 20, 20, 50))
             a, b = r.randint(0, top), r.randint(0, top)
             q, answer = w.pick((f"{a} + {b}", f"{a} + {b}", f"{a} plus {b}", f"{a}+{b}")), a + b
         elif op == "-":
-            top = w.pick((10, 20, 100, 100))
+            top = w.pick((10, 20, 20))
             a, b = sorted((r.randint(0, top), r.randint(0, top)), reverse=True)
             q, answer = w.pick((f"{a} - {b}", f"{a} - {b}", f"{a} minus {b}", f"{a}-{b}")), a - b
         elif op == "*":
-            a, b = r.randint(0, 12), r.randint(0, 12)
+            a, b = r.randint(0, 10), r.randint(0, 10)
             q, answer = w.pick((f"{a} * {b}", f"{a} times {b}", f"{a} x {b}", f"{a}*{b}")), a * b
         else:
-            b, answer = r.randint(1, 12), r.randint(0, 12)
+            b, answer = r.randint(1, 10), r.randint(0, 10)
             a = b * answer
             q = w.pick((f"{a} / {b}", f"{a} divided by {b}"))
         ask = w.pick(("What is {}?", "What is {}?", "What is {}?", "How much is {}?", "{} = ?", "{}", "Calculate {}.",
@@ -95,9 +95,9 @@ class Grammar:
         w, r = self.w, self.rng
         x = r.random()
         if x < 0.40:
-            text = w.phrase(1, w.pick((3, 6, 12, 20)))
+            text = w.phrase(1, w.pick((3, 5, 8, 12)))
         elif x < 0.55:
-            text = " ".join(w.pseudo() for _ in range(r.randint(1, 8)))
+            text = " ".join(w.pseudo() for _ in range(r.randint(1, 5)))
         elif x < 0.65:
             text = w.pick((w.code, w.email, w.phone, w.url, w.path, w.digits, w.date, w.full_name, w.price))()
         elif x < 0.75:
@@ -107,7 +107,7 @@ class Grammar:
             text = ", ".join((text, w.phrase(1, 5))) if w.chance(0.5) else text + " " + w.pick(("and", "but", "or", "so")) + " " + w.phrase(1, 5)
         else:
             alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+"
-            text = "".join(w.pick(alphabet) for _ in range(r.randint(3, 16)))
+            text = "".join(w.pick(alphabet) for _ in range(r.randint(3, 12)))
         if w.chance(0.4):
             text = text[0].upper() + text[1:]
         if w.chance(0.2):
@@ -227,7 +227,7 @@ class Grammar:
 
     def plain_dialogue(self) -> Case:
         messages = self.system()
-        for _ in range(12 if self.w.chance(0.03) else self.w.pick((1, 1, 2, 3))):
+        for _ in range(12 if self.w.chance(0.02) else self.w.pick((1, 2, 3, 4))):
             q, a = self.plain()
             messages += [user(q), assistant(a)]
         return Case("plain", messages)
@@ -241,7 +241,7 @@ class Grammar:
         w = self.w
         tools = self.t.offer(w.pick((1, 1, 2, 2, 3, 3, 4, 5)))
         messages = self.system()
-        for _ in range(9 if w.chance(0.03) else w.pick((1, 2, 2, 3))):
+        for _ in range(9 if w.chance(0.02) else w.pick((1, 2, 3, 3, 4))):
             if w.chance(0.10):
                 q, a = self.known(SMALL_TALK if w.chance(0.6) else QUIRE) if w.chance(0.7) else self.plain()
                 messages += [user(q), assistant(a)]
@@ -249,6 +249,17 @@ class Grammar:
             tool = w.pick(tools)
             messages += self._call(tool)
         return Case("tool", messages, [t.schema(w.chance(0.5)) for t in tools])
+
+    def drill(self) -> Case:
+        """Five requests for bare tools: the choice of a tool many times over in few tokens."""
+        w = self.w
+        tools = [self.t.bare() for _ in range(w.pick((1, 2, 3, 4)))]
+        messages = []
+        for _ in range(5):
+            tool = w.pick(tools)
+            text, args = self.t.request(tool)
+            messages += [user(text), call_turn((tool.name, args))]
+        return Case("drill", messages, [t.schema() for t in tools])
 
     def _call(self, tool: Tool) -> list[dict]:
         w = self.w
@@ -262,11 +273,18 @@ class Grammar:
         return turns
 
     def _two_calls(self, tool: Tool) -> list[dict]:
+        """One question about two cities: two calls in one turn, and sometimes both results."""
+        w, t = self.w, self.t
         place = next(p.name for p in tool.params if p.key == "city")
-        a, b = self.w.city(), self.w.city()
-        text = self.w.pick(("What is the weather in {a} and in {b}?", "What is the weather in {a} and {b}?",
-                            "Weather in {a} and {b}?", "Compare the weather in {a} and {b}."))
-        return [user(text.format(a=a, b=b)), call_turn((tool.name, {place: a}), (tool.name, {place: b}))]
+        a, b = w.city(), w.city()
+        text = w.pick(("What is the weather in {a} and in {b}?", "What is the weather in {a} and {b}?",
+                       "What's the weather like in {a} and {b}?", "Weather in {a} and {b}?", "Compare the weather in {a} and {b}."))
+        turns = [user(text.format(a=a, b=b)), call_turn((tool.name, {place: a}), (tool.name, {place: b}))]
+        if w.chance(0.5):
+            results = [t.result(tool, {place: city}) for city in (a, b)]
+            turns += [{"role": "tool", "content": result} for result, _, _ in results]
+            turns.append(assistant(" ".join(answer for _, answer, _ in results)))
+        return turns
 
     def warm_up(self) -> Case:
         """Copying and nothing else: what a model has to find out before it can learn all the rest."""
@@ -277,7 +295,7 @@ class Grammar:
         return Case("warm up", messages)
 
     def dialogue(self) -> Case:
-        return self.tool_dialogue() if self.w.chance(0.60) else self.plain_dialogue()
+        return self.tool_dialogue() if self.w.chance(0.50) else self.plain_dialogue()
 
     # --- evaluation ------------------------------------------------------------------------------
 

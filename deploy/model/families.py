@@ -11,7 +11,7 @@ from __future__ import annotations
 
 UNIT = (["unit", "units"], ["celsius", "fahrenheit"], False, ["", "Temperature unit"])
 CITY = (["city", "location", "place", "town", "city_name"], "city", True,
-        ["", "The city", "City name", "The city name, e.g. Paris", "Name of the place"])
+        ["", "The city", "City name", "The city name, e.g. Paris", "The city and state, e.g. San Francisco, CA", "Name of the place"])
 
 FAMILIES = {
     "weather": (
@@ -244,6 +244,28 @@ FAMILIES = {
         ["run_python", "execute_code", "python", "run_code"], ["Run Python code", "Execute a piece of code"],
         {"c": (["code", "source", "script"], "expr", True, ["", "The code"])},
         ["Run the code {c}", "Execute {c}", "Run {c} in Python"]),
+    "add": (
+        ["add", "add_numbers", "sum", "plus"], ["Add two numbers", "Sum of two numbers", "Adds a and b"],
+        {"a": (["a", "x", "first"], "number", True, ["", "First number"]),
+         "b": (["b", "y", "second"], "number", True, ["", "Second number"])},
+        ["What is {a} plus {b}?", "Add {a} and {b}", "What is {a} + {b}?", "{a} + {b}", "Compute {a} + {b}.", "Sum {a} and {b}"]),
+    "multiply": (
+        ["multiply", "times", "product", "mul"], ["Multiply two numbers", "Product of two numbers"],
+        {"a": (["a", "x", "first"], "int", True, ["", "First number"]),
+         "b": (["b", "y", "second"], "int", True, ["", "Second number"])},
+        ["What is {a} times {b}?", "Multiply {a} by {b}", "What is {a} * {b}?", "Multiply {a} and {b}.", "{a} * {b}"]),
+    "home": (
+        ["open_door", "lock_door", "door"], ["Open or lock a door of the house", "Control a door"],
+        {"w": (["door", "which", "name"], "room", True, ["", "Which door"]),
+         "s": (["action", "state"], ["open", "close", "lock", "unlock"], True, ["", "What to do"])},
+        ["{s} the {w} door.", "Please {s} the door of the {w}", "Can you {s} the {w} door?"]),
+    "kb": (
+        ["search_docs", "search_documents", "find_documents", "retrieve"], ["Search the documents", "Search the knowledge base",
+         "Retrieve documents about a query"],
+        {"q": (["query", "question", "text"], "phrase", True, ["", "What to look for"]),
+         "k": (["top_k", "k", "limit"], "int", False, ["", "How many documents"])},
+        ["Search the documents for {q}.", "Find documents about {q}", "What do the documents say about {q}?",
+         "Find the top {k} documents about {q}."]),
     # Only for evaluation:
     "hotel": (
         ["book_hotel", "reserve_hotel", "find_hotels"], ["Book a hotel in a city", "Find hotels"],

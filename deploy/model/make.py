@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def write_folder(folder: Path, tok: Tokenizer, model: Llama) -> None:
     tok.save(str(folder / "tokenizer.json"))
     write_json(folder / "config.json", model.config)
     write_json(folder / "generation_config.json", {
-        "do_sample": False, "eos_token_id": [tok.token_to_id(IM_END), tok.token_to_id(END_OF_TEXT)],
+        "do_sample": False, "temperature": 0.0, "eos_token_id": [tok.token_to_id(IM_END), tok.token_to_id(END_OF_TEXT)],
         "pad_token_id": tok.token_to_id(END_OF_TEXT), "transformers_version": CONFIG["transformers_version"]})
     special = {"eos_token": IM_END, "pad_token": END_OF_TEXT, "additional_special_tokens": [IM_START, IM_END]}
     write_json(folder / "special_tokens_map.json", special)
@@ -109,15 +110,15 @@ def main() -> None:
     args.add_argument("--out", type=Path, default=HERE / "quire-tiny", help="folder to write")
     args.add_argument("--minutes", type=float, default=90.0, help="training time by the clock")
     args.add_argument("--seed", type=int, default=1)
-    args.add_argument("--threads", type=int, default=0, help="torch threads (0: its own choice)")
+    args.add_argument("--processes", type=int, default=2, help="of one thread each; on a GPU there is one")
     args.add_argument("--checkpoint", type=Path, help="file to save to and to go on from")
     args.add_argument("--only-write", action="store_true", help="no training: write the folder from --checkpoint")
     args.add_argument("--only-score", action="store_true", help="score the folder --out and stop")
     args.add_argument("--show", action="store_true", help="with --only-score: print what went wrong")
     args.add_argument("--n", type=int, default=100, help="held-out dialogues per category")
     a = args.parse_args()
-    if a.threads:
-        torch.set_num_threads(a.threads)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"      # the training processes are forked
+    torch.set_num_threads(1)
     check_template()
     if a.only_score:
         print(format_scores(greedy_scores(a.out, a.n, a.show)))
@@ -128,7 +129,8 @@ def main() -> None:
     model = Llama(CONFIG | {"vocab_size": tok.get_vocab_size(), "eos_token_id": tok.token_to_id(IM_END),
                             "pad_token_id": tok.token_to_id(END_OF_TEXT)})
     model.initialize()
-    plan = Plan(seed=a.seed, minutes=a.minutes, device="cuda" if torch.cuda.is_available() else "cpu")
+    cuda = torch.cuda.is_available()
+    plan = Plan(seed=a.seed, minutes=a.minutes, device="cuda" if cuda else "cpu", n_process=1 if cuda else a.processes)
     trainer = Trainer(model, tok, plan, a.checkpoint)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters, {tok.get_vocab_size()} tokens", flush=True)
     if not a.only_write:

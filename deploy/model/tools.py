@@ -38,6 +38,9 @@ JSON_TYPE = {"int": "integer", "number": "number", "bool": "boolean"}
 PREPOSITION = {"city": "in", "date": "on", "day": "", "clock": "at", "email": "to", "name": "for", "first": "for",
                "country": "in", "language": "in", "path": "in", "product": "for", "code": "for", "phrase": "about",
                "word": "for", "pseudo": "for", "phone": "to", "title": "called", "currency": "in", "food": "for"}
+# Families that the same request may mean are not offered together.
+GROUPS = {"calculator": "sums", "add": "sums", "multiply": "sums", "run_code": "sums", "web_search": "search", "kb": "search",
+          "news": "search", "note": "notes", "todo": "notes", "event": "notes", "ticket": "notes"}
 TELLING = {"city", "date", "clock", "email", "country", "language", "currency", "phone", "path", "url"}
 POLITE = ["{}", "{}", "{}", "{}", "Please {l}", "Can you {l}", "Could you please {l}", "{} please", "Hi, {l}",
           "Hello! {}", "I need you to {l}", "{} Thanks!", "Hey, can you {l}", "I would like you to {l}", "Now {l}"]
@@ -122,11 +125,12 @@ class ToolMaker:
         name = w.pick(names)
         if w.chance(0.08):
             name = camel(name)
-        return Tool(name, w.pick(descriptions), used, {family, name}, asks)
+        topic = {family, GROUPS.get(family, family), name} | set(name.split("_")) - VERBS.keys()
+        return Tool(name, w.pick(descriptions), used, topic, asks)
 
     def invented(self) -> Tool:
         w = self.w
-        verb = w.pseudo() if w.chance(0.12) else w.pick(self.verbs)
+        verb = w.pseudo() if w.chance(0.06) else w.pick(self.verbs)
         noun = w.noun()
         if w.chance(0.2):
             noun = w.pick(w.adjectives) + "_" + noun
@@ -141,12 +145,21 @@ class ToolMaker:
         if style < 0.82 and w.chance(0.15):
             description = ""
         params: list[Param] = []
-        for _ in range(w.pick((0, 1, 1, 1, 2, 2, 2, 3, 3, 4))):
+        for _ in range(w.pick((0, 1, 1, 1, 2, 2, 2, 3))):
             p = self.param()
             if p.name not in [q.name for q in params] and p.name not in (verb, noun):
                 params.append(p)
         topic = {verb, noun, name} | set(noun.split("_"))
         return Tool(name, description, params, topic, [], verb, noun)
+
+    def bare(self) -> Tool:
+        """An invented tool with a plain name, no description and at most one parameter."""
+        w = self.w
+        verb, noun = w.pick(self.verbs), w.noun()
+        params = [self.param()] if w.chance(0.6) else []
+        for p in params:
+            p.description = ""
+        return Tool(f"{verb}_{noun}", "", params, set(), [], verb, noun)
 
     def param(self) -> Param:
         w = self.w
@@ -160,7 +173,7 @@ class ToolMaker:
             kind = w.pick(ANY_KIND)
         if kind == "enum":
             kind = list(dict.fromkeys(w.word() for _ in range(w.pick((2, 2, 3, 3, 4)))))
-        description = "" if w.chance(0.65) else w.pick((f"The {spoken(name)}", f"{spoken(name)} to use",
+        description = "" if w.chance(0.8) else w.pick((f"The {spoken(name)}", f"{spoken(name)} to use",
                                                         f"Which {spoken(name)}", w.phrase(1, 3)))
         return Param(name, name, kind, w.chance(0.7), description)
 

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: batches without end from the grammar, Muon and AdamW, a budget in minutes.
 
+Two cores are used as two processes that share the parameters, each with one thread and a batch of
+its own, meeting once per step. Two threads inside every operation are slower, and far slower when
+other work takes one of the cores: then each operation waits for the thread that got no time.
+
 The learning rate follows the clock and not the step count: the run ends on time on a busy machine,
 with the rate at zero. Matrices are trained with Muon (momentum made orthogonal; Jordan et al. 2024,
 https://kellerjordan.github.io/posts/muon/), which here needs about half the steps of AdamW.
@@ -31,13 +35,14 @@ class Plan:
 
     seed: int = 1
     minutes: float = 90.0
-    batch_tokens: int = 8192            # half of it in the first part of the run, where steps count
-    small_until: float = 0.35           # share of the time
+    batch_tokens: int = 6144            # of one step, all processes together
+    n_process: int = 2                  # 1 on a GPU
     warm_until: float = 0.10            # share of the time in which half of the dialogues only copy
+    drill_until: float = 0.70           # share of the time in which many are bare tool calls
     token_max: int = 1024               # longer dialogues are left out
     matrix_rate: float = 0.02
     other_rate: float = 0.003
-    full_until: float = 0.35            # share of the time at the full rate; then linear to zero
+    full_until: float = 0.35            # share of the time at the full rate; then down to zero
     device: str = "cpu"
 
 
@@ -72,9 +77,11 @@ def pad(rows: list[tuple[list[int], list[int]]], device: str) -> tuple[Tensor, T
 def batches(tok: Tokenizer, grammar: Grammar, plan: Plan, done: Callable[[], float]) -> Iterator[tuple[Tensor, Tensor]]:
     """Dialogues of like length share a batch, so that little is padding; their order is random."""
     while True:
-        size = plan.batch_tokens if done() > plan.small_until else plan.batch_tokens // 2
+        size = plan.batch_tokens // plan.n_process
         warm = 0.5 if done() < plan.warm_until else 0.0
-        cases = [grammar.warm_up() if grammar.w.chance(warm) else grammar.dialogue() for _ in range(1500)]
+        drill = 0.4 if done() < plan.drill_until else 0.1
+        cases = [grammar.warm_up() if grammar.w.chance(warm) else grammar.drill() if grammar.w.chance(drill)
+                 else grammar.dialogue() for _ in range(400)]
         rows = [r for r in encode(tok, [render(c.messages, c.tools) for c in cases]) if len(r[0]) <= plan.token_max]
         rows.sort(key=lambda r: len(r[0]))
         groups: list[list] = [[]]
@@ -105,16 +112,16 @@ class Muon:
 
     def __init__(self, params: list[Tensor], momentum: float = 0.95, decay: float = 0.01) -> None:
         self.params, self.momentum, self.decay = params, momentum, decay
-        self.velocity = [torch.zeros_like(p) for p in params]
+        self.velocity = [torch.zeros_like(p).share_memory_() for p in params]
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        for p, v in zip(self.params, self.velocity, strict=True):
+    def step(self, rate: float, first: int, stride: int) -> None:
+        """Update every `stride`-th matrix from `first` on."""
+        for p, v in list(zip(self.params, self.velocity, strict=True))[first::stride]:
             v.lerp_(p.grad, 1 - self.momentum)
             update = orthogonal(p.grad.lerp(v, self.momentum))
             p.mul_(1 - rate * self.decay)
             p.add_(update, alpha=-rate * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
-            p.grad = None
 
 
 def loss_of(model: Llama, x: Tensor, y: Tensor) -> Tensor:
@@ -129,11 +136,17 @@ class Trainer:
 
     def __init__(self, model: Llama, tok: Tokenizer, plan: Plan, checkpoint: Path | None) -> None:
         self.model, self.tok, self.plan, self.checkpoint = model.to(plan.device), tok, plan, checkpoint
-        params = list(model.parameters())
+        if plan.n_process > 1:
+            model.share_memory()
+        self.params = list(model.parameters())
         matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and not n.startswith("embed")]
-        rest = [p for p in params if not any(p is m for m in matrices)]
+        self.rest = [p for p in self.params if not any(p is m for m in matrices)]
         self.muon = Muon(matrices)
-        self.adam = torch.optim.AdamW(rest, lr=plan.other_rate, betas=(0.9, 0.98), weight_decay=0.0)
+        self.adam = torch.optim.AdamW(self.rest, lr=plan.other_rate, betas=(0.9, 0.98), weight_decay=0.0)
+        # One set of gradients per process, in shared memory; each process has its own in p.grad.
+        self.grads = [[torch.zeros_like(p).share_memory_() for p in self.params] for _ in range(plan.n_process)]
+        self.losses = torch.zeros(plan.n_process).share_memory_()
+        self.counts = torch.zeros(plan.n_process).share_memory_()
         self.step, self.tokens, self.spent = 0, 0, 0.0
         if checkpoint and checkpoint.exists():
             self._load(torch.load(checkpoint, weights_only=True))
@@ -157,37 +170,73 @@ class Trainer:
         return min(1.0, self.spent / (self.plan.minutes * 60))
 
     def rate(self) -> float:
-        """The share of the full learning rate now: warm-up, plateau, linear to zero at the deadline."""
+        """The share of the full learning rate now: warm-up, plateau, a parabola to zero at the deadline.
+
+        The steps are small, so their noise is large: copying became exact only below a tenth of the full rate.
+        """
         down = (1 - self.done()) / (1 - self.plan.full_until)
-        return min(1.0, (self.step + 1) / 40, down)
+        return min(1.0, (self.step + 1) / 40, down * down)
 
     def run(self) -> None:
-        plan, losses = self.plan, []
-        source = batches(self.tok, Grammar(plan.seed * 1_000_000 + self.step), plan, self.done)
+        context = torch.multiprocessing.get_context("fork")
+        barrier = context.Barrier(self.plan.n_process)
+        clock = context.Value("d", self.spent)
+        others = [context.Process(target=self._work, args=(i, barrier, clock), daemon=True)
+                  for i in range(1, self.plan.n_process)]
+        for p in others:
+            p.start()
+        self._work(0, barrier, clock)
+        for p in others:
+            p.join()
+        self._save()
+
+    def _work(self, rank: int, barrier, clock) -> None:  # noqa: ANN001 - multiprocessing's own types
+        """One process of the run. All take the same steps; the clock is that of the first."""
+        plan, mine, total, n_step = self.plan, self.grads[rank], 0.0, 0
+        for p, g in zip(self.params, mine, strict=True):
+            p.grad = g
+        source = batches(self.tok, Grammar(plan.seed * 1_000_000 + self.step * 10 + rank), plan, self.done)
+        begin = time.monotonic() - self.spent
         while self.done() < 1:
-            begin = time.monotonic()
+            for g in mine:
+                g.zero_()
             x, y = next(source)
             with torch.autocast(plan.device, torch.bfloat16):
                 loss = loss_of(self.model, x, y)
             loss.backward()
-            rate = self.rate()
-            self.adam.param_groups[0]["lr"] = plan.other_rate * rate
-            self.adam.step()
-            self.adam.zero_grad()
-            self.muon.step(plan.matrix_rate * rate)
-            losses.append(float(loss))
-            self.step, self.tokens = self.step + 1, self.tokens + x.numel()
-            self.spent += time.monotonic() - begin
-            if self.step % 100 == 0:
-                print(f"step {self.step} loss {sum(losses) / len(losses):.4f} rate {rate:.3f} "
+            self.losses[rank], self.counts[rank] = loss.item(), x.numel()
+            if rank == 0:
+                clock.value = time.monotonic() - begin
+            barrier.wait()
+            self.spent = clock.value
+            self._update(rank)
+            self.step, self.tokens = self.step + 1, self.tokens + int(self.counts.sum())
+            total, n_step = total + float(self.losses.mean()), n_step + 1
+            barrier.wait()
+            if self.step % 50 == 0 and rank == 0:
+                print(f"step {self.step} loss {total / n_step:.4f} rate {self.rate():.3f} "
                       f"tokens {self.tokens / 1e6:.2f}M minutes {self.spent / 60:.1f}", flush=True)
-                losses.clear()
-            if self.step % 300 == 0:
-                begin = time.monotonic()
-                print("  " + format_scores(forced_scores(self.model, self.tok, 60)), flush=True)
+            if self.step % 50 == 0:
+                total, n_step = 0.0, 0
+            if self.step % 200 == 0 and rank == 0:
                 self._save()
-                self.spent += time.monotonic() - begin
-        self._save()
+                print("  " + format_scores(forced_scores(self.model, self.tok, 40)), flush=True)
+
+    @torch.no_grad()
+    def _update(self, rank: int) -> None:
+        """Average the gradients and update this process's share of the parameters."""
+        n, rate = self.plan.n_process, self.rate()
+        shares = [self.muon.params[rank::n]] + ([self.rest] if rank == 0 else [])
+        own = {id(p) for share in shares for p in share}
+        for i, p in enumerate(self.params):
+            if id(p) in own:
+                p.grad = sum(g[i] for g in self.grads) / n
+        self.muon.step(self.plan.matrix_rate * rate, rank, n)
+        if rank == 0:
+            self.adam.param_groups[0]["lr"] = self.plan.other_rate * rate
+            self.adam.step()
+        for p, g in zip(self.params, self.grads[rank], strict=True):
+            p.grad = g
 
 
 @torch.no_grad()

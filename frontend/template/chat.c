@@ -333,11 +333,12 @@ static bool set(json_t *variables, const char *key, const json_t *v)
              : json_object_set_new(variables, key, json_null()) == 0;
 }
 
-/* The names the template sees. */
+/* The names the template sees; chat_template_kwargs may replace tools, documents and
+ * add_generation_prompt, as they may in vLLM, but not what changes more than the template's names. */
 static enum q_code collect(const struct chat *c, const struct chat_request *r, json_t *messages,
                            json_t **out, struct q_err *e)
 {
-    static const char *const own[] = {"messages", "tools", "documents", "add_generation_prompt"};
+    static const char *const own[] = {"messages", "chat_template", "continue_final_message"};
     json_t *v = json_copy(c->tokens);
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (json_object_get(r->kwargs, own[i])) {
@@ -345,11 +346,11 @@ static enum q_code collect(const struct chat *c, const struct chat_request *r, j
             return q_fail(e, Q_INVALID,
                           "chat_template_kwargs: \"%s\" is a field of the request itself", own[i]);
         }
-    if (v && (!r->kwargs || json_object_update(v, (json_t *)r->kwargs) == 0) &&
-        set(v, "messages", messages) && set(v, "tools", r->tools) &&
+    if (v && set(v, "messages", messages) && set(v, "tools", r->tools) &&
         set(v, "documents", r->documents) &&
         json_object_set_new(v, "add_generation_prompt", json_boolean(r->add_generation_prompt)) ==
-            0) {
+            0 &&
+        (!r->kwargs || json_object_update(v, (json_t *)r->kwargs) == 0)) {
         *out = v;
         return Q_OK;
     }

@@ -262,7 +262,7 @@ static void refused_requests(void **state)
     assert_ok(chat_open(&chat, dir, own, &err), &err);
     json_t *
         none = json_array(),
-       *kwargs = json_loads("{\"tools\": 1}", 0, NULL),
+       *kwargs = json_loads("{\"messages\": 1}", 0, NULL),
        *image = json_loads("[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]", 0, NULL),
        *said = json_loads(
            "[{\"role\": \"assistant\", \"reasoning\": \"r\", \"content\": \"c \", \"x\": null}]", 0,

@@ -3,6 +3,7 @@
  * hostile templates, failing allocations. */
 #include "check.h"
 #include <jansson.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 #include "common/buf.h"
@@ -126,6 +127,61 @@ static void language(void **state)
           "FalseTrue");
     gives("{{ 'a\u00e9\u4f60'[::-1] }}{{ 'a\u00e9\u4f60'[1] }}{{ 'a\u00e9\u4f60' | length }}", NULL,
           "\u4f60\u00e9a\u00e93");
+}
+
+/* Found by comparing random templates with jinja2 3.1.6. */
+static void corners(void **state)
+{
+    (void)state;
+    gives("{{ 5.684341886080802e-14 }} {{ 2.0 ** 300 }} {{ 1e22 + 1 }}", NULL,
+          "5.684341886080802e-14 2.037035976334486e+90 1e+22");
+    gives("{{ [nope, nope] | sort | length }}{{ ['b', 'A'] | sort(attribute='zz') }}", NULL,
+          "2['b', 'A']");
+    gives("{{ 'well--known semi-detached'|wordwrap(6) }}", NULL,
+          "well--\nknown\nsemi-d\netache\nd");
+    gives("{{ 'Hello World'|wordwrap(3, true, '|') }}", NULL, "Hel|lo |Wor|ld");
+    gives("{{ '\u4e94'.isnumeric() }}{{ '\u2075'.isdigit() }}{{ '\u03a3\u03a3'.lower() }}", NULL,
+          "TrueTrue\u03c3\u03c2");
+    gives("{{ [] | truncate(8, true) }}{{ range(4).index(2) }}{{ 'x' is filter }}", NULL,
+          "[]2False");
+    refuses("{{ none[1:] }}", "TypeError", 1, 8);
+    refuses("{% filter length %}abc{% endfilter %}", "TypeError", 1, 4);
+    refuses("{{ '%.\u0354' | format(1) }}", "ValueError", 1, 12);
+}
+
+static void *render_often(void *shared)
+{
+    const struct template *t = shared;
+    struct q_err e = Q_ERR_INIT;
+    const struct template_run r = {.now = 1};
+    for (int i = 0; i < 200; i++) {
+        struct buf out = BUF_INIT;
+        if (template_render(t, &r, &out, NULL, &e) ||
+            strcmp(buf_str(&out), "h\u00e9llo 5 \u00e9 [1, 2]xx") != 0)
+            return shared;
+        buf_release(&out);
+    }
+    return NULL;
+}
+
+/* One compiled template, four threads (looked at by tsan). */
+static void threads_share(void **state)
+{
+    (void)state;
+    const char *source =
+        "{% macro m(s) %}{{ s ~ ' ' ~ s|length ~ ' ' ~ s[1] }}{% endmacro %}{{ m('h\u00e9llo') }} "
+        "{{ [1] + [2] }}{% for i in 'ab' %}{{ 'x' }}{% endfor %}";
+    struct template *t = NULL;
+    pthread_t thread[4];
+    assert_ok(template_compile(&t, source, strlen(source), NULL, &err), &err);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, render_often, t), 0);
+    for (int i = 0; i < 4; i++) {
+        void *failed = NULL;
+        pthread_join(thread[i], &failed);
+        assert_null(failed);
+    }
+    template_free(t);
 }
 
 static void long_texts_stay_linear(void **state)
@@ -302,6 +358,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(snippets),
         cmocka_unit_test(language),
+        cmocka_unit_test(corners),
+        cmocka_unit_test(threads_share),
         cmocka_unit_test(long_texts_stay_linear),
         cmocka_unit_test(places),
         cmocka_unit_test(sandbox),

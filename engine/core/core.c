@@ -307,7 +307,7 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
     if (!c->ring) {
         if (clock_ms() < c->restart_at_ms)
             return Q_OK;
-        if ((rc = start_worker(c, e)))
+        if (start_worker(c, e))
             return fail(c, e, false);
     }
     bool ended = look_at_worker(c, &why);

@@ -529,12 +529,10 @@ enum quire_code quire_detokenize(const struct quire_engine *engine, const uint32
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;
-    enum q_code rc;
     if (!engine->tokenizer)
-        rc = q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
-    else if (!(rc = tokenizer_decode(engine->tokenizer, ids, n_ids, skip_special, &b, &e)))
-        buf_add(&b, "", 0);
-    if (!rc && !(rc = buf_check(&b, "text", &e))) {
+        q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
+    else if (!tokenizer_decode(engine->tokenizer, ids, n_ids, skip_special, &b, &e) &&
+             !buf_check(&b, "text", &e)) {
         *n_text = b.len;
         *text = b.data; /* the buffer's memory goes to the caller; NUL-terminated */
         if (*text || (*text = q_strdup("")))

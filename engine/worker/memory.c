@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/worker/memory.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/log.h"
@@ -105,16 +106,14 @@ FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
     if (n < n_seq_block)
         return q_fail(e, Q_NO_MEMORY,
                       "one sequence of max_model_len %u tokens needs %.1f MiB of KV cache, there "
-                      "are %.1f MiB (%llu "
-                      "blocks); lower --max-model-len to %llu or give more memory",
+                      "are %.1f MiB (%" PRIu64 " blocks); lower --max-model-len to %" PRIu64
+                      " or give more memory",
                       l->max_model_len, (double)(n_seq_block * need->block_bytes) / MIB,
-                      (double)(n * need->block_bytes) / MIB, (unsigned long long)n,
-                      (unsigned long long)(n * STEP_BLOCK_TOKENS));
-    log_info("memory: weights %.1f MiB, activations %.1f MiB, KV %.1f MiB in %llu blocks of %u "
-             "tokens: %.1f sequences "
-             "of %u tokens at once; %.0f MiB were free",
+                      (double)(n * need->block_bytes) / MIB, n, n * STEP_BLOCK_TOKENS);
+    log_info("memory: weights %.1f MiB, activations %.1f MiB, KV %.1f MiB in %" PRIu64 " blocks of "
+             "%u tokens: %.1f sequences of %u tokens at once; %.0f MiB were free",
              (double)need->weight_bytes / MIB, (double)need->activation_bytes / MIB,
-             (double)(n * need->block_bytes) / MIB, (unsigned long long)n, STEP_BLOCK_TOKENS,
+             (double)(n * need->block_bytes) / MIB, n, STEP_BLOCK_TOKENS,
              (double)n / (double)n_seq_block, l->max_model_len,
              available == UINT64_MAX ? 0.0 : (double)available / MIB);
     *n_block = (uint32_t)n;

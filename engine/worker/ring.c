@@ -59,19 +59,19 @@ static size_t page_up(size_t n)
     return (n + RING_PAGE - 1) / RING_PAGE * RING_PAGE;
 }
 
-static FALLIBLE map_at(void **out, int fd, size_t offset, size_t n, struct q_err *e)
+/* NULL, with `e` set (Q_NO_MEMORY), when it cannot be mapped. */
+static void *map_at(int fd, size_t offset, size_t n, struct q_err *e)
 {
     void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
-    if (p == MAP_FAILED)
-        return q_fail(e, Q_NO_MEMORY, "ring: cannot map %zu bytes: %s", n, strerror(errno));
-    *out = p;
-    return Q_OK;
+    if (p != MAP_FAILED)
+        return p;
+    q_fail(e, Q_NO_MEMORY, "ring: cannot map %zu bytes: %s", n, strerror(errno));
+    return NULL;
 }
 
 FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err *e)
 {
     struct ring *r = q_calloc(1, sizeof *r);
-    void *head = NULL;
     if (!r)
         return q_fail(e, Q_NO_MEMORY, "ring: no memory");
     r->head_bytes = page_up(sizeof *r->head);
@@ -80,9 +80,14 @@ FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err
     enum q_code rc = Q_OK;
     if (r->memory_fd < 0 || r->event_fd < 0 || ftruncate(r->memory_fd, (off_t)r->head_bytes))
         rc = q_fail(e, Q_IO, "ring: cannot make shared memory: %s", strerror(errno));
-    if (rc || (rc = map_at(&head, r->memory_fd, 0, r->head_bytes, e)))
+    if (rc)
         goto out;
-    r->head = head; /* zeroed by the kernel: state LOADING, counters 0 */
+    r->head = map_at(r->memory_fd, 0, r->head_bytes, e);
+    if (!r->head) {
+        rc = Q_NO_MEMORY;
+        goto out;
+    }
+    /* Zeroed by the kernel: state LOADING, counters 0. */
     r->head->magic = RING_MAGIC;
     r->head->head_bytes = sizeof *r->head;
     r->head->config = *c;
@@ -96,7 +101,6 @@ out:
 FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err *e)
 {
     struct stat st;
-    void *head = NULL;
     struct ring *r = q_calloc(1, sizeof *r);
     if (!r)
         return q_fail(e, Q_NO_MEMORY, "ring: no memory");
@@ -109,9 +113,13 @@ FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err 
     else if ((uint64_t)st.st_size < r->head_bytes)
         rc = q_fail(e, Q_MISMATCH, "ring: descriptor %d holds %lld bytes, expected %zu", memory_fd,
                     (long long)st.st_size, r->head_bytes);
-    if (rc || (rc = map_at(&head, memory_fd, 0, r->head_bytes, e)))
+    if (rc)
         goto out;
-    r->head = head;
+    r->head = map_at(memory_fd, 0, r->head_bytes, e);
+    if (!r->head) {
+        rc = Q_NO_MEMORY;
+        goto out;
+    }
     if (r->head->magic != RING_MAGIC || r->head->head_bytes != sizeof *r->head) {
         rc = q_fail(e, Q_MISMATCH,
                     "ring: made by another build; engine and worker must be of one installation");
@@ -173,13 +181,11 @@ void ring_progress(struct ring *r, uint32_t percent)
 
 static FALLIBLE body_map(struct ring *r, const struct worker_info *info, struct q_err *e)
 {
-    void *body = NULL;
     r->step_bytes = info->step_bytes;
     r->result_bytes = info->result_bytes;
     r->body_bytes = RING_DEPTH * (info->step_bytes + info->result_bytes);
-    enum q_code rc = map_at(&body, r->memory_fd, r->head_bytes, r->body_bytes, e);
-    r->body = rc ? NULL : body;
-    return rc;
+    r->body = map_at(r->memory_fd, r->head_bytes, r->body_bytes, e);
+    return r->body ? Q_OK : Q_NO_MEMORY;
 }
 
 FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e)

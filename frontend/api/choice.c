@@ -153,6 +153,13 @@ static enum q_code end_text(struct choice *c, struct q_err *e)
     return rc;
 }
 
+/* From the first step, as far as the frontend can tell, to the first token. */
+static double prefill_seconds(const struct choice *c)
+{
+    double seconds = (double)(c->first_us - c->job->arrived_us - c->queue_us) / 1e6;
+    return seconds > 0 ? seconds : 0;
+}
+
 static void count_finish(const struct choice *c, enum finish_reason reason)
 {
     static const enum metric success[] = {[FINISH_NONE] = METRIC_SUCCESS_STOP,
@@ -163,6 +170,8 @@ static void count_finish(const struct choice *c, enum finish_reason reason)
     double seconds = (double)(c->last_us - c->first_us) / 1e6;
     metric_add(success[reason], 1);
     metric_observe(METRIC_E2E, (double)(clock_us() - c->job->arrived_us) / 1e6);
+    metric_observe(METRIC_DECODE, seconds);
+    metric_observe(METRIC_INFERENCE, seconds + prefill_seconds(c));
     metric_observe(METRIC_REQ_PROMPT, (double)c->prompt->ids.n);
     metric_observe(METRIC_REQ_GENERATION, c->n_token);
     if (c->n_token > 1)
@@ -177,7 +186,10 @@ static void count_tokens(struct choice *c, const struct link_tokens *t)
     if (c->first_us == 0) {
         c->first_us = now;
         metric_observe(METRIC_TTFT, (double)(now - c->job->arrived_us) / 1e6);
+        c->queue_us = (int64_t)t->queue_us;
         metric_observe(METRIC_QUEUE, (double)t->queue_us / 1e6);
+        metric_observe(METRIC_PREFILL, prefill_seconds(c));
+        metric_add(METRIC_PROMPT_CACHED, t->n_cached);
         metric_add(METRIC_PROMPT_TOKENS, (double)c->prompt->ids.n);
     } else {
         metric_observe(METRIC_ITL, (double)(now - c->last_us) / 1e6);

@@ -48,7 +48,7 @@ struct choice {
     uint32_t n_token; /* given out */
     uint32_t n_cached;
     size_t n_char; /* of tokens' strings so far, for text_offset */
-    int64_t first_us, last_us;
+    int64_t first_us, last_us, queue_us;
     bool begun;         /* its first chunk is out */
     bool finished;      /* finish is set, the flow closed */
     bool closed;        /* its last chunk is out */

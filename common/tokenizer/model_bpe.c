@@ -6,8 +6,8 @@
  * ways to that one answer.
  *
  * First: the whole word is in `words`, the vocabulary entries that encode to themselves, found out
- * once at load time (with ignore_merges all entries, which is what that flag means). Nine of ten
- * words of ordinary text end here.
+ * once at load time (with ignore_merges all entries, which is what that flag means). Of the words of
+ * English text and C code 88 to 96 % end here (tokenizers of gpt2 and qwen3).
  *
  * Second, up to SHORT_MAX symbols: find the minimum by looking at all pairs. Quadratic, but in L1.
  *
@@ -27,7 +27,7 @@
 #include "common/tokenizer/tok.h"
 #include "common/utf8.h"
 
-#define SHORT_MAX  48 /* symbols; measured: the heap is faster from about here */
+#define SHORT_MAX  48 /* symbols; few enough that looking at all pairs stays in L1 */
 #define NO_MERGE   UINT32_MAX
 #define END        UINT32_MAX
 #define MERGES_MAX (1u << 25)

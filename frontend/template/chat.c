@@ -334,7 +334,8 @@ static bool set(json_t *variables, const char *key, const json_t *v)
 }
 
 /* The names the template sees; chat_template_kwargs may replace tools, documents and
- * add_generation_prompt, as they may in vLLM, but not what changes more than the template's names. */
+ * add_generation_prompt, as they may in vLLM, but not what changes more than the template's names.
+ */
 static enum q_code collect(const struct chat *c, const struct chat_request *r, json_t *messages,
                            json_t **out, struct q_err *e)
 {

@@ -22,7 +22,8 @@ static const struct {
 };
 
 #ifdef __x86_64__
-/* Two features that clang 14's __builtin_cpu_supports has no name for. Source: Intel SDM volume 2, CPUID. */
+/* Two features that clang 14's __builtin_cpu_supports has no name for.
+ * Source: Intel SDM volume 2, CPUID. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;

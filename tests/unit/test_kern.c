@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kern: which variant a machine gets, and the sizes callers allocate by. The arithmetic is
+ * kcheck's. */
+#include "check.h"
+#include "kernels/kern.h"
+#include "kernels/variants.h"
+
+static void test_caps_parse(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    uint32_t machine = kern_caps_machine(), caps = 99;
+    assert_ok(kern_caps_parse(&caps, "auto", &e), &e);
+    assert_int_equal(caps, machine);
+    assert_ok(kern_caps_parse(&caps, "none", &e), &e);
+    assert_int_equal(caps, CAP_NONE);
+    assert_ok(kern_caps_parse(&caps, "avx2", &e), &e);
+    assert_int_equal(caps, machine & CAP_AVX2);
+    assert_ok(kern_caps_parse(&caps, "avx512_bf16", &e), &e);
+    assert_int_equal(caps, machine);
+    caps = 7;
+    assert_fails(kern_caps_parse(&caps, "AVX2", &e), Q_INVALID, "\"AVX2\"", &e);
+    assert_fails(kern_caps_parse(&caps, "", &e), Q_INVALID, "avx512_bf16, avx512, avx2", &e);
+    assert_int_equal(caps, 7); /* untouched by a failure */
+}
+
+/* Without any instruction set the table is the reference, whole. */
+static void test_table_none(void **state)
+{
+    (void)state;
+    struct kern_table t;
+    kern_table_cpu(&t, CAP_NONE);
+    assert_int_equal(t.caps, CAP_NONE);
+#define OP(op, tolerance)          \
+    assert_true(t.op == op##_ref); \
+    assert_string_equal(kern_variant_name(#op, CAP_NONE), "ref");
+#define IMPL(table, op, variant, caps)
+#include "kernels/kernels.def"
+    assert_string_equal(kern_variant_name("no_such_op", CAP_NONE), "none");
+}
+
+/* With all the machine has: every slot is the function that kern_variant_name names, the last line
+ * of kernels.def that fits. */
+static void test_table_machine(void **state)
+{
+    (void)state;
+    struct kern_table t;
+    uint32_t n_named = 0, n_op = 0;
+    kern_table_cpu(&t, UINT32_MAX);
+    assert_int_equal(t.caps, kern_caps_machine());
+#define OP(op, tolerance) \
+    n_op++;               \
+    assert_non_null(t.op);
+#define IMPL(table, op, variant, needs)                                    \
+    if (t.op == op##_##variant) {                                          \
+        n_named++;                                                         \
+        assert_int_equal(t.caps &(needs), needs);                          \
+        assert_string_equal(kern_variant_name(#op, UINT32_MAX), #variant); \
+    }
+#include "kernels/kernels.def"
+    assert_int_equal(n_named, n_op);
+    if (kern_caps_machine() & CAP_AVX512)
+        assert_true(t.rms_norm != rms_norm_ref);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    assert_int_equal(packed_bytes(DT_F32, 1, 1), 64 * 4);
+    assert_int_equal(packed_bytes(DT_F16, 65, 3), 128 * 3 * 2);
+    assert_int_equal(packed_bytes(DT_BF16, 64, 3), 64 * 4 * 2); /* pairs along k */
+    assert_true(packed_bytes(DT_F32, 200000, 100000) == (size_t)200000 * 100000 * 4); /* 75 GiB */
+    assert_int_equal(kern_kv_block_bytes(DT_F32, 2, 7), 2 * 16 * 7 * 4);
+    assert_int_equal(kern_kv_block_bytes(DT_BF16, 2, 7), 2 * 16 * 8 * 2);
+    size_t small = kern_scratch_bytes(1, 1, 64), large = kern_scratch_bytes(131072, 1, 64);
+    assert_true(small > 0 && small % 64 == 0);
+    assert_in_range(large, 131072 * 4, (size_t)64 << 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_caps_parse),
+        cmocka_unit_test(test_table_none),
+        cmocka_unit_test(test_table_machine),
+        cmocka_unit_test(test_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/mem.h"
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ARENA_CHUNK_MIN 4096 /* bytes; doubles with the arena so that a large one has few chunks \
-                              */
+#define ARENA_CHUNK_MIN 4096 /* bytes; doubles with the arena, so that a large one has few */
 #define ARENA_CHUNK_MAX (1u << 20)
 #define ARENA_ALIGN     16
 
@@ -110,6 +112,13 @@ void mem_fail_after(int64_t n)
 uint64_t mem_alloc_count(void)
 {
     return atomic_load(&n_alloc);
+}
+
+void mem_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }
 
 struct arena_chunk {

@@ -6,8 +6,8 @@
  * ways to that one answer.
  *
  * First: the whole word is in `words`, the vocabulary entries that encode to themselves, found out
- * once at load time (with ignore_merges all entries, which is what that flag means). Of the words of
- * English text and C code 88 to 96 % end here (tokenizers of gpt2 and qwen3).
+ * once at load time (with ignore_merges all entries, which is what that flag means). Of the words
+ * of English text and C code 88 to 96 % end here (tokenizers of gpt2 and qwen3).
  *
  * Second, up to SHORT_MAX symbols: find the minimum by looking at all pairs. Quadratic, but in L1.
  *

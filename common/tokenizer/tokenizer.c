@@ -14,6 +14,8 @@
 
 #define CONFIG_MAX ((size_t)64 << 20) /* bytes of tokenizer_config.json */
 
+#define TRIM_FROM ((size_t)1 << 20) /* bytes of tokenizer.json that take tens of MiB to parse */
+
 #define OPS_NORM   norm_ops
 #define OPS_PRE    pre_ops
 #define OPS_POST   post_ops
@@ -368,6 +370,8 @@ out:
     json_decref(root);
     json_decref(config_root);
     tokenizer_free(t);
+    if (json.n > TRIM_FROM)
+        mem_trim();
     return rc;
 }
 

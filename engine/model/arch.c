@@ -15,10 +15,12 @@ enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e
             *out = archs[i];
             return Q_OK;
         }
+    static const char names[] =
 #define ARCH(architecture, family) " " #architecture
-    return q_fail(e, Q_UNSUPPORTED, "architecture %.60s is not supported; these are:%s", name,
 #include "engine/model/archs.def"
-    );
+        ;
+    return q_fail(e, Q_UNSUPPORTED, "architecture %.60s is not supported; these are:%s", name,
+                  names);
 }
 
 uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)

@@ -115,7 +115,7 @@ void core_free(struct core *c)
 {
     if (!c)
         return;
-    end_worker(c, CORE_END_MS);
+    end_worker(c, c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
     scheduler_free(c->scheduler);
     q_free(c->outputs);
     if (c->epoll_fd >= 0)

@@ -5,7 +5,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include "common/clock.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/core/core.h"
@@ -316,6 +318,58 @@ static void what_cannot_be_loaded_is_said(void **state)
     }
 }
 
+/* A model folder whose weights are all NaN. */
+static void make_broken_model(const char *dir, const char *like)
+{
+    struct buf b = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    char path[PATH_MAX];
+    uint64_t header = 0;
+    mkdir(dir, 0700);
+    snprintf(path, sizeof path, "%s/config.json", like);
+    assert_ok(file_read(&b, path, 1 << 20, &e), &e);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(file_write(path, b.data, b.len, 0600, &e), &e);
+    buf_reset(&b);
+    snprintf(path, sizeof path, "%s/model.safetensors", like);
+    assert_ok(file_read(&b, path, 1 << 24, &e), &e);
+    memcpy(&header, b.data, sizeof header);
+    memset(b.data + 8 + header, 0xff, b.len - 8 - header);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(file_write(path, b.data, b.len, 0600, &e), &e);
+    buf_release(&b);
+}
+
+static void broken_logits_end_their_request_only(void **state)
+{
+    (void)state;
+    struct golden g;
+    char dir[64], path[128];
+    golden_get(&g, "llama");
+    snprintf(dir, sizeof dir, "/tmp/quire-nan-%d", (int)getpid());
+    make_broken_model(dir, g.dir);
+    struct core_config c = config_of(dir);
+    open_core(&c);
+    for (uint32_t round = 0; round < 2; round++) { /* the engine goes on taking requests */
+        memset(answers, 0, sizeof answers);
+        n_finished = 0;
+        for (uint32_t i = 0; i < g.n; i++)
+            submit(i, &g.prompts[i], 0);
+        finish_all(g.n);
+        for (uint32_t i = 0; i < g.n; i++) {
+            assert_int_equal(answers[i].finish, FINISH_ERROR);
+            assert_int_equal(answers[i].n, 0);
+        }
+    }
+    assert_int_equal(core_n_restart(core), 0);
+    core_free(core);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, i ? "config.json" : "model.safetensors");
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
 static void fingerprints_tell_settings_apart(void **state)
 {
     (void)state;
@@ -347,6 +401,7 @@ int main(void)
         cmocka_unit_test(a_killed_worker_is_replaced_and_nothing_is_lost),
         cmocka_unit_test(a_worker_that_always_dies_is_given_up),
         cmocka_unit_test(what_cannot_be_loaded_is_said),
+        cmocka_unit_test(broken_logits_end_their_request_only),
         cmocka_unit_test(fingerprints_tell_settings_apart),
     };
     log_setup("test", getenv("QUIRE_TEST_LOG") ? LOG_DEBUG : LOG_ERROR, false);

@@ -39,7 +39,7 @@ void alloc_thaw(void); /* at shutdown and in tests */
 void mem_fail_after(int64_t n);
 uint64_t mem_alloc_count(void); /* allocations since start, all threads */
 
-/* Hand freed memory back to the system: after loading a file whose parsing took more than is kept. */
+/* Hand freed memory back to the system: after parsing a file that took more than it left. */
 void mem_trim(void);
 
 /* arena: memory with one lifetime, given back all at once. */

@@ -9,6 +9,8 @@
 #define QUIRE_COMMON_TOKENIZER_STREAM_H
 #include "common/tokenizer/tokenizer.h"
 
+/* The pieces together are tokenizer_decode of all ids, but for ill-formed runs of SentencePiece byte
+ * tokens: what was sent of such a run before it turned out to be ill-formed stays sent. */
 struct detok;
 /* tokenizer is borrowed until detok_free. */
 FALLIBLE detok_new(struct detok **out, const struct tokenizer *t, bool skip_special,
@@ -23,7 +25,7 @@ FALLIBLE detok_flush(struct detok *d, struct buf *out, struct q_err *e);
 #define STOP_STRINGS_MAX 16   /* per request */
 #define STOP_BYTES_MAX   1024 /* of one stop string */
 
-struct stop; /* Aho-Corasick over the stop strings */
+struct stop; /* the stop strings of one request and how far the text matches each */
 /* stops: [n_stop] non-empty UTF-8 strings, copied. include: the stop string itself is part of the
  * output. Errors: Q_INVALID (too many, empty, too long; names the index). */
 FALLIBLE stop_new(struct stop **out, const char *const *stops, size_t n_stop, bool include,

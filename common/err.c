@@ -29,11 +29,11 @@ static void trim_partial_utf8(char *s)
         s[n - 1 - back] = '\0';
 }
 
-enum q_code q_fail(struct q_err *e, enum q_code code, const char *fmt, ...)
+void q_fail_text(struct q_err *e, enum q_code code, const char *fmt, ...)
 {
     Q_ASSERT(code != Q_OK && code < Q_CODE_COUNT);
     if (!e)
-        return code;
+        return;
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(e->message, sizeof e->message, fmt, ap);
@@ -41,7 +41,6 @@ enum q_code q_fail(struct q_err *e, enum q_code code, const char *fmt, ...)
     e->code = code;
     if (n >= (int)sizeof e->message)
         trim_partial_utf8(e->message);
-    return code;
 }
 
 enum q_code q_wrap(struct q_err *e, const char *fmt, ...)

@@ -174,7 +174,7 @@ static enum q_code parse_flag(struct options *o, const struct program_info *p, c
 {
     const char *arg = argv[*i];
     const char *value = strchr(arg, '=');
-    char flag[FLAG_MAX + 1];
+    char flag[FLAG_MAX + 1] = "";
     size_t n = value ? (size_t)(value - arg) : strlen(arg);
     if (n > FLAG_MAX)
         return q_fail(e, Q_INVALID, "unknown option %.60s…", arg);

@@ -37,7 +37,7 @@ typedef int64_t option_INT;
 typedef double option_NUM;
 typedef uint64_t option_BYTES;
 typedef bool option_BOOL;
-typedef struct option_list option_LIST;
+#define option_LIST struct option_list
 
 struct options {
 #define OPT(field, flag, type, def, min, max, programs, help) option_##type field;

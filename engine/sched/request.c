@@ -23,7 +23,7 @@ enum q_code request_table_init(struct request_table *t, uint32_t n_item, struct 
 
 void request_table_release(struct request_table *t)
 {
-    for (uint32_t i = 0; i < t->n_item; i++)
+    for (uint32_t i = 0; t->items && i < t->n_item; i++)
         q_free(t->items[i].tokens);
     q_free(t->items);
     q_free(t->index);

@@ -9,8 +9,8 @@
 #define QUIRE_COMMON_TOKENIZER_STREAM_H
 #include "common/tokenizer/tokenizer.h"
 
-/* The pieces together are tokenizer_decode of all ids, but for ill-formed runs of SentencePiece byte
- * tokens: what was sent of such a run before it turned out to be ill-formed stays sent. */
+/* The pieces together are tokenizer_decode of all ids, but for ill-formed runs of SentencePiece
+ * byte tokens: what was sent of such a run before it turned out to be ill-formed stays sent. */
 struct detok;
 /* tokenizer is borrowed until detok_free. */
 FALLIBLE detok_new(struct detok **out, const struct tokenizer *t, bool skip_special,

@@ -31,7 +31,8 @@ from scoring import parse_calls, right
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 TOOL_CATEGORIES = ("tool, invented", "tool, realistic")
-# Written by hand, as people write: no grammar made these. (request, tools, right calls)
+KNOWN = "tool, known"                   # realistic tools of the families of training, with new values
+# The tool of the newcomer's conversation, written as people write it.
 GET_WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "Get the current weather in a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
@@ -122,9 +123,9 @@ def served(quire: Path, model: Path) -> Iterator[str]:
 def measure(server: Server, n: int, seed: int, jobs: int, show: bool) -> dict[str, float]:
     scores: dict[str, float] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        for category in CATEGORIES:
-            grammar = Grammar(seed, held_out=True)
-            cases = [grammar.case(category) for _ in range(n)]
+        for category in (*CATEGORIES, KNOWN):
+            grammar = Grammar(seed, held_out=category != KNOWN)
+            cases = [grammar.case("tool, realistic" if category == KNOWN else category) for _ in range(n)]
             scores[category] = sum(pool.map(lambda c: check(server, c, show), cases)) / n
             print(f"{category:16} {scores[category]:7.1%}", file=sys.stderr, flush=True)
     scores["all tool requests"] = sum(scores[c] for c in TOOL_CATEGORIES) / len(TOOL_CATEGORIES)

@@ -40,8 +40,8 @@ class Plan:
     warm_until: float = 0.10            # share of the time in which half of the dialogues only copy
     drill_until: float = 0.70           # share of the time in which many are bare tool calls
     token_max: int = 1024               # longer dialogues are left out
-    matrix_rate: float = 0.02
-    other_rate: float = 0.003
+    matrix_rate: float = 0.02           # Muon's, the singular values of one update
+    other_rate: float = 0.003           # AdamW's, for the embedding and the norms
     full_until: float = 0.35            # share of the time at the full rate; then down to zero
     device: str = "cpu"
 

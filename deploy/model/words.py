@@ -186,7 +186,6 @@ class Words:
         self.cities = split_list(CITIES, held_out)
         self.products = split_list(PRODUCTS, held_out)
         self.foods = split_list(FOODS, held_out)
-        # Oslo and its tool are the first thing a newcomer tries: seen in training on purpose.
         self.plain = PLAIN
 
     def pick(self, items):  # noqa: ANN001, ANN201 - any sequence, any item

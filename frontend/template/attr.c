@@ -148,13 +148,6 @@ static bool index_in(int64_t *i, size_t n)
     return *i >= 0 && *i < (int64_t)n;
 }
 
-static int64_t range_length(const struct range *r)
-{
-    __int128 span = (__int128)r->stop - r->start, step = r->step;
-    __int128 n = step > 0 ? (span + step - 1) / step : (span + step + 1) / step;
-    return n < 0 ? 0 : (int64_t)n;
-}
-
 static enum q_code str_item(struct interp *in, struct str *s, int64_t i, struct value *out)
 {
     enum q_code rc;
@@ -187,7 +180,7 @@ static enum q_code python_item(struct interp *in, struct value of, struct value 
         return str_item(in, of.as.s, i, out);
     if ((of.kind == V_LIST || of.kind == V_TUPLE) && index_in(&i, of.as.seq->n))
         *out = of.as.seq->items[i];
-    else if (of.kind == V_RANGE && index_in(&i, (size_t)range_length(of.as.range)))
+    else if (of.kind == V_RANGE && index_in(&i, (size_t)op_range_length(of.as.range)))
         *out = v_int(of.as.range->start + i * of.as.range->step);
     return Q_OK;
 }
@@ -255,7 +248,7 @@ static bool slice_resolve(const struct value at[3], size_t length, struct slice 
     int64_t stop =
         at[1].kind == V_NONE ? (step > 0 ? high : low) : clamp(v_as_int(at[1]), n, low, high);
     struct range r = {start, stop, step};
-    *s = (struct slice){start, step, (size_t)range_length(&r)};
+    *s = (struct slice){start, step, (size_t)op_range_length(&r)};
     return true;
 }
 
@@ -327,7 +320,7 @@ enum q_code get_slice(struct interp *in, struct value of, const struct value at[
         return in_raise(in, "ValueError", "slice step cannot be zero");
     if (can)
         n = of.kind == V_STR     ? text_chars(of.as.s)
-            : of.kind == V_RANGE ? (size_t)range_length(of.as.range)
+            : of.kind == V_RANGE ? (size_t)op_range_length(of.as.range)
                                  : of.as.seq->n;
     if (of.kind == V_DICT)
         return in_raise(in, "TypeError", "unhashable type: 'slice'");

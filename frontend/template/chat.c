@@ -6,7 +6,6 @@
 #include "frontend/template/chat.h"
 #include "common/file.h"
 #include "common/mem.h"
-#include "common/utf8.h"
 #include "frontend/template/unicode.h"
 
 #define CONFIG_MAX   (16u << 20) /* bytes of tokenizer_config.json */
@@ -279,33 +278,13 @@ static enum q_code add_tag(json_t *messages, const json_t **text, struct q_err *
     return Q_OK;
 }
 
-/* s[*from..*to) without white space at both ends. */
-static void strip_range(const char *s, size_t *from, size_t *to)
-{
-    uint32_t c;
-    while (*from < *to) {
-        size_t step = utf8_decode(s + *from, *to - *from, &c);
-        if (!uni_is_space(c))
-            break;
-        *from += step;
-    }
-    while (*to > *from) {
-        size_t at = *to - 1;
-        while (at > *from && ((unsigned char)s[at] & 0xC0) == 0x80)
-            at--;
-        utf8_decode(s + at, *to - at, &c);
-        if (!uni_is_space(c))
-            break;
-        *to = at;
-    }
-}
-
 /* Cut the rendered text out->data[start..] in front of the last tag. */
 static enum q_code cut_at_tag(struct buf *out, size_t start, const json_t *text, struct q_err *e)
 {
     const char *said = json_string_value(text);
-    size_t from = 0, to = json_string_length(text), at = out->len, first = start;
-    strip_range(said, &from, &to);
+    size_t from = 0, to = json_string_length(text), at = out->len;
+    from = uni_skip_space(said, from, to);
+    to = uni_trim_space(said, from, to);
     bool found = to == from || memmem(out->data + start, out->len - start, said + from, to - from);
     for (; found && at > start; at--)
         if (out->len - (at - 1) >= CONTINUE_MARK &&
@@ -319,7 +298,7 @@ static enum q_code cut_at_tag(struct buf *out, size_t start, const json_t *text,
     at--;
     bool kept = out->len - at > CONTINUE_MARK && out->data[at + CONTINUE_MARK] == ' ';
     if (!kept) /* the template trims messages: so does the cut */
-        strip_range(out->data, &first, &at);
+        at = uni_trim_space(out->data, start, at);
     out->len = at;
     out->data[at] = '\0';
     return Q_OK;

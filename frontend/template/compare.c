@@ -5,7 +5,7 @@
 #include "common/utf8.h"
 #include "frontend/template/text.h"
 
-static size_t range_length(const struct range *r)
+size_t op_range_length(const struct range *r)
 {
     __int128 span = (__int128)r->stop - r->start, step = r->step;
     __int128 n = step > 0 ? (span + step - 1) / step : (span + step + 1) / step;
@@ -35,7 +35,7 @@ bool op_truth(struct value v)
     case V_VIEW:
         return v.as.view->dict->n != 0;
     case V_RANGE:
-        return range_length(v.as.range) != 0;
+        return op_range_length(v.as.range) != 0;
     case V_LOOP:
         return v.as.loop->items->n != 0;
     default:
@@ -63,7 +63,7 @@ enum q_code op_length(struct interp *in, struct value v, size_t *out)
         *out = v.as.view->dict->n;
         return Q_OK;
     case V_RANGE:
-        *out = range_length(v.as.range);
+        *out = op_range_length(v.as.range);
         return Q_OK;
     case V_LOOP:
         *out = v.as.loop->items->n;
@@ -124,8 +124,8 @@ static enum q_code dict_equal(struct interp *in, const struct dict *a, const str
 
 static bool range_equal(const struct range *a, const struct range *b)
 {
-    size_t n = range_length(a);
-    return n == range_length(b) &&
+    size_t n = op_range_length(a);
+    return n == op_range_length(b) &&
            (n == 0 || (a->start == b->start && (n == 1 || a->step == b->step)));
 }
 

@@ -2,7 +2,6 @@
 /* Filters about numbers, defaults and JSON. */
 #include <errno.h>
 #include <math.h>
-#include "common/utf8.h"
 #include "frontend/template/builtins.h"
 
 /* --- reading numbers -------------------------------------------------------------------------- */
@@ -11,17 +10,7 @@
  * it cannot be. */
 static size_t number_text(const struct str *s, char *text, size_t size)
 {
-    size_t from = 0, to = s->n, n = 0;
-    uint32_t c;
-    while (from < to) {
-        size_t step = utf8_decode(s->data + from, to - from, &c);
-        if (!uni_is_space(c))
-            break;
-        from += step;
-    }
-    while (to > from && (unsigned char)s->data[to - 1] < 0x80 &&
-           uni_is_space((unsigned char)s->data[to - 1]))
-        to--;
+    size_t n = 0, from = uni_skip_space(s->data, 0, s->n), to = uni_trim_space(s->data, from, s->n);
     for (size_t i = from; i < to; i++) {
         bool between = i > from && i + 1 < to && s->data[i - 1] != '_' && s->data[i + 1] != '_';
         if (s->data[i] == '_' && between)

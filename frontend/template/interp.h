@@ -118,6 +118,7 @@ FALLIBLE op_contains(struct interp *in, struct value of, struct value item, bool
 FALLIBLE op_hash(struct interp *in, struct value v, uint64_t *out);
 FALLIBLE op_length(struct interp *in, struct value v, size_t *out); /* TypeError when it has none */
 bool op_truth(struct value v);
+size_t op_range_length(const struct range *r); /* items */
 /* The items a for loop would see; lists and tuples are returned as they are, iterators are used up.
  */
 FALLIBLE op_iterate(struct interp *in, struct value v, struct seq **out);

@@ -99,45 +99,17 @@ static enum q_code emit(struct lexer *lx, enum token_kind kind, size_t pos, size
     return Q_OK;
 }
 
-static size_t skip_space(const char *s, size_t n, size_t pos)
-{
-    uint32_t c;
-    while (pos < n) {
-        size_t step = utf8_decode(s + pos, n - pos, &c);
-        if (!uni_is_space(c))
-            break;
-        pos += step;
-    }
-    return pos;
-}
-
-/* End of s[from..to) without the white space at its end. */
-static size_t trim_end(const char *s, size_t from, size_t to)
-{
-    while (to > from) {
-        size_t at = to - 1;
-        while (at > from && ((unsigned char)s[at] & 0xC0) == 0x80)
-            at--;
-        uint32_t c;
-        utf8_decode(s + at, to - at, &c);
-        if (!uni_is_space(c))
-            break;
-        to = at;
-    }
-    return to;
-}
-
 /* Literal text s[from..to) before a tag whose sign is '-', '+' or 0; blocks strip the start of
  * their line. */
 static enum q_code emit_data(struct lexer *lx, size_t from, size_t to, char sign, bool is_block)
 {
     if (sign == '-') {
-        to = trim_end(lx->s, from, to);
+        to = uni_trim_space(lx->s, from, to);
     } else if (sign != '+' && is_block) {
         size_t start = to;
         while (start > from && lx->s[start - 1] != '\n')
             start--;
-        if ((start > from || lx->line_starting) && skip_space(lx->s, to, start) == to)
+        if ((start > from || lx->line_starting) && uni_skip_space(lx->s, start, to) == to)
             to = start;
     }
     return to > from ? emit(lx, T_DATA, from, to - from) : Q_OK;
@@ -147,7 +119,7 @@ static enum q_code emit_data(struct lexer *lx, size_t from, size_t to, char sign
 static size_t after_close(const struct lexer *lx, size_t pos, char sign)
 {
     if (sign == '-')
-        return skip_space(lx->s, lx->n, pos);
+        return uni_skip_space(lx->s, pos, lx->n);
     if (sign != '+' && pos < lx->n && lx->s[pos] == '\n')
         return pos + 1;
     return pos;
@@ -178,10 +150,10 @@ static bool match_word_tag(const struct lexer *lx, size_t pos, const char *word,
                            size_t *end)
 {
     size_t n_word = strlen(word);
-    pos = skip_space(lx->s, lx->n, pos);
+    pos = uni_skip_space(lx->s, pos, lx->n);
     if (lx->n - pos < n_word || memcmp(lx->s + pos, word, n_word) != 0)
         return false;
-    pos = skip_space(lx->s, lx->n, pos + n_word);
+    pos = uni_skip_space(lx->s, pos + n_word, lx->n);
     *sign = pos < lx->n && (lx->s[pos] == '-' || lx->s[pos] == '+') ? lx->s[pos++] : 0;
     if (lx->n - pos < 2 || lx->s[pos] != '%' || lx->s[pos + 1] != '}')
         return false;
@@ -375,7 +347,7 @@ static enum q_code lex_tag(struct lexer *lx, size_t pos, bool is_block)
     lx->n_open = 0;
     lx->pos = pos;
     while (!rc) {
-        lx->pos = skip_space(lx->s, lx->n, lx->pos);
+        lx->pos = uni_skip_space(lx->s, lx->pos, lx->n);
         if (lx->pos == lx->n)
             return Q_OK; /* the parser reports the missing end */
         char sign;
@@ -415,7 +387,7 @@ static enum q_code lex_one(struct lexer *lx)
     if (kind == '#')
         return lex_comment(lx, p, inside);
     if (kind == '%' && match_word_tag(lx, inside, "raw", &close, &end) && close != '+') {
-        set_pos(lx, close == '-' ? skip_space(lx->s, lx->n, end) : end);
+        set_pos(lx, close == '-' ? uni_skip_space(lx->s, end, lx->n) : end);
         return lex_raw(lx, p, lx->pos);
     }
     if ((rc = emit(lx, kind == '%' ? T_BLOCK_BEGIN : T_PRINT_BEGIN, p, 2)))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/template/unicode.h"
 #include <utf8proc.h>
+#include "common/utf8.h"
 
 /* clang-format off */
 struct triple { uint32_t c[UNI_CASE_MAX]; };
@@ -25,6 +26,33 @@ bool uni_is_space(uint32_t c)
         return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f);
     return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
            c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+size_t uni_skip_space(const char *s, size_t from, size_t to)
+{
+    uint32_t c;
+    while (from < to) {
+        size_t step = utf8_decode(s + from, to - from, &c);
+        if (!uni_is_space(c))
+            break;
+        from += step;
+    }
+    return from;
+}
+
+size_t uni_trim_space(const char *s, size_t from, size_t to)
+{
+    while (to > from) {
+        size_t at = to - 1;
+        while (at > from && ((unsigned char)s[at] & 0xC0) == 0x80)
+            at--;
+        uint32_t c;
+        utf8_decode(s + at, to - at, &c);
+        if (!uni_is_space(c))
+            break;
+        to = at;
+    }
+    return to;
 }
 
 bool uni_is_line_end(uint32_t c)

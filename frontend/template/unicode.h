@@ -22,6 +22,9 @@ bool uni_is_title(uint32_t c);
 bool uni_is_cased(uint32_t c);
 bool uni_is_case_ignorable(uint32_t c);
 bool uni_is_printable(uint32_t c); /* repr shows it as it is */
+/* s[from..to) without the white space at its start, at its end: the new from, the new to. */
+size_t uni_skip_space(const char *s, size_t from, size_t to);
+size_t uni_trim_space(const char *s, size_t from, size_t to);
 /* The full mappings; return how many code points were written. */
 size_t uni_upper(uint32_t c, uint32_t out[UNI_CASE_MAX]);
 size_t uni_lower(uint32_t c, uint32_t out[UNI_CASE_MAX]); /* final sigma is the caller's business */

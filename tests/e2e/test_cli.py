@@ -2,7 +2,7 @@
 """The command people type."""
 import subprocess
 
-from conftest import BIN, BUNDLED, MODELS, Process
+from servers import BIN, BUNDLED
 
 
 def quire(*args, stdin=""):

@@ -4,7 +4,7 @@ import json
 import shutil
 import threading
 
-from conftest import MODELS
+from servers import MODELS
 
 PROMPT = "quire is"
 

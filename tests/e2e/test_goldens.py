@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from conftest import MODELS, Server
+from servers import MODELS, Server
 
 NAMES = sorted(p.parent.name for p in MODELS.glob("*/golden.json"))
 DYNAMIC_LENGTH = 64

@@ -8,7 +8,7 @@ import time
 import openai
 import pytest
 
-from conftest import BUNDLED, MODELS, Http
+from servers import BUNDLED, MODELS, Http
 
 OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256", "--heartbeat-ms", "100")
 ROUTES = [("GET", "/v1/models"), ("GET", "/v1/models/x"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"),

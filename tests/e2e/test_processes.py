@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import MODELS
+from servers import MODELS
 
 OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--heartbeat-ms", "200")
 BODY = {"temperature": 1, "ignore_eos": True}

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engine and frontend started by hand: tcp with CURVE keys, without, and with models that differ."""
 import socket
+import subprocess
+import threading
 import time
 
 import pytest
 
-from conftest import BIN, BUNDLED, MODELS, Http, Process
+from servers import BIN, MODELS, Http
 
 ENGINE = ("--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64")
 
@@ -18,7 +20,6 @@ def free_port():
 
 @pytest.fixture
 def keys(tmp_path):
-    import subprocess
     out = subprocess.run([BIN / "quire", "keygen", tmp_path / "keys"], capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
     again = subprocess.run([BIN / "quire", "keygen", tmp_path / "keys"], capture_output=True, text=True)
@@ -40,7 +41,6 @@ def test_tcp_with_keys(run, keys, tmp_path):
     server.process.wait_line(r"frontend: ready")
     assert len(server.complete([1, 2, 3], max_tokens=4, ignore_eos=True)["choices"][0]["token_ids"]) == 4
 
-    import subprocess
     subprocess.run([BIN / "quire", "keygen", tmp_path / "other"], check=True, stdout=subprocess.DEVNULL)
     stranger = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--keys", tmp_path / "other")
     assert stranger.post("/v1/completions", {"prompt": [1], "max_tokens": 1})[0] == 503
@@ -79,7 +79,6 @@ def test_another_model_is_refused(run, tmp_path):
 
 def test_frontend_before_engine(run, tmp_path):
     """A request that comes before there is an engine waits for it."""
-    import threading
     address = f"ipc://{tmp_path}/engine"
     process = run("quire-frontend", MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--port", "0")
     server = Http(process.wait_line(r"listening on (http://\S+)")[1])

@@ -46,14 +46,6 @@ FALLIBLE served_load(struct served *s, struct q_err *e)
     return Q_OK;
 }
 
-void served_release(struct served *s)
-{
-    tokenizer_free(s->tokenizer);
-    chat_free(s->chat);
-    s->tokenizer = NULL;
-    s->chat = NULL;
-}
-
 FALLIBLE served_check_name(const struct served *s, const char *name, struct q_err *e)
 {
     if (!name || !*name)

@@ -30,7 +30,6 @@ struct served {
 /* model: folder or id. o: borrowed as long as s. */
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e);
 FALLIBLE served_load(struct served *s, struct q_err *e);
-void served_release(struct served *s);
 /* name NULL or "": the default. Errors: Q_NOT_FOUND. */
 FALLIBLE served_check_name(const struct served *s, const char *name, struct q_err *e);
 /* generation_config.json's defaults, or NULL with --generation-config vllm. */

@@ -127,6 +127,18 @@ def test_engine_away_then_503(start):
     assert len(alone(server, [1, 2], max_tokens=4, seed=1)) == 4
 
 
+def test_engine_told_to_stop_finishes_and_is_replaced(start, large):
+    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--heartbeat-ms", "200",
+                   "--num-gpu-blocks-override", "512")
+    want = alone(server, [4, 5, 6], max_tokens=100, seed=1)
+    streams = [Stream(server, [4, 5, 6], max_tokens=100, seed=1) for _ in range(4)]
+    for stream in streams:
+        assert stream.begun.wait(30)
+    os.kill(server.children("quire-engine")[0], signal.SIGTERM)
+    late = [Stream(server, [4, 5, 6], max_tokens=100, seed=1) for _ in range(2)]  # wait for the next engine
+    assert [s.result() for s in streams + late] == [want] * 6
+
+
 def test_engine_that_hangs_is_replaced(start):
     server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512")
     want = alone(server, [4, 5, 6], max_tokens=LONG, seed=1)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/metrics: vLLM's names, the text format, and figures that agree with what was asked."""
+import re
+
+NAMES = """num_requests_running num_requests_waiting kv_cache_usage_perc num_preemptions_total prompt_tokens_total
+generation_tokens_total request_success_total e2e_request_latency_seconds time_to_first_token_seconds
+inter_token_latency_seconds request_time_per_output_token_seconds request_queue_time_seconds request_prompt_tokens
+request_generation_tokens iteration_tokens_total prefix_cache_queries_total prefix_cache_hits_total
+request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds request_params_max_tokens
+request_params_n""".split()
+
+
+def test_names_and_format(wide):
+    status, text = wide.get("/metrics")
+    types, seen = {}, {}
+    for line in text.splitlines():
+        if match := re.fullmatch(r"# TYPE (\S+) (counter|gauge|histogram)", line):
+            assert match[1] not in types, "a family is announced twice"
+            types[match[1]] = match[2]
+        elif not line.startswith("# HELP "):
+            name, labels, value = re.fullmatch(r"([a-z_:]+[a-z0-9_:]*)\{(.*)\} (\S+)", line).groups()
+            family = name if name in types else re.sub(r"_(bucket|sum|count)$", "", name)
+            assert types[family], line
+            assert 'model_name="' in labels
+            seen.setdefault(family, []).append((name, labels, float(value)))
+    assert status == 200 and set(types) == set(seen)
+    for name in NAMES:
+        assert f"vllm:{name}" in types
+    for name, kind in types.items():
+        if kind == "histogram":
+            counts = [value for n, _, value in seen[name] if n.endswith("_bucket")]
+            assert counts == sorted(counts) and 'le="+Inf"' in seen[name][len(counts) - 1][1]
+            assert counts[-1] == next(value for n, _, value in seen[name] if n.endswith("_count"))
+    bounds = re.findall(r'vllm:time_to_first_token_seconds_bucket\{.*le="([^"]+)"', text)
+    assert bounds[0] == "0.0005" and {"0.01", "0.1", "1", "10", "640"} <= set(bounds)
+
+
+def test_figures_agree(wide):
+    def figures():
+        return {name: wide.metric(name, **labels) for name, labels in [
+            ("vllm:prompt_tokens_total", {}), ("vllm:generation_tokens_total", {}),
+            ("vllm:request_success_total", {"finished_reason": "length"}), ("vllm:e2e_request_latency_seconds_count", {}),
+            ("vllm:inter_token_latency_seconds_count", {}), ("vllm:request_params_n_sum", {}),
+            ("quire:http_responses_total", {"code": "4xx"})]}
+    before = figures()
+    wide.complete([[1, 2, 3], [4, 5]], max_tokens=6, ignore_eos=True, n=2)
+    assert wide.post("/v1/completions", {"prompt": 5})[0] == 400
+    after = figures()
+    grown = {name: after[name] - before[name] for name in before}
+    # the prompt counts for each sequence that computes it
+    assert grown == {"vllm:prompt_tokens_total": 10, "vllm:generation_tokens_total": 24, "vllm:request_success_total": 4,
+                     "vllm:e2e_request_latency_seconds_count": 4, "vllm:inter_token_latency_seconds_count": 20,
+                     "vllm:request_params_n_sum": 2, "quire:http_responses_total": 1}

@@ -21,7 +21,7 @@
 
 #define LINEAR_TILE \
     6u /* rows: 6 x 64 outputs are 24 vectors of 16, which leaves 8 registers for W and x */
-#define LINEAR_SLICE 256u /* of K, even: 64 x 256 bf16 are 32 KiB, two thirds of a 48 KiB L1 */
+#define LINEAR_SLICE 32768u /* bytes of a panel: two thirds of a 48 KiB L1 */
 
 struct linear_tile {
     const void *x;  /* first row, at the start of the slice */
@@ -69,7 +69,9 @@ static inline void linear_panel(const struct linear_args *a, float *sum,
                  w_element = a->w.dtype == DT_F32 ? 4 : 2;
     const size_t n_k_stored = a->w.dtype == DT_BF16 ? ((size_t)a->w.n_in + 1) / 2 * 2 : a->w.n_in;
     const char *w = (const char *)a->w.data + panel * n_k_stored * KERN_PANEL * w_element;
-    const uint32_t slice = n_row <= LINEAR_TILE ? a->w.n_in : LINEAR_SLICE;
+    const uint32_t slice = n_row <= LINEAR_TILE
+                               ? a->w.n_in
+                               : LINEAR_SLICE / (KERN_PANEL * (uint32_t)w_element); /* even */
     const uint32_t n_tile = (n_row + LINEAR_TILE - 1) / LINEAR_TILE;
     const size_t slice_bytes = (size_t)slice * KERN_PANEL * w_element;
     struct linear_tile t = {.x_bytes = a->x_stride * x_element};

@@ -122,10 +122,11 @@ INLINE void tile_strip(const struct linear_tile *t, struct form f)
 
 INLINE void tile(const struct linear_tile *t, const int rows, const enum kind kind)
 {
+    const struct linear_tile local = *t; /* in registers, whatever load_again() says about memory */
     const int whole = rows == 1 || rows * VECS <= VEC_SUMS;
     struct form f = {.rows = rows, .n_vec = whole ? VECS : rows == 2 ? 2 : 1, .kind = kind};
     for (f.strip = 0; f.strip < KERN_PANEL; f.strip += 16 * (uint32_t)f.n_vec)
-        tile_strip(t, f);
+        tile_strip(&local, f);
 }
 
 /* Each kind for 1 to LINEAR_TILE rows, as functions and as the table that linear_walk takes. */

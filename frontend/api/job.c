@@ -247,11 +247,6 @@ static enum q_code read_text(struct job *j, struct q_err *e)
     if (j->params.echo && j->sampling.n_logprob != SAMPLE_NO_LOGPROBS &&
         j->sampling.n_prompt_logprob == SAMPLE_NO_LOGPROBS)
         j->sampling.n_prompt_logprob = j->sampling.n_logprob;
-    if (j->params.echo && j->params.stream && j->sampling.n_prompt_logprob != SAMPLE_NO_LOGPROBS) {
-        snprintf(j->params.param, sizeof(j->params.param), "echo");
-        return q_fail(e, Q_UNSUPPORTED,
-                      "echo: together with logprobs it is not supported in streams");
-    }
     return Q_OK;
 }
 

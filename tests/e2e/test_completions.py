@@ -74,6 +74,13 @@ def test_scoring_a_prompt(bundled):
     assert all(v <= 0 for v in logprobs["token_logprobs"][1:])
     longer = bundled.complete(PROMPT, max_tokens=3, temperature=0, echo=True, logprobs=1)["choices"][0]["logprobs"]
     assert longer["token_logprobs"][:len(logprobs["tokens"])] == logprobs["token_logprobs"]
+    pieces = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    text = ""
+    for event in bundled.events("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, "temperature": 0, "echo": True, "logprobs": 1}):
+        text += event["choices"][0]["text"]
+        for name in pieces:
+            pieces[name] += event["choices"][0]["logprobs"][name]
+    assert pieces == longer and text.startswith(PROMPT)
     assert logprobs["text_offset"][0] == 0 and logprobs["text_offset"] == sorted(logprobs["text_offset"])
 
 

@@ -20,12 +20,14 @@ struct kc_seconds kc_time_team(struct team *t, team_fn *fn, void *arg)
     double s[TIMES_MAX];
     int n = 0;
     team_run(t, fn, arg); /* touches the pages */
+    /* one thread waits for nobody: its own CPU time is right on a busy machine too */
+    const clockid_t clock = team_size(t) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     for (int64_t start = clock_us(); n < TIMES_MAX && (n < 5 || clock_us() - start < TIME_US);
          n++) {
         struct timespec a, b;
-        clock_gettime(CLOCK_MONOTONIC, &a);
+        clock_gettime(clock, &a);
         team_run(t, fn, arg);
-        clock_gettime(CLOCK_MONOTONIC, &b);
+        clock_gettime(clock, &b);
         s[n] = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
     }
     qsort(s, (size_t)n, sizeof *s, compare_f64);

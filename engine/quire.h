@@ -16,16 +16,12 @@
  *     quire_request_free(r);   quire_engine_close(engine);
  *
  * The same request gives the same tokens, bit for bit, whatever else the engine computes beside it.
- *
- * Errors: functions return QUIRE_OK (0) or a code of enum quire_code, and fill `error` (may be
- * NULL) if not 0; outputs are then untouched. The library never prints, exits or aborts for what
- * its caller gives it.
- * Threads: an engine may be used from any number of threads at once; a request belongs to one
- * thread at a time.
- * Ownership: what has _free or _close is released with it; pointers in an event live until the next
- * quire_next or quire_request_free of that request. Free all requests before closing their engine.
- * Versions: `size` (set by the init functions) lets structs grow; fields are only ever added at
- * the end. */
+ * Errors: functions return QUIRE_OK (0), or a code and fill `error` (may be NULL); outputs are then
+ * untouched. The library never prints, exits or aborts for what its caller gives it.
+ * Threads: any number may use an engine at once; a request belongs to one at a time.
+ * Ownership: what has _free or _close is released with it, requests before their engine; pointers in
+ * an event live until the next quire_next or quire_request_free of that request.
+ * Versions: `size`, set by the init functions, lets structs grow: fields are added at the end. */
 #ifndef QUIRE_H
 #define QUIRE_H
 #include <stdbool.h>
@@ -35,8 +31,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_API         __attribute__((visibility("default")))
-#define QUIRE_MESSAGE_MAX 248
+#define QUIRE_API __attribute__((visibility("default")))
 
 enum quire_code {
     QUIRE_OK,
@@ -56,22 +51,20 @@ enum quire_code {
 };
 struct quire_error {
     enum quire_code code;
-    char message[QUIRE_MESSAGE_MAX]; /* what, which, how much; no newline */
+    char message[248]; /* what, which, how much; no newline */
 };
 
 /* Engine */
 
 struct quire_options {
     size_t size;
-    const char
-        *model; /* folder, or id in the Hugging Face cache; the one field without a default */
+    const char *model;             /* folder or cached id; the one field without a default */
     const char *revision;          /* of an id; NULL = main */
     const char *load_format;       /* "auto", "safetensors", "dummy" (random weights) */
     const char *dtype;             /* "auto", "float32", "bfloat16", "float16" */
     const char *generation_config; /* "auto": sampling defaults of the model; "vllm": none */
     const char *cpu_isa;           /* newest instruction set to use; "auto" */
-    const char *
-        worker_program; /* NULL: the worker is a thread; else the path of quire-worker, a process */
+    const char *worker_program;    /* NULL: the worker is a thread; else quire-worker's path */
     const char *log_level;  /* lines to stderr: "debug", "info", "warning"; NULL: errors only */
     uint32_t max_model_len; /* tokens of prompt and output; 0 = the model's */
     uint32_t max_num_seqs;  /* sequences computed at once */
@@ -150,7 +143,7 @@ QUIRE_API enum quire_code quire_submit(struct quire_request **out, struct quire_
 enum quire_event_kind { QUIRE_PROMPT, QUIRE_TOKEN, QUIRE_FINISH };
 enum quire_finish {
     QUIRE_FINISH_NONE,
-    QUIRE_FINISH_STOP,
+    QUIRE_FINISH_STOP, /* an end-of-text token, a stop id or a stop string */
     QUIRE_FINISH_LENGTH,
     QUIRE_FINISH_ABORT,
     QUIRE_FINISH_ERROR
@@ -179,17 +172,26 @@ struct quire_event {
 QUIRE_API enum quire_code quire_next(struct quire_request *r, struct quire_event *event,
                                      int timeout_ms, struct quire_error *error);
 QUIRE_API uint32_t quire_request_n_prompt(const struct quire_request *r); /* tokens of the prompt */
-/* Ends it within one step if it has not finished. NULL is fine. */
+/* Ends it if it has not finished. NULL is fine. */
 QUIRE_API void quire_request_free(struct quire_request *r);
 
-/* Text. Errors: QUIRE_INVALID (not UTF-8), QUIRE_UNSUPPORTED. Release *ids, *text by quire_free. */
-QUIRE_API enum quire_code quire_tokenize(const struct quire_engine *engine, const char *text,
-                                         size_t n_text, bool add_special, uint32_t **ids,
-                                         size_t *n_ids, struct quire_error *error);
-QUIRE_API enum quire_code quire_detokenize(const struct quire_engine *engine, const uint32_t *ids,
-                                           size_t n_ids, bool skip_special, char **text,
-                                           size_t *n_text, struct quire_error *error);
-QUIRE_API void quire_free(void *memory);
+/* Text. Release out->ids, out->bytes (NUL at [n]) with quire_free. Errors: QUIRE_INVALID (not
+ * UTF-8), QUIRE_UNSUPPORTED (skip_tokenizer), QUIRE_NO_MEMORY. */
+struct quire_tokens {
+    const uint32_t *ids; /* [n] */
+    size_t n;
+};
+struct quire_text {
+    const char *bytes; /* [n] UTF-8 */
+    size_t n;
+};
+QUIRE_API enum quire_code quire_tokenize(const struct quire_engine *engine,
+                                         struct quire_tokens *out, const struct quire_text *in,
+                                         bool add_special, struct quire_error *error);
+QUIRE_API enum quire_code quire_detokenize(const struct quire_engine *engine,
+                                           struct quire_text *out, const struct quire_tokens *in,
+                                           bool skip_special, struct quire_error *error);
+QUIRE_API void quire_free(const void *memory);
 QUIRE_API const char *quire_version(void); /* "0.1.0" */
 
 #ifdef __cplusplus

@@ -28,6 +28,7 @@
 #define BACKOFF_MAX_MS   2000
 #define PERCENT_EVERY_MS 1000 /* of log lines while loading */
 
+static_assert(CORE_FINGERPRINT_MAX == FINGERPRINT_MAX, "one size");
 static_assert(RING_DEPTH == SCHEDULER_IN_FLIGHT_MAX,
               "the ring holds what the scheduler may have in flight");
 
@@ -162,8 +163,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     c->info.shape = info->shape;
     c->info.limits = info->limits;
     c->info.n_block = info->n_block;
-    if ((rc = fingerprint_make(c->info.fingerprint, sizeof c->info.fingerprint,
-                               c->config.worker.model_dir, c->config.worker.format, info, e)))
+    if ((rc = fingerprint_make(c->info.fingerprint, &c->config.worker, info, e)))
         return rc;
     c->outputs = q_calloc(info->limits.max_num_seqs, sizeof *c->outputs);
     if (!c->outputs)

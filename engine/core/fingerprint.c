@@ -64,27 +64,27 @@ static FALLIBLE hash_weights(unsigned char all[HASH_BYTES], const char *dir, str
     return rc;
 }
 
-FALLIBLE fingerprint_make(char *out, size_t size, const char *model_dir, enum load_format format,
+FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config *c,
                           const struct worker_info *info, struct q_err *e)
 {
     unsigned char digest[HASH_BYTES], weights[HASH_BYTES] = {0}, hash[HASH_BYTES];
     char settings[RING_NAMES_MAX + 256];
-    enum q_code rc = hub_digest(digest, model_dir, e);
-    if (!rc && format != LOAD_DUMMY)
-        rc = hash_weights(weights, model_dir, e);
+    enum q_code rc = hub_digest(digest, c->model_dir, e);
+    if (!rc && c->format != LOAD_DUMMY)
+        rc = hash_weights(weights, c->model_dir, e);
     if (rc)
         return rc;
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     if (md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1) {
         snprintf(settings, sizeof settings, "quire %s; dummy %d; %s %s; length %u; %s",
-                 QUIRE_VERSION, format == LOAD_DUMMY, dtype_name(info->shape.compute_dtype),
+                 QUIRE_VERSION, c->format == LOAD_DUMMY, dtype_name(info->shape.compute_dtype),
                  dtype_name(info->shape.kv_dtype), info->shape.max_model_len, info->kernels);
         EVP_DigestUpdate(md, digest, sizeof digest);
         EVP_DigestUpdate(md, weights, sizeof weights);
         EVP_DigestUpdate(md, settings, strlen(settings));
         EVP_DigestFinal_ex(md, hash, NULL);
-        snprintf(out, size, "fp_%02x%02x%02x%02x%02x%02x%02x%02x", hash[0], hash[1], hash[2],
-                 hash[3], hash[4], hash[5], hash[6], hash[7]);
+        snprintf(out, FINGERPRINT_MAX, "fp_%02x%02x%02x%02x%02x%02x%02x%02x", hash[0], hash[1],
+                 hash[2], hash[3], hash[4], hash[5], hash[6], hash[7]);
     } else {
         rc = q_fail(e, Q_NO_MEMORY, "fingerprint: no SHA-256");
     }

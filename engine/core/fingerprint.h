@@ -9,8 +9,10 @@
 #define QUIRE_ENGINE_CORE_FINGERPRINT_H
 #include "engine/worker/ring.h"
 
+#define FINGERPRINT_MAX 24
+
 /* out: "fp_" and 16 hex digits. Errors: Q_IO, those of hub_digest. */
-FALLIBLE fingerprint_make(char *out, size_t size, const char *model_dir, enum load_format format,
+FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config *c,
                           const struct worker_info *info, struct q_err *e);
 
 #endif

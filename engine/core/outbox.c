@@ -12,10 +12,12 @@ FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err
     uint32_t **columns[] = {&o->seq,       &o->n_token,      &o->tokens,
                             &o->finish,    &o->stop_id,      &o->n_cached,
                             &o->n_logprob, &o->n_prompt_row, &o->n_prompt_logprob};
-    uint32_t **arrays[] = {&o->logprob_ids, &o->ranks, &o->prompt_logprob_ids, &o->prompt_ranks};
+    uint32_t **arrays[] = {&o->chosen.ids, &o->prompt.ids, &o->ranks, &o->prompt_ranks};
+    float **floats[] = {&o->chosen.logprobs, &o->prompt.logprobs};
     size_t n_column = sizeof columns / sizeof *columns, n_array = sizeof arrays / sizeof *arrays;
-    uint64_t *at =
-        q_calloc(2 * n * sizeof *at + (n_column * n + (n_array + 2) * m) * sizeof(uint32_t), 1);
+    size_t n_float = sizeof floats / sizeof *floats;
+    uint64_t *at = q_calloc(
+        2 * n * sizeof *at + (n_column * n + (n_array + n_float) * m) * sizeof(uint32_t), 1);
     if (!at)
         return q_fail(e, Q_NO_MEMORY, "engine: no memory for the outputs of %zu requests", n);
     o->memory = at;
@@ -26,8 +28,8 @@ FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err
         *columns[i] = next;
     for (size_t i = 0; i < n_array; i++, next += m)
         *arrays[i] = next;
-    o->logprobs = (float *)next;
-    o->prompt_logprobs = (float *)(next + m);
+    for (size_t i = 0; i < n_float; i++, next += m)
+        *floats[i] = (float *)next;
     o->n_request_max = l->max_num_seqs;
     o->n_row_max = l->logit_rows_max;
     return Q_OK;
@@ -40,15 +42,15 @@ void outbox_release(struct outbox *o)
     *o = (struct outbox)OUTBOX_INIT;
 }
 
-/* The token itself and `n` alternatives to ids[*at …], logprobs[*at …]. */
-static void add_entries(uint32_t *ids, float *logprobs, uint32_t *at, const struct step_result *r,
+/* The token itself and `n` alternatives. */
+static void add_entries(struct outbox_entries *to, const struct step_result *r,
                         const struct step_row *row, uint32_t n)
 {
-    ids[*at] = row->token;
-    logprobs[(*at)++] = row->logprob;
-    memcpy(ids + *at, r->top_ids + row->top_start, n * sizeof *ids);
-    memcpy(logprobs + *at, r->top_logprobs + row->top_start, n * sizeof *logprobs);
-    *at += n;
+    to->ids[to->n] = row->token;
+    to->logprobs[to->n++] = row->logprob;
+    memcpy(to->ids + to->n, r->top_ids + row->top_start, n * sizeof *to->ids);
+    memcpy(to->logprobs + to->n, r->top_logprobs + row->top_start, n * sizeof *to->logprobs);
+    to->n += n;
 }
 
 static void add_prompt_rows(struct outbox *o, const struct step_result *r,
@@ -61,8 +63,7 @@ static void add_prompt_rows(struct outbox *o, const struct step_result *r,
     o->n_prompt_row[o->n_request] = out->n_prompt_row;
     o->n_prompt_logprob[o->n_request] = out->n_prompt_row ? n_top + 1 : 0;
     for (uint32_t i = 0; i < out->n_prompt_row; i++) {
-        add_entries(o->prompt_logprob_ids, o->prompt_logprobs, &o->n_prompt_logprob_all, r,
-                    &out->prompt_rows[i], n_top);
+        add_entries(&o->prompt, r, &out->prompt_rows[i], n_top);
         o->prompt_ranks[o->n_prompt_row_all++] = out->prompt_rows[i].rank;
     }
 }
@@ -83,7 +84,7 @@ static void add_output(struct outbox *o, const struct step_result *r,
     if (out->has_token)
         o->tokens[o->n_token_all++] = out->token;
     if (logprobs) {
-        add_entries(o->logprob_ids, o->logprobs, &o->n_logprob_all, r, out->row, out->row->n_top);
+        add_entries(&o->chosen, r, out->row, out->row->n_top);
         o->ranks[o->n_rank_all++] = out->row->rank;
     }
     add_prompt_rows(o, r, out);
@@ -91,37 +92,35 @@ static void add_output(struct outbox *o, const struct step_result *r,
     o->n_request++;
 }
 
-FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct step_result *result,
-                     const struct scheduler_output *outputs, uint32_t n_output, uint32_t *n,
+FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step *step, uint32_t *n,
                      struct q_err *e)
 {
-    o->n_request = o->n_token_all = o->n_logprob_all = o->n_rank_all = 0;
-    o->n_prompt_row_all = o->n_prompt_logprob_all = o->n_finished = 0;
-    for (uint32_t i = 0; i < n_output; i++)
-        if (outputs[i].origin == origin)
-            add_output(o, result, &outputs[i]);
+    o->n_request = o->n_token_all = o->n_rank_all = o->n_prompt_row_all = o->n_finished = 0;
+    o->chosen.n = o->prompt.n = 0;
+    for (uint32_t i = 0; i < step->n; i++)
+        if (step->outputs[i].origin == origin)
+            add_output(o, step->result, &step->outputs[i]);
     *n = o->n_request;
     if (!o->n_request)
         return Q_OK;
-    const struct msg_output m = {
-        .step = result->head->step,
-        .req_ids = {o->req_ids, o->n_request},
-        .seq = {o->seq, o->n_request},
-        .n_token = {o->n_token, o->n_request},
-        .tokens = {o->tokens, o->n_token_all},
-        .finish = {o->finish, o->n_request},
-        .stop_id = {o->stop_id, o->n_request},
-        .n_cached = {o->n_cached, o->n_request},
-        .n_logprob = {o->n_logprob, o->n_request},
-        .logprob_ids = {o->logprob_ids, o->n_logprob_all},
-        .logprobs = {o->logprobs, o->n_logprob_all},
-        .ranks = {o->ranks, o->n_rank_all},
-        .n_prompt_row = {o->n_prompt_row, o->n_request},
-        .n_prompt_logprob = {o->n_prompt_logprob, o->n_request},
-        .prompt_logprob_ids = {o->prompt_logprob_ids, o->n_prompt_logprob_all},
-        .prompt_logprobs = {o->prompt_logprobs, o->n_prompt_logprob_all},
-        .prompt_ranks = {o->prompt_ranks, o->n_prompt_row_all},
-        .queue_us = {o->queue_us, o->n_request}};
+    const struct msg_output m = {.step = step->result->head->step,
+                                 .req_ids = {o->req_ids, o->n_request},
+                                 .seq = {o->seq, o->n_request},
+                                 .n_token = {o->n_token, o->n_request},
+                                 .tokens = {o->tokens, o->n_token_all},
+                                 .finish = {o->finish, o->n_request},
+                                 .stop_id = {o->stop_id, o->n_request},
+                                 .n_cached = {o->n_cached, o->n_request},
+                                 .n_logprob = {o->n_logprob, o->n_request},
+                                 .logprob_ids = {o->chosen.ids, o->chosen.n},
+                                 .logprobs = {o->chosen.logprobs, o->chosen.n},
+                                 .ranks = {o->ranks, o->n_rank_all},
+                                 .n_prompt_row = {o->n_prompt_row, o->n_request},
+                                 .n_prompt_logprob = {o->n_prompt_logprob, o->n_request},
+                                 .prompt_logprob_ids = {o->prompt.ids, o->prompt.n},
+                                 .prompt_logprobs = {o->prompt.logprobs, o->prompt.n},
+                                 .prompt_ranks = {o->prompt_ranks, o->n_prompt_row_all},
+                                 .queue_us = {o->queue_us, o->n_request}};
     buf_reset(&o->frame);
     return msg_output_encode(&m, &o->frame, e);
 }

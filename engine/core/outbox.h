@@ -9,16 +9,20 @@
 #include "common/buf.h"
 #include "engine/sched/scheduler.h"
 
+struct outbox_entries { /* tokens with their logprobs: the token itself, then alternatives */
+    uint32_t *ids;      /* [n] of n_row_max * (SAMPLE_LOGPROBS_MAX + 1) */
+    float *logprobs;
+    uint32_t n;
+};
+
 struct outbox {
     uint32_t n_request_max, n_row_max;
     uint64_t *req_ids, *queue_us; /* [n_request_max], as the others of this block */
     uint32_t *seq, *n_token, *tokens, *finish, *stop_id, *n_cached, *n_logprob, *n_prompt_row,
         *n_prompt_logprob;
-    uint32_t *logprob_ids, *ranks, *prompt_logprob_ids,
-        *prompt_ranks; /* [n_row_max * (SAMPLE_LOGPROBS_MAX + 1)] */
-    float *logprobs, *prompt_logprobs;
-    uint32_t n_request, n_token_all, n_logprob_all, n_rank_all, n_prompt_row_all,
-        n_prompt_logprob_all;
+    uint32_t *ranks, *prompt_ranks; /* [n_row_max] */
+    struct outbox_entries chosen, prompt;
+    uint32_t n_request, n_token_all, n_rank_all, n_prompt_row_all;
     uint32_t n_finished; /* requests that end in this message */
     struct buf frame;
     void *memory;
@@ -29,10 +33,14 @@ struct outbox {
 
 FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e);
 void outbox_release(struct outbox *o);
-/* Take the outputs of `origin` and encode them into o->frame. *n = how many there were; 0:
- * nothing to send. */
-FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct step_result *result,
-                     const struct scheduler_output *outputs, uint32_t n_output, uint32_t *n,
+struct outbox_step { /* a settled step, as the core's sink gets it */
+    const struct step_result *result;
+    const struct scheduler_output *outputs; /* [n] */
+    uint32_t n;
+};
+/* Take the outputs of `origin` and encode them into o->frame. *n = how many there were; 0: nothing
+ * to send. */
+FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step *step, uint32_t *n,
                      struct q_err *e);
 
 #endif

@@ -47,7 +47,7 @@ static struct proto_str str(const char *s)
 static void send_to(struct peers *p, struct peer *to, enum q_code rc, struct q_err *e)
 {
     if (!rc)
-        rc = socket_send(to->socket, &to->name, p->frame.data, p->frame.len, e);
+        rc = socket_send(to->at.socket, &to->at.name, p->frame.data, p->frame.len, e);
     if (!rc)
         return;
     if (!to->gone)
@@ -56,9 +56,9 @@ static void send_to(struct peers *p, struct peer *to, enum q_code rc, struct q_e
     to->gone = true;
 }
 
-/* An error to a peer that is perhaps not in the table. */
-static void send_error(struct peers *p, struct socket *s, const struct socket_peer *name,
-                       uint64_t req_id, const struct q_err *why, uint32_t retry_ms)
+/* An error to a sender that is perhaps not in the table. */
+static void send_error(struct peers *p, const struct peer_address *to, uint64_t req_id,
+                       const struct q_err *why, uint32_t retry_ms)
 {
     struct q_err e = Q_ERR_INIT;
     const struct msg_error m = {.req_id = req_id,
@@ -67,16 +67,18 @@ static void send_error(struct peers *p, struct socket *s, const struct socket_pe
                                 .retry_after_ms = retry_ms};
     buf_reset(&p->frame);
     if (msg_error_encode(&m, &p->frame, &e) ||
-        socket_send(s, name, p->frame.data, p->frame.len, &e))
+        socket_send(to->socket, &to->name, p->frame.data, p->frame.len, &e))
         log_debug("an error could not be sent: %s", e.message);
 }
 
-static struct peer *find(struct peers *p, const struct socket *s, const struct socket_peer *name)
+static struct peer *find(struct peers *p, const struct peer_address *at)
 {
-    for (uint32_t i = 0; i < p->n; i++)
-        if (p->peers[i].socket == s && !p->peers[i].gone &&
-            socket_peer_equal(&p->peers[i].name, name))
-            return &p->peers[i];
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct peer *peer = &p->peers[i];
+        if (peer->at.socket == at->socket && !peer->gone &&
+            socket_peer_equal(&peer->at.name, &at->name))
+            return peer;
+    }
     return NULL;
 }
 
@@ -133,8 +135,7 @@ static FALLIBLE check_hello(const struct peers *p, const struct msg_hello *m, st
     return Q_OK;
 }
 
-static struct peer *add_peer(struct peers *p, struct socket *s, const struct socket_peer *name,
-                             uint64_t instance)
+static struct peer *add_peer(struct peers *p, const struct peer_address *at, uint64_t instance)
 {
     for (uint32_t i = 0; i < p->n; i++)
         if (p->peers[i].instance == instance)
@@ -143,35 +144,33 @@ static struct peer *add_peer(struct peers *p, struct socket *s, const struct soc
     if (p->n >= SERVER_FRONTENDS_MAX)
         return NULL;
     struct peer *added = &p->peers[p->n++];
-    *added =
-        (struct peer){.socket = s, .name = *name, .instance = instance, .origin = ++p->origin_last};
+    *added = (struct peer){.at = *at, .instance = instance, .origin = ++p->origin_last};
     return added;
 }
 
-static void on_hello(struct peers *p, struct socket *s, const struct socket_peer *from,
-                     const struct msg_hello *m)
+static void on_hello(struct peers *p, const struct peer_address *from, const struct msg_hello *m)
 {
     struct q_err e = Q_ERR_INIT;
     uint32_t percent;
     if (check_hello(p, m, &e)) {
         log_warning("refused a frontend: %s", e.message);
-        send_error(p, s, from, 0, &e, 0);
+        send_error(p, from, 0, &e, 0);
         return;
     }
-    struct peer *peer = find(p, s, from);
+    struct peer *peer = find(p, from);
     if (peer && peer->instance != m->instance) {
         peer->gone = true;
         peer = NULL;
     }
-    if (!peer && !(peer = add_peer(p, s, from, m->instance))) {
+    if (!peer && !(peer = add_peer(p, from, m->instance))) {
         q_fail(&e, Q_NO_SPACE, "the engine has %d frontends already", SERVER_FRONTENDS_MAX);
-        send_error(p, s, from, 0, &e, 0);
+        send_error(p, from, 0, &e, 0);
         return;
     }
     peer->heard_ms = clock_ms();
     if (core_state(p->core, &percent) == CORE_LOADING) {
         q_fail(&e, Q_UNAVAILABLE, "loading %u %%", percent);
-        send_error(p, s, from, 0, &e, 0);
+        send_error(p, from, 0, &e, 0);
     } else {
         greet(p, peer);
     }
@@ -199,7 +198,7 @@ static void on_submit(struct peers *p, struct peer *from, const struct msg_submi
     if (!rc)
         from->n_open++;
     else
-        send_error(p, from->socket, &from->name, m->req_id, &e, rc == Q_NO_SPACE ? retry_ms(p) : 0);
+        send_error(p, &from->at, m->req_id, &e, rc == Q_NO_SPACE ? retry_ms(p) : 0);
 }
 
 static void on_abort(struct peers *p, struct peer *from, const struct msg_abort *m)
@@ -210,8 +209,7 @@ static void on_abort(struct peers *p, struct peer *from, const struct msg_abort 
 }
 
 /* A frame of a peer that has been greeted. False: the frame is malformed, `e` says how. */
-static bool handle(struct peers *p, struct peer *from, uint32_t tag, const void *frame, size_t n,
-                   struct q_err *e)
+static bool handle(struct peers *p, struct peer *from, const void *frame, size_t n, struct q_err *e)
 {
     union {
         struct msg_submit submit;
@@ -219,7 +217,7 @@ static bool handle(struct peers *p, struct peer *from, uint32_t tag, const void 
         struct msg_heartbeat heartbeat;
         struct msg_drain drain;
     } m;
-    switch (tag) {
+    switch (proto_peek(frame, n)) {
     case MSG_submit:
         if (msg_submit_decode(&m.submit, frame, n, &p->arena, e))
             return false;
@@ -244,27 +242,26 @@ static bool handle(struct peers *p, struct peer *from, uint32_t tag, const void 
 }
 
 /* A submit before the hello: the sender talks to an engine that is not there any more. */
-static void on_stranger(struct peers *p, struct socket *s, const struct socket_peer *from,
-                        uint32_t tag, const void *frame, size_t n)
+static void on_stranger(struct peers *p, const struct peer_address *from, const void *frame,
+                        size_t n)
 {
     struct q_err e = Q_ERR_INIT;
     struct msg_submit m;
-    if (tag != MSG_submit)
+    if (proto_peek(frame, n) != MSG_submit)
         return;
     if (msg_submit_decode(&m, frame, n, &p->arena, &e)) {
         bad_frame(p, e.message);
         return;
     }
     q_fail(&e, Q_UNAVAILABLE, "this engine does not know the frontend: it must say hello first");
-    send_error(p, s, from, m.req_id, &e, 0);
+    send_error(p, from, m.req_id, &e, 0);
 }
 
-void peers_receive(struct peers *p, struct socket *s, const struct socket_peer *from,
-                   const void *frame, size_t n)
+void peers_receive(struct peers *p, const struct peer_address *from, const void *frame, size_t n)
 {
     struct q_err e = Q_ERR_INIT;
     uint32_t tag = proto_peek(frame, n);
-    struct peer *peer = find(p, s, from);
+    struct peer *peer = find(p, from);
     if (peer)
         peer->heard_ms = clock_ms();
     if (tag == MSG_NONE) {
@@ -274,10 +271,10 @@ void peers_receive(struct peers *p, struct socket *s, const struct socket_peer *
         if (msg_hello_decode(&m, frame, n, &p->arena, &e))
             bad_frame(p, e.message);
         else
-            on_hello(p, s, from, &m);
+            on_hello(p, from, &m);
     } else if (!peer || !peer->greeted) {
-        on_stranger(p, s, from, tag, frame, n);
-    } else if (!handle(p, peer, tag, frame, n, &e)) {
+        on_stranger(p, from, frame, n);
+    } else if (!handle(p, peer, frame, n, &e)) {
         bad_frame(p, e.message);
     }
     arena_reset(&p->arena);
@@ -312,17 +309,19 @@ void peers_output(void *ctx, const struct step_result *result,
                   const struct scheduler_output *outputs, uint32_t n)
 {
     struct peers *p = ctx;
+    const struct outbox_step step = {result, outputs, n};
     for (uint32_t i = 0; i < p->n; i++) {
         struct peer *to = &p->peers[i];
         struct q_err e = Q_ERR_INIT;
         uint32_t n_request;
         if (to->gone || !to->n_open)
             continue;
-        enum q_code rc = outbox_fill(&p->outbox, to->origin, result, outputs, n, &n_request, &e);
+        enum q_code rc = outbox_fill(&p->outbox, to->origin, &step, &n_request, &e);
         if (!rc && !n_request)
             continue;
         if (!rc)
-            rc = socket_send(to->socket, &to->name, p->outbox.frame.data, p->outbox.frame.len, &e);
+            rc = socket_send(to->at.socket, &to->at.name, p->outbox.frame.data, p->outbox.frame.len,
+                             &e);
         if (rc) {
             log_warning("frontend %u: %s; dropping it and its %u requests", to->origin, e.message,
                         to->n_open);

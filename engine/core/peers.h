@@ -13,9 +13,13 @@
 #include "engine/core/server.h"
 #include "proto/socket.h"
 
-struct peer {
+struct peer_address {
     struct socket *socket; /* borrowed */
     struct socket_peer name;
+};
+
+struct peer {
+    struct peer_address at;
     uint64_t instance; /* of the frontend's process */
     uint32_t origin;   /* its number */
     uint32_t n_open;   /* requests */
@@ -45,8 +49,7 @@ struct peers {
 FALLIBLE peers_init(struct peers *p, const struct server_config *c, struct q_err *e);
 void peers_release(struct peers *p);
 /* One frame from a socket. */
-void peers_receive(struct peers *p, struct socket *s, const struct socket_peer *from,
-                   const void *frame, size_t n);
+void peers_receive(struct peers *p, const struct peer_address *from, const void *frame, size_t n);
 /* The core has become ready: greet those who asked meanwhile. Errors: Q_NO_MEMORY. */
 FALLIBLE peers_ready(struct peers *p, struct q_err *e);
 /* The core's sink; ctx is the struct peers. */

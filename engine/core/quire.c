@@ -505,47 +505,46 @@ void quire_request_free(struct quire_request *r)
 
 /* text */
 
-enum quire_code quire_tokenize(const struct quire_engine *engine, const char *text, size_t n_text,
-                               bool add_special, uint32_t **ids, size_t *n_ids,
+enum quire_code quire_tokenize(const struct quire_engine *engine, struct quire_tokens *out,
+                               const struct quire_text *in, bool add_special,
                                struct quire_error *error)
 {
     struct q_err e = Q_ERR_INIT;
     struct token_list list = TOKEN_LIST_INIT;
     if (!engine->tokenizer)
         q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
-    else if (!tokenizer_encode(engine->tokenizer, text, n_text == SIZE_MAX ? strlen(text) : n_text,
-                               add_special, &list, &e)) {
-        *ids = list.ids;
-        *n_ids = list.n;
+    else if (!tokenizer_encode(engine->tokenizer, in->bytes, in->n, add_special, &list, &e)) {
+        *out = (struct quire_tokens){list.ids, list.n}; /* the list's memory goes to the caller */
         return QUIRE_OK;
     }
     token_list_release(&list);
     return give_error(error, &e);
 }
 
-enum quire_code quire_detokenize(const struct quire_engine *engine, const uint32_t *ids,
-                                 size_t n_ids, bool skip_special, char **text, size_t *n_text,
+enum quire_code quire_detokenize(const struct quire_engine *engine, struct quire_text *out,
+                                 const struct quire_tokens *in, bool skip_special,
                                  struct quire_error *error)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;
     if (!engine->tokenizer)
         q_fail(&e, Q_UNSUPPORTED, "the engine was opened with skip_tokenizer");
-    else if (!tokenizer_decode(engine->tokenizer, ids, n_ids, skip_special, &b, &e) &&
+    else if (!tokenizer_decode(engine->tokenizer, in->ids, in->n, skip_special, &b, &e) &&
              !buf_check(&b, "text", &e)) {
-        *n_text = b.len;
-        *text = b.data; /* the buffer's memory goes to the caller; NUL-terminated */
-        if (*text || (*text = q_strdup("")))
+        char *bytes = b.data ? b.data : q_strdup(""); /* the buffer's memory goes to the caller */
+        if (bytes) {
+            *out = (struct quire_text){bytes, b.len};
             return QUIRE_OK;
+        }
         q_fail(&e, Q_NO_MEMORY, "text: no memory");
     }
     buf_release(&b);
     return give_error(error, &e);
 }
 
-void quire_free(void *memory)
+void quire_free(const void *memory)
 {
-    q_free(memory);
+    q_free((void *)(uintptr_t)memory);
 }
 
 const char *quire_version(void)

@@ -61,12 +61,14 @@ static FALLIBLE watch_signals(struct server *s, struct q_err *e)
 static void receive(struct server *s)
 {
     for (uint32_t i = 0; i < s->n_socket; i++) {
-        struct socket_peer from;
+        struct peer_address from = {.socket = s->sockets[i]};
         const void *frame;
         size_t n;
-        for (int left = FRAMES_PER_TURN; left > 0 && socket_recv(s->sockets[i], &from, &frame, &n);
-             left--)
-            peers_receive(&s->peers, s->sockets[i], &from, frame, n);
+        for (int left = FRAMES_PER_TURN; left > 0; left--) {
+            if (!socket_recv(from.socket, &from.name, &frame, &n))
+                break;
+            peers_receive(&s->peers, &from, frame, n);
+        }
     }
     peers_sweep(&s->peers);
 }

@@ -20,10 +20,12 @@
            */
 #define SEEN_IN_PROMPT (1u << 31)
 
-FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab, struct q_err *e)
+FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
+                             const struct kern_table *kern, struct q_err *e)
 {
     *s = (struct sample_scratch)SAMPLE_SCRATCH_INIT;
     s->n_vocab = n_vocab;
+    s->kern = kern;
     s->counts = q_calloc(n_vocab, sizeof *s->counts);
     s->raw = q_calloc(n_vocab, sizeof *s->raw);
     s->chunk_sums = q_calloc(n_vocab / SAMPLE_CHUNK + 1, sizeof *s->chunk_sums);
@@ -95,10 +97,16 @@ uint32_t sample_greedy(const float *logits, uint32_t n_vocab)
     return i;
 }
 
+static float temperature_of(const struct sample_params *p)
+{
+    return p->temperature < TEMPERATURE_MIN ? TEMPERATURE_MIN : p->temperature;
+}
+
 /* Candidates as a list: the best top_k, min_p and top_p applied to it. */
-static void filter_list(struct sample_dist *d, const float *logits, float max, float temperature,
+static void filter_list(struct sample_dist *d, const float *logits, float max,
                         const struct sample_params *p, struct sample_scratch *s)
 {
+    float temperature = temperature_of(p);
     uint32_t n = select_top(logits, s->n_vocab, p->top_k, s->items);
     double sum = 0;
     uint32_t n_kept = 0;
@@ -116,10 +124,10 @@ static void filter_list(struct sample_dist *d, const float *logits, float max, f
     *d = (struct sample_dist){.items = s->items, .n = n_left, .total = total};
 }
 
-static void filter_dense(struct sample_dist *d, float *logits, float max, float temperature,
+static void filter_dense(struct sample_dist *d, float *logits, float max,
                          const struct sample_params *p, struct sample_scratch *s)
 {
-    select_weights(logits, s->n_vocab, max, temperature, p->min_p);
+    select_weights(logits, s->n_vocab, max, temperature_of(p), p->min_p);
     if (p->top_k && p->top_k < s->n_vocab)
         select_cut(logits, SELECT_COUNT, p->top_k, s);
     double total = select_sum(logits, s);
@@ -142,11 +150,10 @@ bool sample_filter(struct sample_dist *d, float *logits, const struct sample_par
         *d = (struct sample_dist){.items = s->items, .n = 1, .total = 1.0};
         return true;
     }
-    float temperature = p->temperature < TEMPERATURE_MIN ? TEMPERATURE_MIN : p->temperature;
     if (p->top_k && p->top_k <= SAMPLE_HEAP_MAX)
-        filter_list(d, logits, max, temperature, p, s);
+        filter_list(d, logits, max, p, s);
     else
-        filter_dense(d, logits, max, temperature, p, s);
+        filter_dense(d, logits, max, p, s);
     return true;
 }
 
@@ -192,9 +199,9 @@ uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct s
 
 /* Fill rank, logprob and alternatives of row->token from the model's own logits. */
 static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratch *s,
-                          const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
-                          float *top_logprobs)
+                          const struct sample_result *out)
 {
+    struct step_row *row = out->row;
     float max, chosen = raw[row->token];
     uint32_t argmax;
     double sumexp;
@@ -206,7 +213,7 @@ static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratc
                                          .argmax = &argmax,
                                          .sumexp = &sumexp};
     const struct kern_exec x = {.ith = 0, .nth = 1};
-    k->softmax_stats(&a, &x);
+    s->kern->softmax_stats(&a, &x);
     double lse = (double)max + log(sumexp);
     uint32_t rank = 1;
     for (uint32_t i = 0; i < s->n_vocab; i++)
@@ -215,24 +222,22 @@ static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratc
     row->logprob = (float)((double)chosen - lse);
     row->n_top = select_top(raw, s->n_vocab, n_top, s->items);
     for (uint32_t i = 0; i < row->n_top; i++) {
-        top_ids[i] = s->items[i].id;
-        top_logprobs[i] = (float)((double)s->items[i].value - lse);
+        out->top_ids[i] = s->items[i].id;
+        out->top_logprobs[i] = (float)((double)s->items[i].value - lse);
     }
 }
 
-void sample_known(const float *logits, uint32_t token, uint32_t n_top, struct sample_scratch *s,
-                  const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
-                  float *top_logprobs)
+void sample_known(const float *logits, uint32_t n_top, struct sample_scratch *s,
+                  const struct sample_result *out)
 {
-    row->token = token;
-    fill_logprobs(logits, n_top, s, k, row, top_ids, top_logprobs);
+    fill_logprobs(logits, n_top, s, out);
 }
 
 void sample_token(float *logits, const struct sample_input *in, struct sample_scratch *s,
-                  const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
-                  float *top_logprobs)
+                  const struct sample_result *out)
 {
     const struct sample_params *p = in->params;
+    struct step_row *row = out->row;
     bool logprobs = p->n_logprob != SAMPLE_NO_LOGPROBS;
     row->position = in->n_known;
     row->rank = 0;
@@ -249,5 +254,5 @@ void sample_token(float *logits, const struct sample_input *in, struct sample_sc
     else
         row->token = SAMPLE_BAD;
     if (logprobs && row->token != SAMPLE_BAD)
-        fill_logprobs(s->raw, p->n_logprob, s, k, row, top_ids, top_logprobs);
+        fill_logprobs(s->raw, p->n_logprob, s, out);
 }

@@ -28,6 +28,7 @@ struct sample_item {
 
 struct sample_scratch { /* one thread's */
     uint32_t n_vocab;
+    const struct kern_table *kern; /* borrowed */
     uint32_t *counts;   /* [n_vocab] zero between rows: bit 31 seen in the prompt, below it times in
                            the output */
     float *raw;         /* [n_vocab] the row as the model gave it, when logprobs are wanted */
@@ -38,9 +39,10 @@ struct sample_scratch { /* one thread's */
 };
 #define SAMPLE_BUCKETS 2048u
 /* clang-format off */
-#define SAMPLE_SCRATCH_INIT {0, NULL, NULL, NULL, NULL, NULL, NULL}
+#define SAMPLE_SCRATCH_INIT {.n_vocab = 0}
 /* clang-format on */
-FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab, struct q_err *e);
+FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
+                             const struct kern_table *kern, struct q_err *e);
 void sample_scratch_release(struct sample_scratch *s);
 
 struct sample_input {                   /* one sequence; all borrowed */
@@ -56,17 +58,17 @@ struct sample_dist { /* what is left to draw from, in the scratch or over the lo
     double total;         /* sum of the weights, > 0 */
 };
 
-/* Sample the next token. logits: [n_vocab] f32, overwritten. Fills row->token, position, rank,
- * logprob, n_top and the alternatives top_ids, top_logprobs [params->n_logprob]; the caller fills
- * slot and top_start. */
+struct sample_result {    /* where a row's outcome goes; the caller fills row->slot and top_start */
+    struct step_row *row; /* token, position, rank, logprob and n_top are filled */
+    uint32_t *top_ids;    /* alternatives, as many as were asked for */
+    float *top_logprobs;
+};
+/* Sample the next token. logits: [n_vocab] f32, overwritten. */
 void sample_token(float *logits, const struct sample_input *in, struct sample_scratch *s,
-                  const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
-                  float *top_logprobs);
-/* Logprobs of the known token `token`, whose row of logits this is; n_top alternatives. Fills row
- * as above. */
-void sample_known(const float *logits, uint32_t token, uint32_t n_top, struct sample_scratch *s,
-                  const struct kern_table *k, struct step_row *row, uint32_t *top_ids,
-                  float *top_logprobs);
+                  const struct sample_result *out);
+/* Logprobs of the known token out->row->token, whose row of logits this is; n_top alternatives. */
+void sample_known(const float *logits, uint32_t n_top, struct sample_scratch *s,
+                  const struct sample_result *out);
 
 /* The parts of sample_token, for tests. adjust: masks, bias, penalties in place. filter:
  * temperature and cuts; false when the row cannot be sampled. Weights are relative to dist->total.

@@ -168,12 +168,18 @@ static inline uint32_t float_bits(float f)
     return u;
 }
 
-/* Measure the items whose bits above `shift + width` are those of `key` into buckets; returns the
- * bucket in which *before reaches limit (the lowest one that has items when none does), and leaves
- * *before at what lies above it. */
-static uint32_t cut_bucket(const float *w, enum select_measure measure, double limit,
-                           double *before, uint32_t key, uint32_t shift, uint32_t width,
-                           struct sample_scratch *s)
+struct cut { /* a radix selection under way */
+    enum select_measure measure;
+    double limit;
+    double before; /* measure of what lies above the bucket */
+    uint32_t key;  /* bits of the edge found so far */
+};
+
+/* Measure the items whose bits above `shift + width` are those of c->key into buckets and find the
+ * bucket in which the limit is reached (the lowest one that has items when none does). Adds its
+ * number to the key. */
+static void cut_bucket(struct cut *c, const float *w, uint32_t shift, uint32_t width,
+                       struct sample_scratch *s)
 {
     uint32_t mask = (1u << width) - 1;
     uint32_t high = shift + width >= 32 ? 0 : ~0u << (shift + width);
@@ -181,24 +187,24 @@ static uint32_t cut_bucket(const float *w, enum select_measure measure, double l
     memset(s->bucket_counts, 0, SAMPLE_BUCKETS * sizeof *s->bucket_counts);
     for (uint32_t i = 0; i < s->n_vocab; i++) {
         uint32_t u = float_bits(w[i]);
-        if (u == 0 || (u & high) != (key & high))
+        if (u == 0 || (u & high) != (c->key & high))
             continue;
         uint32_t b = u >> shift & mask;
-        s->masses[b] += measure == SELECT_COUNT ? 1.0 : (double)w[i];
+        s->masses[b] += c->measure == SELECT_COUNT ? 1.0 : (double)w[i];
         s->bucket_counts[b]++;
     }
     uint32_t found = 0;
-    double above = *before;
+    double above = c->before;
     for (uint32_t b = mask + 1; b-- > 0;) {
         if (!s->bucket_counts[b])
             continue;
         found = b;
-        *before = above;
+        c->before = above;
         above += s->masses[b];
-        if (above >= limit)
+        if (above >= c->limit)
             break;
     }
-    return found;
+    c->key |= found << shift;
 }
 
 void select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s)
@@ -206,21 +212,18 @@ void select_cut(float *w, enum select_measure measure, double limit, struct samp
     static const struct {
         uint32_t shift, width;
     } levels[] = {{21, 11}, {10, 11}, {0, 10}};
-    uint32_t key = 0;
-    double before = 0;
-    for (uint32_t i = 0; i < 3; i++) {
-        uint32_t shift = levels[i].shift;
-        key |= cut_bucket(w, measure, limit, &before, key, shift, levels[i].width, s) << shift;
-    }
+    struct cut c = {.measure = measure, .limit = limit};
+    for (uint32_t i = 0; i < 3; i++)
+        cut_bucket(&c, w, levels[i].shift, levels[i].width, s);
     float edge;
-    memcpy(&edge, &key, sizeof edge);
+    memcpy(&edge, &c.key, sizeof edge);
     double own = measure == SELECT_COUNT ? 1.0 : (double)edge;
     bool first = true;
     for (uint32_t i = 0; i < s->n_vocab; i++) {
         if (w[i] > edge)
             continue;
-        if (w[i] == edge && (first || before < limit)) { /* equal weights: the lower ids stay */
-            before += own;
+        if (w[i] == edge && (first || c.before < limit)) { /* equal weights: the lower ids stay */
+            c.before += own;
             first = false;
         } else {
             w[i] = 0.0f;

@@ -65,12 +65,13 @@ void slots_release(struct slots *s)
 }
 
 struct cursor { /* how far each array of the step is used up */
+    const struct step_view *v;
     uint32_t admit, block, known, stop_id, bias;
 };
 
-static FALLIBLE admit(struct slots *s, struct slot *slot, const struct step_view *v,
-                      struct cursor *c, struct q_err *e)
+static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, struct q_err *e)
 {
+    const struct step_view *v = c->v;
     const struct step_admit *a = &v->admits[c->admit++];
     if (a->n_known > s->limits.max_model_len || a->n_prompt > a->n_known ||
         a->n_stop_id > STEP_STOP_IDS_MAX || a->n_bias > SAMPLE_BIAS_MAX)
@@ -100,13 +101,13 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, const struct step_view
     return Q_OK;
 }
 
-static FALLIBLE grow_table(struct slots *s, struct slot *slot, uint32_t n,
-                           const struct step_view *v, struct cursor *c, struct q_err *e)
+static FALLIBLE grow_table(struct slots *s, struct slot *slot, uint32_t n, struct cursor *c,
+                           struct q_err *e)
 {
     if (n > blocks_of(s->limits.max_model_len) - slot->n_block)
         return q_fail(e, Q_CORRUPT, "%u more blocks after %u", n, slot->n_block);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t block = v->blocks[c->block + i];
+        uint32_t block = c->v->blocks[c->block + i];
         if (block >= s->n_block)
             return q_fail(e, Q_CORRUPT, "block %u of %u", block, s->n_block);
         slot->blocks[slot->n_block++] = block;
@@ -134,50 +135,53 @@ static void add_tokens(struct slots *s, const struct slot *slot, const struct st
         b->context_max = q->start + q->n_token;
 }
 
-static FALLIBLE add_logit(struct slots *s, uint32_t i_slot, uint32_t batch_row, uint32_t position,
-                          bool is_prompt, struct q_err *e)
+/* Row `batch_row` of the batch gives logits, for what `row` says. */
+static FALLIBLE add_logit(struct slots *s, uint32_t batch_row, struct logit_row row,
+                          struct q_err *e)
 {
     struct batch *b = &s->batch;
     if (b->n_logit >= s->limits.logit_rows_max)
         return q_fail(e, Q_CORRUPT, "more than %u rows of logits", s->limits.logit_rows_max);
-    struct slot *slot = &s->slots[i_slot];
-    uint32_t n_top = is_prompt ? slot->params.n_prompt_logprob : slot->params.n_logprob;
-    if (n_top == SAMPLE_NO_LOGPROBS)
-        n_top = 0;
-    if (n_top > SAMPLE_LOGPROBS_MAX)
-        return q_fail(e, Q_CORRUPT, "%u alternatives", n_top);
+    row.slot = &s->slots[row.i_slot];
+    row.n_top = row.is_prompt ? row.slot->params.n_prompt_logprob : row.slot->params.n_logprob;
+    if (row.n_top == SAMPLE_NO_LOGPROBS)
+        row.n_top = 0;
+    if (row.n_top > SAMPLE_LOGPROBS_MAX)
+        return q_fail(e, Q_CORRUPT, "%u alternatives", row.n_top);
+    row.top_start = s->n_top;
+    s->n_top += row.n_top;
     s->logit_rows[b->n_logit] = batch_row;
-    s->rows[b->n_logit++] = (struct logit_row){.slot = slot,
-                                               .i_slot = i_slot,
-                                               .position = position,
-                                               .n_top = n_top,
-                                               .top_start = s->n_top,
-                                               .is_prompt = is_prompt};
-    s->n_top += n_top;
+    s->rows[b->n_logit++] = row;
     return Q_OK;
 }
 
-static FALLIBLE add_logits(struct slots *s, const struct step_seq *q, uint32_t row, struct q_err *e)
+static FALLIBLE add_logits(struct slots *s, const struct step_seq *q, uint32_t first_row,
+                           struct q_err *e)
 {
     const struct slot *slot = &s->slots[q->slot];
+    struct logit_row row = {.i_slot = q->slot, .is_prompt = true};
     enum q_code rc = Q_OK;
-    if (q->flags & STEP_PROMPT_LOGPROBS)
-        for (uint32_t i = 0; i < q->n_token && q->start + i + 1 < slot->n_known && !rc; i++)
-            rc = add_logit(s, q->slot, row + i, q->start + i + 1, true, e);
+    for (uint32_t i = 0; q->flags & STEP_PROMPT_LOGPROBS && i < q->n_token && !rc; i++) {
+        row.position = q->start + i + 1;
+        if (row.position < slot->n_known)
+            rc = add_logit(s, first_row + i, row, e);
+    }
+    row.position = q->start + q->n_token;
+    row.is_prompt = false;
     if (!rc && (q->flags & STEP_SAMPLE))
-        rc = add_logit(s, q->slot, row + q->n_token - 1, q->start + q->n_token, false, e);
+        rc = add_logit(s, first_row + q->n_token - 1, row, e);
     return rc;
 }
 
-static FALLIBLE apply_seq(struct slots *s, const struct step_view *v, const struct step_seq *q,
-                          struct cursor *c, struct q_err *e)
+static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct cursor *c,
+                          struct q_err *e)
 {
     struct slot *slot = &s->slots[q->slot];
     uint32_t row = s->batch.n_token;
     enum q_code rc;
-    if ((q->flags & STEP_ADMIT) && (rc = admit(s, slot, v, c, e)))
+    if ((q->flags & STEP_ADMIT) && (rc = admit(s, slot, c, e)))
         return rc;
-    if ((rc = grow_table(s, slot, q->n_new_block, v, c, e)))
+    if ((rc = grow_table(s, slot, q->n_new_block, c, e)))
         return rc;
     uint64_t end = (uint64_t)q->start + q->n_token;
     if (q->n_token == 0 || end > slot->n_known || blocks_of((uint32_t)end) > slot->n_block)
@@ -195,12 +199,12 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_view *v, const stru
 
 FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e)
 {
-    struct cursor c = {0};
+    struct cursor c = {.v = v};
     struct batch *b = &s->batch;
     b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
     s->n_top = 0;
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
-        enum q_code rc = apply_seq(s, v, &v->seqs[i], &c, e);
+        enum q_code rc = apply_seq(s, &v->seqs[i], &c, e);
         if (rc)
             return q_wrap(e, "step %llu, sequence %u", (unsigned long long)v->head->step, i);
     }

@@ -81,7 +81,7 @@ static FALLIBLE make_samplers(struct worker *w, struct q_err *e)
         return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u samplers", w->n_thread);
     enum q_code rc = Q_OK;
     for (uint32_t i = 0; i < w->n_thread && !rc; i++)
-        rc = sample_scratch_init(&w->samplers[i], w->vocab_size, e);
+        rc = sample_scratch_init(&w->samplers[i], w->vocab_size, &w->kern, e);
     return rc;
 }
 
@@ -170,22 +170,23 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
     const struct logit_row *from = &w->slots.rows[i];
     struct step_row *row = &w->result.rows[i];
     float *logits = w->logits + (size_t)i * w->vocab_size;
-    uint32_t *top_ids = w->result.top_ids + from->top_start;
-    float *top_logprobs = w->result.top_logprobs + from->top_start;
+    const struct sample_result out = {.row = row,
+                                      .top_ids = w->result.top_ids + from->top_start,
+                                      .top_logprobs = w->result.top_logprobs + from->top_start};
     row->slot = from->i_slot;
     row->position = from->position;
     row->top_start = from->top_start;
     row->is_prompt = from->is_prompt;
     if (from->is_prompt) {
-        sample_known(logits, from->slot->history[from->position], from->n_top, s, &w->kern, row,
-                     top_ids, top_logprobs);
+        row->token = from->slot->history[from->position];
+        sample_known(logits, from->n_top, s, &out);
         return;
     }
     const struct sample_input in = {.params = &from->slot->params,
                                     .history = from->slot->history,
                                     .n_known = from->slot->n_known,
                                     .n_prompt = from->slot->n_prompt};
-    sample_token(logits, &in, s, &w->kern, row, top_ids, top_logprobs);
+    sample_token(logits, &in, s, &out);
     if (row->token == SAMPLE_BAD) {
         row->token =
             0; /* the slot's history needs a token until the engine has ended the request */

@@ -436,19 +436,19 @@ static void tokenize_and_back(void **state)
     struct quire_options o = options_of(BUNDLED);
     o.skip_tokenizer = false;
     open_engine(&o);
-    uint32_t *ids = NULL;
-    char *text = NULL;
-    size_t n_id = 0, n_text = 0;
-    assert_int_equal(quire_tokenize(engine, "hello world", SIZE_MAX, false, &ids, &n_id, NULL),
-                     QUIRE_OK);
-    assert_int_equal(quire_detokenize(engine, ids, n_id, true, &text, &n_text, NULL), QUIRE_OK);
-    assert_string_equal(text, "hello world");
-    quire_free(text);
-    quire_free(ids);
-    assert_int_equal(quire_detokenize(engine, NULL, 0, true, &text, &n_text, NULL), QUIRE_OK);
-    assert_string_equal(text, "");
-    quire_free(text);
-    assert_int_equal(quire_tokenize(engine, "\xff", 1, false, &ids, &n_id, NULL), QUIRE_INVALID);
+    const struct quire_text hello = {"hello world", 11}, broken = {"\xff", 1};
+    const struct quire_tokens none = {NULL, 0};
+    struct quire_tokens tokens = none;
+    struct quire_text text = {NULL, 0};
+    assert_int_equal(quire_tokenize(engine, &tokens, &hello, false, NULL), QUIRE_OK);
+    assert_int_equal(quire_detokenize(engine, &text, &tokens, true, NULL), QUIRE_OK);
+    assert_string_equal(text.bytes, "hello world");
+    quire_free(text.bytes);
+    quire_free(tokens.ids);
+    assert_int_equal(quire_detokenize(engine, &text, &none, true, NULL), QUIRE_OK);
+    assert_string_equal(text.bytes, "");
+    quire_free(text.bytes);
+    assert_int_equal(quire_tokenize(engine, &tokens, &broken, false, NULL), QUIRE_INVALID);
     quire_engine_close(engine);
 }
 

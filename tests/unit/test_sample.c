@@ -118,7 +118,7 @@ static void golden_case(const json_t *c, const struct tensor_set *set, bool heap
         heap ? 0 : SAMPLE_HEAP_MAX; /* ids that can never be drawn make top_k leave the heap */
     struct q_err e = Q_ERR_INIT;
     struct sample_scratch s;
-    assert_ok(sample_scratch_init(&s, n_vocab + n_pad, &e), &e);
+    assert_ok(sample_scratch_init(&s, n_vocab + n_pad, &kern, &e), &e);
     float *row = q_calloc(n_vocab + n_pad, sizeof *row);
     memcpy(row, logits->data, n_vocab * sizeof *row);
     for (uint32_t i = n_vocab; i < n_vocab + n_pad; i++)
@@ -199,7 +199,7 @@ static void heap_and_radix_agree_with_a_sort(void **state)
     (void)state;
     struct q_err e = Q_ERR_INIT;
     struct sample_scratch s;
-    assert_ok(sample_scratch_init(&s, N_ROW, &e), &e);
+    assert_ok(sample_scratch_init(&s, N_ROW, &kern, &e), &e);
     static struct sample_item sorted[N_ROW], top[SAMPLE_HEAP_MAX];
     static float row[N_ROW], cut[N_ROW];
     for (int round = 0; round < 60; round++) {
@@ -275,7 +275,7 @@ static void fixture_reset(void)
 
 static uint32_t token(void)
 {
-    sample_token(f.logits, &f.in, &f.s, &kern, &f.row, f.top_ids, f.top);
+    sample_token(f.logits, &f.in, &f.s, &(struct sample_result){&f.row, f.top_ids, f.top});
     return f.row.token;
 }
 
@@ -377,7 +377,8 @@ static void logprobs_are_of_the_raw_row(void **state)
     assert_int_equal(f.row.n_top, 0);
     assert_int_equal(f.row.rank, 0);
     fixture_reset();
-    sample_known(f.logits, 17, 3, &f.s, &kern, &f.row, f.top_ids, f.top);
+    f.row.token = 17;
+    sample_known(f.logits, 3, &f.s, &(struct sample_result){&f.row, f.top_ids, f.top});
     assert_int_equal(f.row.token, 17);
     assert_int_equal(f.row.n_top, 3);
 }
@@ -422,7 +423,7 @@ static void scratch_survives_every_failed_allocation(void **state)
     for (int64_t n = 0;; n++) {
         struct sample_scratch s;
         mem_fail_after(n);
-        enum q_code rc = sample_scratch_init(&s, 100, &e);
+        enum q_code rc = sample_scratch_init(&s, 100, &kern, &e);
         mem_fail_after(-1);
         if (rc == Q_OK) {
             assert_true(n > 0);
@@ -438,7 +439,7 @@ static int setup(void **state)
     (void)state;
     struct q_err e = Q_ERR_INIT;
     kern_table_cpu(&kern, kern_caps_machine());
-    return sample_scratch_init(&f.s, N_ROW, &e);
+    return sample_scratch_init(&f.s, N_ROW, &kern, &e);
 }
 
 static int teardown(void **state)

@@ -3,8 +3,7 @@
  *
  * The mental model: an ENGINE is one loaded model, with a scheduler that batches and a worker that
  * computes; it has threads of its own. A REQUEST is one prompt on its way through it. You submit
- * any number of requests at once, the engine computes them together, and each gives you a stream of
- * EVENTS: a token, and in the end one FINISH.
+ * any number of them at once; each gives a stream of EVENTS: tokens, and in the end one FINISH.
  *
  *     struct quire_options o;   quire_options_init(&o, sizeof o);   o.model = "path/to/model";
  *     struct quire_engine *engine;   quire_engine_open(&engine, &o, &error);
@@ -19,8 +18,8 @@
  * Errors: functions return QUIRE_OK (0), or a code and fill `error` (may be NULL); outputs are then
  * untouched. The library never prints, exits or aborts for what its caller gives it.
  * Threads: any number may use an engine at once; a request belongs to one at a time.
- * Ownership: what has _free or _close is released with it, requests before their engine; pointers in
- * an event live until the next quire_next or quire_request_free of that request.
+ * Ownership: what has _free or _close is released with it, requests before their engine; pointers
+ * in an event live until the next quire_next or quire_request_free.
  * Versions: `size`, set by the init functions, lets structs grow: fields are added at the end. */
 #ifndef QUIRE_H
 #define QUIRE_H

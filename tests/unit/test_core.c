@@ -326,16 +326,16 @@ static void make_broken_model(const char *dir, const char *like)
     char path[PATH_MAX];
     uint64_t header = 0;
     mkdir(dir, 0700);
-    snprintf(path, sizeof path, "%s/config.json", like);
+    assert_ok(path_join(path, sizeof path, like, "config.json", &e), &e);
     assert_ok(file_read(&b, path, 1 << 20, &e), &e);
-    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(path_join(path, sizeof path, dir, "config.json", &e), &e);
     assert_ok(file_write(path, b.data, b.len, 0600, &e), &e);
     buf_reset(&b);
-    snprintf(path, sizeof path, "%s/model.safetensors", like);
+    assert_ok(path_join(path, sizeof path, like, "model.safetensors", &e), &e);
     assert_ok(file_read(&b, path, 1 << 24, &e), &e);
     memcpy(&header, b.data, sizeof header);
     memset(b.data + 8 + header, 0xff, b.len - 8 - header);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(path_join(path, sizeof path, dir, "model.safetensors", &e), &e);
     assert_ok(file_write(path, b.data, b.len, 0600, &e), &e);
     buf_release(&b);
 }

@@ -2,8 +2,9 @@
 #include "kcheck.h"
 #include <math.h>
 
-/* The formula in f64. exp is within 1.01 ulp, so at most 2.02 * 2^-24; sum, quotient and product round
- * by 2^-24 each. Below z = -88.7 exp overflows and y is 0 instead of at most 89 * e^-88.7 * 110. */
+/* The formula in f64. exp is within 1.01 ulp, so at most 2.02 * 2^-24; sum, quotient and product
+ * round by 2^-24 each. Below z = -88.7 exp overflows and y is 0 instead of at most 89 * e^-88.7
+ * * 110. */
 static void near_f64(struct kcheck *k, const struct silu_mul_args *a, const void *y)
 {
     if (a->y_dtype != DT_F32 || k->specials)

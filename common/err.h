@@ -28,9 +28,10 @@ struct q_err {
 /* Prefix of every declaration that can fail: the result must be looked at. */
 #define FALLIBLE __attribute__((warn_unused_result)) enum q_code
 
-/* q_fail(e, code, format, …): set `e` (may be NULL) to `code` with a formatted message and return `code`. Truncates
- * silently at Q_MESSAGE_MAX, never inside a UTF-8 sequence. `code` must not be Q_OK, and is evaluated twice. A macro,
- * so that compilers and analysers see at the call that what comes back is not Q_OK. */
+/* q_fail(e, code, format, …): set `e` (may be NULL) to `code` with a formatted message and return
+ * `code`. Truncates silently at Q_MESSAGE_MAX, never inside a UTF-8 sequence. `code` must not be
+ * Q_OK, and is evaluated twice. A macro, so that compilers and analysers see at the call that what
+ * comes back is not Q_OK. */
 #define q_fail(e, code, ...) (q_fail_text((e), (code), __VA_ARGS__), q_code_same(code))
 __attribute__((format(printf, 3, 4))) void q_fail_text(struct q_err *e, enum q_code code,
                                                        const char *fmt, ...);

@@ -87,7 +87,7 @@ static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e
     const struct hub_json_at q = {quantized, at->path};
     const char *method = "?";
     enum q_code rc;
-    if (quantized && json_is_object(quantized)) {
+    if (json_is_object(quantized)) {
         if ((rc = hub_json_str(&method, &q, "quant_method", e)))
             return rc;
         return q_fail(e, Q_UNSUPPORTED,

@@ -122,7 +122,7 @@ static enum q_code segment(const struct form *f, struct points *p, const char *s
     }
     if ((rc = order_marks(p, e)))
         return rc;
-    if (f->compose) {
+    if (f->compose && p->n) {
         utf8proc_ssize_t k = utf8proc_normalize_utf32(p->cp, (utf8proc_ssize_t)p->n,
                                                       UTF8PROC_COMPOSE | UTF8PROC_STABLE);
         p->n = k < 0 ? 0 : (size_t)k;

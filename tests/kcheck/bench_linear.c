@@ -31,14 +31,14 @@ static void fill(void *p, enum dtype t, size_t n)
 
 static void bench_stream(struct kc_bench *b, uint32_t i_type, const void *weights)
 {
-    static const uint32_t rows[] = {1, 2, 4, 8};
+    static const uint32_t rows[] = {1, 2, 4, 8, 32};
     struct linear_args a = {.x_dtype = types[i_type].x, .x_stride = BIG_IN, .y_stride = BIG_OUT};
     a.w = (struct packed){weights, types[i_type].w == DT_F32 ? BIG_OUT / 2 : BIG_OUT, BIG_IN,
                           types[i_type].w};
-    void *x = kc_buf(b->k, 8 * BIG_IN * sizeof(float));
-    fill(x, types[i_type].x, 8 * BIG_IN);
+    void *x = kc_buf(b->k, 32 * BIG_IN * sizeof(float));
+    fill(x, types[i_type].x, 32 * BIG_IN);
     a.x = x;
-    a.y = kc_buf(b->k, 8 * (size_t)BIG_OUT * sizeof(float));
+    a.y = kc_buf(b->k, 32 * (size_t)BIG_OUT * sizeof(float));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char shape[64];
         a.n_row = rows[i];

@@ -201,6 +201,7 @@ enum q_code name_lookup(struct interp *in, const struct str *name, struct value 
 {
     enum q_code rc;
     struct scope *s = in->scope, *last = s;
+    Q_ASSERT(s); /* a rendering begins with the outermost scope */
     for (; s; last = s, s = s->up) {
         struct var *var = scope_find(s, name);
         if ((rc = in_charge(in, s->n / 8)))

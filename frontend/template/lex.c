@@ -303,7 +303,7 @@ static enum q_code lex_operator(struct lexer *lx, size_t pos)
 /* One token inside a tag. */
 static enum q_code lex_inner(struct lexer *lx)
 {
-    size_t pos = lx->pos, end = pos;
+    size_t pos = lx->pos, end;
     char c = lx->s[pos];
     enum token_kind kind = T_NAME;
     if (is_digit(c)) {

@@ -304,7 +304,7 @@ enum q_code op_hash(struct interp *in, struct value v, uint64_t *out)
         *out = v.as.seq->n;
         if (!(rc = in_enter(in)))
             for (size_t i = 0; i < v.as.seq->n && !rc; i++) {
-                uint64_t h;
+                uint64_t h = 0;
                 if (!(rc = op_hash(in, v.as.seq->items[i], &h)) && !(rc = in_charge(in, 1)))
                     *out = hash_int(*out * 31 + h);
             }

@@ -419,7 +419,7 @@ static enum q_code merge(const struct sort_run *r, uint32_t *to, const uint32_t 
     const uint32_t *b = a + n_a;
     size_t n_b = n - n_a, i = 0, j = 0;
     while (i < n_a && j < n_b) {
-        bool second;
+        bool second = false;
         enum q_code rc = r->reverse ? op_less(r->in, r->keys[a[i]], r->keys[b[j]], &second)
                                     : op_less(r->in, r->keys[b[j]], r->keys[a[i]], &second);
         if (rc || (rc = in_charge(r->in, 1)))

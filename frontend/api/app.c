@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/file.h"
@@ -18,6 +19,7 @@
 #include "frontend/parsers/tool.h"
 
 #define GAUGE_EVERY_MS 2000
+#define DESCRIPTORS    65536
 
 /* As quire-engine's: the supervisor does not try again after these. */
 enum { EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_ADDRESS = 5 };
@@ -287,6 +289,17 @@ static enum q_code begin(struct app *a, struct q_err *e)
     return Q_OK;
 }
 
+/* The usual soft limit of 1024 descriptors is from the days of select(2); each connection is one. */
+static void raise_descriptors(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= DESCRIPTORS)
+        return;
+    r.rlim_cur = r.rlim_max < DESCRIPTORS ? r.rlim_max : DESCRIPTORS;
+    if (setrlimit(RLIMIT_NOFILE, &r) != 0)
+        log_warning("cannot raise the limit on open descriptors: %s", strerror(errno));
+}
+
 int app_run(const struct options *o)
 {
     struct q_err e = Q_ERR_INIT;
@@ -294,6 +307,7 @@ int app_run(const struct options *o)
     if (!a)
         return 1;
     signal(SIGPIPE, SIG_IGN);
+    raise_descriptors();
     json_set_alloc_funcs(q_alloc, q_free);
     a->options = o;
     uv_loop_init(&a->loop);

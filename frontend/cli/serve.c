@@ -219,6 +219,7 @@ static int block_signals(void)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN); /* whoever reads the log may go away */
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 

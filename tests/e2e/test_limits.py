@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys, limits, pings, slow readers, HTTP/2."""
 import json
+import resource
 import socket
 import subprocess
 import time
@@ -118,6 +119,27 @@ def test_keep_alive_and_pipelining(bundled):
         data = b""
         while data.count(b'{"status":"ok"}') < 3:
             data += s.recv(4096)
+
+
+def test_many_connections(bundled):
+    """More than the usual soft limit on descriptors; idle ones do not keep others out."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip(f"this machine allows only {hard} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    idle = []
+    try:
+        for _ in range(1500):
+            idle.append(socket.create_connection((bundled.host, int(bundled.port))))
+        assert bundled.get("/health")[0] == 200
+        for s in idle[::100] + idle[-1:]:
+            s.settimeout(10)
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in s.recv(4096)
+    finally:
+        for s in idle:
+            s.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_broken_http(bundled):

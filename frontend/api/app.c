@@ -16,6 +16,7 @@
 #include "common/metrics.h"
 #include "common/parse.h"
 #include "frontend/api/json.h"
+#include "frontend/api/task.h"
 #include "frontend/parsers/tool.h"
 
 #define GAUGE_EVERY_MS 2000
@@ -197,6 +198,7 @@ static void after_load(uv_work_t *work, int status)
     struct app *a = work->data;
     const struct options *o = a->options;
     (void)status;
+    a->reading = false;
     struct link_config c = {.address = o->engine,
                             .keys = o->keys,
                             .insecure_tcp = o->insecure_tcp,
@@ -285,6 +287,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
     uv_timer_init(&a->loop, &a->deadline);
     uv_timer_init(&a->loop, &a->gauge);
     uv_timer_start(&a->gauge, on_gauge, 0, GAUGE_EVERY_MS);
+    a->reading = true;
     uv_queue_work(&a->loop, &a->loading, load_on_thread, after_load);
     return Q_OK;
 }
@@ -319,5 +322,7 @@ int app_run(const struct options *o)
     }
     uv_run(&a->loop, UV_RUN_DEFAULT);
     link_free(a->link);
+    if (a->reading || task_n_working())
+        _exit(a->exit_code); /* exit() would take from those threads what they still use */
     return a->exit_code;
 }

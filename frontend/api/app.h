@@ -29,6 +29,7 @@ struct app {
     uv_work_t loading;
     struct early *early; /* newest first */
     struct q_err load_error;
+    bool reading; /* a thread reads the model */
     bool loaded, draining, announced;
     int exit_code;
 };

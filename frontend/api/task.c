@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/api/task.h"
 
+static uint32_t n_working; /* the loop's thread alone counts */
+
+uint32_t task_n_working(void)
+{
+    return n_working;
+}
+
 static void end(struct task *t)
 {
     buf_release(&t->copy);
@@ -31,6 +38,7 @@ static void after_thread(uv_work_t *work, int status)
     struct task *t = work->data;
     (void)status;
     t->working = false;
+    n_working--;
     if (t->x)
         t->calls->go(t, &t->error);
     else
@@ -50,6 +58,7 @@ void task_start(struct task *t, const struct task_calls *calls, uv_loop_t *loop,
             t->text = (struct http_text){t->copy.data, t->copy.len};
             t->work.data = t;
             t->working = true;
+            n_working++;
             uv_queue_work(loop, &t->work, on_thread, after_thread);
             return;
         }

@@ -31,6 +31,7 @@ struct task { /* embedded first in its owner */
     uv_work_t work;
     bool working;
 };
+uint32_t task_n_working(void); /* on threads now */
 void task_start(struct task *t, const struct task_calls *calls, uv_loop_t *loop,
                 struct http_exchange *x);
 

@@ -59,7 +59,7 @@ def listening_ms(address):
     wait(port, "/health")
     ms = (time.perf_counter() - start) * 1e3
     process.terminate()
-    process.wait()
+    process.wait(30)
     return ms
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from servers import MODELS
+from servers import BUNDLED, MODELS
 
 OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--heartbeat-ms", "200")
 BODY = {"temperature": 1, "ignore_eos": True}
@@ -219,6 +219,20 @@ def test_sigterm_finishes_what_is_open(start):
     assert all(len(s.result()) == LONG and s.finish == "length" for s in streams)
     assert server.process.exit_code(30) == 0
     assert not server.children("quire-engine") and not server.children("quire-frontend")
+
+
+def test_sigterm_while_the_model_is_read(run, tmp_path):
+    """The thread that reads it is in the middle of a large file then."""
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((BUNDLED / name).read_bytes())
+    with open(tmp_path / "tokenizer.json", "ab") as f:
+        f.write(b" " * (100 << 20))
+    for i in range(8):
+        frontend = run("quire-frontend", tmp_path, "--engine", "ipc:///tmp/quire-test-nobody-there", "--port", "0")
+        frontend.wait_line("listening on")
+        time.sleep(0.005 * i)
+        frontend.process.send_signal(signal.SIGTERM)
+        assert frontend.exit_code(20) == 0
 
 
 def test_shutdown_timeout_cuts_off(start):

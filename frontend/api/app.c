@@ -292,7 +292,8 @@ static enum q_code begin(struct app *a, struct q_err *e)
     return Q_OK;
 }
 
-/* The usual soft limit of 1024 descriptors is from the days of select(2); each connection is one. */
+/* The usual soft limit of 1024 descriptors is from the days of select(2); each connection is
+ * one. */
 static void raise_descriptors(void)
 {
     struct rlimit r;

@@ -64,11 +64,12 @@ static inline void linear_finish(const struct linear_args *a, const float *sum, 
         y[i] = a->accumulate ? out[i] + y[i] : out[i];
 }
 
-/* Rows row … row + n_row - 1 of one panel. tiles[r] does r + 1 rows. */
+/* A block of rows of one panel. tiles[r] does r + 1 rows. */
 static inline void linear_panel(const struct linear_args *a, float *sum,
-                                linear_tile_fn *const *tiles, size_t row, uint32_t n_row,
-                                uint32_t panel)
+                                linear_tile_fn *const *tiles, struct range rows, uint32_t panel)
 {
+    const size_t row = rows.begin;
+    const uint32_t n_row = (uint32_t)(rows.end - rows.begin);
     const size_t x_element = a->x_dtype == DT_BF16 ? 2 : 4;
     const size_t w_element = a->w.dtype == DT_F32 ? 4 : 2;
     const size_t n_k_stored = a->w.dtype == DT_BF16 ? ((size_t)a->w.n_in + 1) / 2 * 2 : a->w.n_in;
@@ -102,9 +103,9 @@ static inline void linear_walk(const struct linear_args *a, const struct kern_ex
     struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     for (size_t row = 0; row < a->n_row; row += KERN_LINEAR_ROWS) {
         size_t left = a->n_row - row;
-        uint32_t n_row = (uint32_t)(left < KERN_LINEAR_ROWS ? left : KERN_LINEAR_ROWS);
+        struct range rows = {row, row + (left < KERN_LINEAR_ROWS ? left : KERN_LINEAR_ROWS)};
         for (size_t p = panels.begin; p < panels.end; p++)
-            linear_panel(a, x->scratch, tiles, row, n_row, (uint32_t)p);
+            linear_panel(a, x->scratch, tiles, rows, (uint32_t)p);
     }
 }
 

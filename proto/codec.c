@@ -337,9 +337,9 @@ static bool equal(const struct codec_message *cm, const void *a, const void *b)
         size_t size = types[f->type].size;
         const struct span *x = at(a, f), *y = at(b, f);
         if (!types[f->type].is_array) {
-            if (memcmp(x, y, size))
+            if (memcmp(x, y, size) != 0)
                 return false;
-        } else if (x->n != y->n || (x->n && memcmp(x->data, y->data, x->n * size))) {
+        } else if (x->n != y->n || (x->n && memcmp(x->data, y->data, x->n * size) != 0)) {
             return false;
         }
     }

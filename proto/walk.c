@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/walk.h"
 #include <string.h>
+#include "common/err.h"
 
 static uint64_t big_endian(const uint8_t *p, size_t n)
 {
@@ -61,6 +62,7 @@ static void set_lead(struct walk_value *v, uint8_t first, const struct lead *l, 
         v->u = number;
         break;
     case WALK_INT: /* sign-extend from size bytes */
+        Q_ASSERT(l->size > 0);
         set_signed(v, (int64_t)(number << (64 - 8 * l->size)) >> (64 - 8 * l->size));
         break;
     case WALK_FLOAT:

@@ -24,7 +24,7 @@ enum q_code zap_ref(const char *allowed_key, struct q_err *e)
     if (strlen(allowed_key) != CURVE_TEXT - 1 || !zmq_z85_decode(key, allowed_key))
         return q_fail(e, Q_CORRUPT, "zap: the frontend's key is no Z85 key");
     if (zap.refs) {
-        if (memcmp(key, zap.allowed, sizeof key))
+        if (memcmp(key, zap.allowed, sizeof key) != 0)
             return q_fail(e, Q_INVALID, "zap: all addresses of a process must use the same keys");
         zap.refs++;
         return Q_OK;

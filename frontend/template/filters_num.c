@@ -174,7 +174,7 @@ enum q_code filter_filesizeformat(struct interp *in, const struct value *a, stru
 {
     static const char prefixes[] = "kMGTPEZY";
     enum q_code rc;
-    struct value v;
+    struct value v = {0};
     const struct value args[2] = {a[0], {V_MISSING, {0}}};
     bool binary = arg_bool(a[1], false);
     double read;

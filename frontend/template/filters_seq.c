@@ -25,9 +25,10 @@ static enum q_code copy_items(struct interp *in, struct value v, struct seq **ou
 
 enum q_code filter_list(struct interp *in, const struct value *a, struct value *out)
 {
-    struct seq *s;
+    struct seq *s = NULL;
     enum q_code rc = copy_items(in, a[0], &s);
-    *out = v_seq(V_LIST, s);
+    if (!rc)
+        *out = v_seq(V_LIST, s);
     return rc;
 }
 

@@ -28,7 +28,7 @@ static void make_utf8(char *text)
     }
 }
 
-enum q_code in_raise(struct interp *in, const char *type, const char *fmt, ...)
+void in_raise_text(struct interp *in, const char *type, const char *fmt, ...)
 {
     char message[Q_MESSAGE_MAX];
     va_list ap;
@@ -37,7 +37,7 @@ enum q_code in_raise(struct interp *in, const char *type, const char *fmt, ...)
     va_end(ap);
     make_utf8(message);
     in->fault.type = type;
-    return q_fail(in->e, Q_INVALID, "%s", message);
+    q_fail(in->e, Q_INVALID, "%s", message);
 }
 
 static enum q_code limit(struct interp *in, const char *what, uint64_t n)

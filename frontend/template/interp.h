@@ -55,8 +55,10 @@ struct interp {
     struct q_err *e;
 };
 
-/* errors and limits (interp.c) */
-enum q_code in_raise(struct interp *in, const char *type, const char *fmt, ...)
+/* errors and limits (interp.c). in_raise(in, type, format, …) sets the error and returns its code; a
+ * macro for the reason given at q_fail. */
+#define in_raise(in, type, ...) (in_raise_text((in), (type), __VA_ARGS__), q_code_same(Q_INVALID))
+void in_raise_text(struct interp *in, const char *type, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 FALLIBLE in_undefined(struct interp *in,
                       const struct undef *u); /* someone used an Undefined: always fails */

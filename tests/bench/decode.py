@@ -73,8 +73,8 @@ def tokens_per_second(port, n):
 def read_bandwidth(kcheck):
     """GB/s of one contiguous stream per thread, as `kcheck --bench` measures it."""
     out = subprocess.run([kcheck, "--bench", "--op", "cast_bf16", "--caps", "none"], capture_output=True, text=True)
-    found = re.search(r"read\b.*?([0-9.]+) GB/s", out.stdout)
-    return float(found.group(1)) if found else None
+    found = re.findall(r"^read,.*?([0-9.]+) GB/s", out.stdout, re.M)  # in small and in huge pages
+    return max(map(float, found)) if found else None
 
 
 def main():

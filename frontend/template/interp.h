@@ -55,7 +55,7 @@ struct interp {
     struct q_err *e;
 };
 
-/* errors and limits (interp.c). in_raise(in, type, format, …) sets the error and returns its code; a
+/* errors and limits (interp.c). in_raise(in, type, format, …) sets the error, returns its code; a
  * macro for the reason given at q_fail. */
 #define in_raise(in, type, ...) (in_raise_text((in), (type), __VA_ARGS__), q_code_same(Q_INVALID))
 void in_raise_text(struct interp *in, const char *type, const char *fmt, ...)

@@ -161,6 +161,13 @@ class Http:
             assert time.monotonic() < deadline, f"{name} is {value}, not {want}, after {seconds} s"
             time.sleep(0.05)
 
+    def wait_metric_above(self, name, floor, seconds=20, **labels):
+        """For the engine's figures, which come with its heartbeats."""
+        deadline = time.monotonic() + seconds
+        while (value := self.metric(name, **labels)) <= floor:
+            assert time.monotonic() < deadline, f"{name} is {value}, not above {floor}, after {seconds} s"
+            time.sleep(0.05)
+
 
 class Server(Http):
     """quire serve MODEL, ready."""

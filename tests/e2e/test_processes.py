@@ -84,14 +84,14 @@ def slow(server, n=24):
 def test_engine_killed_streams_survive(start):
     server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512")
     want = [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(4)]
-    fillers = slow(server)
     streams = [Stream(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(4)]
+    fillers = slow(server, 120)  # several times what the pool holds: most still wait when the engine is killed
     whole = []
     thread = threading.Thread(target=lambda: whole.append(alone(server, [4, 5, 0], max_tokens=LONG, seed=0)))
     thread.start()
     for stream in streams:
         assert stream.begun.wait(30)
-    assert any(s.finish is None for s in streams), "the streams ended before the engine was killed"
+    assert any(s.finish is None for s in streams + fillers), "all had ended before the engine was killed"
     mark = len(server.process.lines)
     os.kill(server.children("quire-engine")[0], signal.SIGKILL)
     server.process.wait_line(r"engine \(process \d+\) was killed by signal 9.*restarting", start=mark)
@@ -202,7 +202,7 @@ def test_64_streams_through_40_blocks(start):
     jobs = [([3 + i, 7, 11 + i % 5] * (1 + i % 7), 20 + (i * 37) % 90, i) for i in range(64)]
     want = [alone(small, p, max_tokens=n, seed=s) for p, n, s in jobs]
     assert together(small, [{"prompt": p, "max_tokens": n, "seed": s} for p, n, s in jobs]) == want
-    assert small.metric("vllm:num_preemptions_total") > 0
+    small.wait_metric_above("vllm:num_preemptions_total", 0)
     small.wait_metric("quire:kv_blocks_used", 0)
     assert small.metric("quire:kv_blocks_total") == 40
 

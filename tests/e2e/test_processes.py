@@ -81,11 +81,12 @@ def slow(server, n=24):
     return [Stream(server, [9, i + 1, 3], max_tokens=LONG, seed=i) for i in range(n)]
 
 
-def test_engine_killed_streams_survive(start):
-    server = start(MODELS / "llama", *OPTIONS, "--num-gpu-blocks-override", "512")
+def test_engine_killed_streams_survive(start, large):
+    server = start(large, "--load-format", "dummy", "--skip-tokenizer-init", "--heartbeat-ms", "200",
+                   "--num-gpu-blocks-override", "512")
     want = [alone(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(4)]
     streams = [Stream(server, [4, 5, i], max_tokens=LONG, seed=i) for i in range(4)]
-    fillers = slow(server, 120)  # several times what the pool holds: most still wait when the engine is killed
+    fillers = slow(server, 80)  # more than the pool holds: some still wait when the engine is killed
     whole = []
     thread = threading.Thread(target=lambda: whole.append(alone(server, [4, 5, 0], max_tokens=LONG, seed=0)))
     thread.start()

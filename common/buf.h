@@ -25,6 +25,7 @@ struct buf {
 #define BUF_INIT_MAX(limit) {NULL, 0, 0, (limit), Q_OK}
 /* clang-format on */
 
+/* Append n bytes, a string, one byte. */
 void buf_add(struct buf *b, const void *data, size_t n);
 void buf_add_str(struct buf *b, const char *s);
 void buf_add_char(struct buf *b, char c);

@@ -44,6 +44,7 @@ static inline enum q_code q_code_same(enum q_code code)
  * works. */
 __attribute__((format(printf, 2, 3))) enum q_code q_wrap(struct q_err *e, const char *fmt, ...);
 
+/* Back to Q_OK and an empty message. */
 void q_err_reset(struct q_err *e);
 const char *q_code_name(enum q_code code); /* "NO_SPACE" */
 const char *q_code_text(enum q_code code); /* the sentence of err.def */

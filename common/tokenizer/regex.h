@@ -33,6 +33,7 @@ FALLIBLE tok_regex_new(struct tok_regex **out, const char *pattern, size_t n, co
                        struct q_err *e);
 void tok_regex_free(struct tok_regex *r);
 
+/* What one thread needs to search; released by tok_regex_run_release. Errors: Q_NO_MEMORY. */
 FALLIBLE tok_regex_run_init(struct tok_regex_run *run, struct q_err *e);
 void tok_regex_run_release(struct tok_regex_run *run);
 /* Look for the first match that starts at or after `from`. Errors: Q_TOO_LARGE (limit on

@@ -31,6 +31,7 @@ struct outbox {
 #define OUTBOX_INIT {.memory = NULL, .frame = BUF_INIT}
 /* clang-format on */
 
+/* Columns for the largest step within the limits. Errors: Q_NO_MEMORY. */
 FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e);
 void outbox_release(struct outbox *o);
 struct outbox_step { /* a settled step, as the core's sink gets it */

@@ -46,6 +46,7 @@ struct peers {
     double finish_every_ms; /* mean time between finishes, for Retry-After */
 };
 
+/* c is borrowed. Reads the model folder for its digest. Errors: Q_NO_MEMORY, Q_IO, hub_digest's. */
 FALLIBLE peers_init(struct peers *p, const struct server_config *c, struct q_err *e);
 void peers_release(struct peers *p);
 /* One frame from a socket. */

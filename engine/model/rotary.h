@@ -27,6 +27,7 @@ struct rotary {
     float inv_freq[ROTARY_PAIRS_MAX]; /* [n_pair] radians per token */
 };
 
+/* The frequencies of c->rope; owns nothing. */
 void rotary_init(struct rotary *r, const struct model_config *c);
 /* row: [n_pair][2] (cos, sin) for one position. n_prompt counts for the dynamic kind only. */
 void rotary_row(const struct rotary *r, float *row, uint32_t position, uint32_t n_prompt);

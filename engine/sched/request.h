@@ -76,6 +76,7 @@ void request_remove(struct request_table *t, uint32_t i_request);
 uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t req_id);
 void request_table_check(const struct request_table *t);
 
+/* Each O(1); a request is in one list at most. */
 void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request);
 void request_list_prepend(struct request_table *t, struct request_list *l, uint32_t i_request);
 void request_list_remove(struct request_table *t, struct request_list *l, uint32_t i_request);

@@ -22,6 +22,7 @@ struct tool_format {
     void (*release)(struct tool_parser *p); /* or NULL */
 };
 
+/* The format's own state, of the size its row in tools.def gives. */
 void *tool_state(struct tool_parser *p);
 /* Errors of all four: the sink's, Q_NO_MEMORY. */
 FALLIBLE put_content(struct tool_parser *p, const char *text, size_t n, struct q_err *e);

@@ -33,6 +33,7 @@ struct call {           /* evaluated arguments */
     size_t n_named;
 };
 
+/* The row of that name; NULL = none. */
 const struct native *filter_find(const char *name, size_t n);
 const struct native *test_find(const char *name, size_t n);
 const struct native *global_find(const char *name, size_t n);

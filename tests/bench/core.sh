@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # What the engine core costs per decode step beside the forward pass (planning, ring, sampling, outputs). Aim: tens of
 # microseconds for one sequence.
 set -eu

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # What the scheduler costs by itself: tokens per second of one core through plan and settle. Aim: 1 M tokens/s at 256 sequences.
 set -eu
 cd "$(dirname "$0")/../.."

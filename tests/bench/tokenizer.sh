@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Encoding and decoding on one core, beside the `tokenizers` package (when Python has it) on the same text: the
 # project's own sources and documents. CPU time, so that other programs do not count. Aim: 3 times the package's speed.
 set -eu

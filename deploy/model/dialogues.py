@@ -217,13 +217,13 @@ class Grammar:
     def plain(self) -> tuple[str, str]:
         """One question and its answer, of any skill that needs no tool."""
         x = self.rng.random()
-        if x < 0.30:
+        if x < 0.42:
             return self.extraction()
-        if x < 0.55:
+        if x < 0.64:
             return self.copying()
-        if x < 0.70:
+        if x < 0.76:
             return self.arithmetic()
-        return self.known(QUIRE if x < 0.90 else SMALL_TALK)
+        return self.known(QUIRE if x < 0.93 else SMALL_TALK)
 
     def plain_dialogue(self) -> Case:
         messages = self.system()
@@ -253,6 +253,8 @@ class Grammar:
     def drill(self) -> Case:
         """Five requests for bare tools: the choice of a tool many times over in few tokens."""
         w = self.w
+        if w.chance(0.3):
+            return self.reading_drill()
         tools = [self.t.bare() for _ in range(w.pick((1, 2, 3, 4)))]
         messages = []
         for _ in range(5):
@@ -260,6 +262,18 @@ class Grammar:
             text, args = self.t.request(tool)
             messages += [user(text), call_turn((tool.name, args))]
         return Case("drill", messages, [t.schema() for t in tools])
+
+    def reading_drill(self) -> Case:
+        """One text and several questions about it."""
+        w = self.w
+        text, facts = self._text()
+        keys = list(facts)
+        w.rng.shuffle(keys)
+        messages = []
+        for key in keys[:4]:
+            ask = w.pick(self.ASKS[key])
+            messages += [user(ask if messages else self._wrap(text, ask)), assistant(facts[key])]
+        return Case("drill", messages)
 
     def _call(self, tool: Tool) -> list[dict]:
         w = self.w

@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import sys
 from pathlib import Path
 
 import jinja2
@@ -28,6 +29,8 @@ from tokens import END_OF_TEXT, IM_END, IM_START, SPECIAL, TEMPLATE, render, tra
 from training import Plan, Trainer, forced_scores, format_scores
 
 HERE = Path(__file__).parent
+# Every step frees and takes again some hundred MB; giving them back to the kernel halves the speed.
+MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=16000000000"
 N_TOKENIZER_DIALOGUES = 30_000
 
 
@@ -111,13 +114,16 @@ def main() -> None:
     args.add_argument("--minutes", type=float, default=90.0, help="training time by the clock")
     args.add_argument("--seed", type=int, default=1)
     args.add_argument("--processes", type=int, default=2, help="of one thread each; on a GPU there is one")
+    args.add_argument("--no-compile", action="store_true", help="train without torch.compile (it needs g++)")
     args.add_argument("--checkpoint", type=Path, help="file to save to and to go on from")
     args.add_argument("--only-write", action="store_true", help="no training: write the folder from --checkpoint")
     args.add_argument("--only-score", action="store_true", help="score the folder --out and stop")
     args.add_argument("--show", action="store_true", help="with --only-score: print what went wrong")
     args.add_argument("--n", type=int, default=100, help="held-out dialogues per category")
     a = args.parse_args()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"      # the training processes are forked
+    if "GLIBC_TUNABLES" not in os.environ:              # read by the allocator before main
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GLIBC_TUNABLES": MALLOC})
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     check_template()
     if a.only_score:
@@ -130,7 +136,8 @@ def main() -> None:
                             "pad_token_id": tok.token_to_id(END_OF_TEXT)})
     model.initialize()
     cuda = torch.cuda.is_available()
-    plan = Plan(seed=a.seed, minutes=a.minutes, device="cuda" if cuda else "cpu", n_process=1 if cuda else a.processes)
+    plan = Plan(seed=a.seed, minutes=a.minutes, device="cuda" if cuda else "cpu", n_process=1 if cuda else a.processes,
+                compiled=not a.no_compile)
     trainer = Trainer(model, tok, plan, a.checkpoint)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters, {tok.get_vocab_size()} tokens", flush=True)
     if not a.only_write:

@@ -17,8 +17,15 @@ from words import VERBS, Words, split_list
 
 # Parameter names of invented tools and the kinds of value that go with them.
 TYPED_PARAMS = {
-    "city": "city", "location": "city", "name": "name", "user": "first", "owner": "name", "id": "code",
-    "code": "code", "reference": "code", "date": "date", "start_date": "date", "day": "day", "time": "clock",
+    "city": "city", "location": "city", "place": "city", "town": "city", "destination": "city", "where": "city",
+    "city_name": "city", "origin": "city", "name": "name", "user": "first", "owner": "name", "person": "name",
+    "customer": "name", "guest": "name", "author": "name", "contact": "first", "recipient": "email", "to": "email",
+    "address": "email", "id": "code", "code": "code", "reference": "code", "key": "code", "date": "date",
+    "start_date": "date", "when": "date", "due_date": "date", "deadline": "date", "day": "day", "time": "clock",
+    "start_time": "clock", "at": "clock", "begin": "clock", "subject": "phrase", "reason": "phrase", "term": "word",
+    "search": "phrase", "note": "text", "content": "text", "body": "text", "question": "text", "description": "text",
+    "link": "url", "folder": "path", "filename": "path", "nation": "country", "lang": "language",
+    "max": "int", "min": "int", "n": "int", "total": "int", "percent": "int", "distance": "number", "value": "number",
     "limit": "int", "count": "int", "size": "int", "quantity": "int", "page": "int", "width": "int",
     "height": "int", "age": "int", "year": "int", "level": "int", "amount": "number", "weight": "number",
     "price": "number", "score": "number", "ratio": "number", "threshold": "number", "email": "email",
@@ -40,7 +47,9 @@ PREPOSITION = {"city": "in", "date": "on", "day": "", "clock": "at", "email": "t
                "word": "for", "pseudo": "for", "phone": "to", "title": "called", "currency": "in", "food": "for"}
 # Families that the same request may mean are not offered together.
 GROUPS = {"calculator": "sums", "add": "sums", "multiply": "sums", "run_code": "sums", "web_search": "search", "kb": "search",
-          "news": "search", "note": "notes", "todo": "notes", "event": "notes", "ticket": "notes"}
+          "news": "search", "note": "notes", "todo": "notes", "event": "notes", "ticket": "notes", "invoice": "bills", "bill_pay": "bills",
+          "transfer": "bills", "room_book": "stays", "hotel": "stays", "rental_car": "stays", "library_book": "shelf",
+          "define": "shelf", "shopping": "shop", "order_item": "shop", "product_search": "shop"}
 TELLING = {"city", "date", "clock", "email", "country", "language", "currency", "phone", "path", "url"}
 POLITE = ["{}", "{}", "{}", "{}", "Please {l}", "Can you {l}", "Could you please {l}", "{} please", "Hi, {l}",
           "Hello! {}", "I need you to {l}", "{} Thanks!", "Hey, can you {l}", "I would like you to {l}", "Now {l}"]
@@ -63,6 +72,9 @@ class Param:
         if isinstance(self.kind, list):
             out["enum"] = self.kind
         return out
+
+
+COUNTING = {"count", "quantity", "amount", "n", "total"}  # integers that may stand before the noun: "order 3 lamps"
 
 
 @dataclass
@@ -130,7 +142,7 @@ class ToolMaker:
 
     def invented(self) -> Tool:
         w = self.w
-        verb = w.pseudo() if w.chance(0.06) else w.pick(self.verbs)
+        verb = w.invented() if w.chance(0.06 if w.held_out else 0.3) else w.pick(self.verbs)
         noun = w.noun()
         if w.chance(0.2):
             noun = w.pick(w.adjectives) + "_" + noun
@@ -155,7 +167,8 @@ class ToolMaker:
     def bare(self) -> Tool:
         """An invented tool with a plain name, no description and at most one parameter."""
         w = self.w
-        verb, noun = w.pick(self.verbs), w.noun()
+        verb = w.invented() if w.chance(0.3) else w.pick(self.verbs)
+        noun = w.noun()
         params = [self.param()] if w.chance(0.6) else []
         for p in params:
             p.description = ""
@@ -163,6 +176,9 @@ class ToolMaker:
 
     def param(self) -> Param:
         w = self.w
+        if w.chance(0.08):                  # "nights": 3 <- "for 3 nights"
+            name = w.noun() + "s"
+            return Param("counted", name, "int", w.chance(0.8), w.pick(("", "", f"Number of {name}", f"How many {name}")))
         if w.chance(0.55):
             name = w.pick(list(TYPED_PARAMS))
             kind = TYPED_PARAMS[name]
@@ -232,17 +248,24 @@ class ToolMaker:
 
     def _from_words(self, tool: Tool) -> tuple[str, dict]:
         w = self.w
-        thing = w.pick(("the ", "the ", "a ", "my ", "", "this ")) + spoken(tool.noun)
+        given = [p for p in tool.params if p.required or w.chance(0.5)]
+        args = {p.name: self.value(p.kind) for p in given}
+        article, noun, said = w.pick(("the ", "the ", "a ", "my ", "", "this ")), spoken(tool.noun), None
+        before = [p for p in given if isinstance(p.kind, list) or (p.name in COUNTING and p.kind == "int")]
+        if before and w.chance(0.25):       # "an urgent ticket", "3 lamps"
+            said = w.pick(before)
+            noun = f"{args[said.name]} {noun}"
+            if said.kind == "int":
+                article, noun = "", noun + "s"
+        thing = article + noun
         if w.chance(0.12):
             text = w.pick(("Use {}", "Call {}", "Run {}", "{}")).format(tool.name)
         elif tool.verb in VERBS and w.chance(0.6):
             text = w.pick(VERBS[tool.verb]).format(n=thing)
         else:
             text = f"{tool.verb.capitalize()} {thing}"
-        given = [p for p in tool.params if p.required or w.chance(0.5)]
-        args = {p.name: self.value(p.kind) for p in given}
         kinds = [p.kind for p in given if not isinstance(p.kind, list)]
-        order = given[:]
+        order = [p for p in given if p is not said or noun not in text]
         if w.chance(0.4):
             w.rng.shuffle(order)
         parts = []
@@ -259,6 +282,8 @@ class ToolMaker:
     def _mention(self, p: Param, value, bare: bool) -> str:  # noqa: ANN001 - any JSON scalar
         w = self.w
         say = spoken(p.name) if w.chance(0.8) else p.name
+        if p.key == "counted" and w.chance(0.8):
+            return w.pick(("for {v} {p}", "{v} {p}", "with {v} {p}", "of {v} {p}")).format(v=value, p=say)
         if p.kind == "bool":
             yes = (f"with {say}", f"{say} on", f"{say}: true", f"{say} true", f"{say} yes", f"{say} should be true")
             no = (f"without {say}", f"{say} off", f"{say}: false", f"{say} false", f"no {say}", f"{say} should be false")

@@ -9,6 +9,7 @@ by chance only.
 
 from __future__ import annotations
 
+import functools
 import random
 import string
 
@@ -173,12 +174,32 @@ def split_list(words: list[str], held_out: bool) -> list[str]:
     return [w for i, w in enumerate(words) if (i % 8 == 5) == held_out]
 
 
+@functools.cache
+def letter_chain() -> tuple[dict[str, list[str]], frozenset[str]]:
+    """Which letters follow two letters in the words of training ("$" ends a word), and the held-out words."""
+    lists = (NOUNS, ADJECTIVES, PLAIN, sorted(VERBS))
+    known = [w.lower() for words in lists for w in (words if words is PLAIN else split_list(words, False))]
+    held_out = {w.lower() for words in (*lists, FIRST_NAMES, LAST_NAMES, CITIES) for w in words} - set(known)
+    follow: dict[str, list[str]] = {}
+    for word in known:
+        if word.isascii() and word.isalpha():
+            padded = "^^" + word + "$"
+            for i in range(len(word) + 1):
+                follow.setdefault(padded[i:i + 2], []).append(padded[i + 2])
+    return follow, frozenset(held_out)
+
+
 class Words:
-    """Draws words and values with one random generator, from the training or the held-out lists."""
+    """Draws words and values with one random generator, from the training or the held-out lists.
+
+    In training nearly half of all words are made up: a model that meets the same thousand words again
+    and again learns to copy those, and not to copy.
+    """
 
     def __init__(self, rng: random.Random, held_out: bool = False) -> None:
         self.rng = rng
         self.held_out = held_out
+        self.made_up = 0.15 if held_out else 0.45
         self.nouns = split_list(NOUNS, held_out)
         self.adjectives = split_list(ADJECTIVES, held_out)
         self.first = split_list(FIRST_NAMES, held_out)
@@ -200,17 +221,32 @@ class Words:
         word = "".join(self.pick(ONSETS) + self.pick(VOWELS) + self.pick(CODAS) for _ in range(n))
         return word if len(word) > 2 else word + self.pick("nrlst")
 
+    def blend(self) -> str:
+        """A word that could be English: three letters in a row occur in a word of training."""
+        follow, held_out = letter_chain()
+        while True:
+            word = "^^"
+            while not word.endswith("$") and len(word) < 14:
+                word += self.pick(follow[word[-2:]])
+            word = word.strip("^$")
+            if 2 < len(word) < 11 and word not in held_out:
+                return word
+
+    def invented(self) -> str:
+        """A made-up word of either kind."""
+        return self.pseudo() if self.chance(0.4) else self.blend()
+
     def noun(self) -> str:
-        return self.pseudo() if self.chance(0.15) else self.pick(self.nouns)
+        return self.invented() if self.chance(self.made_up) else self.pick(self.nouns)
 
     def name_like(self) -> str:
-        return self.pseudo(2).capitalize()
+        return (self.pseudo(2) if self.chance(0.6) else self.blend()).capitalize()
 
     def first_name(self) -> str:
-        return self.name_like() if self.chance(0.15) else self.pick(self.first)
+        return self.name_like() if self.chance(self.made_up) else self.pick(self.first)
 
     def full_name(self) -> str:
-        last = self.name_like() if self.chance(0.2) else self.pick(self.last)
+        last = self.name_like() if self.chance(self.made_up) else self.pick(self.last)
         return self.first_name() + " " + last
 
     def city(self) -> str:
@@ -220,7 +256,7 @@ class Words:
             return self.pick(self.cities) + ", " + tail
         if x < 0.07:
             return self.pick(ACCENTED)
-        return self.name_like() if x < 0.2 else self.pick(self.cities)
+        return self.name_like() if self.chance(self.made_up) else self.pick(self.cities)
 
     def country(self) -> str:
         return self.name_like() if self.chance(0.3) else self.pick(COUNTRIES)
@@ -229,8 +265,16 @@ class Words:
         x = self.rng.random()
         if x < 0.02:
             return self.pick(ACCENTED) if x < 0.008 else self.pick(SHORT)
-        return (self.pseudo() if x < 0.12 else self.pick(self.plain) if x < 0.55 else
-                self.pick(self.nouns) if x < 0.9 else self.pick(self.adjectives))
+        if self.chance(self.made_up):
+            return self.invented()
+        x = self.rng.random()
+        return self.pick(self.plain) if x < 0.5 else self.pick(self.nouns) if x < 0.9 else self.pick(self.adjectives)
+
+    def product(self) -> str:
+        return self.invented() if self.chance(self.made_up) else self.pick(self.products)
+
+    def food(self) -> str:
+        return self.invented() if self.chance(self.made_up) else self.pick(self.foods)
 
     def phrase(self, low: int = 1, high: int = 4) -> str:
         return " ".join(self.word() for _ in range(self.rng.randint(low, high)))
@@ -304,9 +348,9 @@ class Words:
                 "phrase": self.phrase, "code": self.code, "email": self.email, "date": self.date,
                 "day": self.day, "clock": self.clock, "phone": self.phone, "url": self.url,
                 "path": self.path, "country": self.country, "price": self.price,
-                "text": lambda: self.phrase(2, 5), "pseudo": self.pseudo,
+                "text": lambda: self.phrase(2, 5), "pseudo": self.invented,
                 "language": lambda: self.pick(LANGUAGES), "currency": lambda: self.pick(CURRENCIES),
-                "color": lambda: self.pick(COLORS), "product": lambda: self.pick(self.products),
-                "food": lambda: self.pick(self.foods), "title": lambda: self.phrase(1, 3).title(),
+                "color": lambda: self.pick(COLORS), "product": self.product,
+                "food": self.food, "title": lambda: self.phrase(1, 3).title(),
                 "isodate": self.iso_date}[kind]
         return make()

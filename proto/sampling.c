@@ -27,6 +27,7 @@ static const struct range {
     {"repetition_penalty", offsetof(struct sample_params, repetition_penalty), 0.0f, 2.0f, true},
     {"presence_penalty", offsetof(struct sample_params, presence_penalty), -2.0f, 2.0f, false},
     {"frequency_penalty", offsetof(struct sample_params, frequency_penalty), -2.0f, 2.0f, false},
+    {"top_n_sigma", offsetof(struct sample_params, top_n_sigma), 0.0f, 1000.0f, false},
 };
 
 static enum q_code check_ranges(const struct sample_params *p, struct q_err *e)
@@ -63,6 +64,37 @@ static enum q_code check_logprobs(const char *name, uint32_t n, struct q_err *e)
     return n == SAMPLE_NO_LOGPROBS ? Q_OK : check_count(name, n, SAMPLE_LOGPROBS_MAX, e);
 }
 
+bool sample_bad_words_fit(const uint32_t *bad_words, uint32_t n_bad, uint32_t vocab_size)
+{
+    uint32_t left = 0; /* ids of the sequence that are still to come */
+    for (uint32_t i = 0; i < n_bad; i++) {
+        if (left) {
+            if (bad_words[i] >= vocab_size)
+                return false;
+            left--;
+        } else if (!(left = bad_words[i])) {
+            return false;
+        }
+    }
+    return left == 0;
+}
+
+static enum q_code check_masks(const struct sample_params *p, uint32_t vocab_size, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = check_count("allowed_token_ids", p->n_allowed, SAMPLE_ALLOWED_MAX, e)) ||
+        (rc = check_ids("allowed_token_ids", p->allowed_ids, p->n_allowed, vocab_size, e)) ||
+        (rc = check_count("bad_words", p->n_bad, SAMPLE_BAD_MAX, e)) ||
+        (rc = check_count("no_repeat_ngram_size", p->no_repeat_ngram, SAMPLE_NGRAM_MAX, e)))
+        return rc;
+    if (!sample_bad_words_fit(p->bad_words, p->n_bad, vocab_size))
+        return q_fail(e, Q_INVALID,
+                      "bad_words: lengths and ids do not fit each other, or an id is not in the "
+                      "vocabulary of %u",
+                      vocab_size);
+    return Q_OK;
+}
+
 enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_size, struct q_err *e)
 {
     enum q_code rc;
@@ -78,7 +110,8 @@ enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_si
         (rc = check_count("stop_token_ids", p->n_stop_id, SAMPLE_STOP_IDS_MAX, e)) ||
         (rc = check_ids("stop_token_ids", p->stop_ids, p->n_stop_id, vocab_size, e)) ||
         (rc = check_count("logit_bias", p->n_bias, SAMPLE_BIAS_MAX, e)) ||
-        (rc = check_ids("logit_bias", p->bias_ids, p->n_bias, vocab_size, e)))
+        (rc = check_ids("logit_bias", p->bias_ids, p->n_bias, vocab_size, e)) ||
+        (rc = check_masks(p, vocab_size, e)))
         return rc;
     for (uint32_t i = 0; i < p->n_bias; i++)
         if (!(fabsf(p->bias[i]) <= 100.0f))
@@ -103,10 +136,17 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
 {
     if (m->bias.n != m->bias_ids.n)
         return q_fail(e, Q_INVALID, "logit_bias: %zu ids but %zu values", m->bias_ids.n, m->bias.n);
-    if (m->stop_ids.n > SAMPLE_STOP_IDS_MAX || m->bias.n > SAMPLE_BIAS_MAX)
-        return q_fail(e, Q_INVALID, "%s: too many: %zu",
-                      m->bias.n > SAMPLE_BIAS_MAX ? "logit_bias" : "stop_token_ids",
-                      m->bias.n > SAMPLE_BIAS_MAX ? m->bias.n : m->stop_ids.n);
+    const struct {
+        const char *name;
+        size_t n, max;
+    } counts[] = {{"stop_token_ids", m->stop_ids.n, SAMPLE_STOP_IDS_MAX},
+                  {"logit_bias", m->bias.n, SAMPLE_BIAS_MAX},
+                  {"allowed_token_ids", m->allowed_ids.n, SAMPLE_ALLOWED_MAX},
+                  {"bad_words", m->bad_words.n, SAMPLE_BAD_MAX}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].n > counts[i].max)
+            return q_fail(e, Q_INVALID, "%s: at most %zu, are %zu", counts[i].name, counts[i].max,
+                          counts[i].n);
     *p = (struct sample_params){
         .temperature = m->temperature,
         .top_p = m->top_p,
@@ -126,6 +166,13 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
         .bias_ids = m->bias_ids.data,
         .bias = m->bias.data,
         .n_bias = (uint32_t)m->bias.n,
+        .allowed_ids = m->allowed_ids.data,
+        .n_allowed = (uint32_t)m->allowed_ids.n,
+        .bad_words = m->bad_words.data,
+        .n_bad = (uint32_t)m->bad_words.n,
+        .no_repeat_ngram = m->no_repeat_ngram,
+        .no_repeat_window = m->no_repeat_window,
+        .top_n_sigma = m->top_n_sigma,
     };
     return Q_OK;
 }
@@ -148,4 +195,9 @@ void sample_params_to_submit(struct msg_submit *m, const struct sample_params *p
     m->stop_ids = (struct proto_u32s){p->stop_ids, p->n_stop_id};
     m->bias_ids = (struct proto_u32s){p->bias_ids, p->n_bias};
     m->bias = (struct proto_f32s){p->bias, p->n_bias};
+    m->allowed_ids = (struct proto_u32s){p->allowed_ids, p->n_allowed};
+    m->bad_words = (struct proto_u32s){p->bad_words, p->n_bad};
+    m->no_repeat_ngram = p->no_repeat_ngram;
+    m->no_repeat_window = p->no_repeat_window;
+    m->top_n_sigma = p->top_n_sigma;
 }

@@ -3,10 +3,11 @@
  * the worker.
  *
  * Names, ranges and meaning are OpenAI's and vLLM's. The order in which they act on a row of logits
- * (vLLM's): allowed and minimum-token masks, logit_bias, repetition (prompt and output tokens),
- * frequency and presence (output tokens), temperature, min_p, top_k, top_p, then one draw by Philox
- * 4x32-10 on (seed, position of the new token). temperature 0 takes the lowest id of the largest
- * logit after the penalties. Logprobs are of the raw logits.
+ * (vLLM's): the masks (grammar, allowed ids, bad words, repeated n-grams, minimum tokens),
+ * logit_bias, repetition (prompt and output tokens), frequency and presence (output tokens),
+ * top_n_sigma, temperature, min_p, top_k, top_p, then one draw by Philox 4x32-10 on (seed, position
+ * of the new token). temperature 0 takes the lowest id of the largest logit after the penalties.
+ * Logprobs are of the raw logits.
  * Threads: values. */
 #ifndef QUIRE_PROTO_SAMPLING_H
 #define QUIRE_PROTO_SAMPLING_H
@@ -17,6 +18,9 @@
 #define SAMPLE_LOGPROBS_MAX 20   /* alternatives per token */
 #define SAMPLE_BIAS_MAX     1024 /* logit_bias entries; OpenAI allows 1024 */
 #define SAMPLE_STOP_IDS_MAX 64
+#define SAMPLE_ALLOWED_MAX  262144 /* ids */
+#define SAMPLE_BAD_MAX      8192   /* entries of bad_words */
+#define SAMPLE_NGRAM_MAX    64     /* no_repeat_ngram */
 #define SAMPLE_NO_LOGPROBS  UINT32_MAX
 
 struct sample_params {
@@ -38,6 +42,19 @@ struct sample_params {
     const uint32_t *bias_ids; /* [n_bias]; borrowed */
     const float *bias;        /* [n_bias] each in [-100, 100], added to the logit */
     uint32_t n_bias;
+    const uint32_t *allowed_ids; /* [n_allowed] nothing else may come; borrowed */
+    uint32_t n_allowed;          /* 0 = everything may */
+    /* [n_bad] token sequences that may not come: of each its length, then its ids. The last id of
+     * one is masked where the output ends with the others. Borrowed. */
+    const uint32_t *bad_words;
+    uint32_t n_bad;
+    /* No n-gram of this size comes twice in prompt and output together; 0 = off. */
+    uint32_t no_repeat_ngram;
+    uint32_t no_repeat_window; /* looked for in the last so many tokens; 0 = in all */
+    float
+        top_n_sigma; /* >= 0: drop logits so many standard deviations below the largest; 0 = off */
+    /* Not 0: what the worker's mask provider knows the request's grammar by. Never on the wire. */
+    uint32_t grammar;
 };
 
 /* The values a request has when it says nothing (max_tokens 16, as in OpenAI's completions). */
@@ -45,11 +62,13 @@ void sample_params_default(struct sample_params *p);
 /* Ranges above, ids < vocab_size. Errors: Q_INVALID; the message starts with the parameter's public
  * name. */
 FALLIBLE sample_params_check(const struct sample_params *p, uint32_t vocab_size, struct q_err *e);
+/* Do lengths and ids of bad words fit each other, all ids < vocab_size? */
+bool sample_bad_words_fit(const uint32_t *bad_words, uint32_t n_bad, uint32_t vocab_size);
 
 /* To and from the fields of a submit message; arrays stay where they are. Ranges are not checked
  * here.
- * Errors: Q_INVALID (logit_bias ids and values of different number; too many of them or of stop
- * ids). */
+ * Errors: Q_INVALID (logit_bias ids and values of different number; too many of them, of stop ids,
+ * allowed ids or bad words). */
 struct msg_submit;
 FALLIBLE sample_params_from_submit(struct sample_params *p, const struct msg_submit *m,
                                    struct q_err *e);

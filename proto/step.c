@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The layout of a step and of a result in shared memory, and the checks that let a reader trust it.
  *
- *     step     head | seqs | admits | blocks | known | stop ids | bias ids | bias
+ *     step     head | seqs | admits | blocks | known | stop ids | bias ids | bias | lists
  *     result   head | rows | top ids | top logprobs              each part starts on 8 bytes
  *
  * Counts come first and sizes follow from them, so the one who lays out and the one who views run
@@ -36,6 +36,7 @@ static uint64_t place_step(struct step_view *v, void *memory, const struct step_
     v->stop_ids = part(&p, h->n_stop_id, sizeof *v->stop_ids);
     v->bias_ids = part(&p, h->n_bias, sizeof *v->bias_ids);
     v->bias = part(&p, h->n_bias, sizeof *v->bias);
+    v->lists = part(&p, h->n_list, sizeof *v->lists);
     return p.at;
 }
 
@@ -70,6 +71,7 @@ static bool counts_max(struct step_head *h, const struct step_limits *l)
                             .n_known = l->known_max,
                             .n_stop_id = (uint32_t)n_stop_id,
                             .n_bias = (uint32_t)n_bias,
+                            .n_list = STEP_LISTS_MAX,
                             .n_token = l->max_num_batched_tokens,
                             .n_logit = l->logit_rows_max};
     return true;
@@ -127,6 +129,7 @@ static enum q_code check_counts(const struct step_head *h, const struct step_lim
                   {"n_known", h->n_known, max.n_known},
                   {"n_stop_id", h->n_stop_id, max.n_stop_id},
                   {"n_bias", h->n_bias, max.n_bias},
+                  {"n_list", h->n_list, max.n_list},
                   {"n_token", h->n_token, max.n_token},
                   {"n_logit", h->n_logit, max.n_logit}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -166,7 +169,7 @@ static bool mark_slot(uint64_t *seen, uint32_t slot)
 }
 
 struct sums {
-    uint64_t n_admit, n_block, n_known, n_stop_id, n_bias, n_token, n_logit;
+    uint64_t n_admit, n_block, n_known, n_stop_id, n_bias, n_list, n_token, n_logit;
 };
 
 static enum q_code check_seqs(const struct step_view *v, const struct step_limits *l,
@@ -212,9 +215,14 @@ static enum q_code check_admits(const struct step_view *v, const struct step_lim
             return corrupt("an admit's n_stop_id", a->n_stop_id, STEP_STOP_IDS_MAX, e);
         if (a->n_bias > SAMPLE_BIAS_MAX)
             return corrupt("an admit's n_bias", a->n_bias, SAMPLE_BIAS_MAX, e);
+        if (a->n_allowed > SAMPLE_ALLOWED_MAX)
+            return corrupt("an admit's n_allowed", a->n_allowed, SAMPLE_ALLOWED_MAX, e);
+        if (a->n_bad > SAMPLE_BAD_MAX)
+            return corrupt("an admit's n_bad", a->n_bad, SAMPLE_BAD_MAX, e);
         sums->n_known += a->n_known;
         sums->n_stop_id += a->n_stop_id;
         sums->n_bias += a->n_bias;
+        sums->n_list += (uint64_t)a->n_allowed + a->n_bad;
     }
     return Q_OK;
 }
@@ -227,8 +235,8 @@ static enum q_code check_sums(const struct step_head *h, const struct sums *sums
     } pairs[] = {
         {"n_admit", h->n_admit, sums->n_admit}, {"n_block", h->n_block, sums->n_block},
         {"n_known", h->n_known, sums->n_known}, {"n_stop_id", h->n_stop_id, sums->n_stop_id},
-        {"n_bias", h->n_bias, sums->n_bias},    {"n_token", h->n_token, sums->n_token},
-        {"n_logit", h->n_logit, sums->n_logit}};
+        {"n_bias", h->n_bias, sums->n_bias},    {"n_list", h->n_list, sums->n_list},
+        {"n_token", h->n_token, sums->n_token}, {"n_logit", h->n_logit, sums->n_logit}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (pairs[i].head != pairs[i].sum)
             return q_fail(e, Q_CORRUPT, "step: %s is %llu, the seqs add up to %llu", pairs[i].what,

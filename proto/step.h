@@ -22,6 +22,7 @@
 #define STEP_SEQS_MAX     (1u << 16)                           /* limit on max_num_seqs */
 #define STEP_EOS_MAX      64u                                  /* eos ids of a model */
 #define STEP_STOP_IDS_MAX (SAMPLE_STOP_IDS_MAX + STEP_EOS_MAX) /* of one admit */
+#define STEP_LISTS_MAX    (1u << 19) /* n_list of a step; one admit's fits always */
 
 enum { /* step_seq.flags */
        /* sample one token after the last row and append it to the slot's history */
@@ -44,6 +45,7 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
     uint32_t n_known;  /* tokens known: prompt, then output emitted before a preemption or replay */
     uint32_t n_prompt; /* the first n_prompt of them are prompt */
     uint32_t n_stop_id, n_bias;
+    uint32_t n_allowed, n_bad;   /* its part of the lists: allowed ids, then bad words */
     struct sample_params params; /* its pointers are meaningless; the arrays are in the step */
 };
 
@@ -55,6 +57,7 @@ struct step_head {
     uint32_t n_known;   /* uint32_t[n_known]: histories of all admits, in order */
     uint32_t n_stop_id; /* uint32_t[n_stop_id]: with eos ids unless ignore_eos */
     uint32_t n_bias;    /* uint32_t[n_bias] ids, then float[n_bias] */
+    uint32_t n_list;    /* uint32_t[n_list]: allowed ids and bad words of all admits, in order */
     uint32_t n_token;   /* rows of the whole step, <= max_num_batched_tokens */
     /* Logit rows of the whole step, <= logit_rows_max. A seq has n_token with STEP_PROMPT_LOGPROBS,
      * else 1 with STEP_SAMPLE, else 0. */
@@ -67,6 +70,7 @@ struct step_view { /* a step's arrays; borrowed from the memory it lies in */
     struct step_admit *admits;
     uint32_t *blocks, *known, *stop_ids, *bias_ids;
     float *bias;
+    uint32_t *lists;
 };
 
 struct step_limits { /* what a step can hold at most; decides the ring's size */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling one step: three passes over what is left of rows, logit rows, blocks, slots, known_max.
  *
- *   1. decode    running sequences with one row to compute, in order of request_before. One that
- *                needs a block when none is free preempts the last running one; the last itself
- *                waits with its blocks.
- *   2. prefill   running sequences with more rows, in the same order, a chunk each. They have their
+ *   1. decode    running sequences with one row to compute, oldest first. One that needs a block
+ *                when none is free preempts the youngest running one; the youngest itself waits
+ *                with its blocks.
+ *   2. prefill   running sequences with more rows, oldest first, a chunk each. They have their
  *                blocks already.
- *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history.
+ *   3. admit     waiting ones in order of arrival, with blocks for their whole known history.
  *
  * Why blocks for the whole history at admission, and not per chunk: then only decode rows ever lack
- * a block, pass 1 goes from the first to the last, and so a sequence that is preempted is
+ * a block, pass 1 goes from the oldest to the youngest, and so a sequence that is preempted is
  * never in the step being planned; and a long prompt is never half computed and thrown away. The
  * price is that blocks of later chunks lie idle for a few steps.
  *
@@ -82,12 +82,12 @@ static void preempt(struct planning *p, uint32_t i_request)
 {
     struct scheduler *s = p->s;
     scheduler_unseat(s, i_request);
-    backlog_return(&s->backlog, i_request);
+    request_list_prepend(&s->requests, &s->waiting, i_request);
     s->stats.n_preemption++;
     p->short_of_blocks = true;
 }
 
-/* Blocks for one more row of a running sequence. False when it has to wait: it is the last. */
+/* Blocks for one more row of a running sequence. False when it has to wait: it is the youngest. */
 static bool make_room(struct planning *p, uint32_t i_request, uint32_t *n_new_block)
 {
     struct scheduler *s = p->s;
@@ -165,6 +165,12 @@ static uint32_t headroom(const struct scheduler *s)
     return (s->running.n + 3) / 4;
 }
 
+/* Allowed ids and bad words. */
+static uint32_t n_list(const struct request *r)
+{
+    return r->params.n_allowed + r->params.n_bad;
+}
+
 static bool may_admit(const struct planning *p, const struct request *r)
 {
     const struct scheduler *s = p->s;
@@ -172,28 +178,21 @@ static bool may_admit(const struct planning *p, const struct request *r)
      * flight the step that preempted it is settled first anyway; with more it would not be.) */
     if (r->n_sampling)
         return false;
-    if (r->n_token > s->config.limits.known_max - p->counts.n_known)
+    if (r->n_token > s->config.limits.known_max - p->counts.n_known ||
+        n_list(r) > STEP_LISTS_MAX - p->counts.n_list)
         return false;
-    return kv_blocks_for(r->n_token) + headroom(s) <= s->pool.n_free;
+    return s->n_free_slot && budget_left(p) && logits_left(p) &&
+           kv_blocks_for(r->n_token) + headroom(s) <= s->pool.n_free;
 }
 
-/* To its place among the running: at the end, unless priorities say otherwise. */
-static void seat(struct scheduler *s, uint32_t i)
-{
-    uint32_t before = s->running.last;
-    while (before != REQUEST_NONE && request_before(request_at(s, i), request_at(s, before)))
-        before = request_at(s, before)->prev;
-    request_list_insert(&s->requests, &s->running, before, i);
-    request_at(s, i)->state = REQUEST_RUNNING;
-}
-
-/* Seat the one whose turn it is and put its first chunk in. */
+/* Seat the head of the queue and put its first chunk in. */
 static void admit(struct planning *p, uint32_t i)
 {
     struct scheduler *s = p->s;
     struct request *r = request_at(s, i);
-    backlog_take(&s->backlog, i, r->n_token);
-    seat(s, i);
+    request_list_remove(&s->requests, &s->waiting, i);
+    request_list_append(&s->requests, &s->running, i);
+    r->state = REQUEST_RUNNING;
     r->slot = s->free_slots[--s->n_free_slot];
     kv_open(&s->pool, &r->table, r->slot);
     enum q_code rc = kv_grow(&s->pool, &r->table, r->n_token, NULL);
@@ -209,24 +208,21 @@ static void admit(struct planning *p, uint32_t i)
     p->counts.n_known += r->n_token;
     p->counts.n_stop_id += r->params.n_stop_id + (r->params.ignore_eos ? 0 : s->config.n_eos);
     p->counts.n_bias += r->params.n_bias;
+    p->counts.n_list += n_list(r);
 }
 
 static void plan_admit(struct planning *p)
 {
     struct scheduler *s = p->s;
-    while (s->backlog.n && !p->short_of_blocks && s->n_free_slot && budget_left(p) &&
-           logits_left(p)) {
-        uint32_t i = backlog_first(&s->backlog, UINT32_MAX);
-        if (!may_admit(p, request_at(s, i)))
-            return;
-        admit(p, i);
-    }
+    while (s->waiting.n && !p->short_of_blocks && may_admit(p, request_at(s, s->waiting.first)))
+        admit(p, s->waiting.first);
 }
 
 struct cursor { /* where the next item of each array goes */
     struct step_admit *admit;
     uint32_t *block, *known, *stop_id, *bias_id;
     float *bias;
+    uint32_t *list;
 };
 
 static void *append(void *to, const void *from, size_t n, size_t size)
@@ -243,20 +239,24 @@ static void write_admit(const struct scheduler *s, const struct request *r, stru
                                     .n_prompt = r->n_prompt,
                                     .n_stop_id = r->params.n_stop_id + n_eos,
                                     .n_bias = r->params.n_bias,
+                                    .n_allowed = r->params.n_allowed,
+                                    .n_bad = r->params.n_bad,
                                     .params = r->params};
     struct sample_params *p = &c->admit++->params; /* addresses mean nothing in another process */
-    p->stop_ids = p->bias_ids = NULL;
+    p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = NULL;
     p->bias = NULL;
     c->known = append(c->known, r->tokens, r->n_token, sizeof *r->tokens);
     c->stop_id = append(c->stop_id, r->params.stop_ids, r->params.n_stop_id, sizeof *c->stop_id);
     c->stop_id = append(c->stop_id, s->config.eos_ids, n_eos, sizeof *c->stop_id);
     c->bias_id = append(c->bias_id, r->params.bias_ids, r->params.n_bias, sizeof *c->bias_id);
     c->bias = append(c->bias, r->params.bias, r->params.n_bias, sizeof *c->bias);
+    c->list = append(c->list, r->params.allowed_ids, r->params.n_allowed, sizeof *c->list);
+    c->list = append(c->list, r->params.bad_words, r->params.n_bad, sizeof *c->list);
 }
 
 static void write_step(const struct planning *p, const struct step_view *v)
 {
-    struct cursor c = {v->admits, v->blocks, v->known, v->stop_ids, v->bias_ids, v->bias};
+    struct cursor c = {v->admits, v->blocks, v->known, v->stop_ids, v->bias_ids, v->bias, v->lists};
     for (uint32_t i = 0; i < p->f->n_part; i++) {
         const struct part *q = &p->f->parts[i];
         const struct request *r = request_at(p->s, q->i_request);

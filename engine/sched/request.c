@@ -75,15 +75,26 @@ static void unindex(struct request_table *t, const struct request *r)
     t->index[gap] = 0;
 }
 
+/* The next array of the allocation at *at, NULL when it is empty. */
+static void *own(uint32_t **at, const void *from, size_t n)
+{
+    uint32_t *to = *at;
+    if (!n)
+        return NULL;
+    memcpy(to, from, n * sizeof *to);
+    *at += n;
+    return to;
+}
+
 /* One allocation: tokens [n_max], then the arrays of the parameters. */
 static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uint32_t n_max,
                               struct q_err *e)
 {
-    size_t n_stop_id = m->stop_ids.n, n_bias = m->bias_ids.n;
+    size_t n_array = m->stop_ids.n + 2 * m->bias_ids.n + m->allowed_ids.n + m->bad_words.n;
     enum q_code rc = sample_params_from_submit(&r->params, m, e);
     if (rc)
         return rc;
-    uint32_t *p = q_alloc((n_max + n_stop_id + 2 * n_bias) * sizeof *p);
+    uint32_t *p = q_alloc((n_max + n_array) * sizeof *p);
     if (!p)
         return q_fail(e, Q_NO_MEMORY, "request: no memory for %u tokens", n_max);
     r->tokens = p;
@@ -91,15 +102,11 @@ static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uin
     if (m->emitted.n)
         memcpy(p + m->prompt.n, m->emitted.data, m->emitted.n * sizeof *p);
     p += n_max;
-    r->params.stop_ids = r->params.bias_ids = NULL;
-    r->params.bias = NULL;
-    if (n_stop_id)
-        r->params.stop_ids = memcpy(p, m->stop_ids.data, n_stop_id * sizeof *p);
-    p += n_stop_id;
-    if (n_bias) {
-        r->params.bias_ids = memcpy(p, m->bias_ids.data, n_bias * sizeof *p);
-        r->params.bias = memcpy(p + n_bias, m->bias.data, n_bias * sizeof *r->params.bias);
-    }
+    r->params.stop_ids = own(&p, m->stop_ids.data, m->stop_ids.n);
+    r->params.bias_ids = own(&p, m->bias_ids.data, m->bias_ids.n);
+    r->params.bias = own(&p, m->bias.data, m->bias.n);
+    r->params.allowed_ids = own(&p, m->allowed_ids.data, m->allowed_ids.n);
+    r->params.bad_words = own(&p, m->bad_words.data, m->bad_words.n);
     return Q_OK;
 }
 
@@ -127,9 +134,6 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
     r->prompt_settled = r->params.n_prompt_logprob == SAMPLE_NO_LOGPROBS ? r->n_prompt : 1;
     r->prompt_next = r->prompt_settled;
     r->started = false;
-    r->priority = (int32_t)m->priority;
-    r->turn = 0;
-    r->deadline_us = INT64_MAX;
     r->queue_us = 0;
     r->table = (struct kv_table){NULL, 0};
     t->index[place(t, origin, m->req_id)] = i + 1;
@@ -148,31 +152,30 @@ void request_remove(struct request_table *t, uint32_t i_request)
     request_list_prepend(t, &t->free, i_request); /* used again first: it is in the cache */
 }
 
-void request_list_insert(struct request_table *t, struct request_list *l, uint32_t before,
-                         uint32_t i_request)
-{
-    struct request *r = &t->items[i_request];
-    r->prev = before;
-    r->next = before == REQUEST_NONE ? l->first : t->items[before].next;
-    if (before == REQUEST_NONE)
-        l->first = i_request;
-    else
-        t->items[before].next = i_request;
-    if (r->next == REQUEST_NONE)
-        l->last = i_request;
-    else
-        t->items[r->next].prev = i_request;
-    l->n++;
-}
-
 void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request)
 {
-    request_list_insert(t, l, l->last, i_request);
+    struct request *r = &t->items[i_request];
+    r->prev = l->last;
+    r->next = REQUEST_NONE;
+    if (l->last == REQUEST_NONE)
+        l->first = i_request;
+    else
+        t->items[l->last].next = i_request;
+    l->last = i_request;
+    l->n++;
 }
 
 void request_list_prepend(struct request_table *t, struct request_list *l, uint32_t i_request)
 {
-    request_list_insert(t, l, REQUEST_NONE, i_request);
+    struct request *r = &t->items[i_request];
+    r->prev = REQUEST_NONE;
+    r->next = l->first;
+    if (l->first == REQUEST_NONE)
+        l->last = i_request;
+    else
+        t->items[l->first].prev = i_request;
+    l->first = i_request;
+    l->n++;
 }
 
 void request_list_remove(struct request_table *t, struct request_list *l, uint32_t i_request)

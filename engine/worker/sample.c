@@ -71,13 +71,63 @@ static void penalize(float *logits, const struct sample_input *in, uint32_t *cou
     }
 }
 
+static void mask_bits(float *logits, const uint32_t *bits, uint32_t n_vocab)
+{
+    for (uint32_t w = 0; w * 32 < n_vocab; w++) {
+        uint32_t n = n_vocab - w * 32 < 32 ? n_vocab - w * 32 : 32;
+        for (uint32_t i = 0; bits[w] != UINT32_MAX && i < n; i++)
+            if (!(bits[w] >> i & 1))
+                logits[w * 32 + i] = -INFINITY;
+    }
+}
+
+/* The last id of each sequence whose other ids end the output. */
+static void mask_bad_words(float *logits, const struct sample_input *in)
+{
+    const uint32_t *words = in->params->bad_words;
+    uint32_t n_output = in->n_known - in->n_prompt, n;
+    for (uint32_t i = 0; i < in->params->n_bad; i += 1 + n) {
+        const uint32_t *ids = words + i + 1;
+        n = words[i];
+        if (n - 1 <= n_output &&
+            !memcmp(in->history + in->n_known - (n - 1), ids, (n - 1) * sizeof *ids))
+            logits[ids[n - 1]] = -INFINITY;
+    }
+}
+
+/* What followed the last size - 1 tokens wherever they were before. */
+static void mask_repeated(float *logits, const struct sample_input *in)
+{
+    uint32_t n = in->params->no_repeat_ngram - 1, window = in->params->no_repeat_window;
+    uint32_t start = window && window < in->n_known ? in->n_known - window : 0;
+    const uint32_t *tail = in->history + in->n_known - n;
+    if (in->n_known <= n)
+        return;
+    for (uint32_t i = start; i + n < in->n_known; i++)
+        if (!memcmp(in->history + i, tail, n * sizeof *tail))
+            logits[in->history[i + n]] = -INFINITY;
+}
+
+static void mask(float *logits, const struct sample_input *in, uint32_t n_vocab)
+{
+    const struct sample_params *p = in->params;
+    if (in->grammar)
+        mask_bits(logits, in->grammar, n_vocab);
+    if (in->allowed)
+        mask_bits(logits, in->allowed, n_vocab);
+    mask_bad_words(logits, in);
+    if (p->no_repeat_ngram)
+        mask_repeated(logits, in);
+    if (in->n_known - in->n_prompt < p->min_tokens)
+        for (uint32_t i = 0; i < p->n_stop_id; i++)
+            if (p->stop_ids[i] < n_vocab)
+                logits[p->stop_ids[i]] = -INFINITY;
+}
+
 void sample_adjust(float *logits, const struct sample_input *in, struct sample_scratch *s)
 {
     const struct sample_params *p = in->params;
-    if (in->n_known - in->n_prompt < p->min_tokens)
-        for (uint32_t i = 0; i < p->n_stop_id; i++)
-            if (p->stop_ids[i] < s->n_vocab)
-                logits[p->stop_ids[i]] = -INFINITY;
+    mask(logits, in, s->n_vocab);
     for (uint32_t i = 0; i < p->n_bias; i++)
         if (p->bias_ids[i] < s->n_vocab)
             logits[p->bias_ids[i]] += p->bias[i];
@@ -138,6 +188,28 @@ static void filter_dense(struct sample_dist *d, float *logits, float max,
     *d = (struct sample_dist){.weights = logits, .n = s->n_vocab, .total = total};
 }
 
+/* Logits far below the largest become -inf: mean and deviation are of the finite ones. */
+static void cut_sigma(float *logits, float max, float n_sigma, uint32_t n_vocab)
+{
+    double sum = 0, square = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        if (logits[i] != -INFINITY) {
+            sum += (double)logits[i];
+            n++;
+        }
+    double mean = sum / n;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        if (logits[i] != -INFINITY) {
+            double d = (double)logits[i] - mean;
+            square += d * d;
+        }
+    double limit = (double)max - (double)n_sigma * sqrt(square / n);
+    for (uint32_t i = 0; i < n_vocab; i++)
+        if ((double)logits[i] < limit)
+            logits[i] = -INFINITY;
+}
+
 bool sample_filter(struct sample_dist *d, float *logits, const struct sample_params *p,
                    struct sample_scratch *s)
 {
@@ -150,6 +222,8 @@ bool sample_filter(struct sample_dist *d, float *logits, const struct sample_par
         *d = (struct sample_dist){.items = s->items, .n = 1, .total = 1.0};
         return true;
     }
+    if (p->top_n_sigma > 0)
+        cut_sigma(logits, max, p->top_n_sigma, s->n_vocab);
     if (p->top_k && p->top_k <= SAMPLE_HEAP_MAX)
         filter_list(d, logits, max, p, s);
     else

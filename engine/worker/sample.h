@@ -18,8 +18,9 @@
 
 #define SAMPLE_BAD \
     UINT32_MAX /* no token: the row cannot be sampled. In a result: token 0, rank SAMPLE_BAD */
-#define SAMPLE_HEAP_MAX 1024u /* top_k up to this keeps a heap */
-#define SAMPLE_CHUNK    1024u /* weights are summed in chunks of this many ids */
+#define SAMPLE_HEAP_MAX            1024u /* top_k up to this keeps a heap */
+#define SAMPLE_CHUNK               1024u /* weights are summed in chunks of this many ids */
+#define SAMPLE_MASK_WORDS(n_vocab) (((size_t)(n_vocab) + 31) / 32) /* words of a mask of tokens */
 
 struct sample_item {
     float value; /* scaled logit, later its weight */
@@ -49,6 +50,8 @@ struct sample_input {                   /* one sequence; all borrowed */
     const struct sample_params *params; /* stop_ids: eos included where it counts */
     const uint32_t *history;            /* [n_known] prompt, then output; ids < n_vocab */
     uint32_t n_known, n_prompt;         /* the new token's position is n_known */
+    /* [SAMPLE_MASK_WORDS] bit id % 32 of word id / 32: the token may come; NULL = all may */
+    const uint32_t *allowed, *grammar;
 };
 
 struct sample_dist { /* what is left to draw from, in the scratch or over the logits row */

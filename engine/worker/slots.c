@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "common/mem.h"
+#include "engine/worker/sample.h"
 
 static uint32_t blocks_of(uint32_t n_token)
 {
@@ -16,7 +17,9 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     s->limits = *l;
     s->n_block = n_block;
     s->vocab_size = vocab_size;
-    size_t one = ((size_t)l->max_model_len + blocks_of(l->max_model_len)) * sizeof(uint32_t);
+    size_t n_history = l->max_model_len, n_table = blocks_of(l->max_model_len);
+    size_t one =
+        (n_history + n_table + SAMPLE_BAD_MAX + SAMPLE_MASK_WORDS(vocab_size)) * sizeof(uint32_t);
     s->memory_bytes = one * l->max_num_seqs;
     s->memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -38,7 +41,9 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     }
     for (uint32_t i = 0; i < l->max_num_seqs; i++) {
         s->slots[i].history = (uint32_t *)((char *)s->memory + i * one);
-        s->slots[i].blocks = s->slots[i].history + l->max_model_len;
+        s->slots[i].blocks = s->slots[i].history + n_history;
+        s->slots[i].bad_words = s->slots[i].blocks + n_table;
+        s->slots[i].allowed = s->slots[i].bad_words + SAMPLE_BAD_MAX;
     }
     s->batch = (struct batch){.token_ids = s->token_ids,
                               .positions = s->positions,
@@ -66,8 +71,30 @@ void slots_release(struct slots *s)
 
 struct cursor { /* how far each array of the step is used up */
     const struct step_view *v;
-    uint32_t admit, block, known, stop_id, bias;
+    uint32_t admit, block, known, stop_id, bias, list;
 };
+
+static FALLIBLE admit_lists(struct slots *s, struct slot *slot, const struct step_admit *a,
+                            struct cursor *c, struct q_err *e)
+{
+    const uint32_t *allowed = c->v->lists + c->list, *bad_words = allowed + a->n_allowed;
+    if (a->n_allowed > SAMPLE_ALLOWED_MAX || a->n_bad > SAMPLE_BAD_MAX ||
+        !sample_bad_words_fit(bad_words, a->n_bad, s->vocab_size))
+        return q_fail(e, Q_CORRUPT, "admission with %u allowed ids, %u entries of bad words",
+                      a->n_allowed, a->n_bad);
+    if (slot->params.n_allowed)
+        memset(slot->allowed, 0, SAMPLE_MASK_WORDS(s->vocab_size) * sizeof(uint32_t));
+    slot->params.n_allowed = a->n_allowed;
+    for (uint32_t i = 0; i < a->n_allowed; i++) {
+        if (allowed[i] >= s->vocab_size)
+            return q_fail(e, Q_CORRUPT, "allowed id %u, vocabulary %u", allowed[i], s->vocab_size);
+        slot->allowed[allowed[i] / 32] |= 1u << allowed[i] % 32;
+    }
+    if (a->n_bad)
+        memcpy(slot->bad_words, bad_words, a->n_bad * sizeof(uint32_t));
+    c->list += a->n_allowed + a->n_bad;
+    return Q_OK;
+}
 
 static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, struct q_err *e)
 {
@@ -82,6 +109,9 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
         if (known[i] >= s->vocab_size)
             return q_fail(e, Q_CORRUPT, "token %u at %u, vocabulary %u", known[i], i,
                           s->vocab_size);
+    enum q_code rc = admit_lists(s, slot, a, c, e);
+    if (rc)
+        return rc;
     memcpy(slot->history, known, a->n_known * sizeof *known);
     slot->n_known = a->n_known;
     slot->n_prompt = a->n_prompt;
@@ -95,6 +125,9 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
     slot->params.bias_ids = slot->bias_ids;
     slot->params.bias = slot->bias;
     slot->params.n_bias = a->n_bias;
+    slot->params.allowed_ids = NULL;
+    slot->params.bad_words = slot->bad_words;
+    slot->params.n_bad = a->n_bad;
     c->known += a->n_known;
     c->stop_id += a->n_stop_id;
     c->bias += a->n_bias;

@@ -15,10 +15,12 @@ struct slot {
     uint32_t *history; /* [max_model_len] */
     uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
     uint32_t n_known, n_prompt, n_block;
-    struct sample_params params; /* its arrays are the three below */
+    struct sample_params params; /* its arrays are those below; allowed_ids is NULL */
     uint32_t stop_ids[STEP_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];
     float bias[SAMPLE_BIAS_MAX];
+    uint32_t *bad_words; /* [SAMPLE_BAD_MAX] */
+    uint32_t *allowed;   /* [ceil(vocab_size / 32)] a bit per token, all 0 when n_allowed is 0 */
 };
 
 struct logit_row { /* what to do with one row of logits */

@@ -185,7 +185,9 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
     const struct sample_input in = {.params = &from->slot->params,
                                     .history = from->slot->history,
                                     .n_known = from->slot->n_known,
-                                    .n_prompt = from->slot->n_prompt};
+                                    .n_prompt = from->slot->n_prompt,
+                                    .allowed =
+                                        from->slot->params.n_allowed ? from->slot->allowed : NULL};
     sample_token(logits, &in, s, &out);
     if (row->token == SAMPLE_BAD) {
         row->token =

@@ -90,33 +90,18 @@ static bool submit(struct link *l, struct flow *f)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;
-    const struct sample_params *p = &f->params;
-    uint32_t n_prompt_logprob = f->emitted.n || p->n_prompt_logprob == SAMPLE_NO_LOGPROBS
-                                    ? 0 /* the prompt's are all here when a token is */
-                                    : p->n_prompt_logprob + 1;
     if (!flow_name(l, f))
         return false;
-    struct msg_submit m = {
-        .req_id = f->wire_id,
-        .prompt = {f->prompt, f->n_prompt},
-        .emitted = {f->emitted.ids, f->emitted.n},
-        .temperature = p->temperature,
-        .top_p = p->top_p,
-        .min_p = p->min_p,
-        .top_k = p->top_k,
-        .repetition_penalty = p->repetition_penalty,
-        .presence_penalty = p->presence_penalty,
-        .frequency_penalty = p->frequency_penalty,
-        .seed = p->seed,
-        .max_tokens = p->max_tokens,
-        .min_tokens = p->min_tokens,
-        .ignore_eos = p->ignore_eos,
-        .n_logprob = p->n_logprob == SAMPLE_NO_LOGPROBS ? 0 : p->n_logprob + 1,
-        .n_prompt_logprob = n_prompt_logprob,
-        .stop_ids = {p->stop_ids, p->n_stop_id},
-        .bias_ids = {p->bias_ids, p->n_bias},
-        .bias = {p->bias, p->n_bias},
-    };
+    struct msg_submit m = {.req_id = f->wire_id,
+                           .prompt = {f->prompt, f->n_prompt},
+                           .emitted = {f->emitted.ids, f->emitted.n},
+                           .priority = (uint32_t)f->priority,
+                           .cache_salt = {f->cache_salt, f->n_cache_salt},
+                           .no_prefix_cache = f->no_prefix_cache,
+                           .n_shared = f->n_shared};
+    sample_params_to_submit(&m, &f->params);
+    if (f->emitted.n)
+        m.n_prompt_logprob = 0; /* the prompt's are all here when a token is */
     f->n_prompt_skip = f->n_prompt_row;
     if (!send_buf(l, msg_submit_encode(&m, &b, &e), &b, &e)) {
         flow_unname(l, f);

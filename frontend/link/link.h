@@ -55,6 +55,11 @@ struct flow { /* embedded by its owner, zeroed, then these set before link_open 
     const uint32_t *prompt; /* [n_prompt] borrowed until the flow is closed */
     size_t n_prompt;
     struct sample_params params; /* its arrays borrowed likewise */
+    int32_t priority;            /* lower goes first; 0 = ordinary */
+    unsigned char cache_salt[32];
+    uint32_t n_cache_salt; /* bytes: 32, or 0 = the prefixes that all share */
+    bool no_prefix_cache;  /* neither read the prefix cache nor leave anything there */
+    uint32_t n_shared;     /* leading prompt tokens shared by all whatever the salt */
     /* the link's own: */
     struct token_list emitted; /* tokens given to on_tokens */
     uint64_t wire_id;          /* 0 = not with an engine */

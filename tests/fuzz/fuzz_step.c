@@ -37,6 +37,7 @@ static void try_step(void *memory, size_t n)
     read_bytes(v.stop_ids, h->n_stop_id * sizeof *v.stop_ids);
     read_bytes(v.bias_ids, h->n_bias * sizeof *v.bias_ids);
     read_bytes(v.bias, h->n_bias * sizeof *v.bias);
+    read_bytes(v.lists, h->n_list * sizeof *v.lists);
     uint64_t n_token = 0;
     for (uint32_t i = 0; i < h->n_seq; i++) {
         Q_ASSERT(v.seqs[i].slot < limits.max_num_seqs);

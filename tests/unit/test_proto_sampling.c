@@ -60,6 +60,11 @@ static void test_ranges(void **state)
     ACCEPTED(n_logprob, 20);
     REFUSED(n_logprob, 21, "logprobs: at most 20");
     REFUSED(n_prompt_logprob, 21, "prompt_logprobs");
+    ACCEPTED(no_repeat_ngram, SAMPLE_NGRAM_MAX);
+    REFUSED(no_repeat_ngram, SAMPLE_NGRAM_MAX + 1, "no_repeat_ngram_size: at most 64");
+    ACCEPTED(top_n_sigma, 1.5f);
+    REFUSED(top_n_sigma, -1.0f, "top_n_sigma");
+    REFUSED(top_n_sigma, NAN, "top_n_sigma");
 }
 
 static void test_arrays(void **state)
@@ -85,6 +90,38 @@ static void test_arrays(void **state)
     assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "at most 64, are 65", &e);
 }
 
+static void test_masks(void **state)
+{
+    (void)state;
+    struct sample_params p = defaults();
+    static const uint32_t many[SAMPLE_ALLOWED_MAX + 1];
+    static const struct {
+        uint32_t n, words[6];
+        bool fits;
+    } cases[] = {{0, {0}, true},          {2, {1, 9}, true}, {5, {1, 9, 2, 0, 3}, true},
+                 {2, {1, 10}, false},   /* not in the vocabulary */
+                 {3, {1, 9, 0}, false}, /* an empty sequence */
+                 {2, {2, 1}, false},    /* cut short */
+                 {1, {UINT32_MAX}, false}};
+    p.allowed_ids = (const uint32_t[]){3, 10};
+    p.n_allowed = 1;
+    assert_ok(sample_params_check(&p, 10, &e), &e);
+    p.n_allowed = 2;
+    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "allowed_token_ids: token id 10", &e);
+    p.allowed_ids = many;
+    p.n_allowed = SAMPLE_ALLOWED_MAX + 1;
+    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "allowed_token_ids: at most", &e);
+    p.n_allowed = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        p.bad_words = cases[i].words;
+        p.n_bad = cases[i].n;
+        assert_int_equal(sample_params_check(&p, 10, &e), cases[i].fits ? Q_OK : Q_INVALID);
+    }
+    p.bad_words = many;
+    p.n_bad = SAMPLE_BAD_MAX + 1;
+    assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "bad_words: at most", &e);
+}
+
 static void test_wire(void **state)
 {
     (void)state;
@@ -107,7 +144,14 @@ static void test_wire(void **state)
                               .n_stop_id = 2,
                               .bias_ids = ids,
                               .bias = bias,
-                              .n_bias = 2};
+                              .n_bias = 2,
+                              .allowed_ids = ids,
+                              .n_allowed = 2,
+                              .bad_words = ids,
+                              .n_bad = 2,
+                              .no_repeat_ngram = 3,
+                              .no_repeat_window = 4,
+                              .top_n_sigma = 1.5f};
     struct sample_params back;
     struct msg_submit m = {0}, again = {0};
     sample_params_to_submit(&m, &p);
@@ -117,19 +161,20 @@ static void test_wire(void **state)
     sample_params_to_submit(&again, &back);
     assert_true(msg_submit_equal(&m, &again));
     assert_int_equal(back.n_logprob, 0);
+    assert_true(back.n_bad == 2 && back.n_allowed == 2 && back.no_repeat_window == 4);
     assert_int_equal(back.n_prompt_logprob, SAMPLE_NO_LOGPROBS);
     m.bias.n = 1;
     assert_fails(sample_params_from_submit(&back, &m, &e), Q_INVALID, "2 ids but 1 values", &e);
     m.bias.n = m.bias_ids.n = (size_t)1 << 33;
-    assert_fails(sample_params_from_submit(&back, &m, &e), Q_INVALID, "logit_bias: too many", &e);
+    assert_fails(sample_params_from_submit(&back, &m, &e), Q_INVALID, "logit_bias: at most 1024",
+                 &e);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_arrays),   cmocka_unit_test(test_masks),
         cmocka_unit_test(test_wire),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -343,6 +343,125 @@ static void stop_ids_cannot_come_before_min_tokens(void **state)
     assert_int_equal(token(), 900);
 }
 
+/* logits[10] > [20] > [30] > … > [80] above everything else; history 1 2 | 3. */
+static void ranked(void)
+{
+    static const uint32_t history[] = {1, 2, 3};
+    fixture_reset();
+    memcpy(f.history, history, sizeof history);
+    f.p.temperature = 0;
+    for (uint32_t i = 1; i <= 8; i++)
+        f.logits[i * 10] = 100.0f - (float)i;
+}
+
+static void only_allowed_ids_come(void **state)
+{
+    (void)state;
+    static uint32_t some[SAMPLE_MASK_WORDS(N_ROW)], others[SAMPLE_MASK_WORDS(N_ROW)];
+    memset(others, 0xff, sizeof others);
+    some[0] = 1u << 20 | 1u << 30;
+    some[(N_ROW - 1) / 32] = 1u << (N_ROW - 1) % 32;
+    ranked();
+    f.in.allowed = some;
+    assert_int_equal(token(), 20);
+    ranked();
+    others[0] = ~(1u << 20);
+    f.in.allowed = some;
+    f.in.grammar = others; /* both hold */
+    assert_int_equal(token(), 30);
+    ranked();
+    others[0] = 0;
+    f.in.allowed = some;
+    f.in.grammar = others;
+    assert_int_equal(token(), N_ROW - 1);
+    ranked();
+    memset(others, 0, sizeof others);
+    f.in.grammar = others;
+    assert_int_equal(token(), SAMPLE_BAD); /* nothing is left */
+}
+
+static void bad_words_do_not_end(void **state)
+{
+    (void)state;
+    static const uint32_t words[] = {1, 10, 2, 3, 20, 3, 2, 3, 30, 2, 4, 40};
+    ranked(); /* 10; 3 20 after the output 3; not 2 3 30, whose 2 is prompt; not 4 40 */
+    f.p.bad_words = words;
+    f.p.n_bad = 12;
+    assert_int_equal(token(), 30);
+    ranked();
+    f.in.n_prompt = 1; /* now it is output */
+    f.p.bad_words = words;
+    f.p.n_bad = 12;
+    assert_int_equal(token(), 40);
+    ranked();
+    f.in.n_known = 2; /* nothing generated yet: only the single one counts */
+    f.p.bad_words = words;
+    f.p.n_bad = 12;
+    assert_int_equal(token(), 20);
+}
+
+static void no_ngram_comes_twice(void **state)
+{
+    (void)state;
+    static const uint32_t history[] = {7, 20, 7, 10, 5, 7};
+    for (uint32_t window = 0; window < 6; window++) {
+        ranked();
+        memcpy(f.history, history, sizeof history);
+        f.in.n_known = 6;
+        f.p.no_repeat_ngram = 2; /* 7 10 and 7 20 are there */
+        f.p.no_repeat_window = window;
+        assert_int_equal(token(), window == 0 ? 30 : window < 4 ? 10 : 20);
+    }
+    ranked();
+    memcpy(f.history, history, sizeof history);
+    f.in.n_known = 6;
+    f.p.no_repeat_ngram = 3; /* 5 7 was never there before */
+    assert_int_equal(token(), 10);
+    ranked();
+    f.in.n_known = 3;
+    f.p.no_repeat_ngram = SAMPLE_NGRAM_MAX; /* longer than the history */
+    assert_int_equal(token(), 10);
+    ranked();
+    memcpy(f.history, history, sizeof history);
+    f.in.n_known = 6;
+    f.p.no_repeat_ngram = 1;
+    assert_int_equal(token(), 30);
+}
+
+static void sigma_cuts_far_from_the_largest(void **state)
+{
+    (void)state;
+    for (uint32_t pass = 0; pass < 3; pass++) {
+        struct sample_dist d;
+        double sum = 0, square = 0;
+        fixture_reset();
+        f.logits[3] = -INFINITY; /* counts for nothing */
+        f.p.top_n_sigma = 0.25f * (float)(pass + 1);
+        f.p.top_k = pass == 2 ? 100 : 0; /* both paths */
+        float before[N_ROW], max = -INFINITY;
+        memcpy(before, f.logits, sizeof before);
+        for (uint32_t i = 0; i < N_ROW; i++)
+            if (i != 3) {
+                sum += (double)before[i];
+                max = before[i] > max ? before[i] : max;
+            }
+        for (uint32_t i = 0; i < N_ROW; i++)
+            if (i != 3)
+                square += pow((double)before[i] - sum / (N_ROW - 1), 2);
+        double limit = (double)max - (double)f.p.top_n_sigma * sqrt(square / (N_ROW - 1));
+        assert_true(sample_filter(&d, f.logits, &f.p, &f.s));
+        uint32_t n_in = 0;
+        for (uint32_t i = 0; i < N_ROW; i++) {
+            if (dist_prob(&d, i) > 0)
+                assert_true((double)before[i] >= limit);
+            n_in += dist_prob(&d, i) > 0;
+            if (pass < 2 && (double)before[i] >= limit)
+                assert_true(dist_prob(&d, i) > 0);
+        }
+        assert_true(n_in > 1 && n_in < N_ROW / 2);
+    }
+}
+
 static void logprobs_are_of_the_raw_row(void **state)
 {
     (void)state;
@@ -459,6 +578,10 @@ int main(void)
         cmocka_unit_test(bad_rows_give_bad_tokens),
         cmocka_unit_test(greedy_takes_the_lowest_id_of_the_largest),
         cmocka_unit_test(stop_ids_cannot_come_before_min_tokens),
+        cmocka_unit_test(only_allowed_ids_come),
+        cmocka_unit_test(bad_words_do_not_end),
+        cmocka_unit_test(no_ngram_comes_twice),
+        cmocka_unit_test(sigma_cuts_far_from_the_largest),
         cmocka_unit_test(logprobs_are_of_the_raw_row),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(scratch_survives_every_failed_allocation),

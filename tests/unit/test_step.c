@@ -33,18 +33,22 @@ static int make_step(void **state)
                                    .n_known = 20,
                                    .n_stop_id = 2,
                                    .n_bias = 1,
+                                   .n_list = 5,
                                    .n_token = 6,
                                    .n_logit = 6};
     assert_ok(step_layout(&f.v, f.memory, f.n, &head, &e), &e);
     f.v.seqs[0] = (struct step_seq){2, STEP_SAMPLE, 16, 1, 1};
     f.v.seqs[1] = (struct step_seq){0, STEP_ADMIT | STEP_PROMPT_LOGPROBS, 0, 5, 2};
-    f.v.admits[0] = (struct step_admit){.n_known = 20, .n_prompt = 18, .n_stop_id = 2, .n_bias = 1};
+    f.v.admits[0] = (struct step_admit){
+        .n_known = 20, .n_prompt = 18, .n_stop_id = 2, .n_bias = 1, .n_allowed = 3, .n_bad = 2};
     for (uint32_t i = 0; i < 3; i++)
         f.v.blocks[i] = 100 + i;
     for (uint32_t i = 0; i < 20; i++)
         f.v.known[i] = i;
     f.v.stop_ids[0] = f.v.stop_ids[1] = f.v.bias_ids[0] = 5;
     f.v.bias[0] = 1.5f;
+    for (uint32_t i = 0; i < 5; i++)
+        f.v.lists[i] = i < 3 ? 50 + i : 1;
     *state = &f;
     return 0;
 }
@@ -65,6 +69,7 @@ static void test_view(void **state)
     assert_int_equal(v.blocks[2], 102);
     assert_int_equal(v.known[19], 19);
     assert_true(v.bias[0] == 1.5f);
+    assert_int_equal(v.lists[2], 52);
     assert_int_equal((uintptr_t)v.seqs % 8 + (uintptr_t)v.blocks % 8 + (uintptr_t)v.bias % 8, 0);
 }
 
@@ -94,6 +99,8 @@ static void test_counts(void **state)
     BREAK(h->n_known, 65, "n_known is 65, at most 64");
     BREAK(h->n_stop_id, 1, "n_");
     BREAK(h->n_bias, UINT32_MAX, "n_bias");
+    BREAK(h->n_list, STEP_LISTS_MAX + 1, "n_list");
+    BREAK(h->n_list, 4, "n_");
     BREAK(h->n_token, 7, "n_token is 7, the seqs add up to 6");
     BREAK(h->n_token, 33, "n_token is 33, at most 32");
     BREAK(h->n_logit, 5, "n_logit is 5");
@@ -124,6 +131,9 @@ static void test_indices(void **state)
     BREAK(a->n_stop_id, UINT32_MAX, "n_stop_id");
     BREAK(a->n_bias, 0, "n_bias");
     BREAK(a->n_bias, SAMPLE_BIAS_MAX + 1, "n_bias");
+    BREAK(a->n_allowed, 2, "n_list is 5, the seqs add up to 4");
+    BREAK(a->n_allowed, SAMPLE_ALLOWED_MAX + 1, "n_allowed");
+    BREAK(a->n_bad, SAMPLE_BAD_MAX + 1, "n_bad");
 }
 
 static void test_memory(void **state)
@@ -131,7 +141,7 @@ static void test_memory(void **state)
     struct fixture *f = *state;
     struct step_view v;
     struct step_head head = *f->v.head;
-    size_t used = (size_t)((char *)(f->v.bias + 2) - (char *)f->memory); /* one, padded */
+    size_t used = (size_t)((char *)(f->v.lists + 6) - (char *)f->memory); /* five, padded */
     assert_ok(step_view(&v, f->memory, used, &limits, &e), &e);
     assert_fails(step_view(&v, f->memory, used - 1, &limits, &e), Q_CORRUPT, "its size", &e);
     assert_fails(step_view(&v, f->memory, 3, &limits, &e), Q_CORRUPT, "no head", &e);
@@ -152,7 +162,8 @@ static void test_bytes_max(void **state)
                              .n_block = 16,
                              .n_known = 64,
                              .n_stop_id = 4 * STEP_STOP_IDS_MAX,
-                             .n_bias = 4 * SAMPLE_BIAS_MAX};
+                             .n_bias = 4 * SAMPLE_BIAS_MAX,
+                             .n_list = STEP_LISTS_MAX};
     void *memory = q_alloc(n), *result = q_alloc(result_n);
     assert_ok(step_layout(&v, memory, n, &head, &e), &e);
     assert_fails(step_layout(&v, memory, n - 1, &head, &e), Q_TOO_LARGE, "needs", &e);
@@ -215,13 +226,15 @@ static uint64_t read_all(const struct step_view *v)
         sum += v->stop_ids[i];
     for (uint32_t i = 0; i < v->head->n_bias; i++)
         sum += v->bias_ids[i] + (v->bias[i] > 0);
+    for (uint32_t i = 0; i < v->head->n_list; i++)
+        sum += v->lists[i];
     return sum;
 }
 
 static void test_damage(void **state)
 {
     struct fixture *f = *state;
-    size_t used = (size_t)((char *)(f->v.bias + 2) - (char *)f->memory);
+    size_t used = (size_t)((char *)(f->v.lists + 6) - (char *)f->memory);
     char *tight = q_alloc(used); /* exactly as large, so that a sanitizer sees one byte too far */
     uint64_t random = 88172645463325252u, sum = 0;
     uint32_t n_taken = 0;

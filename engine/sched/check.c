@@ -31,22 +31,20 @@ static void check_request(const struct scheduler *s, uint32_t i)
     Q_ASSERT(r->prompt_settled <= r->prompt_next && r->prompt_next <= r->n_prompt);
 }
 
-/* One list: links, states, and arrivals from `arrival_min` up. Returns the least arrival that may
- * follow. */
-static uint64_t check_list(const struct scheduler *s, const struct request_list *l,
-                           enum request_state state, uint64_t arrival_min)
+/* The running ones: links, states, and the order of rule 1. */
+static void check_running(const struct scheduler *s)
 {
-    uint32_t n = 0, prev = REQUEST_NONE;
+    const struct request_list *l = &s->running;
+    uint32_t n = 0, prev = REQUEST_NONE, after = s->backlog.returned.first;
     for (uint32_t i = l->first; i != REQUEST_NONE; i = get(s, i)->next) {
         const struct request *r = get(s, i);
-        Q_ASSERT(r->state == state && r->prev == prev && ++n <= l->n);
-        Q_ASSERT(r->arrival >= arrival_min);
-        arrival_min = r->arrival + 1;
-        check_request(s, i);
+        Q_ASSERT(r->state == REQUEST_RUNNING && r->prev == prev && ++n <= l->n && r->turn);
+        Q_ASSERT(prev == REQUEST_NONE || request_before(get(s, prev), r));
         prev = i;
     }
     Q_ASSERT(n == l->n && l->last == prev);
-    return arrival_min;
+    Q_ASSERT(prev == REQUEST_NONE || after == REQUEST_NONE ||
+             request_before(get(s, prev), get(s, after)));
 }
 
 static void check_slots(const struct scheduler *s)
@@ -62,9 +60,13 @@ static void check_slots(const struct scheduler *s)
 
 void scheduler_check(const struct scheduler *s)
 {
-    check_list(s, &s->waiting, REQUEST_WAITING, check_list(s, &s->running, REQUEST_RUNNING, 0));
+    check_running(s);
+    backlog_check(&s->backlog);
     request_table_check(&s->requests);
-    Q_ASSERT(s->running.n + s->waiting.n + s->requests.free.n == s->requests.n_item);
+    Q_ASSERT(s->running.n + s->backlog.n + s->requests.free.n == s->requests.n_item);
+    for (uint32_t i = 0; i < s->requests.n_item; i++)
+        if (get(s, i)->state != REQUEST_FREE)
+            check_request(s, i);
     check_slots(s);
     kv_check_begin(&s->pool);
     for (uint32_t i = s->running.first; i != REQUEST_NONE; i = get(s, i)->next) {
@@ -75,6 +77,8 @@ void scheduler_check(const struct scheduler *s)
         kv_check_table(&s->pool, &r->table);
     }
     kv_check_end(&s->pool);
-    for (uint32_t i = s->waiting.first; i != REQUEST_NONE; i = get(s, i)->next)
-        Q_ASSERT(get(s, i)->table.n_block == 0 && count_sampling(s, i) == get(s, i)->n_sampling);
+    for (uint32_t i = 0; i < s->requests.n_item; i++)
+        if (get(s, i)->state == REQUEST_WAITING)
+            Q_ASSERT(get(s, i)->table.n_block == 0 &&
+                     count_sampling(s, i) == get(s, i)->n_sampling);
 }

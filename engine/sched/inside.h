@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* inside - what the files of the scheduler share: its state. Nobody else includes this.
  *
- * running is in order of arrival, and everything running arrived before everything waiting (check.c
- * asserts both).
+ * running is in the order of request_before, and all of it comes before all returned ones of the
+ * backlog (check.c asserts both).
  * Threads: the scheduler's loop only. */
 #ifndef QUIRE_ENGINE_SCHED_INSIDE_H
 #define QUIRE_ENGINE_SCHED_INSIDE_H
+#include "engine/sched/backlog.h"
 #include "engine/sched/kv.h"
 #include "engine/sched/request.h"
 #include "engine/sched/scheduler.h"
@@ -29,7 +30,8 @@ struct scheduler {
     struct scheduler_config config; /* eos_ids is owned */
     struct kv_pool pool;
     struct request_table requests;
-    struct request_list running, waiting;
+    struct request_list running;
+    struct backlog backlog;
     uint32_t *free_slots; /* [n_free_slot] a stack */
     uint32_t n_free_slot;
     struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* the oldest at i_flight, in a ring */
@@ -43,7 +45,7 @@ static inline struct request *request_at(struct scheduler *s, uint32_t i_request
 }
 
 /* Take a running request off its slot and blocks; it is in no list afterwards and may be waiting
- * again or removed. */
+ * again (backlog_return) or removed. */
 void scheduler_unseat(struct scheduler *s, uint32_t i_request);
 /* Forget a request that is running or waiting. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);

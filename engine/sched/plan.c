@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filling one step: three passes over what is left of rows, logit rows, blocks, slots, known_max.
  *
- *   1. decode    running sequences with one row to compute, oldest first. One that needs a block
- *                when none is free preempts the youngest running one; the youngest itself waits
- *                with its blocks.
- *   2. prefill   running sequences with more rows, oldest first, a chunk each. They have their
+ *   1. decode    running sequences with one row to compute, in order of request_before. One that
+ *                needs a block when none is free preempts the last running one; the last itself
+ *                waits with its blocks.
+ *   2. prefill   running sequences with more rows, in the same order, a chunk each. They have their
  *                blocks already.
- *   3. admit     waiting ones in order of arrival, with blocks for their whole known history.
+ *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history.
  *
  * Why blocks for the whole history at admission, and not per chunk: then only decode rows ever lack
- * a block, pass 1 goes from the oldest to the youngest, and so a sequence that is preempted is
+ * a block, pass 1 goes from the first to the last, and so a sequence that is preempted is
  * never in the step being planned; and a long prompt is never half computed and thrown away. The
  * price is that blocks of later chunks lie idle for a few steps.
  *
@@ -82,12 +82,12 @@ static void preempt(struct planning *p, uint32_t i_request)
 {
     struct scheduler *s = p->s;
     scheduler_unseat(s, i_request);
-    request_list_prepend(&s->requests, &s->waiting, i_request);
+    backlog_return(&s->backlog, i_request);
     s->stats.n_preemption++;
     p->short_of_blocks = true;
 }
 
-/* Blocks for one more row of a running sequence. False when it has to wait: it is the youngest. */
+/* Blocks for one more row of a running sequence. False when it has to wait: it is the last. */
 static bool make_room(struct planning *p, uint32_t i_request, uint32_t *n_new_block)
 {
     struct scheduler *s = p->s;
@@ -181,18 +181,26 @@ static bool may_admit(const struct planning *p, const struct request *r)
     if (r->n_token > s->config.limits.known_max - p->counts.n_known ||
         n_list(r) > STEP_LISTS_MAX - p->counts.n_list)
         return false;
-    return s->n_free_slot && budget_left(p) && logits_left(p) &&
-           kv_blocks_for(r->n_token) + headroom(s) <= s->pool.n_free;
+    return kv_blocks_for(r->n_token) + headroom(s) <= s->pool.n_free;
 }
 
-/* Seat the head of the queue and put its first chunk in. */
+/* To its place among the running: at the end, unless priorities say otherwise. */
+static void seat(struct scheduler *s, uint32_t i)
+{
+    uint32_t before = s->running.last;
+    while (before != REQUEST_NONE && request_before(request_at(s, i), request_at(s, before)))
+        before = request_at(s, before)->prev;
+    request_list_insert(&s->requests, &s->running, before, i);
+    request_at(s, i)->state = REQUEST_RUNNING;
+}
+
+/* Seat the one whose turn it is and put its first chunk in. */
 static void admit(struct planning *p, uint32_t i)
 {
     struct scheduler *s = p->s;
     struct request *r = request_at(s, i);
-    request_list_remove(&s->requests, &s->waiting, i);
-    request_list_append(&s->requests, &s->running, i);
-    r->state = REQUEST_RUNNING;
+    backlog_take(&s->backlog, i, r->n_token);
+    seat(s, i);
     r->slot = s->free_slots[--s->n_free_slot];
     kv_open(&s->pool, &r->table, r->slot);
     enum q_code rc = kv_grow(&s->pool, &r->table, r->n_token, NULL);
@@ -214,8 +222,13 @@ static void admit(struct planning *p, uint32_t i)
 static void plan_admit(struct planning *p)
 {
     struct scheduler *s = p->s;
-    while (s->waiting.n && !p->short_of_blocks && may_admit(p, request_at(s, s->waiting.first)))
-        admit(p, s->waiting.first);
+    while (s->backlog.n && !p->short_of_blocks && s->n_free_slot && budget_left(p) &&
+           logits_left(p)) {
+        uint32_t i = backlog_first(&s->backlog, UINT32_MAX);
+        if (!may_admit(p, request_at(s, i)))
+            return;
+        admit(p, i);
+    }
 }
 
 struct cursor { /* where the next item of each array goes */

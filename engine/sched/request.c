@@ -134,6 +134,9 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
     r->prompt_settled = r->params.n_prompt_logprob == SAMPLE_NO_LOGPROBS ? r->n_prompt : 1;
     r->prompt_next = r->prompt_settled;
     r->started = false;
+    r->priority = (int32_t)m->priority;
+    r->turn = 0;
+    r->deadline_us = INT64_MAX;
     r->queue_us = 0;
     r->table = (struct kv_table){NULL, 0};
     t->index[place(t, origin, m->req_id)] = i + 1;
@@ -152,30 +155,31 @@ void request_remove(struct request_table *t, uint32_t i_request)
     request_list_prepend(t, &t->free, i_request); /* used again first: it is in the cache */
 }
 
-void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request)
+void request_list_insert(struct request_table *t, struct request_list *l, uint32_t before,
+                         uint32_t i_request)
 {
     struct request *r = &t->items[i_request];
-    r->prev = l->last;
-    r->next = REQUEST_NONE;
-    if (l->last == REQUEST_NONE)
+    r->prev = before;
+    r->next = before == REQUEST_NONE ? l->first : t->items[before].next;
+    if (before == REQUEST_NONE)
         l->first = i_request;
     else
-        t->items[l->last].next = i_request;
-    l->last = i_request;
+        t->items[before].next = i_request;
+    if (r->next == REQUEST_NONE)
+        l->last = i_request;
+    else
+        t->items[r->next].prev = i_request;
     l->n++;
+}
+
+void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request)
+{
+    request_list_insert(t, l, l->last, i_request);
 }
 
 void request_list_prepend(struct request_table *t, struct request_list *l, uint32_t i_request)
 {
-    struct request *r = &t->items[i_request];
-    r->prev = REQUEST_NONE;
-    r->next = l->first;
-    if (l->first == REQUEST_NONE)
-        l->last = i_request;
-    else
-        t->items[l->first].prev = i_request;
-    l->first = i_request;
-    l->n++;
+    request_list_insert(t, l, REQUEST_NONE, i_request);
 }
 
 void request_list_remove(struct request_table *t, struct request_list *l, uint32_t i_request)

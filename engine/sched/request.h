@@ -28,6 +28,9 @@ struct request {
     uint32_t origin;
     uint64_t req_id;
     uint64_t arrival; /* counts submissions: first come, first served */
+    uint64_t turn;    /* counts first admissions; 0 = never admitted yet */
+    int32_t priority; /* lower = earlier; 0 unless the policy is by priority */
+    uint32_t tenant;  /* entry of the backlog */
     uint32_t use;  /* counts the requests that had this entry: a row in flight knows whose it is */
     uint32_t slot; /* in the worker, while running */
     uint32_t *tokens; /* [n_token], room for n_max; owned, and with it the arrays of params */
@@ -40,6 +43,7 @@ struct request {
     uint32_t n_counted;      /* prompt tokens in the statistics already */
     bool started;            /* was in a step once; queue_us is set */
     int64_t submit_us;
+    int64_t deadline_us; /* INT64_MAX = none */
     uint64_t queue_us;
     struct sample_params params;
     struct kv_table table; /* blocks, while running */
@@ -75,10 +79,19 @@ FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t orig
 void request_remove(struct request_table *t, uint32_t i_request);
 uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t req_id);
 void request_table_check(const struct request_table *t);
+/* Among those that were admitted: the better priority, then the earlier turn. The last in this order
+ * is preempted first. */
+static inline bool request_before(const struct request *a, const struct request *b)
+{
+    return a->priority != b->priority ? a->priority < b->priority : a->turn < b->turn;
+}
 
 /* Each O(1); a request is in one list at most. */
 void request_list_append(struct request_table *t, struct request_list *l, uint32_t i_request);
 void request_list_prepend(struct request_table *t, struct request_list *l, uint32_t i_request);
+/* Behind `before`; REQUEST_NONE = at the head. */
+void request_list_insert(struct request_table *t, struct request_list *l, uint32_t before,
+                         uint32_t i_request);
 void request_list_remove(struct request_table *t, struct request_list *l, uint32_t i_request);
 
 #endif

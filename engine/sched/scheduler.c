@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request's life: submit (here) → waiting → plan.c seats it in a slot → running → settle.c
+/* A request's life: submit (here) → backlog → plan.c seats it in a slot → running → settle.c
  * appends its tokens, and one day finds its end. On the way it may be unseated (preempted, worker
- * lost) and go back to the head of the queue, or be aborted. Rows in flight of a request that is
+ * lost) and go back to the backlog, or be aborted. Rows in flight of a request that is
  * gone are recognised by the entry's use count and dropped. */
 #include "engine/sched/scheduler.h"
 #include <string.h>
@@ -45,7 +45,7 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
     const struct step_limits *l = &c->limits;
     enum q_code rc;
     s->config = *c;
-    s->running = s->waiting = (struct request_list)REQUEST_LIST_INIT;
+    s->running = (struct request_list)REQUEST_LIST_INIT;
     uint32_t *eos_ids = q_calloc(c->n_eos, sizeof *eos_ids);
     s->config.eos_ids = eos_ids;
     s->free_slots = q_calloc(l->max_num_seqs, sizeof *s->free_slots);
@@ -64,7 +64,9 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
     s->n_free_slot = l->max_num_seqs;
     if ((rc = kv_init(&s->pool, c->n_block, l->max_num_seqs, kv_blocks_for(l->max_model_len), e)))
         return rc;
-    return request_table_init(&s->requests, c->queue_max + l->max_num_seqs, e);
+    if ((rc = request_table_init(&s->requests, c->queue_max + l->max_num_seqs, e)))
+        return rc;
+    return backlog_init(&s->backlog, &s->requests, c->by_priority, e);
 }
 
 enum q_code scheduler_new(struct scheduler **out, const struct scheduler_config *c, struct q_err *e)
@@ -94,6 +96,7 @@ void scheduler_free(struct scheduler *s)
     q_free((void *)(uintptr_t)s->config.eos_ids);
     q_free(s->free_slots);
     kv_release(&s->pool);
+    backlog_release(&s->backlog);
     request_table_release(&s->requests);
     q_free(s);
 }
@@ -122,6 +125,9 @@ static enum q_code check_submit(const struct scheduler *s, const struct msg_subm
                       "prompt: %zu tokens leave no room for an answer; prompt and answer together "
                       "have at most %u (max_model_len)",
                       m->prompt.n, max_len);
+    if (m->weight > BACKLOG_WEIGHT_MAX)
+        return q_fail(e, Q_INVALID, "weight: must be at most %u, is %u", BACKLOG_WEIGHT_MAX,
+                      m->weight);
     size_t room = max_len - m->prompt.n < m->max_tokens ? max_len - m->prompt.n : m->max_tokens;
     if (m->emitted.n && m->emitted.n >= room)
         return q_fail(e, Q_INVALID,
@@ -144,15 +150,15 @@ enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct 
         return rc;
     if (request_find(&s->requests, origin, m->req_id) != REQUEST_NONE)
         return q_fail(e, Q_MISMATCH, "req_id %llu is in use", (unsigned long long)m->req_id);
-    if (s->waiting.n >= s->config.queue_max)
-        return q_fail(e, Q_NO_SPACE, "%u requests wait, as many as may", s->waiting.n);
+    if (s->backlog.n >= s->config.queue_max)
+        return q_fail(e, Q_NO_SPACE, "%u requests wait, as many as may", s->backlog.n);
     uint64_t n_max = (uint64_t)m->prompt.n + m->max_tokens;
     if (n_max > s->config.limits.max_model_len)
         n_max = s->config.limits.max_model_len;
     if ((rc = request_add(&s->requests, &i, origin, m, (uint32_t)n_max, e)))
         return rc;
     request_at(s, i)->submit_us = now_us;
-    request_list_append(&s->requests, &s->waiting, i);
+    backlog_enter(&s->backlog, i, m->tenant, m->weight ? m->weight : 1);
     return Q_OK;
 }
 
@@ -172,7 +178,8 @@ void scheduler_forget(struct scheduler *s, uint32_t i_request)
     if (request_at(s, i_request)->state == REQUEST_RUNNING)
         scheduler_unseat(s, i_request);
     else
-        request_list_remove(&s->requests, &s->waiting, i_request);
+        backlog_remove(&s->backlog, i_request);
+    backlog_leave(&s->backlog, i_request);
     request_remove(&s->requests, i_request);
 }
 
@@ -186,22 +193,14 @@ bool scheduler_abort(struct scheduler *s, uint32_t origin, uint64_t req_id)
     return true;
 }
 
-static uint32_t abort_in(struct scheduler *s, const struct request_list *l, uint32_t origin)
-{
-    uint32_t n = 0, next;
-    for (uint32_t i = l->first; i != REQUEST_NONE; i = next) {
-        next = request_at(s, i)->next;
-        if (request_at(s, i)->origin != origin)
-            continue;
-        scheduler_forget(s, i);
-        n++;
-    }
-    return n;
-}
-
 uint32_t scheduler_abort_origin(struct scheduler *s, uint32_t origin)
 {
-    uint32_t n = abort_in(s, &s->running, origin) + abort_in(s, &s->waiting, origin);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->requests.n_item; i++)
+        if (request_at(s, i)->state != REQUEST_FREE && request_at(s, i)->origin == origin) {
+            scheduler_forget(s, i);
+            n++;
+        }
     s->stats.n_aborted += n;
     return n;
 }
@@ -214,13 +213,13 @@ void scheduler_worker_lost(struct scheduler *s)
             f->by_slot[f->parts[j].slot] = 0;
     }
     s->n_flight = 0;
-    /* The youngest first, each before all others: the queue's head is then the oldest. */
+    /* The last first, each before all others: the backlog's head is then the first. */
     while (s->running.n) {
         uint32_t i = s->running.last;
         scheduler_unseat(s, i);
-        request_list_prepend(&s->requests, &s->waiting, i);
+        backlog_return(&s->backlog, i);
     }
-    for (uint32_t i = s->waiting.first; i != REQUEST_NONE; i = request_at(s, i)->next) {
+    for (uint32_t i = s->backlog.returned.first; i != REQUEST_NONE; i = request_at(s, i)->next) {
         struct request *r = request_at(s, i); /* preempted ones may have had tokens in flight too */
         r->n_sampling = 0;
         r->prompt_next = r->prompt_settled;
@@ -231,7 +230,8 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
 {
     *out = s->stats;
     out->n_running = s->running.n;
-    out->n_waiting = s->waiting.n;
+    out->n_waiting = s->backlog.n;
+    out->n_tenant = backlog_n_tenant(&s->backlog);
     out->n_in_flight = s->n_flight;
     out->kv_blocks_total = s->pool.n_block;
     out->kv_blocks_used = s->pool.n_block - s->pool.n_free;

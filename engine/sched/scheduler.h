@@ -3,10 +3,11 @@
  *
  * Requests come in (scheduler_submit), wait in a bounded queue, run, and leave with a finish
  * reason. scheduler_plan fills one step: first every running sequence that has something to
- * compute, then waiting ones, within max_num_batched_tokens, max_num_seqs, the logit rows and the
- * blocks there are; long prompts go in chunks. When a running sequence needs a block and none is
- * free, the youngest running one is preempted: its blocks are freed and it goes back to the head of
- * the queue, to recompute prompt and output later (same bits, DESIGN section 6). scheduler_settle
+ * compute, then waiting ones (whose turn is next: backlog.h), within max_num_batched_tokens,
+ * max_num_seqs, the logit rows and the blocks there are; long prompts go in chunks. When a running
+ * sequence needs a block and none is free, the last running one (the lowest priority, of those the
+ * youngest) is preempted: its blocks are freed and it goes back to the head of the queue, to
+ * recompute prompt and output later (same bits, DESIGN section 6). scheduler_settle
  * takes a step's result and gives outputs. Up to SCHEDULER_IN_FLIGHT_MAX steps may be planned
  * before the first is settled; a sequence may appear in two of them (its next token is in the
  * worker's history by then), and rows computed past a stop are dropped at settle. Never deadlocks:
@@ -27,6 +28,7 @@ struct scheduler_config {
     struct step_limits limits;
     uint32_t n_block;   /* blocks of the pool */
     uint32_t queue_max; /* waiting requests at most */
+    bool by_priority;   /* --scheduling-policy priority; else first come, first served */
     uint32_t vocab_size;
     const uint32_t *eos_ids; /* [n_eos], copied */
     uint32_t n_eos;
@@ -86,7 +88,7 @@ void scheduler_worker_lost(struct scheduler *s);
 
 struct scheduler_stats {
     uint64_t step; /* last planned */
-    uint32_t n_running, n_waiting, n_swapped, n_in_flight;
+    uint32_t n_running, n_waiting, n_swapped, n_in_flight, n_tenant;
     uint32_t kv_blocks_used, kv_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
     uint64_t prefix_queries, prefix_hits;

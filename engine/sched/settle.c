@@ -116,6 +116,7 @@ static bool settle_part(struct scheduler *s, const struct part *q, const struct 
         o->token = r->tokens[r->n_token++] = o->row->token;
         r->n_sampling--;
         s->stats.generation_tokens++;
+        backlog_charge(&s->backlog, q->i_request, 1);
         o->finish = finish_of(s, r, &o->stop_id);
     }
     if (o->finish) {

@@ -141,7 +141,7 @@ static enum q_code check_counts(const struct step_head *h, const struct step_lim
 /* What one seq may ask for, alone. */
 static enum q_code check_seq(const struct step_seq *q, const struct step_limits *l, struct q_err *e)
 {
-    const uint32_t known_flags = STEP_SAMPLE | STEP_ADMIT | STEP_PROMPT_LOGPROBS;
+    const uint32_t known_flags = STEP_SAMPLE | STEP_ADMIT | STEP_PROMPT_LOGPROBS | STEP_SPECULATE;
     uint64_t end = (uint64_t)q->start + q->n_token;
     if (q->slot >= l->max_num_seqs)
         return corrupt("a slot", q->slot, l->max_num_seqs - 1, e);
@@ -154,9 +154,18 @@ static enum q_code check_seq(const struct step_seq *q, const struct step_limits 
     if (q->flags & STEP_SAMPLE && end == l->max_model_len)
         return q_fail(e, Q_CORRUPT, "step: slot %u samples beyond max_model_len %u", q->slot,
                       l->max_model_len);
+    if (q->flags & STEP_SPECULATE && (q->flags & ~STEP_SPECULATE) != STEP_SAMPLE)
+        return q_fail(e, Q_CORRUPT, "step: slot %u speculates with flags %u", q->slot, q->flags);
     if (q->n_new_block > blocks_of(l->max_model_len))
         return corrupt("a seq's n_new_block", q->n_new_block, blocks_of(l->max_model_len), e);
     return Q_OK;
+}
+
+uint32_t step_seq_logits(const struct step_seq *q)
+{
+    if (q->flags & (STEP_PROMPT_LOGPROBS | STEP_SPECULATE))
+        return q->n_token;
+    return (q->flags & STEP_SAMPLE) != 0;
 }
 
 /* A slot may appear once: the worker keeps one row range per slot. */
@@ -187,9 +196,7 @@ static enum q_code check_seqs(const struct step_view *v, const struct step_limit
         sums->n_admit += (q->flags & STEP_ADMIT) != 0;
         sums->n_block += q->n_new_block;
         sums->n_token += q->n_token;
-        sums->n_logit += q->flags & STEP_PROMPT_LOGPROBS ? q->n_token
-                         : q->flags & STEP_SAMPLE        ? 1
-                                                         : 0;
+        sums->n_logit += step_seq_logits(q);
     }
     return Q_OK;
 }

@@ -30,7 +30,10 @@ enum { /* step_seq.flags */
        /* the slot starts anew: a struct step_admit follows for it, in order of the seqs */
        STEP_ADMIT = 1 << 1,
        /* give logprobs of the history tokens that follow rows start … start + n_token - 1 */
-       STEP_PROMPT_LOGPROBS = 1 << 2
+       STEP_PROMPT_LOGPROBS = 1 << 2,
+       /* with STEP_SAMPLE: the first row is the newest token, the others are room for tokens that
+        * the worker guesses; it samples after each row and keeps what its guesses foresaw */
+       STEP_SPECULATE = 1 << 3
 };
 
 struct step_seq {  /* one sequence's part of the step */
@@ -59,8 +62,8 @@ struct step_head {
     uint32_t n_bias;    /* uint32_t[n_bias] ids, then float[n_bias] */
     uint32_t n_list;    /* uint32_t[n_list]: allowed ids and bad words of all admits, in order */
     uint32_t n_token;   /* rows of the whole step, <= max_num_batched_tokens */
-    /* Logit rows of the whole step, <= logit_rows_max. A seq has n_token with STEP_PROMPT_LOGPROBS,
-     * else 1 with STEP_SAMPLE, else 0. */
+    /* Logit rows of the whole step, <= logit_rows_max. A seq has n_token with STEP_PROMPT_LOGPROBS
+     * or STEP_SPECULATE, else 1 with STEP_SAMPLE, else 0. */
     uint32_t n_logit;
 };
 
@@ -83,7 +86,12 @@ struct step_limits { /* what a step can hold at most; decides the ring's size */
  * each seq with STEP_PROMPT_LOGPROBS one prompt row for each of its other rows, at the position
  * after it (always a prompt position), contiguous and ascending. The order of the seqs and of the
  * two kinds is free. So a seq with STEP_PROMPT_LOGPROBS has n_token logit rows, n_logit of the head
- * is exact, and n_row of the result is the same number. */
+ * is exact, and n_row of the result is the same number.
+ *
+ * A seq with STEP_SPECULATE has 1 … n_token sampled rows at positions start + 1 …, contiguous and
+ * ascending: as many as the worker had guesses, and one. The first is always a token of the
+ * sequence; each later one is, when the guess before it came true, and else is_rejected is set in
+ * it and in all that follow. n_row of the result then may be less than n_logit of the head. */
 struct step_row { /* one sampled token, or one prompt position */
     uint32_t slot;
     uint32_t position;  /* of the token in the sequence (prompt and output counted from 0) */
@@ -93,6 +101,8 @@ struct step_row { /* one sampled token, or one prompt position */
     uint32_t n_top;     /* alternatives, most likely first */
     uint32_t top_start; /* index of the first in top_ids, top_logprobs */
     uint32_t is_prompt; /* 1: a prompt position */
+    uint32_t is_rejected; /* 1: sampled after a wrong guess, no token of the sequence */
+    uint32_t unused;      /* 0 */
 };
 
 struct step_result_head {
@@ -108,6 +118,8 @@ struct step_result {
     float *top_logprobs;
 };
 
+/* Logit rows that a seq has, as said in step_head. */
+uint32_t step_seq_logits(const struct step_seq *q);
 /* Bytes for the largest step and result within the limits. Errors: Q_TOO_LARGE (a limit that would
  * overflow). */
 FALLIBLE step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struct step_limits *l,

@@ -47,7 +47,7 @@ struct core {
     size_t result_bytes; /* of one ring entry */
     size_t step_bytes;
     struct scheduler *scheduler;      /* NULL until the first worker is ready */
-    struct scheduler_output *outputs; /* [max_num_seqs] */
+    struct scheduler_output *outputs; /* [logit_rows_max] */
     int epoll_fd;
     uint32_t n_death; /* since the last finished step */
     uint64_t n_restart;
@@ -165,16 +165,20 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     c->info.n_block = info->n_block;
     if ((rc = fingerprint_make(c->info.fingerprint, &c->config.worker, info, e)))
         return rc;
-    c->outputs = q_calloc(info->limits.max_num_seqs, sizeof *c->outputs);
+    c->outputs = q_calloc(info->limits.logit_rows_max, sizeof *c->outputs);
     if (!c->outputs)
         return q_fail(e, Q_NO_MEMORY, "engine: no memory for %u outputs",
-                      info->limits.max_num_seqs);
+                      info->limits.logit_rows_max);
+    const struct speculation *guesses = &c->config.worker.speculation;
     const struct scheduler_config sc = {.limits = info->limits,
                                         .n_block = info->n_block,
                                         .queue_max = c->config.queue_max,
                                         .vocab_size = info->shape.vocab_size,
                                         .eos_ids = c->model.eos_ids,
-                                        .n_eos = c->model.n_eos};
+                                        .n_eos = c->model.n_eos,
+                                        .n_guess = guesses->method == SPECULATE_NOT
+                                                       ? 0
+                                                       : guesses->n_guess};
     c->config.worker.n_block = info->n_block; /* workers to come make the same pool */
     return scheduler_new(&c->scheduler, &sc, e);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/hub/hub.h"
 #include "common/log.h"
+#include "engine/core/speculative.h"
 
 FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e)
 {
@@ -51,6 +52,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     if ((rc = hub_resolve(w->model_dir, model, *o->revision ? o->revision : NULL, e)) ||
         (rc = engine_format_parse(&w->format, o->load_format, e)) ||
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
+        (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||
         (rc = log_level_parse(&level, o->log_level, e)))
         return rc;
     w->max_model_len = (uint32_t)o->max_model_len;

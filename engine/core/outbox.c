@@ -8,7 +8,7 @@
 FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e)
 {
     *o = (struct outbox)OUTBOX_INIT;
-    size_t n = l->max_num_seqs, m = (size_t)l->logit_rows_max * ENTRIES_MAX;
+    size_t n = l->logit_rows_max, m = (size_t)l->logit_rows_max * ENTRIES_MAX;
     uint32_t **columns[] = {&o->seq,       &o->n_token,      &o->tokens,
                             &o->finish,    &o->stop_id,      &o->n_cached,
                             &o->n_logprob, &o->n_prompt_row, &o->n_prompt_logprob};
@@ -30,7 +30,7 @@ FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err
         *arrays[i] = next;
     for (size_t i = 0; i < n_float; i++, next += m)
         *floats[i] = (float *)next;
-    o->n_request_max = l->max_num_seqs;
+    o->n_request_max = l->logit_rows_max;
     o->n_row_max = l->logit_rows_max;
     return Q_OK;
 }
@@ -68,9 +68,32 @@ static void add_prompt_rows(struct outbox *o, const struct step_result *r,
     }
 }
 
+/* One more token of the request that was added last: a guess that came true. False when its
+ * columns say something else. */
+static bool add_to_last(struct outbox *o, const struct step_result *r,
+                        const struct scheduler_output *out)
+{
+    uint32_t i = o->n_request - 1, n_logprob = out->row && out->row->rank ? out->row->n_top + 1 : 0;
+    if (o->n_request == 0 || o->req_ids[i] != out->req_id || !out->has_token ||
+        o->n_logprob[i] != n_logprob)
+        return false;
+    o->n_token[i]++;
+    o->finish[i] = out->finish;
+    o->stop_id[i] = out->stop_id;
+    o->tokens[o->n_token_all++] = out->token;
+    if (n_logprob) {
+        add_entries(&o->chosen, r, out->row, out->row->n_top);
+        o->ranks[o->n_rank_all++] = out->row->rank;
+    }
+    o->n_finished += out->finish != FINISH_NONE;
+    return true;
+}
+
 static void add_output(struct outbox *o, const struct step_result *r,
                        const struct scheduler_output *out)
 {
+    if (add_to_last(o, r, out))
+        return;
     uint32_t i = o->n_request;
     bool logprobs = out->has_token && out->row && out->row->rank;
     o->req_ids[i] = out->req_id;

@@ -17,6 +17,8 @@ struct part {                /* one sequence's share of a step in flight */
     uint32_t n_prompt_row;      /* prompt positions whose logprobs will come */
     uint32_t i_token, i_prompt; /* settle: row numbers in the result + 1, 0 = none yet */
     uint32_t n_prompt_seen;     /* settle */
+    uint32_t n_sampled;         /* settle: sampled rows, and those of them that are tokens */
+    uint32_t n_foreseen;
 };
 
 struct flight { /* a planned step whose result has not come */

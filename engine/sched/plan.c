@@ -7,6 +7,8 @@
  *   2. prefill   running sequences with more rows, in the same order, a chunk each. They have their
  *                blocks already.
  *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history.
+ *   4. guesses   decode rows of this step get room for guesses with what is left: nobody waits and
+ *                nobody is preempted for a guess.
  *
  * Why blocks for the whole history at admission, and not per chunk: then only decode rows ever lack
  * a block, pass 1 goes from the first to the last, and so a sequence that is preempted is
@@ -231,6 +233,45 @@ static void plan_admit(struct planning *p)
     }
 }
 
+/* Tokens that may be guessed behind a sequence's newest one, for which there is room and use. */
+static uint32_t guesses_for(const struct planning *p, const struct part *q)
+{
+    const struct scheduler *s = p->s;
+    const struct request *r = &s->requests.items[q->i_request];
+    uint32_t n = s->config.n_guess, spare = headroom(s);
+    if (q->flags != STEP_SAMPLE || q->n_token != 1 || r->n_planned <= r->n_prompt)
+        return 0;
+    spare = s->pool.n_free > spare ? s->pool.n_free - spare : 0;
+    uint64_t room = ((uint64_t)r->table.n_block + spare) * KV_BLOCK_TOKENS - r->n_planned;
+    const uint32_t limits[] = {budget_left(p), logits_left(p), r->n_max - r->n_token - 1,
+                               room < UINT32_MAX ? (uint32_t)room : UINT32_MAX};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        n = limits[i] < n ? limits[i] : n;
+    return n;
+}
+
+static void plan_guesses(struct planning *p)
+{
+    struct scheduler *s = p->s;
+    for (uint32_t i = 0; i < p->f->n_part && !p->short_of_blocks; i++) {
+        struct part *q = &p->f->parts[i];
+        struct request *r = request_at(s, q->i_request);
+        uint32_t n = guesses_for(p, q);
+        if (n == 0)
+            continue;
+        uint32_t n_new_block = kv_need(&r->table, r->n_planned + n);
+        enum q_code rc = kv_grow(&s->pool, &r->table, r->n_planned + n, NULL);
+        Q_ASSERT(rc == Q_OK);
+        q->flags |= STEP_SPECULATE;
+        q->n_token += n;
+        q->n_new_block += n_new_block;
+        r->n_planned += n;
+        p->counts.n_token += n;
+        p->counts.n_logit += n;
+        p->counts.n_block += n_new_block;
+    }
+}
+
 struct cursor { /* where the next item of each array goes */
     struct step_admit *admit;
     uint32_t *block, *known, *stop_id, *bias_id;
@@ -298,7 +339,7 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
                            bool *planned, struct q_err *e)
 {
     *planned = false;
-    if (s->n_flight == SCHEDULER_IN_FLIGHT_MAX)
+    if (s->n_flight == (s->config.n_guess ? 1 : SCHEDULER_IN_FLIGHT_MAX))
         return Q_OK;
     struct flight *f = &s->flights[(s->i_flight + s->n_flight) % SCHEDULER_IN_FLIGHT_MAX];
     struct planning p = {.s = s, .f = f, .now_us = now_us};
@@ -307,6 +348,8 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
     plan_decode(&p);
     plan_prefill(&p);
     plan_admit(&p);
+    if (s->config.n_guess)
+        plan_guesses(&p);
     if (f->n_part == 0)
         return Q_OK;
     p.counts.step = f->step = ++s->stats.step;

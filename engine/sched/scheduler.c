@@ -27,6 +27,9 @@ static enum q_code check_config(const struct scheduler_config *c, struct q_err *
                           at_least[i].min, at_least[i].value);
     if (c->n_eos > STEP_EOS_MAX)
         return q_fail(e, Q_INVALID, "eos ids: at most %u, are %u", STEP_EOS_MAX, c->n_eos);
+    if (c->n_guess > SCHEDULER_GUESSES_MAX)
+        return q_fail(e, Q_INVALID, "guesses: at most %u tokens, are %u", SCHEDULER_GUESSES_MAX,
+                      c->n_guess);
     if ((uint64_t)c->queue_max + l->max_num_seqs > REQUESTS_MAX)
         return q_fail(e, Q_INVALID, "queue_max: at most %u with max_num_seqs, is %u", REQUESTS_MAX,
                       c->queue_max);

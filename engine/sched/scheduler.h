@@ -23,6 +23,7 @@
 #include "proto/step.h"
 
 #define SCHEDULER_IN_FLIGHT_MAX 2u
+#define SCHEDULER_GUESSES_MAX   32u /* on n_guess */
 
 struct scheduler_config {
     struct step_limits limits;
@@ -32,6 +33,7 @@ struct scheduler_config {
     uint32_t vocab_size;
     const uint32_t *eos_ids; /* [n_eos], copied */
     uint32_t n_eos;
+    uint32_t n_guess; /* tokens that the worker may guess per sequence and step; 0 = none */
 };
 
 struct scheduler;
@@ -74,8 +76,8 @@ struct scheduler_output { /* one request's share of one settled step */
     uint32_t n_cached;
     uint64_t queue_us; /* waited before the first step */
 };
-/* Settle the oldest step in flight. outputs: room for max_num_seqs, *n_output of them filled, one
- * per request with news; a finished request is forgotten when this returns.
+/* Settle the oldest step in flight. outputs: room for logit_rows_max, *n_output of them filled, one
+ * per request with news, or with guesses that came true one per token, in a row; a finished request is forgotten when this returns.
  * Errors: Q_CORRUPT (the result is not of the oldest step, says that the step failed, or its rows
  * are not the ones asked for); nothing has changed then, and the caller restarts the worker
  * (scheduler_worker_lost). */
@@ -92,6 +94,9 @@ struct scheduler_stats {
     uint32_t kv_blocks_used, kv_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
     uint64_t prefix_queries, prefix_hits;
+    /* guesses: sequences and steps that had some, tokens guessed, tokens that came true; the last
+     * by place, the first guess at 0 */
+    uint64_t n_draft, n_draft_token, n_accepted_token, accepted_at[SCHEDULER_GUESSES_MAX];
     /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */
     uint64_t iteration_tokens[16];
 };

@@ -12,6 +12,25 @@ static enum q_code wrong_row(uint32_t i, const struct step_row *row, const char 
                   row->position, why);
 }
 
+/* One sampled row, or with STEP_SPECULATE up to n_token of them, the rejected ones last. */
+static enum q_code match_sampled(struct part *q, uint32_t i, const struct step_row *row,
+                                 struct q_err *e)
+{
+    bool guesses = q->flags & STEP_SPECULATE;
+    uint32_t first = guesses ? q->start + 1 : q->start + q->n_token;
+    uint32_t n_max = !(q->flags & STEP_SAMPLE) ? 0 : guesses ? q->n_token : 1;
+    if (q->n_sampled == 0)
+        q->i_token = i + 1;
+    if (q->n_sampled == n_max || row->position != first + q->n_sampled ||
+        i + 1 != q->i_token + q->n_sampled)
+        return wrong_row(i, row, "no such token was asked for", e);
+    if (row->is_rejected ? q->n_sampled == 0 : q->n_foreseen != q->n_sampled)
+        return wrong_row(i, row, "rejected first, or a token after a rejected one", e);
+    q->n_sampled++;
+    q->n_foreseen += !row->is_rejected;
+    return Q_OK;
+}
+
 static enum q_code match_row(const struct scheduler *s, struct flight *f, uint32_t i,
                              const struct step_row *row, struct q_err *e)
 {
@@ -29,10 +48,7 @@ static enum q_code match_row(const struct scheduler *s, struct flight *f, uint32
         q->n_prompt_seen++;
         return Q_OK;
     }
-    if (!(q->flags & STEP_SAMPLE) || q->i_token || row->position != q->start + q->n_token)
-        return wrong_row(i, row, "no such token was asked for", e);
-    q->i_token = i + 1;
-    return Q_OK;
+    return match_sampled(q, i, row, e);
 }
 
 static enum q_code match_result(const struct scheduler *s, struct flight *f,
@@ -40,7 +56,8 @@ static enum q_code match_result(const struct scheduler *s, struct flight *f,
 {
     enum q_code rc = Q_OK;
     for (uint32_t j = 0; j < f->n_part; j++)
-        f->parts[j].i_token = f->parts[j].i_prompt = f->parts[j].n_prompt_seen = 0;
+        f->parts[j].i_token = f->parts[j].i_prompt = f->parts[j].n_prompt_seen =
+            f->parts[j].n_sampled = f->parts[j].n_foreseen = 0;
     for (uint32_t i = 0; i < r->head->n_row && !rc; i++)
         rc = match_row(s, f, i, &r->rows[i], e);
     for (uint32_t j = 0; j < f->n_part && !rc; j++) {
@@ -92,38 +109,71 @@ static void count_prompt(struct scheduler *s, struct request *r, const struct pa
     r->n_counted = end;
 }
 
-/* True when the part gave something to hand out. */
-static bool settle_part(struct scheduler *s, const struct part *q, const struct step_result *result,
-                        struct scheduler_output *o)
+static void count_guesses(struct scheduler *s, const struct part *q)
 {
-    struct request *r = request_at(s, q->i_request);
-    if (r->state == REQUEST_FREE || r->use != q->use)
-        return false;
-    count_prompt(s, r, q);
+    if (q->n_sampled < 2)
+        return;
+    s->stats.n_draft++;
+    s->stats.n_draft_token += q->n_sampled - 1;
+    s->stats.n_accepted_token += q->n_foreseen - 1;
+    for (uint32_t i = 0; i + 1 < q->n_foreseen && i < SCHEDULER_GUESSES_MAX; i++)
+        s->stats.accepted_at[i]++;
+}
+
+/* The next token of a request; its output is filled but for prompt rows. */
+static void settle_token(struct scheduler *s, uint32_t i_request, const struct step_row *row,
+                         struct scheduler_output *o)
+{
+    struct request *r = request_at(s, i_request);
+    Q_ASSERT(r->n_token < r->n_max);
     *o = (struct scheduler_output){.origin = r->origin,
                                    .req_id = r->req_id,
                                    .seq = r->n_token - r->n_prompt,
-                                   .queue_us = r->queue_us};
+                                   .queue_us = r->queue_us,
+                                   .row = row,
+                                   .has_token = true,
+                                   .token = row->token};
+    r->tokens[r->n_token++] = row->token;
+    s->stats.generation_tokens++;
+    backlog_charge(&s->backlog, i_request, 1);
+    o->finish = finish_of(s, r, &o->stop_id);
+}
+
+/* Returns how many outputs the part gave: one for each token, the first with the prompt rows. */
+static uint32_t settle_part(struct scheduler *s, const struct part *q,
+                            const struct step_result *result, struct scheduler_output *o)
+{
+    struct request *r = request_at(s, q->i_request);
+    uint32_t n = 0;
+    if (r->state == REQUEST_FREE || r->use != q->use)
+        return 0;
+    count_prompt(s, r, q);
+    count_guesses(s, q);
+    if (q->n_sampled) {
+        Q_ASSERT(r->n_sampling > 0);
+        r->n_sampling--;
+    }
+    while (n < q->n_foreseen && (n == 0 || o[n - 1].finish == FINISH_NONE)) {
+        settle_token(s, q->i_request, &result->rows[q->i_token - 1 + n], &o[n]);
+        n++;
+    }
     if (q->n_prompt_row) {
+        if (n == 0)
+            o[n++] = (struct scheduler_output){.origin = r->origin,
+                                               .req_id = r->req_id,
+                                               .seq = r->n_token - r->n_prompt,
+                                               .queue_us = r->queue_us};
         o->prompt_rows = &result->rows[q->i_prompt - 1];
         o->n_prompt_row = q->n_prompt_row;
         r->prompt_settled += q->n_prompt_row;
     }
-    if (q->i_token) {
-        Q_ASSERT(r->n_token < r->n_max && r->n_sampling > 0);
-        o->row = &result->rows[q->i_token - 1];
-        o->has_token = true;
-        o->token = r->tokens[r->n_token++] = o->row->token;
-        r->n_sampling--;
-        s->stats.generation_tokens++;
-        backlog_charge(&s->backlog, q->i_request, 1);
-        o->finish = finish_of(s, r, &o->stop_id);
-    }
-    if (o->finish) {
+    if (n && o[n - 1].finish) {
         scheduler_forget(s, q->i_request);
         s->stats.n_finished++;
+    } else if (q->flags & STEP_SPECULATE && r->state == REQUEST_RUNNING) {
+        r->n_planned = r->n_token - 1; /* rows of wrong guesses are computed again */
     }
-    return o->has_token || o->n_prompt_row;
+    return n;
 }
 
 enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us,

@@ -26,6 +26,14 @@
 #define RING_ISA_MAX   32u
 #define RING_NAMES_MAX 512u
 
+enum speculation_method { SPECULATE_NOT, SPECULATE_NGRAM, SPECULATE_DRAFT };
+struct speculation { /* engine/worker/speculate.h */
+    enum speculation_method method;
+    uint32_t n_guess;              /* tokens guessed per step and sequence, at most */
+    uint32_t ngram_min, ngram_max; /* tokens that must match */
+    char draft_dir[PATH_MAX];
+};
+
 struct worker_config { /* what the engine asks for; written once, before the worker starts */
     char model_dir[PATH_MAX];
     enum load_format format;
@@ -38,6 +46,7 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     uint32_t n_thread; /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];
     bool pin;      /* threads to cores */
+    struct speculation speculation;
     int log_level; /* enum log_level, for a worker process */
     bool log_json;
 };

@@ -149,14 +149,22 @@ static FALLIBLE grow_table(struct slots *s, struct slot *slot, uint32_t n, struc
     return Q_OK;
 }
 
-/* One sequence's rows of the batch. */
-static void add_tokens(struct slots *s, const struct slot *slot, const struct step_seq *q)
+/* Rows that the sequence has in this step: fewer than planned when there are fewer guesses. */
+static uint32_t rows_of(const struct slots *s, const struct step_seq *q)
 {
+    return q->flags & STEP_SPECULATE ? 1 + s->slots[q->slot].n_guess : q->n_token;
+}
+
+/* One sequence's rows of the batch. */
+static void add_tokens(struct slots *s, const struct step_seq *q)
+{
+    const struct slot *slot = &s->slots[q->slot];
     struct batch *b = &s->batch;
+    uint32_t n = rows_of(s, q);
     s->n_prompts[b->n_seq] = slot->n_prompt;
     s->seqs[b->n_seq++] = (struct attention_seq){
-        .blocks = slot->blocks, .row = b->n_token, .n_query = q->n_token, .start = q->start};
-    for (uint32_t i = 0; i < q->n_token; i++) {
+        .blocks = slot->blocks, .row = b->n_token, .n_query = n, .start = q->start};
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t position = q->start + i;
         uint32_t row = b->n_token + i;
         s->token_ids[row] = slot->history[position];
@@ -164,8 +172,8 @@ static void add_tokens(struct slots *s, const struct slot *slot, const struct st
         s->places[row] = slot->blocks[position / STEP_BLOCK_TOKENS] * STEP_BLOCK_TOKENS +
                          position % STEP_BLOCK_TOKENS;
     }
-    if (q->start + q->n_token > b->context_max)
-        b->context_max = q->start + q->n_token;
+    if (q->start + n > b->context_max)
+        b->context_max = q->start + n;
 }
 
 /* Row `batch_row` of the batch gives logits, for what `row` says. */
@@ -188,21 +196,23 @@ static FALLIBLE add_logit(struct slots *s, uint32_t batch_row, struct logit_row 
     return Q_OK;
 }
 
-static FALLIBLE add_logits(struct slots *s, const struct step_seq *q, uint32_t first_row,
-                           struct q_err *e)
+static FALLIBLE add_logits(struct slots *s, const struct step_seq *q, struct q_err *e)
 {
     const struct slot *slot = &s->slots[q->slot];
+    uint32_t first_row = s->batch.n_token, n = rows_of(s, q);
+    uint32_t first_sampled = q->flags & STEP_SPECULATE ? 0 : n - 1;
     struct logit_row row = {.i_slot = q->slot, .is_prompt = true};
     enum q_code rc = Q_OK;
-    for (uint32_t i = 0; q->flags & STEP_PROMPT_LOGPROBS && i < q->n_token && !rc; i++) {
+    for (uint32_t i = 0; q->flags & STEP_PROMPT_LOGPROBS && i < n && !rc; i++) {
         row.position = q->start + i + 1;
         if (row.position < slot->n_known)
             rc = add_logit(s, first_row + i, row, e);
     }
-    row.position = q->start + q->n_token;
     row.is_prompt = false;
-    if (!rc && (q->flags & STEP_SAMPLE))
-        rc = add_logit(s, first_row + q->n_token - 1, row, e);
+    for (uint32_t i = first_sampled; q->flags & STEP_SAMPLE && i < n && !rc; i++) {
+        row.position = q->start + i + 1;
+        rc = add_logit(s, first_row + i, row, e);
+    }
     return rc;
 }
 
@@ -210,45 +220,69 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
                           struct q_err *e)
 {
     struct slot *slot = &s->slots[q->slot];
-    uint32_t row = s->batch.n_token;
     enum q_code rc;
     if ((q->flags & STEP_ADMIT) && (rc = admit(s, slot, c, e)))
         return rc;
     if ((rc = grow_table(s, slot, q->n_new_block, c, e)))
         return rc;
+    if (q->flags & STEP_ADMIT)
+        slot->n_draft = q->start;
+    slot->n_guess = 0;
+    slot->is_foreseen = true;
     uint64_t end = (uint64_t)q->start + q->n_token;
-    if (q->n_token == 0 || end > slot->n_known || blocks_of((uint32_t)end) > slot->n_block)
+    uint64_t known_end = q->flags & STEP_SPECULATE ? (uint64_t)q->start + 1 : end;
+    if (q->n_token == 0 || known_end > slot->n_known || blocks_of((uint32_t)end) > slot->n_block)
         return q_fail(e, Q_CORRUPT, "rows %u to %llu of %u known tokens in %u blocks", q->start,
                       (unsigned long long)end, slot->n_known, slot->n_block);
-    if ((q->flags & STEP_SAMPLE) && end != slot->n_known)
-        return q_fail(e, Q_CORRUPT, "sampling after row %llu of %u", (unsigned long long)end,
+    if ((q->flags & STEP_SAMPLE) && known_end != slot->n_known)
+        return q_fail(e, Q_CORRUPT, "sampling after row %llu of %u", (unsigned long long)known_end,
                       slot->n_known);
-    if (end - q->start > s->limits.max_num_batched_tokens - row)
-        return q_fail(e, Q_CORRUPT, "more than %u rows", s->limits.max_num_batched_tokens);
-    add_tokens(s, slot, q);
-    s->batch.n_token += q->n_token;
-    return add_logits(s, q, row, e);
+    return Q_OK;
 }
 
 FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e)
 {
     struct cursor c = {.v = v};
-    struct batch *b = &s->batch;
-    b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
-    s->n_top = 0;
-    for (uint32_t i = 0; i < v->head->n_seq; i++) {
-        enum q_code rc = apply_seq(s, &v->seqs[i], &c, e);
-        if (rc)
+    for (uint32_t i = 0; i < v->head->n_seq; i++)
+        if (apply_seq(s, &v->seqs[i], &c, e))
             return q_wrap(e, "step %llu, sequence %u", (unsigned long long)v->head->step, i);
-    }
-    if (b->n_logit != v->head->n_logit)
-        return q_fail(e, Q_CORRUPT, "worker: step %llu has %u rows of logits, its head says %u",
-                      (unsigned long long)v->head->step, b->n_logit, v->head->n_logit);
     return Q_OK;
 }
 
-void slot_append(struct slots *s, struct slot *slot, uint32_t token)
+FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e)
 {
+    struct batch *b = &s->batch;
+    uint32_t n_unused = 0; /* rows that were planned for guesses */
+    b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
+    s->n_top = 0;
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const struct step_seq *q = &v->seqs[i];
+        uint32_t n = rows_of(s, q);
+        if (n > s->limits.max_num_batched_tokens - b->n_token)
+            return q_fail(e, Q_CORRUPT, "worker: step %llu has more than %u rows",
+                          (unsigned long long)v->head->step, s->limits.max_num_batched_tokens);
+        if (add_logits(s, q, e))
+            return q_wrap(e, "step %llu, sequence %u", (unsigned long long)v->head->step, i);
+        add_tokens(s, q);
+        b->n_token += n;
+        n_unused += q->n_token - n;
+    }
+    if (b->n_logit + n_unused != v->head->n_logit)
+        return q_fail(e, Q_CORRUPT, "worker: step %llu has %u rows of logits, its head says %u",
+                      (unsigned long long)v->head->step, b->n_logit + n_unused, v->head->n_logit);
+    return Q_OK;
+}
+
+bool slots_take(struct slots *s, uint32_t i, uint32_t token)
+{
+    struct slot *slot = s->rows[i].slot;
+    if (!slot->is_foreseen)
+        return false;
+    uint32_t guess = slot->n_guess ? slot->history[slot->n_known] : token;
+    slot->is_foreseen = slot->n_guess && guess == token;
+    slot->n_guess -= slot->n_guess > 0;
+    /* A full history stays as it is: the sequence ends there. */
     if (slot->n_known < s->limits.max_model_len)
         slot->history[slot->n_known++] = token < s->vocab_size ? token : 0;
+    return true;
 }

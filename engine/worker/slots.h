@@ -15,6 +15,9 @@ struct slot {
     uint32_t *history; /* [max_model_len] */
     uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
     uint32_t n_known, n_prompt, n_block;
+    uint32_t n_guess; /* guesses of this step, in history behind n_known */
+    uint32_t n_draft; /* positions whose keys and values the draft model has */
+    bool is_foreseen; /* every guess so far came true */
     struct sample_params params; /* its arrays are those below; allowed_ids is NULL */
     uint32_t stop_ids[STEP_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];
@@ -53,11 +56,14 @@ struct slots {
 FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_block,
                     uint32_t vocab_size, struct q_err *e);
 void slots_release(struct slots *s);
-/* Bring the slots to the state of the step and build batch, rows and n_top. Errors: Q_CORRUPT
- * (which sequence, what). */
+/* Bring the slots to the state of the step; no slot has guesses then. Errors: Q_CORRUPT (which
+ * sequence, what). */
 FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e);
-/* Append a sampled token to a slot's history (a full history stays as it is: the sequence ends
- * there). */
-void slot_append(struct slots *s, struct slot *slot, uint32_t token);
+/* Build batch, rows and n_top of the step that was applied, with the guesses there are. Errors:
+ * Q_CORRUPT. */
+FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e);
+/* Take the token sampled for rows[i]; rows in order. False when it is no token of its sequence: a
+ * guess before it was wrong. */
+bool slots_take(struct slots *s, uint32_t i, uint32_t token);
 
 #endif

@@ -10,9 +10,11 @@
 #include "engine/worker/memory.h"
 #include "engine/worker/sample.h"
 #include "engine/worker/slots.h"
+#include "engine/worker/speculate.h"
 
-#define LOGIT_ROWS_MIN \
-    64u /* so that prompt logprobs with few sequences do not take one step per handful of rows */
+/* So that prompt logprobs with few sequences do not take one step per handful of rows; and as many
+ * sequences may speculate in one step. */
+#define LOGIT_ROWS_MIN 64u
 
 struct worker {
     struct ring *ring; /* borrowed */
@@ -24,6 +26,7 @@ struct worker {
     struct kv_cache kv;
     bool kv_made;
     struct slots slots;
+    struct draft *draft;             /* NULL: none */
     struct sample_scratch *samplers; /* [n_thread] */
     uint32_t n_thread, vocab_size;
     float *logits; /* [logit_rows_max, vocab_size], a mapping */
@@ -40,6 +43,22 @@ static void load_progress(void *ctx, uint64_t done, uint64_t total)
 {
     struct worker *w = ctx;
     ring_progress(w->ring, total ? (uint32_t)((double)done * 99.0 / (double)total) : 0);
+}
+
+static void set_limits(struct worker *w)
+{
+    const struct worker_config *c = w->config;
+    const struct model_shape *shape = model_shape(w->model);
+    uint32_t n_row = c->max_num_seqs > LOGIT_ROWS_MIN ? c->max_num_seqs : LOGIT_ROWS_MIN;
+    if (c->speculation.method != SPECULATE_NOT)
+        n_row += LOGIT_ROWS_MIN * c->speculation.n_guess;
+    w->vocab_size = shape->vocab_size;
+    w->limits = (struct step_limits){.max_num_seqs = c->max_num_seqs,
+                                     .max_num_batched_tokens = c->max_num_batched_tokens,
+                                     .max_model_len = shape->max_model_len,
+                                     .logit_rows_max = n_row,
+                                     .known_max =
+                                         shape->max_model_len + c->max_num_batched_tokens};
 }
 
 static FALLIBLE load_model(struct worker *w, struct q_err *e)
@@ -63,15 +82,12 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
                                     .progress_ctx = w};
     if ((rc = model_load(&w->model, &o, e)))
         return rc;
-    const struct model_shape *shape = model_shape(w->model);
-    w->vocab_size = shape->vocab_size;
-    w->limits = (struct step_limits){
-        .max_num_seqs = c->max_num_seqs,
-        .max_num_batched_tokens = c->max_num_batched_tokens,
-        .max_model_len = shape->max_model_len,
-        .logit_rows_max = c->max_num_seqs > LOGIT_ROWS_MIN ? c->max_num_seqs : LOGIT_ROWS_MIN,
-        .known_max = shape->max_model_len + c->max_num_batched_tokens};
-    return Q_OK;
+    set_limits(w);
+    const struct draft_args a = {
+        .options = &o, .target = model_shape(w->model), .limits = &w->limits};
+    if (c->speculation.method == SPECULATE_DRAFT)
+        rc = draft_new(&w->draft, &c->speculation, &a, e);
+    return rc;
 }
 
 static FALLIBLE make_samplers(struct worker *w, struct q_err *e)
@@ -91,16 +107,23 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     const struct model_shape *shape = model_shape(w->model);
     uint32_t n_token = w->limits.max_num_batched_tokens;
     w->logits_bytes = (size_t)w->limits.logit_rows_max * w->vocab_size * sizeof *w->logits;
-    const struct memory_need need = {
+    struct memory_need need = {
         .weight_bytes = shape->weight_bytes,
         .activation_bytes = model_scratch_bytes(w->model, n_token, w->n_thread) + w->logits_bytes,
         .block_bytes = shape->kv_block_bytes};
     enum q_code rc;
+    if (w->draft) {
+        need.weight_bytes += draft_shape(w->draft)->weight_bytes;
+        need.activation_bytes += draft_scratch_bytes(w->draft);
+        need.block_bytes += draft_shape(w->draft)->kv_block_bytes;
+    }
     if ((rc = memory_blocks(&info->n_block, w->config, &w->limits, &need, e)) ||
         (rc = model_scratch_new(&w->scratch, w->model, n_token, w->n_thread, e)) ||
         (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
         return rc;
     w->kv_made = true;
+    if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, e)))
+        return rc;
     void *logits = mmap(NULL, w->logits_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (logits == MAP_FAILED)
@@ -160,6 +183,7 @@ static void worker_end(struct worker *w)
     if (w->kv_made)
         kv_cache_release(&w->kv);
     model_scratch_free(w->scratch);
+    draft_free(w->draft);
     model_free(w->model);
     team_free(w->team);
 }
@@ -177,6 +201,7 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
     row->position = from->position;
     row->top_start = from->top_start;
     row->is_prompt = from->is_prompt;
+    row->is_rejected = row->unused = 0;
     if (from->is_prompt) {
         row->token = from->slot->history[from->position];
         sample_known(logits, from->n_top, s, &out);
@@ -184,7 +209,7 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
     }
     const struct sample_input in = {.params = &from->slot->params,
                                     .history = from->slot->history,
-                                    .n_known = from->slot->n_known,
+                                    .n_known = from->position,
                                     .n_prompt = from->slot->n_prompt,
                                     .allowed =
                                         from->slot->params.n_allowed ? from->slot->allowed : NULL};
@@ -211,20 +236,46 @@ static void compute(void *arg, uint32_t ith, uint32_t nth)
         finish_row(w, i, &w->samplers[ith]);
 }
 
+/* SAMPLE_BAD foresees nothing. */
+static uint32_t sampled(const struct step_row *row)
+{
+    return row->rank == SAMPLE_BAD ? SAMPLE_BAD : row->token;
+}
+
+/* Every sequence that speculates gets its guesses, as many as the step has room for. */
+static void guess(struct worker *w, const struct step_view *v)
+{
+    const struct speculation *c = &w->config->speculation;
+    if (w->draft)
+        draft_guess(w->draft, &w->slots, v);
+    for (uint32_t i = 0; i < v->head->n_seq && c->method == SPECULATE_NGRAM; i++) {
+        const struct step_seq *q = &v->seqs[i];
+        struct slot *slot = &w->slots.slots[q->slot];
+        if (q->flags & STEP_SPECULATE)
+            slot->n_guess = speculate_ngram(slot->history + slot->n_known, q->n_token - 1,
+                                            slot->history, slot->n_known, c);
+    }
+}
+
 static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *result,
                              struct q_err *e)
 {
     struct slots *s = &w->slots;
     int64_t start_us = clock_us();
     enum q_code rc;
-    if ((rc = slots_apply(s, v, e)) || (rc = step_result_layout(&w->result, result, w->result_bytes,
+    if ((rc = slots_apply(s, v, e)))
+        return rc;
+    guess(w, v);
+    if ((rc = slots_batch(s, v, e)) || (rc = step_result_layout(&w->result, result, w->result_bytes,
                                                                 s->batch.n_logit, s->n_top, e)))
         return rc;
     atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
     team_run(w->team, compute, w);
     for (uint32_t i = 0; i < s->batch.n_logit; i++)
         if (!s->rows[i].is_prompt)
-            slot_append(s, s->rows[i].slot, w->result.rows[i].token);
+            w->result.rows[i].is_rejected = !slots_take(s, i, sampled(&w->result.rows[i]));
+    if (w->draft)
+        draft_settle(s, v);
     w->result.head->forward_us = (uint32_t)(w->forward_end_us - start_us);
     w->result.head->error = Q_OK;
     return Q_OK;

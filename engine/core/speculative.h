@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* speculative - what --speculative-config says. Threads: start-up. */
+#ifndef QUIRE_ENGINE_CORE_SPECULATIVE_H
+#define QUIRE_ENGINE_CORE_SPECULATIVE_H
+#include "engine/worker/ring.h"
+
+/* text: a JSON object with vLLM's names, or "" for no speculation:
+ *
+ *     method                  "ngram" or "draft_model"; by default what "model" means
+ *     model                   folder or cached id of the draft model ("ngram" means that method)
+ *     revision                of that id
+ *     num_speculative_tokens  1 … SPECULATE_GUESSES_MAX; no default
+ *     prompt_lookup_max, _min n-gram: tokens that must match; default 5, or what the other one says
+ *
+ * Errors: Q_INVALID (which field, what is accepted), those of hub_resolve. */
+FALLIBLE speculative_parse(struct speculation *out, const char *text, struct q_err *e);
+
+#endif

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the draft model keeps up. slot->n_draft positions of a sequence have keys and values in the
+ * draft's cache that belong to the tokens of its history:
+ *
+ *     0 ………… n_draft … start ……… n_known - 1 | guess 0, guess 1, …
+ *       there    to compute                   pass 0 gives guess 0, pass j gives guess j
+ *
+ * Pass 0 computes the rows from n_draft to the end of the step's known rows for every sequence; each
+ * later pass computes the guess before it. After the step the sequence has m more tokens, m - 1 of
+ * them foreseen, so what lies before its newest token is right as far as it was computed. */
+#include "engine/worker/speculate.h"
+#include <string.h>
+#include <sys/mman.h>
+#include "common/mem.h"
+#include "engine/worker/sample.h"
+
+struct draft {
+    struct model *model;
+    struct model_scratch *scratch;
+    struct kv_cache kv;
+    struct step_limits limits;
+    uint32_t n_token_max, n_guess, vocab_size;
+    float *logits; /* [max_num_seqs, vocab_size], a mapping */
+    size_t logits_bytes;
+    /* the pass being computed */
+    struct batch batch;
+    uint32_t *token_ids, *positions, *places; /* [n_token_max] */
+    struct attention_seq *seqs;               /* [max_num_seqs] */
+    uint32_t *n_prompts, *logit_rows;         /* [max_num_seqs] */
+    struct slot **guessing;                   /* [max_num_seqs] of which row of logits */
+    struct team *team;
+};
+
+/* Where the last n tokens occurred before, most recently: the position after them; 0 = nowhere. */
+static uint32_t find_before(const uint32_t *history, uint32_t n_known, uint32_t n)
+{
+    const uint32_t *last = history + n_known - n;
+    for (uint32_t end = n_known - 1; end >= n; end--) {
+        const uint32_t *at = history + end - n;
+        if (at[n - 1] == last[n - 1] && memcmp(at, last, (n - 1) * sizeof *at) == 0)
+            return end;
+    }
+    return 0;
+}
+
+uint32_t speculate_ngram(uint32_t *guesses, uint32_t n_guess_max, const uint32_t *history,
+                         uint32_t n_known, const struct speculation *c)
+{
+    for (uint32_t n = c->ngram_max; n >= c->ngram_min && n > 0; n--) {
+        uint32_t at = n_known > n ? find_before(history, n_known, n) : 0;
+        if (at == 0)
+            continue;
+        uint32_t n_guess = n_known - at < n_guess_max ? n_known - at : n_guess_max;
+        memcpy(guesses, history + at, n_guess * sizeof *guesses);
+        return n_guess;
+    }
+    return 0;
+}
+
+static FALLIBLE check_pair(const struct model_shape *draft, const struct speculation *c,
+                           const struct draft_args *a, struct q_err *e)
+{
+    const struct model_shape *target = a->target;
+    if (draft->vocab_size != target->vocab_size)
+        return q_fail(e, Q_MISMATCH,
+                      "draft model %s: its vocabulary has %u tokens, the model's has %u; both must "
+                      "be the same",
+                      c->draft_dir, draft->vocab_size, target->vocab_size);
+    if (draft->max_model_len < target->max_model_len)
+        return q_fail(e, Q_MISMATCH,
+                      "draft model %s: it knows %u positions, the model runs with %u; lower "
+                      "--max-model-len to %u",
+                      c->draft_dir, draft->max_model_len, target->max_model_len,
+                      draft->max_model_len);
+    return Q_OK;
+}
+
+static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
+{
+    uint32_t n_seq = d->limits.max_num_seqs, n_token = d->n_token_max;
+    d->token_ids = q_calloc(n_token, sizeof *d->token_ids);
+    d->positions = q_calloc(n_token, sizeof *d->positions);
+    d->places = q_calloc(n_token, sizeof *d->places);
+    d->seqs = q_calloc(n_seq, sizeof *d->seqs);
+    d->n_prompts = q_calloc(n_seq, sizeof *d->n_prompts);
+    d->logit_rows = q_calloc(n_seq, sizeof *d->logit_rows);
+    d->guessing = q_calloc(n_seq, sizeof(struct slot *));
+    d->logits_bytes = (size_t)n_seq * d->vocab_size * sizeof *d->logits;
+    void *logits = mmap(NULL, d->logits_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    d->logits = logits == MAP_FAILED ? NULL : logits;
+    if (!d->token_ids || !d->positions || !d->places || !d->seqs || !d->n_prompts ||
+        !d->logit_rows || !d->guessing || !d->logits)
+        return q_fail(e, Q_NO_MEMORY, "draft model: no memory for %u sequences", n_seq);
+    d->batch = (struct batch){.token_ids = d->token_ids,
+                              .positions = d->positions,
+                              .slots = d->places,
+                              .seqs = d->seqs,
+                              .logit_rows = d->logit_rows,
+                              .n_prompts = d->n_prompts};
+    return Q_OK;
+}
+
+FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct draft_args *a,
+                   struct q_err *e)
+{
+    struct draft *d = q_calloc(1, sizeof *d);
+    enum q_code rc;
+    if (!d)
+        return q_fail(e, Q_NO_MEMORY, "draft model: no memory");
+    d->limits = *a->limits;
+    d->n_guess = c->n_guess;
+    /* After a step whose guesses all came true, the row of the last one is still to be computed. */
+    d->n_token_max = a->limits->max_num_batched_tokens + a->limits->max_num_seqs;
+    d->team = a->options->team;
+    struct model_options o = *a->options;
+    o.dir = c->draft_dir;
+    o.max_model_len = 0; /* its own; check_pair compares */
+    o.progress = NULL;
+    if ((rc = model_load(&d->model, &o, e))) {
+        rc = q_wrap(e, "draft model");
+        goto out;
+    }
+    d->vocab_size = model_shape(d->model)->vocab_size;
+    if ((rc = check_pair(model_shape(d->model), c, a, e)))
+        goto out;
+    if ((rc = model_scratch_new(&d->scratch, d->model, d->n_token_max, team_size(d->team), e)))
+        goto out;
+    rc = make_arrays(d, e);
+out:
+    if (rc)
+        draft_free(d);
+    else
+        *out = d;
+    return rc;
+}
+
+FALLIBLE draft_make_kv(struct draft *d, uint32_t n_block, struct q_err *e)
+{
+    return kv_cache_init(&d->kv, d->model, n_block, e);
+}
+
+void draft_free(struct draft *d)
+{
+    if (!d)
+        return;
+    kv_cache_release(&d->kv);
+    q_free(d->token_ids);
+    q_free(d->positions);
+    q_free(d->places);
+    q_free(d->seqs);
+    q_free(d->n_prompts);
+    q_free(d->logit_rows);
+    q_free(d->guessing);
+    if (d->logits)
+        munmap(d->logits, d->logits_bytes);
+    model_scratch_free(d->scratch);
+    model_free(d->model);
+    q_free(d);
+}
+
+const struct model_shape *draft_shape(const struct draft *d)
+{
+    return model_shape(d->model);
+}
+
+uint64_t draft_scratch_bytes(const struct draft *d)
+{
+    return model_scratch_bytes(d->model, d->n_token_max, team_size(d->team)) + d->logits_bytes;
+}
+
+static void clear(struct batch *b)
+{
+    b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
+}
+
+/* Rows for positions from … end - 1 of a slot; with `guess` the last one gives logits. */
+static void add_rows(struct draft *d, struct slot *slot, uint32_t from, uint32_t end, bool guess)
+{
+    struct batch *b = &d->batch;
+    if (from == end)
+        return;
+    d->n_prompts[b->n_seq] = slot->n_prompt;
+    d->seqs[b->n_seq++] = (struct attention_seq){
+        .blocks = slot->blocks, .row = b->n_token, .n_query = end - from, .start = from};
+    for (uint32_t at = from; at < end; at++, b->n_token++) {
+        Q_ASSERT(b->n_token < d->n_token_max);
+        d->token_ids[b->n_token] = slot->history[at];
+        d->positions[b->n_token] = at;
+        d->places[b->n_token] =
+            slot->blocks[at / STEP_BLOCK_TOKENS] * STEP_BLOCK_TOKENS + at % STEP_BLOCK_TOKENS;
+    }
+    if (end > b->context_max)
+        b->context_max = end;
+    slot->n_draft = end;
+    if (!guess)
+        return;
+    d->guessing[b->n_logit] = slot;
+    d->logit_rows[b->n_logit++] = b->n_token - 1;
+}
+
+/* Every thread: one pass, then the most likely tokens of the rows of logits. */
+static void pass(void *arg, uint32_t ith, uint32_t nth)
+{
+    struct draft *d = arg;
+    struct team *team = nth > 1 ? d->team : NULL;
+    model_forward(d->model, &d->batch, &d->kv, d->scratch, d->logits, team, ith, nth);
+    team_barrier(team);
+    for (uint32_t i = ith; i < d->batch.n_logit; i += nth) {
+        struct slot *slot = d->guessing[i];
+        uint32_t token = sample_greedy(d->logits + (size_t)i * d->vocab_size, d->vocab_size);
+        slot->history[slot->n_known + slot->n_guess] = token == SAMPLE_BAD ? 0 : token;
+        slot->n_guess++;
+    }
+}
+
+static void run(struct draft *d)
+{
+    if (d->batch.n_token)
+        team_run(d->team, pass, d);
+}
+
+void draft_guess(struct draft *d, struct slots *s, const struct step_view *v)
+{
+    clear(&d->batch);
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const struct step_seq *q = &v->seqs[i];
+        bool guess = q->flags & STEP_SPECULATE && q->n_token > 1;
+        uint32_t end = q->start + (q->flags & STEP_SPECULATE ? 1 : q->n_token);
+        add_rows(d, &s->slots[q->slot], s->slots[q->slot].n_draft, end, guess);
+    }
+    run(d);
+    for (uint32_t j = 1; j < d->n_guess; j++) {
+        clear(&d->batch);
+        for (uint32_t i = 0; i < v->head->n_seq; i++) {
+            const struct step_seq *q = &v->seqs[i];
+            struct slot *slot = &s->slots[q->slot];
+            if (q->flags & STEP_SPECULATE && q->n_token - 1 > j)
+                add_rows(d, slot, slot->n_draft, slot->n_draft + 1, true);
+        }
+        run(d);
+    }
+}
+
+void draft_settle(struct slots *s, const struct step_view *v)
+{
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        struct slot *slot = &s->slots[v->seqs[i].slot];
+        if (slot->n_draft > slot->n_known - 1 && v->seqs[i].flags & STEP_SPECULATE)
+            slot->n_draft = slot->n_known - 1;
+    }
+}

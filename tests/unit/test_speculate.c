@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* speculation: n-gram lookup, what --speculative-config accepts, and that tokens, logprobs and
+ * their bits are the same with guesses and without, greedy and sampled, in any batch and pool. */
+#include "engine_goldens.h"
+#include <poll.h>
+#include <stdlib.h>
+#include "common/log.h"
+#include "engine/core/core.h"
+#include "engine/core/speculative.h"
+#include "engine/worker/speculate.h"
+
+#define REQUESTS_N 16
+#define ROWS_N     64
+
+struct answer {
+    struct step_row rows[ROWS_N]; /* slot, top_start zeroed */
+    uint32_t top_ids[ROWS_N][3];
+    float top_logprobs[ROWS_N][3];
+    uint32_t n, n_prompt_row;
+    enum finish_reason finish;
+};
+
+struct run { /* how to run the requests */
+    const char *dir;
+    const char *speculative; /* --speculative-config */
+    uint32_t n_request, n_block, chunk, n_seq, n_thread;
+    float temperature;
+};
+
+static struct answer answers[2][REQUESTS_N], *now;
+static uint32_t n_finished;
+
+static void sink(void *ctx, const struct step_result *result,
+                 const struct scheduler_output *outputs, uint32_t n)
+{
+    (void)ctx;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct scheduler_output *o = &outputs[i];
+        struct answer *a = &now[o->req_id];
+        assert_true(a->finish == FINISH_NONE);
+        a->n_prompt_row += o->n_prompt_row;
+        if (o->has_token) {
+            assert_int_equal(o->seq, a->n);
+            assert_int_equal(o->row->n_top, 3);
+            a->rows[a->n] = *o->row;
+            a->rows[a->n].slot = a->rows[a->n].top_start = 0;
+            memcpy(a->top_ids[a->n], result->top_ids + o->row->top_start, sizeof *a->top_ids);
+            memcpy(a->top_logprobs[a->n], result->top_logprobs + o->row->top_start,
+                   sizeof *a->top_logprobs);
+            a->n++;
+        }
+        a->finish = o->finish;
+        n_finished += o->finish != FINISH_NONE;
+    }
+}
+
+static struct core *open_core(const struct run *r)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct core *core = NULL;
+    struct core_config c = {.worker = {.dtype = DT_F32,
+                                       .max_model_len = 144,
+                                       .max_num_seqs = r->n_seq,
+                                       .max_num_batched_tokens = r->chunk,
+                                       .n_block = r->n_block,
+                                       .n_thread = r->n_thread,
+                                       .cpu_isa = "auto",
+                                       .log_level = LOG_ERROR},
+                            .queue_max = REQUESTS_N,
+                            .in_process = true};
+    snprintf(c.worker.model_dir, sizeof c.worker.model_dir, "%s", r->dir);
+    assert_ok(speculative_parse(&c.worker.speculation, r->speculative, &e), &e);
+    assert_ok(core_new(&core, &c, sink, NULL, &e), &e);
+    return core;
+}
+
+static void turn(struct core *core)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
+    assert_true(poll(&p, 1, 60000) >= 0);
+    assert_ok(core_step(core, &e), &e);
+}
+
+/* Prompts of the golden, some twice, each with a seed of its own; the answers go to `out`. */
+static struct scheduler_stats run(const struct run *r, const struct golden *g, struct answer *out)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct core *core = open_core(r);
+    now = out;
+    memset(out, 0, REQUESTS_N * sizeof *out);
+    n_finished = 0;
+    while (core_state(core, NULL) == CORE_LOADING)
+        turn(core);
+    for (uint32_t i = 0; i < r->n_request; i++) {
+        const struct golden_prompt *p = &g->prompts[i % g->n];
+        const struct msg_submit m = {.req_id = i,
+                                     .prompt = {p->ids, p->n},
+                                     .top_p = 0.95f,
+                                     .repetition_penalty = i % 3 ? 1 : 1.2f,
+                                     .temperature = r->temperature,
+                                     .seed = 100 + i,
+                                     .n_logprob = 4,
+                                     .n_prompt_logprob = i % 4 == 2 ? 2 : 0,
+                                     .max_tokens = p->n_greedy - i % 3,
+                                     .ignore_eos = i % 2};
+        assert_ok(core_submit(core, 1, &m, &e), &e);
+    }
+    assert_ok(core_step(core, &e), &e);
+    while (n_finished < r->n_request)
+        turn(core);
+    struct scheduler_stats s;
+    core_stats(core, &s);
+    assert_int_equal(s.kv_blocks_used, 0);
+    core_free(core);
+    return s;
+}
+
+static void compare(const struct run *r)
+{
+    for (uint32_t i = 0; i < r->n_request; i++)
+        if (memcmp(&answers[0][i], &answers[1][i], sizeof answers[0][i]) != 0)
+            fail_msg("%s: request %u of %u differs: %u and %u tokens; %u blocks, chunk %u",
+                     r->speculative, i, r->n_request, answers[0][i].n, answers[1][i].n, r->n_block,
+                     r->chunk);
+}
+
+#define DRAFT(n)                                                             \
+    "{\"model\": \"" GOLDENS_DIR "/llama-draft\", \"num_speculative_tokens\": " #n "}"
+#define NGRAM(n, min)                                                                       \
+    "{\"method\": \"ngram\", \"prompt_lookup_min\": " #min ", \"prompt_lookup_max\": 3, " \
+    "\"num_speculative_tokens\": " #n "}"
+
+static void the_same_bits_with_guesses_and_without(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {DRAFT(4), NGRAM(3, 1), DRAFT(1), NGRAM(8, 1), DRAFT(7)};
+    struct golden g;
+    golden_get(&g, "llama");
+    uint64_t n_preemption = 0;
+    for (uint32_t i = 0; i < 10; i++) {
+        struct run r = {.dir = g.dir,
+                        .speculative = "",
+                        .n_request = i % 2 ? 11 : 3,
+                        .n_block = i % 3 ? 24 : 10,
+                        .chunk = i % 4 ? 64 : 7,
+                        .n_seq = i % 2 ? 8 : 2,
+                        .n_thread = 1 + i % 2,
+                        .temperature = i < 5 ? 0 : 0.9f};
+        struct scheduler_stats s = run(&r, &g, answers[0]);
+        assert_int_equal(s.n_draft, 0);
+        r.speculative = ways[i % 5];
+        s = run(&r, &g, answers[1]);
+        n_preemption += s.n_preemption;
+        assert_true(s.n_draft > 0 && s.n_draft_token >= s.n_draft);
+        assert_true(s.n_accepted_token <= s.n_draft_token);
+        compare(&r);
+    }
+    assert_true(n_preemption > 0);
+}
+
+/* The draft was distilled from the model: the golden says how many of its guesses come true. */
+static void most_guesses_of_the_golden_draft_come_true(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "llama");
+    const struct run r = {.dir = g.dir,
+                          .speculative = DRAFT(4),
+                          .n_request = g.n,
+                          .n_block = 40,
+                          .chunk = 128,
+                          .n_seq = 8,
+                          .n_thread = 2};
+    struct scheduler_stats s = run(&r, &g, answers[0]);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < SCHEDULER_GUESSES_MAX; i++)
+        sum += s.accepted_at[i];
+    assert_int_equal(sum, s.n_accepted_token);
+    assert_int_equal(s.accepted_at[4], 0);
+    print_message("%llu of %llu guesses came true\n", (unsigned long long)s.n_accepted_token,
+                  (unsigned long long)s.n_draft_token);
+    assert_true(s.n_accepted_token * 10 > s.n_draft_token * 6); /* golden: 0.71 */
+}
+
+static void ngrams_are_found_where_they_were_last(void **state)
+{
+    (void)state;
+    const uint32_t h[] = {1, 2, 3, 9, 1, 2, 3, 8, 5, 1, 2, 3};
+    const uint32_t n = sizeof h / sizeof *h;
+    struct speculation c = {.ngram_min = 1, .ngram_max = 3};
+    uint32_t out[16];
+    assert_int_equal(speculate_ngram(out, 4, h, n, &c), 4);
+    assert_memory_equal(out, ((uint32_t[]){8, 5, 1, 2}), 4 * sizeof *out);
+    assert_int_equal(speculate_ngram(out, 16, h, n, &c), 5); /* as far as the history goes */
+    assert_int_equal(speculate_ngram(out, 2, h, 9, &c), 0);  /* 5 came never before */
+    c.ngram_max = 2;
+    assert_int_equal(speculate_ngram(out, 1, h, 6, &c), 1); /* 1 2 before: 3 */
+    assert_int_equal(out[0], 3);
+    c.ngram_min = 2;
+    const uint32_t same[] = {7, 7, 7};
+    assert_int_equal(speculate_ngram(out, 4, same, 3, &c), 1);
+    assert_int_equal(out[0], 7);
+    assert_int_equal(speculate_ngram(out, 4, same, 2, &c), 0); /* nothing before both */
+    assert_int_equal(speculate_ngram(out, 4, same, 1, &c), 0);
+    assert_int_equal(speculate_ngram(out, 0, h, n, &c), 0);
+}
+
+static void the_flag_says_what_it_accepts(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct speculation s;
+    assert_ok(speculative_parse(&s, "", &e), &e);
+    assert_int_equal(s.method, SPECULATE_NOT);
+    assert_ok(speculative_parse(&s, "{\"model\": \"ngram\", \"num_speculative_tokens\": 3}", &e), &e);
+    assert_true(s.method == SPECULATE_NGRAM && s.n_guess == 3);
+    assert_true(s.ngram_min == 5 && s.ngram_max == 5);
+    assert_ok(speculative_parse(&s, NGRAM(2, 2), &e), &e);
+    assert_true(s.ngram_min == 2 && s.ngram_max == 3);
+    assert_ok(speculative_parse(&s, DRAFT(2), &e), &e);
+    assert_int_equal(s.method, SPECULATE_DRAFT);
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"{", "not JSON"},
+        {"[]", "must be a JSON object"},
+        {"{\"method\": \"ngram\"}", "num_speculative_tokens is missing (1 to 32)"},
+        {"{\"num_speculative_tokens\": 0}", "integer from 1 to 32"},
+        {"{\"num_speculative_tokens\": 33}", "integer from 1 to 32"},
+        {"{\"num_speculative_tokens\": 2.5}", "integer from 1 to 32"},
+        {"{\"num_speculative_tokens\": 2, \"method\": \"medusa\"}", "ngram and draft_model"},
+        {"{\"num_speculative_tokens\": 2, \"method\": 7}", "method must be a string"},
+        {"{\"num_speculative_tokens\": 2, \"method\": \"draft_model\"}", "needs model"},
+        {"{\"num_speculative_tokens\": 2, \"modell\": \"x\"}", "\"modell\" is not known"},
+        {"{\"num_speculative_tokens\": 2, \"prompt_lookup_min\": 4, \"prompt_lookup_max\": 3}",
+         "prompt_lookup_min 4 is above"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_fails(speculative_parse(&s, bad[i].text, &e), Q_INVALID, bad[i].part, &e);
+    assert_fails(speculative_parse(&s, "{\"num_speculative_tokens\": 2, \"model\": \"no/such\"}", &e),
+                 Q_NOT_FOUND, "no/such", &e);
+}
+
+static void a_draft_of_another_vocabulary_is_refused(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    const struct run r = {.dir = "deploy/model/quire-tiny",
+                          .speculative = DRAFT(4),
+                          .n_block = 40,
+                          .chunk = 64,
+                          .n_seq = 2,
+                          .n_thread = 1};
+    struct core *core = open_core(&r);
+    while (core_state(core, NULL) == CORE_LOADING) {
+        struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
+        assert_true(poll(&p, 1, 60000) >= 0);
+        if (core_step(core, &e))
+            break;
+    }
+    assert_int_equal(core_state(core, NULL), CORE_FAILED);
+    assert_int_equal(e.code, Q_MISMATCH);
+    assert_non_null(strstr(e.message, "both must be the same"));
+    core_free(core);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ngrams_are_found_where_they_were_last),
+        cmocka_unit_test(the_flag_says_what_it_accepts),
+        cmocka_unit_test(a_draft_of_another_vocabulary_is_refused),
+        cmocka_unit_test(the_same_bits_with_guesses_and_without),
+        cmocka_unit_test(most_guesses_of_the_golden_draft_come_true),
+    };
+    log_setup("test", LOG_ERROR, false);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -352,7 +352,10 @@ static FALLIBLE encode_beat(struct peers *p, struct q_err *e)
         .draining = p->draining,
         .n_bad_frame = p->n_bad_frame,
         .iteration_tokens = {s.iteration_tokens,
-                             sizeof s.iteration_tokens / sizeof *s.iteration_tokens}};
+                             sizeof s.iteration_tokens / sizeof *s.iteration_tokens},
+        .n_draft = s.n_draft,
+        .n_draft_token = s.n_draft_token,
+        .accepted_at = {s.accepted_at, sizeof s.accepted_at / sizeof *s.accepted_at}};
     buf_reset(&p->frame);
     return msg_heartbeat_encode(&m, &p->frame, e);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling one step: three passes over what is left of rows, logit rows, blocks, slots, known_max.
+/* Filling one step: four passes over what is left of rows, logit rows, blocks, slots, known_max.
  *
  *   1. decode    running sequences with one row to compute, in order of request_before. One that
  *                needs a block when none is free preempts the last running one; the last itself

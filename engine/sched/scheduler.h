@@ -23,7 +23,7 @@
 #include "proto/step.h"
 
 #define SCHEDULER_IN_FLIGHT_MAX 2u
-#define SCHEDULER_GUESSES_MAX   32u /* on n_guess */
+#define SCHEDULER_GUESSES_MAX   16u /* on n_guess */
 
 struct scheduler_config {
     struct step_limits limits;

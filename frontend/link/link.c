@@ -263,6 +263,22 @@ static void on_error_message(struct link *l, const struct msg_error *m)
     pump(l);
 }
 
+static void show_guesses(const struct msg_heartbeat *m)
+{
+    static const enum metric places[] = {METRIC_ACCEPTED_0, METRIC_ACCEPTED_1, METRIC_ACCEPTED_2,
+                                         METRIC_ACCEPTED_3, METRIC_ACCEPTED_4, METRIC_ACCEPTED_5,
+                                         METRIC_ACCEPTED_6, METRIC_ACCEPTED_7};
+    double n_accepted = 0;
+    for (size_t i = 0; i < m->accepted_at.n; i++) {
+        n_accepted += (double)m->accepted_at.data[i];
+        if (i < sizeof places / sizeof *places)
+            metric_set(places[i], (double)m->accepted_at.data[i]);
+    }
+    metric_set(METRIC_DRAFTS, (double)m->n_draft);
+    metric_set(METRIC_DRAFT_TOKENS, (double)m->n_draft_token);
+    metric_set(METRIC_ACCEPTED, n_accepted);
+}
+
 static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
 {
     if (m->step != l->step || m->n_running == 0)
@@ -286,6 +302,7 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     metric_set(METRIC_ENGINE_GENERATION, (double)m->generation_tokens);
     metric_set_buckets(METRIC_ITERATION, m->iteration_tokens.data, (uint32_t)m->iteration_tokens.n,
                        (double)(m->prompt_tokens + m->generation_tokens));
+    show_guesses(m);
     if (m->draining && l->state == LINK_UP)
         set_state(l, LINK_DRAINING, "the engine is draining");
     else if (!m->draining && l->state == LINK_DRAINING)

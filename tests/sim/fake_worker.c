@@ -29,6 +29,8 @@ struct fake_worker {
     uint64_t *block_owner; /* [n_block] the admission it was last given to */
     uint64_t n_admission, last_step;
     uint32_t n_row, n_top; /* of the result being built */
+    uint32_t n_unused;     /* rows planned for guesses that were not made */
+    uint64_t n_roll;       /* of guess_luck */
     struct step_result result;
 };
 
@@ -207,10 +209,43 @@ static uint32_t n_top_of(uint32_t n_logprob)
     return n_logprob == SAMPLE_NO_LOGPROBS ? 0 : n_logprob;
 }
 
+static uint64_t guess_luck(struct fake_worker *w)
+{
+    return mix(++w->n_roll) >> 8;
+}
+
+/* Rows of guesses: the fake knows the next token, and guesses it or writes rubbish over the place
+ * that a wrong guess would have. Some guess less than they may. */
+static void compute_guesses(struct fake_worker *w, const struct step_seq *q)
+{
+    struct slot *s = &w->slots[q->slot];
+    uint32_t n = 1 + (uint32_t)(guess_luck(w) % q->n_token);
+    bool right = true;
+    if (s->n_token != q->start + 1)
+        sim_fail("guesses after row %u of a history of %u", q->start, s->n_token);
+    w->n_unused += q->n_token - n;
+    for (uint32_t i = 0; i < n; i++) {
+        struct step_row row = {.slot = q->slot, .position = q->start + i + 1, .is_rejected = !right};
+        if (right) {
+            uint64_t hash = compute_row(w, s, q->start + i);
+            row.token = fake_next(&w->model, hash, &s->admit, s->stop_ids, s->n_token);
+            add_token(s, row.token);
+            right = guess_luck(w) % 4 != 0;
+        } else {
+            *content_of(w, s, q->start + i) = guess_luck(w);
+        }
+        add_row(w, &row, n_top_of(s->admit.params.n_logprob));
+    }
+}
+
 static void compute_seq(struct fake_worker *w, const struct step_seq *q)
 {
     struct slot *s = &w->slots[q->slot];
     uint64_t hash = 0;
+    if (q->flags & STEP_SPECULATE) {
+        compute_guesses(w, q);
+        return;
+    }
     for (uint32_t i = 0; i < q->n_token; i++) {
         uint32_t next = q->start + i + 1;
         hash = compute_row(w, s, q->start + i);
@@ -245,7 +280,8 @@ static void check_order(const struct fake_worker *w, const struct step_view *v)
     bool other_seen = false;
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
         const struct step_seq *q = &v->seqs[i];
-        bool decode = q->n_token == 1 && q->flags == STEP_SAMPLE &&
+        bool one = q->n_token == 1 && q->flags == STEP_SAMPLE;
+        bool decode = (one || q->flags == (STEP_SAMPLE | STEP_SPECULATE)) &&
                       q->start >= w->slots[q->slot].admit.n_prompt;
         if (decode && other_seen)
             sim_fail("seq %u is a decode row after others", i);
@@ -274,13 +310,14 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
             sim_fail("slot %u was never admitted", v.seqs[i].slot);
         take_blocks(w, s, v.seqs[i].n_new_block, &c);
     }
-    w->n_row = w->n_top = 0;
+    w->n_row = w->n_top = w->n_unused = 0;
     if (step_result_layout(&w->result, result_memory, result_n, w->limits.logit_rows_max,
                            w->limits.logit_rows_max * SAMPLE_LOGPROBS_MAX, &e))
         sim_fail("%s", e.message);
     compute_all(w, &v);
-    if (w->n_row != v.head->n_logit)
-        sim_fail("%u logit rows were needed, the step says %u", w->n_row, v.head->n_logit);
+    if (w->n_row + w->n_unused != v.head->n_logit)
+        sim_fail("%u logit rows were needed, the step says %u", w->n_row + w->n_unused,
+                 v.head->n_logit);
     struct step_result big =
         w->result; /* rows lie where they do for any count; alternatives move up */
     if (step_result_layout(&w->result, result_memory, result_n, w->n_row, w->n_top, &e))

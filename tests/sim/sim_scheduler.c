@@ -86,6 +86,22 @@ static const struct scenario scenarios[] = {
      .logit_rows_more = {0, 0},
      .max_model_len = {512, 512},
      .n_block_more = {8, 8}},
+    {.name = "guesses",
+     .depth = 2,
+     .n_world = 200,
+     .n_request = {5, 60},
+     .n_prompt = {1, 80},
+     .n_new = {1, 80},
+     .gap_us = {0, 1000},
+     .max_num_seqs = {1, 24},
+     .max_num_batched_tokens = {4, 200},
+     .logit_rows_more = {0, 64},
+     .max_model_len = {60, 160},
+     .n_block_more = {0, 20},
+     .n_guess = {1, 8},
+     .n_abort = 40,
+     .n_worker_lost = 20,
+     .n_frontend_gone = 5},
 };
 
 static const struct scenario *find(const char *name)

@@ -168,6 +168,7 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     l->max_model_len = pick(w, sc->max_model_len);
     l->logit_rows_max = l->max_num_seqs + pick(w, sc->logit_rows_more);
     l->known_max = l->max_model_len + (uint32_t)(next_random(w) % l->max_model_len);
+    w->config.n_guess = pick(w, sc->n_guess);
     uint32_t n_block_min = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     w->config.n_block = n_block_min + pick(w, sc->n_block_more);
     w->config.vocab_size = w->model.vocab_size;
@@ -184,7 +185,7 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++)
         w->step_memory[i] = need(q_alloc(w->step_bytes));
     w->result_memory = need(q_alloc(w->result_bytes));
-    w->outputs = need(q_calloc(l->max_num_seqs, sizeof *w->outputs));
+    w->outputs = need(q_calloc(l->logit_rows_max, sizeof *w->outputs));
     new_scheduler(w);
     new_worker(w);
 }

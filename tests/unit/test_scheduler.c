@@ -27,7 +27,7 @@ struct bench { /* a scheduler, and the steps it has in flight */
     struct step_view steps[SCHEDULER_IN_FLIGHT_MAX];
     uint32_t n_known[4]; /* history by slot, as the worker has it */
     uint32_t i_step, n_step;
-    struct scheduler_output out[4];
+    struct scheduler_output out[8];
     uint32_t n_out;
 };
 static struct q_err e;
@@ -528,6 +528,85 @@ static void test_wrong_results(void **state)
     bench_free(b);
 }
 
+/* Lay out the result of the step of guesses in flight: one sampled row for each of `tokens`, those
+ * from `n_foreseen` on rejected. */
+static struct step_result guessed(struct bench *b, const uint32_t *tokens, uint32_t n,
+                                  uint32_t n_foreseen)
+{
+    struct step_view *v = &b->steps[b->i_step];
+    struct step_result r;
+    assert_ok(step_result_layout(&r, b->result, b->result_n, n, 0, &e), &e);
+    r.head->step = v->head->step;
+    for (uint32_t i = 0; i < n; i++)
+        r.rows[i] = (struct step_row){.slot = v->seqs->slot,
+                                      .position = v->seqs->start + 1 + i,
+                                      .token = tokens[i],
+                                      .is_rejected = i >= n_foreseen};
+    return r;
+}
+
+static void take(struct bench *b, const struct step_result *r)
+{
+    assert_ok(scheduler_settle(b->s, r, 0, b->out, &b->n_out, &e), &e);
+    scheduler_check(b->s);
+    b->i_step = (b->i_step + 1) % SCHEDULER_IN_FLIGHT_MAX;
+    b->n_step--;
+}
+
+/* Room for guesses as far as length, rows and blocks allow; what comes true counts, and planning
+ * goes on behind it. */
+static void test_guesses(void **state)
+{
+    (void)state;
+    struct scheduler_config c = small;
+    const uint32_t tokens[] = {50, 51, 52, 53};
+    c.n_guess = 3;
+    struct bench *b = bench_new(&c);
+    submit(b, 1, 14, 12);
+    assert_non_null(plan(b));
+    assert_null(plan(b)); /* how far the sequence will be is not known before the result */
+    settle(b, 50);
+    const struct step_view *v = plan(b);
+    assert_int_equal(v->seqs->flags, STEP_SAMPLE | STEP_SPECULATE);
+    assert_int_equal(v->seqs->n_token, 4);
+    assert_int_equal(v->seqs->n_new_block, 1); /* positions 14 to 17 */
+    assert_int_equal(v->head->n_logit, 4);
+    struct step_result r = guessed(b, tokens, 4, 3);
+    WRONG(r.rows[0].is_rejected, 1, "rejected first");
+    WRONG(r.rows[1].is_rejected, 1, "a token after a rejected one");
+    WRONG(r.rows[1].position, 17, "no such token");
+    WRONG(r.rows[3].slot, 1, "not in the step");
+    WRONG(r.head->n_row, 0, "are missing");
+    take(b, &r);
+    assert_int_equal(b->n_out, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(b->out[i].token == tokens[i] && b->out[i].seq == 1 + i);
+    v = plan(b); /* 18 tokens: the row of the newest, at 17, and three behind it */
+    assert_int_equal(v->seqs->start, 17);
+    assert_int_equal(v->seqs->n_new_block, 0);
+    r = guessed(b, tokens, 1, 1); /* no guesses were found */
+    take(b, &r);
+    v = plan(b);
+    assert_int_equal(v->seqs->start, 18);
+    r = guessed(b, (const uint32_t[]){60, EOS, 61, 62}, 4, 4); /* what follows an eos is dropped */
+    take(b, &r);
+    assert_int_equal(b->n_out, 2);
+    assert_int_equal(b->out[1].finish, FINISH_STOP);
+    struct scheduler_stats s;
+    scheduler_stats(b->s, &s);
+    assert_int_equal(s.n_draft, 2);
+    assert_int_equal(s.n_draft_token, 6);
+    assert_int_equal(s.n_accepted_token, 5);
+    assert_int_equal(s.accepted_at[2], 1);
+    submit(b, 2, 40, 3);
+    assert_non_null(plan(b)); /* 32 rows, then 8 */
+    settle(b, 50);
+    assert_non_null(plan(b));
+    settle(b, 50);
+    assert_int_equal(plan(b)->seqs->n_token, 2); /* two more tokens: one guess has use */
+    bench_free(b);
+}
+
 static void test_small_memory(void **state)
 {
     (void)state;
@@ -580,6 +659,7 @@ int main(void)
         cmocka_unit_test(test_prompt_logprobs_replayed),
         cmocka_unit_test(test_worker_lost),
         cmocka_unit_test(test_wrong_results),
+        cmocka_unit_test(test_guesses),
         cmocka_unit_test(test_small_memory),
         cmocka_unit_test(test_no_memory),
     };

@@ -114,7 +114,9 @@ static void test_indices(void **state)
     struct step_admit *a = f->v.admits;
     BREAK(q[0].slot, 4, "a slot is 4");
     BREAK(q[0].slot, 0, "slot 0 appears twice");
-    BREAK(q[0].flags, 8, "flags");
+    BREAK(q[0].flags, 16, "flags");
+    BREAK(q[0].flags, STEP_SPECULATE, "speculates with flags 8");
+    BREAK(q[1].flags, STEP_SPECULATE | STEP_SAMPLE | STEP_ADMIT, "speculates with flags 11");
     BREAK(q[0].n_token, 0, "no rows");
     BREAK(q[0].start, 64, "the end of a seq is 65");
     BREAK(q[0].start, UINT32_MAX, "the end of a seq");

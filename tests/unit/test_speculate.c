@@ -1,97 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* speculation: n-gram lookup, what --speculative-config accepts, and that tokens, logprobs and
  * their bits are the same with guesses and without, greedy and sampled, in any batch and pool. */
-#include "engine_goldens.h"
-#include <poll.h>
-#include <stdlib.h>
-#include "common/log.h"
-#include "engine/core/core.h"
-#include "engine/core/speculative.h"
+#include "engine_bits.h"
 #include "engine/worker/speculate.h"
 
-#define REQUESTS_N 16
-#define ROWS_N     64
-
-struct answer {
-    struct step_row rows[ROWS_N]; /* slot, top_start zeroed */
-    uint32_t top_ids[ROWS_N][3];
-    float top_logprobs[ROWS_N][3];
-    uint32_t n, n_prompt_row;
-    enum finish_reason finish;
-};
-
 struct run { /* how to run the requests */
-    const char *dir;
     const char *speculative; /* --speculative-config */
     uint32_t n_request, n_block, chunk, n_seq, n_thread;
     float temperature;
 };
 
-static struct answer answers[2][REQUESTS_N], *now;
-static uint32_t n_finished;
-
-static void sink(void *ctx, const struct step_result *result,
-                 const struct scheduler_output *outputs, uint32_t n)
-{
-    (void)ctx;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct scheduler_output *o = &outputs[i];
-        struct answer *a = &now[o->req_id];
-        assert_true(a->finish == FINISH_NONE);
-        a->n_prompt_row += o->n_prompt_row;
-        if (o->has_token) {
-            assert_int_equal(o->seq, a->n);
-            assert_int_equal(o->row->n_top, 3);
-            a->rows[a->n] = *o->row;
-            a->rows[a->n].slot = a->rows[a->n].top_start = 0;
-            memcpy(a->top_ids[a->n], result->top_ids + o->row->top_start, sizeof *a->top_ids);
-            memcpy(a->top_logprobs[a->n], result->top_logprobs + o->row->top_start,
-                   sizeof *a->top_logprobs);
-            a->n++;
-        }
-        a->finish = o->finish;
-        n_finished += o->finish != FINISH_NONE;
-    }
-}
-
-static struct core *open_core(const struct run *r)
-{
-    struct q_err e = Q_ERR_INIT;
-    struct core *core = NULL;
-    struct core_config c = {.worker = {.dtype = DT_F32,
-                                       .max_model_len = 144,
-                                       .max_num_seqs = r->n_seq,
-                                       .max_num_batched_tokens = r->chunk,
-                                       .n_block = r->n_block,
-                                       .n_thread = r->n_thread,
-                                       .cpu_isa = "auto",
-                                       .log_level = LOG_ERROR},
-                            .queue_max = REQUESTS_N,
-                            .in_process = true};
-    snprintf(c.worker.model_dir, sizeof c.worker.model_dir, "%s", r->dir);
-    assert_ok(speculative_parse(&c.worker.speculation, r->speculative, &e), &e);
-    assert_ok(core_new(&core, &c, sink, NULL, &e), &e);
-    return core;
-}
-
-static void turn(struct core *core)
-{
-    struct q_err e = Q_ERR_INIT;
-    struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
-    assert_true(poll(&p, 1, 60000) >= 0);
-    assert_ok(core_step(core, &e), &e);
-}
+static struct bits_answer answers[2][BITS_REQUESTS];
 
 /* Prompts of the golden, some twice, each with a seed of its own; the answers go to `out`. */
-static struct scheduler_stats run(const struct run *r, const struct golden *g, struct answer *out)
+static struct scheduler_stats run(const struct run *r, const struct golden *g,
+                                  struct bits_answer *out)
 {
     struct q_err e = Q_ERR_INIT;
-    struct core *core = open_core(r);
-    now = out;
-    memset(out, 0, REQUESTS_N * sizeof *out);
-    n_finished = 0;
-    while (core_state(core, NULL) == CORE_LOADING)
-        turn(core);
+    struct bits_engine b;
+    struct core_config c = bits_config(g->dir);
+    c.worker.n_block = r->n_block;
+    c.worker.max_num_batched_tokens = r->chunk;
+    c.worker.max_num_seqs = r->n_seq;
+    c.worker.n_thread = r->n_thread;
+    assert_ok(speculative_parse(&c.worker.speculation, r->speculative, &e), &e);
+    bits_open(&b, &c, out);
     for (uint32_t i = 0; i < r->n_request; i++) {
         const struct golden_prompt *p = &g->prompts[i % g->n];
         const struct msg_submit m = {.req_id = i,
@@ -104,16 +37,9 @@ static struct scheduler_stats run(const struct run *r, const struct golden *g, s
                                      .n_prompt_logprob = i % 4 == 2 ? 2 : 0,
                                      .max_tokens = p->n_greedy - i % 3,
                                      .ignore_eos = i % 2};
-        assert_ok(core_submit(core, 1, &m, &e), &e);
+        bits_submit(&b, &m);
     }
-    assert_ok(core_step(core, &e), &e);
-    while (n_finished < r->n_request)
-        turn(core);
-    struct scheduler_stats s;
-    core_stats(core, &s);
-    assert_int_equal(s.kv_blocks_used, 0);
-    core_free(core);
-    return s;
+    return bits_finish(&b, r->n_request);
 }
 
 static void compare(const struct run *r)
@@ -139,8 +65,7 @@ static void the_same_bits_with_guesses_and_without(void **state)
     golden_get(&g, "llama");
     uint64_t n_preemption = 0;
     for (uint32_t i = 0; i < 10; i++) {
-        struct run r = {.dir = g.dir,
-                        .speculative = "",
+        struct run r = {.speculative = "",
                         .n_request = i % 2 ? 11 : 3,
                         .n_block = i % 3 ? 24 : 10,
                         .chunk = i % 4 ? 64 : 7,
@@ -165,8 +90,7 @@ static void most_guesses_of_the_golden_draft_come_true(void **state)
     (void)state;
     struct golden g;
     golden_get(&g, "llama");
-    const struct run r = {.dir = g.dir,
-                          .speculative = DRAFT(4),
+    const struct run r = {.speculative = DRAFT(4),
                           .n_request = g.n,
                           .n_block = 40,
                           .chunk = 128,
@@ -245,13 +169,10 @@ static void a_draft_of_another_vocabulary_is_refused(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    const struct run r = {.dir = "deploy/model/quire-tiny",
-                          .speculative = DRAFT(4),
-                          .n_block = 40,
-                          .chunk = 64,
-                          .n_seq = 2,
-                          .n_thread = 1};
-    struct core *core = open_core(&r);
+    struct core *core = NULL;
+    struct core_config c = bits_config("deploy/model/quire-tiny");
+    assert_ok(speculative_parse(&c.worker.speculation, DRAFT(4), &e), &e);
+    assert_ok(core_new(&core, &c, bits_sink, NULL, &e), &e);
     while (core_state(core, NULL) == CORE_LOADING) {
         struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
         assert_true(poll(&p, 1, 60000) >= 0);

@@ -22,6 +22,13 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.prompt = c->prompt->ids.ids;
     c->flow.n_prompt = c->prompt->ids.n;
     c->flow.params = j->sampling;
+    c->flow.priority = (int32_t)j->params.priority;
+    c->flow.tenant = j->tenant.id;
+    c->flow.arrived_ms = j->arrived_us / 1000;
+    memcpy(c->flow.cache_salt, j->tenant.salt, sizeof(j->tenant.salt));
+    c->flow.n_cache_salt = j->tenant.n_salt;
+    c->flow.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
+    c->flow.no_prefix_cache = !j->params.enable_prefix_caching;
     c->flow.params.seed +=
         index % (uint32_t)j->params.n; /* vLLM's rule for n answers to one prompt */
     if (j->tools && (rc = tool_parser_new(&c->parser, o->tool_call_parser, e)) != Q_OK)
@@ -235,7 +242,7 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
     struct q_err e = Q_ERR_INIT;
     enum q_code rc;
     count_tokens(c, t);
-    if (t->n_cached)
+    if (t->n_cached && !c->n_cached) /* after a replay it would be more, of our own doing */
         c->n_cached = t->n_cached;
     if (t->prompt.n)
         logprobs_prompt(c, &t->prompt);

@@ -21,6 +21,8 @@ static void job_free(struct task *t)
     prompts_release(&j->prompts);
     json_decref(j->body);
     json_decref(j->messages);
+    if (j->arrays)
+        params_ids_release(j->arrays);
     q_free(j->arrays);
     buf_release(&j->out);
     q_free(j);
@@ -104,12 +106,34 @@ void job_progress(struct job *j, struct choice *c)
         job_finish(j);
 }
 
+/* truncate_prompt_tokens; -1 leaves room for the answer that was asked for, or one token. */
+static enum q_code cut_prompts(struct job *j, uint32_t limit, struct q_err *e)
+{
+    uint32_t answer = j->sampling.max_tokens ? j->sampling.max_tokens : 1;
+    int64_t n = j->params.truncate_prompt_tokens;
+    if (!n || (n < 0 && answer >= limit))
+        return Q_OK;
+    if (n > limit) {
+        snprintf(j->params.param, sizeof(j->params.param), "truncate_prompt_tokens");
+        return q_fail(e, Q_INVALID,
+                      "truncate_prompt_tokens: %lld is more than the model's maximum context "
+                      "length, %u",
+                      (long long)n, limit);
+    }
+    bool left = !j->params.truncation_side || !strcmp(j->params.truncation_side, "left");
+    prompts_truncate(&j->prompts, n < 0 ? limit - answer : (size_t)n, left);
+    return Q_OK;
+}
+
 /* max_tokens, once the prompts' lengths are known. */
 static enum q_code fit(struct job *j, struct q_err *e)
 {
     uint32_t limit = app_max_model_len(j->app), room, longest = 0;
     const struct generation_defaults *d = served_defaults(&j->app->served);
     uint32_t asked = j->sampling.max_tokens;
+    enum q_code rc = cut_prompts(j, limit, e);
+    if (rc != Q_OK)
+        return rc;
     for (size_t i = 0; i < j->prompts.n; i++)
         longest =
             j->prompts.items[i].ids.n > longest ? (uint32_t)j->prompts.items[i].ids.n : longest;
@@ -182,8 +206,9 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
         rc = prompts_render(&j->prompts, s, &j->params, j->messages, j->tools, e);
     if (rc == Q_OK)
         rc = prompts_encode(&j->prompts, s, j->params.add_special_tokens, e);
-    if (rc != Q_OK)
-        snprintf(j->params.param, sizeof(j->params.param), "%s", j->chat ? "messages" : "prompt");
+    if (rc == Q_OK)
+        return params_bad_words(&j->params, s->tokenizer, &j->sampling, j->arrays, e);
+    snprintf(j->params.param, sizeof(j->params.param), "%s", j->chat ? "messages" : "prompt");
     return rc;
 }
 
@@ -281,7 +306,7 @@ static enum q_code job_read(struct job *j, struct q_err *e)
         return rc;
     }
     j->model = p->model && *p->model ? p->model : a->served.names[0];
-    j->arrays = q_alloc(sizeof(*j->arrays));
+    j->arrays = q_calloc(1, sizeof(*j->arrays));
     if (!j->arrays)
         return q_fail(e, Q_NO_MEMORY, "no memory for the request");
     if ((rc = params_sampling(p, &context, &j->sampling, j->arrays, e)) ||
@@ -303,12 +328,23 @@ static enum q_code job_prepare(struct task *t, struct q_err *e)
     return rc == Q_OK ? job_encode(j, e) : rc;
 }
 
+static enum q_code find_tenant(struct job *j, struct q_err *e)
+{
+    unsigned char key[32];
+    const struct tenant_source from = {.digest = j->app->served.digest,
+                                       .key = http_key(j->task.x, key) ? key : NULL,
+                                       .user = j->params.user,
+                                       .salt = j->params.cache_salt,
+                                       .apart = j->app->options->prefix_cache_per_key};
+    return tenant_of(&j->tenant, &from, e);
+}
+
 /* The prompts are token ids now: on to the engine. Or the request is refused. */
 static void job_prepared(struct task *t, const struct q_err *error)
 {
     struct job *j = (struct job *)t;
     struct q_err e = Q_ERR_INIT;
-    if (error->code != Q_OK || fit(j, &e) != Q_OK) {
+    if (error->code != Q_OK || fit(j, &e) != Q_OK || find_tenant(j, &e) != Q_OK) {
         refuse(j, error->code != Q_OK ? error : &e);
         return;
     }

@@ -14,6 +14,7 @@
 #include "frontend/api/params.h"
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
+#include "frontend/api/tenant.h"
 #include "frontend/parsers/tool.h"
 #include "common/tokenizer/stream.h"
 
@@ -72,6 +73,7 @@ struct job {
     uint32_t n_stop;
     const json_t *tools; /* NULL: none may be called */
     struct prompts prompts;
+    struct tenant tenant;
     struct choice *choices; /* [n_choice] */
     uint32_t n_choice, n_finished;
     char id[HTTP_ID_MAX + 16];

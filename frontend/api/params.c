@@ -10,7 +10,9 @@
 #include <stddef.h>
 #include <string.h>
 #include "common/log.h"
+#include "common/utf8.h"
 #include "frontend/api/json.h"
+#include "frontend/api/tenant.h"
 
 enum kind {
     KIND_NUM,
@@ -21,6 +23,7 @@ enum kind {
     KIND_OBJECT,
     KIND_ANY,
     KIND_NOT_YET,
+    KIND_NEVER,
     KIND_NO_EFFECT
 };
 
@@ -32,7 +35,7 @@ struct row {
     int64_t imin, imax;   /* INT */
     size_t offset;        /* in struct params */
     int field;            /* enum field, -1 = none */
-    const char *harmless; /* NOT_YET: JSON text */
+    const char *harmless; /* NOT_YET: JSON text; NEVER: the reason */
 };
 
 #define CHAT     WHERE_CHAT
@@ -51,6 +54,7 @@ static const struct row rows[] = {
 #define OBJECT(name, where)            {#name, KIND_OBJECT, where, 0, 0, 0, 0, AT(name), NULL},
 #define ANY(name, where)               {#name, KIND_ANY, where, 0, 0, 0, 0, AT(name), NULL},
 #define NOT_YET(name, where, harmless) {#name, KIND_NOT_YET, where, 0, 0, 0, 0, 0, -1, harmless},
+#define NEVER(name, where, reason)     {#name, KIND_NEVER, where, 0, 0, 0, 0, 0, -1, reason},
 #define NO_EFFECT(name, where)         {#name, KIND_NO_EFFECT, where, 0, 0, 0, 0, 0, -1, NULL},
 #include "frontend/api/fields.def"
 };
@@ -134,6 +138,9 @@ static enum q_code read_field(struct params *p, const struct row *r, const json_
         break;
     case KIND_NOT_YET:
         return refuse_not_yet(r, v, e);
+    case KIND_NEVER:
+        return q_fail(e, Q_UNSUPPORTED, "%s: not supported: %s; leave it out", r->name,
+                      r->harmless);
     case KIND_NO_EFFECT:
         return Q_OK;
     }
@@ -205,6 +212,25 @@ static enum q_code read_logprobs(struct params *p, enum params_where where, stru
     return Q_OK;
 }
 
+static enum q_code check_prompt_fields(const struct params *p, struct q_err *e)
+{
+    const char *side = p->truncation_side;
+    size_t n_salt = p->cache_salt ? utf8_count(p->cache_salt, strlen(p->cache_salt)) : 1;
+    if (p->has[FIELD_truncate_prompt_tokens] && p->truncate_prompt_tokens == 0)
+        return q_fail(e, Q_INVALID,
+                      "truncate_prompt_tokens: 0 leaves no prompt; accepted are 1 and more, and -1 "
+                      "for as many as fit");
+    if (side && strcmp(side, "left") != 0 && strcmp(side, "right") != 0)
+        return q_fail(e, Q_INVALID,
+                      "truncation_side: \"%.40s\" is not known; accepted are \"left\" (cut the "
+                      "beginning off) and \"right\"",
+                      side);
+    if (n_salt < 1 || n_salt > CACHE_SALT_MAX)
+        return q_fail(e, Q_INVALID, "cache_salt: %zu characters, accepted are 1 to %d", n_salt,
+                      CACHE_SALT_MAX);
+    return Q_OK;
+}
+
 static enum q_code check_together(struct params *p, enum params_where where, struct q_err *e)
 {
     enum q_code rc;
@@ -214,6 +240,8 @@ static enum q_code check_together(struct params *p, enum params_where where, str
         return q_fail(e, Q_UNSUPPORTED,
                       "best_of: %lld is not supported; leave it out or make it equal to n",
                       (long long)p->best_of);
+    if ((rc = check_prompt_fields(p, e)))
+        return rc;
     if (p->response_format) {
         const char *type = json_string_value(json_object_get(p->response_format, "type"));
         if (!type)
@@ -253,6 +281,7 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
     memset(p, 0, sizeof(*p));
     p->n = 1;
     p->skip_special_tokens = p->add_generation_prompt = p->parallel_tool_calls = true;
+    p->enable_prefix_caching = true;
     p->add_special_tokens = where != WHERE_CHAT;
     json_object_foreach ((json_t *)body, key, v) {
         bool elsewhere = false;
@@ -382,7 +411,8 @@ static enum q_code fill_sampling(struct params *p, const struct params_context *
     s->n_logprob = p->n_logprob;
     s->n_prompt_logprob =
         p->has[FIELD_prompt_logprobs] ? (uint32_t)p->prompt_logprobs : SAMPLE_NO_LOGPROBS;
-    if ((rc = read_stop_ids(p, c, s, ids, e)) || (rc = read_bias(p, c, s, ids, e)))
+    if ((rc = read_stop_ids(p, c, s, ids, e)) || (rc = read_bias(p, c, s, ids, e)) ||
+        (rc = params_masks(p, c, s, ids, e)))
         return rc;
     return check_counts(p, c, s, e);
 }

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/hub/config.h"
+#include "common/tokenizer/tokenizer.h"
 #include "proto/sampling.h"
 
 enum params_where {
@@ -31,6 +32,7 @@ enum field {
 #define OBJECT(name, where)        FIELD_##name,
 #define ANY(name, where)           FIELD_##name,
 #define NOT_YET(name, where, harmless)
+#define NEVER(name, where, reason)
 #define NO_EFFECT(name, where)
 #include "frontend/api/fields.def"
     FIELD_COUNT
@@ -46,6 +48,7 @@ struct params {
 #define OBJECT(name, where)        const json_t *name;
 #define ANY(name, where)           const json_t *name;
 #define NOT_YET(name, where, harmless)
+#define NEVER(name, where, reason)
 #define NO_EFFECT(name, where)
 #include "frontend/api/fields.def"
     bool include_usage, continuous_usage; /* stream_options */
@@ -62,15 +65,25 @@ struct params_context {                         /* what a request is checked aga
     uint32_t vocab_size; /* 0 = unknown, ids are then checked by the engine */
     uint32_t max_logprobs;
 };
-struct params_ids { /* arrays that sample_params borrows */
+struct params_ids { /* arrays that sample_params borrows; all zero is the empty value */
     uint32_t stop_ids[SAMPLE_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];
     float bias[SAMPLE_BIAS_MAX];
+    struct token_list allowed, bad_words;
 };
+void params_ids_release(struct params_ids *ids);
 /* The sampling parameters of the request, max_tokens left 0 when it says nothing (the prompt's
  * length decides). `ids` must live as long as *s. */
 FALLIBLE params_sampling(struct params *p, const struct params_context *c, struct sample_params *s,
                          struct params_ids *ids, struct q_err *e);
+/* The part of it that keeps tokens from coming, but for bad_words (masks.c). */
+FALLIBLE params_masks(const struct params *p, const struct params_context *c,
+                      struct sample_params *s, struct params_ids *ids, struct q_err *e);
+/* bad_words to token sequences, as vLLM does: each word as it is, and after a space where that is
+ * another first token in as many tokens. t NULL: there is no tokenizer, which is an error when
+ * there are words. */
+FALLIBLE params_bad_words(struct params *p, const struct tokenizer *t, struct sample_params *s,
+                          struct params_ids *ids, struct q_err *e);
 /* Stop strings: `stop` as a list; borrowed. */
 #define PARAMS_STOPS_MAX 16
 FALLIBLE params_stops(struct params *p, const char *stops[PARAMS_STOPS_MAX], uint32_t *n,

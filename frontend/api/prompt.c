@@ -149,3 +149,16 @@ FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_spec
     }
     return Q_OK;
 }
+
+void prompts_truncate(struct prompts *p, size_t n, bool left)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        struct prompt *it = &p->items[i];
+        if (it->ids.n <= n)
+            continue;
+        if (left)
+            memmove(it->ids.ids, it->ids.ids + (it->ids.n - n), n * sizeof(*it->ids.ids));
+        it->ids.n = n;
+        it->text = NULL;
+    }
+}

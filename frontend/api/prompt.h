@@ -43,5 +43,8 @@ FALLIBLE prompts_render(struct prompts *p, const struct served *s, const struct 
 /* Tokenize those given as text. */
 FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
                         struct q_err *e);
+/* Keep at most n tokens of each: the last ones when `left` is cut off, else the first. Their text
+ * is not theirs any more. */
+void prompts_truncate(struct prompts *p, size_t n, bool left);
 
 #endif

@@ -2,8 +2,11 @@
 #include "frontend/api/served.h"
 
 #include <string.h>
+#include "common/file.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
+
+#define SHARED_FILE_MAX ((size_t)1 << 20)
 
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e)
 {
@@ -23,6 +26,71 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
     return Q_OK;
 }
 
+/* What a conversation with this system message begins with: system, then what the template puts
+ * before a user's words. The words themselves are a placeholder, and as public as the rest. */
+static enum q_code add_shared_chat(struct served *s, const char *text, size_t n, struct q_err *e)
+{
+    struct token_list ids = TOKEN_LIST_INIT;
+    struct template_fault fault = {0};
+    struct buf out = BUF_INIT;
+    json_t *messages = json_pack("[{s:s,s:s%},{s:s,s:s}]", "role", "system", "content", text, n,
+                                 "role", "user", "content", ".");
+    const struct chat_request r = {.messages = messages};
+    enum q_code rc = messages ? chat_render(s->chat, &r, &out, &fault, e)
+                              : q_fail(e, Q_INVALID, "not UTF-8, or no memory");
+    if (rc == Q_OK && (rc = buf_check(&out, "the rendered conversation", e)) == Q_OK &&
+        (rc = tokenizer_encode(s->tokenizer, buf_str(&out), out.len, false, &ids, e)) == Q_OK)
+        rc = shared_prompts_add(&s->shared, &ids, e);
+    json_decref(messages);
+    buf_release(&out);
+    token_list_release(&ids);
+    return rc;
+}
+
+static enum q_code add_shared(struct served *s, const char *path, struct q_err *e)
+{
+    struct token_list ids = TOKEN_LIST_INIT;
+    struct buf text = BUF_INIT;
+    enum q_code rc = file_read(&text, path, SHARED_FILE_MAX, e);
+    size_t n = text.len;
+    while (rc == Q_OK && n && strchr("\r\n", text.data[n - 1]))
+        n--;
+    if (rc == Q_OK && n == 0)
+        rc = q_fail(e, Q_INVALID, "%s is empty", path);
+    if (rc == Q_OK && (rc = tokenizer_encode(s->tokenizer, text.data, n, true, &ids, e)) == Q_OK)
+        rc = shared_prompts_add(&s->shared, &ids, e);
+    if (rc == Q_OK && s->chat && add_shared_chat(s, text.data, n, e) != Q_OK) {
+        log_warning("--prefix-cache-shared %s: shared in completions only, the chat template "
+                    "does not take it as a system message: %s",
+                    path, e->message);
+        q_err_reset(e);
+    }
+    buf_release(&text);
+    token_list_release(&ids);
+    return rc == Q_OK ? rc : q_wrap(e, "--prefix-cache-shared");
+}
+
+static enum q_code load_shared(struct served *s, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; rc == Q_OK && i < s->options->prefix_cache_shared.n; i++)
+        rc = add_shared(s, s->options->prefix_cache_shared.items[i], e);
+    return rc;
+}
+
+static enum q_code load_chat(struct served *s, struct q_err *e)
+{
+    const char *path = *s->options->chat_template ? s->options->chat_template : NULL;
+    enum q_code rc = chat_open(&s->chat, s->dir, path, e);
+    if (rc == Q_OK || path)
+        return rc;
+    /* A model without a chat template serves completions; chat requests get the reason. */
+    snprintf(s->chat_error, sizeof(s->chat_error), "%s", e->message);
+    log_warning("chat is off: %s", e->message);
+    q_err_reset(e);
+    return Q_OK;
+}
+
 FALLIBLE served_load(struct served *s, struct q_err *e)
 {
     const struct options *o = s->options;
@@ -34,16 +102,9 @@ FALLIBLE served_load(struct served *s, struct q_err *e)
                  "the server runs with --skip-tokenizer-init");
         return Q_OK;
     }
-    if ((rc = tokenizer_open(&s->tokenizer, s->dir, e)) != Q_OK)
+    if ((rc = tokenizer_open(&s->tokenizer, s->dir, e)) || (rc = load_chat(s, e)))
         return rc;
-    rc = chat_open(&s->chat, s->dir, *o->chat_template ? o->chat_template : NULL, e);
-    if (rc == Q_OK || *o->chat_template)
-        return rc;
-    /* A model without a chat template serves completions; chat requests get the reason. */
-    snprintf(s->chat_error, sizeof(s->chat_error), "%s", e->message);
-    log_warning("chat is off: %s", e->message);
-    q_err_reset(e);
-    return Q_OK;
+    return load_shared(s, e);
 }
 
 FALLIBLE served_check_name(const struct served *s, const char *name, struct q_err *e)

@@ -11,6 +11,7 @@
 #include "common/hub/config.h"
 #include "common/options.h"
 #include "common/tokenizer/tokenizer.h"
+#include "frontend/api/tenant.h"
 #include "frontend/template/chat.h"
 
 struct served {
@@ -26,6 +27,7 @@ struct served {
     struct tokenizer *tokenizer; /* NULL with --skip-tokenizer-init */
     struct chat *chat;           /* NULL: chat_error says why */
     char chat_error[Q_MESSAGE_MAX];
+    struct shared_prompts shared; /* --prefix-cache-shared */
 };
 /* model: folder or id. o: borrowed as long as s. */
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e);

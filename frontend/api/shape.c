@@ -34,7 +34,8 @@ static void add_usage(const struct job *j, struct buf *out)
         n_prompt += j->prompts.items[i].ids.n;
     for (uint32_t i = 0; i < j->n_choice; i++) {
         n_out += j->no_output ? 0 : j->choices[i].n_token;
-        n_cached += j->choices[i].n_cached;
+        if (i % (uint32_t)j->params.n == 0) /* a prompt counts once, and its first choice is what */
+            n_cached += j->choices[i].n_cached; /* computed it; the others found its blocks */
     }
     buf_printf(out,
                "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu,"

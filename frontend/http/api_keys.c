@@ -34,16 +34,20 @@ void api_keys_release(struct api_keys *k)
     *k = (struct api_keys)API_KEYS_INIT;
 }
 
-bool api_keys_accept(const struct api_keys *k, const char *header, size_t n)
+bool api_keys_digest(unsigned char out[32], const char *header, size_t n)
 {
     static const char scheme[] = "Bearer ";
     const size_t n_scheme = sizeof(scheme) - 1;
+    return n >= n_scheme && strncasecmp(header, scheme, n_scheme) == 0 &&
+           digest_of(out, header + n_scheme, n - n_scheme);
+}
+
+bool api_keys_accept(const struct api_keys *k, const char *header, size_t n)
+{
     unsigned char digest[32];
     if (k->n == 0)
         return true;
-    if (n < n_scheme || strncasecmp(header, scheme, n_scheme) != 0)
-        return false;
-    if (!digest_of(digest, header + n_scheme, n - n_scheme))
+    if (!api_keys_digest(digest, header, n))
         return false;
     int n_match = 0;
     for (size_t i = 0; i < k->n; i++)

@@ -21,5 +21,7 @@ void api_keys_release(struct api_keys *k);
 /* header: the value of Authorization. True when it is `Bearer KEY` with a known key, or when there
  * are no keys. */
 bool api_keys_accept(const struct api_keys *k, const char *header, size_t n);
+/* SHA-256 of the key in an Authorization header. False: there is none in it. */
+bool api_keys_digest(unsigned char out[32], const char *header, size_t n);
 
 #endif

@@ -173,6 +173,12 @@ struct http_text http_header(const struct http_exchange *x, const char *name)
     return (struct http_text){v->base, v->len};
 }
 
+bool http_key(const struct http_exchange *x, unsigned char digest[32])
+{
+    struct http_text header = http_header(x, "authorization");
+    return x->server->keys.n && api_keys_digest(digest, header.data, header.n);
+}
+
 const char *http_request_id(const struct http_exchange *x)
 {
     return x->id;

@@ -86,6 +86,12 @@ static void add_abort(struct link *l, uint64_t wire_id)
         l->aborts[l->n_abort++] = wire_id;
 }
 
+static uint64_t age_ms(const struct flow *f)
+{
+    int64_t age = f->arrived_ms ? clock_ms() - f->arrived_ms : 0;
+    return age > 0 ? (uint64_t)age : 0;
+}
+
 static bool submit(struct link *l, struct flow *f)
 {
     struct q_err e = Q_ERR_INIT;
@@ -96,6 +102,9 @@ static bool submit(struct link *l, struct flow *f)
                            .prompt = {f->prompt, f->n_prompt},
                            .emitted = {f->emitted.ids, f->emitted.n},
                            .priority = (uint32_t)f->priority,
+                           .tenant = f->tenant,
+                           .weight = f->weight,
+                           .age_ms = age_ms(f),
                            .cache_salt = {f->cache_salt, f->n_cache_salt},
                            .no_prefix_cache = f->no_prefix_cache,
                            .n_shared = f->n_shared};

@@ -56,6 +56,9 @@ struct flow { /* embedded by its owner, zeroed, then these set before link_open 
     size_t n_prompt;
     struct sample_params params; /* its arrays borrowed likewise */
     int32_t priority;            /* lower goes first; 0 = ordinary */
+    uint64_t tenant;             /* for fair share; 0 = nobody in particular */
+    uint32_t weight;             /* of the tenant; 0 = 1 */
+    int64_t arrived_ms;          /* clock_ms when the client's request came; 0 = unknown */
     unsigned char cache_salt[32];
     uint32_t n_cache_salt; /* bytes: 32, or 0 = the prefixes that all share */
     bool no_prefix_cache;  /* neither read the prefix cache nor leave anything there */

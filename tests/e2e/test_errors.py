@@ -55,8 +55,7 @@ def test_refused(bundled, change, param, words):
 
 @pytest.mark.parametrize("change", [
     {"use_beam_search": True}, {"response_format": {"type": "json_object"}}, {"structured_outputs": {"json": {}}},
-    {"guided_json": {}}, {"allowed_token_ids": [1]}, {"bad_words": ["x"]}, {"truncate_prompt_tokens": 5}, {"cache_salt": "x"},
-    {"priority": 1}, {"kv_transfer_params": {}}, {"chat_template": "{{ 1 }}"}, {"logprob_token_ids": [1]}, {"audio": {}},
+    {"guided_json": {}}, {"kv_transfer_params": {}}, {"chat_template": "{{ 1 }}"}, {"logprob_token_ids": [1]}, {"audio": {}},
     {"functions": [{}]}, {"echo": True}, {"tools": [TOOL], "tool_choice": "required"}, {"dry_multiplier": 0.5},
     {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, {"regex": "a+"},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},

@@ -50,12 +50,14 @@ static void try_body(const json_t *body, enum params_where where)
     json_t *messages = NULL;
     uint32_t n_stop;
     if (params_read(&p, body, where, &e) != Q_OK || params_sampling(&p, &c, &s, &ids, &e) != Q_OK ||
-        params_stops(&p, stops, &n_stop, &e) != Q_OK || tools_check(p.tools, &e) != Q_OK)
+        params_stops(&p, stops, &n_stop, &e) != Q_OK || tools_check(p.tools, &e) != Q_OK ||
+        params_bad_words(&p, served.tokenizer, &s, &ids, &e) != Q_OK)
         return;
     s.max_tokens = s.max_tokens ? s.max_tokens : 16;
     if (s.min_tokens <= s.max_tokens &&
         sample_params_check(&s, served.config.vocab_size, &e) != Q_OK)
         __builtin_trap(); /* what the frontend lets through, the engine must take */
+    params_ids_release(&ids);
     if (p.messages && messages_read(&messages, p.messages, &e) != Q_OK)
         return;
     try_prompts(&p, messages);

@@ -57,7 +57,7 @@ static void test_defaults(void **state)
 {
     (void)state;
     struct params_context c = {NULL, 100, 20};
-    struct params_ids ids;
+    static struct params_ids ids;
     struct sample_params s;
     assert_ok(read_chat("{\"temperature\":null,\"stop\":null}"), &e);
     assert_false(p.has[FIELD_temperature]);
@@ -82,7 +82,7 @@ static void test_model_defaults(void **state)
     struct generation_defaults d = {
         .has_temperature = true, .temperature = 0.5, .has_top_k = true, .top_k = 7};
     struct params_context c = {&d, 100, 20};
-    struct params_ids ids;
+    static struct params_ids ids;
     struct sample_params s;
     assert_ok(read_text("{\"top_k\":-1,\"seed\":-3}"), &e);
     assert_ok(params_sampling(&p, &c, &s, &ids, &e), &e);
@@ -95,7 +95,7 @@ static void test_sampling_fields(void **state)
 {
     (void)state;
     struct params_context c = {NULL, 100, 20};
-    struct params_ids ids;
+    static struct params_ids ids;
     struct sample_params s;
     assert_ok(
         read_chat(
@@ -140,6 +140,7 @@ static void test_not_yet_fields(void **state)
 #define ANY(name, where)
 #define NO_EFFECT(name, where)
 #define NOT_YET(name, where, harmless) {#name, where, harmless},
+#define NEVER(name, where, reason)     {#name, where, "null"},
 #include "frontend/api/fields.def"
     };
     char text[256];
@@ -169,6 +170,12 @@ static void test_wrong_values(void **state)
     assert_fails(read_text("{\"messages\":[]}"), Q_INVALID, "does not take this field", &e);
     assert_fails(read_text("{\"best_of\":2}"), Q_UNSUPPORTED, "best_of", &e);
     assert_fails(read_text("{\"stream_options\":{}}"), Q_INVALID, "stream", &e);
+    assert_fails(read_text("{\"kv_transfer_params\":{}}"), Q_UNSUPPORTED, "between engines", &e);
+    assert_fails(read_text("{\"truncate_prompt_tokens\":0}"), Q_INVALID, "leaves no prompt", &e);
+    assert_fails(read_text("{\"truncate_prompt_tokens\":-2}"), Q_INVALID, "-1 to", &e);
+    assert_fails(read_text("{\"truncation_side\":\"top\"}"), Q_INVALID, "\"left\"", &e);
+    assert_fails(read_text("{\"cache_salt\":\"\"}"), Q_INVALID, "cache_salt: 0 characters", &e);
+    assert_fails(read_text("{\"priority\":4294967296}"), Q_INVALID, "priority", &e);
     assert_fails(read_text("{\"stream\":true,\"stream_options\":{\"x\":true}}"), Q_UNSUPPORTED,
                  "include_usage", &e);
     assert_fails(read_text("{\"stream\":true,\"prompt_logprobs\":1}"), Q_INVALID, "prompt_logprobs",
@@ -277,6 +284,16 @@ static void test_prompts(void **state)
     assert_int_equal(list.n, 3);
     assert_int_equal(list.items[0].ids.n, 2);
     assert_int_equal(list.items[1].n_text, 4);
+    prompts_truncate(&list, 1, true);
+    assert_int_equal(list.items[0].ids.n, 1);
+    assert_int_equal(list.items[0].ids.ids[0], 2);
+    prompts_release(&list);
+    assert_ok(prompts_read(&list, json_object_get(parse("{\"p\":[[1,2,3],[9]]}"), "p"), &s, &e),
+              &e);
+    prompts_truncate(&list, 2, false);
+    assert_int_equal(list.items[0].ids.n, 2);
+    assert_int_equal(list.items[0].ids.ids[0], 1);
+    assert_int_equal(list.items[1].ids.n, 1);
     prompts_release(&list);
     assert_fails(prompts_read(&list, json_object_get(parse("{\"p\":[1,10]}"), "p"), &s, &e),
                  Q_INVALID, "0 to 9", &e);
@@ -303,6 +320,7 @@ static enum q_code whole_way(const char *text, size_t n)
         (rc = messages_read(&out, p.messages, &e)) == Q_OK)
         rc = prompts_read(&list, p.prompt, &s, &e);
     prompts_release(&list);
+    params_ids_release(&ids);
     json_decref(out);
     json_decref(v);
     return rc;

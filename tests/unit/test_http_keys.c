@@ -27,6 +27,12 @@ static void test_keys(void **state)
     assert_false(accepts(&k, "Basic alpha"));
     assert_false(accepts(&k, ""));
     assert_false(api_keys_accept(&k, "Bearer alpha\0", 13)); /* a NUL is part of the key */
+    unsigned char one[32], other[32];
+    assert_true(api_keys_digest(one, "Bearer alpha", 12) &&
+                api_keys_digest(other, "bearer alpha", 12));
+    assert_memory_equal(one, other, 32);
+    assert_true(api_keys_digest(other, "Bearer beta", 11) && memcmp(one, other, 32) != 0);
+    assert_false(api_keys_digest(one, "alpha", 5));
     api_keys_release(&k);
 }
 

@@ -153,6 +153,36 @@ static void open_flow(int i)
     assert_ok(link_open(&link_now, &flows[i].flow, &e), &e);
 }
 
+/* Who asks, and what of the prefix cache is theirs, goes along, also with a replay. */
+static void test_submit_says_whose(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    flows[0].flow = (struct flow){.calls = &calls,
+                                  .prompt = prompt,
+                                  .n_prompt = 3,
+                                  .priority = -7,
+                                  .tenant = 11,
+                                  .weight = 3,
+                                  .arrived_ms = 1,
+                                  .cache_salt = {5, 6},
+                                  .n_cache_salt = 32,
+                                  .no_prefix_cache = true,
+                                  .n_shared = 2};
+    sample_params_default(&flows[0].flow.params);
+    assert_ok(link_open(&link_now, &flows[0].flow, &e), &e);
+    for (uint64_t instance = 1; instance < 3; instance++) {
+        greet(instance, 10);
+        struct msg_submit m = next_submit();
+        assert_int_equal((int32_t)m.priority, -7);
+        assert_true(m.tenant == 11 && m.weight == 3 && m.age_ms > 0);
+        assert_int_equal(m.cache_salt.n, 32);
+        assert_int_equal(m.cache_salt.data[1], 6);
+        assert_true(m.no_prefix_cache);
+        assert_int_equal(m.n_shared, 2);
+    }
+}
+
 static void test_submit_tokens_finish(void **state)
 {
     (void)state;
@@ -495,6 +525,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        TEST(test_submit_says_whose),
         TEST(test_submit_tokens_finish),
         TEST(test_credit_and_order),
         TEST(test_duplicates_are_dropped),

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields beyond OpenAI's, through the openai client's extra_body: what they do, and what a wrong value gets."""
+import openai
+import pytest
+
+PROMPT = "quire is"
+
+
+def text(client, prompt=PROMPT, **extra):
+    fields = {"max_tokens": 8, "temperature": 0}
+    fields.update({k: extra.pop(k) for k in list(extra) if k in ("max_tokens", "temperature", "seed", "echo", "logprobs")})
+    return client.completions.create(model="quire-tiny", prompt=prompt, extra_body=extra, **fields).choices[0].text
+
+
+def test_allowed_token_ids(client, bundled):
+    few = bundled.post("/tokenize", {"prompt": "one two", "add_special_tokens": False})[1]["tokens"]
+    answer = client.completions.create(model="quire-tiny", prompt=PROMPT, max_tokens=8, temperature=1.5, seed=1,
+                                       extra_body={"allowed_token_ids": few, "return_token_ids": True, "ignore_eos": True})
+    assert set(answer.choices[0].token_ids) <= set(few) and len(answer.choices[0].token_ids) == 8
+
+
+def test_bad_words(client):
+    plain = text(client, max_tokens=16)
+    word = max(plain.split(), key=len)
+    assert word in plain
+    assert word not in text(client, bad_words=[word], max_tokens=16)
+    assert text(client, bad_words=[], max_tokens=16) == plain
+
+
+def test_logits_processors(wide):
+    def ids(**more):
+        return wide.complete([5, 6, 7, 8], max_tokens=40, temperature=0, ignore_eos=True, **more)["choices"][0]["token_ids"]
+
+    def pairs(tokens):
+        both = [5, 6, 7, 8] + tokens
+        return list(zip(both, both[1:]))
+    loop = ids(logit_bias={"77": 30, "78": 28})  # keeps saying the same
+    assert len(set(pairs(loop))) < len(pairs(loop))
+    for body in [{"no_repeat_ngram_size": 2}, {"logits_processors": [{"qualname": "no_repeat_ngram", "args": [2]}]}]:
+        fresh = ids(logit_bias={"77": 30, "78": 28}, **body)
+        assert len(set(pairs(fresh))) == len(pairs(fresh))
+    first = ids()[0]
+    assert first not in ids(logits_processors=[{"qualname": "suppress_tokens", "kwargs": {"token_ids": [first]}}])
+    hot = {"temperature": 2, "seed": 3, "max_tokens": 12, "ignore_eos": True}
+    greedy = wide.complete([5, 6, 7], **{**hot, "temperature": 0})["choices"][0]["token_ids"]
+    assert wide.complete([5, 6, 7], **hot)["choices"][0]["token_ids"] != greedy
+    assert wide.complete([5, 6, 7], **hot, top_n_sigma=1e-4)["choices"][0]["token_ids"] == greedy
+
+
+def test_truncate_prompt_tokens(client, wide):
+    whole, tail = [9, 8, 7, 6, 5, 4, 3], [5, 4, 3]
+    body = {"max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+
+    def ask(prompt, **more):
+        answer = wide.complete(prompt, **body, **more)
+        return answer["choices"][0]["token_ids"], answer["choices"][0]["prompt_token_ids"]
+    assert ask(whole, truncate_prompt_tokens=3) == ask(tail)
+    assert ask(whole, truncate_prompt_tokens=3, truncation_side="right") == ask(whole[:3])
+    assert ask(whole, truncate_prompt_tokens=100) == ask(whole) == ask(whole, truncate_prompt_tokens=-1)
+    limit = wide.get("/v1/models")[1]
+    limit = int(limit.split('"max_model_len":')[1].split("}")[0])
+    long = [1 + i % 90 for i in range(limit + 50)]
+    assert ask(long, truncate_prompt_tokens=-1)[1] == long[-(limit - 6):]
+    status, answer = wide.post("/v1/completions", {"prompt": [1], "truncate_prompt_tokens": limit + 1})
+    assert status == 400 and answer["error"]["param"] == "truncate_prompt_tokens" and str(limit) in answer["error"]["message"]
+    # an echo shows what the model was given, and with it the logprobs fit
+    echo = client.completions.create(model="quire-tiny", prompt="one two three four", max_tokens=1, echo=True, logprobs=0,
+                                     extra_body={"truncate_prompt_tokens": 2}).choices[0]
+    assert "".join(echo.logprobs.tokens) == echo.text and "one" not in echo.text
+
+
+def test_who_asks_changes_nothing(client):
+    plain = text(client)
+    for extra in [{"priority": -5}, {"priority": 7}, {"cache_salt": "mine"}, {"enable_prefix_caching": False}, {"user": "u"}]:
+        assert text(client, **extra) == plain
+
+
+@pytest.mark.parametrize("extra, param, words", [
+    ({"allowed_token_ids": []}, "allowed_token_ids", ["0 entries"]),
+    ({"allowed_token_ids": [10**9]}, "allowed_token_ids", ["entry 0"]),
+    ({"bad_words": [""]}, "bad_words", ["entry 0", "empty"]),
+    ({"bad_words": "x"}, "bad_words", ["array"]),
+    ({"logits_processors": ["my.module.f"]}, "logits_processors", ["my.module.f", "top_n_sigma(n)", "no_repeat_ngram("]),
+    ({"no_repeat_ngram_size": 65}, "no_repeat_ngram_size", ["0 to 64"]),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", ["1 and more", "-1"]),
+    ({"truncate_prompt_tokens": 5, "truncation_side": "middle"}, "truncation_side", ["left", "right"]),
+    ({"priority": 2**31}, "priority", ["2147483647"]),
+    ({"cache_salt": ""}, "cache_salt", ["1 to 1024"]),
+    ({"cache_salt": "x" * 1025}, "cache_salt", ["1025"]),
+    ({"enable_prefix_caching": "no"}, "enable_prefix_caching", ["true or false"]),
+    ({"kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params", ["not supported", "between engines"]),
+])
+def test_wrong_values_are_refused_by_name(client, extra, param, words):
+    with pytest.raises(openai.BadRequestError) as refused:
+        text(client, **extra)
+    assert refused.value.param == param
+    for word in words:
+        assert word in refused.value.message
+
+
+def test_nothing_left_to_say_fails_one_request(client, bundled):
+    """What allowed ids and bad words leave may be nothing."""
+    one = bundled.post("/tokenize", {"prompt": "x", "add_special_tokens": False})[1]["tokens"][:1]
+    with pytest.raises(openai.InternalServerError):
+        text(client, allowed_token_ids=one, logits_processors=[{"qualname": "suppress_tokens", "args": [one]}])
+    assert text(client)

@@ -2,45 +2,18 @@
 /* Decoders of the SentencePiece kinds: Replace, ByteFallback, Strip. */
 #include <string.h>
 #include "common/mem.h"
-#include "common/tokenizer/cut.h"
+#include "common/tokenizer/replace.h"
 #include "common/utf8.h"
 
 /* ---- Replace: a string in each token ---- */
 
-struct replace {
-    struct tok_pattern pattern; /* a string; a Regex is refused */
-    char *content;              /* [n] */
-    size_t n;
-};
-
-static void replace_drop(void *self)
+static enum q_code decode_replace_load(void **self, const json_t *spec, const char *at,
+                                       struct q_err *e)
 {
-    struct replace *r = self;
-    if (!r)
-        return;
-    tok_regex_free(r->pattern.regex);
-    q_free(r->pattern.string);
-    q_free(r->content);
-    q_free(r);
-}
-
-static enum q_code replace_load(void **self, const json_t *spec, const char *at, struct q_err *e)
-{
-    enum q_code rc;
-    struct tok_str content;
-    struct replace *r = q_calloc(1, sizeof *r);
-    if (!r)
-        return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
-    *self = r;
-    if ((rc = tok_json_str(spec, "content", at, &content, e)) ||
-        (rc = tok_pattern(spec, at, &r->pattern, e)))
-        return rc;
-    if (r->pattern.regex)
-        return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: a decoder's Regex is not supported",
-                      at);
-    r->content = q_strndup(content.s, content.n);
-    r->n = content.n;
-    return r->content ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
+    enum q_code rc = replace_load(self, spec, at, e);
+    if (!rc && ((const struct replace *)*self)->pattern.regex)
+        rc = q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s: a decoder's Regex is not supported", at);
+    return rc;
 }
 
 static void replace_bytes(const void *self, const char *token, size_t n, struct buf *out)
@@ -63,7 +36,7 @@ static void replace_push(struct dec_stage *s, const char *token, size_t n)
 }
 
 const struct dec_ops decode_replace = {
-    {replace_load, replace_drop}, replace_push, NULL, replace_bytes, DEC_TOKENS, false};
+    {decode_replace_load, replace_drop}, replace_push, NULL, replace_bytes, DEC_TOKENS, false};
 
 /* ---- ByteFallback: <0x41> is a byte ----
  *

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/cut.h"
+#include "common/tokenizer/replace.h"
 #include "common/utf8.h"
 
 struct strip {
@@ -39,39 +40,6 @@ static enum q_code strip_run(const void *self, struct tok_work *w, struct q_err 
 }
 
 const struct norm_ops norm_strip = {{strip_load, q_free}, strip_run};
-
-struct replace {
-    struct tok_pattern pattern;
-    char *content; /* [n] */
-    size_t n;
-};
-
-static void replace_drop(void *self)
-{
-    struct replace *r = self;
-    if (!r)
-        return;
-    tok_regex_free(r->pattern.regex);
-    q_free(r->pattern.string);
-    q_free(r->content);
-    q_free(r);
-}
-
-static enum q_code replace_load(void **self, const json_t *spec, const char *at, struct q_err *e)
-{
-    enum q_code rc;
-    struct tok_str content;
-    struct replace *r = q_calloc(1, sizeof *r);
-    if (!r)
-        return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
-    *self = r;
-    if ((rc = tok_json_str(spec, "content", at, &content, e)) ||
-        (rc = tok_pattern(spec, at, &r->pattern, e)))
-        return rc;
-    r->content = q_strndup(content.s, content.n);
-    r->n = content.n;
-    return r->content ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
-}
 
 /* The text is one span to the pattern; what lies between the matches is copied. */
 static enum q_code replace_run(const void *self, struct tok_work *w, struct q_err *e)

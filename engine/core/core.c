@@ -10,10 +10,14 @@
  * worker is ready (only then the sizes are known) and outlives workers: a new worker is told to
  * make the same number of blocks, and must have the same shape. A step that the worker could not
  * compute (result.error) means the two disagree about the state; the worker is treated as dead,
- * because a fresh one is told everything again. */
+ * because a fresh one is told everything again. A step that takes longer than worker_timeout_s
+ * likewise: the worker is killed. Which request it was that killed it is the scheduler's to find
+ * out (engine/sched/suspect.c); each one found starts the count of deaths anew, at most
+ * CORE_CULPRITS_MAX times without a finished step, for then it is the machine. */
 #include "engine/core/core.h"
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -49,7 +53,9 @@ struct core {
     struct scheduler *scheduler;      /* NULL until the first worker is ready */
     struct scheduler_output *outputs; /* [logit_rows_max] */
     int epoll_fd;
-    uint32_t n_death; /* since the last finished step */
+    uint32_t n_death;      /* since the last finished step or culprit */
+    uint32_t n_culprit;    /* since the last finished step */
+    int64_t step_since_ms; /* since when the worker computes the oldest step in flight */
     uint64_t n_restart;
     int64_t restart_at_ms; /* while there is no worker */
     int64_t percent_logged_ms;
@@ -133,20 +139,42 @@ static enum q_code fail(struct core *c, const struct q_err *why, bool died)
     return c->failure.code;
 }
 
+static enum q_code give_up(struct core *c, const char *what, uint32_t n, const struct q_err *why,
+                           struct q_err *e)
+{
+    struct q_err all = Q_ERR_INIT;
+    q_fail(&all, Q_UNAVAILABLE, "%s %u times in a row; the last time: %s", what, n, why->message);
+    *e = all;
+    return fail(c, &all, true);
+}
+
+/* One request that the worker always dies of ends here. */
+static void end_culprit(struct core *c, struct scheduler_output *culprit, const struct q_err *why)
+{
+    struct q_err reason = Q_ERR_INIT;
+    q_fail(&reason, Q_INTERNAL,
+           "the worker died every time it computed this request; the last time: %s", why->message);
+    log_error("request %llu of frontend %u ends: %s", (unsigned long long)culprit->req_id,
+              culprit->origin, reason.message);
+    culprit->why = &reason;
+    c->n_death = 0;
+    c->n_culprit++;
+    c->sink(c->sink_ctx, NULL, culprit, 1);
+}
+
 /* The worker is gone: forget what it was computing and plan to start another. */
 static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_err *e)
 {
+    struct scheduler_output culprit;
     end_worker(c, 0);
-    if (c->scheduler)
-        scheduler_worker_lost(c->scheduler);
-    if (++c->n_death > CORE_RESTARTS_MAX) {
-        struct q_err all = Q_ERR_INIT;
-        q_fail(&all, Q_UNAVAILABLE, "the worker died %u times in a row; the last time: %s",
-               c->n_death, why->message);
-        *e = all;
-        return fail(c, &all, true);
-    }
-    int64_t wait_ms = BACKOFF_MIN_MS << (c->n_death - 1);
+    c->n_death++;
+    if (c->scheduler && scheduler_worker_died(c->scheduler, &culprit))
+        end_culprit(c, &culprit, why);
+    if (c->n_death > CORE_RESTARTS_MAX)
+        return give_up(c, "the worker died", c->n_death, why, e);
+    if (c->n_culprit > CORE_CULPRITS_MAX)
+        return give_up(c, "the worker died of a request", c->n_culprit, why, e);
+    int64_t wait_ms = c->n_death ? BACKOFF_MIN_MS << (c->n_death - 1) : 0;
     wait_ms = wait_ms < BACKOFF_MAX_MS ? wait_ms : BACKOFF_MAX_MS;
     if (c->n_death == 1 && c->scheduler)
         wait_ms = 0; /* requests are waiting */
@@ -250,7 +278,8 @@ static FALLIBLE settle(struct core *c, void *memory, struct q_err *e)
                       q_code_name((enum q_code)result.head->error));
     if ((rc = scheduler_settle(c->scheduler, &result, clock_us(), c->outputs, &n, e)))
         return rc;
-    c->n_death = 0;
+    c->n_death = c->n_culprit = 0;
+    c->step_since_ms = clock_ms();
     end_bad_rows(c, n);
     if (n)
         c->sink(c->sink_ctx, &result, c->outputs, n);
@@ -268,22 +297,61 @@ static FALLIBLE plan(struct core *c, struct q_err *e)
             scheduler_plan(c->scheduler, space, c->step_bytes, clock_us(), &planned, e);
         if (rc)
             return rc;
-        if (planned)
-            ring_step_send(c->ring);
+        if (!planned)
+            break;
+        if (ring_in_flight(c->ring) == 0)
+            c->step_since_ms = clock_ms();
+        ring_step_send(c->ring);
     }
     return Q_OK;
+}
+
+static FALLIBLE settle_all(struct core *c, struct q_err *e)
+{
+    void *result;
+    enum q_code rc = Q_OK;
+    while (!rc && (result = ring_result_next(c->ring)))
+        rc = settle(c, result, e);
+    return rc;
+}
+
+/* When the step being computed will have taken too long; 0 = never. */
+static int64_t step_due_ms(const struct core *c)
+{
+    if (!c->config.worker_timeout_s || c->state != CORE_READY || !c->worker.pid ||
+        ring_in_flight(c->ring) == 0)
+        return 0;
+    return c->step_since_ms + (int64_t)c->config.worker_timeout_s * 1000;
+}
+
+static FALLIBLE check_hang(const struct core *c, struct q_err *e)
+{
+    int64_t due = step_due_ms(c);
+    if (!due || clock_ms() < due)
+        return Q_OK;
+    return q_fail(
+        e, Q_TIMEOUT,
+        "the worker (process %d) did not finish a step of %u s (--worker-timeout) and was "
+        "killed",
+        (int)c->worker.pid, c->config.worker_timeout_s);
 }
 
 static FALLIBLE step_ready(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
-    void *result;
-    enum q_code rc = Q_OK;
-    while (!rc && (result = ring_result_next(c->ring)))
-        rc = settle(c, result, &why);
-    if (!rc)
-        rc = plan(c, &why);
-    return rc ? worker_lost(c, &why, e) : Q_OK;
+    enum q_code rc;
+    if ((rc = settle_all(c, &why)) || (rc = check_hang(c, &why)) || (rc = plan(c, &why)))
+        return worker_lost(c, &why, e);
+    return Q_OK;
+}
+
+/* What it finished before it died counts, and says which step it died in. */
+static FALLIBLE worker_ended(struct core *c, const struct q_err *why, struct q_err *e)
+{
+    struct q_err ignored = Q_ERR_INIT;
+    if (c->state == CORE_READY && settle_all(c, &ignored))
+        log_warning("%s", ignored.message);
+    return worker_lost(c, why, e);
 }
 
 /* True when the worker's process has ended; clears the ring's eventfd when that is what woke us. */
@@ -317,7 +385,7 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
     bool ended = look_at_worker(c, &why);
     uint32_t percent;
     if (ended && (c->state == CORE_READY || ring_state(c->ring, &percent, NULL) != WORKER_FAILED))
-        return worker_lost(c, &why, e);
+        return worker_ended(c, &why, e);
     if (c->state != CORE_READY && (rc = step_loading(c, e)))
         return rc;
     return c->state == CORE_READY ? step_ready(c, e) : Q_OK;
@@ -330,10 +398,11 @@ int core_fd(const struct core *c)
 
 int core_wait_ms(const struct core *c)
 {
-    if (c->state == CORE_FAILED || c->ring)
+    int64_t due = c->ring ? step_due_ms(c) : c->restart_at_ms;
+    if (c->state == CORE_FAILED || (c->ring && !due))
         return -1;
-    int64_t left = c->restart_at_ms - clock_ms();
-    return left > 0 ? (int)left : 0;
+    int64_t left = due - clock_ms();
+    return left <= 0 ? 0 : left < INT_MAX ? (int)left : INT_MAX;
 }
 
 enum core_state core_state(const struct core *c, uint32_t *percent)

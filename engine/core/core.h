@@ -5,8 +5,9 @@
  * came, or core_wait_ms has passed. core_step never waits: it settles the steps that are done
  * (giving their outputs to the sink) and plans new ones as long as the ring has room, so that while
  * the worker computes step n, step n+1 lies ready. A worker that dies is started again, a bounded
- * number of times, and the requests go on with the same tokens. The server, the library and the
- * tests are owners of a core. Threads: one owner. */
+ * number of times, and the requests go on with the same tokens; one that hangs is killed and then
+ * has died; a request that it always dies of is singled out and ends with an error. The server, the
+ * library and the tests are owners of a core. Threads: one owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_H
 #define QUIRE_ENGINE_CORE_CORE_H
 #include <stdbool.h>
@@ -18,11 +19,14 @@
 
 #define CORE_FINGERPRINT_MAX 24
 #define CORE_RESTARTS_MAX    5    /* deaths in a row without one finished step */
+#define CORE_CULPRITS_MAX    16   /* requests found guilty in a row without one finished step */
 #define CORE_END_MS          2000 /* a worker has this long to end before it is killed */
 
 struct core_config {
     struct worker_config worker;
     uint32_t queue_max;         /* waiting requests at most */
+    uint32_t worker_timeout_s;  /* a step takes longer: the worker is killed; 0 = no limit. Not
+                                   when it is a thread */
     bool in_process;            /* the worker is a thread */
     const char *worker_program; /* NULL = quire-worker beside this executable; borrowed */
 };
@@ -35,7 +39,8 @@ enum core_state {
 };
 
 /* The outputs of one settled step, in plan order; borrowed for the call. The sink may submit and
- * abort. */
+ * abort. Or the one output, with FINISH_ERROR and `why`, of a request that kept killing the worker;
+ * result is NULL then. */
 typedef void core_sink(void *ctx, const struct step_result *result,
                        const struct scheduler_output *outputs, uint32_t n);
 

@@ -121,7 +121,7 @@ FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step
     o->n_request = o->n_token_all = o->n_rank_all = o->n_prompt_row_all = o->n_finished = 0;
     o->chosen.n = o->prompt.n = 0;
     for (uint32_t i = 0; i < step->n; i++)
-        if (step->outputs[i].origin == origin)
+        if (step->outputs[i].origin == origin && !step->outputs[i].why)
             add_output(o, step->result, &step->outputs[i]);
     *n = o->n_request;
     if (!o->n_request)

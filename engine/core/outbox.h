@@ -39,8 +39,8 @@ struct outbox_step { /* a settled step, as the core's sink gets it */
     const struct scheduler_output *outputs; /* [n] */
     uint32_t n;
 };
-/* Take the outputs of `origin` and encode them into o->frame. *n = how many there were; 0: nothing
- * to send. */
+/* Take the outputs of `origin` (but those with a `why`, which are errors) and encode them into
+ * o->frame. *n = how many there were; 0: nothing to send. */
 FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step *step, uint32_t *n,
                      struct q_err *e);
 

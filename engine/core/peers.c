@@ -305,6 +305,18 @@ static void count_finishes(struct peers *p, uint32_t n)
     p->finish_ms = now;
 }
 
+/* Requests that ended with a reason of their own: an error message each. */
+static void send_reasons(struct peers *p, struct peer *to, const struct outbox_step *step)
+{
+    for (uint32_t i = 0; i < step->n; i++) {
+        const struct scheduler_output *o = &step->outputs[i];
+        if (o->origin != to->origin || !o->why)
+            continue;
+        send_error(p, &to->at, o->req_id, o->why, 0);
+        to->n_open -= to->n_open > 0;
+    }
+}
+
 void peers_output(void *ctx, const struct step_result *result,
                   const struct scheduler_output *outputs, uint32_t n)
 {
@@ -316,6 +328,7 @@ void peers_output(void *ctx, const struct step_result *result,
         uint32_t n_request;
         if (to->gone || !to->n_open)
             continue;
+        send_reasons(p, to, &step);
         enum q_code rc = outbox_fill(&p->outbox, to->origin, &step, &n_request, &e);
         if (!rc && !n_request)
             continue;

@@ -114,7 +114,9 @@ static void sink(void *ctx, const struct step_result *result,
         }
         if (r && o->finish) {
             struct q_err error = Q_ERR_INIT;
-            if (o->finish == FINISH_ERROR)
+            if (o->why)
+                error = *o->why;
+            else if (o->finish == FINISH_ERROR)
                 q_fail(&error, Q_INTERNAL, "the model gave logits that are not numbers");
             finish(s, r, o->finish, o->stop_id, &error);
         }

@@ -202,8 +202,14 @@ void backlog_take(struct backlog *b, uint32_t i_request, uint32_t n_token)
 
 void backlog_return(struct backlog *b, uint32_t i_request)
 {
-    Q_ASSERT(b->requests->items[i_request].turn);
-    request_list_prepend(b->requests, &b->returned, i_request);
+    const struct request *items = b->requests->items;
+    uint32_t before = REQUEST_NONE, next = b->returned.first;
+    Q_ASSERT(items[i_request].turn);
+    while (next != REQUEST_NONE && request_before(&items[next], &items[i_request])) {
+        before = next;
+        next = items[next].next;
+    }
+    request_list_insert(b->requests, &b->returned, before, i_request);
     b->n++;
 }
 

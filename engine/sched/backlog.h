@@ -73,8 +73,8 @@ uint32_t backlog_first(const struct backlog *b, uint32_t n_token_max);
 /* It is admitted: it waits no more. A new one gets its turn number, and its tenant is charged
  * n_token. */
 void backlog_take(struct backlog *b, uint32_t i_request, uint32_t n_token);
-/* One that ran waits again, before all others of its priority that wait; so give back the last of
- * the running ones first. */
+/* One that ran waits again, at its place among the returned ones. Cost: O(those before it): none
+ * when the last of the running ones goes first. */
 void backlog_return(struct backlog *b, uint32_t i_request);
 /* It waits no more and will not run. */
 void backlog_remove(struct backlog *b, uint32_t i_request);

@@ -44,8 +44,9 @@ static void check_running(const struct scheduler *s)
         prev = i;
     }
     Q_ASSERT(n == l->n && l->last == prev);
-    Q_ASSERT(prev == REQUEST_NONE || after == REQUEST_NONE ||
+    Q_ASSERT(prev == REQUEST_NONE || after == REQUEST_NONE || s->suspecting ||
              request_before(get(s, prev), get(s, after)));
+    Q_ASSERT(!s->suspecting || n <= 1);
 }
 
 static void check_slots(const struct scheduler *s)

@@ -2,7 +2,7 @@
 /* inside - what the files of the scheduler share: its state. Nobody else includes this.
  *
  * running is in the order of request_before, and all of it comes before all returned ones of the
- * backlog (check.c asserts both).
+ * backlog (check.c asserts both), except while suspects are tried one by one (suspect.c).
  * Threads: the scheduler's loop only. */
 #ifndef QUIRE_ENGINE_SCHED_INSIDE_H
 #define QUIRE_ENGINE_SCHED_INSIDE_H
@@ -10,6 +10,8 @@
 #include "engine/sched/kv.h"
 #include "engine/sched/request.h"
 #include "engine/sched/scheduler.h"
+
+#define SUSPECT_TRIAL_TOKENS 4u /* settled alone: then it was another that killed the worker */
 
 struct part {                /* one sequence's share of a step in flight */
     uint32_t i_request, use; /* whose: the entry, and which of its uses */
@@ -38,6 +40,7 @@ struct scheduler {
     uint32_t n_free_slot;
     struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* the oldest at i_flight, in a ring */
     uint32_t i_flight, n_flight;
+    bool suspecting;              /* suspect.c: nothing runs but the one on trial */
     struct scheduler_stats stats; /* counters only; the rest is filled in when asked */
 };
 
@@ -51,5 +54,17 @@ static inline struct request *request_at(struct scheduler *s, uint32_t i_request
 void scheduler_unseat(struct scheduler *s, uint32_t i_request);
 /* Forget a request that is running or waiting. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);
+
+/* suspect.c */
+/* A token of r was settled. */
+static inline void scheduler_got_on(struct request *r)
+{
+    if (r->n_lost && ++r->n_since_lost == SUSPECT_TRIAL_TOKENS)
+        r->n_lost = 0;
+}
+/* Before a step is planned: the one on trial that has passed goes back to the queue. */
+void scheduler_end_trial(struct scheduler *s);
+/* The suspect to try next, alone; REQUEST_NONE when none is left: then all is as usual again. */
+uint32_t scheduler_next_suspect(struct scheduler *s);
 
 #endif

@@ -6,7 +6,8 @@
  *                waits with its blocks.
  *   2. prefill   running sequences with more rows, in the same order, a chunk each. They have their
  *                blocks already.
- *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history.
+ *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history;
+ *                while suspects are tried (suspect.c), one of those and nothing else.
  *   4. guesses   decode rows of this step get room for guesses with what is left: nobody waits and
  *                nobody is preempted for a guess.
  *
@@ -224,6 +225,13 @@ static void admit(struct planning *p, uint32_t i)
 static void plan_admit(struct planning *p)
 {
     struct scheduler *s = p->s;
+    if (s->suspecting) {
+        uint32_t i = s->running.n ? REQUEST_NONE : scheduler_next_suspect(s);
+        if (i != REQUEST_NONE && may_admit(p, request_at(s, i)))
+            admit(p, i);
+    }
+    if (s->suspecting)
+        return;
     while (s->backlog.n && !p->short_of_blocks && s->n_free_slot && budget_left(p) &&
            logits_left(p)) {
         uint32_t i = backlog_first(&s->backlog, UINT32_MAX);
@@ -345,6 +353,7 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
     struct planning p = {.s = s, .f = f, .now_us = now_us};
     struct step_view v;
     f->n_part = 0;
+    scheduler_end_trial(s);
     plan_decode(&p);
     plan_prefill(&p);
     plan_admit(&p);

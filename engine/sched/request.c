@@ -131,6 +131,7 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
     r->n_token = (uint32_t)(m->prompt.n + m->emitted.n);
     r->n_max = n_max;
     r->n_planned = r->n_sampling = r->n_counted = 0;
+    r->n_lost = r->n_since_lost = 0;
     r->prompt_settled = r->params.n_prompt_logprob == SAMPLE_NO_LOGPROBS ? r->n_prompt : 1;
     r->prompt_next = r->prompt_settled;
     r->started = false;

@@ -42,6 +42,8 @@ struct request {
     uint32_t prompt_settled; /* the next one to hand out */
     uint32_t n_counted;      /* prompt tokens in the statistics already */
     bool started;            /* was in a step once; queue_us is set */
+    uint32_t n_lost;       /* deaths of the worker in steps with it, until it gets on (suspect.c) */
+    uint32_t n_since_lost; /* tokens settled since the last of them */
     int64_t submit_us;
     int64_t deadline_us; /* INT64_MAX = none */
     uint64_t queue_us;

@@ -216,7 +216,7 @@ void scheduler_worker_lost(struct scheduler *s)
             f->by_slot[f->parts[j].slot] = 0;
     }
     s->n_flight = 0;
-    /* The last first, each before all others: the backlog's head is then the first. */
+    /* The last first: each is then the first of the backlog, but for one on trial (suspect.c). */
     while (s->running.n) {
         uint32_t i = s->running.last;
         scheduler_unseat(s, i);

@@ -74,7 +74,8 @@ struct scheduler_output { /* one request's share of one settled step */
     enum finish_reason finish;
     uint32_t stop_id; /* id + 1 when a stop_token_id of the request ended it, else 0 */
     uint32_t n_cached;
-    uint64_t queue_us; /* waited before the first step */
+    uint64_t queue_us;       /* waited before the first step */
+    const struct q_err *why; /* core: the reason of FINISH_ERROR, for the client; may be NULL */
 };
 /* Settle the oldest step in flight. outputs: room for logit_rows_max, *n_output of them filled, one
  * per request with news, or with guesses that came true one per token, in a row; a finished request is forgotten when this returns.
@@ -87,6 +88,12 @@ FALLIBLE scheduler_settle(struct scheduler *s, const struct step_result *r, int6
  * queue's head, oldest first, with the tokens that were settled; by determinism the rest comes out
  * the same. */
 void scheduler_worker_lost(struct scheduler *s);
+
+/* The worker died, or was killed because it hung, with the oldest step in flight unfinished: as
+ * scheduler_worker_lost, and those in that step become suspects when it is not their first time.
+ * Suspects are then computed one at a time (suspect.c). True: one that was alone in the step ends
+ * here, *culprit is its output (FINISH_ERROR, no token). Settle what the worker finished before. */
+bool scheduler_worker_died(struct scheduler *s, struct scheduler_output *culprit);
 
 struct scheduler_stats {
     uint64_t step; /* last planned */

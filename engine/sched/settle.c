@@ -134,6 +134,7 @@ static void settle_token(struct scheduler *s, uint32_t i_request, const struct s
                                    .has_token = true,
                                    .token = row->token};
     r->tokens[r->n_token++] = row->token;
+    scheduler_got_on(r);
     s->stats.generation_tokens++;
     backlog_charge(&s->backlog, i_request, 1);
     o->finish = finish_of(s, r, &o->stop_id);

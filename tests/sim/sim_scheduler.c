@@ -74,6 +74,20 @@ static const struct scenario scenarios[] = {
      .n_worker_lost = 100,
      .n_engine_lost = 60,
      .n_frontend_gone = 20},
+    {.name = "culprits",
+     .depth = 2,
+     .n_world = 100,
+     .n_request = {2, 40},
+     .n_prompt = {1, 80},
+     .n_new = {1, 60},
+     .gap_us = {0, 2000},
+     .max_num_seqs = {1, 24},
+     .max_num_batched_tokens = {8, 100},
+     .logit_rows_more = {0, 8},
+     .max_model_len = {60, 160},
+     .n_block_more = {0, 12},
+     .n_abort = 50,
+     .n_worker_lost = 2500},
     {.name = "streams64",
      .depth = 2,
      .n_world = 20, /* 64 streams of random lengths through 40 blocks */
@@ -127,9 +141,10 @@ int main(int argc, char **argv)
         printf("%s seed %lld: ", sc->name, (long long)seed);
         fflush(stdout);
         world_run(sc, (uint64_t)seed, &r);
-        printf("%llu steps, %llu tokens, %llu preemptions, %llu aborted\n",
+        printf("%llu steps, %llu tokens, %llu preemptions, %llu aborted, %llu blamed\n",
                (unsigned long long)r.n_step, (unsigned long long)r.n_token,
-               (unsigned long long)r.n_preemption, (unsigned long long)r.n_aborted);
+               (unsigned long long)r.n_preemption, (unsigned long long)r.n_aborted,
+               (unsigned long long)r.n_culprit);
     }
     return 0;
 }

@@ -297,9 +297,21 @@ static void lose_engine(struct world *w)
     submit_due(w);
 }
 
+/* Some are blamed for it: they are tried alone, and one that was alone too often ends. */
 static void lose_worker(struct world *w)
 {
-    scheduler_worker_lost(w->scheduler);
+    struct scheduler_output culprit;
+    if (chance(w, 2000)) {
+        scheduler_worker_lost(w->scheduler);
+    } else if (scheduler_worker_died(w->scheduler, &culprit)) {
+        struct client *c = &w->clients[culprit.req_id - 1];
+        if (!is_open(c) || c->origin != culprit.origin || culprit.finish != FINISH_ERROR ||
+            culprit.has_token || culprit.seq != c->n_got)
+            sim_fail("request %llu is blamed", (unsigned long long)culprit.req_id);
+        abort_client(w, c);
+        w->report->n_culprit++;
+    }
+    scheduler_check(w->scheduler);
     new_worker(w);
 }
 

@@ -25,7 +25,7 @@ struct scenario {
     uint32_t n_world; /* seeds to play */
 };
 struct world_report {
-    uint64_t n_turn, n_step, n_preemption, n_token, n_aborted;
+    uint64_t n_turn, n_step, n_preemption, n_token, n_aborted, n_culprit;
 };
 void world_run(const struct scenario *sc, uint64_t seed, struct world_report *report);
 

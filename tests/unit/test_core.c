@@ -1,123 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core: golden tokens through scheduler, ring and worker, the same in any batch, chunk and pool;
  * deaths of the worker; what cannot be loaded; broken logits. */
-#include "engine_goldens.h"
-#include <poll.h>
+#include "core_run.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include "common/clock.h"
 #include "common/file.h"
-#include "common/log.h"
 #include "common/mem.h"
-#include "engine/core/core.h"
-
-#define ANSWERS_MAX 64
-
-struct answer {
-    uint32_t tokens[GOLDEN_TOKENS], n;
-    enum finish_reason finish;
-    uint32_t n_prompt_row;
-};
-
-static struct answer answers[ANSWERS_MAX];
-static uint32_t n_finished;
-static struct core *core;
-
-static void sink(void *ctx, const struct step_result *result,
-                 const struct scheduler_output *outputs, uint32_t n)
-{
-    (void)ctx;
-    (void)result;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct scheduler_output *o = &outputs[i];
-        struct answer *a = &answers[o->req_id];
-        assert_true(o->req_id < ANSWERS_MAX && a->finish == FINISH_NONE);
-        a->n_prompt_row += o->n_prompt_row;
-        if (o->has_token) {
-            assert_int_equal(o->seq, a->n); /* none lost, none doubled */
-            a->tokens[a->n++] = o->token;
-        }
-        a->finish = o->finish;
-        n_finished += o->finish != FINISH_NONE;
-    }
-}
-
-static struct core_config config_of(const char *dir)
-{
-    struct core_config c = {.worker = {.dtype = DT_F32,
-                                       .max_num_seqs = 8,
-                                       .max_num_batched_tokens = 64,
-                                       .n_thread = 2,
-                                       .cpu_isa = "auto",
-                                       .log_level = LOG_ERROR},
-                            .queue_max = ANSWERS_MAX,
-                            .in_process = true};
-    snprintf(c.worker.model_dir, sizeof c.worker.model_dir, "%s", dir);
-    return c;
-}
-
-static void turn(struct q_err *e)
-{
-    struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
-    int wait_ms = core_wait_ms(core);
-    assert_true(poll(&p, 1, wait_ms >= 0 ? wait_ms : 60000) >= 0);
-    if (core_step(core, e) != Q_OK)
-        return;
-}
-
-static void open_core(const struct core_config *c)
-{
-    struct q_err e = Q_ERR_INIT;
-    memset(answers, 0, sizeof answers);
-    n_finished = 0;
-    assert_ok(core_new(&core, c, sink, NULL, &e), &e);
-    while (core_state(core, NULL) == CORE_LOADING)
-        turn(&e);
-    if (core_state(core, NULL) != CORE_READY)
-        fail_msg("%s", e.message);
-}
-
-static void submit(uint64_t req_id, const struct golden_prompt *p, uint32_t n_emitted)
-{
-    struct q_err e = Q_ERR_INIT;
-    const struct msg_submit m = {.req_id = req_id,
-                                 .prompt = {p->ids, p->n},
-                                 .emitted = {p->greedy, n_emitted},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .max_tokens = p->n_greedy,
-                                 .ignore_eos = true};
-    answers[req_id].n = n_emitted;
-    memcpy(answers[req_id].tokens, p->greedy, n_emitted * sizeof(uint32_t));
-    assert_ok(core_submit(core, 1, &m, &e), &e);
-}
-
-static void finish_all(uint32_t n)
-{
-    struct q_err e = Q_ERR_INIT;
-    assert_ok(core_step(core, &e), &e);
-    while (n_finished < n) {
-        turn(&e);
-        if (e.code)
-            fail_msg("%s", e.message);
-    }
-    struct scheduler_stats s;
-    core_stats(core, &s);
-    assert_int_equal(s.kv_blocks_used, 0);
-    assert_false(core_busy(core));
-}
-
-static void check_answer(uint64_t req_id, const struct golden_prompt *p, const char *what)
-{
-    const struct answer *a = &answers[req_id];
-    assert_int_equal(a->finish, FINISH_LENGTH);
-    assert_int_equal(a->n, p->n_greedy);
-    for (uint32_t i = 0; i < a->n; i++)
-        if (a->tokens[i] != p->greedy[i])
-            fail_msg("%s, request %u: token %u is %u, expected %u", what, (unsigned)req_id, i,
-                     a->tokens[i], p->greedy[i]);
-}
 
 static void run_golden(const struct golden *g, const struct core_config *c, const char *what)
 {
@@ -227,18 +117,6 @@ static void aborted_requests_leave_nothing(void **state)
     core_free(core);
 }
 
-static const char *worker_program(void)
-{
-    static char path[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    assert_true(n > 0);
-    path[n] = '\0';
-    for (int i = 0; i < 2; i++)
-        *strrchr(path, '/') = '\0';
-    strncat(path, "/bin/quire-worker", sizeof path - strlen(path) - 1);
-    return path;
-}
-
 static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
 {
     (void)state;
@@ -248,7 +126,7 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
     for (uint32_t n_before = 0; n_before < 30; n_before += 7) {
         struct core_config c = config_of(g.dir);
         c.in_process = false;
-        c.worker_program = worker_program();
+        c.worker_program = program_beside("/bin/quire-worker");
         open_core(&c);
         pid_t first = core_worker_pid(core);
         assert_true(first > 0);
@@ -304,7 +182,7 @@ static void what_cannot_be_loaded_is_said(void **state)
     for (int i = 0; i < 2; i++) {
         c = config_of(g.dir);
         c.in_process = in_process[i];
-        c.worker_program = worker_program();
+        c.worker_program = program_beside("/bin/quire-worker");
         c.worker.n_block = 1;
         assert_ok(core_new(&core, &c, sink, NULL, &e), &e);
         const struct msg_submit m = {.req_id = 1};

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finding the request that kills the worker.
+ *
+ * A worker computes steps in order, so when it dies, what killed it (if it was a request and not
+ * the world) is in the oldest step whose result has not come. Every request of that step counts the
+ * death. The first is nobody's fault: all go on as they were. From the second on a request is a
+ * suspect, and suspects are computed alone, oldest first, everything else waiting with its tokens:
+ *
+ *     waiting ── admitted alone ──▶ on trial ── SUSPECT_TRIAL_TOKENS ──▶ waiting, no suspect
+ *                                      └── the worker dies (CULPRIT_LOST) ──▶ ends with an error
+ *
+ * A few tokens, because what kills may be in the decode step after the prefill; without that, a
+ * culprit would take one token per death, for ever. They are counted outside of trials too, so a
+ * request that gets on is no suspect for what happened long ago.
+ *
+ * Rejected: halving the suspects. It needs log2(n) more deaths where a trial of each needs one, and
+ * a death costs a load of the weights while a trial costs one prefill.
+ *
+ * It ends: a culprit leaves, or one suspect fewer is left after each trial; when all have passed
+ * (they kill only together, or it was the machine), they go on together, and what was settled
+ * meanwhile stays. The owner bounds deaths without a finished step (engine/core). */
+#include "engine/sched/inside.h"
+
+#define SUSPECT_LOST 2u
+#define CULPRIT_LOST 3u
+
+static bool is_suspect(const struct request *r)
+{
+    return r->n_lost >= SUSPECT_LOST;
+}
+
+/* Count the death for everyone in the step. The culprit, or REQUEST_NONE. */
+static uint32_t blame(struct scheduler *s, const struct flight *f)
+{
+    uint32_t culprit = REQUEST_NONE;
+    for (uint32_t j = 0; j < f->n_part; j++) {
+        const struct part *q = &f->parts[j];
+        struct request *r = request_at(s, q->i_request);
+        if (r->state == REQUEST_FREE || r->use != q->use)
+            continue;
+        r->n_lost++;
+        r->n_since_lost = 0;
+        s->suspecting = s->suspecting || is_suspect(r);
+        if (f->n_part == 1 && r->n_lost >= CULPRIT_LOST)
+            culprit = q->i_request;
+    }
+    return culprit;
+}
+
+bool scheduler_worker_died(struct scheduler *s, struct scheduler_output *culprit)
+{
+    uint32_t i = s->n_flight ? blame(s, &s->flights[s->i_flight]) : REQUEST_NONE;
+    if (i != REQUEST_NONE) {
+        const struct request *r = request_at(s, i);
+        *culprit = (struct scheduler_output){.origin = r->origin,
+                                             .req_id = r->req_id,
+                                             .seq = r->n_token - r->n_prompt,
+                                             .finish = FINISH_ERROR,
+                                             .queue_us = r->queue_us};
+        scheduler_forget(s, i);
+        s->stats.n_finished++;
+    }
+    scheduler_worker_lost(s);
+    return i != REQUEST_NONE;
+}
+
+void scheduler_end_trial(struct scheduler *s)
+{
+    uint32_t i = s->running.first;
+    if (!s->suspecting || i == REQUEST_NONE || is_suspect(request_at(s, i)))
+        return;
+    scheduler_unseat(s, i);
+    backlog_return(&s->backlog, i);
+}
+
+uint32_t scheduler_next_suspect(struct scheduler *s)
+{
+    uint32_t i = s->backlog.returned.first; /* they all have run */
+    while (i != REQUEST_NONE && !is_suspect(request_at(s, i)))
+        i = request_at(s, i)->next;
+    s->suspecting = i != REQUEST_NONE;
+    return i;
+}

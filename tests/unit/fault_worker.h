@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fault_worker - which prompts the worker of the tests (fault_worker.c) dies of. */
+#ifndef QUIRE_TESTS_UNIT_FAULT_WORKER_H
+#define QUIRE_TESTS_UNIT_FAULT_WORKER_H
+
+#define FAULT_POISON 7u /* a token that no golden prompt or answer has before one of these */
+enum { FAULT_AT_ONCE = 3, FAULT_DECODING = 4, FAULT_HANGING = 5 };
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core: requests that kill the worker, at once or late, one or several among many, or that hang it:
+ * they end with an error, all others with the golden tokens, and the engine lives on. */
+#include "core_run.h"
+#include "fault_worker.h"
+#include <signal.h>
+
+static struct core_config fault_config(const struct golden *g)
+{
+    struct core_config c = config_of(g->dir);
+    c.in_process = false;
+    c.worker_program = program_beside("/tests/fault_worker");
+    return c;
+}
+
+static void submit_faulty(uint64_t req_id, uint32_t fault)
+{
+    static const uint32_t before = 11;
+    struct golden_prompt p = {.ids = {before, FAULT_POISON, fault}, .n = 3, .n_greedy = 24};
+    submit(req_id, &p, 0);
+}
+
+/* n requests, of which those in `faulty` (a bit each) have that fault. */
+static void run_with(const struct golden *g, const struct core_config *c, uint32_t n,
+                     uint64_t faulty, uint32_t fault)
+{
+    struct q_err e = Q_ERR_INIT;
+    open_core(c);
+    for (uint32_t i = 0; i < n; i++)
+        if (faulty >> i & 1)
+            submit_faulty(i, fault);
+        else
+            submit(i, &g->prompts[i % g->n], 0);
+    finish_all(n);
+    for (uint32_t i = 0; i < n; i++)
+        if (faulty >> i & 1) {
+            assert_int_equal(answers[i].finish, FINISH_ERROR);
+            assert_int_equal(answers[i].why.code, Q_INTERNAL);
+            assert_non_null(strstr(answers[i].why.message, "died every time it computed this"));
+        } else {
+            check_answer(i, &g->prompts[i % g->n], "beside a culprit");
+        }
+    assert_ok(core_step(core, &e), &e);
+    assert_true(core_state(core, NULL) != CORE_FAILED);
+}
+
+static void the_culprit_ends_and_all_others_finish(void **state)
+{
+    (void)state;
+    static const uint32_t faults[] = {FAULT_AT_ONCE, FAULT_DECODING};
+    static const uint64_t who[] = {1u << 3, 1u << 0 | 1u << 5 | 1u << 9};
+    struct golden g;
+    golden_get(&g, "qwen2");
+    for (uint32_t i = 0; i < 4; i++) {
+        struct core_config c = fault_config(&g);
+        run_with(&g, &c, 10, who[i / 2], faults[i % 2]);
+        uint64_t n = core_n_restart(core);
+        print_message("fault %u, culprits %#x: %u restarts\n", faults[i % 2], (unsigned)who[i / 2],
+                      (unsigned)n);
+        assert_true(n >= 3 && n <= 12);
+        core_free(core);
+    }
+}
+
+/* More than the deaths in a row that end an engine: each culprit starts that count anew. */
+static void many_culprits_in_a_row_do_not_end_the_engine(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "qwen2");
+    struct core_config c = fault_config(&g);
+    run_with(&g, &c, 10, 0x3fe, FAULT_AT_ONCE);
+    core_free(core);
+}
+
+/* Chunks, few blocks and few slots: suspects wait and come back like everybody else. */
+static void culprits_are_found_in_a_small_pool(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "qwen2");
+    struct core_config c = fault_config(&g);
+    c.worker.max_model_len = 144;
+    c.worker.n_block = 11;
+    c.worker.max_num_batched_tokens = 16;
+    c.worker.max_num_seqs = 3;
+    run_with(&g, &c, 12, 1u << 2 | 1u << 7, FAULT_DECODING);
+    core_free(core);
+}
+
+static void a_suspect_may_be_aborted(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "qwen2");
+    struct core_config c = fault_config(&g);
+    open_core(&c);
+    submit(0, &g.prompts[0], 0);
+    submit_faulty(1, FAULT_AT_ONCE);
+    assert_ok(core_step(core, &e), &e);
+    while (core_n_restart(core) < 2) {
+        turn(&e);
+        assert_int_equal(e.code, Q_OK);
+    }
+    assert_true(core_abort(core, 1, 1));
+    finish_all(1);
+    check_answer(0, &g.prompts[0], "after the abort of a suspect");
+    core_free(core);
+}
+
+static void a_worker_that_hangs_is_replaced(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "qwen2");
+    struct core_config c = fault_config(&g);
+    c.worker_timeout_s = 1;
+    run_with(&g, &c, 4, 1u << 1, FAULT_HANGING);
+    assert_non_null(strstr(answers[1].why.message, "--worker-timeout"));
+    core_free(core);
+    /* One that is stopped from outside is no request's fault: nothing is lost. */
+    c.worker_program = program_beside("/bin/quire-worker");
+    open_core(&c);
+    assert_int_equal(kill(core_worker_pid(core), SIGSTOP), 0);
+    submit(0, &g.prompts[0], 0);
+    finish_all(1);
+    check_answer(0, &g.prompts[0], "after SIGSTOP");
+    assert_true(core_n_restart(core) >= 1);
+    core_free(core);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_culprit_ends_and_all_others_finish),
+        cmocka_unit_test(many_culprits_in_a_row_do_not_end_the_engine),
+        cmocka_unit_test(culprits_are_found_in_a_small_pool),
+        cmocka_unit_test(a_suspect_may_be_aborted),
+        cmocka_unit_test(a_worker_that_hangs_is_replaced),
+    };
+    log_setup("test", getenv("QUIRE_TEST_LOG") ? LOG_DEBUG : LOG_ERROR, false);
+    cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

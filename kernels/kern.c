@@ -7,6 +7,7 @@
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
+#include "kernels/kv_layout.h"
 #include "kernels/split.h"
 #include "kernels/variants.h"
 
@@ -114,6 +115,5 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
 
 size_t kern_kv_block_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim)
 {
-    size_t head = kv_dtype == DT_BF16 ? ((size_t)head_dim + 1) / 2 * 2 : head_dim;
-    return (size_t)n_kv_head * KERN_BLOCK * head * (dtype_bits(kv_dtype) / 8);
+    return n_kv_head * kv_head_bytes(kv_dtype, head_dim);
 }

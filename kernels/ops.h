@@ -19,7 +19,10 @@
  * KV cache of one layer, blocks of KERN_BLOCK = 16 tokens, one lane per token when scores are
  * computed:
  *     k: [n_block][n_kv_head] of f32: [head_dim][16]   bf16: [ceil(head_dim/2)][16][2]
- *     v: [n_block][n_kv_head] of [16][head_dim]
+ *                                int8: [head_dim][16], then f32 scales [16]
+ *     v: [n_block][n_kv_head] of [16][head_dim]        int8: then f32 scales [16]
+ * int8 is symmetric with a scale for each token, head, and of K and V: scale = max |x| / 127,
+ * stored = x * (127 / max |x|) rounded to the nearest integer (kv_layout.h has the corner cases).
  * Lanes past the context length may hold anything finite or not: a kernel never lets them reach
  * a result. */
 #ifndef QUIRE_KERNELS_OPS_H
@@ -112,7 +115,7 @@ struct rope_args {
  * k, v: rows of n_kv_head * head_dim f32 with strides. */
 struct kv_store_args {
     void *k_cache, *v_cache;
-    enum dtype kv_dtype; /* F32 or BF16 */
+    enum dtype kv_dtype; /* F32, BF16 or I8 */
     const float *k, *v;
     size_t k_stride, v_stride;
     const uint32_t *slot; /* [n_row] */
@@ -124,6 +127,8 @@ struct kv_store_args {
  * (window 0 = all):
  *     s[c] = scale * q[t,h,:]·K[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]
+ * In int8, K[c,g,:] is k_scale[c,g] * k[c,g,:] with the scale taken out of the sum over the head;
+ * V's scale goes into the softmax weight.
  * f32 throughout, positions in ascending order, softmax over the whole row: ref/attention.c has the
  * order. The cache already holds the new tokens' K and V (kv_store first). */
 struct attention_seq {
@@ -137,7 +142,7 @@ struct attention_args {
     const float *q; /* the same shape, row stride q_stride; already rotated */
     size_t out_stride, q_stride;
     const void *k_cache, *v_cache;
-    enum dtype kv_dtype; /* F32 or BF16 */
+    enum dtype kv_dtype; /* F32, BF16 or I8 */
     const struct attention_seq *seqs;
     uint32_t n_seq, n_head, n_kv_head, head_dim;
     uint32_t context_max; /* longest start + n_query, for scratch */

@@ -28,6 +28,28 @@ FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, st
                   text);
 }
 
+FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text, struct q_err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = {{"bfloat16", DT_BF16},
+                 {"float32", DT_F32},
+                 {"int8", DT_I8},
+                 {"int8_per_token_head", DT_I8}}; /* vLLM's name of the same */
+    *is_given = strcmp(text, "auto") != 0;
+    *out = DT_F32;
+    for (size_t i = 0; *is_given && i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i].name)) {
+            *out = names[i].dtype;
+            return Q_OK;
+        }
+    if (!*is_given)
+        return Q_OK;
+    return q_fail(e, Q_INVALID,
+                  "--kv-cache-dtype is \"%s\", expected auto, bfloat16, float32 or int8", text);
+}
+
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e)
 {
     if (!strcmp(text, "auto"))
@@ -53,6 +75,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = engine_format_parse(&w->format, o->load_format, e)) ||
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
         (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||
+        (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||
         (rc = log_level_parse(&level, o->log_level, e)))
         return rc;
     w->max_model_len = (uint32_t)o->max_model_len;

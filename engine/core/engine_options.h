@@ -6,12 +6,14 @@
 #include "engine/core/core.h"
 
 /* Resolve the model (hub_resolve) and fill `c`. Errors: those of hub_resolve, Q_INVALID (load
- * format, dtype). */
+ * format, dtype, KV dtype). */
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
                         struct q_err *e);
 /* "auto", "float32", "bfloat16", "float16" -> dtype; "auto", "safetensors", "dummy" -> format.
  * Errors: Q_INVALID. */
 FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e);
+/* "auto" -> not given; "bfloat16", "float32", "int8" -> dtype. Errors: Q_INVALID. */
+FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text, struct q_err *e);
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e);
 
 #endif

@@ -41,7 +41,6 @@ static void fill_shape(struct model *m)
     s->n_kv_head = c->n_kv_head;
     s->n_head = c->n_head;
     s->head_dim = c->head_dim;
-    s->kv_dtype = s->compute_dtype == DT_BF16 ? DT_BF16 : DT_F32;
     s->weight_bytes = m->weights.memory.size;
     s->n_param = m->weights.n_param;
     s->kv_block_bytes =
@@ -59,6 +58,17 @@ static enum q_code choose_dtype(enum dtype *out, const struct model_options *o,
                   dtype_name(*out));
 }
 
+static enum q_code choose_kv(enum dtype *out, const struct model_options *o, enum dtype compute,
+                             struct q_err *e)
+{
+    *out = o->kv_given ? o->kv_dtype : compute == DT_BF16 ? DT_BF16 : DT_F32;
+    if (*out == DT_F32 || *out == DT_BF16 || *out == DT_I8)
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "KV cache dtype %s is not supported, expected bfloat16, float32 or int8",
+                  dtype_name(*out));
+}
+
 static enum q_code load(struct model *m, const struct model_options *o, struct q_err *e)
 {
     enum q_code rc;
@@ -69,7 +79,8 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
         (rc = arch_find(&m->arch, architecture, e)) ||
         (rc = model_config_load(c, NULL, o->dir, e)) || (rc = check_config(m, e)) ||
         (rc = choose_length(&m->shape.max_model_len, c, o->max_model_len, e)) ||
-        (rc = choose_dtype(&decided.dtype, o, c, e)))
+        (rc = choose_dtype(&decided.dtype, o, c, e)) ||
+        (rc = choose_kv(&m->shape.kv_dtype, o, decided.dtype, e)))
         return rc;
     if (!m->arch->windows)
         memset(c->window, 0, sizeof c->window);

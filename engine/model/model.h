@@ -30,6 +30,8 @@ struct model_options {
         format;      /* LOAD_DUMMY: random weights of the config's shapes, seeded, no file needed */
     bool dtype_auto; /* take the checkpoint's: f32 -> float32, bf16 -> bfloat16, f16 -> float16 */
     enum dtype dtype;       /* F32, BF16 or F16, when not auto */
+    bool kv_given;          /* false: KV is bfloat16 when computing in it, else float32 */
+    enum dtype kv_dtype;    /* F32, BF16 or I8, when given; free of the compute dtype */
     uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
                                does) */
     const struct kern_table *kern; /* borrowed */
@@ -47,7 +49,7 @@ struct model_shape { /* what others must know */
     uint32_t vocab_size, hidden_size, n_layer, n_kv_head, n_head, head_dim;
     uint32_t max_model_len;
     enum dtype compute_dtype; /* F32, BF16, F16 */
-    enum dtype kv_dtype;      /* F32 or BF16 */
+    enum dtype kv_dtype;      /* F32, BF16 or I8 */
     uint64_t weight_bytes;    /* resident, packed */
     uint64_t kv_block_bytes;  /* one block of KERN_BLOCK tokens, K and V, all layers */
     uint64_t n_param;
@@ -58,13 +60,21 @@ const struct model_config *model_config(const struct model *m);
 struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops.h */
     void *k[CONFIG_LAYERS_MAX], *v[CONFIG_LAYERS_MAX];
     enum dtype dtype;
-    uint32_t n_block;
-    void *memory; /* one mapping that holds them all */
+    uint32_t n_block, n_layer;
+    size_t block_bytes; /* of one block in one of the arrays */
+    void *memory;       /* one mapping that holds them all */
     size_t memory_bytes;
 };
+/* Memory is the system's until a block is written, so a pool costs what its used blocks cost (in
+ * steps of huge pages). Errors: Q_INVALID (no blocks), Q_NO_MEMORY. */
 FALLIBLE kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
                        struct q_err *e);
 void kv_cache_release(struct kv_cache *c);
+/* Block `from` of one pool into block `to` of another (or the same) pool of the same model: all
+ * layers, bytes as they are, whatever the dtype. Not while a step uses either block. Cost: one
+ * shape.kv_block_bytes read and written. */
+void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cache *src,
+                   uint32_t from);
 
 struct batch {                 /* one step, ragged; all borrowed for the call */
     const uint32_t *token_ids; /* [n_token], each < vocab_size */

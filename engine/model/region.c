@@ -14,7 +14,9 @@ enum q_code region_init(struct region *r, size_t size, const char *what, struct 
     rounded = rounded / HUGE_PAGE * HUGE_PAGE;
     if (__builtin_add_overflow(rounded, HUGE_PAGE, &map_size))
         return q_fail(e, Q_NO_MEMORY, "%s: its size overflows", what);
-    void *map = mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* no reserve: a KV pool may be larger than what is ever written of it */
+    void *map = mmap(NULL, map_size, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED)
         return q_fail(e, Q_NO_MEMORY, "%s: the system gave no %zu MiB", what, size >> 20);
     uintptr_t start = ((uintptr_t)map + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;

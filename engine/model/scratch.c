@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory a model needs besides its weights: activations of one step, and the KV pool. */
+#include <string.h>
 #include "common/mem.h"
 #include "engine/model/model_state.h"
 
@@ -89,7 +90,8 @@ enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_
     size_t block = kern_kv_block_bytes(s->kv_dtype, s->n_kv_head, s->head_dim);
     struct region r = REGION_INIT;
     struct region_cutter cutter = {0};
-    *c = (struct kv_cache){.dtype = s->kv_dtype, .n_block = n_block};
+    *c = (struct kv_cache){
+        .dtype = s->kv_dtype, .n_block = n_block, .n_layer = s->n_layer, .block_bytes = block};
     if (n_block == 0)
         return q_fail(e, Q_INVALID, "a KV cache of 0 blocks; one holds %u tokens", KERN_BLOCK);
     for (uint32_t i = 0; i < 2 * s->n_layer; i++)
@@ -112,4 +114,16 @@ void kv_cache_release(struct kv_cache *c)
     struct region r = {.map = c->memory, .map_size = c->memory_bytes};
     region_release(&r);
     *c = (struct kv_cache){0};
+}
+
+void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cache *src,
+                   uint32_t from)
+{
+    size_t n = src->block_bytes;
+    Q_ASSERT(dst->block_bytes == n && dst->n_layer == src->n_layer);
+    Q_ASSERT(to < dst->n_block && from < src->n_block);
+    for (uint32_t i = 0; i < src->n_layer; i++) {
+        memcpy((char *)dst->k[i] + to * n, (const char *)src->k[i] + from * n, n);
+        memcpy((char *)dst->v[i] + to * n, (const char *)src->v[i] + from * n, n);
+    }
 }

@@ -75,6 +75,8 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
                                     .format = c->format,
                                     .dtype_auto = c->dtype_auto,
                                     .dtype = c->dtype,
+                                    .kv_given = c->kv_given,
+                                    .kv_dtype = c->kv_dtype,
                                     .max_model_len = c->max_model_len,
                                     .kern = &w->kern,
                                     .team = w->team,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* element - one element of an array of any float type, by index; for the reference kernels.
+/* element - one element of an array of any float type, or int8, by index; for the reference
+ * kernels.
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_REF_ELEMENT_H
 #define QUIRE_KERNELS_REF_ELEMENT_H
@@ -15,6 +16,8 @@ static inline float element_f32(const void *p, enum dtype dtype, size_t i)
         memcpy(&f, (const char *)p + 4 * i, 4);
         return f;
     }
+    if (dtype == DT_I8)
+        return ((const int8_t *)p)[i];
     memcpy(&h, (const char *)p + 2 * i, 2);
     return dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
@@ -38,19 +41,13 @@ static inline size_t packed_index(enum dtype dtype, uint32_t n_in, uint32_t o, u
     return (panel * n_in + k) * KERN_PANEL + lane;
 }
 
-/* Where K[d] of one token is in the cache, in elements from the start of its block and head. */
+/* Where K[d] of one token is in the cache, in elements from the start of its block and head. int8 lies as
+ * f32 does. */
 static inline size_t k_index(enum dtype dtype, uint32_t d, uint32_t offset)
 {
     if (dtype == DT_BF16)
         return ((size_t)(d / 2) * KERN_BLOCK + offset) * 2 + d % 2;
     return (size_t)d * KERN_BLOCK + offset;
-}
-
-/* Elements of K (and of V) one block holds for one head. */
-static inline size_t kv_head_elements(enum dtype dtype, uint32_t head_dim)
-{
-    size_t n = dtype == DT_BF16 ? ((size_t)head_dim + 1) / 2 * 2 : head_dim;
-    return n * KERN_BLOCK;
 }
 
 /* Sum of 16 lanes by halves: lane l takes lane l + 8, then + 4, + 2, + 1. */

@@ -1,29 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One token's keys go to lane `offset` of each row of its block, its values to row `offset`. The
  * second half of the last K pair of an odd head_dim is zeroed, so that reading the pair is
- * harmless. */
+ * harmless.
+ *
+ * int8: most = max |x| (NaN or infinite when one x is), scale and inverse as kv_quant makes them;
+ * stored = x * inverse in f32, to the nearest integer, ties to even; a NaN is stored as 0. */
+#include "kernels/kv_layout.h"
 #include "kernels/ref/element.h"
 #include "kernels/split.h"
 #include "kernels/variants.h"
 
-static void store_head(const struct kv_store_args *a, size_t row, uint32_t head)
+struct place {       /* one token's K and V of one head */
+    char *k, *v;     /* start of the block and head */
+    uint32_t offset; /* of the token in the block */
+    uint32_t head_dim;
+};
+
+static void store_float(const struct place *p, enum dtype dtype, const float *k, const float *v)
 {
-    size_t block = a->slot[row] / KERN_BLOCK;
-    uint32_t offset = a->slot[row] % KERN_BLOCK;
-    size_t at = (block * a->n_kv_head + head) * kv_head_elements(a->kv_dtype, a->head_dim);
-    const float *k = a->k + row * a->k_stride + (size_t)head * a->head_dim;
-    const float *v = a->v + row * a->v_stride + (size_t)head * a->head_dim;
-    for (uint32_t d = 0; d < a->head_dim; d++) {
-        element_set(a->k_cache, a->kv_dtype, at + k_index(a->kv_dtype, d, offset), k[d]);
-        element_set(a->v_cache, a->kv_dtype, at + (size_t)offset * a->head_dim + d, v[d]);
+    for (uint32_t d = 0; d < p->head_dim; d++) {
+        element_set(p->k, dtype, k_index(dtype, d, p->offset), k[d]);
+        element_set(p->v, dtype, (size_t)p->offset * p->head_dim + d, v[d]);
     }
-    if (a->kv_dtype == DT_BF16 && a->head_dim % 2)
-        element_set(a->k_cache, DT_BF16, at + k_index(DT_BF16, a->head_dim, offset), 0);
+    if (dtype == DT_BF16 && p->head_dim % 2)
+        element_set(p->k, DT_BF16, k_index(DT_BF16, p->head_dim, p->offset), 0);
+}
+
+static struct kv_quant quant_of(const float *x, uint32_t n)
+{
+    float most = 0; /* once NaN, nothing is larger */
+    for (uint32_t d = 0; d < n; d++)
+        if (isnan(x[d]) || fabsf(x[d]) > most)
+            most = fabsf(x[d]);
+    return kv_quant(most);
+}
+
+static int8_t to_int8(float x, float inverse)
+{
+    float y = x * inverse;
+    return isnan(y) ? 0 : (int8_t)rintf(y);
+}
+
+static void store_int8(const struct place *p, const float *k, const float *v)
+{
+    struct kv_quant of_k = quant_of(k, p->head_dim), of_v = quant_of(v, p->head_dim);
+    int8_t *to_k = (int8_t *)p->k, *to_v = (int8_t *)p->v + (size_t)p->offset * p->head_dim;
+    for (uint32_t d = 0; d < p->head_dim; d++) {
+        to_k[k_index(DT_I8, d, p->offset)] = to_int8(k[d], of_k.inverse);
+        to_v[d] = to_int8(v[d], of_v.inverse);
+    }
+    element_set(p->k + kv_scales_at(p->head_dim), DT_F32, p->offset, of_k.scale);
+    element_set(p->v + kv_scales_at(p->head_dim), DT_F32, p->offset, of_v.scale);
 }
 
 void kv_store_ref(const struct kv_store_args *a, const struct kern_exec *x)
 {
     struct range heads = split((size_t)a->n_row * a->n_kv_head, x);
-    for (size_t i = heads.begin; i < heads.end; i++)
-        store_head(a, i / a->n_kv_head, (uint32_t)(i % a->n_kv_head));
+    for (size_t i = heads.begin; i < heads.end; i++) {
+        size_t row = i / a->n_kv_head, head = i % a->n_kv_head, block = a->slot[row] / KERN_BLOCK;
+        size_t at = (block * a->n_kv_head + head) * kv_head_bytes(a->kv_dtype, a->head_dim);
+        struct place p = {.k = (char *)a->k_cache + at,
+                          .v = (char *)a->v_cache + at,
+                          .offset = a->slot[row] % KERN_BLOCK,
+                          .head_dim = a->head_dim};
+        const float *k = a->k + row * a->k_stride + head * a->head_dim;
+        const float *v = a->v + row * a->v_stride + head * a->head_dim;
+        if (a->kv_dtype == DT_I8)
+            store_int8(&p, k, v);
+        else
+            store_float(&p, a->kv_dtype, k, v);
+    }
 }

@@ -9,6 +9,9 @@
  *   values   lanes are 16 columns of V; p is broadcast. Rows x columns of sums in registers, taken
  *            a chunk of blocks at a time so that the chunk's V stays in the first-level cache
  *
+ * int8: the scores are multiplied by K's scales lane by lane, and the softmax puts V's scales into
+ * p, so that both passes read plain integers.
+ *
  * Scratch of an item:
  *   q     [head_dim][ROWS]             transposed: broadcasts are one stream
  *   s     [blocks of the context][ROWS][16]   scores, then p
@@ -113,6 +116,7 @@ INLINE void wide_attention(const struct attention_args *a, const struct kern_exe
     struct item it = {.s = x->scratch};
     uint64_t total = 0, done = 0;
     it.sum_stride = ((size_t)a->head_dim + 15) / 16 * 16;
+    it.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
     it.q = it.s + ROWS * room;
     it.sum = it.q + ROWS * it.sum_stride;
     for (uint32_t s = 0; s < a->n_seq; s++)

@@ -4,6 +4,7 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
+#include "kernels/kv_layout.h"
 #include "kernels/split.h"
 #include "kernels/unroll.h"
 #include "kernels/wide/vec.h"
@@ -18,6 +19,7 @@ struct item {
     uint32_t begin, end;   /* context positions of any row */
     float *q, *s, *sum;    /* scratch */
     size_t sum_stride;     /* head_dim rounded up to 16 */
+    size_t head_bytes;     /* of K or V, one block and head */
 };
 
 struct span {
@@ -44,25 +46,27 @@ INLINE size_t item_at(const struct item *it, uint32_t r, size_t stride)
     return (it->seq->row + token) * stride + (size_t)head * it->a->head_dim;
 }
 
-/* Elements from the start of the cache to the block that holds position c. */
-INLINE size_t item_block(const struct item *it, uint32_t c)
+/* The block that holds position c in a cache. */
+INLINE const char *item_block(const struct item *it, const void *cache, uint32_t c)
 {
-    size_t dim = it->a->head_dim;
-    if (it->a->kv_dtype == DT_BF16)
-        dim = (dim + 1) / 2 * 2;
-    return ((size_t)it->seq->blocks[c / KERN_BLOCK] * it->a->n_kv_head + it->kv_head) * KERN_BLOCK *
-           dim;
+    size_t block = it->seq->blocks[c / KERN_BLOCK];
+    return (const char *)cache + (block * it->a->n_kv_head + it->kv_head) * it->head_bytes;
+}
+
+/* int8: the scales of the 16 positions of a block. */
+INLINE const float *item_scales(const struct item *it, const void *block)
+{
+    return (const float *)(const void *)((const char *)block + kv_scales_at(it->a->head_dim));
 }
 
 /* Ask for the block of position c. The blocks of a sequence lie anywhere, so the hardware cannot
  * guess the next one: without this, decoding from memory runs at half the speed. */
 INLINE void item_ahead(const struct item *it, const void *cache, uint32_t c)
 {
-    const size_t element = it->a->kv_dtype == DT_BF16 ? 2 : 4;
     if (c >= it->end)
         return;
-    const char *p = (const char *)cache + item_block(it, c) * element;
-    for (size_t i = 0; i < it->a->head_dim * KERN_BLOCK * element; i += 64)
+    const char *p = item_block(it, cache, c);
+    for (size_t i = 0; i < it->head_bytes; i += 64)
         __builtin_prefetch(p + i, 0, 2);
 }
 

@@ -15,22 +15,36 @@
 
 struct score_tile {
     const struct item *it;
-    const void *k[2]; /* element 0 of one or two blocks of K */
+    const char *k[2]; /* one or two blocks of K */
     float *out[2];    /* their scores, row 0 */
     uint32_t row;     /* first row */
 };
 
 struct score_form { /* constants where they are inlined */
-    int rows, n_block, bf16;
+    int rows, n_block;
+    enum dtype type;
 };
 
 /* Vec d of block b; `odd` says which half of a bf16 pair d is. */
-INLINE struct vec score_k(const struct score_tile *t, int bf16, uint32_t d, int odd, int b)
+INLINE struct vec score_k(const struct score_tile *t, const enum dtype type, uint32_t d, int odd,
+                          int b)
 {
-    const uint16_t *pairs = (const uint16_t *)t->k[b] + (size_t)(d - (uint32_t)odd) * KERN_BLOCK;
-    if (!bf16)
-        return vec_load((const float *)t->k[b] + (size_t)d * KERN_BLOCK);
+    const void *k = t->k[b];
+    const uint16_t *pairs = (const uint16_t *)k + (size_t)(d - (uint32_t)odd) * KERN_BLOCK;
+    if (type == DT_I8)
+        return vec_load_i8((const int8_t *)k + (size_t)d * KERN_BLOCK);
+    if (type == DT_F32)
+        return vec_load((const float *)k + (size_t)d * KERN_BLOCK);
     return odd ? vec_load_odd(pairs) : vec_load_even(pairs);
+}
+
+/* Sums of block b to scores. */
+INLINE struct vec score_scaled(const struct score_tile *t, const enum dtype type, struct vec sum,
+                               int b)
+{
+    if (type == DT_I8)
+        sum = vec_mul(sum, vec_load(item_scales(t->it, t->k[b])));
+    return vec_mul(sum, vec_set(t->it->a->scale));
 }
 
 INLINE void score_step(struct vec sum[SCORE_ROWS][2], const struct score_tile *t,
@@ -40,7 +54,7 @@ INLINE void score_step(struct vec sum[SCORE_ROWS][2], const struct score_tile *t
     struct vec k[2];
     UNROLL
     for (int b = 0; b < f.n_block; b++)
-        k[b] = score_k(t, f.bf16, d, odd, b);
+        k[b] = score_k(t, f.type, d, odd, b);
     UNROLL
     for (int r = 0; r < f.rows; r++) {
         struct vec x = vec_set(q[r]);
@@ -53,7 +67,6 @@ INLINE void score_step(struct vec sum[SCORE_ROWS][2], const struct score_tile *t
 INLINE void score_add(const struct score_tile *t, struct score_form f)
 {
     struct vec sum[SCORE_ROWS][2];
-    const struct vec scale = vec_set(t->it->a->scale);
     const uint32_t dim = t->it->a->head_dim;
     uint32_t d = 0;
     UNROLL
@@ -71,33 +84,42 @@ INLINE void score_add(const struct score_tile *t, struct score_form f)
     for (int r = 0; r < f.rows; r++)
         UNROLL
     for (int b = 0; b < f.n_block; b++)
-        vec_store(t->out[b] + (t->row + (uint32_t)r) * KERN_BLOCK, vec_mul(sum[r][b], scale));
+        vec_store(t->out[b] + (t->row + (uint32_t)r) * KERN_BLOCK,
+                  score_scaled(t, f.type, sum[r][b], b));
+}
+
+INLINE void score_typed(const struct score_tile *t, const int rows, int n_block,
+                        const enum dtype type)
+{
+    if (n_block == SCORE_BLOCKS)
+        score_add(t, (struct score_form){rows, SCORE_BLOCKS, type});
+    else
+        score_add(t, (struct score_form){rows, 1, type});
 }
 
 INLINE void score_rows(const struct score_tile *t, const int rows, int n_block)
 {
-    const int bf16 = t->it->a->kv_dtype == DT_BF16;
-    if (bf16 && n_block == SCORE_BLOCKS)
-        score_add(t, (struct score_form){rows, SCORE_BLOCKS, 1});
-    else if (bf16)
-        score_add(t, (struct score_form){rows, 1, 1});
-    else if (n_block == SCORE_BLOCKS)
-        score_add(t, (struct score_form){rows, SCORE_BLOCKS, 0});
+    const enum dtype type = t->it->a->kv_dtype;
+    if (type == DT_BF16)
+        score_typed(t, rows, n_block, DT_BF16);
+    else if (type == DT_I8)
+        score_typed(t, rows, n_block, DT_I8);
     else
-        score_add(t, (struct score_form){rows, 1, 0});
+        score_typed(t, rows, n_block, DT_F32);
 }
 
 /* A tile may do more rows than are left: q and s have room for ROWS, and what it adds is not
  * read. */
 static void score_blocks(const struct item *it, uint32_t c, int n_block)
 {
-    const size_t element = it->a->kv_dtype == DT_BF16 ? 2 : 4;
     struct score_tile t = {.it = it};
     for (int b = 0; b < n_block; b++) {
         uint32_t at = c + (uint32_t)b * KERN_BLOCK;
-        t.k[b] = (const char *)it->a->k_cache + item_block(it, at) * element;
+        t.k[b] = item_block(it, it->a->k_cache, at);
         t.out[b] = item_scores(it, at);
         item_ahead(it, it->a->k_cache, at + SCORE_BLOCKS * KERN_BLOCK);
+        if (it->a->kv_dtype == DT_I8) /* softmax_row goes through these line by line */
+            __builtin_prefetch(item_scales(it, item_block(it, it->a->v_cache, at)), 0, 2);
     }
     for (; t.row < it->n_row; t.row += SCORE_ROWS) {
         uint32_t left = it->n_row - t.row;
@@ -122,7 +144,7 @@ INLINE struct vec only_span(struct vec v, struct vec other, uint32_t c, struct s
     return vec_first(low, other, vec_first(high, v, other));
 }
 
-/* s -> p for row r; returns 1 / sum. */
+/* s -> p (int8: times the scales of V) for row r; returns 1 / sum. */
 INLINE float softmax_row(const struct item *it, uint32_t r)
 {
     struct span span = item_span(it, r);
@@ -143,6 +165,8 @@ INLINE float softmax_row(const struct item *it, uint32_t r)
         float *p = item_scores(it, c) + r * KERN_BLOCK;
         struct vec v = only_span(vec_exp(vec_sub(vec_load(p), m)), zero, c, span);
         sum = vec_add(sum, v);
+        if (it->a->kv_dtype == DT_I8)
+            v = vec_mul(v, vec_load(item_scales(it, item_block(it, it->a->v_cache, c))));
         vec_store(p, v);
     }
     return 1.0f / vec_fold_add(sum);

@@ -10,16 +10,20 @@
 #define VALUE_ROWS  6
 
 /* One vec of V; `last` lanes when it is the rest of a row that is no multiple of 16. */
-INLINE struct vec value_load(const void *v, size_t at, const int bf16, uint32_t last)
+INLINE struct vec value_load(const void *v, size_t at, const enum dtype type, uint32_t last)
 {
-    if (bf16)
+    if (type == DT_I8)
+        return last ? vec_load_i8_n((const int8_t *)v + at, last)
+                    : vec_load_i8((const int8_t *)v + at);
+    if (type == DT_BF16)
         return last ? vec_load_bf16_n((const uint16_t *)v + at, last)
                     : vec_load_bf16((const uint16_t *)v + at);
     return last ? vec_load_n((const float *)v + at, last) : vec_load((const float *)v + at);
 }
 
 struct value_form { /* constants where they are inlined */
-    int rows, n_vec, bf16, partial;
+    int rows, n_vec, partial;
+    enum dtype type;
 };
 
 struct value_tile {
@@ -36,7 +40,7 @@ INLINE void value_step(struct vec sum[VALUE_ROWS][COLUMNS_MAX], struct value_for
     struct vec vc[COLUMNS_MAX];
     UNROLL
     for (int j = 0; j < f.n_vec; j++)
-        vc[j] = value_load(v, 16 * (size_t)j, f.bf16, f.partial ? last : 0);
+        vc[j] = value_load(v, 16 * (size_t)j, f.type, f.partial ? last : 0);
     UNROLL
     for (int r = 0; r < f.rows; r++) {
         struct vec pc = vec_set(p[(uint32_t)r * KERN_BLOCK]);
@@ -50,7 +54,7 @@ INLINE void value_step(struct vec sum[VALUE_ROWS][COLUMNS_MAX], struct value_for
 INLINE void value_add(const struct value_tile *t, struct value_form f)
 {
     const struct item *it = t->it;
-    const size_t element = f.bf16 ? 2 : 4, step = it->a->head_dim * element;
+    const size_t element = kv_element_bytes(f.type), step = it->a->head_dim * element;
     struct vec sum[VALUE_ROWS][COLUMNS_MAX];
     float *home = it->sum + t->row * it->sum_stride + t->column;
     UNROLL
@@ -61,7 +65,7 @@ INLINE void value_add(const struct value_tile *t, struct value_form f)
     for (uint32_t c = t->span.begin; c < t->span.end;) {
         const uint32_t block = c / KERN_BLOCK * KERN_BLOCK;
         const uint32_t end = t->span.end - block < KERN_BLOCK ? t->span.end : block + KERN_BLOCK;
-        const char *v = (const char *)it->a->v_cache + (item_block(it, c) + t->column) * element;
+        const char *v = item_block(it, it->a->v_cache, c) + t->column * element;
         const float *p = item_scores(it, c) + t->row * KERN_BLOCK;
         if (t->row == 0 && t->column == 0)
             item_ahead(it, it->a->v_cache, block + KERN_BLOCK);
@@ -78,17 +82,25 @@ INLINE void value_add(const struct value_tile *t, struct value_form f)
 #define VALUE_COLUMNS (VEC_SUMS / VALUE_ROWS) /* vecs: 4, or 1 on AVX2 */
 
 /* The columns of `rows` rows: whole tiles, then vec by vec, then the partial one. */
-INLINE void value_columns(struct value_tile *t, const int rows, const int bf16)
+INLINE void value_columns(struct value_tile *t, const int rows, const enum dtype type)
 {
     const uint32_t dim = t->it->a->head_dim;
     t->column = 0;
     t->last = dim % 16;
     for (; t->column + 16 * VALUE_COLUMNS <= dim; t->column += 16 * VALUE_COLUMNS)
-        value_add(t, (struct value_form){rows, VALUE_COLUMNS, bf16, 0});
+        value_add(t, (struct value_form){rows, VALUE_COLUMNS, 0, type});
     for (; t->column + 16 <= dim; t->column += 16)
-        value_add(t, (struct value_form){rows, 1, bf16, 0});
+        value_add(t, (struct value_form){rows, 1, 0, type});
     if (t->last)
-        value_add(t, (struct value_form){rows, 1, bf16, 1});
+        value_add(t, (struct value_form){rows, 1, 1, type});
+}
+
+INLINE void value_typed(struct value_tile *t, int rows, const enum dtype type)
+{
+    if (rows == VALUE_ROWS)
+        value_columns(t, VALUE_ROWS, type);
+    else
+        value_columns(t, 1, type);
 }
 
 static void value_span(const struct item *it, uint32_t row, int rows, struct span span)
@@ -96,14 +108,12 @@ static void value_span(const struct item *it, uint32_t row, int rows, struct spa
     struct value_tile t = {.it = it, .span = span, .row = row};
     if (span.begin >= span.end)
         return;
-    if (it->a->kv_dtype == DT_BF16 && rows == VALUE_ROWS)
-        value_columns(&t, VALUE_ROWS, 1);
-    else if (it->a->kv_dtype == DT_BF16)
-        value_columns(&t, 1, 1);
-    else if (rows == VALUE_ROWS)
-        value_columns(&t, VALUE_ROWS, 0);
+    if (it->a->kv_dtype == DT_BF16)
+        value_typed(&t, rows, DT_BF16);
+    else if (it->a->kv_dtype == DT_I8)
+        value_typed(&t, rows, DT_I8);
     else
-        value_columns(&t, 1, 0);
+        value_typed(&t, rows, DT_F32);
 }
 
 /* Rows row … row + n - 1 (at most VALUE_ROWS) over one chunk. Their common positions go

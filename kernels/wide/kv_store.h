@@ -1,50 +1,97 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kv_store: values are converted 16 at a time; keys go out one 4-byte cell (an f32, or a bf16
- * pair) per row of their block, 64 bytes apart. Layout: ops.h. Threads: as ops.h. */
+ * pair) per row of their block, 64 bytes apart; an int8 key is one byte per row, 16 apart. Layout:
+ * ops.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_KV_STORE_H
 #define QUIRE_KERNELS_WIDE_KV_STORE_H
+#include "kernels/kv_layout.h"
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 
-INLINE void wide_store_f32(float *k_cache, float *v_cache, const float *k, const float *v,
-                           uint32_t dim)
+struct kv_token {         /* one token, one head */
+    const float *k, *v;   /* [dim] */
+    char *to_k, *to_v;    /* its block and head in the caches */
+    uint32_t offset, dim; /* offset: of the token in the block */
+};
+
+INLINE void wide_store_f32(const struct kv_token *t)
 {
-    for (uint32_t d = 0; d < dim; d++)
-        k_cache[(size_t)d * KERN_BLOCK] = k[d];
-    memcpy(v_cache, v, dim * sizeof *v);
+    float *k = (float *)(void *)t->to_k + t->offset;
+    for (uint32_t d = 0; d < t->dim; d++)
+        k[(size_t)d * KERN_BLOCK] = t->k[d];
+    memcpy((float *)(void *)t->to_v + (size_t)t->offset * t->dim, t->v, t->dim * sizeof *t->v);
 }
 
-INLINE void wide_store_bf16(uint16_t *k_cache, uint16_t *v_cache, const float *k, const float *v,
-                            uint32_t dim)
+INLINE void wide_store_bf16(const struct kv_token *t)
 {
-    for (uint32_t d = 0; d < dim; d += 16) {
-        uint32_t n = dim - d < 16 ? dim - d : 16;
+    uint16_t *k = (uint16_t *)(void *)t->to_k + 2 * (size_t)t->offset;
+    uint16_t *v = (uint16_t *)(void *)t->to_v + (size_t)t->offset * t->dim;
+    for (uint32_t d = 0; d < t->dim; d += 16) {
+        uint32_t n = t->dim - d < 16 ? t->dim - d : 16;
         uint16_t cells[16];
-        vec_store_bf16_n(v_cache + d, vec_load_n(v + d, n), n);
-        vec_store_bf16_n(cells, vec_load_n(k + d, n),
+        vec_store_bf16_n(v + d, vec_load_n(t->v + d, n), n);
+        vec_store_bf16_n(cells, vec_load_n(t->k + d, n),
                          16); /* zeros after n: the odd half of a last pair */
         for (uint32_t j = 0; j < n; j += 2)
-            memcpy(k_cache + (size_t)(d + j) * KERN_BLOCK, cells + j, 4);
+            memcpy(k + (size_t)(d + j) * KERN_BLOCK, cells + j, 4);
     }
+}
+
+/* As quant_of of ref/kv_store.c. A sum of 0 * x is NaN when one x is not finite. */
+INLINE struct kv_quant wide_quant(const float *x, uint32_t dim)
+{
+    const struct vec zero = vec_set(0);
+    struct vec most = zero, zeros = zero;
+    for (uint32_t d = 0; d < dim; d += 16) {
+        struct vec v = vec_load_n(x + d, dim - d < 16 ? dim - d : 16);
+        most = vec_max(vec_abs(v), most);
+        zeros = vec_fma(v, zero, zeros);
+    }
+    return kv_quant(vec_fold_add(zeros) == 0 ? vec_fold_max(most) : NAN);
+}
+
+INLINE void wide_int8(int8_t *to, const float *x, float inverse, uint32_t n)
+{
+    struct vec y = vec_round(vec_mul(vec_load_n(x, n), vec_set(inverse)));
+    vec_store_i8_n(to, vec_if_nan(y, vec_set(0), y), n);
+}
+
+INLINE void wide_store_int8(const struct kv_token *t)
+{
+    const struct kv_quant k = wide_quant(t->k, t->dim), v = wide_quant(t->v, t->dim);
+    int8_t *to_k = (int8_t *)t->to_k + t->offset;
+    int8_t *to_v = (int8_t *)t->to_v + (size_t)t->offset * t->dim;
+    for (uint32_t d = 0; d < t->dim; d += 16) {
+        uint32_t n = t->dim - d < 16 ? t->dim - d : 16;
+        int8_t cells[16];
+        wide_int8(to_v + d, t->v + d, v.inverse, n);
+        wide_int8(cells, t->k + d, k.inverse, n);
+        for (uint32_t j = 0; j < n; j++)
+            to_k[(size_t)(d + j) * KERN_BLOCK] = cells[j];
+    }
+    ((float *)(void *)(t->to_k + kv_scales_at(t->dim)))[t->offset] = k.scale;
+    ((float *)(void *)(t->to_v + kv_scales_at(t->dim)))[t->offset] = v.scale;
 }
 
 INLINE void wide_kv_store(const struct kv_store_args *a, const struct kern_exec *x)
 {
     struct range heads = split((size_t)a->n_row * a->n_kv_head, x);
-    const int bf16 = a->kv_dtype == DT_BF16;
-    const size_t head_elements =
-        (bf16 ? ((size_t)a->head_dim + 1) / 2 * 2 : a->head_dim) * KERN_BLOCK;
+    const size_t head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
     for (size_t i = heads.begin; i < heads.end; i++) {
-        size_t row = i / a->n_kv_head, head = i % a->n_kv_head, offset = a->slot[row] % KERN_BLOCK;
-        size_t at = (a->slot[row] / KERN_BLOCK * a->n_kv_head + head) * head_elements;
-        const float *k = a->k + row * a->k_stride + head * a->head_dim;
-        const float *v = a->v + row * a->v_stride + head * a->head_dim;
-        if (bf16)
-            wide_store_bf16((uint16_t *)a->k_cache + at + 2 * offset,
-                            (uint16_t *)a->v_cache + at + offset * a->head_dim, k, v, a->head_dim);
+        size_t row = i / a->n_kv_head, head = i % a->n_kv_head;
+        size_t at = (a->slot[row] / KERN_BLOCK * a->n_kv_head + head) * head_bytes;
+        const struct kv_token t = {.k = a->k + row * a->k_stride + head * a->head_dim,
+                                   .v = a->v + row * a->v_stride + head * a->head_dim,
+                                   .to_k = (char *)a->k_cache + at,
+                                   .to_v = (char *)a->v_cache + at,
+                                   .offset = a->slot[row] % KERN_BLOCK,
+                                   .dim = a->head_dim};
+        if (a->kv_dtype == DT_BF16)
+            wide_store_bf16(&t);
+        else if (a->kv_dtype == DT_I8)
+            wide_store_int8(&t);
         else
-            wide_store_f32((float *)a->k_cache + at + offset,
-                           (float *)a->v_cache + at + offset * a->head_dim, k, v, a->head_dim);
+            wide_store_f32(&t);
     }
 }
 

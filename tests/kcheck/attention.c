@@ -15,6 +15,7 @@ struct attention_case {
     uint32_t n_row;
 };
 
+static const uint32_t kv_dtypes[] = {DT_F32, DT_BF16, DT_I8};
 static const uint32_t head_dims[] = {1, 7, 16, 32, 40, 64, 64, 80, 96, 128, 128, 160, 256};
 
 static void choose(struct kcheck *k, struct attention_case *c)
@@ -23,7 +24,7 @@ static void choose(struct kcheck *k, struct attention_case *c)
              group = kc_chance(k, 15) ? kc_range(k, 8, 30) : kc_range(k, 1, 7);
     uint32_t dim = kc_chance(k, 20) ? kc_range(k, 1, 200) : kc_pick(k, head_dims, 13);
     c->a = (struct attention_args){
-        .kv_dtype = kc_chance(k, 50) ? DT_F32 : DT_BF16,
+        .kv_dtype = (enum dtype)kc_pick(k, kv_dtypes, 3),
         .n_seq = kc_range(k, 0, SEQ_MAX),
         .n_head = n_kv_head * group,
         .n_kv_head = n_kv_head,
@@ -61,7 +62,7 @@ static void fill_cache(struct kcheck *k, struct attention_case *c)
     }
     size_t bytes = kern_kv_block_bytes(c->a.kv_dtype, c->a.n_kv_head, c->a.head_dim) * n_block;
     void *k_cache = kc_buf(k, bytes), *v_cache = kc_buf(k, bytes);
-    memset(k_cache, 0xff, bytes); /* NaN in both types */
+    memset(k_cache, 0xff, bytes); /* NaN in the float types and in the scales of int8 */
     memset(v_cache, 0xff, bytes);
     c->a.k_cache = k_cache;
     c->a.v_cache = v_cache;
@@ -92,9 +93,17 @@ static void fill_cache(struct kcheck *k, struct attention_case *c)
     }
 }
 
-static double stored(const struct attention_case *c, float f)
+/* Element d of a head's vector x as the cache has it. */
+static double stored(const struct attention_case *c, const float *x, uint32_t d)
 {
-    return c->a.kv_dtype == DT_F32 ? f : bf16_to_f32(f32_to_bf16(f));
+    float most = 0;
+    if (c->a.kv_dtype == DT_F32)
+        return x[d];
+    if (c->a.kv_dtype == DT_BF16)
+        return bf16_to_f32(f32_to_bf16(x[d]));
+    for (uint32_t i = 0; i < c->a.head_dim; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    return most > 0 ? (double)(most / 127) * rint((double)(x[d] * (127 / most))) : 0;
 }
 
 /* One (token, head) of sequence i in f64. The bound: every f32 score is off by at most (dim + 4)
@@ -113,7 +122,7 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
     for (uint32_t t = begin; t < end; t++) {
         double s = 0, terms = 0;
         for (uint32_t d = 0; d < dim; d++) {
-            double product = q[d] * stored(c, c->k[i][((size_t)t * a->n_kv_head + g) * dim + d]);
+            double product = q[d] * stored(c, c->k[i] + ((size_t)t * a->n_kv_head + g) * dim, d);
             s += product;
             terms += fabs(product);
         }
@@ -127,7 +136,7 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
     for (uint32_t d = 0; d < dim; d++) {
         double want = 0;
         for (uint32_t t = begin; t < end; t++)
-            want += p[t] / sum * stored(c, c->v[i][((size_t)t * a->n_kv_head + g) * dim + d]);
+            want += p[t] / sum * stored(c, c->v[i] + ((size_t)t * a->n_kv_head + g) * dim, d);
         kc_near(k, "out", out[d], want,
                 (2 * size * (dim + 4) + 2.0 * (end - begin) + 16) * 0x1p-24);
     }
@@ -188,53 +197,77 @@ void kcheck_attention(struct kcheck *k)
     kc_same_bits(k, "other chunks", (struct kc_bits){again, got, DT_F32, c.n_row * c.a.out_stride});
 }
 
-/* Decode of n_seq sequences of `context` tokens each, or one prompt of that length. */
-static void bench_shape(struct kc_bench *b, const char *name, uint32_t n_seq, uint32_t context,
-                        uint32_t n_query)
+struct bench_shape {
+    const char *name;
+    enum dtype kv_dtype;
+    uint32_t n_seq, context, n_query; /* decode when n_query is 1, else one prompt */
+};
+
+/* A cache of n_block blocks with random numbers in it. */
+static void *bench_cache(struct kcheck *k, enum dtype kv_dtype, uint32_t n_kv_head, uint32_t dim,
+                         size_t n_block)
 {
+    size_t bytes = n_block * kern_kv_block_bytes(kv_dtype, n_kv_head, dim);
+    uint16_t *cache = kc_buf(k, bytes);
+    if (kv_dtype == DT_BF16)
+        kc_fill_dtype(k, cache, DT_BF16, bytes / 2);
+    else /* 1.0f twice over: any byte will do, and the scales are numbers */
+        for (size_t i = 0; i < bytes / 2; i++)
+            cache[i] = 0x3f80;
+    return cache;
+}
+
+static void bench_shape(struct kc_bench *b, const struct bench_shape *of)
+{
+    const uint32_t n_seq = of->n_seq, context = of->context, n_query = of->n_query;
     const uint32_t n_head = 14, n_kv_head = 2, dim = 64, n_block = context / 16;
     struct kcheck *k = b->k;
     struct attention_seq *seqs = kc_buf(k, n_seq * sizeof *seqs);
     uint32_t *blocks = kc_buf(k, (size_t)n_seq * n_block * sizeof *blocks);
-    size_t n_kv = (size_t)n_seq * context * n_kv_head * dim,
-           n_q = (size_t)n_seq * n_query * n_head * dim;
-    uint16_t *key = kc_buf(k, n_kv * 2), *value = kc_buf(k, n_kv * 2);
+    size_t n_q = (size_t)n_seq * n_query * n_head * dim;
     float *q = kc_buf(k, n_q * 4), *out = kc_buf(k, n_q * 4);
-    kc_fill_dtype(k, key, DT_BF16, n_kv);
-    kc_fill_dtype(k, value, DT_BF16, n_kv);
     kc_fill(k, q, n_q);
     for (uint32_t i = 0; i < n_seq * n_block; i++)
         blocks[i] = i;
     for (uint32_t i = 0; i < n_seq; i++)
         seqs[i] = (struct attention_seq){blocks + (size_t)i * n_block, i * n_query, n_query,
                                          context - n_query};
-    struct attention_args a = {.out = out,
-                               .q = q,
-                               .out_stride = n_head * dim,
-                               .q_stride = n_head * dim,
-                               .k_cache = key,
-                               .v_cache = value,
-                               .kv_dtype = DT_BF16,
-                               .seqs = seqs,
-                               .n_seq = n_seq,
-                               .n_head = n_head,
-                               .n_kv_head = n_kv_head,
-                               .head_dim = dim,
-                               .context_max = context,
-                               .scale = 0.125f};
+    struct attention_args a = {
+        .out = out,
+        .q = q,
+        .out_stride = n_head * dim,
+        .q_stride = n_head * dim,
+        .k_cache = bench_cache(k, of->kv_dtype, n_kv_head, dim, (size_t)n_seq * n_block),
+        .v_cache = bench_cache(k, of->kv_dtype, n_kv_head, dim, (size_t)n_seq * n_block),
+        .kv_dtype = of->kv_dtype,
+        .seqs = seqs,
+        .n_seq = n_seq,
+        .n_head = n_head,
+        .n_kv_head = n_kv_head,
+        .head_dim = dim,
+        .context_max = context,
+        .scale = 0.125f};
     struct kc_seconds s = kc_time(b, &a);
     double pairs = (double)n_seq * n_query * n_head * (context - n_query / 2.0);
+    size_t block_bytes = kern_kv_block_bytes(of->kv_dtype, n_kv_head, dim);
     b->i_peak = k->variant->caps & CAP_AVX512 ? 1 : 0;
     if (n_query == 1)
-        kc_print_bytes(b, name, s, (double)n_kv * 4);
+        kc_print_bytes(b, of->name, s, 2.0 * n_seq * n_block * (double)block_bytes);
     else
-        kc_print_flop(b, name, s, pairs * dim * 4);
+        kc_print_flop(b, of->name, s, pairs * dim * 4);
 }
 
 void kbench_attention(struct kc_bench *b)
 {
-    bench_shape(b, "decode bf16 16 x 2048, 14/2 x 64", 16, 2048, 1);
-    bench_shape(b, "decode bf16 1 x 8192, 14/2 x 64", 1, 8192, 1);
-    if (b->k->variant->caps) /* the reference would take minutes */
-        bench_shape(b, "prompt bf16 2048, 14/2 x 64", 1, 2048, 2048);
+    static const struct bench_shape shapes[] = {
+        {"decode bf16 16 x 2048, 14/2 x 64", DT_BF16, 16, 2048, 1},
+        {"decode int8 16 x 2048, 14/2 x 64", DT_I8, 16, 2048, 1},
+        {"decode f32 16 x 2048, 14/2 x 64", DT_F32, 16, 2048, 1},
+        {"decode bf16 1 x 8192, 14/2 x 64", DT_BF16, 1, 8192, 1},
+        {"prompt bf16 2048, 14/2 x 64", DT_BF16, 1, 2048, 2048},
+        {"prompt int8 2048, 14/2 x 64", DT_I8, 1, 2048, 2048},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (shapes[i].n_query == 1 || b->k->variant->caps) /* the reference would take minutes */
+            bench_shape(b, &shapes[i]);
 }

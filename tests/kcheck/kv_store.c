@@ -2,6 +2,7 @@
 /* kv_store: the whole cache against the layout as ops.h words it; what no slot names must not
  * change. */
 #include "kcheck.h"
+#include <math.h>
 
 struct shape {
     enum dtype t;
@@ -41,6 +42,49 @@ static void expect(const struct shape *s, const struct kv_store_args *a, float *
         }
 }
 
+/* One vector as int8: bytes `step` apart, and its scale. */
+static void expect_int8(int8_t *to, size_t step, float *scale, const float *x, uint32_t n)
+{
+    float most = 0;
+    bool finite = true;
+    for (uint32_t d = 0; d < n; d++) {
+        finite &= isfinite(x[d]) != 0;
+        most = fmaxf(most, fabsf(x[d]));
+    }
+    *scale = finite ? most / 127 : NAN;
+    if (finite && most < 0x1p-100f)
+        *scale = 0;
+    for (uint32_t d = 0; d < n; d++)
+        to[d * step] = *scale > 0 ? (int8_t)rintf(x[d] * (127 / most)) : 0;
+}
+
+/* kv_store into int8 caches that are filled with 0xff, byte for byte. */
+static void check_int8(struct kcheck *k, const struct shape *s, const struct kv_store_args *a)
+{
+    size_t head = 16 * (size_t)s->head_dim + 16 * sizeof(float);
+    size_t bytes = head * s->n_head * s->n_block;
+    if (kern_kv_block_bytes(DT_I8, s->n_head, s->head_dim) * s->n_block != bytes)
+        kc_fail(k, "kern_kv_block_bytes is not %zu", bytes / s->n_block);
+    struct kv_store_args got = *a;
+    char *want[2] = {kc_buf(k, bytes), kc_buf(k, bytes)};
+    got.k_cache = kc_copy(k, want[0], bytes);
+    got.v_cache = kc_copy(k, want[1], bytes);
+    for (uint32_t i = 0; i < a->n_row; i++)
+        for (uint32_t h = 0; h < s->n_head; h++) {
+            char *key = want[0] + (a->slot[i] / 16 * s->n_head + h) * head;
+            char *value = want[1] + (a->slot[i] / 16 * s->n_head + h) * head;
+            uint32_t at = a->slot[i] % 16;
+            expect_int8((int8_t *)key + at, 16, (float *)(void *)(key + 16 * s->head_dim) + at,
+                        a->k + i * a->k_stride + (size_t)h * s->head_dim, s->head_dim);
+            expect_int8((int8_t *)value + at * s->head_dim, 1,
+                        (float *)(void *)(value + 16 * s->head_dim) + at,
+                        a->v + i * a->v_stride + (size_t)h * s->head_dim, s->head_dim);
+        }
+    kc_run(k, k->variant, &got, kc_range(k, 1, 5));
+    kc_same_bits(k, "int8 k", (struct kc_bits){got.k_cache, want[0], DT_I8, bytes});
+    kc_same_bits(k, "int8 v", (struct kc_bits){got.v_cache, want[1], DT_I8, bytes});
+}
+
 static void compare_cache(struct kcheck *k, const char *what, const void *cache, enum dtype t,
                           const float *want, size_t n)
 {
@@ -53,7 +97,8 @@ static void compare_cache(struct kcheck *k, const char *what, const void *cache,
 
 void kcheck_kv_store(struct kcheck *k)
 {
-    struct shape s = {.t = kc_chance(k, 50) ? DT_F32 : DT_BF16,
+    static const uint32_t dtypes[] = {DT_F32, DT_BF16, DT_I8};
+    struct shape s = {.t = (enum dtype)kc_pick(k, dtypes, 3),
                       .n_block = kc_range(k, 1, 6),
                       .n_head = kc_range(k, 1, 4),
                       .head_dim = kc_range(k, 1, 140)};
@@ -63,7 +108,7 @@ void kcheck_kv_store(struct kcheck *k)
     size_t bytes = n * (dtype_bits(s.t) / 8);
     kc_shape(k, "%s n_row %u n_kv_head %u head_dim %u", dtype_name(s.t), n_row, s.n_head,
              s.head_dim);
-    if (kern_kv_block_bytes(s.t, s.n_head, s.head_dim) * s.n_block != bytes)
+    if (s.t != DT_I8 && kern_kv_block_bytes(s.t, s.n_head, s.head_dim) * s.n_block != bytes)
         kc_fail(k, "kern_kv_block_bytes is not %zu", bytes / s.n_block);
     struct kv_store_args a = {.kv_dtype = s.t,
                               .k_stride = width + kc_range(k, 0, 5),
@@ -75,6 +120,9 @@ void kcheck_kv_store(struct kcheck *k)
           *value = kc_buf(k, n_row * a.v_stride * 4 + 4);
     kc_fill(k, key, n_row * a.k_stride);
     kc_fill(k, value, n_row * a.v_stride);
+    if (n_row && kc_chance(k, 30)) /* a token of zeros, or of next to nothing */
+        for (size_t d = 0; d < width; d++)
+            key[d] *= kc_chance(k, 50) ? 0.0f : 0x1p-110f;
     uint32_t *slot = kc_buf(k, n_slot * sizeof *slot);
     bool in_order =
         kc_chance(k, 50); /* a prompt fills a block slot by slot; a decode batch jumps about */
@@ -86,6 +134,10 @@ void kcheck_kv_store(struct kcheck *k)
     a.k = key;
     a.v = value;
     a.slot = slot;
+    if (s.t == DT_I8) {
+        check_int8(k, &s, &a);
+        return;
+    }
     a.k_cache = kc_buf(k, bytes);
     a.v_cache = kc_buf(k, bytes);
     float *want_k = kc_buf(k, n * sizeof *want_k), *want_v = kc_buf(k, n * sizeof *want_v);

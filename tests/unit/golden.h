@@ -14,7 +14,7 @@
 #include "engine/model/model.h"
 
 #define GOLDEN_DIR     "tests/data/models"
-#define RUN_TOKENS_MAX 512u /* of one sequence */
+#define RUN_TOKENS_MAX 768u /* of one sequence */
 #define RUN_SEQS_MAX   8u
 #define RUN_SEQ_BLOCKS (RUN_TOKENS_MAX / KERN_BLOCK)
 #define RUN_BLOCKS     (RUN_SEQS_MAX * RUN_SEQ_BLOCKS)
@@ -28,6 +28,8 @@ struct runner {
     struct kv_cache kv;
     struct model_scratch *scratch;
     float *const *tap;
+    uint32_t placed[RUN_BLOCKS]; /* after runner_place: which block comes i-th */
+    bool is_placed;
 };
 
 struct runner_options {
@@ -35,6 +37,8 @@ struct runner_options {
     uint32_t n_thread, caps, max_model_len;
     bool dtype_auto;
     enum dtype dtype;
+    bool kv_given;
+    enum dtype kv_dtype;
 };
 
 struct run_seq { /* one sequence being fed */
@@ -57,6 +61,8 @@ static inline enum q_code runner_open(struct runner *r, const struct runner_opti
     struct model_options mo = {.dir = o->dir,
                                .dtype_auto = o->dtype_auto,
                                .dtype = o->dtype,
+                               .kv_given = o->kv_given,
+                               .kv_dtype = o->kv_dtype,
                                .max_model_len = o->max_model_len,
                                .kern = &r->kern,
                                .team = r->team};
@@ -88,10 +94,28 @@ static inline void run_call_fn(void *arg, uint32_t ith, uint32_t nth)
                   nth);
 }
 
-/* Block number of sequence `index`, its i-th: neighbours lie far apart. */
-static inline uint32_t run_block(uint32_t index, uint32_t i)
+static inline uint64_t run_random(uint64_t *state)
 {
-    return (index * RUN_SEQ_BLOCKS + i) * 37u % RUN_BLOCKS;
+    *state = *state * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX */
+    return *state >> 33;
+}
+
+/* From now on blocks are handed out in a random order. */
+static inline void runner_place(struct runner *r, uint64_t seed)
+{
+    for (uint32_t i = 0; i < RUN_BLOCKS; i++) {
+        uint32_t j = (uint32_t)(run_random(&seed) % (i + 1));
+        r->placed[i] = r->placed[j];
+        r->placed[j] = i;
+    }
+    r->is_placed = true;
+}
+
+/* Block number of sequence `index`, its i-th: neighbours lie far apart. */
+static inline uint32_t run_block(const struct runner *r, uint32_t index, uint32_t i)
+{
+    uint32_t n = index * RUN_SEQ_BLOCKS + i;
+    return r->is_placed ? r->placed[n] : n * 37u % RUN_BLOCKS;
 }
 
 /* One step with all sequences. */
@@ -107,7 +131,7 @@ static inline void run_step(struct runner *r, struct run_seq *seqs, uint32_t n_s
     for (uint32_t s = 0; s < n_seq; s++) {
         struct run_seq *q = &seqs[s];
         for (uint32_t i = 0; i < RUN_SEQ_BLOCKS; i++)
-            blocks[s][i] = run_block(q->index, i);
+            blocks[s][i] = run_block(r, q->index, i);
         parts[s] = (struct attention_seq){blocks[s], n, q->n_next, q->n_done};
         n_prompts[s] = q->n_prompt;
         for (uint32_t i = 0; i < q->n_next; i++, n++) {

@@ -72,6 +72,7 @@ static void test_sizes(void **state)
     assert_true(packed_bytes(DT_F32, 200000, 100000) == (size_t)200000 * 100000 * 4); /* 75 GiB */
     assert_int_equal(kern_kv_block_bytes(DT_F32, 2, 7), 2 * 16 * 7 * 4);
     assert_int_equal(kern_kv_block_bytes(DT_BF16, 2, 7), 2 * 16 * 8 * 2);
+    assert_int_equal(kern_kv_block_bytes(DT_I8, 2, 7), 2 * (16 * 7 + 16 * 4)); /* and scales */
     size_t small = kern_scratch_bytes(1, 1, 64), large = kern_scratch_bytes(131072, 1, 64);
     assert_true(small > 0 && small % 64 == 0);
     assert_in_range(large, 131072 * 4, (size_t)64 << 20);

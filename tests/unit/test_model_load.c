@@ -318,6 +318,18 @@ static void test_shape(void **state)
     assert_true(shape->weight_bytes > n_file && shape->weight_bytes < 4 * n_file);
     assert_string_equal(model_config(m)->architecture, "LlamaForCausalLM");
     model_free(m);
+    struct model_options o = {
+        .dir = MODELS "llama", .dtype = DT_BF16, .kern = &kern, .kv_given = true};
+    assert_ok(model_load(&m, &o, &e), &e); /* KV in f32 though computed in bf16 */
+    assert_int_equal(model_shape(m)->kv_dtype, DT_F32);
+    assert_int_equal(model_shape(m)->kv_block_bytes, 2 * 2 * 2 * 16 * 16 * 4);
+    model_free(m);
+    o.kv_dtype = DT_I8;
+    assert_ok(model_load(&m, &o, &e), &e);
+    assert_int_equal(model_shape(m)->kv_block_bytes, 2 * 2 * 2 * 16 * (16 + 4)); /* a scale each */
+    model_free(m);
+    o.kv_dtype = DT_F16;
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "bfloat16, float32 or int8", &e);
     assert_fails(load(MODELS "llama", LOAD_AUTO, DT_I8), Q_UNSUPPORTED, "dtype I8", &e);
 }
 
@@ -402,6 +414,49 @@ static void *fail_malloc(size_t n)
     return q_alloc(n);
 }
 
+static uint64_t resident_bytes(void)
+{
+    unsigned long long size, resident, shared;
+    FILE *f = fopen("/proc/self/statm", "re");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%llu %llu %llu", &size, &resident, &shared), 3);
+    fclose(f);
+    return (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A pool of 8 GiB and more costs nothing until blocks are written, then a huge page for each array
+ * that was touched. And a copied block is the block. */
+static void test_pool_is_lazy(void **state)
+{
+    (void)state;
+    struct kv_cache kv, other;
+    assert_ok(load(MODELS "llama", LOAD_AUTO, DT_F32), &e);
+    const struct model_shape *s = model_shape(m);
+    uint32_t n_block = (uint32_t)(((uint64_t)8 << 30) / s->kv_block_bytes);
+    uint64_t before = resident_bytes();
+    assert_ok(kv_cache_init(&kv, m, n_block, &e), &e);
+    assert_ok(kv_cache_init(&other, m, 3, &e), &e);
+    assert_true(resident_bytes() - before < (4u << 20));
+    size_t n = kv.block_bytes;
+    assert_int_equal(2 * n * s->n_layer, s->kv_block_bytes);
+    for (uint32_t i = 0; i < s->n_layer; i++) {
+        memset((char *)kv.k[i] + 100 * n, (int)(i + 1), n);
+        memset((char *)kv.v[i] + 100 * n, (int)(i + 65), n);
+    }
+    assert_true(resident_bytes() - before < (8u << 20) + 2ull * s->n_layer * (2u << 20));
+    kv_cache_copy(&other, 2, &kv, 100);
+    kv_cache_copy(&kv, 7, &other, 2);
+    for (uint32_t i = 0; i < s->n_layer; i++) {
+        assert_memory_equal((char *)kv.k[i] + 7 * n, (char *)kv.k[i] + 100 * n, n);
+        assert_memory_equal((char *)kv.v[i] + 7 * n, (char *)kv.v[i] + 100 * n, n);
+        assert_int_equal(((char *)other.k[i])[2 * n - 1], 0);
+        assert_int_equal(((char *)other.v[i])[3 * n - 1], i + 65);
+    }
+    kv_cache_release(&kv);
+    kv_cache_release(&other);
+    model_free(m);
+}
+
 /* Every allocation from model_load to a ready scratch fails once: an error, no leak, no crash. */
 static void test_out_of_memory(void **state)
 {
@@ -433,7 +488,7 @@ int main(void)
         cmocka_unit_test(test_lengths),         cmocka_unit_test(test_shape),
         cmocka_unit_test(test_dummy),           cmocka_unit_test(test_warns_of_strangers),
         cmocka_unit_test(test_progress),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_pool_is_lazy),    cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kv_layout - sizes within a block of the KV cache, and how a vector becomes int8. Private to
+ * kernels/; the picture is in ops.h.
+ *
+ * int8: each token's K, and its V, of one head has one f32 scale, so that a token's bytes depend on
+ * that token only, whatever was stored before or after it. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_KV_LAYOUT_H
+#define QUIRE_KERNELS_KV_LAYOUT_H
+#include <math.h>
+#include "kernels/ops.h"
+
+/* Of one element of K or V. */
+static inline size_t kv_element_bytes(enum dtype kv_dtype)
+{
+    if (kv_dtype == DT_I8)
+        return 1;
+    return kv_dtype == DT_BF16 ? 2 : 4;
+}
+
+/* K (or V) of one block and one head. */
+static inline size_t kv_head_bytes(enum dtype kv_dtype, uint32_t head_dim)
+{
+    size_t dim = kv_dtype == DT_BF16 ? ((size_t)head_dim + 1) / 2 * 2 : head_dim;
+    size_t scales = kv_dtype == DT_I8 ? KERN_BLOCK * sizeof(float) : 0;
+    return KERN_BLOCK * dim * kv_element_bytes(kv_dtype) + scales;
+}
+
+/* int8 only: from the start of a block and head to its scales. */
+static inline size_t kv_scales_at(uint32_t head_dim)
+{
+    return (size_t)KERN_BLOCK * head_dim;
+}
+
+#define KV_INT8_MOST  127.0f
+/* Vectors whose largest magnitude is below this are stored as zeros: 127 / magnitude must be
+ * finite, and no scale may be subnormal. */
+#define KV_INT8_LEAST 0x1p-100f
+
+struct kv_quant {
+    float scale;   /* x is about scale * stored */
+    float inverse; /* stored = x * inverse, rounded to the nearest integer, ties to even */
+};
+
+/* most: the largest |x| of the vector; NaN or infinite when one x is. Then the scale is NaN, which
+ * ends in the logits, where it is noticed; the stored values are 0. */
+static inline struct kv_quant kv_quant(float most)
+{
+    if (!(most < INFINITY))
+        return (struct kv_quant){NAN, 0};
+    if (most < KV_INT8_LEAST)
+        return (struct kv_quant){0, 0};
+    return (struct kv_quant){most / KV_INT8_MOST, KV_INT8_MOST / most};
+}
+
+#endif

@@ -41,8 +41,8 @@ static inline size_t packed_index(enum dtype dtype, uint32_t n_in, uint32_t o, u
     return (panel * n_in + k) * KERN_PANEL + lane;
 }
 
-/* Where K[d] of one token is in the cache, in elements from the start of its block and head. int8 lies as
- * f32 does. */
+/* Where K[d] of one token is in the cache, in elements from the start of its block and head. int8
+ * lies as f32 does. */
 static inline size_t k_index(enum dtype dtype, uint32_t d, uint32_t offset)
 {
     if (dtype == DT_BF16)

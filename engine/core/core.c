@@ -198,15 +198,15 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         return q_fail(e, Q_NO_MEMORY, "engine: no memory for %u outputs",
                       info->limits.logit_rows_max);
     const struct speculation *guesses = &c->config.worker.speculation;
-    const struct scheduler_config sc = {.limits = info->limits,
-                                        .n_block = info->n_block,
-                                        .queue_max = c->config.queue_max,
-                                        .vocab_size = info->shape.vocab_size,
-                                        .eos_ids = c->model.eos_ids,
-                                        .n_eos = c->model.n_eos,
-                                        .n_guess = guesses->method == SPECULATE_NOT
-                                                       ? 0
-                                                       : guesses->n_guess};
+    const struct scheduler_config sc = {
+        .limits = info->limits,
+        .n_block = info->n_block,
+        .queue_max = c->config.queue_max,
+        .policy = c->config.policy,
+        .vocab_size = info->shape.vocab_size,
+        .eos_ids = c->model.eos_ids,
+        .n_eos = c->model.n_eos,
+        .n_guess = guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess};
     c->config.worker.n_block = info->n_block; /* workers to come make the same pool */
     return scheduler_new(&c->scheduler, &sc, e);
 }
@@ -368,6 +368,34 @@ static bool look_at_worker(struct core *c, struct q_err *why)
     return ended;
 }
 
+static void tell_end(const struct core *c, const struct scheduler_output *o, struct q_err *e)
+{
+    if (o->code == Q_TIMEOUT)
+        q_fail(e, Q_TIMEOUT,
+               "the request had no answer within %g seconds (the server's --request-timeout)",
+               (double)c->config.policy.request_timeout_us / 1e6);
+    else
+        q_fail(e, o->code,
+               "%u requests wait, as many as may; this one made room because most of them have "
+               "the same API key or user",
+               c->config.queue_max);
+}
+
+/* Hand out what the scheduler ended by itself: pushed out of the queue, or its time is up. */
+static void give_ends(struct core *c)
+{
+    struct scheduler_output o;
+    int64_t now_us = clock_us();
+    while (c->scheduler && scheduler_deadline_us(c->scheduler) <= now_us &&
+           scheduler_take_end(c->scheduler, now_us, &o)) {
+        struct q_err why = Q_ERR_INIT;
+        tell_end(c, &o, &why);
+        if (o.finish == FINISH_ERROR)
+            o.why = &why;
+        c->sink(c->sink_ctx, NULL, &o, 1);
+    }
+}
+
 FALLIBLE core_step(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
@@ -376,6 +404,7 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
         *e = c->failure;
         return c->failure.code;
     }
+    give_ends(c);
     if (!c->ring) {
         if (clock_ms() < c->restart_at_ms)
             return Q_OK;
@@ -398,8 +427,13 @@ int core_fd(const struct core *c)
 
 int core_wait_ms(const struct core *c)
 {
+    if (c->state == CORE_FAILED)
+        return -1;
     int64_t due = c->ring ? step_due_ms(c) : c->restart_at_ms;
-    if (c->state == CORE_FAILED || (c->ring && !due))
+    int64_t end_us = c->scheduler ? scheduler_deadline_us(c->scheduler) : INT64_MAX;
+    if (end_us < INT64_MAX && (!due || end_us / 1000 + 1 < due))
+        due = end_us / 1000 + 1;
+    if (c->ring && !due)
         return -1;
     int64_t left = due - clock_ms();
     return left <= 0 ? 0 : left < INT_MAX ? (int)left : INT_MAX;
@@ -429,7 +463,9 @@ FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m
         return q_fail(e, Q_UNAVAILABLE, "loading %u %%", percent);
     if (c->state == CORE_FAILED)
         return q_fail(e, Q_UNAVAILABLE, "the engine has failed: %s", c->failure.message);
-    return scheduler_submit(c->scheduler, origin, m, clock_us(), e);
+    enum q_code rc = scheduler_submit(c->scheduler, origin, m, clock_us(), e);
+    give_ends(c);
+    return rc;
 }
 
 bool core_abort(struct core *c, uint32_t origin, uint64_t req_id)

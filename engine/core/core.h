@@ -24,7 +24,8 @@
 
 struct core_config {
     struct worker_config worker;
-    uint32_t queue_max;         /* waiting requests at most */
+    uint32_t queue_max; /* waiting requests at most */
+    struct scheduler_policy policy;
     uint32_t worker_timeout_s;  /* a step takes longer: the worker is killed; 0 = no limit. Not
                                    when it is a thread */
     bool in_process;            /* the worker is a thread */
@@ -39,8 +40,8 @@ enum core_state {
 };
 
 /* The outputs of one settled step, in plan order; borrowed for the call. The sink may submit and
- * abort. Or the one output, with FINISH_ERROR and `why`, of a request that kept killing the worker;
- * result is NULL then. */
+ * abort. With result NULL: requests that ended outside of steps, perhaps during a core_submit: with
+ * FINISH_ERROR and `why`, or with FINISH_ABORT. */
 typedef void core_sink(void *ctx, const struct step_result *result,
                        const struct scheduler_output *outputs, uint32_t n);
 

@@ -64,6 +64,25 @@ FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_e
     return Q_OK;
 }
 
+static FALLIBLE policy_options(struct scheduler_policy *p, const struct options *o, struct q_err *e)
+{
+    p->by_priority = !strcmp(o->scheduling_policy, "priority");
+    p->long_prefill_token_threshold = (uint32_t)o->long_prefill_token_threshold;
+    p->max_num_partial_prefills = (uint32_t)o->max_num_partial_prefills;
+    p->max_long_partial_prefills = (uint32_t)o->max_long_partial_prefills;
+    p->delay_factor = o->scheduler_delay_factor;
+    p->request_timeout_us = (int64_t)(o->request_timeout * 1e6);
+    if (!p->by_priority && strcmp(o->scheduling_policy, "fcfs") != 0)
+        return q_fail(e, Q_INVALID, "--scheduling-policy is \"%s\", expected fcfs or priority",
+                      o->scheduling_policy);
+    if (p->max_long_partial_prefills > p->max_num_partial_prefills)
+        return q_fail(e, Q_INVALID,
+                      "--max-long-partial-prefills is %u, expected at most "
+                      "--max-num-partial-prefills (%u)",
+                      p->max_long_partial_prefills, p->max_num_partial_prefills);
+    return Q_OK;
+}
+
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
                         struct q_err *e)
 {
@@ -77,6 +96,8 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||
         (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||
         (rc = log_level_parse(&level, o->log_level, e)))
+        return rc;
+    if ((rc = policy_options(&c->policy, o, e)))
         return rc;
     w->max_model_len = (uint32_t)o->max_model_len;
     w->max_num_seqs = (uint32_t)o->max_num_seqs;

@@ -126,7 +126,7 @@ FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step
     *n = o->n_request;
     if (!o->n_request)
         return Q_OK;
-    const struct msg_output m = {.step = step->result->head->step,
+    const struct msg_output m = {.step = step->result ? step->result->head->step : 0,
                                  .req_ids = {o->req_ids, o->n_request},
                                  .seq = {o->seq, o->n_request},
                                  .n_token = {o->n_token, o->n_request},

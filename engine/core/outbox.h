@@ -34,8 +34,8 @@ struct outbox {
 /* Columns for the largest step within the limits. Errors: Q_NO_MEMORY. */
 FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e);
 void outbox_release(struct outbox *o);
-struct outbox_step { /* a settled step, as the core's sink gets it */
-    const struct step_result *result;
+struct outbox_step {                        /* a settled step, as the core's sink gets it */
+    const struct step_result *result;       /* NULL: requests that ended outside of steps */
     const struct scheduler_output *outputs; /* [n] */
     uint32_t n;
 };

@@ -312,7 +312,7 @@ static void send_reasons(struct peers *p, struct peer *to, const struct outbox_s
         const struct scheduler_output *o = &step->outputs[i];
         if (o->origin != to->origin || !o->why)
             continue;
-        send_error(p, &to->at, o->req_id, o->why, 0);
+        send_error(p, &to->at, o->req_id, o->why, o->why->code == Q_NO_SPACE ? retry_ms(p) : 0);
         to->n_open -= to->n_open > 0;
     }
 }
@@ -364,6 +364,9 @@ static FALLIBLE encode_beat(struct peers *p, struct q_err *e)
         .n_aborted = s.n_aborted,
         .draining = p->draining,
         .n_bad_frame = p->n_bad_frame,
+        .n_timeout = s.n_timeout,
+        .n_pushed_out = s.n_pushed_out,
+        .n_tenant = s.n_tenant,
         .iteration_tokens = {s.iteration_tokens,
                              sizeof s.iteration_tokens / sizeof *s.iteration_tokens},
         .n_draft = s.n_draft,

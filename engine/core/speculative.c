@@ -9,19 +9,15 @@
 #define LOOKUP     5   /* vLLM's default */
 #define LOOKUP_MAX 256 /* tokens; longer runs say no more */
 
-static const char *const known[] = {"method",
-                                    "model",
-                                    "revision",
-                                    "num_speculative_tokens",
-                                    "prompt_lookup_max",
-                                    "prompt_lookup_min"};
+static const char *const known[] = {
+    "method",           "model", "revision", "num_speculative_tokens", "prompt_lookup_max",
+    "prompt_lookup_min"};
 
 static FALLIBLE check_keys(const json_t *root, struct q_err *e)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)root, key, value)
-    {
+    json_object_foreach ((json_t *)(uintptr_t)root, key, value) {
         bool found = false;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
             found = found || strcmp(key, known[i]) == 0;

@@ -245,7 +245,10 @@ uint32_t backlog_last_of_many(const struct backlog *b, uint64_t tenant_id)
             most = j;
             n = b->tenants[j].waiting.n;
         }
-    return most == REQUEST_NONE ? REQUEST_NONE : b->tenants[most].waiting.last;
+    uint32_t i = most == REQUEST_NONE ? REQUEST_NONE : b->tenants[most].waiting.last;
+    while (i != REQUEST_NONE && b->requests->items[i].n_token > b->requests->items[i].n_prompt)
+        i = b->requests->items[i].prev;
+    return i;
 }
 
 uint32_t backlog_n_tenant(const struct backlog *b)

@@ -12,8 +12,8 @@
  *
  * Charge: a prompt when it is admitted, an output token when it is settled, so that work counts and
  * not requests. A tenant that begins to wait is lifted to the least charge of those that wait
- * already: being idle saves nothing up. With one tenant the order is plain FCFS. Why not rounds with
- * a quantum (the textbook's deficit round robin): how much a request decodes is known only
+ * already: being idle saves nothing up. With one tenant the order is plain FCFS. Why not rounds
+ * with a quantum (the textbook's deficit round robin): how much a request decodes is known only
  * afterwards, so deficits go far below zero, and turning rounds until one is above again finds the
  * same tenant as looking for the least charge, later. Design: engine/sched/README.md.
  * Threads: the scheduler's loop only. Allocates nothing after backlog_init. */
@@ -83,7 +83,8 @@ void backlog_leave(struct backlog *b, uint32_t i_request);
 /* n_token more were computed for a request. */
 void backlog_charge(struct backlog *b, uint32_t i_request, uint32_t n_token);
 /* Who makes room when the queue is full and tenant_id has one more: the last new request of the
- * tenant with the most, if that has more than tenant_id would have; else REQUEST_NONE. */
+ * tenant with the most, if that has more than tenant_id would have; else REQUEST_NONE. Not one that
+ * has output already (a replay). */
 uint32_t backlog_last_of_many(const struct backlog *b, uint64_t tenant_id);
 uint32_t backlog_n_tenant(const struct backlog *b); /* with open requests */
 /* Lists, order and counts; Q_ASSERTs. */

@@ -25,8 +25,7 @@ static void check_request(const struct scheduler *s, uint32_t i)
     const struct request *r = get(s, i);
     Q_ASSERT(r->n_prompt >= 1 && r->n_prompt <= r->n_token && r->n_token < r->n_max);
     Q_ASSERT(r->n_max <= s->config.limits.max_model_len);
-    Q_ASSERT(r->n_planned <=
-             r->n_token + r->n_sampling + (r->n_sampling ? s->config.n_guess : 0));
+    Q_ASSERT(r->n_planned <= r->n_token + r->n_sampling + (r->n_sampling ? s->config.n_guess : 0));
     Q_ASSERT(r->n_token + r->n_sampling <= r->n_max);
     Q_ASSERT(r->n_sampling <= SCHEDULER_IN_FLIGHT_MAX);
     Q_ASSERT(r->prompt_settled <= r->prompt_next && r->prompt_next <= r->n_prompt);

@@ -25,6 +25,8 @@ struct part {                /* one sequence's share of a step in flight */
 
 struct flight { /* a planned step whose result has not come */
     uint64_t step;
+    int64_t planned_us;
+    bool has_prompt;    /* rows other than decode rows are in it */
     struct part *parts; /* [n_part], room for max_num_seqs */
     uint32_t n_part;
     uint32_t *by_slot; /* [max_num_seqs] part number + 1, 0 = none */
@@ -40,8 +42,12 @@ struct scheduler {
     uint32_t n_free_slot;
     struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* the oldest at i_flight, in a ring */
     uint32_t i_flight, n_flight;
-    bool suspecting;              /* suspect.c: nothing runs but the one on trial */
-    struct scheduler_stats stats; /* counters only; the rest is filled in when asked */
+    bool suspecting;               /* suspect.c: nothing runs but the one on trial */
+    int64_t settled_us;            /* the last step */
+    int64_t last_prompt_us;        /* how long the last step with prompt rows took */
+    int64_t deadline_us;           /* none passes before */
+    struct scheduler_output ended; /* pushed out of the queue and not told yet; code Q_OK = none */
+    struct scheduler_stats stats;  /* counters only; the rest is filled in when asked */
 };
 
 static inline struct request *request_at(struct scheduler *s, uint32_t i_request)

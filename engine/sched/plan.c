@@ -27,7 +27,8 @@ struct planning {
     struct flight *f;
     struct step_head counts; /* of what has been put in */
     int64_t now_us;
-    bool short_of_blocks; /* a running sequence was: nobody is admitted */
+    bool short_of_blocks;               /* a running sequence was: nobody is admitted */
+    uint32_t n_partial, n_long_partial; /* in the middle of their prompts after this step */
 };
 
 /* Rows that could be computed now: tokens known here or sampled by a step in flight, less rows
@@ -127,8 +128,11 @@ static void plan_decode(struct planning *p)
 static uint32_t chunk_size(const struct planning *p, const struct request *r, uint32_t *flags)
 {
     uint32_t n = rows_left(r), budget = budget_left(p), logits = logits_left(p);
+    uint32_t threshold = p->s->config.policy.long_prefill_token_threshold;
     if (n > budget)
         n = budget;
+    if (threshold && n > threshold)
+        n = threshold;
     if (logits == 0)
         return 0;
     if (r->prompt_next >= r->n_prompt)
@@ -145,6 +149,22 @@ static uint32_t chunk_size(const struct planning *p, const struct request *r, ui
     return n < logits ? n : logits;
 }
 
+static bool is_long(const struct scheduler *s, const struct request *r)
+{
+    uint32_t threshold = s->config.policy.long_prefill_token_threshold;
+    return threshold && r->n_token > threshold;
+}
+
+/* After its chunk is in: does more of the prompt follow in later steps? */
+static void count_partial(struct planning *p, const struct request *r)
+{
+    p->f->has_prompt = true;
+    if (rows_left(r) == 0 || is_decode(r))
+        return;
+    p->n_partial++;
+    p->n_long_partial += is_long(p->s, r);
+}
+
 static void plan_prefill(struct planning *p)
 {
     struct scheduler *s = p->s;
@@ -154,9 +174,9 @@ static void plan_prefill(struct planning *p)
         if (p->f->by_slot[r->slot] || rows_left(r) == 0 || is_decode(r))
             continue;
         uint32_t n = chunk_size(p, r, &flags);
-        if (n == 0)
-            return;
-        put(p, i, n, flags, 0);
+        if (n)
+            put(p, i, n, flags, 0);
+        count_partial(p, r);
     }
 }
 
@@ -174,9 +194,40 @@ static uint32_t n_list(const struct request *r)
     return r->params.n_allowed + r->params.n_bad;
 }
 
+static bool at_limit(uint32_t n, uint32_t max)
+{
+    return max && n >= max;
+}
+
+/* New requests are held back a while so that prompts are computed together. */
+static bool is_delayed(const struct planning *p, const struct request *r)
+{
+    const struct scheduler *s = p->s;
+    return s->config.policy.delay_factor > 0 && r->turn == 0 && s->running.n &&
+           (double)(p->now_us - r->submit_us) <=
+               s->config.policy.delay_factor * (double)s->last_prompt_us;
+}
+
+/* Whose turn it is: a long one only while there may be one more. */
+static uint32_t next_to_admit(const struct planning *p)
+{
+    const struct scheduler *s = p->s;
+    uint32_t i = backlog_first(&s->backlog, UINT32_MAX);
+    if (i != REQUEST_NONE && is_long(s, &s->requests.items[i]) &&
+        at_limit(p->n_long_partial, s->config.policy.max_long_partial_prefills))
+        i = backlog_first(&s->backlog, s->config.policy.long_prefill_token_threshold);
+    return i;
+}
+
 static bool may_admit(const struct planning *p, const struct request *r)
 {
     const struct scheduler *s = p->s;
+    uint32_t flags = 0;
+    if (is_delayed(p, r))
+        return false;
+    if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) &&
+        chunk_size(p, r, &flags) < rows_left(r))
+        return false;
     /* Preempted, and its last token is still to come: its history is not known. (With two steps in
      * flight the step that preempted it is settled first anyway; with more it would not be.) */
     if (r->n_sampling)
@@ -215,6 +266,7 @@ static void admit(struct planning *p, uint32_t i)
     uint32_t flags = STEP_ADMIT;
     uint32_t n = chunk_size(p, r, &flags);
     put(p, i, n, flags, r->table.n_block);
+    count_partial(p, r);
     p->counts.n_admit++;
     p->counts.n_known += r->n_token;
     p->counts.n_stop_id += r->params.n_stop_id + (r->params.ignore_eos ? 0 : s->config.n_eos);
@@ -232,10 +284,9 @@ static void plan_admit(struct planning *p)
     }
     if (s->suspecting)
         return;
-    while (s->backlog.n && !p->short_of_blocks && s->n_free_slot && budget_left(p) &&
-           logits_left(p)) {
-        uint32_t i = backlog_first(&s->backlog, UINT32_MAX);
-        if (!may_admit(p, request_at(s, i)))
+    while (!p->short_of_blocks && s->n_free_slot && budget_left(p) && logits_left(p)) {
+        uint32_t i = next_to_admit(p);
+        if (i == REQUEST_NONE || !may_admit(p, request_at(s, i)))
             return;
         admit(p, i);
     }
@@ -354,6 +405,8 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
     struct step_view v;
     f->n_part = 0;
     scheduler_end_trial(s);
+    f->has_prompt = false;
+    f->planned_us = now_us;
     plan_decode(&p);
     plan_prefill(&p);
     plan_admit(&p);

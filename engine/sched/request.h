@@ -81,8 +81,8 @@ FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t orig
 void request_remove(struct request_table *t, uint32_t i_request);
 uint32_t request_find(const struct request_table *t, uint32_t origin, uint64_t req_id);
 void request_table_check(const struct request_table *t);
-/* Among those that were admitted: the better priority, then the earlier turn. The last in this order
- * is preempted first. */
+/* Among those that were admitted: the better priority, then the earlier turn. The last in this
+ * order is preempted first. */
 static inline bool request_before(const struct request *a, const struct request *b)
 {
     return a->priority != b->priority ? a->priority < b->priority : a->turn < b->turn;

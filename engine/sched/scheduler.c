@@ -25,6 +25,15 @@ static enum q_code check_config(const struct scheduler_config *c, struct q_err *
         if (at_least[i].value < at_least[i].min)
             return q_fail(e, Q_INVALID, "%s: must be at least %u, is %u", at_least[i].name,
                           at_least[i].min, at_least[i].value);
+    const struct scheduler_policy *p = &c->policy;
+    if (p->max_num_partial_prefills && p->max_long_partial_prefills > p->max_num_partial_prefills)
+        return q_fail(e, Q_INVALID,
+                      "max_long_partial_prefills: at most max_num_partial_prefills (%u), is %u",
+                      p->max_num_partial_prefills, p->max_long_partial_prefills);
+    if (p->long_prefill_token_threshold > l->max_model_len)
+        return q_fail(e, Q_INVALID,
+                      "long_prefill_token_threshold: at most max_model_len (%u), is %u",
+                      l->max_model_len, p->long_prefill_token_threshold);
     if (c->n_eos > STEP_EOS_MAX)
         return q_fail(e, Q_INVALID, "eos ids: at most %u, are %u", STEP_EOS_MAX, c->n_eos);
     if (c->n_guess > SCHEDULER_GUESSES_MAX)
@@ -48,6 +57,10 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
     const struct step_limits *l = &c->limits;
     enum q_code rc;
     s->config = *c;
+    s->deadline_us = INT64_MAX;
+    if (c->policy.max_num_partial_prefills > 1 && c->policy.long_prefill_token_threshold == 0)
+        s->config.policy.long_prefill_token_threshold =
+            l->max_model_len > 25 ? l->max_model_len / 25 : 1;
     s->running = (struct request_list)REQUEST_LIST_INIT;
     uint32_t *eos_ids = q_calloc(c->n_eos, sizeof *eos_ids);
     s->config.eos_ids = eos_ids;
@@ -69,7 +82,7 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
         return rc;
     if ((rc = request_table_init(&s->requests, c->queue_max + l->max_num_seqs, e)))
         return rc;
-    return backlog_init(&s->backlog, &s->requests, c->by_priority, e);
+    return backlog_init(&s->backlog, &s->requests, c->policy.by_priority, e);
 }
 
 enum q_code scheduler_new(struct scheduler **out, const struct scheduler_config *c, struct q_err *e)
@@ -144,6 +157,75 @@ static enum q_code check_submit(const struct scheduler *s, const struct msg_subm
     return check_ids("emitted", &m->emitted, s->config.vocab_size, e);
 }
 
+/* What scheduler_take_end tells about a request; it is forgotten. */
+static struct scheduler_output end(struct scheduler *s, uint32_t i_request, enum q_code code)
+{
+    const struct request *r = request_at(s, i_request);
+    uint32_t n_output = r->n_token - r->n_prompt;
+    const struct scheduler_output o = {.origin = r->origin,
+                                       .req_id = r->req_id,
+                                       .seq = n_output,
+                                       .finish = n_output ? FINISH_ABORT : FINISH_ERROR,
+                                       .queue_us = r->queue_us,
+                                       .code = code};
+    scheduler_forget(s, i_request);
+    return o;
+}
+
+/* Room in the queue for one more of this tenant, if need be by ending one of a tenant with more. */
+static enum q_code make_place(struct scheduler *s, uint64_t tenant, struct q_err *e)
+{
+    if (s->backlog.n < s->config.queue_max)
+        return Q_OK;
+    uint32_t i = s->ended.code ? REQUEST_NONE : backlog_last_of_many(&s->backlog, tenant);
+    if (i == REQUEST_NONE)
+        return q_fail(e, Q_NO_SPACE, "%u requests wait, as many as may", s->backlog.n);
+    s->ended = end(s, i, Q_NO_SPACE);
+    s->stats.n_pushed_out++;
+    return Q_OK;
+}
+
+static void set_deadline(struct scheduler *s, struct request *r, uint64_t age_ms)
+{
+    int64_t timeout_us = s->config.policy.request_timeout_us;
+    if (!timeout_us)
+        return;
+    int64_t age_us = age_ms <= (uint64_t)timeout_us / 1000 ? (int64_t)age_ms * 1000 : timeout_us;
+    r->deadline_us = r->submit_us + timeout_us - age_us;
+    if (r->deadline_us < s->deadline_us)
+        s->deadline_us = r->deadline_us;
+}
+
+bool scheduler_take_end(struct scheduler *s, int64_t now_us, struct scheduler_output *out)
+{
+    if (s->ended.code) {
+        *out = s->ended;
+        s->ended.code = Q_OK;
+        return true;
+    }
+    if (now_us < s->deadline_us)
+        return false;
+    int64_t next_us = INT64_MAX;
+    for (uint32_t i = 0; i < s->requests.n_item; i++) {
+        const struct request *r = request_at(s, i);
+        if (r->state == REQUEST_FREE)
+            continue;
+        if (r->deadline_us <= now_us) {
+            *out = end(s, i, Q_TIMEOUT);
+            s->stats.n_timeout++;
+            return true; /* deadline_us stays: the next call looks for more */
+        }
+        next_us = r->deadline_us < next_us ? r->deadline_us : next_us;
+    }
+    s->deadline_us = next_us;
+    return false;
+}
+
+int64_t scheduler_deadline_us(const struct scheduler *s)
+{
+    return s->ended.code ? INT64_MIN : s->deadline_us;
+}
+
 enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg_submit *m,
                              int64_t now_us, struct q_err *e)
 {
@@ -153,14 +235,15 @@ enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct 
         return rc;
     if (request_find(&s->requests, origin, m->req_id) != REQUEST_NONE)
         return q_fail(e, Q_MISMATCH, "req_id %llu is in use", (unsigned long long)m->req_id);
-    if (s->backlog.n >= s->config.queue_max)
-        return q_fail(e, Q_NO_SPACE, "%u requests wait, as many as may", s->backlog.n);
+    if ((rc = make_place(s, m->tenant, e)))
+        return rc;
     uint64_t n_max = (uint64_t)m->prompt.n + m->max_tokens;
     if (n_max > s->config.limits.max_model_len)
         n_max = s->config.limits.max_model_len;
     if ((rc = request_add(&s->requests, &i, origin, m, (uint32_t)n_max, e)))
         return rc;
     request_at(s, i)->submit_us = now_us;
+    set_deadline(s, request_at(s, i), m->age_ms);
     backlog_enter(&s->backlog, i, m->tenant, m->weight ? m->weight : 1);
     return Q_OK;
 }

@@ -25,11 +25,25 @@
 #define SCHEDULER_IN_FLIGHT_MAX 2u
 #define SCHEDULER_GUESSES_MAX   16u /* on n_guess */
 
+struct scheduler_policy { /* all zero: first come, first served, no limits */
+    bool by_priority;     /* --scheduling-policy priority */
+    /* Limits on prompts, with vLLM's meaning; 0 = none. A sequence computes at most
+     * long_prefill_token_threshold rows of its prompt in a step, and is long when it has more. At
+     * most max_num_partial_prefills are in the middle of their prompts after a step, of them
+     * max_long_partial_prefills long ones; shorter ones overtake a long one that waits for that.
+     * With max_num_partial_prefills above 1 a threshold of 0 is 4 % of max_model_len. */
+    uint32_t long_prefill_token_threshold, max_num_partial_prefills, max_long_partial_prefills;
+    /* While something runs, a new request waits until it has waited this many times as long as the
+     * last step with prompt rows took (so that prompts come together); 0 = it does not. */
+    double delay_factor;
+    int64_t request_timeout_us; /* from a request's arrival to its end; 0 = any time */
+};
+
 struct scheduler_config {
     struct step_limits limits;
     uint32_t n_block;   /* blocks of the pool */
     uint32_t queue_max; /* waiting requests at most */
-    bool by_priority;   /* --scheduling-policy priority; else first come, first served */
+    struct scheduler_policy policy;
     uint32_t vocab_size;
     const uint32_t *eos_ids; /* [n_eos], copied */
     uint32_t n_eos;
@@ -43,9 +57,9 @@ FALLIBLE scheduler_new(struct scheduler **out, const struct scheduler_config *c,
 void scheduler_free(struct scheduler *s);
 
 /* origin: which frontend (the caller's number); (origin, m->req_id) names the request from now on.
- * Errors: Q_INVALID (parameters; prompt + max_tokens beyond max_model_len is NOT an error: the
- * length is the limit, but a prompt that leaves no room for one token is), Q_NO_SPACE (queue full),
- * Q_MISMATCH (req_id in use), Q_NO_MEMORY. */
+ * Errors: Q_INVALID (parameters; weight; prompt + max_tokens beyond max_model_len is NOT an error:
+ * the length is the limit, but a prompt that leaves no room for one token is), Q_NO_SPACE (queue
+ * full), Q_MISMATCH (req_id in use), Q_NO_MEMORY. */
 FALLIBLE scheduler_submit(struct scheduler *s, uint32_t origin, const struct msg_submit *m,
                           int64_t now_us, struct q_err *e);
 /* False when there is no such request. Its blocks are free when this returns; rows in flight are
@@ -62,7 +76,7 @@ uint32_t scheduler_abort_origin(struct scheduler *s,
 FALLIBLE scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now_us, bool *planned,
                         struct q_err *e);
 
-struct scheduler_output { /* one request's share of one settled step */
+struct scheduler_output { /* one request's share of a settled step, or its end outside of steps */
     uint32_t origin;
     uint64_t req_id;
     uint32_t seq; /* sequence number of the token, the first output token is 0 */
@@ -76,14 +90,23 @@ struct scheduler_output { /* one request's share of one settled step */
     uint32_t n_cached;
     uint64_t queue_us;       /* waited before the first step */
     const struct q_err *why; /* core: the reason of FINISH_ERROR, for the client; may be NULL */
+    /* Ended by the scheduler (scheduler_take_end): Q_TIMEOUT or Q_NO_SPACE, else Q_OK. */
+    enum q_code code;
 };
 /* Settle the oldest step in flight. outputs: room for logit_rows_max, *n_output of them filled, one
- * per request with news, or with guesses that came true one per token, in a row; a finished request is forgotten when this returns.
+ * per request with news, or with guesses that came true one per token, in a row; a finished request
+ * is forgotten when this returns.
  * Errors: Q_CORRUPT (the result is not of the oldest step, says that the step failed, or its rows
  * are not the ones asked for); nothing has changed then, and the caller restarts the worker
  * (scheduler_worker_lost). */
 FALLIBLE scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us,
                           struct scheduler_output *outputs, uint32_t *n_output, struct q_err *e);
+/* Requests that the scheduler ended by itself, one a call; false when there is none (more). Call
+ * it after each submit (a full queue lets a tenant with few requests in by pushing out a new one of
+ * the tenant with most: Q_NO_SPACE) and when scheduler_deadline_us has come (Q_TIMEOUT). finish is
+ * FINISH_ERROR when no token was given before, else FINISH_ABORT; the request is forgotten. */
+bool scheduler_take_end(struct scheduler *s, int64_t now_us, struct scheduler_output *out);
+int64_t scheduler_deadline_us(const struct scheduler *s); /* INT64_MAX = none */
 /* The worker is gone: every step in flight is forgotten and every running sequence goes back to the
  * queue's head, oldest first, with the tokens that were settled; by determinism the rest comes out
  * the same. */
@@ -100,6 +123,7 @@ struct scheduler_stats {
     uint32_t n_running, n_waiting, n_swapped, n_in_flight, n_tenant;
     uint32_t kv_blocks_used, kv_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
+    uint64_t n_timeout, n_pushed_out;
     uint64_t prefix_queries, prefix_hits;
     /* guesses: sequences and steps that had some, tokens guessed, tokens that came true; the last
      * by place, the first guess at 0 */

@@ -180,7 +180,6 @@ static uint32_t settle_part(struct scheduler *s, const struct part *q,
 enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us,
                              struct scheduler_output *outputs, uint32_t *n_output, struct q_err *e)
 {
-    (void)now_us; /* policies by time (fair share, delay) will want it */
     *n_output = 0;
     struct flight *f = &s->flights[s->i_flight];
     if (s->n_flight == 0 || r->head->step != f->step)
@@ -199,6 +198,10 @@ enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, i
         f->by_slot[f->parts[j].slot] = 0;
         *n_output += settle_part(s, &f->parts[j], r, &outputs[*n_output]);
     }
+    if (f->has_prompt) /* the worker began when it was planned, or when the step before was done */
+        s->last_prompt_us =
+            now_us - (f->planned_us > s->settled_us ? f->planned_us : s->settled_us);
+    s->settled_us = now_us;
     s->i_flight = (s->i_flight + 1) % SCHEDULER_IN_FLIGHT_MAX;
     s->n_flight--;
     return Q_OK;

@@ -304,6 +304,9 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     metric_set(METRIC_ENGINE_DRAINING, m->draining);
     metric_set(METRIC_ENGINE_BAD_FRAMES, (double)m->n_bad_frame);
     metric_set(METRIC_ENGINE_ABORTED, (double)m->n_aborted);
+    metric_set(METRIC_ENGINE_TENANTS, m->n_tenant);
+    metric_set(METRIC_TIMEOUTS, (double)m->n_timeout);
+    metric_set(METRIC_PUSHED_OUT, (double)m->n_pushed_out);
     metric_set(METRIC_PREEMPTIONS, (double)m->n_preemption);
     metric_set(METRIC_PREFIX_QUERIES, (double)m->prefix_queries);
     metric_set(METRIC_PREFIX_HITS, (double)m->prefix_hits);

@@ -225,7 +225,8 @@ static void compute_guesses(struct fake_worker *w, const struct step_seq *q)
         sim_fail("guesses after row %u of a history of %u", q->start, s->n_token);
     w->n_unused += q->n_token - n;
     for (uint32_t i = 0; i < n; i++) {
-        struct step_row row = {.slot = q->slot, .position = q->start + i + 1, .is_rejected = !right};
+        struct step_row row = {
+            .slot = q->slot, .position = q->start + i + 1, .is_rejected = !right};
         if (right) {
             uint64_t hash = compute_row(w, s, q->start + i);
             row.token = fake_next(&w->model, hash, &s->admit, s->stop_ids, s->n_token);

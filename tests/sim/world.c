@@ -18,7 +18,8 @@ struct client { /* one request as its frontend sees it */
     uint32_t origin;
     int64_t arrives_us, submitted_us;
     int64_t started_us; /* first step, as this engine tells it; -1 = not known */
-    uint32_t *want;     /* [n_want] the output it gives alone */
+    int64_t deadline_us;
+    uint32_t *want; /* [n_want] the output it gives alone */
     uint32_t n_want, want_stop_id;
     enum finish_reason want_finish;
     uint32_t *got;               /* [n_got] */
@@ -33,7 +34,7 @@ struct world {
     struct fake_worker *worker;
     struct fake_model model;
     struct client *clients; /* [n_client] in order of arrival */
-    uint32_t n_client, n_over;
+    uint32_t n_client, n_over, n_tenant, n_priority;
     int64_t now_us;
     uint64_t random;
     void *step_memory[SCHEDULER_IN_FLIGHT_MAX], *result_memory;
@@ -104,6 +105,19 @@ static void compute_alone(struct world *w, struct client *c)
     }
 }
 
+/* Whose it is and how urgent. In a flood the last ones are each of another tenant. */
+static void set_policy(struct world *w, struct client *c, uint32_t i)
+{
+    if (w->sc->flood)
+        c->m.tenant = i + w->n_tenant > w->n_client ? w->n_client - i : 0;
+    else if (w->n_tenant)
+        c->m.tenant = next_random(w) % w->n_tenant;
+    if (!w->sc->flood && w->n_tenant)
+        c->m.weight = 1 + (uint32_t)(c->m.tenant % 3);
+    if (w->n_priority)
+        c->m.priority = (uint32_t)(next_random(w) % w->n_priority) - 2; /* -2, -1, 0, … */
+}
+
 static void make_client(struct world *w, struct client *c, uint32_t i, int64_t arrives_us)
 {
     uint32_t max_len = w->config.limits.max_model_len;
@@ -128,6 +142,7 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
         .n_logprob = (uint32_t)(next_random(w) % 4),
         .n_prompt_logprob = chance(w, 2500) ? 1 + (uint32_t)(next_random(w) % 3) : 0,
         .stop_ids = {c->stop_ids, chance(w, 3000) ? STOP_IDS_MAX : 0}};
+    set_policy(w, c, i);
     c->origin = i % N_FRONTEND;
     c->arrives_us = arrives_us;
     c->started_us = -1;
@@ -157,6 +172,19 @@ static void new_worker(struct world *w)
     w->n_in_flight = 0;
 }
 
+static void init_policy(struct world *w)
+{
+    struct scheduler_policy *p = &w->config.policy;
+    w->n_tenant = pick(w, w->sc->n_tenant);
+    w->n_priority = pick(w, w->sc->n_priority);
+    p->by_priority = w->n_priority;
+    p->long_prefill_token_threshold = pick(w, w->sc->threshold);
+    p->max_num_partial_prefills = pick(w, w->sc->n_partial);
+    p->max_long_partial_prefills = pick(w, w->sc->n_long);
+    p->delay_factor = w->sc->delay_percent / 100.0;
+    p->request_timeout_us = pick(w, w->sc->timeout_us);
+}
+
 static void world_init(struct world *w, const struct scenario *sc, uint64_t seed)
 {
     struct q_err e = Q_ERR_INIT;
@@ -177,9 +205,12 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     w->n_client = pick(w, sc->n_request);
     w->config.queue_max = 1 + (uint32_t)(next_random(w) % w->n_client);
     w->clients = need(q_calloc(w->n_client, sizeof *w->clients));
+    init_policy(w);
     int64_t at = 0;
-    for (uint32_t i = 0; i < w->n_client; i++, at += pick(w, sc->gap_us))
+    for (uint32_t i = 0; i < w->n_client; i++) {
         make_client(w, &w->clients[i], i, at);
+        at += sc->flood && i + w->n_tenant < w->n_client ? 0 : pick(w, sc->gap_us);
+    }
     if (step_bytes_max(&w->step_bytes, &w->result_bytes, l, &e))
         sim_fail("%s", e.message);
     for (uint32_t i = 0; i < SCHEDULER_IN_FLIGHT_MAX; i++)
@@ -206,11 +237,40 @@ static void world_release(struct world *w)
     fake_worker_free(w->worker);
 }
 
+/* What the scheduler ended by itself: pushed out ones come again later, others are over. */
+static void take_ends(struct world *w)
+{
+    struct scheduler_output o;
+    while (scheduler_take_end(w->scheduler, w->now_us, &o)) {
+        struct client *c = &w->clients[o.req_id - 1];
+        if (o.req_id > w->n_client || c->origin != o.origin || !c->submitted || c->over)
+            sim_fail("end of request %llu", (unsigned long long)o.req_id);
+        if (o.seq != c->n_got || o.finish != (c->n_got ? FINISH_ABORT : FINISH_ERROR))
+            sim_fail("request %llu: ended with %u tokens, has %u", (unsigned long long)o.req_id,
+                     o.seq, c->n_got);
+        if (o.code == Q_NO_SPACE && w->n_tenant > 1 && c->started_us < 0) {
+            c->submitted = false;
+            w->report->n_pushed_out++;
+        } else if (o.code == Q_TIMEOUT && w->now_us >= c->deadline_us) {
+            c->over = true;
+            w->n_over++;
+            w->report->n_timeout++;
+        } else {
+            sim_fail("request %llu: ended with code %d", (unsigned long long)o.req_id, o.code);
+        }
+    }
+    for (uint32_t i = 0; i < w->n_client; i++)
+        if (w->clients[i].submitted && !w->clients[i].over &&
+            w->now_us >= w->clients[i].deadline_us)
+            sim_fail("request %u is open after its time", i + 1);
+}
+
 /* False when the queue is full; the frontend tries again later. */
 static bool submit(struct world *w, struct client *c)
 {
     struct q_err e = Q_ERR_INIT;
     c->m.emitted = (struct proto_u32s){c->got, c->n_got};
+    c->m.age_ms = (uint64_t)(w->now_us - c->arrives_us) / 1000;
     enum q_code rc = scheduler_submit(w->scheduler, c->origin, &c->m, w->now_us, &e);
     if (rc == Q_NO_SPACE)
         return false;
@@ -220,6 +280,11 @@ static bool submit(struct world *w, struct client *c)
     c->submitted = true;
     c->submitted_us = w->now_us;
     c->started_us = -1;
+    c->deadline_us =
+        w->config.policy.request_timeout_us
+            ? w->now_us + w->config.policy.request_timeout_us - (int64_t)c->m.age_ms * 1000
+            : INT64_MAX;
+    take_ends(w);
     return true;
 }
 
@@ -230,7 +295,7 @@ static void submit_due(struct world *w)
         struct client *c = &w->clients[i];
         if (c->arrives_us > w->now_us)
             return;
-        if (!c->submitted && !c->over && !submit(w, c))
+        if (!c->submitted && !c->over && !submit(w, c) && w->n_tenant < 2)
             return;
     }
 }
@@ -268,11 +333,45 @@ static void lose_frontend(struct world *w)
         sim_fail("frontend %u had %u requests open", origin, n);
 }
 
+/* Might b have started before a, which was submitted earlier? */
+static bool may_overtake(const struct world *w, const struct client *a, const struct client *b)
+{
+    if (w->config.policy.max_long_partial_prefills) /* a may be a long one */
+        return true;
+    if ((int32_t)a->m.priority != (int32_t)b->m.priority)
+        return (int32_t)b->m.priority < (int32_t)a->m.priority;
+    return a->m.tenant != b->m.tenant;
+}
+
+/* Those that waited while another one was started: it may come before them by the policy. And of a
+ * flood at most one is started while somebody else waits: its charge is the larger one then. */
+static void check_policy(const struct world *w)
+{
+    for (uint32_t i = 0; i < w->n_client; i++) {
+        const struct client *a = &w->clients[i];
+        uint32_t n_flood = 0;
+        for (uint32_t j = 0; j < w->n_client && a->started_us >= 0; j++) {
+            const struct client *b = &w->clients[j];
+            bool waited = a->submitted_us <= b->started_us && b->started_us < a->started_us;
+            bool earlier = a->submitted_us < b->submitted_us ||
+                           (int32_t)a->m.priority < (int32_t)b->m.priority;
+            if (waited && earlier && !may_overtake(w, a, b))
+                sim_fail("request %u started while request %u waited", j + 1, i + 1);
+            n_flood += waited && w->sc->flood && a->m.tenant && b->m.tenant == 0;
+        }
+        if (n_flood > 1)
+            sim_fail("%u of the flood started while request %u waited", n_flood, i + 1);
+    }
+}
+
 /* First come, first served: clients are in order of submission, and nobody started before an
  * earlier one. */
 static void check_fair(const struct world *w)
 {
     int64_t latest_us = 0;
+    check_policy(w);
+    if (w->n_tenant > 1 || w->n_priority || w->config.policy.max_long_partial_prefills)
+        return;
     for (uint32_t i = 0; i < w->n_client; i++) {
         const struct client *c = &w->clients[i];
         if (c->started_us < 0)
@@ -317,6 +416,7 @@ static void lose_worker(struct world *w)
 
 static void play_events(struct world *w)
 {
+    take_ends(w);
     if (chance(w, w->sc->n_abort))
         abort_one(w);
     if (chance(w, w->sc->n_frontend_gone))

@@ -4,9 +4,11 @@
  *
  * Everything that happens follows from the seed. world_run plays until all requests are over and
  * exits with a message if one is not within a bound, if an output differs from what the request
- * gives alone, if somebody was overtaken, or if a block is left over. Threads: one. */
+ * gives alone, if somebody was overtaken against the policy, or if a block is left over.
+ * Threads: one. */
 #ifndef QUIRE_TESTS_SIM_WORLD_H
 #define QUIRE_TESTS_SIM_WORLD_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "proto/step.h"
 
@@ -23,9 +25,15 @@ struct scenario {
     /* Events in 10000 turns. */
     uint32_t n_abort, n_worker_lost, n_engine_lost, n_frontend_gone;
     uint32_t n_world; /* seeds to play */
+    /* Policies; {0, 0} = off. flood: tenant 0 has nearly all requests and sends them at once, each
+     * other tenant has one. */
+    struct range n_tenant, n_priority, threshold, n_partial, n_long, timeout_us;
+    bool flood;
+    uint32_t delay_percent;
 };
 struct world_report {
     uint64_t n_turn, n_step, n_preemption, n_token, n_aborted, n_culprit;
+    uint64_t n_timeout, n_pushed_out;
 };
 void world_run(const struct scenario *sc, uint64_t seed, struct world_report *report);
 

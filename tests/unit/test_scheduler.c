@@ -31,6 +31,7 @@ struct bench { /* a scheduler, and the steps it has in flight */
     uint32_t n_out;
 };
 static struct q_err e;
+static int64_t now_us; /* 0 but where a test moves it */
 
 static struct bench *bench_new(const struct scheduler_config *c)
 {
@@ -70,7 +71,7 @@ static struct msg_submit request(uint64_t req_id, uint32_t n_prompt, uint32_t ma
 static void submit(struct bench *b, uint64_t req_id, uint32_t n_prompt, uint32_t max_tokens)
 {
     struct msg_submit m = request(req_id, n_prompt, max_tokens);
-    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    assert_ok(scheduler_submit(b->s, 0, &m, now_us, &e), &e);
     scheduler_check(b->s);
 }
 
@@ -79,7 +80,7 @@ static struct step_view *plan(struct bench *b)
 {
     bool planned;
     uint32_t i = (b->i_step + b->n_step) % SCHEDULER_IN_FLIGHT_MAX;
-    assert_ok(scheduler_plan(b->s, b->memory[i], b->n, 0, &planned, &e), &e);
+    assert_ok(scheduler_plan(b->s, b->memory[i], b->n, now_us, &planned, &e), &e);
     scheduler_check(b->s);
     if (!planned)
         return NULL;
@@ -119,7 +120,7 @@ static struct step_result compute(struct bench *b, uint32_t token)
 static void settle(struct bench *b, uint32_t token)
 {
     struct step_result r = compute(b, token);
-    assert_ok(scheduler_settle(b->s, &r, 0, b->out, &b->n_out, &e), &e);
+    assert_ok(scheduler_settle(b->s, &r, now_us, b->out, &b->n_out, &e), &e);
     scheduler_check(b->s);
     b->i_step = (b->i_step + 1) % SCHEDULER_IN_FLIGHT_MAX;
     b->n_step--;
@@ -643,6 +644,175 @@ static void test_no_memory(void **state)
     scheduler_free(s); /* with a request inside */
 }
 
+/* The better priority is admitted first and preempted last. */
+static void test_priority(void **state)
+{
+    (void)state;
+    struct scheduler_config c = small;
+    c.policy.by_priority = true;
+    c.limits.max_num_seqs = 2;
+    c.n_block = 4;
+    struct bench *b = bench_new(&c);
+    struct msg_submit m = request(1, 16, 20);
+    m.priority = 3;
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    plan(b);
+    settle(b, 50);
+    m = request(2, 16, 40);
+    m.priority = (uint32_t)-1;
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    submit(b, 3, 4, 1); /* priority 0: before 1 and behind 2 */
+    for (int k = 0; k < 19; k++) {
+        plan(b);
+        settle(b, 50);
+    }
+    assert_int_equal(stats(b).n_preemption,
+                     1); /* of 1, which came first: 2 needs its third block */
+    assert_int_equal(stats(b).n_running, 1);
+    uint32_t i_done = 0;
+    uint64_t done[3] = {0};
+    while (plan(b)) {
+        settle(b, 50);
+        for (uint32_t k = 0; k < b->n_out; k++)
+            if (b->out[k].finish)
+                done[i_done++] = b->out[k].req_id;
+    }
+    assert_true(done[0] == 2 && done[1] == 3 && done[2] == 1);
+    bench_free(b);
+}
+
+/* A prompt of more tokens than the threshold goes in such pieces, one at a time; shorter ones do
+ * not wait for the second. */
+static void test_long_prefill(void **state)
+{
+    (void)state;
+    struct scheduler_config c = small;
+    c.policy = (struct scheduler_policy){.long_prefill_token_threshold = 10,
+                                         .max_num_partial_prefills = 2,
+                                         .max_long_partial_prefills = 1};
+    c.n_block = 20;
+    struct bench *b = bench_new(&c);
+    submit(b, 1, 25, 1);
+    submit(b, 2, 25, 1);
+    submit(b, 3, 5, 1);
+    struct step_view *v = plan(b); /* of 32 tokens */
+    assert_int_equal(v->head->n_seq, 2);
+    assert_int_equal(v->seqs[0].n_token, 10);
+    assert_int_equal(v->seqs[1].n_token, 5);
+    settle(b, 50);
+    assert_int_equal(b->out[0].req_id, 3);
+    v = plan(b);
+    assert_int_equal(v->head->n_seq, 1);
+    settle(b, 50);
+    v = plan(b); /* the last piece, so the second long one comes in */
+    assert_int_equal(v->head->n_seq, 2);
+    assert_int_equal(v->seqs[0].n_token, 5);
+    assert_int_equal(v->seqs[1].n_token, 10);
+    settle(b, 50);
+    assert_int_equal(b->out[0].req_id, 1);
+    bench_free(b);
+    c.policy.max_long_partial_prefills = 3;
+    assert_fails(scheduler_new(&b->s, &c, &e), Q_INVALID, "max_long_partial_prefills: at most", &e);
+    c.policy = (struct scheduler_policy){.long_prefill_token_threshold = 65};
+    assert_fails(scheduler_new(&b->s, &c, &e), Q_INVALID, "max_model_len (64), is 65", &e);
+}
+
+/* A new prompt waits for twice the time the last one took, while something runs. */
+static void test_delay(void **state)
+{
+    (void)state;
+    struct scheduler_config c = small;
+    c.policy.delay_factor = 2;
+    struct bench *b = bench_new(&c);
+    now_us = 1000;
+    submit(b, 1, 20, 10);
+    assert_int_equal(plan(b)->head->n_admit, 1); /* nothing runs: at once */
+    now_us = 1100;
+    settle(b, 50);
+    submit(b, 2, 20, 10);
+    assert_int_equal(plan(b)->head->n_admit, 0);
+    now_us = 1300;
+    settle(b, 50);
+    assert_int_equal(plan(b)->head->n_admit, 0); /* 200 us, not more */
+    now_us = 1301;
+    settle(b, 50);
+    assert_int_equal(plan(b)->head->n_admit, 1);
+    settle(b, 50);
+    bench_free(b);
+    now_us = 0;
+}
+
+static void test_timeout(void **state)
+{
+    (void)state;
+    struct scheduler_config c = small;
+    struct scheduler_output o;
+    c.policy.request_timeout_us = 5000;
+    struct bench *b = bench_new(&c);
+    submit(b, 1, 5, 30);
+    plan(b);
+    settle(b, 50);
+    plan(b); /* in flight when its time is up */
+    now_us = 2000;
+    submit(b, 2, 5, 30);
+    struct msg_submit m = request(3, 5, 30);
+    m.age_ms = 4;
+    assert_ok(scheduler_submit(b->s, 7, &m, now_us, &e), &e);
+    assert_int_equal(scheduler_deadline_us(b->s), 3000);
+    assert_false(scheduler_take_end(b->s, 2999, &o));
+    assert_true(scheduler_take_end(b->s, 3000, &o));
+    assert_true(o.req_id == 3 && o.origin == 7 && o.code == Q_TIMEOUT);
+    assert_int_equal(o.finish, FINISH_ERROR); /* nothing was given out yet */
+    assert_false(scheduler_take_end(b->s, 4999, &o));
+    assert_int_equal(scheduler_deadline_us(b->s), 5000);
+    assert_true(scheduler_take_end(b->s, 5000, &o));
+    assert_true(o.req_id == 1 && o.finish == FINISH_ABORT && o.seq == 1);
+    assert_false(scheduler_take_end(b->s, 5000, &o));
+    settle(b, 50);
+    assert_int_equal(b->n_out, 0);
+    assert_true(scheduler_take_end(b->s, 8000, &o));
+    assert_int_equal(o.req_id, 2);
+    assert_false(scheduler_take_end(b->s, 8000, &o));
+    assert_int_equal(scheduler_deadline_us(b->s), INT64_MAX);
+    assert_int_equal(stats(b).n_timeout, 3);
+    assert_int_equal(stats(b).kv_blocks_used, 0);
+    bench_free(b);
+    now_us = 0;
+}
+
+/* A full queue: a tenant with few requests gets in, at the cost of the one with most. */
+static void test_pushed_out(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new(&small); /* queue_max 6 */
+    struct scheduler_output o;
+    struct msg_submit m;
+    for (uint64_t id = 1; id <= 6; id++) {
+        m = request(id, 5, 3);
+        m.tenant = 8;
+        assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    }
+    m.req_id = 7;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "6 requests wait", &e);
+    assert_false(scheduler_take_end(b->s, 0, &o));
+    m.req_id = 8;
+    m.tenant = 9;
+    assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    m.req_id = 9; /* one end is not taken yet: no second */
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_NO_SPACE, "6 requests wait", &e);
+    assert_true(scheduler_take_end(b->s, 0, &o));
+    assert_true(o.req_id == 6 && o.code == Q_NO_SPACE && o.finish == FINISH_ERROR);
+    assert_false(scheduler_take_end(b->s, 0, &o));
+    scheduler_check(b->s);
+    assert_int_equal(stats(b).n_waiting, 6);
+    assert_int_equal(stats(b).n_tenant, 2);
+    assert_int_equal(stats(b).n_pushed_out, 1);
+    m.weight = 1001;
+    assert_fails(scheduler_submit(b->s, 0, &m, 0, &e), Q_INVALID, "weight: must be at most 1000",
+                 &e);
+    bench_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -662,6 +832,11 @@ int main(void)
         cmocka_unit_test(test_guesses),
         cmocka_unit_test(test_small_memory),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_long_prefill),
+        cmocka_unit_test(test_delay),
+        cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_pushed_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

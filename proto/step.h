@@ -94,13 +94,13 @@ struct step_limits { /* what a step can hold at most; decides the ring's size */
  * it and in all that follow. n_row of the result then may be less than n_logit of the head. */
 struct step_row { /* one sampled token, or one prompt position */
     uint32_t slot;
-    uint32_t position;  /* of the token in the sequence (prompt and output counted from 0) */
-    uint32_t token;     /* sampled, or the prompt's own */
-    uint32_t rank;      /* 1 = most likely; 0 when no logprobs were asked for */
-    float logprob;      /* of `token`, from the raw logits */
-    uint32_t n_top;     /* alternatives, most likely first */
-    uint32_t top_start; /* index of the first in top_ids, top_logprobs */
-    uint32_t is_prompt; /* 1: a prompt position */
+    uint32_t position;    /* of the token in the sequence (prompt and output counted from 0) */
+    uint32_t token;       /* sampled, or the prompt's own */
+    uint32_t rank;        /* 1 = most likely; 0 when no logprobs were asked for */
+    float logprob;        /* of `token`, from the raw logits */
+    uint32_t n_top;       /* alternatives, most likely first */
+    uint32_t top_start;   /* index of the first in top_ids, top_logprobs */
+    uint32_t is_prompt;   /* 1: a prompt position */
     uint32_t is_rejected; /* 1: sampled after a wrong guess, no token of the sequence */
     uint32_t unused;      /* 0 */
 };

@@ -47,7 +47,7 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     uint64_t kv_bytes; /* 0 = what the load needs, at most a part of the free memory */
     uint32_t n_thread; /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];
-    bool pin;      /* threads to cores */
+    bool pin; /* threads to cores */
     struct speculation speculation;
     int log_level; /* enum log_level, for a worker process */
     bool log_json;

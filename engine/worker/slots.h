@@ -15,9 +15,9 @@ struct slot {
     uint32_t *history; /* [max_model_len] */
     uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
     uint32_t n_known, n_prompt, n_block;
-    uint32_t n_guess; /* guesses of this step, in history behind n_known */
-    uint32_t n_draft; /* positions whose keys and values the draft model has */
-    bool is_foreseen; /* every guess so far came true */
+    uint32_t n_guess;            /* guesses of this step, in history behind n_known */
+    uint32_t n_draft;            /* positions whose keys and values the draft model has */
+    bool is_foreseen;            /* every guess so far came true */
     struct sample_params params; /* its arrays are those below; allowed_ids is NULL */
     uint32_t stop_ids[STEP_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];

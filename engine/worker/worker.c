@@ -57,8 +57,7 @@ static void set_limits(struct worker *w)
                                      .max_num_batched_tokens = c->max_num_batched_tokens,
                                      .max_model_len = shape->max_model_len,
                                      .logit_rows_max = n_row,
-                                     .known_max =
-                                         shape->max_model_len + c->max_num_batched_tokens};
+                                     .known_max = shape->max_model_len + c->max_num_batched_tokens};
 }
 
 static FALLIBLE load_model(struct worker *w, struct q_err *e)

@@ -63,8 +63,8 @@ class Process:
                     raise AssertionError(f"no /{pattern}/ within {seconds} s:\n{self.log()}")
                 self.news.wait(left)
 
-    def children(self, name):
-        """Process ids of our children whose executable is `name`."""
+    def children(self, name, of=None):
+        """Process ids of our children (or those of process `of`) whose executable is `name`."""
         found = []
         for entry in os.listdir("/proc"):
             if not entry.isdigit():
@@ -74,7 +74,7 @@ class Process:
                 exe = os.path.basename(os.readlink(f"/proc/{entry}/exe"))
             except OSError:
                 continue
-            if int(fields[1]) == self.process.pid and exe == name:
+            if int(fields[1]) == (of or self.process.pid) and exe == name:
                 found.append(int(entry))
         return sorted(found)
 
@@ -181,5 +181,5 @@ class Server(Http):
     def stop(self, **more):
         return self.process.stop(**more)
 
-    def children(self, name):
-        return self.process.children(name)
+    def children(self, name, of=None):
+        return self.process.children(name, of)

@@ -123,7 +123,7 @@ struct way {
     const char *speculative;
 };
 
-#define NGRAM                                                                              \
+#define NGRAM                                                                           \
     "{\"method\": \"ngram\", \"num_speculative_tokens\": 3, \"prompt_lookup_min\": 1, " \
     "\"prompt_lookup_max\": 2}"
 
@@ -154,10 +154,10 @@ static void play(const char *model, enum dtype dtype, const struct way *ways, si
 static void in_f32_nothing_changes_a_bit(void **unused)
 {
     (void)unused;
-    static const struct way ways[] = {
-        {2, 16, 4, 40, 1, ""},         {20, 64, 16, 20, 2, ""},    {200, 512, 200, 2000, 2, ""},
-        {60, 64, 64, 80, 1, NGRAM},    {200, 2048, 64, 120, 1, ""}, {40, 1, 3, 12, 1, ""},
-        {30, 100, 24, 18, 2, NGRAM}};
+    static const struct way ways[] = {{2, 16, 4, 40, 1, ""},        {20, 64, 16, 20, 2, ""},
+                                      {200, 512, 200, 2000, 2, ""}, {60, 64, 64, 80, 1, NGRAM},
+                                      {200, 2048, 64, 120, 1, ""},  {40, 1, 3, 12, 1, ""},
+                                      {30, 100, 24, 18, 2, NGRAM}};
     play("llama", DT_F32, ways, sizeof ways / sizeof *ways);
 }
 

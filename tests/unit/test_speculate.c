@@ -4,7 +4,7 @@
 #include "engine_bits.h"
 #include "engine/worker/speculate.h"
 
-struct run { /* how to run the requests */
+struct run {                 /* how to run the requests */
     const char *speculative; /* --speculative-config */
     uint32_t n_request, n_block, chunk, n_seq, n_thread;
     float temperature;
@@ -51,9 +51,8 @@ static void compare(const struct run *r)
                      r->chunk);
 }
 
-#define DRAFT(n)                                                             \
-    "{\"model\": \"" GOLDENS_DIR "/llama-draft\", \"num_speculative_tokens\": " #n "}"
-#define NGRAM(n, min)                                                                       \
+#define DRAFT(n) "{\"model\": \"" GOLDENS_DIR "/llama-draft\", \"num_speculative_tokens\": " #n "}"
+#define NGRAM(n, min)                                                                     \
     "{\"method\": \"ngram\", \"prompt_lookup_min\": " #min ", \"prompt_lookup_max\": 3, " \
     "\"num_speculative_tokens\": " #n "}"
 
@@ -137,7 +136,8 @@ static void the_flag_says_what_it_accepts(void **state)
     struct speculation s;
     assert_ok(speculative_parse(&s, "", &e), &e);
     assert_int_equal(s.method, SPECULATE_NOT);
-    assert_ok(speculative_parse(&s, "{\"model\": \"ngram\", \"num_speculative_tokens\": 3}", &e), &e);
+    assert_ok(speculative_parse(&s, "{\"model\": \"ngram\", \"num_speculative_tokens\": 3}", &e),
+              &e);
     assert_true(s.method == SPECULATE_NGRAM && s.n_guess == 3);
     assert_true(s.ngram_min == 5 && s.ngram_max == 5);
     assert_ok(speculative_parse(&s, NGRAM(2, 2), &e), &e);
@@ -161,8 +161,9 @@ static void the_flag_says_what_it_accepts(void **state)
          "prompt_lookup_min 4 is above"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_fails(speculative_parse(&s, bad[i].text, &e), Q_INVALID, bad[i].part, &e);
-    assert_fails(speculative_parse(&s, "{\"num_speculative_tokens\": 2, \"model\": \"no/such\"}", &e),
-                 Q_NOT_FOUND, "no/such", &e);
+    assert_fails(
+        speculative_parse(&s, "{\"num_speculative_tokens\": 2, \"model\": \"no/such\"}", &e),
+        Q_NOT_FOUND, "no/such", &e);
 }
 
 static void a_draft_of_another_vocabulary_is_refused(void **state)

@@ -95,10 +95,9 @@ struct scheduler_output { /* one request's share of a settled step, or its end o
 };
 /* Settle the oldest step in flight. outputs: room for logit_rows_max, *n_output of them filled, one
  * per request with news, or with guesses that came true one per token, in a row; a finished request
- * is forgotten when this returns.
- * Errors: Q_CORRUPT (the result is not of the oldest step, says that the step failed, or its rows
- * are not the ones asked for); nothing has changed then, and the caller restarts the worker
- * (scheduler_worker_lost). */
+ * is forgotten when this returns. Errors: Q_CORRUPT (the result is not of the oldest step, says
+ * that the step failed, or its rows are not the ones asked for); nothing has changed then, and the
+ * caller restarts the worker (scheduler_worker_lost). */
 FALLIBLE scheduler_settle(struct scheduler *s, const struct step_result *r, int64_t now_us,
                           struct scheduler_output *outputs, uint32_t *n_output, struct q_err *e);
 /* Requests that the scheduler ended by itself, one a call; false when there is none (more). Call

@@ -5,9 +5,10 @@
  *     0 ………… n_draft … start ……… n_known - 1 | guess 0, guess 1, …
  *       there    to compute                   pass 0 gives guess 0, pass j gives guess j
  *
- * Pass 0 computes the rows from n_draft to the end of the step's known rows for every sequence; each
- * later pass computes the guess before it. After the step the sequence has m more tokens, m - 1 of
- * them foreseen, so what lies before its newest token is right as far as it was computed. */
+ * Pass 0 computes the rows from n_draft to the end of the step's known rows for every sequence;
+ * each later pass computes the guess before it. After the step the sequence has m more tokens,
+ * m - 1 of them foreseen, so what lies before its newest token is right as far as it was computed.
+ */
 #include "engine/worker/speculate.h"
 #include <string.h>
 #include <sys/mman.h>

@@ -4,11 +4,12 @@
  * A guess is one token per position, never a distribution: n-gram lookup copies what followed the
  * same words earlier in the sequence, a draft model (a small one of the same vocabulary) takes its
  * most likely token. The step then computes the rows of all guesses at once and samples after each
- * as if the guesses before it were the sequence; sampling is a pure function of (logits, parameters,
- * history, seed, position), so a row whose guesses came true gives the very token that would have
- * come without speculation, at any temperature. That is rejection sampling (Leviathan et al., arXiv
- * 2211.17192) for a proposal of all mass on one token: accepted with probability p(guess), and
- * otherwise a draw from p without it. So speculation changes how many steps are taken, and no token.
+ * as if the guesses before it were the sequence; sampling is a pure function of (logits,
+ * parameters, history, seed, position), so a row whose guesses came true gives the very token that
+ * would have come without speculation, at any temperature. That is rejection sampling (Leviathan et
+ * al., arXiv 2211.17192) for a proposal of all mass on one token: accepted with probability
+ * p(guess), and otherwise a draw from p without it. So speculation changes how many steps are
+ * taken, and no token.
  *
  * The draft model has a KV cache of its own with the same block numbers. It computes every row that
  * the model computes, so that a block shared through the prefix cache holds both.

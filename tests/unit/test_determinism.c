@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Determinism (DESIGN section 6) through the whole engine: what a request gets alone, it gets to the
- * last bit among 2 to 200 random neighbours, in chunks of any size, with any number of threads, in
- * a pool so small that it is preempted, with guesses and without. */
+/* Determinism (DESIGN section 6) through the whole engine: what a request gets alone, it gets to
+ * the last bit among 2 to 200 random neighbours, in chunks of any size, with any number of threads,
+ * in a pool so small that it is preempted, with guesses and without. */
 #include "engine_bits.h"
 
 #define SUBJECTS 6 /* requests that are compared; the others only get in their way */

@@ -17,7 +17,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->job = j;
     c->index = index;
     c->i_stop = -1;
-    c->prompt = &j->prompts.items[index / (uint32_t)j->params.n];
+    c->prompt = &j->prompts.items[index / j->width];
     c->flow.calls = &choice_calls;
     c->flow.prompt = c->prompt->ids.ids;
     c->flow.n_prompt = c->prompt->ids.n;
@@ -29,8 +29,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.n_cache_salt = j->tenant.n_salt;
     c->flow.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
     c->flow.no_prefix_cache = !j->params.enable_prefix_caching;
-    c->flow.params.seed +=
-        index % (uint32_t)j->params.n; /* vLLM's rule for n answers to one prompt */
+    c->flow.params.seed += index % j->width; /* vLLM's rule for n answers to one prompt */
     if (j->tools && (rc = tool_parser_new(&c->parser, o->tool_call_parser, e)) != Q_OK)
         return rc;
     /* A format's tags may be special tokens; the parser needs to see them. */
@@ -228,7 +227,9 @@ static enum q_code take_tokens(struct choice *c, const struct link_tokens *t, st
         c->n_token++;
         if (c->job->no_output)
             continue;
-        if (t->logprobs.n && c->job->sampling.n_logprob != SAMPLE_NO_LOGPROBS)
+        if (t->logprobs.n)
+            c->logprob_sum += (double)t->logprobs.logprobs[(size_t)i * t->logprobs.n];
+        if (t->logprobs.n && c->job->logprobs)
             logprobs_token(c, &t->logprobs, i, t->ids[i]);
         rc = add_token(c, t->ids[i], !(hidden_end && i + 1 == t->n), e);
     }

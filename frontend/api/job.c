@@ -15,6 +15,9 @@
 static void job_free(struct task *t)
 {
     struct job *j = (struct job *)t;
+    for (size_t i = 0; j->searches && i < j->prompts.n; i++)
+        beam_search_free(j->searches[i]);
+    q_free(j->searches);
     for (uint32_t i = 0; i < j->n_choice; i++)
         choice_release(&j->choices[i]);
     q_free(j->choices);
@@ -30,6 +33,8 @@ static void job_free(struct task *t)
 
 static void close_choices(struct job *j)
 {
+    for (size_t i = 0; j->searches && i < j->prompts.n; i++)
+        beam_search_stop(j->searches[i]);
     for (uint32_t i = 0; i < j->n_choice; i++)
         link_close(j->app->link, &j->choices[i].flow);
 }
@@ -60,9 +65,22 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
     http_stream_end(j->task.x);
 }
 
+/* The highest logprob a token, on average; as OpenAI has it. */
+static int by_logprob(const void *a, const void *b)
+{
+    const struct choice *x = a, *y = b;
+    double mine = x->n_token ? x->logprob_sum / x->n_token : 0,
+           other = y->n_token ? y->logprob_sum / y->n_token : 0;
+    if (mine != other)
+        return mine > other ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
 static void job_finish(struct job *j)
 {
     struct q_err e = Q_ERR_INIT;
+    for (size_t i = 0; j->width > j->params.n && i < j->prompts.n; i++)
+        qsort(j->choices + i * j->width, j->width, sizeof(*j->choices), by_logprob);
     j->ended = true;
     if (j->params.stream) {
         buf_reset(&j->out);
@@ -163,27 +181,42 @@ static enum q_code fit(struct job *j, struct q_err *e)
     return Q_OK;
 }
 
+static enum q_code open_searches(struct job *j, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    j->searches = q_calloc(j->prompts.n, sizeof(*j->searches));
+    if (!j->searches)
+        return q_fail(e, Q_NO_MEMORY, "no memory for %zu beam searches", j->prompts.n);
+    for (size_t i = 0; rc == Q_OK && i < j->prompts.n; i++)
+        rc = beam_search_new(&j->searches[i], j, (uint32_t)i * j->width, e);
+    return rc;
+}
+
+/* Choices of one prompt are opened one after the other: the first computes the prompt, and the
+ * others find its blocks in the prefix cache. */
 static enum q_code open_choices(struct job *j, struct q_err *e)
 {
-    size_t n = j->prompts.n * (size_t)j->params.n;
+    size_t n = j->prompts.n * (size_t)j->width;
     enum q_code rc;
     if (n > CHOICES_MAX)
-        return q_fail(e, Q_TOO_LARGE, "n: %zu choices (prompts times n), accepted are at most %d",
-                      n, CHOICES_MAX);
+        return q_fail(e, Q_TOO_LARGE,
+                      "n: %zu choices (prompts times n or best_of), accepted are at most %d", n,
+                      CHOICES_MAX);
     j->choices = q_calloc(n, sizeof(*j->choices));
     if (!j->choices)
         return q_fail(e, Q_NO_MEMORY, "no memory for %zu choices", n);
     for (size_t i = 0; i < n; i++) {
         struct choice *c = &j->choices[i];
         j->n_choice++;
-        if ((rc = choice_init(c, j, (uint32_t)i, e)) || (rc = link_open(j->app->link, &c->flow, e)))
+        if ((rc = choice_init(c, j, (uint32_t)i, e)) ||
+            (!j->params.use_beam_search && (rc = link_open(j->app->link, &c->flow, e))))
             return rc;
-        if (j->params.echo && j->sampling.n_logprob != SAMPLE_NO_LOGPROBS)
+        if (j->params.echo && j->logprobs)
             logprobs_first(c);
         metric_observe(METRIC_REQ_MAX_TOKENS, j->sampling.max_tokens);
     }
     metric_observe(METRIC_REQ_N, (double)j->params.n);
-    return Q_OK;
+    return j->params.use_beam_search ? open_searches(j, e) : Q_OK;
 }
 
 static void refuse(struct job *j, const struct q_err *e)
@@ -269,8 +302,7 @@ static enum q_code read_text(struct job *j, struct q_err *e)
         snprintf(j->params.param, sizeof(j->params.param), "prompt");
         return rc;
     }
-    if (j->params.echo && j->sampling.n_logprob != SAMPLE_NO_LOGPROBS &&
-        j->sampling.n_prompt_logprob == SAMPLE_NO_LOGPROBS)
+    if (j->params.echo && j->logprobs && j->sampling.n_prompt_logprob == SAMPLE_NO_LOGPROBS)
         j->sampling.n_prompt_logprob = j->sampling.n_logprob;
     return Q_OK;
 }
@@ -312,6 +344,10 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if ((rc = params_sampling(p, &context, &j->sampling, j->arrays, e)) ||
         (rc = params_stops(p, j->stops, &j->n_stop, e)) || (rc = check_max_tokens(j, e)))
         return rc;
+    j->logprobs = j->sampling.n_logprob != SAMPLE_NO_LOGPROBS;
+    j->width = (uint32_t)(p->best_of > p->n ? p->best_of : p->n);
+    if (j->width > p->n && !j->logprobs)
+        j->sampling.n_logprob = 0; /* to tell which are best */
     if (j->n_stop && !a->served.tokenizer) {
         snprintf(p->param, sizeof(p->param), "stop");
         return q_fail(e, Q_UNSUPPORTED,

@@ -11,6 +11,7 @@
 #ifndef QUIRE_FRONTEND_API_JOB_H
 #define QUIRE_FRONTEND_API_JOB_H
 #include "frontend/api/app.h"
+#include "frontend/api/beam.h"
 #include "frontend/api/params.h"
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
@@ -48,7 +49,8 @@ struct choice {
     /* Counts and times. */
     uint32_t n_token; /* given out */
     uint32_t n_cached;
-    size_t n_char; /* of tokens' strings so far, for text_offset */
+    double logprob_sum; /* with best_of */
+    size_t n_char;      /* of tokens' strings so far, for text_offset */
     int64_t first_us, last_us, queue_us;
     bool begun;         /* its first chunk is out */
     bool finished;      /* finish is set, the flow closed */
@@ -74,8 +76,11 @@ struct job {
     const json_t *tools; /* NULL: none may be called */
     struct prompts prompts;
     struct tenant tenant;
+    uint32_t width;         /* choices made for each prompt: n, or best_of */
+    bool logprobs;          /* of tokens, in the answer */
     struct choice *choices; /* [n_choice] */
     uint32_t n_choice, n_finished;
+    struct beam_search **searches; /* [prompts.n] with use_beam_search, else NULL */
     char id[HTTP_ID_MAX + 16];
     int64_t created; /* unix seconds */
     int64_t arrived_us;

@@ -163,7 +163,7 @@ void logprobs_prompt(struct choice *c, const struct logprob_rows *r)
             break;
         if (p->has[FIELD_prompt_logprobs])
             add_prompt_row(c, r, i, (uint32_t)p->prompt_logprobs);
-        if (p->echo && c->job->sampling.n_logprob != SAMPLE_NO_LOGPROBS)
+        if (p->echo && c->job->logprobs)
             add_text(c, r, i, c->prompt->ids.ids[position]);
     }
 }

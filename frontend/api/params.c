@@ -11,6 +11,7 @@
 #include <string.h>
 #include "common/log.h"
 #include "common/utf8.h"
+#include "frontend/api/beam.h"
 #include "frontend/api/json.h"
 #include "frontend/api/tenant.h"
 
@@ -212,6 +213,60 @@ static enum q_code read_logprobs(struct params *p, enum params_where where, stru
     return Q_OK;
 }
 
+/* Fields that change which tokens a sampler takes; beam search takes the likeliest of what the
+ * model says, and would leave them without effect. */
+static enum q_code check_beam(const struct params *p, struct q_err *e)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } others[] = {
+        {"stop", p->has[FIELD_stop]},
+        {"logit_bias", json_object_size(p->logit_bias) > 0},
+        {"allowed_token_ids", p->has[FIELD_allowed_token_ids]},
+        {"bad_words", json_array_size(p->bad_words) > 0},
+        {"logits_processors", json_array_size(p->logits_processors) > 0},
+        {"no_repeat_ngram_size", p->no_repeat_ngram_size > 0},
+        {"top_n_sigma", p->top_n_sigma > 0},
+        {"presence_penalty", p->presence_penalty != 0},
+        {"frequency_penalty", p->frequency_penalty != 0},
+        {"repetition_penalty", p->has[FIELD_repetition_penalty] && p->repetition_penalty != 1},
+        {"prompt_logprobs", p->has[FIELD_prompt_logprobs]},
+        {"echo", p->echo && p->logprobs},
+        {"best_of", p->has[FIELD_best_of] && p->best_of != p->n}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
+        if (others[i].given)
+            return q_fail(e, Q_UNSUPPORTED, "%s: not supported together with use_beam_search%s",
+                          others[i].name, strcmp(others[i].name, "echo") ? "" : " and logprobs");
+    if (p->n > BEAM_WIDTH_MAX)
+        return q_fail(e, Q_INVALID, "n: %lld beams, accepted with use_beam_search are 1 to %d",
+                      (long long)p->n, BEAM_WIDTH_MAX);
+    return Q_OK;
+}
+
+/* n, best_of, and beams */
+static enum q_code check_choices(const struct params *p, struct q_err *e)
+{
+    const char *when = json_string_value(p->early_stopping);
+    if (p->has[FIELD_early_stopping] && !json_is_boolean(p->early_stopping) &&
+        !(when && !strcmp(when, "never")))
+        return q_fail(e, Q_INVALID, "early_stopping: expected true, false or \"never\", got %s",
+                      when ? "another string" : json_kind(p->early_stopping));
+    if (p->has[FIELD_best_of] && p->best_of < p->n)
+        return q_fail(e, Q_INVALID, "best_of: %lld is less than n, %lld", (long long)p->best_of,
+                      (long long)p->n);
+    if (p->stream && p->best_of > p->n)
+        return q_fail(e, Q_INVALID,
+                      "best_of: more than n is not available with \"stream\": true, because the "
+                      "best are known at the end");
+    if (p->use_beam_search)
+        return check_beam(p, e);
+    if (p->length_penalty != 1 || p->has[FIELD_early_stopping])
+        return q_fail(e, Q_INVALID, "%s: only has a meaning with \"use_beam_search\": true",
+                      p->length_penalty != 1 ? "length_penalty" : "early_stopping");
+    return Q_OK;
+}
+
 static enum q_code check_prompt_fields(const struct params *p, struct q_err *e)
 {
     const char *side = p->truncation_side;
@@ -236,11 +291,7 @@ static enum q_code check_together(struct params *p, enum params_where where, str
     enum q_code rc;
     if ((rc = read_stream_options(p, e)) || (rc = read_logprobs(p, where, e)))
         return rc;
-    if (p->has[FIELD_best_of] && p->best_of != p->n)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "best_of: %lld is not supported; leave it out or make it equal to n",
-                      (long long)p->best_of);
-    if ((rc = check_prompt_fields(p, e)))
+    if ((rc = check_choices(p, e)) || (rc = check_prompt_fields(p, e)))
         return rc;
     if (p->response_format) {
         const char *type = json_string_value(json_object_get(p->response_format, "type"));
@@ -280,6 +331,7 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
     enum q_code rc = Q_OK;
     memset(p, 0, sizeof(*p));
     p->n = 1;
+    p->length_penalty = 1;
     p->skip_special_tokens = p->add_generation_prompt = p->parallel_tool_calls = true;
     p->enable_prefix_caching = true;
     p->add_special_tokens = where != WHERE_CHAT;

@@ -34,7 +34,8 @@ static void add_usage(const struct job *j, struct buf *out)
         n_prompt += j->prompts.items[i].ids.n;
     for (uint32_t i = 0; i < j->n_choice; i++) {
         n_out += j->no_output ? 0 : j->choices[i].n_token;
-        if (i % (uint32_t)j->params.n == 0) /* a prompt counts once, and its first choice is what */
+        if (j->choices[i].index % j->width ==
+            0) /* a prompt counts once, and its first choice is what */
             n_cached += j->choices[i].n_cached; /* computed it; the others found its blocks */
     }
     buf_printf(out,
@@ -58,7 +59,7 @@ static bool wants_ids(const struct job *j)
 
 static bool wants_logprobs(const struct job *j)
 {
-    return j->sampling.n_logprob != SAMPLE_NO_LOGPROBS;
+    return j->logprobs;
 }
 
 /* "logprobs":… of what the choice has gathered. */
@@ -333,9 +334,12 @@ void shape_body(struct job *j, struct buf *out)
 {
     add_head(j, j->chat ? "chat.completion" : "text_completion", out);
     buf_add_str(out, "\"choices\":[");
-    for (uint32_t i = 0; i < j->n_choice; i++) {
+    for (uint32_t i = 0, n = 0; i < j->n_choice; i++) {
         struct choice *c = &j->choices[i];
-        buf_printf(out, "%s{\"index\":%u,", i ? "," : "", i);
+        if (i % j->width >= (uint32_t)j->params.n)
+            continue; /* best_of made more than are shown */
+        buf_printf(out, "%s{\"index\":%u,", n ? "," : "", n);
+        n++;
         if (j->chat) {
             add_message(c, out);
             add_logprobs(c, out);

@@ -54,7 +54,7 @@ def test_refused(bundled, change, param, words):
 
 
 @pytest.mark.parametrize("change", [
-    {"use_beam_search": True}, {"response_format": {"type": "json_object"}}, {"structured_outputs": {"json": {}}},
+    {"response_format": {"type": "json_object"}}, {"structured_outputs": {"json": {}}},
     {"guided_json": {}}, {"kv_transfer_params": {}}, {"chat_template": "{{ 1 }}"}, {"logprob_token_ids": [1]}, {"audio": {}},
     {"functions": [{}]}, {"echo": True}, {"tools": [TOOL], "tool_choice": "required"}, {"dry_multiplier": 0.5},
     {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, {"regex": "a+"},

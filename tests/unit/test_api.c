@@ -168,7 +168,7 @@ static void test_wrong_values(void **state)
     assert_fails(read_chat("{\"logit_bias\":[]}"), Q_INVALID, "object", &e);
     assert_fails(read_chat("{\"prompt\":\"x\"}"), Q_INVALID, "does not take this field", &e);
     assert_fails(read_text("{\"messages\":[]}"), Q_INVALID, "does not take this field", &e);
-    assert_fails(read_text("{\"best_of\":2}"), Q_UNSUPPORTED, "best_of", &e);
+    assert_fails(read_text("{\"best_of\":2,\"n\":3}"), Q_INVALID, "best_of: 2 is less", &e);
     assert_fails(read_text("{\"stream_options\":{}}"), Q_INVALID, "stream", &e);
     assert_fails(read_text("{\"kv_transfer_params\":{}}"), Q_UNSUPPORTED, "between engines", &e);
     assert_fails(read_text("{\"truncate_prompt_tokens\":0}"), Q_INVALID, "leaves no prompt", &e);

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One flow a beam and step. All flows of a step are submitted together, so the engine computes them
+ * in one batch; the next step begins when the last of them has answered. A beam's prompt is written
+ * anew from the tree in each step, so beams need not be moved about. */
+#include "frontend/api/beam.h"
+
+#include <string.h>
+#include "common/mem.h"
+#include "frontend/api/job.h"
+
+struct beam_flow {
+    struct flow flow; /* first: the link hands back this pointer */
+    struct beam_search *search;
+    struct token_list ids; /* prompt, then the beam's tokens */
+    uint32_t *top_ids;     /* [row_size] what may follow */
+    float *top_logprobs;
+    uint32_t n_top;
+};
+
+struct beam_search {
+    struct job *job;
+    const struct prompt *prompt;
+    uint32_t first; /* choice */
+    struct beam_tree tree;
+    struct beam_flow *flows; /* [width] */
+    uint32_t n_pending, n_cached;
+    bool stopped;
+    uint32_t ends[SAMPLE_STOP_IDS_MAX + 16];
+};
+
+static FALLIBLE next_step(struct beam_search *b, struct q_err *e);
+
+static void fail(struct beam_search *b, const struct q_err *e, uint32_t retry_after_s)
+{
+    beam_search_stop(b);
+    job_fail(b->job, e, NULL, retry_after_s);
+}
+
+/* Rows as the link gives them: the token itself, then the alternatives that were asked for. */
+static FALLIBLE gather(const struct beam_search *b, const struct beam_end *end,
+                       struct token_list *ids, struct logprob_rows *rows, struct q_err *e)
+{
+    const struct beam_tree *t = &b->tree;
+    uint32_t n = b->job->sampling.n_logprob + 1, depth = t->nodes[end->node].depth;
+    enum q_code rc = beam_tokens(t, end->node, ids, e);
+    if (rc != Q_OK || b->job->sampling.n_logprob == SAMPLE_NO_LOGPROBS)
+        return rc;
+    if (n > t->row_size + 1)
+        n = t->row_size + 1;
+    uint32_t *row_ids = q_calloc((size_t)depth * n, sizeof(*row_ids));
+    float *logprobs = q_calloc((size_t)depth * n, sizeof(*logprobs));
+    uint32_t *ranks = q_calloc(depth, sizeof(*ranks));
+    *rows = (struct logprob_rows){depth, n, row_ids, logprobs, ranks};
+    if (!row_ids || !logprobs || !ranks)
+        return q_fail(e, Q_NO_MEMORY, "beam search: no memory for logprobs");
+    uint32_t node = end->node;
+    for (uint32_t i = depth; i-- > 0; node = t->nodes[node].parent) {
+        const struct beam_node *k = &t->nodes[node];
+        row_ids[(size_t)i * n] = k->token;
+        logprobs[(size_t)i * n] = k->logprob;
+        ranks[i] = k->rank;
+        memcpy(row_ids + (size_t)i * n + 1, t->row_ids + (size_t)k->row * t->row_size,
+               (n - 1) * sizeof(*row_ids));
+        memcpy(logprobs + (size_t)i * n + 1, t->row_logprobs + (size_t)k->row * t->row_size,
+               (n - 1) * sizeof(*logprobs));
+    }
+    return Q_OK;
+}
+
+static FALLIBLE give(struct beam_search *b, uint32_t i, struct q_err *e)
+{
+    const struct beam_end *end = &b->tree.ended[i];
+    struct token_list ids = TOKEN_LIST_INIT;
+    struct logprob_rows rows = {0};
+    enum q_code rc = gather(b, end, &ids, &rows, e);
+    if (rc == Q_OK) {
+        struct flow *f = &b->job->choices[b->first + i].flow;
+        const struct link_tokens t = {.ids = ids.ids,
+                                      .n = (uint32_t)ids.n,
+                                      .logprobs = rows,
+                                      .finish = end->stopped ? FINISH_STOP : FINISH_LENGTH,
+                                      .n_cached = b->n_cached};
+        choice_calls.on_tokens(f, &t);
+    }
+    token_list_release(&ids);
+    q_free((void *)(uintptr_t)rows.ids);
+    q_free((void *)(uintptr_t)rows.logprobs);
+    q_free((void *)(uintptr_t)rows.ranks);
+    return rc;
+}
+
+static FALLIBLE finish(struct beam_search *b, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    if (b->tree.n_ended < b->tree.rules.width)
+        return q_fail(e, Q_INTERNAL, "beam search: only %u of %u answers are possible",
+                      b->tree.n_ended, b->tree.rules.width);
+    for (uint32_t i = 0; rc == Q_OK && i < b->tree.n_ended && !b->stopped; i++)
+        rc = give(b, i, e);
+    return rc;
+}
+
+/* All flows of a step are over. */
+static void end_step(struct beam_search *b)
+{
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0, n = b->tree.n_beam; rc == Q_OK && i < n; i++)
+        rc = beam_offer(&b->tree, b->flows[i].top_ids, b->flows[i].top_logprobs, b->flows[i].n_top,
+                        &e);
+    if (rc == Q_OK && (rc = beam_advance(&b->tree, &e)) == Q_OK)
+        rc = b->tree.over ? finish(b, &e) : next_step(b, &e);
+    if (rc != Q_OK)
+        fail(b, &e, 0);
+}
+
+static void on_tokens(struct flow *f, const struct link_tokens *t)
+{
+    struct beam_flow *mine = (struct beam_flow *)f;
+    struct beam_search *b = mine->search;
+    struct q_err e = Q_ERR_INIT;
+    if (t->n_cached && !b->n_cached && b->tree.n_row == 0)
+        b->n_cached = t->n_cached;
+    if (t->n && t->logprobs.n > 1) { /* the first entry is the token that was taken */
+        mine->n_top = t->logprobs.n - 1 < b->tree.row_size ? t->logprobs.n - 1 : b->tree.row_size;
+        memcpy(mine->top_ids, t->logprobs.ids + 1, mine->n_top * sizeof(*mine->top_ids));
+        memcpy(mine->top_logprobs, t->logprobs.logprobs + 1,
+               mine->n_top * sizeof(*mine->top_logprobs));
+    }
+    if (t->finish == FINISH_NONE)
+        return;
+    if (!mine->n_top) {
+        enum q_code rc = q_fail(&e, Q_INTERNAL, "the engine failed on this request");
+        (void)rc;
+        fail(b, &e, 0);
+    } else if (--b->n_pending == 0) {
+        end_step(b);
+    }
+}
+
+static void on_error(struct flow *f, enum q_code code, const char *message, uint32_t retry_after_ms)
+{
+    struct beam_search *b = ((struct beam_flow *)f)->search;
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = q_fail(&e, code, "%s", message);
+    (void)rc;
+    fail(b, &e, (retry_after_ms + 999) / 1000);
+}
+
+static const struct flow_calls beam_calls = {on_tokens, on_error};
+
+static FALLIBLE open_flow(struct beam_search *b, uint32_t i, struct q_err *e)
+{
+    const struct flow *like = &b->job->choices[b->first].flow;
+    struct beam_flow *f = &b->flows[i];
+    enum q_code rc = Q_OK;
+    link_close(b->job->app->link, &f->flow);
+    f->n_top = 0;
+    f->ids.n = 0;
+    for (size_t k = 0; rc == Q_OK && k < b->prompt->ids.n; k++)
+        rc = token_list_add(&f->ids, b->prompt->ids.ids[k], e);
+    if (rc == Q_OK)
+        rc = beam_tokens(&b->tree, b->tree.beams[i], &f->ids, e);
+    if (rc != Q_OK)
+        return rc;
+    f->flow = (struct flow){.calls = &beam_calls,
+                            .prompt = f->ids.ids,
+                            .n_prompt = f->ids.n,
+                            .priority = like->priority,
+                            .tenant = like->tenant,
+                            .weight = like->weight,
+                            .arrived_ms = like->arrived_ms,
+                            .n_cache_salt = like->n_cache_salt,
+                            .no_prefix_cache = like->no_prefix_cache,
+                            .n_shared = like->n_shared};
+    memcpy(f->flow.cache_salt, like->cache_salt, sizeof(like->cache_salt));
+    sample_params_default(&f->flow.params);
+    f->flow.params.temperature = 0;
+    f->flow.params.max_tokens = 1;
+    f->flow.params.ignore_eos = true; /* one token, whatever it is */
+    f->flow.params.n_logprob = b->tree.row_size;
+    rc = link_open(b->job->app->link, &f->flow, e);
+    b->n_pending += rc == Q_OK;
+    return rc;
+}
+
+static FALLIBLE next_step(struct beam_search *b, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; rc == Q_OK && i < b->tree.n_beam; i++)
+        rc = open_flow(b, i, e);
+    return rc;
+}
+
+static FALLIBLE make(struct beam_search *b, struct q_err *e)
+{
+    const struct job *j = b->job;
+    const struct link_engine *engine = link_engine(j->app->link);
+    struct beam_rules rules = {.width = (uint32_t)j->params.n,
+                               .n_prompt = (uint32_t)b->prompt->ids.n,
+                               .max_tokens = j->sampling.max_tokens,
+                               .min_tokens = j->sampling.min_tokens,
+                               .length_penalty = j->params.length_penalty,
+                               .early_stopping = json_is_true(j->params.early_stopping),
+                               .ends = b->ends};
+    if (!j->sampling.ignore_eos)
+        for (; rules.n_end < engine->n_eos; rules.n_end++)
+            b->ends[rules.n_end] = engine->eos_ids[rules.n_end];
+    for (uint32_t i = 0; i < j->sampling.n_stop_id; i++)
+        b->ends[rules.n_end++] = j->sampling.stop_ids[i];
+    b->flows = q_calloc(rules.width, sizeof(*b->flows));
+    if (!b->flows)
+        return q_fail(e, Q_NO_MEMORY, "no memory for %u beams", rules.width);
+    for (uint32_t i = 0; i < rules.width; i++) {
+        struct beam_flow *f = &b->flows[i];
+        f->search = b;
+        f->top_ids = q_calloc(2 * (size_t)rules.width, sizeof(*f->top_ids));
+        f->top_logprobs = q_calloc(2 * (size_t)rules.width, sizeof(*f->top_logprobs));
+        if (!f->top_ids || !f->top_logprobs)
+            return q_fail(e, Q_NO_MEMORY, "no memory for %u beams", rules.width);
+    }
+    return beam_tree_init(&b->tree, &rules, e);
+}
+
+FALLIBLE beam_search_new(struct beam_search **out, struct job *j, uint32_t first, struct q_err *e)
+{
+    struct beam_search *b = q_calloc(1, sizeof(*b));
+    if (!b)
+        return q_fail(e, Q_NO_MEMORY, "no memory for a beam search");
+    b->job = j;
+    b->first = first;
+    b->prompt = j->choices[first].prompt;
+    *out = b; /* the job's from here on, also when this fails */
+    enum q_code rc = make(b, e);
+    return rc == Q_OK ? next_step(b, e) : rc;
+}
+
+void beam_search_stop(struct beam_search *b)
+{
+    if (!b)
+        return;
+    b->stopped = true;
+    for (uint32_t i = 0; b->flows && b->tree.beams && i < b->tree.rules.width; i++)
+        link_close(b->job->app->link, &b->flows[i].flow);
+}
+
+void beam_search_free(struct beam_search *b)
+{
+    if (!b)
+        return;
+    beam_search_stop(b);
+    for (uint32_t i = 0; b->flows && i < (uint32_t)b->job->params.n; i++) {
+        token_list_release(&b->flows[i].ids);
+        q_free(b->flows[i].top_ids);
+        q_free(b->flows[i].top_logprobs);
+    }
+    q_free(b->flows);
+    beam_tree_release(&b->tree);
+    q_free(b);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* beam - beam search over an engine that only samples: the n best continuations of one prompt.
+ *
+ * Each step asks the engine, for every beam, for one token with its 2n best alternatives and their
+ * logprobs; of all n * 2n continuations those that end the text are set aside, and the n best
+ * others are the next beams. A step's prompts are the last one's plus a token, so the prefix cache
+ * has all of them but the last block. As vLLM does it, down to the score:
+ *
+ *     score = (sum of logprobs) / (tokens of prompt and answer without an eos) ^ length_penalty
+ *
+ * Nothing is drawn, so the answer is a function of the prompt: temperature and seed have no part in
+ * it. Ties go to the better parent, then to the likelier token.
+ * Threads: the loop's thread. */
+#ifndef QUIRE_FRONTEND_API_BEAM_H
+#define QUIRE_FRONTEND_API_BEAM_H
+#include "frontend/api/beam_tree.h"
+#include "frontend/link/link.h"
+
+#define BEAM_WIDTH_MAX (SAMPLE_LOGPROBS_MAX / 2)
+
+struct job;
+struct prompt;
+struct beam_search;
+
+/* Begin for choices first … first + n - 1 of the job, which get their tokens all at once when the
+ * search is over; on an error the job fails. Errors: Q_NO_MEMORY, Q_NO_SPACE. */
+FALLIBLE beam_search_new(struct beam_search **out, struct job *j, uint32_t first, struct q_err *e);
+void beam_search_stop(struct beam_search *b); /* close its flows; NULL is fine */
+void beam_search_free(struct beam_search *b);
+
+#endif

@@ -70,13 +70,16 @@ struct quire_options {
     uint32_t max_num_batched_tokens; /* tokens of one step */
     uint32_t max_num_queued_reqs;    /* requests waiting; one more is QUIRE_BUSY */
     uint32_t num_blocks;             /* KV blocks of 16 tokens; 0 = from kv_cache_bytes */
-    uint64_t kv_cache_bytes; /* 0 = what the load needs, at most a part of the free memory */
-    uint32_t threads;        /* 0 = one per physical core */
-    bool pin_threads;        /* compute threads to cores */
-    bool skip_tokenizer;     /* token ids in and out only */
+    uint64_t kv_cache_bytes;         /* 0 = what gpu_memory_utilization leaves */
+    uint32_t threads;                /* 0 = one per physical core */
+    bool pin_threads;                /* compute threads to cores */
+    bool skip_tokenizer;             /* token ids in and out only */
     void (*progress)(void *ctx,
                      uint32_t percent); /* while loading, on the calling thread; may be NULL */
     void *progress_ctx;
+    const char *kv_cache_dtype;    /* "auto", "bfloat16", "float32", "int8" */
+    double gpu_memory_utilization; /* part of the memory for everything; 0 = half, and no more cache
+                                      than max_num_seqs requests of max_model_len can fill */
 };
 QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
 

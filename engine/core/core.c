@@ -208,6 +208,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         .n_eos = c->model.n_eos,
         .n_guess = guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess};
     c->config.worker.n_block = info->n_block; /* workers to come make the same pool */
+    c->config.worker.is_again = true;
     return scheduler_new(&c->scheduler, &sc, e);
 }
 

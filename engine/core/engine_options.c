@@ -104,6 +104,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     w->max_num_batched_tokens = (uint32_t)o->max_num_batched_tokens;
     w->n_block = (uint32_t)o->num_gpu_blocks_override;
     w->kv_bytes = o->kv_cache_memory_bytes;
+    w->memory_part = o->gpu_memory_utilization;
     w->n_thread = (uint32_t)o->threads;
     w->pin = true;
     w->log_level = (int)level;

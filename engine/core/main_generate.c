@@ -131,6 +131,8 @@ static int open_engine(struct program *p)
     q.max_num_queued_reqs = (uint32_t)o->max_num_queued_reqs;
     q.num_blocks = (uint32_t)o->num_gpu_blocks_override;
     q.kv_cache_bytes = o->kv_cache_memory_bytes;
+    q.kv_cache_dtype = o->kv_cache_dtype;
+    q.gpu_memory_utilization = o->gpu_memory_utilization;
     q.threads = (uint32_t)o->threads;
     q.skip_tokenizer = o->skip_tokenizer_init;
     q.progress = isatty(STDERR_FILENO) ? show_progress : NULL;

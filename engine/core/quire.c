@@ -94,7 +94,8 @@ void quire_options_init(struct quire_options *o, size_t size)
                                            .max_num_seqs = 256,
                                            .max_num_batched_tokens = 2048,
                                            .max_num_queued_reqs = 1024,
-                                           .pin_threads = true};
+                                           .pin_threads = true,
+                                           .kv_cache_dtype = "auto"};
     memset(o, 0, size);
     memcpy(o, &defaults, size < sizeof defaults ? size : sizeof defaults);
 }
@@ -113,6 +114,9 @@ static FALLIBLE take_options(struct quire_options *out, const struct quire_optio
         return q_fail(
             e, Q_INVALID,
             "options: max_num_seqs, max_num_batched_tokens and max_num_queued_reqs must not be 0");
+    if (!(out->gpu_memory_utilization >= 0 && out->gpu_memory_utilization <= 1))
+        return q_fail(e, Q_INVALID, "options: gpu_memory_utilization is %g, expected 0 to 1",
+                      out->gpu_memory_utilization);
     return Q_OK;
 }
 
@@ -124,13 +128,15 @@ static FALLIBLE core_config_of(struct core_config *c, const struct quire_options
     if ((rc = hub_resolve(w->model_dir, o->model, o->revision && *o->revision ? o->revision : NULL,
                           e)) ||
         (rc = engine_format_parse(&w->format, o->load_format, e)) ||
-        (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)))
+        (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
+        (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)))
         return rc;
     w->max_model_len = o->max_model_len;
     w->max_num_seqs = o->max_num_seqs;
     w->max_num_batched_tokens = o->max_num_batched_tokens;
     w->n_block = o->num_blocks;
     w->kv_bytes = o->kv_cache_bytes;
+    w->memory_part = o->gpu_memory_utilization;
     w->n_thread = o->threads;
     w->pin = o->pin_threads;
     snprintf(w->cpu_isa, sizeof w->cpu_isa, "%s", o->cpu_isa);

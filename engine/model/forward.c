@@ -303,7 +303,9 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
     turn_rows(&w);
     sync(&w);
     tap(&w, 0);
-    for (uint32_t i = 0; i < m->config.n_layer; i++) {
+    uint32_t end = b->n_layer ? b->layer + b->n_layer : m->config.n_layer;
+    Q_ASSERT(end <= m->config.n_layer);
+    for (uint32_t i = b->layer; i < end; i++) {
         attention_block(&w, i);
         mlp_block(&w, i);
         if (i + 1 < m->config.n_layer)

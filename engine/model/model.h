@@ -84,7 +84,9 @@ struct batch {                 /* one step, ragged; all borrowed for the call */
         *seqs;                  /* [n_seq], rows in order, together covering all n_token rows */
     const uint32_t *logit_rows; /* [n_logit] ascending row numbers whose logits are wanted */
     uint32_t n_token, n_seq, n_logit;
-    uint32_t context_max;      /* longest start + n_query */
+    uint32_t context_max; /* longest start + n_query */
+    /* Layers layer … layer + n_layer - 1 only; n_layer 0: all of them. To measure a step. */
+    uint32_t layer, n_layer;
     const uint32_t *n_prompts; /* [n_seq] tokens of each sequence's prompt, the same in every step
                                 * of its life (replays included); read by models with dynamic rope
                                 * only. NULL: no prompt is longer than the trained length */

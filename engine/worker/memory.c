@@ -3,12 +3,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "common/log.h"
 #include "common/parse.h"
 
 #define LINE_MAX_BYTES 4096
 #define MIB            1048576.0
-#define BLOCKS_MAX     (1u << 30) /* far beyond any memory */
+/* 268 M tokens. The scheduler keeps some tens of bytes for each block, whether it is used or not. */
+#define BLOCKS_MAX     (1u << 24)
 
 /* The number after `key` in a file of "key value" lines (or the file's first number when key is
  * ""). */
@@ -80,42 +82,103 @@ uint64_t memory_available(void)
     return machine < group ? machine : group;
 }
 
-static uint64_t default_blocks(uint64_t n_seq_block, const struct step_limits *l,
-                               const struct memory_need *need, uint64_t available)
+uint64_t memory_resident(void)
 {
-    uint64_t wanted = n_seq_block * l->max_num_seqs;
-    double part = MEMORY_KV_PART * (double)available / (double)need->block_bytes;
-    uint64_t n = (double)wanted > part ? (uint64_t)part : wanted;
-    /* One whole sequence must fit, and may take twice the part when nothing else does. */
-    if (n < n_seq_block && (double)n_seq_block <= 2 * part)
+    FILE *f = fopen("/proc/self/statm", "re");
+    unsigned long long size, resident, shared;
+    if (!f)
+        return 0;
+    int n = fscanf(f, "%llu %llu %llu", &size, &resident, &shared);
+    fclose(f);
+    return n == 3 && resident > shared ? (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* Blocks in what `part` of the memory leaves. */
+static uint64_t blocks_in(const struct memory_need *need, double part)
+{
+    if (need->total_bytes == UINT64_MAX)
+        return BLOCKS_MAX;
+    double left = part * (double)need->total_bytes - (double)need->weight_bytes -
+                  (double)need->activation_bytes;
+    double n = left > 0 ? left / (double)need->block_bytes : 0;
+    return n < BLOCKS_MAX ? (uint64_t)n : BLOCKS_MAX;
+}
+
+static uint64_t default_blocks(uint64_t n_seq_block, const struct step_limits *l,
+                               const struct memory_need *need)
+{
+    uint64_t wanted = n_seq_block * l->max_num_seqs, n = blocks_in(need, MEMORY_CPU_PART);
+    if (n > wanted)
+        n = wanted;
+    if (n < n_seq_block && n_seq_block <= blocks_in(need, MEMORY_ONE_PART))
         n = n_seq_block;
     return n;
+}
+
+static FALLIBLE too_small(uint64_t n, uint64_t n_seq_block, const struct worker_config *c,
+                          const struct step_limits *l, const struct memory_need *need,
+                          struct q_err *e)
+{
+    char way[96], fits[64];
+    double seq_mib = (double)(n_seq_block * need->block_bytes) / MIB;
+    if (c->n_block)
+        snprintf(way, sizeof way, "--num-gpu-blocks-override %" PRIu64, n_seq_block);
+    else if (c->kv_bytes)
+        snprintf(way, sizeof way, "--kv-cache-memory-bytes %" PRIu64,
+                 n_seq_block * need->block_bytes);
+    else
+        snprintf(way, sizeof way, "raise --gpu-memory-utilization");
+    if (n)
+        snprintf(fits, sizeof fits, "--max-model-len %" PRIu64 ", ", n * STEP_BLOCK_TOKENS);
+    return q_fail(e, Q_NO_MEMORY,
+                  "KV cache: a sequence of max_model_len %u takes %.1f MiB, there is room for %.1f "
+                  "MiB; ways out: %s%s, or a smaller --kv-cache-dtype",
+                  l->max_model_len, seq_mib, (double)(n * need->block_bytes) / MIB, n ? fits : "",
+                  way);
+}
+
+static void log_sum(uint64_t n, uint64_t n_seq_block, const struct worker_config *c,
+                    const struct step_limits *l, const struct memory_need *need)
+{
+    double kv = (double)(n * need->block_bytes);
+    log_info("memory: weights %.1f MiB, peak of activations %.1f MiB (%s), KV cache %.1f MiB, "
+             "taken as it is used: %" PRIu64 " tokens in %" PRIu64 " blocks of %u",
+             (double)need->weight_bytes / MIB, (double)need->activation_bytes / MIB,
+             need->is_measured ? "measured" : "at most", kv / MIB, n * STEP_BLOCK_TOKENS, n,
+             STEP_BLOCK_TOKENS);
+    log_info("Maximum concurrency for %u tokens per request: %.2fx", l->max_model_len,
+             (double)n / (double)n_seq_block);
+    if (need->total_bytes == UINT64_MAX)
+        return;
+    double all = kv + (double)need->weight_bytes + (double)need->activation_bytes;
+    if (all > (double)need->total_bytes)
+        log_warning("memory: that is more than the %.1f MiB this process can have; it will be "
+                    "killed or swap when the cache fills",
+                    (double)need->total_bytes / MIB);
+    else if (!c->n_block && !c->kv_bytes)
+        log_info("memory: %.2f of the %.1f MiB this process can have (--gpu-memory-utilization)",
+                 all / (double)need->total_bytes, (double)need->total_bytes / MIB);
 }
 
 FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
                        const struct step_limits *l, const struct memory_need *need, struct q_err *e)
 {
     uint64_t n_seq_block = ((uint64_t)l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
-    uint64_t available = memory_available();
-    available = available > need->activation_bytes ? available - need->activation_bytes : 0;
-    uint64_t n = c->n_block    ? c->n_block
-                 : c->kv_bytes ? c->kv_bytes / need->block_bytes
-                               : default_blocks(n_seq_block, l, need, available);
+    uint64_t n;
+    if (c->n_block)
+        n = c->n_block;
+    else if (c->kv_bytes)
+        n = c->kv_bytes / need->block_bytes;
+    else if (c->memory_part > 0)
+        n = blocks_in(need, c->memory_part);
+    else
+        n = default_blocks(n_seq_block, l, need);
     if (n > BLOCKS_MAX)
         n = BLOCKS_MAX;
     if (n < n_seq_block)
-        return q_fail(e, Q_NO_MEMORY,
-                      "one sequence of max_model_len %u tokens needs %.1f MiB of KV cache, there "
-                      "are %.1f MiB (%" PRIu64 " blocks); lower --max-model-len to %" PRIu64
-                      " or give more memory",
-                      l->max_model_len, (double)(n_seq_block * need->block_bytes) / MIB,
-                      (double)(n * need->block_bytes) / MIB, n, n * STEP_BLOCK_TOKENS);
-    log_info("memory: weights %.1f MiB, activations %.1f MiB, KV %.1f MiB in %" PRIu64 " blocks of "
-             "%u tokens: %.1f sequences of %u tokens at once; %.0f MiB were free",
-             (double)need->weight_bytes / MIB, (double)need->activation_bytes / MIB,
-             (double)(n * need->block_bytes) / MIB, n, STEP_BLOCK_TOKENS,
-             (double)n / (double)n_seq_block, l->max_model_len,
-             available == UINT64_MAX ? 0.0 : (double)available / MIB);
+        return too_small(n, n_seq_block, c, l, need, e);
+    if (!c->is_again)
+        log_sum(n, n_seq_block, c, l, need);
     *n_block = (uint32_t)n;
     return Q_OK;
 }

@@ -1,25 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory - how many KV blocks a worker takes.
  *
- * The user's number of blocks or bytes, or else: what max_num_seqs sequences of max_model_len need,
- * but no more than MEMORY_KV_PART of what the machine (or the cgroup) has free once weights and
- * activations are counted. Threads: start-up. */
+ * Exactly --num-gpu-blocks-override, or what --kv-cache-memory-bytes holds, or else what a part of
+ * the memory (--gpu-memory-utilization) leaves after weights and the measured peak of activations.
+ * The memory is what the machine or, when that is less, the cgroups of this process have free, plus
+ * what the worker holds itself.
+ *
+ * The CPU's default. vLLM's 0.9 of the memory is right for a device that nobody else uses; a
+ * laptop's or a shared server's memory is not such a device, so without a flag the worker plans for
+ * MEMORY_CPU_PART, and for no more blocks than max_num_seqs sequences of max_model_len can fill.
+ * Either way the pool is only reserved: a block takes memory when it is first written, in steps of
+ * huge pages, so an idle server holds its weights and little else. Threads: start-up. */
 #ifndef QUIRE_ENGINE_WORKER_MEMORY_H
 #define QUIRE_ENGINE_WORKER_MEMORY_H
 #include "engine/worker/ring.h"
 
-#define MEMORY_KV_PART 0.4
+#define MEMORY_CPU_PART 0.5 /* without --gpu-memory-utilization */
+#define MEMORY_ONE_PART 0.9 /* and then for a single sequence, when MEMORY_CPU_PART has no room */
 
 struct memory_need {
-    uint64_t weight_bytes;     /* already resident */
-    uint64_t activation_bytes; /* scratch and logits of the largest step, not yet touched */
+    uint64_t weight_bytes;     /* resident */
+    uint64_t activation_bytes; /* of the largest step */
     uint64_t block_bytes;      /* K and V of one block, all layers */
+    /* For all of these; UINT64_MAX = nobody knows. */
+    uint64_t total_bytes;
+    bool is_measured; /* activation_bytes was; else it is an upper bound */
 };
 
 /* Free memory of machine and cgroup; UINT64_MAX when neither can be read. */
 uint64_t memory_available(void);
+/* What this process has in memory, but for mapped files; 0 when it cannot be read. */
+uint64_t memory_resident(void);
 /* *n_block for this configuration; logs the sum. Errors: Q_NO_MEMORY (not even one sequence of
- * max_model_len fits; says what would help). */
+ * max_model_len fits; says what would fit, and the ways out). */
 FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
                        const struct step_limits *l, const struct memory_need *need,
                        struct q_err *e);

@@ -43,8 +43,10 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     enum dtype kv_dtype;    /* when given */
     uint32_t max_model_len; /* 0 = the model's */
     uint32_t max_num_seqs, max_num_batched_tokens;
-    uint32_t n_block;  /* 0 = from kv_bytes */
-    uint64_t kv_bytes; /* 0 = what the load needs, at most a part of the free memory */
+    uint32_t n_block;   /* 0 = from kv_bytes */
+    uint64_t kv_bytes;  /* 0 = what memory_part leaves */
+    double memory_part; /* of the memory, for everything; 0 = the default (worker/memory.h) */
+    bool is_again;     /* it replaces a worker that died: n_block is decided, nothing is measured */
     uint32_t n_thread; /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];
     bool pin; /* threads to cores */

@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/worker/dummy.h"
 #include "engine/worker/memory.h"
 #include "engine/worker/sample.h"
 #include "engine/worker/slots.h"
@@ -102,36 +103,73 @@ static FALLIBLE make_samplers(struct worker *w, struct q_err *e)
     return rc;
 }
 
-/* Everything that depends on the model's shape. */
-static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_err *e)
+/* What a step uses. */
+static FALLIBLE make_scratch(struct worker *w, struct q_err *e)
 {
-    const struct model_shape *shape = model_shape(w->model);
-    uint32_t n_token = w->limits.max_num_batched_tokens;
+    enum q_code rc =
+        model_scratch_new(&w->scratch, w->model, w->limits.max_num_batched_tokens, w->n_thread, e);
+    if (rc)
+        return rc;
     w->logits_bytes = (size_t)w->limits.logit_rows_max * w->vocab_size * sizeof *w->logits;
-    struct memory_need need = {
-        .weight_bytes = shape->weight_bytes,
-        .activation_bytes = model_scratch_bytes(w->model, n_token, w->n_thread) + w->logits_bytes,
-        .block_bytes = shape->kv_block_bytes};
-    enum q_code rc;
-    if (w->draft) {
-        need.weight_bytes += draft_shape(w->draft)->weight_bytes;
-        need.activation_bytes += draft_scratch_bytes(w->draft);
-        need.block_bytes += draft_shape(w->draft)->kv_block_bytes;
-    }
-    if ((rc = memory_blocks(&info->n_block, w->config, &w->limits, &need, e)) ||
-        (rc = model_scratch_new(&w->scratch, w->model, n_token, w->n_thread, e)) ||
-        (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
-        return rc;
-    w->kv_made = true;
-    if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, e)))
-        return rc;
     void *logits = mmap(NULL, w->logits_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (logits == MAP_FAILED)
         return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u rows of logits",
                       w->limits.logit_rows_max);
     w->logits = logits;
-    if ((rc = make_samplers(w, e)))
+    return make_samplers(w, e);
+}
+
+/* Make what a step uses and see how much of it the largest step touches. A worker that replaces
+ * another is wanted soon, and its pool's size is known: it does not look. */
+static FALLIBLE measure(struct worker *w, struct memory_need *need, struct q_err *e)
+{
+    uint64_t before = memory_resident();
+    enum q_code rc = make_scratch(w, e);
+    if (rc)
+        return rc;
+    need->activation_bytes =
+        model_scratch_bytes(w->model, w->limits.max_num_batched_tokens, w->n_thread) +
+        w->logits_bytes;
+    if (w->config->is_again)
+        return Q_OK;
+    const struct dummy d = {.model = w->model,
+                            .team = w->team,
+                            .scratch = w->scratch,
+                            .logits = w->logits,
+                            .samplers = w->samplers,
+                            .limits = w->limits};
+    if ((rc = dummy_step(&d, e)))
+        return rc;
+    uint64_t after = memory_resident();
+    need->is_measured = before && after > before;
+    if (need->is_measured)
+        need->activation_bytes = after - before;
+    return Q_OK;
+}
+
+/* Everything that depends on the model's shape. */
+static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_err *e)
+{
+    const struct model_shape *shape = model_shape(w->model);
+    struct memory_need need = {.weight_bytes = shape->weight_bytes,
+                               .block_bytes = shape->kv_block_bytes};
+    enum q_code rc = measure(w, &need, e);
+    if (rc)
+        return rc;
+    uint64_t held = need.is_measured ? need.activation_bytes : 0, free_bytes = memory_available();
+    if (w->draft) {
+        need.weight_bytes += draft_shape(w->draft)->weight_bytes;
+        need.activation_bytes += draft_scratch_bytes(w->draft);
+        need.block_bytes += draft_shape(w->draft)->kv_block_bytes;
+    }
+    held += need.weight_bytes;
+    need.total_bytes = free_bytes < UINT64_MAX - held ? free_bytes + held : UINT64_MAX;
+    if ((rc = memory_blocks(&info->n_block, w->config, &w->limits, &need, e)) ||
+        (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
+        return rc;
+    w->kv_made = true;
+    if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, e)))
         return rc;
     return slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e);
 }

@@ -190,7 +190,7 @@ static void what_cannot_be_loaded_is_said(void **state)
         while (core_state(core, NULL) == CORE_LOADING)
             turn(&e);
         assert_int_equal(core_state(core, NULL), CORE_FAILED);
-        assert_fails(core_step(core, &e), Q_NO_MEMORY, "lower --max-model-len to 16", &e);
+        assert_fails(core_step(core, &e), Q_NO_MEMORY, "ways out: --max-model-len 16, --num-gpu-blocks-override", &e);
         assert_false(core_worker_died(core));
         core_free(core);
     }
@@ -263,6 +263,12 @@ static void fingerprints_tell_settings_apart(void **state)
     open_core(&c);
     assert_string_equal(first, core_info(core)->fingerprint);
     core_free(core);
+    c.worker.kv_given = true;
+    c.worker.kv_dtype = DT_I8;
+    open_core(&c);
+    assert_string_not_equal(first, core_info(core)->fingerprint);
+    core_free(core);
+    c.worker.kv_given = false;
     c.worker.dtype = DT_BF16;
     open_core(&c);
     assert_string_not_equal(first, core_info(core)->fingerprint);

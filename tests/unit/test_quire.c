@@ -269,14 +269,17 @@ static void logprobs_are_the_reference_ones(void **state)
     quire_engine_close(engine);
 }
 
+/* The crowd's KV cache, when it is not as computed. */
+static char int8_name[] = "int8";
+
 /* Sampled answers are a function of the seed: alone, among others, and after a preemption. */
 static void seeds_decide_alone_and_in_a_crowd(void **state)
 {
-    (void)state;
     struct golden g;
     golden_get(&g, "llama");
     struct quire_options o = options_of(g.dir);
     o.max_model_len = 144;
+    o.kv_cache_dtype = *state ? *state : "auto";
     struct taken alone[12];
     for (int crowd = 0; crowd < 2; crowd++) {
         struct quire_request *requests[12];
@@ -401,6 +404,13 @@ static void misuse_is_told(void **state)
     o = options_of(g.dir);
     o.num_blocks = 1;
     assert_int_equal(quire_engine_open(&engine, &o, &e), QUIRE_NO_MEMORY);
+    assert_non_null(strstr(e.message, "--max-model-len 16, --num-gpu-blocks-override"));
+    o = options_of(g.dir);
+    o.kv_cache_dtype = "int4";
+    assert_int_equal(quire_engine_open(&engine, &o, &e), QUIRE_INVALID);
+    o = options_of(g.dir);
+    o.gpu_memory_utilization = 1.5;
+    assert_int_equal(quire_engine_open(&engine, &o, &e), QUIRE_INVALID);
     o = options_of(g.dir);
     open_engine(&o);
     struct quire_params p = greedy_params(&g.prompts[0]);
@@ -461,6 +471,7 @@ int main(void)
         cmocka_unit_test(stop_ids_end_the_answer),
         cmocka_unit_test(logprobs_are_the_reference_ones),
         cmocka_unit_test(seeds_decide_alone_and_in_a_crowd),
+        cmocka_unit_test_prestate(seeds_decide_alone_and_in_a_crowd, int8_name),
         cmocka_unit_test(many_threads_share_an_engine),
         cmocka_unit_test(a_full_queue_is_busy_and_recovers),
         cmocka_unit_test(misuse_is_told),

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory an engine takes: the sum it logs, KV dtypes over HTTP, and what is said when it is too little."""
+import json
+import re
+
+import pytest
+
+from servers import MODELS
+
+REFERENCE = json.loads((MODELS / "llama" / "golden.json").read_text())
+ARGS = ["--skip-tokenizer-init", "--dtype", "float32"]
+
+
+def test_the_sum_is_logged(start):
+    log = start(MODELS / "llama", *ARGS, "--max-num-seqs", "8").process.log()
+    assert re.search(r"weights \d+\.\d MiB, peak of activations \d+\.\d MiB \(measured\)", log)
+    assert "2048 tokens in 128 blocks of 16" in log  # 8 sequences of 256
+    assert "Maximum concurrency for 256 tokens per request: 8.00x" in log
+
+
+def test_int8_kv(start):
+    """Another fingerprint, nearly the same logprobs; and the same bits alone and in a list."""
+    servers = [start(MODELS / "llama", *ARGS, "--kv-cache-dtype", t) for t in ("auto", "int8")]
+    prompts = [p["ids"] for p in REFERENCE["prompts"]]
+    body = {"max_tokens": 1, "temperature": 0, "logprobs": 1}
+    exact, coarse = ([s.complete(p, **body) for p in prompts] for s in servers)
+    assert exact[0]["system_fingerprint"] != coarse[0]["system_fingerprint"]
+    assert "KV as I8" in servers[1].process.log()
+
+    def logprob(answer):
+        return answer["choices"][0]["logprobs"]["token_logprobs"][0]
+
+    together = servers[1].complete(prompts, **body)["choices"]
+    for i, (a, b) in enumerate(zip(exact, coarse)):
+        assert abs(logprob(a) - logprob(b)) < 0.2
+        assert together[i]["logprobs"]["token_logprobs"][0] == logprob(b)
+
+
+@pytest.mark.parametrize("args, said", [
+    (["--num-gpu-blocks-override", "3"], "--max-model-len 48, --num-gpu-blocks-override 16, or a smaller --kv-cache-dtype"),
+    (["--kv-cache-memory-bytes", "1K"], "--kv-cache-memory-bytes 131072"),
+    (["--gpu-memory-utilization", "0.0000001"], "raise --gpu-memory-utilization"),
+    (["--gpu-memory-utilization", "2"], "from 0 to 1"),
+    (["--kv-cache-dtype", "fp8"], "expected auto, bfloat16, float32 or int8"),
+    (["--max-num-seqs", "0"], "--max-num-seqs"),
+    (["--max-num-batched-tokens", "0"], "--max-num-batched-tokens"),
+    (["--threads", "257"], "--threads")])
+def test_refused(run, args, said):
+    engine = run("quire-engine", MODELS / "llama", "--listen", "ipc:///tmp/quire-none", *ARGS, *args)
+    assert engine.exit_code() in (2, 3)
+    assert said in engine.log()

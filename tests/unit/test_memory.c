@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory: how many KV blocks come of which flags and how much memory, and what is said when one
+ * sequence does not fit. */
+#include <stdlib.h>
+#include "check.h"
+#include "common/log.h"
+#include "engine/worker/dummy.h"
+#include "engine/worker/memory.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static struct worker_config config;
+static struct step_limits limits;
+static struct memory_need need;
+static struct q_err e;
+
+/* 4 sequences of 1000 tokens (63 blocks of 1 MiB each) on a machine of 1000 MiB, of which weights
+ * and activations take 100. */
+static int setup(void **state)
+{
+    (void)state;
+    config = (struct worker_config){.n_block = 0};
+    limits = (struct step_limits){.max_num_seqs = 4, .max_model_len = 1000};
+    need = (struct memory_need){.weight_bytes = 80 * MIB,
+                                .activation_bytes = 20 * MIB,
+                                .block_bytes = MIB,
+                                .total_bytes = 1000 * MIB};
+    q_err_reset(&e);
+    return 0;
+}
+
+static uint32_t blocks(void)
+{
+    uint32_t n = 0;
+    assert_ok(memory_blocks(&n, &config, &limits, &need, &e), &e);
+    return n;
+}
+
+static void the_default_fits_the_load_and_half_of_the_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(blocks(), 4 * 63);
+    limits.max_num_seqs = 256;
+    assert_int_equal(blocks(), 500 - 100);
+    need.total_bytes = UINT64_MAX; /* nobody knows */
+    assert_int_equal(blocks(), 256 * 63);
+    need.total_bytes = 300 * MIB; /* half leaves 50 blocks, 0.9 enough for one sequence */
+    assert_int_equal(blocks(), 63);
+}
+
+static void flags_are_taken_at_their_word(void **state)
+{
+    (void)state;
+    config.memory_part = 0.9;
+    assert_int_equal(blocks(), 900 - 100); /* more than the load needs: it was asked for */
+    config.kv_bytes = 70 * MIB + MIB / 2;
+    assert_int_equal(blocks(), 70);
+    config.kv_bytes = 5000 * MIB; /* more than there is: a warning */
+    assert_int_equal(blocks(), 5000);
+    config.n_block = 64;
+    assert_int_equal(blocks(), 64);
+    need.total_bytes = UINT64_MAX;
+    assert_int_equal(blocks(), 64);
+}
+
+static void too_little_is_refused_with_ways_out(void **state)
+{
+    (void)state;
+    uint32_t n;
+    need.total_bytes = 130 * MIB; /* 0.9 of it leaves 17 blocks, half of it none */
+    assert_fails(memory_blocks(&n, &config, &limits, &need, &e), Q_NO_MEMORY,
+                 "raise --gpu-memory-utilization, or a smaller --kv-cache-dtype", &e);
+    assert_null(strstr(e.message, "--max-model-len")); /* no length fits */
+    config.memory_part = 0.9;
+    assert_fails(memory_blocks(&n, &config, &limits, &need, &e), Q_NO_MEMORY,
+                 "max_model_len 1000 takes 63.0 MiB, there is room for 17.0 MiB; ways out: "
+                 "--max-model-len 272, raise --gpu-memory-utilization, or a smaller",
+                 &e);
+    config.kv_bytes = 62 * MIB;
+    assert_fails(memory_blocks(&n, &config, &limits, &need, &e), Q_NO_MEMORY,
+                 "--max-model-len 992, --kv-cache-memory-bytes 66060288, or", &e);
+    config.n_block = 1;
+    assert_fails(memory_blocks(&n, &config, &limits, &need, &e), Q_NO_MEMORY,
+                 "--max-model-len 16, --num-gpu-blocks-override 63, or", &e);
+    /* the longest message is whole */
+    limits.max_model_len = 16777216;
+    need.block_bytes = 1024 * MIB;
+    config.n_block = 0;
+    config.kv_bytes = 1048575ull * 1024 * MIB;
+    assert_fails(memory_blocks(&n, &config, &limits, &need, &e), Q_NO_MEMORY, "--kv-cache-dtype",
+                 &e);
+}
+
+static void this_machine_has_memory(void **state)
+{
+    (void)state;
+    assert_true(memory_available() > MIB);
+    assert_in_range(memory_resident(), 4096, 1024 * MIB);
+}
+
+/* The dummy step touches what a step may use, and a second one nothing more. */
+static void the_dummy_step_is_the_largest(void **state)
+{
+    (void)state;
+    const uint32_t n_thread = 2, n_vocab = 512;
+    struct kern_table kern;
+    struct sample_scratch samplers[2];
+    struct dummy d = {.samplers = samplers,
+                      .limits = {.max_num_seqs = 16,
+                                 .max_num_batched_tokens = 4000,
+                                 .max_model_len = 256,
+                                 .logit_rows_max = 3000}};
+    struct model *m;
+    kern_table_cpu(&kern, kern_caps_machine());
+    assert_ok(team_new(&d.team, n_thread, false, &e), &e);
+    struct model_options o = {
+        .dir = "tests/data/models/mistral", .dtype = DT_F32, .kern = &kern, .team = d.team};
+    assert_ok(model_load(&m, &o, &e), &e);
+    d.model = m;
+    assert_int_equal(model_shape(m)->vocab_size, n_vocab);
+    uint64_t before = memory_resident();
+    assert_ok(model_scratch_new(&d.scratch, m, d.limits.max_num_batched_tokens, n_thread, &e), &e);
+    for (uint32_t i = 0; i < n_thread; i++)
+        assert_ok(sample_scratch_init(&samplers[i], n_vocab, &kern, &e), &e);
+    uint64_t logits_bytes = (uint64_t)d.limits.logit_rows_max * n_vocab * sizeof *d.logits;
+    d.logits = malloc(logits_bytes);
+    assert_true(memory_resident() - before < 3 * MIB); /* a huge page */
+    assert_ok(dummy_step(&d, &e), &e);
+    uint64_t peak = memory_resident() - before;
+    uint64_t bound =
+        logits_bytes + model_scratch_bytes(m, d.limits.max_num_batched_tokens, n_thread);
+    print_message("at most %.2f MiB, measured %.2f MiB\n", (double)bound / (double)MIB,
+                  (double)peak / (double)MIB);
+    assert_true(peak > bound * 9 / 10 && peak < bound + 4 * MIB);
+    d.limits.max_num_seqs = 1; /* one sequence has not so many rows; its context is the longest */
+    assert_ok(dummy_step(&d, &e), &e);
+    d.limits.max_num_batched_tokens = 1;
+    assert_ok(dummy_step(&d, &e), &e);
+    assert_true(memory_resident() - before < peak + MIB / 2);
+    free(d.logits);
+    for (uint32_t i = 0; i < n_thread; i++)
+        sample_scratch_release(&samplers[i]);
+    model_scratch_free(d.scratch);
+    model_free(m);
+    team_free(d.team);
+}
+
+int main(void)
+{
+    log_setup("test", LOG_ERROR, false);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(the_default_fits_the_load_and_half_of_the_memory, setup),
+        cmocka_unit_test_setup(flags_are_taken_at_their_word, setup),
+        cmocka_unit_test_setup(too_little_is_refused_with_ways_out, setup),
+        cmocka_unit_test_setup(this_machine_has_memory, setup),
+        cmocka_unit_test_setup(the_dummy_step_is_the_largest, setup),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -54,7 +54,6 @@ struct quire_error {
 };
 
 /* Engine */
-
 struct quire_options {
     size_t size;
     const char *model;             /* folder or cached id; the one field without a default */
@@ -74,12 +73,10 @@ struct quire_options {
     uint32_t threads;                /* 0 = one per physical core */
     bool pin_threads;                /* compute threads to cores */
     bool skip_tokenizer;             /* token ids in and out only */
-    void (*progress)(void *ctx,
-                     uint32_t percent); /* while loading, on the calling thread; may be NULL */
+    void (*progress)(void *ctx, uint32_t percent); /* while loading, in quire_engine_open; or NULL */
     void *progress_ctx;
     const char *kv_cache_dtype;    /* "auto", "bfloat16", "float32", "int8" */
-    double gpu_memory_utilization; /* part of the memory for everything; 0 = half, and no more cache
-                                      than max_num_seqs requests of max_model_len can fill */
+    double gpu_memory_utilization; /* part of the memory; 0 = half, at most what the load fills */
 };
 QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
 

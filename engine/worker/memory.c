@@ -9,7 +9,7 @@
 
 #define LINE_MAX_BYTES 4096
 #define MIB            1048576.0
-/* 268 M tokens. The scheduler keeps some tens of bytes for each block, whether it is used or not. */
+/* 268 M tokens. The scheduler keeps some tens of bytes for each block, used or not. */
 #define BLOCKS_MAX     (1u << 24)
 
 /* The number after `key` in a file of "key value" lines (or the file's first number when key is

@@ -190,7 +190,8 @@ static void what_cannot_be_loaded_is_said(void **state)
         while (core_state(core, NULL) == CORE_LOADING)
             turn(&e);
         assert_int_equal(core_state(core, NULL), CORE_FAILED);
-        assert_fails(core_step(core, &e), Q_NO_MEMORY, "ways out: --max-model-len 16, --num-gpu-blocks-override", &e);
+        assert_fails(core_step(core, &e), Q_NO_MEMORY,
+                     "ways out: --max-model-len 16, --num-gpu-blocks-override", &e);
         assert_false(core_worker_died(core));
         core_free(core);
     }

@@ -73,7 +73,7 @@ struct quire_options {
     uint32_t threads;                /* 0 = one per physical core */
     bool pin_threads;                /* compute threads to cores */
     bool skip_tokenizer;             /* token ids in and out only */
-    void (*progress)(void *ctx, uint32_t percent); /* while loading, in quire_engine_open; or NULL */
+    void (*progress)(void *ctx, uint32_t percent); /* while loading, same thread; or NULL */
     void *progress_ctx;
     const char *kv_cache_dtype;    /* "auto", "bfloat16", "float32", "int8" */
     double gpu_memory_utilization; /* part of the memory; 0 = half, at most what the load fills */

@@ -3,8 +3,8 @@
  *
  * max_num_batched_tokens rows; among them rows of sequences of max_model_len for every thread,
  * since attention's scratch grows with the context; as many rows of logits as there may be, each
- * sampled with the parameters that take most. One layer stands for all, which use the same memory: the one
- * that sees the longest context. Its keys and values go to a small pool of its own.
+ * sampled with the parameters that take most. One layer stands for all, which use the same memory:
+ * the one that sees the longest context. Its keys and values go to a small pool of its own.
  * Threads: start-up; runs the team. */
 #ifndef QUIRE_ENGINE_WORKER_DUMMY_H
 #define QUIRE_ENGINE_WORKER_DUMMY_H

@@ -169,10 +169,19 @@ static size_t find_row(const struct program_info *p, const char *flag, bool *neg
     return N_ROW;
 }
 
+/* The letters people know. */
+static const char *long_flag(const char *arg)
+{
+    return !strcmp(arg, "-h")   ? "--help"
+           : !strcmp(arg, "-i") ? "--input-file"
+           : !strcmp(arg, "-o") ? "--output-file"
+                                : arg;
+}
+
 static enum q_code parse_flag(struct options *o, const struct program_info *p, char **argv, int *i,
                               struct q_err *e)
 {
-    const char *arg = argv[*i];
+    const char *arg = long_flag(argv[*i]);
     const char *value = strchr(arg, '=');
     char flag[FLAG_MAX + 1] = "";
     size_t n = value ? (size_t)(value - arg) : strlen(arg);
@@ -239,7 +248,7 @@ enum q_code options_parse(struct options *o, const struct program_info *p, int a
             flags_over = true;
             continue;
         }
-        if (!flags_over && argv[i][0] == '-' && argv[i][1] == '-') {
+        if (!flags_over && !strncmp(long_flag(argv[i]), "--", 2)) {
             enum q_code rc = parse_flag(o, p, argv, &i, e);
             if (rc)
                 return rc;

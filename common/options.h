@@ -3,7 +3,7 @@
  * (options.def).
  *
  * `--flag value` and `--flag=value`; a bool is `--flag` or `--no-flag`; `_` may stand for `-` in
- * flags; `--` ends them. The environment (QUIRE_MAX_NUM_SEQS=8) gives values the command line
+ * flags; `--` ends them; -h, -i and -o are --help, --input-file and --output-file. The environment (QUIRE_MAX_NUM_SEQS=8) gives values the command line
  * leaves out. Threads: main, before others start. */
 #ifndef QUIRE_COMMON_OPTIONS_H
 #define QUIRE_COMMON_OPTIONS_H
@@ -20,10 +20,12 @@ enum {
     FOR_GENERATE = 1 << 4,
     FOR_CHAT = 1 << 5,
     FOR_KEYGEN = 1 << 6,
-    FOR_ALL = (1 << 7) - 1,
-    FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND |
-                FOR_GENERATE,                        /* programs that read the model folder */
-    FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE /* programs that hold an engine core */
+    FOR_BATCH = 1 << 7,
+    FOR_ALL = (1 << 8) - 1,
+    FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE |
+                FOR_BATCH, /* programs that read the model folder */
+    FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE |
+               FOR_BATCH /* programs that hold an engine core, or start one */
 };
 
 #define OPTION_LIST_MAX 256

@@ -261,6 +261,13 @@ static enum q_code check_parser(const char *name, struct q_err *e)
     return rc == Q_OK ? Q_OK : q_wrap(e, "--tool-call-parser");
 }
 
+static void start_loading(struct app *a)
+{
+    a->reading = true;
+    a->loading.data = a;
+    uv_queue_work(&a->loop, &a->loading, load_on_thread, after_load);
+}
+
 static enum q_code begin(struct app *a, struct q_err *e)
 {
     enum q_code rc;
@@ -279,7 +286,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
         return rc;
     a->exit_code = 0;
     metric_set(METRIC_START_TIME, (double)clock_unix());
-    a->sigterm.data = a->sigint.data = a->deadline.data = a->gauge.data = a->loading.data = a;
+    a->sigterm.data = a->sigint.data = a->deadline.data = a->gauge.data = a;
     uv_signal_init(&a->loop, &a->sigterm);
     uv_signal_init(&a->loop, &a->sigint);
     uv_signal_start(&a->sigterm, on_signal, SIGTERM);
@@ -287,8 +294,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
     uv_timer_init(&a->loop, &a->deadline);
     uv_timer_init(&a->loop, &a->gauge);
     uv_timer_start(&a->gauge, on_gauge, 0, GAUGE_EVERY_MS);
-    a->reading = true;
-    uv_queue_work(&a->loop, &a->loading, load_on_thread, after_load);
+    start_loading(a);
     return Q_OK;
 }
 
@@ -304,17 +310,41 @@ static void raise_descriptors(void)
         log_warning("cannot raise the limit on open descriptors: %s", strerror(errno));
 }
 
+static void init(struct app *a, const struct options *o)
+{
+    signal(SIGPIPE, SIG_IGN);
+    raise_descriptors();
+    json_set_alloc_funcs(q_alloc, q_free);
+    a->options = o;
+    uv_loop_init(&a->loop);
+}
+
+FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e)
+{
+    enum q_code rc;
+    init(a, o);
+    if ((rc = check_parser(o->tool_call_parser, e)) ||
+        (rc = served_open(&a->served, o->positional[0], o, e)))
+        return rc;
+    start_loading(a);
+    return Q_OK;
+}
+
+void app_close(struct app *a)
+{
+    link_free(a->link);
+    a->link = NULL;
+    if (a->reading || task_n_working())
+        _exit(a->exit_code); /* exit() would take from those threads what they still use */
+}
+
 int app_run(const struct options *o)
 {
     struct q_err e = Q_ERR_INIT;
     struct app *a = q_calloc(1, sizeof(*a)); /* process lifetime */
     if (!a)
         return 1;
-    signal(SIGPIPE, SIG_IGN);
-    raise_descriptors();
-    json_set_alloc_funcs(q_alloc, q_free);
-    a->options = o;
-    uv_loop_init(&a->loop);
+    init(a, o);
     if (begin(a, &e) != Q_OK) {
         log_error("%s", e.message);
         return a->server || e.code == Q_IO ? EXIT_ADDRESS
@@ -322,8 +352,6 @@ int app_run(const struct options *o)
                                            : EXIT_LOAD;
     }
     uv_run(&a->loop, UV_RUN_DEFAULT);
-    link_free(a->link);
-    if (a->reading || task_n_working())
-        _exit(a->exit_code); /* exit() would take from those threads what they still use */
+    app_close(a);
     return a->exit_code;
 }

@@ -36,6 +36,13 @@ struct app {
 
 /* Serve until told to stop. Returns the exit code. */
 int app_run(const struct options *o);
+/* A frontend without a port, for a program that has the requests itself (http/local.h) and runs
+ * a->loop: begins to read the model (positional[0]) and connects to o->engine. Requests may come at
+ * once. When the model cannot be read, the loop is stopped with exit_code set. `a` is zeroed.
+ * Errors: those of served_open, Q_INVALID (--tool-call-parser). */
+FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e);
+/* Disconnect, when the loop runs no more; ends the process with exit_code if threads still work. */
+void app_close(struct app *a);
 
 /* May the request be served now? False: not yet, `again` is called with it once the model is read;
  * or no more (503 is sent). */

@@ -21,6 +21,7 @@ static const struct {
     {"frontend", "run an HTTP frontend alone"},
     {"worker", "started by the engine: holds weights, computes"},
     {"generate", "generate text offline"},
+    {"run-batch", "answer a file of requests in OpenAI's batch format"},
     {"chat", "talk to a server in the terminal"},
     {"keygen", "make the keys for tcp:// between engine and frontends"},
 };

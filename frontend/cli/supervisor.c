@@ -81,6 +81,12 @@ FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *
     return Q_OK;
 }
 
+FALLIBLE outside_init_private(struct outside *s, struct q_err *e)
+{
+    s->listen_fd = s->metrics_fd = s->ready_pipe[0] = s->ready_pipe[1] = -1;
+    return make_dir(s, e);
+}
+
 void outside_release(struct outside *s)
 {
     char path[PATH_MAX + sizeof(SOCKET_NAME) + 1];
@@ -197,7 +203,7 @@ static void become(const struct child *c, pid_t parent)
         set_number("QUIRE_READY_FD", s->ready_pipe[1]);
     }
     execv(c->argv[0], c->argv);
-    fprintf(stderr, "quire serve: %s: %s\n", c->argv[0], strerror(errno));
+    fprintf(stderr, "quire: %s: %s\n", c->argv[0], strerror(errno));
     _exit(CHILD_NO_PROGRAM);
 }
 

@@ -21,6 +21,8 @@ struct outside {            /* what outlives the children */
     char url[320];
 };
 FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *e);
+/* The private folder and address alone: a supervisor without frontends. */
+FALLIBLE outside_init_private(struct outside *s, struct q_err *e);
 void outside_release(struct outside *s); /* also removes the folder */
 
 struct child {

@@ -16,7 +16,7 @@
 #include "common/metrics.h"
 #include "frontend/http/inside.h"
 
-static void notify_gone(struct http_exchange *x)
+void exchange_notify_gone(struct http_exchange *x)
 {
     void (*gone)(void *ctx) = x->gone;
     x->gone = NULL;
@@ -30,7 +30,7 @@ static void on_dispose(void *p)
     if (!x->over && !x->broken)
         metric_add(METRIC_CLIENTS_GONE, 1);
     x->broken = true;
-    notify_gone(x);
+    exchange_notify_gone(x);
     server_exchange_over(x->server, x);
     buf_release(&x->pending);
     buf_release(&x->sending);
@@ -78,7 +78,7 @@ static bool id_acceptable(const char *s, size_t n)
     return n > 0 && n <= HTTP_ID_MAX;
 }
 
-static void choose_id(struct http_exchange *x)
+void exchange_choose_id(struct http_exchange *x)
 {
     struct http_text given = http_header(x, "x-request-id");
     if (id_acceptable(given.data, given.n)) {
@@ -112,7 +112,7 @@ struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool p
                                 .public = public,
                                 .last_ms = (int64_t)uv_now(s->loop)};
     x->pending.max = HTTP_STREAM_BYTES_MAX;
-    choose_id(x);
+    exchange_choose_id(x);
     watch_hangup(x);
     x->next = s->open;
     if (s->open)
@@ -129,7 +129,7 @@ void exchange_hung_up(struct http_exchange *x)
     if (x->over || x->broken)
         return;
     metric_add(METRIC_CLIENTS_GONE, 1);
-    notify_gone(x);
+    exchange_notify_gone(x);
     x->broken = true;
     x->req->http1_is_persistent = 0;
     if (x->started) {
@@ -146,7 +146,7 @@ void exchange_hung_up(struct http_exchange *x)
 void exchange_ping(struct http_exchange *x, int64_t now_ms)
 {
     if (x->broken) {
-        notify_gone(x);
+        exchange_notify_gone(x);
         return;
     }
     if (!x->stream || x->ending || x->busy || now_ms - x->last_ms < x->server->set.ping_ms)
@@ -156,16 +156,22 @@ void exchange_ping(struct http_exchange *x, int64_t now_ms)
 
 struct http_text http_body(const struct http_exchange *x)
 {
+    if (x->local)
+        return x->local->body;
     return (struct http_text){x->req->entity.base, x->req->entity.len};
 }
 
 struct http_text http_path(const struct http_exchange *x)
 {
+    if (x->local)
+        return x->local->path;
     return (struct http_text){x->req->path_normalized.base, x->req->path_normalized.len};
 }
 
 struct http_text http_header(const struct http_exchange *x, const char *name)
 {
+    if (x->local)
+        return (struct http_text){"", 0};
     ssize_t i = h2o_find_header_by_str(&x->req->headers, name, strlen(name), SIZE_MAX);
     if (i == -1)
         return (struct http_text){"", 0};
@@ -176,7 +182,7 @@ struct http_text http_header(const struct http_exchange *x, const char *name)
 bool http_key(const struct http_exchange *x, unsigned char digest[32])
 {
     struct http_text header = http_header(x, "authorization");
-    return x->server->keys.n && api_keys_digest(digest, header.data, header.n);
+    return !x->local && x->server->keys.n && api_keys_digest(digest, header.data, header.n);
 }
 
 const char *http_request_id(const struct http_exchange *x)
@@ -233,6 +239,10 @@ void http_reply(struct http_exchange *x, int status, const char *content_type, s
 {
     if (x->over || x->broken || x->started) {
         buf_release(body);
+        return;
+    }
+    if (x->local) {
+        local_reply(x, status, body, 0);
         return;
     }
     set_head(x, status, content_type);
@@ -306,6 +316,11 @@ void http_reply_error(struct http_exchange *x, const struct http_error *error)
     int status = error_status(error);
     if (x->over || x->broken || x->started)
         return;
+    if (x->local) {
+        http_error_body(&body, error);
+        local_reply(x, status, &body, error->retry_after_s);
+        return;
+    }
     if (error->retry_after_s) {
         char *text = h2o_mem_alloc_pool(&x->req->pool, 16);
         int n = snprintf(text, 16, "%u", error->retry_after_s);
@@ -356,6 +371,7 @@ static void give_up(struct http_exchange *x)
 
 void http_stream_write(struct http_exchange *x, const char *data, size_t n)
 {
+    Q_ASSERT(!x->local);
     if (x->over || x->broken || x->ending || n == 0)
         return;
     buf_add(&x->pending, data, n);

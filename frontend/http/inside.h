@@ -7,6 +7,7 @@
 #include "common/buf.h"
 #include "frontend/http/exchange.h"
 #include "frontend/http/api_keys.h"
+#include "frontend/http/local.h"
 #include "frontend/http/server.h"
 
 struct http_exchange {
@@ -16,17 +17,18 @@ struct http_exchange {
     struct http_exchange *next, *prev; /* the server's open exchanges */
     void (*gone)(void *ctx);
     void *ctx;
-    struct buf pending; /* bytes h2o has not been given */
-    struct buf sending; /* bytes h2o holds until `proceed` */
-    int64_t last_ms;    /* of the last byte given out */
-    bool public;        /* not counted as open */
-    bool watched;       /* its socket is in the hang-up epoll */
-    bool stream;        /* the answer will be events; pings may start it */
-    bool started;       /* the head of the answer is out or being sent */
-    bool busy;          /* h2o holds `sending` */
-    bool ending;        /* no more writes will come */
-    bool broken;        /* to be cut off at the next chance */
-    bool over;          /* the last bytes were given to h2o */
+    struct buf pending;             /* bytes h2o has not been given */
+    struct buf sending;             /* bytes h2o holds until `proceed` */
+    int64_t last_ms;                /* of the last byte given out */
+    const struct http_local *local; /* not NULL: there is no req, and no server (local.h) */
+    bool public;                    /* not counted as open */
+    bool watched;                   /* its socket is in the hang-up epoll */
+    bool stream;                    /* the answer will be events; pings may start it */
+    bool started;                   /* the head of the answer is out or being sent */
+    bool busy;                      /* h2o holds `sending` */
+    bool ending;                    /* no more writes will come */
+    bool broken;                    /* to be cut off at the next chance */
+    bool over;                      /* the last bytes were given to h2o */
     char id[HTTP_ID_MAX + 1];
 };
 
@@ -54,6 +56,10 @@ struct http_server {
 
 /* The exchange of a request that just arrived; in the request's pool. */
 struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public);
+void exchange_choose_id(struct http_exchange *x);
+void exchange_notify_gone(struct http_exchange *x); /* once: the second time does nothing */
+/* local.c: the whole answer; *body is released. */
+void local_reply(struct http_exchange *x, int status, struct buf *body, uint32_t retry_after_s);
 void exchange_ping(struct http_exchange *x, int64_t now_ms);
 void exchange_hung_up(struct http_exchange *x); /* the client closed its side */
 /* Seconds after which another attempt has a fair chance, from the pace at which requests finish. */

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "frontend/cli/batch_line.h"
+
+#include <openssl/rand.h>
+#include <string.h>
+#include "common/mem.h"
+#include "frontend/api/json.h"
+
+static FALLIBLE take_string(const char **out, const json_t *v, const char *key, struct q_err *e)
+{
+    const json_t *found = json_object_get(v, key);
+    if (!found)
+        return q_fail(e, Q_INVALID, "%s: is missing", key);
+    if (!json_is_string(found))
+        return q_fail(e, Q_INVALID, "%s: expected a string, got %s", key, json_kind(found));
+    *out = json_string_value(found);
+    return Q_OK;
+}
+
+static FALLIBLE take_id(struct batch_line *out, const json_t *v, struct q_err *e)
+{
+    const char *id = NULL;
+    enum q_code rc = take_string(&id, v, "custom_id", e);
+    if (rc)
+        return rc;
+    size_t n = json_string_length(json_object_get(v, "custom_id"));
+    if (n == 0 || n > BATCH_ID_MAX || strlen(id) != n)
+        return q_fail(e, Q_INVALID, "custom_id: must have 1 to %u bytes and no NUL, has %zu bytes",
+                      BATCH_ID_MAX, n);
+    out->custom_id = q_strdup(id);
+    return out->custom_id ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory for a line");
+}
+
+static FALLIBLE take_url(struct batch_line *out, const char *url, struct q_err *e)
+{
+    static const char *const later[] = {
+        "/v1/embeddings",        "/v1/score",       "/v1/rerank",
+        "/v1/responses",         "/v1/moderations", "/v1/audio/transcriptions",
+        "/v1/audio/translations"};
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (!strcmp(url, later[i]))
+            return q_fail(e, Q_UNSUPPORTED,
+                          "url: %s is not supported yet; accepted are /v1/chat/completions and "
+                          "/v1/completions",
+                          url);
+    if (!strcmp(url, "/v1/chat/completions"))
+        out->url = BATCH_CHAT;
+    else if (!strcmp(url, "/v1/completions"))
+        out->url = BATCH_COMPLETIONS;
+    else
+        return q_fail(e, Q_INVALID,
+                      "url: \"%.80s\" is not known; accepted are /v1/chat/completions and "
+                      "/v1/completions",
+                      url);
+    return Q_OK;
+}
+
+static FALLIBLE take_request(struct batch_line *out, const json_t *v, struct q_err *e)
+{
+    const char *method = NULL, *url = NULL;
+    const json_t *body = json_object_get(v, "body");
+    enum q_code rc;
+    if ((rc = take_id(out, v, e)) || (rc = take_string(&method, v, "method", e)) ||
+        (rc = take_string(&url, v, "url", e)))
+        return rc;
+    if (strcmp(method, "POST") != 0)
+        return q_fail(e, Q_INVALID, "method: is \"%.20s\", accepted is POST", method);
+    if ((rc = take_url(out, url, e)))
+        return rc;
+    if (!json_is_object(body))
+        return q_fail(e, Q_INVALID, "body: expected an object, got %s",
+                      body ? json_kind(body) : "nothing");
+    if (json_is_true(json_object_get(body, "stream")))
+        return q_fail(e, Q_UNSUPPORTED, "body.stream: a batch has no streams; leave it out");
+    json_add(&out->body, body);
+    return buf_check(&out->body, "body", e);
+}
+
+FALLIBLE batch_line_read(struct batch_line *out, const char *text, size_t n, struct q_err *e)
+{
+    json_t *v = NULL;
+    *out = (struct batch_line)BATCH_LINE_INIT;
+    enum q_code rc = json_body(&v, text, n, e);
+    rc = rc ? q_wrap(e, "the line cannot be read") : take_request(out, v, e);
+    json_decref(v);
+    return rc;
+}
+
+void batch_line_release(struct batch_line *l)
+{
+    q_free(l->custom_id);
+    buf_release(&l->body);
+    l->custom_id = NULL;
+}
+
+static void add_head(struct buf *out, const char *custom_id)
+{
+    unsigned char random[16];
+    if (RAND_bytes(random, sizeof(random)) != 1)
+        memset(random, 0, sizeof(random)); /* an id that nothing relies on */
+    buf_add_str(out, "{\"id\":\"batch_req_");
+    for (size_t i = 0; i < sizeof(random); i++)
+        buf_printf(out, "%02x", random[i]);
+    buf_add_str(out, "\",\"custom_id\":");
+    if (custom_id)
+        buf_add_json_str(out, custom_id, strlen(custom_id));
+    else
+        buf_add_str(out, "null");
+}
+
+void batch_answer_line(struct buf *out, const char *custom_id, const struct batch_answer *a)
+{
+    add_head(out, custom_id);
+    buf_printf(out, ",\"response\":{\"status_code\":%d,\"request_id\":", a->status);
+    buf_add_json_str(out, a->request_id, strlen(a->request_id));
+    buf_add_str(out, ",\"body\":");
+    buf_add(out, a->body->data, a->body->len);
+    buf_add_str(out, "},\"error\":null}\n");
+}
+
+void batch_error_line(struct buf *out, const char *custom_id, const struct batch_error *error)
+{
+    add_head(out, custom_id);
+    buf_printf(out, ",\"response\":null,\"error\":{\"code\":\"%s\",\"message\":", error->code);
+    buf_add_json_str(out, error->message, strlen(error->message));
+    buf_printf(out, ",\"line\":%llu}}\n", (unsigned long long)error->line);
+}
+
+static FALLIBLE take_done(struct batch_done *out, const json_t *v, struct q_err *e)
+{
+    const json_t *id = json_object_get(v, "custom_id"), *error = json_object_get(v, "error");
+    const json_t *line = json_object_get(error, "line");
+    const char *code = json_string_value(json_object_get(error, "code"));
+    if (!json_object_get(v, "response") || !error)
+        return q_fail(e, Q_CORRUPT, "no \"response\" and \"error\"");
+    if (!json_is_string(id) && !(json_is_null(id) && json_is_integer(line)))
+        return q_fail(e, Q_CORRUPT, "no \"custom_id\"");
+    const json_t *status = json_object_get(json_object_get(v, "response"), "status_code");
+    out->failed = json_integer_value(status) != 200;
+    out->duplicate = code && !strcmp(code, BATCH_DUPLICATE);
+    out->line = json_is_integer(line) ? (uint64_t)json_integer_value(line) : 0;
+    if (!json_is_string(id))
+        return Q_OK;
+    out->custom_id = q_strdup(json_string_value(id));
+    return out->custom_id ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory for a line");
+}
+
+FALLIBLE batch_done_read(struct batch_done *out, const char *text, size_t n, struct q_err *e)
+{
+    *out = (struct batch_done){.custom_id = NULL};
+    json_t *v = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+    enum q_code rc =
+        json_is_object(v) ? take_done(out, v, e) : q_fail(e, Q_CORRUPT, "no JSON object");
+    json_decref(v);
+    return rc;
+}

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""quire run-batch: the reference's tokens, every kind of line, interruptions of every kind without a line lost or doubled."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from servers import BIN, BUNDLED, MODELS
+
+FAST = ("--dtype", "float32", "--skip-tokenizer-init", "--num-gpu-blocks-override", "256")
+
+
+def line(custom_id, body, url="/v1/completions", **more):
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": body, **more})
+
+
+def command(model, source, result, *options):
+    return [str(a) for a in (BIN / "quire-run-batch", model, "-i", source, "-o", result, *options)]
+
+
+def run_batch(*args, **more):
+    return subprocess.run(command(*args), capture_output=True, text=True, timeout=120, **more)
+
+
+def results(path):
+    """custom_id -> result; each once."""
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    by_id = {r["custom_id"]: r for r in lines}
+    assert len(by_id) == len(lines), "a custom_id has two results"
+    return by_id
+
+
+def tokens(result):
+    assert result["error"] is None and result["response"]["status_code"] == 200, result
+    return [c["token_ids"] for c in result["response"]["body"]["choices"]]
+
+
+def test_the_reference_tokens_come_out(tmp_path):
+    reference = json.loads((MODELS / "llama/golden.json").read_text())["prompts"]
+    (tmp_path / "in").write_text("\n".join(
+        line(f"p{i}", {"prompt": p["ids"], "max_tokens": len(p["greedy"]), "temperature": 0, "ignore_eos": True, "n": 1 + i % 2})
+        for i, p in enumerate(reference * 3)))  # no newline at the end
+    done = run_batch(MODELS / "llama", tmp_path / "in", tmp_path / "out", *FAST, "--json")
+    assert done.returncode == 0, done.stderr
+    by_id = results(tmp_path / "out")
+    for i, p in enumerate(reference * 3):
+        assert tokens(by_id[f"p{i}"]) == [p["greedy"]] * (1 + i % 2)
+    summary = json.loads(done.stdout)
+    assert summary["lines"] == summary["answered"] == 3 * len(reference) and summary["exit_code"] == 0
+    assert summary["prompt_tokens"] == 3 * sum(len(p["ids"]) for p in reference)
+
+
+def test_every_kind_of_line(tmp_path):
+    chat = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 8, "temperature": 0}
+    (tmp_path / "in").write_text("\n".join([
+        line("chat", chat, "/v1/chat/completions"), line("text", {"prompt": "Once", "max_tokens": 4}), "", "no JSON",
+        line("chat", chat, "/v1/chat/completions"), line("vector", {"input": "x"}, "/v1/embeddings"),
+        line("stream", {**chat, "stream": True}, "/v1/chat/completions"), line("hot", {"prompt": "x", "temperature": 9}),
+        line("name", {"prompt": "x", "model": "other"}), '{"custom_id": 7}', line("é", {"prompt": "x", "max_tokens": 1})]) + "\r\n")
+    done = run_batch(BUNDLED, tmp_path / "in", tmp_path / "out", "--served-model-name", "tiny")
+    assert done.returncode == 1, done.stderr
+    lines = [json.loads(text) for text in (tmp_path / "out").read_text().splitlines()]
+    assert len(lines) == 10 and all(set(r) == {"id", "custom_id", "response", "error"} for r in lines)
+    assert len({r["id"] for r in lines}) == 10
+    good = {r["custom_id"]: r["response"]["body"] for r in lines if r["response"] and r["response"]["status_code"] == 200}
+    assert set(good) == {"chat", "text", "é"}
+    assert good["chat"]["object"] == "chat.completion" and good["chat"]["choices"][0]["message"]["content"]
+    assert good["text"]["usage"]["completion_tokens"] <= 4
+    refused = {r["custom_id"]: r["response"] for r in lines if r["response"] and r["response"]["status_code"] != 200}
+    assert {k: v["status_code"] for k, v in refused.items()} == {"hot": 400, "name": 404}
+    assert refused["hot"]["body"]["error"]["param"] == "temperature"
+    bad = {(r["custom_id"], r["error"]["line"]): r["error"] for r in lines if r["error"]}
+    assert {k: v["code"] for k, v in bad.items()} == {
+        (None, 4): "invalid_line", ("chat", 5): "duplicate_custom_id", ("vector", 6): "not_supported",
+        ("stream", 7): "not_supported", (None, 10): "invalid_line"}
+    assert "/v1/embeddings is not supported yet" in bad["vector", 6]["message"]
+    # A second run finds everything done, and still says that some lines failed.
+    before = (tmp_path / "out").read_bytes()
+    again = run_batch(BUNDLED, tmp_path / "in", tmp_path / "out", "--served-model-name", "tiny", "--json")
+    assert again.returncode == 1 and json.loads(again.stdout)["done_before"] == 10
+    assert (tmp_path / "out").read_bytes() == before
+
+
+def test_pipes(tmp_path):
+    text = "\n".join(line(str(i), {"prompt": [3, 4], "max_tokens": 3}) for i in range(5))
+    done = run_batch(MODELS / "llama", "-", "-", *FAST, input=text)
+    assert done.returncode == 0, done.stderr
+    assert sorted(json.loads(r)["custom_id"] for r in done.stdout.splitlines()) == list("01234")
+
+
+@pytest.fixture
+def long_batch(tmp_path):
+    """Some lines, the first ones short, the others long enough to be met in the middle."""
+    (tmp_path / "in").write_text("\n".join(
+        line(f"r{i}", {"prompt": [5 + i, 6, 7], "max_tokens": 8 if i < 6 else 200, "temperature": 0, "ignore_eos": True})
+        for i in range(16)) + "\n")
+    return tmp_path
+
+
+def begin(folder, model, *options):
+    """A run that has written a result or more and is not through."""
+    process = subprocess.Popen(command(model, folder / "in", folder / "out", "--load-format", "dummy", "--skip-tokenizer-init",
+                                       "--num-gpu-blocks-override", "512", *options), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (folder / "out").exists() or (folder / "out").stat().st_size == 0:
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+        time.sleep(0.005)
+    return process
+
+
+def engine_of(process):
+    for entry in os.listdir("/proc"):
+        try:
+            fields = open(f"/proc/{entry}/stat").read().rsplit(")", 1)[1].split() if entry.isdigit() else ["", ""]
+            if fields[1] == str(process.pid) and os.readlink(f"/proc/{entry}/exe").endswith("quire-engine"):
+                return int(entry)
+        except OSError:
+            continue
+    raise AssertionError("no engine")
+
+
+def finish(folder, model):
+    done = run_batch(model, folder / "in", folder / "out", "--load-format", "dummy", "--skip-tokenizer-init",
+                     "--num-gpu-blocks-override", "512", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), results(folder / "out")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_run_goes_on(long_batch, large, number):
+    process = begin(long_batch, large)
+    process.send_signal(number)
+    process.stderr.read()
+    assert process.wait(30) == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    with open(long_batch / "out", "a") as out:
+        out.write('{"id":"batch_req_torn","custom')  # as a full disk leaves it
+    left = len((long_batch / "out").read_text().splitlines()) - 1
+    summary, by_id = finish(long_batch, large)
+    assert summary["done_before"] == left and summary["answered"] == 16 - left > 0
+    assert set(by_id) == {f"r{i}" for i in range(16)}
+
+
+def test_the_engine_may_die(long_batch, large):
+    process = begin(long_batch, large)
+    os.kill(engine_of(process), signal.SIGKILL)
+    log = process.stderr.read()
+    assert process.wait(60) == 0, log
+    assert "restarting it" in log
+    first = {k: tokens(r) for k, r in results(long_batch / "out").items()}
+    (long_batch / "out").unlink()
+    assert first == {k: tokens(r) for k, r in finish(long_batch, large)[1].items()}
+
+
+def test_what_cannot_be_started_says_why(tmp_path):
+    (tmp_path / "in").write_text(line("a", {"prompt": [1]}) + "\n")
+    (tmp_path / "other").write_text("not results\nof any batch\n")
+    model = MODELS / "llama"
+    for args, code, says in [
+            ((model, tmp_path / "in", ""), 2, "-o OUTPUT is missing"), ((model, "", tmp_path / "out"), 2, "-i INPUT is missing"),
+            ((model, tmp_path / "none", tmp_path / "out"), 6, "none: No such file"),
+            ((model, tmp_path / "in", tmp_path / "other"), 6, "line 1 is no result of a batch"),
+            ((model, tmp_path / "in", tmp_path / "none/out"), 6, "No such file"),
+            ((tmp_path / "nowhere", tmp_path / "in", tmp_path / "out"), 3, "nowhere"),
+            ((model, tmp_path / "in", tmp_path / "out", "--port", "1"), 2, "--port is not an option of quire run-batch")]:
+        done = run_batch(*args)
+        assert done.returncode == code, (args, done.stderr)
+        assert says in done.stderr
+    assert (tmp_path / "other").read_text() == "not results\nof any batch\n"
+    done = subprocess.run([BIN / "quire-run-batch", "--model", model, "-i", tmp_path / "in", "-o", tmp_path / "out", *FAST],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

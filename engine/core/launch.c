@@ -81,7 +81,7 @@ FALLIBLE launch_process(struct launch *w, struct ring *ring, const char *program
 static void *thread_main(void *arg)
 {
     struct q_err e = Q_ERR_INIT;
-    if (worker_run(arg, &e)) {
+    if (worker_run(arg, NULL, &e)) {
         /* the ring has told the engine */
     }
     return NULL;

@@ -56,7 +56,7 @@ int main(int argc, char **argv)
     }
     follow_the_engine();
     log_setup("worker", (enum log_level)ring_config(ring)->log_level, ring_config(ring)->log_json);
-    rc = worker_run(ring, &e) ? EXIT_LOAD : 0;
+    rc = worker_run(ring, NULL, &e) ? EXIT_LOAD : 0;
     ring_free(ring);
     return rc;
 }

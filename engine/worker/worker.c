@@ -27,8 +27,10 @@ struct worker {
     struct kv_cache kv;
     bool kv_made;
     struct slots slots;
-    struct draft *draft;             /* NULL: none */
-    struct sample_scratch *samplers; /* [n_thread] */
+    struct draft *draft;                  /* NULL: none */
+    const struct mask_provider *provider; /* NULL: none; borrowed */
+    struct masks *masks;                  /* with a provider */
+    struct sample_scratch *samplers;      /* [n_thread] */
     uint32_t n_thread, vocab_size;
     float *logits; /* [logit_rows_max, vocab_size], a mapping */
     size_t logits_bytes;
@@ -171,6 +173,9 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     w->kv_made = true;
     if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, e)))
         return rc;
+    if (w->provider &&
+        (rc = masks_new(&w->masks, w->provider, w->limits.logit_rows_max, w->vocab_size, e)))
+        return rc;
     return slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e);
 }
 
@@ -213,6 +218,7 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
 
 static void worker_end(struct worker *w)
 {
+    masks_free(w->masks);
     slots_release(&w->slots);
     for (uint32_t i = 0; w->samplers && i < w->n_thread; i++)
         sample_scratch_release(&w->samplers[i]);
@@ -246,14 +252,16 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
         sample_known(logits, from->n_top, s, &out);
         return;
     }
+    bool grammar = from->slot->params.grammar && w->masks;
     const struct sample_input in = {.params = &from->slot->params,
                                     .history = from->slot->history,
                                     .n_known = from->position,
                                     .n_prompt = from->slot->n_prompt,
                                     .allowed =
-                                        from->slot->params.n_allowed ? from->slot->allowed : NULL};
+                                        from->slot->params.n_allowed ? from->slot->allowed : NULL,
+                                    .grammar = grammar ? masks_wait(w->masks, i) : NULL};
     sample_token(logits, &in, s, &out);
-    if (row->token == SAMPLE_BAD) {
+    if (row->token == SAMPLE_BAD || (from->slot->params.grammar && !w->masks)) {
         row->token =
             0; /* the slot's history needs a token until the engine has ended the request */
         row->rank = SAMPLE_BAD;
@@ -308,6 +316,8 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
     if ((rc = slots_batch(s, v, e)) || (rc = step_result_layout(&w->result, result, w->result_bytes,
                                                                 s->batch.n_logit, s->n_top, e)))
         return rc;
+    if (w->masks)
+        masks_begin(w->masks, s);
     atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
     team_run(w->team, compute, w);
     for (uint32_t i = 0; i < s->batch.n_logit; i++)
@@ -342,9 +352,9 @@ static FALLIBLE step_answer(struct worker *w, void *step, void *result, struct q
     return Q_OK;
 }
 
-FALLIBLE worker_run(struct ring *r, struct q_err *e)
+FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e)
 {
-    struct worker w = {.ring = r, .config = ring_config(r)};
+    struct worker w = {.ring = r, .config = ring_config(r), .provider = masks};
     enum q_code rc = worker_start(&w, e);
     if (rc) {
         ring_failed(r, e);

@@ -8,10 +8,11 @@
  * steps (alloc_freeze). */
 #ifndef QUIRE_ENGINE_WORKER_WORKER_H
 #define QUIRE_ENGINE_WORKER_WORKER_H
+#include "engine/worker/masks.h"
 #include "engine/worker/ring.h"
 
-/* Load, report READY, compute until ring_stop. A failure to load is reported through the ring and
- * returned. */
-FALLIBLE worker_run(struct ring *r, struct q_err *e);
+/* Load, report READY, compute until ring_stop. masks: for requests with a grammar; NULL: there is
+ * none, and such requests fail. A failure to load is reported through the ring and returned. */
+FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e);
 
 #endif

@@ -15,11 +15,12 @@ static struct ring *ring;
 static struct worker_info info;
 static pthread_t thread;
 static uint64_t i_step;
+static const struct mask_provider *masks;
 
 static void *run(void *arg)
 {
     static struct q_err e;
-    return worker_run(arg, &e) ? &e : NULL;
+    return worker_run(arg, masks, &e) ? &e : NULL;
 }
 
 static struct q_err start(const char *dir, uint32_t n_thread)
@@ -153,6 +154,92 @@ static void chunks_and_decoding_give_the_reference(void **state)
     json_decref(root);
 }
 
+/* A grammar in which only id 7 + (sum of the history) % 50 may come next, thought about for some
+ * time; what it was asked is written down. */
+struct fake {
+    pthread_t thread;
+    uint32_t n_ask, n_known_max;
+    uint64_t grammars;
+};
+
+static uint32_t only(const uint32_t *history, uint32_t n)
+{
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += history[i];
+    return 7 + sum % 50;
+}
+
+static void fake_fill(void *ctx, const struct mask_ask *ask, uint32_t *bits)
+{
+    struct fake *f = ctx;
+    f->thread = pthread_self();
+    f->n_ask++;
+    f->grammars |= UINT64_C(1) << ask->grammar;
+    if (ask->n_known > f->n_known_max)
+        f->n_known_max = ask->n_known;
+    if (ask->n_known % 2)
+        usleep(3000); /* sometimes later than the forward pass */
+    uint32_t id = only(ask->history, ask->n_known);
+    if (ask->grammar != 9) /* 9 lets nothing come */
+        bits[id / 32] |= 1u << id % 32;
+}
+
+/* Requests with and without a grammar in the same steps, two steps deep. */
+static void masks_come_from_their_own_thread(void **state)
+{
+    (void)state;
+    struct fake fake = {.n_ask = 0};
+    const struct mask_provider provider = {fake_fill, &fake};
+    uint32_t history[64] = {1, 2, 3}, n_known = 3;
+    const uint32_t blocks[] = {4, 5, 6};
+    masks = &provider;
+    assert_int_equal(start(MODEL, 2).code, Q_OK);
+    struct step_admit a = admit_of(3);
+    a.params.grammar = 5;
+    uint32_t in_flight = 0;
+    for (uint32_t at = 0, n_block = 0; n_known < 35;) {
+        for (; in_flight < RING_DEPTH && at < 34; in_flight++) {
+            struct step_seq q = {.slot = 1, .start = at, .n_token = at ? 1 : 3};
+            q.flags = STEP_SAMPLE | (at ? 0u : STEP_ADMIT);
+            q.n_new_block = (at + q.n_token + 15) / 16 - n_block;
+            send_step(&q, at ? NULL : &a, history, blocks + n_block);
+            n_block += q.n_new_block;
+            at += q.n_token;
+        }
+        struct step_result r = receive();
+        assert_int_equal(r.head->n_row, 1);
+        assert_int_equal(r.rows[0].token, only(history, n_known));
+        history[n_known++] = r.rows[0].token;
+        ring_result_take(ring);
+        in_flight--;
+    }
+    assert_int_equal(fake.n_ask, 32);
+    assert_int_equal(fake.n_known_max, 34);
+    assert_true(!pthread_equal(fake.thread, thread)); /* a side thread */
+    /* nothing may come: the request fails; without a grammar nobody is asked */
+    const struct step_seq q = {
+        .slot = 2, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 3, .n_new_block = 1};
+    a.params.grammar = 9;
+    send_step(&q, &a, history, blocks);
+    assert_int_equal(receive().rows[0].rank, SAMPLE_BAD);
+    ring_result_take(ring);
+    a.params.grammar = 0;
+    send_step(&q, &a, history, blocks);
+    assert_int_equal(receive().rows[0].rank, 0);
+    ring_result_take(ring);
+    assert_int_equal(fake.n_ask, 33);
+    assert_true(fake.grammars == (1u << 5 | 1u << 9));
+    stop();
+    masks = NULL;
+    assert_int_equal(start(MODEL, 1).code, Q_OK); /* no provider: a grammar cannot be kept */
+    a.params.grammar = 5;
+    send_step(&q, &a, history, blocks);
+    assert_int_equal(receive().rows[0].rank, SAMPLE_BAD);
+    ring_result_take(ring);
+    stop();
+}
+
 /* What step_view lets through and a worker must still refuse; it goes on afterwards. */
 static void wrong_steps_are_answered_with_an_error(void **state)
 {
@@ -206,6 +293,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_and_decoding_give_the_reference),
+        cmocka_unit_test(masks_come_from_their_own_thread),
         cmocka_unit_test(wrong_steps_are_answered_with_an_error),
         cmocka_unit_test(a_missing_model_is_reported),
     };

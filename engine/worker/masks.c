@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two counters and two futexes: `begun` says that asks lie ready, `done` how many of them have
+ * their mask. Both only grow within a step, and `done` is set back before `begun` moves, when the
+ * thread has nothing left to do: all its masks were waited for. */
+#include "engine/worker/masks.h"
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+struct masks {
+    struct mask_provider provider;
+    uint32_t n_word;
+    uint32_t *bits;        /* [n_row, n_word] by ask */
+    struct mask_ask *asks; /* [n_ask] of this step */
+    uint32_t *places;      /* [n_row] a row's ask */
+    uint32_t n_ask;
+    atomic_uint begun, done, stop;
+    pthread_t thread;
+    bool running;
+};
+
+static void sleep_while(atomic_uint *word, unsigned value)
+{
+    syscall(SYS_futex, (void *)word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void wake_all(atomic_uint *word)
+{
+    syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void *run(void *arg)
+{
+    struct masks *m = arg;
+    for (unsigned seen = 0;;) {
+        while (atomic_load_explicit(&m->begun, memory_order_acquire) == seen)
+            sleep_while(&m->begun, seen);
+        seen++;
+        if (atomic_load(&m->stop))
+            return NULL;
+        for (uint32_t i = 0, n = m->n_ask; i < n; i++) {
+            uint32_t *bits = m->bits + (size_t)i * m->n_word;
+            memset(bits, 0, m->n_word * sizeof *bits);
+            m->provider.fill(m->provider.ctx, &m->asks[i], bits);
+            atomic_store_explicit(&m->done, i + 1, memory_order_release);
+            wake_all(&m->done);
+        }
+    }
+}
+
+FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n_row,
+                   uint32_t n_vocab, struct q_err *e)
+{
+    struct masks *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "worker: no memory for masks");
+    m->provider = *p;
+    m->n_word = (uint32_t)SAMPLE_MASK_WORDS(n_vocab);
+    m->bits = q_calloc((size_t)n_row * m->n_word, sizeof *m->bits);
+    m->asks = q_calloc(n_row, sizeof *m->asks);
+    m->places = q_calloc(n_row, sizeof *m->places);
+    if (!m->bits || !m->asks || !m->places) {
+        masks_free(m);
+        return q_fail(e, Q_NO_MEMORY, "worker: no memory for masks of %u rows", n_row);
+    }
+    int rc = pthread_create(&m->thread, NULL, run, m);
+    if (rc) {
+        masks_free(m);
+        return q_fail(e, Q_IO, "worker: cannot start the masks' thread: %s", strerror(rc));
+    }
+    m->running = true;
+    pthread_setname_np(m->thread, "quire-masks");
+    *out = m;
+    return Q_OK;
+}
+
+static void begin(struct masks *m)
+{
+    atomic_fetch_add_explicit(&m->begun, 1, memory_order_release);
+    wake_all(&m->begun);
+}
+
+void masks_free(struct masks *m)
+{
+    if (!m)
+        return;
+    if (m->running) {
+        atomic_store(&m->stop, 1);
+        begin(m);
+        pthread_join(m->thread, NULL);
+    }
+    q_free(m->bits);
+    q_free(m->asks);
+    q_free(m->places);
+    q_free(m);
+}
+
+void masks_begin(struct masks *m, const struct slots *s)
+{
+    m->n_ask = 0;
+    for (uint32_t i = 0; i < s->batch.n_logit; i++) {
+        const struct logit_row *row = &s->rows[i];
+        if (row->is_prompt || !row->slot->params.grammar)
+            continue;
+        m->places[i] = m->n_ask;
+        m->asks[m->n_ask++] = (struct mask_ask){.grammar = row->slot->params.grammar,
+                                                .slot = row->i_slot,
+                                                .history = row->slot->history,
+                                                .n_known = row->position,
+                                                .n_prompt = row->slot->n_prompt};
+    }
+    if (!m->n_ask)
+        return;
+    atomic_store_explicit(&m->done, 0, memory_order_relaxed);
+    begin(m);
+}
+
+const uint32_t *masks_wait(struct masks *m, uint32_t i_row)
+{
+    uint32_t i = m->places[i_row], done;
+    while ((done = atomic_load_explicit(&m->done, memory_order_acquire)) <= i)
+        sleep_while(&m->done, done);
+    return m->bits + (size_t)i * m->n_word;
+}

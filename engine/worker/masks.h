@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* masks - which tokens a request's grammar lets come next, found out while the model runs.
+ *
+ * The hook for structured output. A provider (the grammar's own code) says which tokens may follow
+ * a history; here is the thread it says so on. When a step begins, the rows that sample for a
+ * request with a grammar are handed to that thread; it fills a mask for each while the other
+ * threads compute the forward pass, and who finishes a row waits for its mask. All tokens before
+ * the row's are known by then, guesses of speculation included, so steps need not wait for each
+ * other.
+ *
+ * A mask is a pure function of grammar and history: a provider may remember what helps it, but
+ * preemption, replay and wrong guesses ask it about any history in any order.
+ * Threads: the worker's loop, but for masks_wait (any of its team). One step at a time. Allocates
+ * nothing after masks_new. */
+#ifndef QUIRE_ENGINE_WORKER_MASKS_H
+#define QUIRE_ENGINE_WORKER_MASKS_H
+#include <stdint.h>
+#include "engine/worker/sample.h"
+#include "engine/worker/slots.h"
+
+struct mask_ask {
+    uint32_t grammar;        /* sample_params.grammar, never 0 */
+    uint32_t slot;           /* of the sequence, for what the provider remembers of it */
+    const uint32_t *history; /* [n_known] prompt, then output; borrowed during the call */
+    uint32_t n_known, n_prompt;
+};
+struct mask_provider {
+    /* Set the bits of the tokens that may come next, bit id % 32 of word id / 32; all are 0 before.
+     * With none set the request ends with an error. Called on the masks' thread alone. */
+    void (*fill)(void *ctx, const struct mask_ask *ask, uint32_t *bits);
+    void *ctx;
+};
+
+struct masks;
+/* n_row: at most, of one step. Errors: Q_NO_MEMORY, Q_IO (thread creation). */
+FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n_row,
+                   uint32_t n_vocab, struct q_err *e);
+void masks_free(struct masks *m);
+/* The step's rows are known (s->rows): start on those with a grammar. Each of them must be waited
+ * for before the histories change. */
+void masks_begin(struct masks *m, const struct slots *s);
+/* The mask of row i, which has a grammar; waits until it is there. */
+const uint32_t *masks_wait(struct masks *m, uint32_t i_row);
+
+#endif

@@ -107,8 +107,10 @@ struct step_row { /* one sampled token, or one prompt position */
 
 struct step_result_head {
     uint64_t step;
+    int64_t start_us;      /* when the worker began with it (clock_us) */
     uint32_t n_row, n_top; /* struct step_row[n_row], uint32_t[n_top] ids, float[n_top] logprobs */
     uint32_t forward_us;   /* time of the forward pass */
+    uint32_t total_us;     /* with all else the worker did for the step */
     uint32_t error;        /* enum q_code; the step failed as a whole */
 };
 struct step_result {

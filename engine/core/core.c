@@ -26,6 +26,7 @@
 #include "common/mem.h"
 #include "engine/core/fingerprint.h"
 #include "engine/core/launch.h"
+#include "engine/core/trace.h"
 #include "engine/worker/sample.h"
 
 #define BACKOFF_MIN_MS   50
@@ -50,8 +51,11 @@ struct core {
     struct core_info info;
     size_t result_bytes; /* of one ring entry */
     size_t step_bytes;
-    struct scheduler *scheduler;      /* NULL until the first worker is ready */
-    struct scheduler_output *outputs; /* [logit_rows_max] */
+    struct trace *trace;                  /* NULL = none */
+    struct trace_step traced[RING_DEPTH]; /* of the steps in flight, by number */
+    int64_t decided_us;                   /* in the plan being made */
+    struct scheduler *scheduler;          /* NULL until the first worker is ready */
+    struct scheduler_output *outputs;     /* [logit_rows_max] */
     int epoll_fd;
     uint32_t n_death;      /* since the last finished step or culprit */
     uint32_t n_culprit;    /* since the last finished step */
@@ -60,6 +64,51 @@ struct core {
     int64_t restart_at_ms; /* while there is no worker */
     int64_t percent_logged_ms;
 };
+
+/* What is known of a step when it is sent. The head lies in the ring. */
+static void trace_planned(struct core *c, const struct step_head *h, int64_t start_us)
+{
+    if (!c->trace)
+        return;
+    struct trace_step *t = &c->traced[h->step % RING_DEPTH];
+    *t = (struct trace_step){
+        .step = h->step, .n_row = h->n_token, .n_seq = h->n_seq, .n_admit = h->n_admit};
+    t->parts[TRACE_PLAN].start_us = start_us;
+    t->parts[TRACE_PLAN].end_us = t->parts[TRACE_ENCODE].start_us = c->decided_us;
+    t->parts[TRACE_ENCODE].end_us = t->parts[TRACE_WAIT].start_us = clock_us();
+}
+
+/* And the rest, once its outputs are out. */
+static void trace_settled(struct core *c, const struct step_result_head *h, int64_t start_us,
+                          int64_t settled_us)
+{
+    if (!c->trace)
+        return;
+    struct trace_step *t = &c->traced[h->step % RING_DEPTH];
+    t->parts[TRACE_WAIT].end_us = t->parts[TRACE_FORWARD].start_us = h->start_us;
+    t->parts[TRACE_FORWARD].end_us = t->parts[TRACE_SAMPLE].start_us = h->start_us + h->forward_us;
+    t->parts[TRACE_SAMPLE].end_us = h->start_us + h->total_us;
+    t->parts[TRACE_SETTLE].start_us = start_us;
+    t->parts[TRACE_SETTLE].end_us = t->parts[TRACE_OUTBOX].start_us = settled_us;
+    t->parts[TRACE_OUTBOX].end_us = clock_us();
+    trace_add(c->trace, t);
+    t->step = 0;
+}
+
+/* Steps that the worker never finished are in the trace too. */
+static void trace_lost(struct core *c)
+{
+    for (uint32_t i = 0; c->trace && i < RING_DEPTH; i++)
+        if (c->traced[i].step)
+            trace_add(c->trace, &c->traced[i]);
+    memset(c->traced, 0, sizeof c->traced);
+}
+
+static void on_decided(void *ctx)
+{
+    struct core *c = ctx;
+    c->decided_us = clock_us();
+}
 
 static FALLIBLE watch(struct core *c, int fd, struct q_err *e)
 {
@@ -107,9 +156,12 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     c->worker = (struct launch)LAUNCH_INIT;
     c->percent_logged_ms = clock_ms();
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (c->epoll_fd < 0)
-        rc = q_fail(e, Q_IO, "engine: epoll: %s", strerror(errno));
-    else if (!(rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e)))
+    rc = c->epoll_fd < 0 ? q_fail(e, Q_IO, "engine: epoll: %s", strerror(errno)) : Q_OK;
+    if (!rc && config->trace_path)
+        rc = trace_new(&c->trace, config->trace_path, e);
+    if (!rc)
+        rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e);
+    if (!rc)
         rc = start_worker(c, e);
     if (rc)
         core_free(c);
@@ -124,6 +176,8 @@ void core_free(struct core *c)
         return;
     end_worker(c, c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
     scheduler_free(c->scheduler);
+    trace_lost(c);
+    trace_free(c->trace);
     q_free(c->outputs);
     if (c->epoll_fd >= 0)
         close(c->epoll_fd);
@@ -167,6 +221,7 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
 {
     struct scheduler_output culprit;
     end_worker(c, 0);
+    trace_lost(c);
     c->n_death++;
     if (c->scheduler && scheduler_worker_died(c->scheduler, &culprit))
         end_culprit(c, &culprit, why);
@@ -203,6 +258,8 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         .n_block = info->n_block,
         .queue_max = c->config.queue_max,
         .policy = c->config.policy,
+        .decided = c->trace ? on_decided : NULL,
+        .decided_ctx = c,
         .vocab_size = info->shape.vocab_size,
         .eos_ids = c->model.eos_ids,
         .n_eos = c->model.n_eos,
@@ -277,13 +334,16 @@ static FALLIBLE settle(struct core *c, void *memory, struct q_err *e)
         return q_fail(e, Q_INTERNAL, "engine: the worker could not compute step %llu (%s)",
                       (unsigned long long)result.head->step,
                       q_code_name((enum q_code)result.head->error));
-    if ((rc = scheduler_settle(c->scheduler, &result, clock_us(), c->outputs, &n, e)))
+    int64_t start_us = clock_us();
+    if ((rc = scheduler_settle(c->scheduler, &result, start_us, c->outputs, &n, e)))
         return rc;
+    int64_t settled_us = c->trace ? clock_us() : 0;
     c->n_death = c->n_culprit = 0;
     c->step_since_ms = clock_ms();
     end_bad_rows(c, n);
     if (n)
         c->sink(c->sink_ctx, &result, c->outputs, n);
+    trace_settled(c, result.head, start_us, settled_us);
     ring_result_take(c->ring);
     return Q_OK;
 }
@@ -294,14 +354,15 @@ static FALLIBLE plan(struct core *c, struct q_err *e)
     void *space;
     bool planned = true;
     while (planned && (space = ring_step_space(c->ring))) {
-        enum q_code rc =
-            scheduler_plan(c->scheduler, space, c->step_bytes, clock_us(), &planned, e);
+        int64_t start_us = clock_us();
+        enum q_code rc = scheduler_plan(c->scheduler, space, c->step_bytes, start_us, &planned, e);
         if (rc)
             return rc;
         if (!planned)
             break;
         if (ring_in_flight(c->ring) == 0)
             c->step_since_ms = clock_ms();
+        trace_planned(c, space, start_us);
         ring_step_send(c->ring);
     }
     return Q_OK;

@@ -29,6 +29,7 @@ struct core_config {
     uint32_t worker_timeout_s;  /* a step takes longer: the worker is killed; 0 = no limit. Not
                                    when it is a thread */
     bool in_process;            /* the worker is a thread */
+    const char *trace_path;     /* a trace of every step is written there; NULL = none; borrowed */
     const char *worker_program; /* NULL = quire-worker beside this executable; borrowed */
 };
 

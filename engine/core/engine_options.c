@@ -113,5 +113,6 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     c->queue_max = (uint32_t)o->max_num_queued_reqs;
     c->worker_timeout_s = (uint32_t)o->worker_timeout;
     c->in_process = o->in_process_worker;
+    c->trace_path = *o->trace ? o->trace : NULL;
     return Q_OK;
 }

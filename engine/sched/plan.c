@@ -414,6 +414,8 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
         plan_guesses(&p);
     if (f->n_part == 0)
         return Q_OK;
+    if (s->config.decided)
+        s->config.decided(s->config.decided_ctx);
     p.counts.step = f->step = ++s->stats.step;
     p.counts.n_seq = f->n_part;
     s->n_flight++;

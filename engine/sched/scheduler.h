@@ -44,6 +44,10 @@ struct scheduler_config {
     uint32_t n_block;   /* blocks of the pool */
     uint32_t queue_max; /* waiting requests at most */
     struct scheduler_policy policy;
+    /* Called by scheduler_plan once it is decided who computes what, before that is written into
+     * the step (for a trace: the scheduler has no clock); may be NULL. */
+    void (*decided)(void *ctx);
+    void *decided_ctx;
     uint32_t vocab_size;
     const uint32_t *eos_ids; /* [n_eos], copied */
     uint32_t n_eos;

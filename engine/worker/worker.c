@@ -325,7 +325,9 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
             w->result.rows[i].is_rejected = !slots_take(s, i, sampled(&w->result.rows[i]));
     if (w->draft)
         draft_settle(s, v);
+    w->result.head->start_us = start_us;
     w->result.head->forward_us = (uint32_t)(w->forward_end_us - start_us);
+    w->result.head->total_us = (uint32_t)(clock_us() - start_us);
     w->result.head->error = Q_OK;
     return Q_OK;
 }
@@ -346,7 +348,8 @@ static FALLIBLE step_answer(struct worker *w, void *step, void *result, struct q
         if (step_result_layout(&w->result, result, w->result_bytes, 0, 0, &ignored))
             return rc;
         w->result.head->error = (uint32_t)rc;
-        w->result.head->forward_us = 0;
+        w->result.head->forward_us = w->result.head->total_us = 0;
+        w->result.head->start_us = clock_us();
     }
     w->result.head->step = number;
     return Q_OK;

@@ -568,3 +568,13 @@ void link_close(struct link *l, struct flow *f)
     }
     token_list_release(&f->emitted);
 }
+
+FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e)
+{
+    struct buf b = BUF_INIT;
+    const struct msg_reset_prefix_cache m = {.reason = {reason, strlen(reason)}};
+    bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
+    if (up && send_buf(l, msg_reset_prefix_cache_encode(&m, &b, e), &b, e))
+        return Q_OK;
+    return q_fail(e, Q_UNAVAILABLE, "no engine: %s", up ? "it does not take messages" : l->reason);
+}

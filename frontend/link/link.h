@@ -113,5 +113,7 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e);
 /* Forget a flow and release what the link held for it; a closed one is fine. The engine is told
  * before the loop waits again, in one message for all flows of this turn. */
 void link_close(struct link *l, struct flow *f);
+/* Tell the engine to forget its prefix cache. Errors: Q_UNAVAILABLE (no engine now). */
+FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e);
 
 #endif

@@ -104,3 +104,14 @@ def test_nothing_left_to_say_fails_one_request(client, bundled):
     with pytest.raises(openai.InternalServerError):
         text(client, allowed_token_ids=one, logits_processors=[{"qualname": "suppress_tokens", "args": [one]}])
     assert text(client)
+
+
+def test_reset_prefix_cache(bundled):
+    """As training loops call it: no body, no content type; but not from a page of another origin."""
+    connection, answer = bundled.raw("POST", "/reset_prefix_cache")
+    assert answer.status == 200 and answer.read() == b""
+    connection.close()
+    connection, answer = bundled.raw("POST", "/reset_prefix_cache", headers={"Origin": "http://elsewhere"})
+    assert answer.status == 415
+    connection.close()
+    assert bundled.get("/reset_prefix_cache")[0] == 405

@@ -183,6 +183,24 @@ static void test_submit_says_whose(void **state)
     }
 }
 
+static void test_reset_needs_an_engine(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    static struct arena a = ARENA_INIT(1 << 16);
+    struct msg_reset_prefix_cache m;
+    assert_fails(link_reset_prefix_cache(&link_now, "r", &e), Q_UNAVAILABLE, "no engine", &e);
+    assert_true(no_more(MSG_reset_prefix_cache));
+    greet(1, 10);
+    q_err_reset(&e);
+    assert_ok(link_reset_prefix_cache(&link_now, "r", &e), &e);
+    const struct buf *b = next_frame(MSG_reset_prefix_cache);
+    assert_ok(msg_reset_prefix_cache_decode(&m, b->data, b->len, &a, &e), &e);
+    assert_true(m.reason.n == 1 && *m.reason.data == 'r');
+    connected = false;
+    assert_fails(link_reset_prefix_cache(&link_now, "r", &e), Q_UNAVAILABLE, "no engine", &e);
+}
+
 static void test_submit_tokens_finish(void **state)
 {
     (void)state;
@@ -525,6 +543,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        TEST(test_reset_needs_an_engine),
         TEST(test_submit_says_whose),
         TEST(test_submit_tokens_finish),
         TEST(test_credit_and_order),

@@ -94,7 +94,7 @@ static enum q_code set_value(struct options *o, const struct option_row *r, cons
     return Q_OK;
 }
 
-static void set_defaults(struct options *o)
+void options_defaults(struct options *o)
 {
     memset(o, 0, sizeof *o);
     for (size_t i = 0; i < N_ROW; i++) {
@@ -235,7 +235,7 @@ enum q_code options_parse(struct options *o, const struct program_info *p, int a
                           struct q_err *e)
 {
     bool flags_over = false;
-    set_defaults(o);
+    options_defaults(o);
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0 ||
             strcmp(argv[i], "--version") == 0) {
@@ -266,6 +266,26 @@ enum q_code options_parse(struct options *o, const struct program_info *p, int a
     if (o->n_positional < p->positional_min)
         return q_fail(e, Q_INVALID, "an argument is missing; usage: %s %s", p->name, p->usage);
     return parse_environment(o, p, e);
+}
+
+enum q_code options_set(struct options *o, uint32_t program, const char *name, const char *value,
+                        struct q_err *e)
+{
+    const struct program_info p = {.program = program, .name = "an engine"};
+    char flag[FLAG_MAX + 3] = "--";
+    bool negated;
+    size_t n = 2;
+    for (name += strncmp(name, "--", 2) == 0 ? 2 : 0; *name && n < FLAG_MAX; name++)
+        flag[n++] = *name == '_' ? '-' : *name;
+    flag[n] = '\0';
+    size_t i_row = *name ? N_ROW : find_row(&p, flag, &negated);
+    if (i_row == N_ROW || negated) {
+        enum q_code rc = fail_unknown(&p, flag, e);
+        e->code = Q_NOT_FOUND;
+        return rc ? Q_NOT_FOUND : Q_OK;
+    }
+    mark_given(o, i_row);
+    return set_value(o, &rows[i_row], value, e);
 }
 
 void options_help(const struct program_info *p, FILE *out)

@@ -3,8 +3,9 @@
  * (options.def).
  *
  * `--flag value` and `--flag=value`; a bool is `--flag` or `--no-flag`; `_` may stand for `-` in
- * flags; `--` ends them; -h, -i and -o are --help, --input-file and --output-file. The environment (QUIRE_MAX_NUM_SEQS=8) gives values the command line
- * leaves out. Threads: main, before others start. */
+ * flags; `--` ends them; -h, -i and -o are --help, --input-file and --output-file. The environment
+ * (QUIRE_MAX_NUM_SEQS=8) gives values the command line leaves out.
+ * Threads: main, before others start; options_defaults and options_set are reentrant. */
 #ifndef QUIRE_COMMON_OPTIONS_H
 #define QUIRE_COMMON_OPTIONS_H
 #include <stdbool.h>
@@ -63,6 +64,13 @@ struct program_info {
  * set. */
 FALLIBLE options_parse(struct options *o, const struct program_info *p, int argc, char **argv,
                        struct q_err *e);
+/* Every option at its default, nothing given. */
+void options_defaults(struct options *o);
+/* Set one option of `program` by name: "max_num_seqs", "max-num-seqs" or "--max-num-seqs"; strings
+ * are borrowed from value. Errors: Q_NOT_FOUND (no such option of the program; with the nearest
+ * known one), Q_INVALID (value). */
+FALLIBLE options_set(struct options *o, uint32_t program, const char *name, const char *value,
+                     struct q_err *e);
 void options_help(const struct program_info *p, FILE *out);
 /* The usual start of main: parse, set up the log, answer --help and --version. Returns -1 to go on,
  * else the exit code (0 after help, 2 after a usage error that was printed). */

@@ -5,22 +5,31 @@
  * computes; it has threads of its own. A REQUEST is one prompt on its way through it. You submit
  * any number of them at once; each gives a stream of EVENTS: tokens, and in the end one FINISH.
  *
+ *     struct quire_error error;   struct quire_engine *engine;   struct quire_request *r;
  *     struct quire_options o;   quire_options_init(&o, sizeof o);   o.model = "path/to/model";
- *     struct quire_engine *engine;   quire_engine_open(&engine, &o, &error);
- *     struct quire_params p;   quire_params_init(&p, sizeof p);   p.text = "Once upon";
- *     struct quire_request *r;   quire_submit(&r, engine, &p, &error);
- *     for (event.kind = QUIRE_TOKEN; event.kind != QUIRE_FINISH;)
- *         if (!quire_next(r, &event, -1, &error))
+ *     if (quire_engine_open(&engine, &o, &error)) {
+ *         fprintf(stderr, "%s\n", error.message);
+ *         return;
+ *     }
+ *     struct quire_params p;   quire_params_init(&p, sizeof p);
+ *     p.text = "Once upon";   p.max_tokens = 32;
+ *     if (!quire_submit(&r, engine, &p, &error)) {
+ *         struct quire_event event = {.kind = QUIRE_TOKEN};
+ *         while (event.kind != QUIRE_FINISH && !quire_next(r, &event, -1, &error))
  *             fwrite(event.text, 1, event.n_text, stdout);
- *     quire_request_free(r);   quire_engine_close(engine);
+ *         quire_request_free(r);
+ *     }
+ *     quire_engine_close(engine);
  *
  * The same request gives the same tokens, bit for bit, whatever else the engine computes beside it.
  * Errors: functions return QUIRE_OK (0), or a code and fill `error` (may be NULL); outputs are then
  * untouched. The library never prints, exits or aborts for what its caller gives it.
- * Threads: any number may use an engine at once; a request belongs to one at a time.
+ * Threads: "any" beside a function: any thread, at any time, at once with others. "one": one thread
+ * at a time for the same object. There is no global state but the log's level (the last opened).
  * Ownership: what has _free or _close is released with it, requests before their engine; pointers
  * in an event live until the next quire_next or quire_request_free.
- * Versions: `size`, set by the init functions, lets structs grow: fields are added at the end. */
+ * Versions: `size`, set by the init functions, lets structs grow: fields are added at the end.
+ * The examples in these comments are compiled and run by tests/unit/test_quire_examples.c. */
 #ifndef QUIRE_H
 #define QUIRE_H
 #include <stdbool.h>
@@ -30,7 +39,8 @@
 extern "C" {
 #endif
 
-#define QUIRE_API __attribute__((visibility("default")))
+#define QUIRE_API     __attribute__((visibility("default")))
+#define QUIRE_SET_MAX 32
 
 enum quire_code {
     QUIRE_OK,
@@ -77,15 +87,37 @@ struct quire_options {
     void *progress_ctx;
     const char *kv_cache_dtype;    /* "auto", "bfloat16", "float32", "int8" */
     double gpu_memory_utilization; /* part of the memory; 0 = half, at most what the load fills */
+    const char *set[2 * QUIRE_SET_MAX]; /* names and values: quire_options_set's own */
+    uint32_t n_set;
 };
+/* Everything to its default. size: sizeof *o. Threads: one. */
 QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
+/* Set an option of the engine by the name it has on the command lines of `quire engine` and `quire
+ * generate` (--help lists them; "-" or "_", with or without "--"), for programs that have settings
+ * as text, and for the options that are no field above. The strings are kept, not copied, until
+ * quire_engine_open has returned. Threads: one.
+ *
+ *     struct quire_error error;
+ *     struct quire_options o;   quire_options_init(&o, sizeof o);
+ *     if (quire_options_set(&o, "max_num_seqs", "64", &error) ||
+ *         quire_options_set(&o, "--kv-cache-memory-bytes", "512M", &error) ||
+ *         quire_options_set(&o, "scheduling-policy", "priority", &error))
+ *         fprintf(stderr, "%s\n", error.message);
+ *
+ * Errors: QUIRE_INVALID (not in its range), QUIRE_NOT_FOUND (no such option), QUIRE_TOO_LARGE (more
+ * than QUIRE_SET_MAX that are no fields). */
+QUIRE_API enum quire_code quire_options_set(struct quire_options *o, const char *name,
+                                            const char *value, struct quire_error *error);
 
 struct quire_engine;
-/* Load and start; returns when the engine is ready or has failed. */
+/* Load and start; returns when the engine is ready or has failed. Any number may be open at once.
+ * Errors: QUIRE_INVALID, QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_MISMATCH, QUIRE_NO_MEMORY, QUIRE_IO.
+ * Threads: any; `o` is one's. */
 QUIRE_API enum quire_code quire_engine_open(struct quire_engine **out,
                                             const struct quire_options *o,
                                             struct quire_error *error);
-QUIRE_API void quire_engine_close(struct quire_engine *engine); /* NULL is fine */
+/* Requests must have been freed, and no other call be under way. NULL is fine. Threads: one. */
+QUIRE_API void quire_engine_close(struct quire_engine *engine);
 
 struct quire_info {
     size_t size; /* set by the caller: sizeof(struct quire_info) */
@@ -99,83 +131,13 @@ struct quire_stats {
         worker_restarts;
     uint32_t running, waiting, blocks_used, blocks_total;
 };
+/* Threads: any. */
 QUIRE_API void quire_engine_info(const struct quire_engine *engine, struct quire_info *info);
+/* As of now; asks the engine's thread. Threads: any. */
 QUIRE_API void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats);
 
-/* Request */
-
-struct quire_params { /* negative numbers: the model's default, else OpenAI's */
-    size_t size;
-    const char *text;    /* prompt as UTF-8 … */
-    size_t n_text;       /* SIZE_MAX = NUL-terminated */
-    const uint32_t *ids; /* … or as [n_ids] token ids, when text is NULL */
-    size_t n_ids;
-    bool add_special; /* text: add bos and the like (default) */
-    float temperature, top_p, min_p, repetition_penalty;
-    int64_t top_k;                             /* 0 = off */
-    float presence_penalty, frequency_penalty; /* 0 = off */
-    int64_t seed;                              /* negative: drawn */
-    uint32_t max_tokens;                       /* 0 = as many as fit */
-    uint32_t min_tokens;
-    bool ignore_eos;
-    bool skip_special;        /* special tokens give no text (default) */
-    bool include_stop;        /* a stop string is part of the text */
-    int32_t logprobs;         /* alternatives per token, 0 … 20; negative: none at all */
-    int32_t prompt_logprobs;  /* the same for prompt tokens: QUIRE_PROMPT events */
-    const char *const *stops; /* [n_stop] strings that end the text */
-    size_t n_stop;
-    const uint32_t *stop_ids; /* [n_stop_id] tokens that end it */
-    size_t n_stop_id;
-    const uint32_t *bias_ids; /* [n_bias] */
-    const float *bias;        /* [n_bias], -100 … 100 */
-    size_t n_bias;
-    void (*notify)(void *ctx); /* may be NULL; called on an engine thread when events came */
-    void *notify_ctx;
-};
-QUIRE_API void quire_params_init(struct quire_params *p, size_t size);
-
-struct quire_request;
-/* All of `p` is copied. Errors: QUIRE_INVALID, QUIRE_BUSY, QUIRE_UNAVAILABLE, QUIRE_NO_MEMORY. */
-QUIRE_API enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine,
-                                       const struct quire_params *p, struct quire_error *error);
-
-enum quire_event_kind { QUIRE_PROMPT, QUIRE_TOKEN, QUIRE_FINISH };
-enum quire_finish {
-    QUIRE_FINISH_NONE,
-    QUIRE_FINISH_STOP, /* an end-of-text token, a stop id or a stop string */
-    QUIRE_FINISH_LENGTH,
-    QUIRE_FINISH_ABORT,
-    QUIRE_FINISH_ERROR
-};
-
-struct quire_alternative {
-    uint32_t token;
-    float logprob;
-};
-struct quire_event {
-    enum quire_event_kind kind;
-    uint32_t token;    /* PROMPT, TOKEN */
-    uint32_t position; /* of that token, prompt and output counted from 0 */
-    const char *text;  /* [n_text] text that became final; ends with a whole character, no NUL */
-    size_t n_text;
-    float logprob;                       /* PROMPT, and TOKEN when asked for */
-    uint32_t rank;                       /* 1 = most likely; 0 = no logprobs */
-    const struct quire_alternative *top; /* [n_top] most likely first */
-    uint32_t n_top;
-    enum quire_finish finish; /* FINISH */
-    int32_t i_stop;           /* FINISH: index of the stop string that was found, or -1 */
-    int64_t stop_id;          /* FINISH: the stop token of stop_ids that came, or -1 */
-};
-/* The next event, waiting at most timeout_ms (0: not at all, negative: without limit); FINISH is
- * given again and again. Errors: QUIRE_TIMEOUT; any other ends the request (event is FINISH). */
-QUIRE_API enum quire_code quire_next(struct quire_request *r, struct quire_event *event,
-                                     int timeout_ms, struct quire_error *error);
-QUIRE_API uint32_t quire_request_n_prompt(const struct quire_request *r); /* tokens of the prompt */
-/* Ends it if it has not finished. NULL is fine. */
-QUIRE_API void quire_request_free(struct quire_request *r);
-
 /* Text. Release out->ids, out->bytes (NUL at [n]) with quire_free. Errors: QUIRE_INVALID (not
- * UTF-8), QUIRE_UNSUPPORTED (skip_tokenizer), QUIRE_NO_MEMORY. */
+ * UTF-8), QUIRE_UNSUPPORTED (skip_tokenizer), QUIRE_NO_MEMORY. Threads: any. */
 struct quire_tokens {
     const uint32_t *ids; /* [n] */
     size_t n;
@@ -196,4 +158,5 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
 #ifdef __cplusplus
 }
 #endif
+#include "quire_request.h"
 #endif

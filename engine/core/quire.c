@@ -10,6 +10,7 @@
 #include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/options.h"
 #include "common/tokenizer/stream.h"
 #include "engine/core/engine_options.h"
 #include "engine/core/session.h"
@@ -120,27 +121,126 @@ static FALLIBLE take_options(struct quire_options *out, const struct quire_optio
     return Q_OK;
 }
 
-static FALLIBLE core_config_of(struct core_config *c, const struct quire_options *o,
-                               struct q_err *e)
+/* The options that are fields, by their names in options.def. */
+static const struct {
+    const char *name;
+    size_t in, out;
+    enum { FIELD_STR, FIELD_U32, FIELD_U64, FIELD_NUM, FIELD_BOOL } type;
+} fields[] = {
+#define FIELD(type, name, field)                                                                   \
+    {                                                                                              \
+#name, offsetof(struct quire_options, field), offsetof(struct options, name), FIELD_##type \
+    }
+    FIELD(STR, revision, revision),
+    FIELD(STR, load_format, load_format),
+    FIELD(STR, dtype, dtype),
+    FIELD(STR, generation_config, generation_config),
+    FIELD(STR, cpu_isa, cpu_isa),
+    FIELD(STR, log_level, log_level),
+    FIELD(STR, kv_cache_dtype, kv_cache_dtype),
+    FIELD(U32, max_model_len, max_model_len),
+    FIELD(U32, max_num_seqs, max_num_seqs),
+    FIELD(U32, max_num_batched_tokens, max_num_batched_tokens),
+    FIELD(U32, max_num_queued_reqs, max_num_queued_reqs),
+    FIELD(U32, num_gpu_blocks_override, num_blocks),
+    FIELD(U32, threads, threads),
+    FIELD(U64, kv_cache_memory_bytes, kv_cache_bytes),
+    FIELD(NUM, gpu_memory_utilization, gpu_memory_utilization),
+    FIELD(BOOL, skip_tokenizer_init, skip_tokenizer),
+#undef FIELD
+};
+
+/* One field to the option of the same meaning, or back. */
+static void copy_field(size_t i, struct quire_options *q, struct options *o, bool back)
 {
-    struct worker_config *w = &c->worker;
-    enum q_code rc;
-    if ((rc = hub_resolve(w->model_dir, o->model, o->revision && *o->revision ? o->revision : NULL,
-                          e)) ||
-        (rc = engine_format_parse(&w->format, o->load_format, e)) ||
-        (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
-        (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)))
+    void *in = (char *)q + fields[i].in, *out = (char *)o + fields[i].out;
+    switch (fields[i].type) {
+    case FIELD_STR:
+        if (back)
+            *(const char **)in = *(option_STR *)out;
+        else if (*(const char **)in)
+            *(option_STR *)out = *(const char **)in;
+        break;
+    case FIELD_U32:
+        if (back)
+            *(uint32_t *)in = (uint32_t) * (option_INT *)out;
+        else
+            *(option_INT *)out = *(uint32_t *)in;
+        break;
+    case FIELD_U64:
+        if (back)
+            *(uint64_t *)in = *(option_BYTES *)out;
+        else
+            *(option_BYTES *)out = *(uint64_t *)in;
+        break;
+    case FIELD_NUM:
+        if (back)
+            *(double *)in = *(option_NUM *)out;
+        else
+            *(option_NUM *)out = *(double *)in;
+        break;
+    case FIELD_BOOL:
+        if (back)
+            *(bool *)in = *(option_BOOL *)out;
+        else
+            *(option_BOOL *)out = *(bool *)in;
+        break;
+    }
+}
+
+/* Does the name (given by a caller in any of its spellings) mean this field? */
+static bool names_field(const char *name, size_t i)
+{
+    const char *field = fields[i].name;
+    name += strncmp(name, "--", 2) == 0 ? 2 : 0;
+    while (*name && (*name == *field || (*name == '-' && *field == '_')))
+        name++, field++;
+    return *name == '\0' && *field == '\0';
+}
+
+static FALLIBLE set_option(struct quire_options *o, const char *name, const char *value,
+                           struct q_err *e)
+{
+    struct options checked;
+    if (o->size < sizeof *o)
+        return q_fail(e, Q_UNSUPPORTED, "options: this program was built for an older quire.h");
+    options_defaults(
+        &checked); /* what both take is about the engine, not about serving or asking */
+    enum q_code rc = options_set(&checked, FOR_ENGINE, name, value, e);
+    if (rc || (rc = options_set(&checked, FOR_GENERATE, name, value, e)))
         return rc;
-    w->max_model_len = o->max_model_len;
-    w->max_num_seqs = o->max_num_seqs;
-    w->max_num_batched_tokens = o->max_num_batched_tokens;
-    w->n_block = o->num_blocks;
-    w->kv_bytes = o->kv_cache_bytes;
-    w->memory_part = o->gpu_memory_utilization;
-    w->n_thread = o->threads;
-    w->pin = o->pin_threads;
-    snprintf(w->cpu_isa, sizeof w->cpu_isa, "%s", o->cpu_isa);
-    c->queue_max = o->max_num_queued_reqs;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (names_field(name, i)) {
+            copy_field(i, o, &checked, true);
+            return Q_OK;
+        }
+    if (o->n_set >= QUIRE_SET_MAX)
+        return q_fail(e, Q_TOO_LARGE, "options: more than %d are set by name", QUIRE_SET_MAX);
+    o->set[2 * o->n_set] = name;
+    o->set[2 * o->n_set++ + 1] = value;
+    return Q_OK;
+}
+
+enum quire_code quire_options_set(struct quire_options *o, const char *name, const char *value,
+                                  struct quire_error *error)
+{
+    struct q_err e = Q_ERR_INIT;
+    return set_option(o, name, value, &e) ? give_error(error, &e) : QUIRE_OK;
+}
+
+static FALLIBLE core_config_of(struct core_config *c, struct quire_options *o, struct q_err *e)
+{
+    struct options all;
+    enum q_code rc = Q_OK;
+    options_defaults(&all);
+    all.log_level = "error";
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        copy_field(i, o, &all, false);
+    for (uint32_t i = 0; i < o->n_set && !rc; i++)
+        rc = options_set(&all, FOR_ENGINE, o->set[2 * i], o->set[2 * i + 1], e);
+    if (rc || (rc = engine_options(c, &all, o->model, e)))
+        return rc;
+    c->worker.pin = o->pin_threads;
     c->in_process = !o->worker_program;
     c->worker_program = o->worker_program;
     return Q_OK;
@@ -150,16 +250,12 @@ static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_opti
                             struct q_err *e)
 {
     struct quire_options o;
-    struct core_config c = {.in_process = true};
-    enum log_level level = LOG_ERROR;
+    struct core_config c;
     enum q_code rc;
-    if ((rc = take_options(&o, given, e)) ||
-        (o.log_level && (rc = log_level_parse(&level, o.log_level, e))))
+    if ((rc = take_options(&o, given, e)) || (rc = core_config_of(&c, &o, e)))
         return rc;
-    log_setup("quire", level, false);
-    c.worker.log_level = (int)level;
-    if ((rc = core_config_of(&c, &o, e)) ||
-        (!o.skip_tokenizer && (rc = tokenizer_open(&engine->tokenizer, c.worker.model_dir, e))) ||
+    log_setup("quire", (enum log_level)c.worker.log_level, false);
+    if ((!o.skip_tokenizer && (rc = tokenizer_open(&engine->tokenizer, c.worker.model_dir, e))) ||
         (rc = session_open(&engine->session, &c, o.progress, o.progress_ctx, e)))
         return rc;
     if (strcmp(o.generation_config, "vllm") != 0)
@@ -278,7 +374,12 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
         .n_prompt_logprob = p->prompt_logprobs < 0 ? 0 : (uint32_t)p->prompt_logprobs + 1,
         .stop_ids = {p->stop_ids, p->n_stop_id},
         .bias_ids = {p->bias_ids, p->n_bias},
-        .bias = {p->bias, p->n_bias}};
+        .bias = {p->bias, p->n_bias},
+        .allowed_ids = {p->allowed_ids, p->n_allowed},
+        .priority = (uint32_t)p->priority,
+        .cache_salt = {(const unsigned char *)p->cache_salt,
+                       p->cache_salt ? strlen(p->cache_salt) : 0},
+        .no_prefix_cache = p->no_prefix_cache};
     return Q_OK;
 }
 

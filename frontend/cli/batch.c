@@ -116,7 +116,7 @@ static void write_error(struct batch *b, const char *custom_id, const struct bat
     buf_release(&line);
 }
 
-/* No room now, or the engine is away: later. One that is alone would have room if there ever was. */
+/* No room now, or the engine is away: later. One that is alone would have room if any ever did. */
 static bool try_later(struct batch_item *t, int status, uint32_t retry_after_s)
 {
     struct batch *b = t->batch;

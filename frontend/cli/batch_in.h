@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch_in - the lines of a file or pipe, read beside a loop.
  *
- * At most one line and one chunk are held; a line longer than the limit is passed over. A read waits
- * on a thread of libuv's, so a pipe that is slow holds up nothing. Threads: the loop's thread. */
+ * At most one line and one chunk are held; a line longer than the limit is passed over. A read
+ * waits on a thread of libuv's, so a slow pipe holds up nothing. Threads: the loop's thread. */
 #ifndef QUIRE_FRONTEND_CLI_BATCH_IN_H
 #define QUIRE_FRONTEND_CLI_BATCH_IN_H
 #include <stdbool.h>

@@ -2,10 +2,11 @@
 /* quire-run-batch: a file of requests in, a file of answers out, on an engine of its own.
  *
  * This process is a frontend without a port: the lines go through the very handlers that HTTP
- * requests go through (frontend/api), by exchanges without a connection (frontend/http/local.h). The
- * engine is a child, as under quire serve, restarted when it dies; the link submits what was open
- * again. Rejected: a frontend as another child behind a Unix socket. It would have kept the HTTP
- * server out of this, at the price of a client with hundreds of connections and every byte twice. */
+ * requests go through (frontend/api), by exchanges without a connection (frontend/http/local.h).
+ * The engine is a child, as under quire serve, restarted when it dies; the link submits what was
+ * open again. Rejected: a frontend as another child behind a Unix socket. It would have kept the
+ * HTTP server out of this, at the price of a client with hundreds of connections and every byte
+ * twice. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

@@ -222,6 +222,26 @@ static void stop_ids_end_the_answer(void **state)
     quire_engine_close(engine);
 }
 
+static void only_allowed_ids_are_sampled(void **state)
+{
+    (void)state;
+    static const uint32_t allowed[] = {7, 9, 300};
+    struct golden g;
+    golden_get(&g, "llama");
+    struct quire_options o = options_of(g.dir);
+    open_engine(&o);
+    struct quire_params p = greedy_params(&g.prompts[1]);
+    p.allowed_ids = allowed;
+    p.n_allowed = 3;
+    p.cache_salt = "mine";
+    p.priority = -3;
+    struct taken t = take(submit(&p));
+    assert_int_equal(t.n_token, p.max_tokens);
+    for (uint32_t i = 0; i < t.n_token; i++)
+        assert_true(t.tokens[i] == 7 || t.tokens[i] == 9 || t.tokens[i] == 300);
+    quire_engine_close(engine);
+}
+
 static void logprobs_are_the_reference_ones(void **state)
 {
     (void)state;
@@ -469,6 +489,7 @@ int main(void)
         cmocka_unit_test(text_goes_in_and_out),
         cmocka_unit_test(stop_strings_end_the_text),
         cmocka_unit_test(stop_ids_end_the_answer),
+        cmocka_unit_test(only_allowed_ids_are_sampled),
         cmocka_unit_test(logprobs_are_the_reference_ones),
         cmocka_unit_test(seeds_decide_alone_and_in_a_crowd),
         cmocka_unit_test_prestate(seeds_decide_alone_and_in_a_crowd, int8_name),

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire_request.h - the second part of the public library: requests and their events. Included by
+ * quire.h, which has the mental model and the rules on threads, errors and ownership. */
+#ifndef QUIRE_REQUEST_H
+#define QUIRE_REQUEST_H
+#include "quire.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct quire_params { /* negative numbers: the model's default, else OpenAI's */
+    size_t size;
+    const char *text;    /* prompt as UTF-8 … */
+    size_t n_text;       /* SIZE_MAX = NUL-terminated */
+    const uint32_t *ids; /* … or as [n_ids] token ids, when text is NULL */
+    size_t n_ids;
+    bool add_special; /* text: add bos and the like (default) */
+    float temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k;                             /* 0 = off */
+    float presence_penalty, frequency_penalty; /* 0 = off */
+    int64_t seed;                              /* negative: drawn */
+    uint32_t max_tokens;                       /* 0 = as many as fit */
+    uint32_t min_tokens;
+    bool ignore_eos;
+    bool skip_special;        /* special tokens give no text (default) */
+    bool include_stop;        /* a stop string is part of the text */
+    int32_t logprobs;         /* alternatives per token, 0 … 20; negative: none at all */
+    int32_t prompt_logprobs;  /* the same for prompt tokens: QUIRE_PROMPT events */
+    const char *const *stops; /* [n_stop] strings that end the text */
+    size_t n_stop;
+    const uint32_t *stop_ids; /* [n_stop_id] tokens that end it */
+    size_t n_stop_id;
+    const uint32_t *bias_ids; /* [n_bias] */
+    const float *bias;        /* [n_bias], -100 … 100 */
+    size_t n_bias;
+    void (*notify)(void *ctx); /* may be NULL; called on an engine thread when events came */
+    void *notify_ctx;
+    const uint32_t *allowed_ids; /* [n_allowed] no other token is sampled; none = all may be */
+    size_t n_allowed;
+    int32_t priority;       /* lower is earlier, with scheduling_policy "priority" */
+    const char *cache_salt; /* blocks of the prefix cache are shared within a salt; NULL = "" */
+    bool no_prefix_cache;   /* neither take blocks from there nor leave any */
+};
+/* Everything to its default. size: sizeof *p. Threads: one. */
+QUIRE_API void quire_params_init(struct quire_params *p, size_t size);
+
+struct quire_request;
+/* All of `p` is copied; several answers to a prompt are several requests with seeds of their own.
+ * Errors: QUIRE_INVALID, QUIRE_BUSY, QUIRE_UNAVAILABLE, QUIRE_NO_MEMORY. Threads: any. */
+QUIRE_API enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine,
+                                       const struct quire_params *p, struct quire_error *error);
+
+enum quire_event_kind { QUIRE_PROMPT, QUIRE_TOKEN, QUIRE_FINISH };
+enum quire_finish {
+    QUIRE_FINISH_NONE,
+    QUIRE_FINISH_STOP, /* an end-of-text token, a stop id or a stop string */
+    QUIRE_FINISH_LENGTH,
+    QUIRE_FINISH_ABORT,
+    QUIRE_FINISH_ERROR
+};
+
+struct quire_alternative {
+    uint32_t token;
+    float logprob;
+};
+struct quire_event {
+    enum quire_event_kind kind;
+    uint32_t token;    /* PROMPT, TOKEN */
+    uint32_t position; /* of that token, prompt and output counted from 0 */
+    const char *text;  /* [n_text] text that became final; ends with a whole character, no NUL */
+    size_t n_text;
+    float logprob;                       /* PROMPT, and TOKEN when asked for */
+    uint32_t rank;                       /* 1 = most likely; 0 = no logprobs */
+    const struct quire_alternative *top; /* [n_top] most likely first */
+    uint32_t n_top;
+    enum quire_finish finish; /* FINISH */
+    int32_t i_stop;           /* FINISH: index of the stop string that was found, or -1 */
+    int64_t stop_id;          /* FINISH: the stop token of stop_ids that came, or -1 */
+};
+/* The next event, waiting at most timeout_ms (0: not at all, negative: without limit); FINISH is
+ * given again and again. Errors: QUIRE_TIMEOUT; any other ends the request (event is FINISH).
+ * Threads: one for a request. */
+QUIRE_API enum quire_code quire_next(struct quire_request *r, struct quire_event *event,
+                                     int timeout_ms, struct quire_error *error);
+QUIRE_API uint32_t quire_request_n_prompt(const struct quire_request *r); /* tokens; any thread */
+/* Ends it (abort) if it has not finished. NULL is fine. Threads: one for a request. */
+QUIRE_API void quire_request_free(struct quire_request *r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -206,13 +206,26 @@ static void render_histogram(struct buf *out, enum metric m, const char *labels)
     add_number(out, n);
 }
 
+static void own_labels(struct buf *out, const char *model)
+{
+    buf_add_str(out, "engine=\"0\",model_name=\"");
+    add_label_value(out, model);
+    buf_add_char(out, '"');
+}
+
+void metrics_render_info(struct buf *out, const char *model, const char *name, const char *help,
+                         const char *labels)
+{
+    buf_printf(out, "# HELP %s %s\n# TYPE %s gauge\n%s{", name, help, name, name);
+    own_labels(out, model);
+    buf_printf(out, ",%s} 1\n", labels);
+}
+
 void metrics_render(struct buf *out, const char *model)
 {
     static const char *const types[] = {"counter", "counter", "gauge", "histogram"};
     struct buf labels = BUF_INIT;
-    buf_add_str(&labels, "engine=\"0\",model_name=\"");
-    add_label_value(&labels, model);
-    buf_add_char(&labels, '"');
+    own_labels(&labels, model);
     for (int i = 0; i < METRIC_COUNT; i++) {
         const struct row *r = &rows[i];
         bool first = i == 0 || strcmp(rows[i - 1].name, r->name) != 0;

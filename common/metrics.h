@@ -41,5 +41,8 @@ double metric_value(enum metric m); /* of this process's slot; a histogram's cou
 
 /* Append the Prometheus text format 0.0.4. model is the label model_name. */
 void metrics_render(struct buf *out, const char *model);
+/* Append a gauge of value 1 whose labels (`a="b",c="d"`) are what it tells. */
+void metrics_render_info(struct buf *out, const char *model, const char *name, const char *help,
+                         const char *labels);
 
 #endif

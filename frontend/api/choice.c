@@ -175,6 +175,8 @@ static void count_finish(const struct choice *c, enum finish_reason reason)
                                           [FINISH_ERROR] = METRIC_SUCCESS_ERROR};
     double seconds = (double)(c->last_us - c->first_us) / 1e6;
     metric_add(success[reason], 1);
+    if (reason == FINISH_ERROR) /* the engine's only reason to end a begun answer so */
+        metric_add(METRIC_CORRUPTED, 1);
     metric_observe(METRIC_E2E, (double)(clock_us() - c->job->arrived_us) / 1e6);
     metric_observe(METRIC_DECODE, seconds);
     metric_observe(METRIC_INFERENCE, seconds + prefill_seconds(c));
@@ -196,6 +198,9 @@ static void count_tokens(struct choice *c, const struct link_tokens *t)
         metric_observe(METRIC_QUEUE, (double)t->queue_us / 1e6);
         metric_observe(METRIC_PREFILL, prefill_seconds(c));
         metric_add(METRIC_PROMPT_CACHED, t->n_cached);
+        metric_add(METRIC_PROMPT_FROM_CACHE, t->n_cached);
+        metric_add(METRIC_PROMPT_FROM_COMPUTE, (double)c->prompt->ids.n - t->n_cached);
+        metric_observe(METRIC_REQ_PREFILL_KV, (double)c->prompt->ids.n - t->n_cached);
         metric_add(METRIC_PROMPT_TOKENS, (double)c->prompt->ids.n);
     } else {
         metric_observe(METRIC_ITL, (double)(now - c->last_us) / 1e6);

@@ -76,9 +76,19 @@ static int by_logprob(const void *a, const void *b)
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
+static void count_longest(const struct job *j)
+{
+    uint32_t n_token = 0;
+    for (uint32_t i = 0; i < j->n_choice; i++)
+        if (j->choices[i].n_token > n_token)
+            n_token = j->choices[i].n_token;
+    metric_observe(METRIC_REQ_MAX_GENERATION, n_token);
+}
+
 static void job_finish(struct job *j)
 {
     struct q_err e = Q_ERR_INIT;
+    count_longest(j);
     for (size_t i = 0; j->width > j->params.n && i < j->prompts.n; i++)
         qsort(j->choices + i * j->width, j->width, sizeof(*j->choices), by_logprob);
     j->ended = true;

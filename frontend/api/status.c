@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/metrics.h"
 #include "frontend/api/app.h"
+#include "proto/step.h"
 
 static void reply_json(struct http_exchange *x, int status, struct buf *body)
 {
@@ -40,7 +41,12 @@ void on_metrics(void *app, struct http_exchange *x)
 {
     struct app *a = app;
     struct buf body = BUF_INIT;
+    char labels[64];
     metrics_render(&body, a->served.names[0]);
+    snprintf(labels, sizeof(labels), "block_size=\"%u\",num_gpu_blocks=\"%.0f\"", STEP_BLOCK_TOKENS,
+             metric_value(METRIC_KV_TOTAL));
+    metrics_render_info(&body, a->served.names[0], "vllm:cache_config_info",
+                        "The KV cache: tokens of a block, blocks of the pool.", labels);
     http_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 

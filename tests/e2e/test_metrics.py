@@ -7,7 +7,8 @@ generation_tokens_total request_success_total e2e_request_latency_seconds time_t
 inter_token_latency_seconds request_time_per_output_token_seconds request_queue_time_seconds request_prompt_tokens
 request_generation_tokens iteration_tokens_total prefix_cache_queries_total prefix_cache_hits_total
 request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds request_params_max_tokens
-request_params_n""".split()
+request_params_n num_requests_swapped prompt_tokens_by_source_total corrupted_requests_total prompt_tokens_cached_total
+request_max_num_generation_tokens request_prefill_kv_computed_tokens cache_config_info""".split()
 
 
 def test_names_and_format(wide):
@@ -41,6 +42,8 @@ def test_figures_agree(wide):
             ("vllm:prompt_tokens_total", {}), ("vllm:generation_tokens_total", {}),
             ("vllm:request_success_total", {"finished_reason": "length"}), ("vllm:e2e_request_latency_seconds_count", {}),
             ("vllm:inter_token_latency_seconds_count", {}), ("vllm:request_params_n_sum", {}),
+            ("vllm:prompt_tokens_by_source_total", {}), ("vllm:request_prefill_kv_computed_tokens_count", {}),
+            ("vllm:request_max_num_generation_tokens_sum", {}), ("vllm:request_params_max_tokens_sum", {}),
             ("quire:http_responses_total", {"code": "4xx"})]}
     before = figures()
     wide.complete([[1, 2, 3], [4, 5]], max_tokens=6, ignore_eos=True, n=2)
@@ -50,4 +53,6 @@ def test_figures_agree(wide):
     # the prompt counts for each sequence that computes it
     assert grown == {"vllm:prompt_tokens_total": 10, "vllm:generation_tokens_total": 24, "vllm:request_success_total": 4,
                      "vllm:e2e_request_latency_seconds_count": 4, "vllm:inter_token_latency_seconds_count": 20,
-                     "vllm:request_params_n_sum": 2, "quire:http_responses_total": 1}
+                     "vllm:request_params_n_sum": 2, "vllm:prompt_tokens_by_source_total": 10,
+                     "vllm:request_prefill_kv_computed_tokens_count": 4, "vllm:request_max_num_generation_tokens_sum": 6,
+                     "vllm:request_params_max_tokens_sum": 24, "quire:http_responses_total": 1}

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-generate MODEL --prompt …: answers without a server, through the public library
- * (engine/quire.h) and nothing else of the engine. All answers are computed together; they are
- * printed in the order of the prompts. */
+/* quire-generate MODEL PROMPT…: answers without a server, through the public library
+ * (engine/quire.h) and nothing else of the engine. A window of answers is computed at once, at most
+ * twice what runs; they are printed in the order of the prompts, so that is also the most that is
+ * held. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/mem.h"
 #include "common/options.h"
-#include "common/parse.h"
+#include "engine/core/generate_input.h"
 #include "engine/quire.h"
 
-#define PROMPT_BYTES_MAX   ((size_t)64 << 20)
-#define PROMPT_IDS_MAX     ((size_t)1 << 24)
 #define MAX_TOKENS_DEFAULT 128
+#define PROGRESS_EVERY_MS  500
 
 enum { EXIT_ANSWER = 1, EXIT_USAGE = 2, EXIT_LOAD = 3 };
 
-struct prompt {
-    const char *text; /* NULL: ids */
-    size_t n_text;
-    uint32_t *ids;
-    size_t n_ids;
+struct asked { /* a prompt whose answers are not all printed */
+    struct generate_prompt prompt;
+    uint32_t n_left;
 };
 
 struct job { /* one answer */
-    uint32_t i_prompt, i_answer;
+    struct asked *asked;
+    uint32_t i_answer;
     struct quire_request *request;
 };
 
@@ -39,71 +39,49 @@ struct answer { /* the one being taken */
 
 struct program {
     struct options o;
-    struct prompt prompts[2 * OPTION_LIST_MAX];
-    uint32_t n_prompt;
-    struct job *jobs; /* [n_job] */
-    uint32_t n_job;
+    struct generate_input input;
+    struct job *jobs; /* [n_job_max] a ring: the oldest at i_job */
+    uint32_t n_job_max, i_job, n_job;
     struct quire_engine *engine;
-    bool stream; /* one answer as text: print as it comes */
+    bool many;     /* more than one answer */
+    bool progress; /* is said */
+    bool said;     /* the line is on the terminal now */
     bool failed;
+    uint64_t n_printed;
+    int64_t start_ms, said_ms;
 };
 
-static void complain(const char *what, const char *message)
+static void clear_line(struct program *p)
 {
+    if (p->said)
+        fputs("\r\033[K", stderr);
+    p->said = false;
+}
+
+static void complain(struct program *p, const char *what, const char *message)
+{
+    clear_line(p);
     fprintf(stderr, "quire-generate: %s%s%s\n", what, *what ? ": " : "", message);
 }
 
-static FALLIBLE read_stdin(struct prompt *p, struct q_err *e)
+/* How far it is, now and then. */
+static void tell(struct program *p)
 {
-    struct buf b = BUF_INIT_MAX(PROMPT_BYTES_MAX);
-    char chunk[65536];
-    size_t n;
-    while ((n = fread(chunk, 1, sizeof chunk, stdin)) > 0)
-        buf_add(&b, chunk, n);
-    if (ferror(stdin))
-        return q_fail(e, Q_IO, "standard input: %s", strerror(errno));
-    enum q_code rc = buf_check(&b, "standard input", e);
-    p->text = buf_str(&b); /* process lifetime */
-    p->n_text = b.len;
-    return rc;
-}
-
-/* "1,2,3" */
-static FALLIBLE parse_ids(struct prompt *p, const char *text, struct q_err *e)
-{
-    size_t cap = 0;
-    while (*text) {
-        char number[32];
-        int64_t id;
-        size_t n = strcspn(text, ",");
-        enum q_code rc;
-        snprintf(number, sizeof number, "%.*s", (int)(n < sizeof number ? n : sizeof number - 1),
-                 text);
-        if ((rc = parse_i64(&id, number, 0, UINT32_MAX, "--prompt-ids", e)) ||
-            (rc = q_grow(&p->ids, &cap, p->n_ids + 1, sizeof *p->ids, PROMPT_IDS_MAX, e)))
-            return rc;
-        p->ids[p->n_ids++] = (uint32_t)id;
-        text += n + (text[n] == ',');
-    }
-    return p->n_ids ? Q_OK : q_fail(e, Q_INVALID, "--prompt-ids is empty");
-}
-
-static FALLIBLE take_prompts(struct program *p, struct q_err *e)
-{
-    enum q_code rc = Q_OK;
-    for (uint32_t i = 0; i < p->o.prompt.n && !rc; i++) {
-        struct prompt *to = &p->prompts[p->n_prompt++];
-        to->text = p->o.prompt.items[i];
-        to->n_text = strlen(to->text);
-        if (!strcmp(to->text, "-"))
-            rc = read_stdin(to, e);
-    }
-    for (uint32_t i = 0; i < p->o.prompt_ids.n && !rc; i++)
-        rc = parse_ids(&p->prompts[p->n_prompt++], p->o.prompt_ids.items[i], e);
-    if (!rc && !p->n_prompt)
-        rc =
-            q_fail(e, Q_INVALID, "no prompt: give --prompt TEXT, --prompt - or --prompt-ids 1,2,3");
-    return rc;
+    int64_t now = clock_ms();
+    struct quire_stats stats = {.size = sizeof stats};
+    if (!p->progress || now - p->said_ms < PROGRESS_EVERY_MS)
+        return;
+    p->said_ms = now;
+    quire_engine_stats(p->engine, &stats);
+    double seconds = (double)(now - p->start_ms) / 1000;
+    const struct generate_input *in = &p->input;
+    fprintf(stderr, "\r\033[K%llu answers, %u running, %.0f tokens/s",
+            (unsigned long long)p->n_printed, stats.running,
+            seconds > 0 ? (double)stats.generation_tokens / seconds : 0);
+    if (in->file_bytes)
+        fprintf(stderr, ", %.0f %% of the file read",
+                100 * (double)in->done_bytes / (double)in->file_bytes);
+    p->said = true;
 }
 
 static void show_progress(void *ctx, uint32_t percent)
@@ -138,14 +116,15 @@ static int open_engine(struct program *p)
     q.progress = isatty(STDERR_FILENO) ? show_progress : NULL;
     if (quire_engine_open(&p->engine, &q, &error) == QUIRE_OK)
         return 0;
-    complain("", error.message);
+    complain(p, "", error.message);
     return error.code == QUIRE_INVALID ? EXIT_USAGE : EXIT_LOAD;
 }
 
-static void params_of(struct quire_params *q, const struct program *p, const struct job *job)
+static FALLIBLE params_of(struct quire_params *q, const struct program *p, const struct job *job,
+                          struct q_err *e)
 {
     const struct options *o = &p->o;
-    const struct prompt *prompt = &p->prompts[job->i_prompt];
+    const struct generate_prompt *prompt = &job->asked->prompt;
     quire_params_init(q, sizeof *q);
     q->text = prompt->text;
     q->n_text = prompt->n_text;
@@ -156,12 +135,15 @@ static void params_of(struct quire_params *q, const struct program *p, const str
     q->top_k = o->top_k;
     q->min_p = (float)o->min_p;
     q->repetition_penalty = (float)o->repetition_penalty;
-    q->seed = o->seed < 0 ? -1 : o->seed + job->i_answer; /* the answers to one prompt differ */
+    q->seed = o->seed;
     q->max_tokens = o->max_tokens ? (uint32_t)o->max_tokens : MAX_TOKENS_DEFAULT;
     q->ignore_eos = o->ignore_eos;
     q->logprobs = o->json ? (int32_t)o->logprobs : -1;
-    q->stops = o->stop.items;
-    q->n_stop = o->stop.n;
+    q->stops = prompt->stops ? prompt->stops : o->stop.items;
+    q->n_stop = prompt->stops ? prompt->n_stop : o->stop.n;
+    enum q_code rc = generate_prompt_params(prompt, q, e);
+    q->seed = q->seed < 0 ? -1 : q->seed + job->i_answer; /* the answers to one prompt differ */
+    return rc;
 }
 
 static double json_number(float x)
@@ -180,23 +162,57 @@ static void add_logprob(struct answer *a, const struct quire_event *ev)
     buf_add_str(b, "]}");
 }
 
+/* One answer as text: printed as it comes. */
+static bool streams(const struct program *p)
+{
+    return !p->many && !p->o.json;
+}
+
+/* What was not answered, and why: to people, and among the objects of --json. */
+static void report(struct program *p, const struct generate_prompt *prompt, const char *what,
+                   const char *message)
+{
+    char where[64] = "";
+    p->failed = true;
+    if (p->input.file && prompt->number)
+        snprintf(where, sizeof where, "line %llu%s%s", (unsigned long long)prompt->number,
+                 *what ? ": " : "", what);
+    complain(p, *where ? where : what, message);
+    if (!p->o.json)
+        return;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"prompt\":%llu,", (unsigned long long)prompt->number);
+    if (prompt->custom_id) {
+        buf_add_str(&b, "\"custom_id\":");
+        buf_add_json_str(&b, prompt->custom_id, strlen(prompt->custom_id));
+        buf_add_char(&b, ',');
+    }
+    buf_add_str(&b, "\"error\":");
+    buf_add_json_str(&b, message, strlen(message));
+    buf_add_char(&b, '}');
+    puts(buf_str(&b));
+    fflush(stdout);
+    buf_release(&b);
+}
+
 /* All events of one answer. False: it failed, which was said. */
-static bool take_answer(const struct program *p, const struct job *job, struct answer *a)
+static bool take_answer(struct program *p, const struct job *job, struct answer *a)
 {
     struct quire_event ev;
     struct quire_error error;
     do {
         if (quire_next(job->request, &ev, -1, &error) != QUIRE_OK) {
-            complain("the answer failed", error.message);
+            report(p, &job->asked->prompt, "the answer failed", error.message);
             return false;
         }
+        tell(p);
         buf_add(&a->text, ev.text, ev.n_text);
         if (ev.kind == QUIRE_TOKEN) {
             buf_printf(&a->ids, "%s%u", a->n_token++ ? (p->o.json ? "," : " ") : "", ev.token);
             if (ev.rank)
                 add_logprob(a, &ev);
         }
-        if (p->stream && !p->o.skip_tokenizer_init) {
+        if (streams(p) && !p->o.skip_tokenizer_init) {
             fwrite(ev.text, 1, ev.n_text, stdout);
             fflush(stdout);
         }
@@ -209,7 +225,15 @@ static void print_json(const struct program *p, const struct job *job, const str
 {
     static const char *const reasons[] = {"", "stop", "length", "abort", "error"};
     struct buf b = BUF_INIT;
-    buf_printf(&b, "{\"prompt\":%u,\"index\":%u,", job->i_prompt, job->i_answer);
+    const struct generate_prompt *prompt = &job->asked->prompt;
+    const char *const *stops = prompt->stops ? prompt->stops : p->o.stop.items;
+    buf_printf(&b, "{\"prompt\":%llu,\"index\":%u,", (unsigned long long)prompt->number,
+               job->i_answer);
+    if (prompt->custom_id) {
+        buf_add_str(&b, "\"custom_id\":");
+        buf_add_json_str(&b, prompt->custom_id, strlen(prompt->custom_id));
+        buf_add_char(&b, ',');
+    }
     if (!p->o.skip_tokenizer_init) {
         buf_add_str(&b, "\"text\":");
         buf_add_json_str(&b, buf_str(&a->text), a->text.len);
@@ -218,13 +242,12 @@ static void print_json(const struct program *p, const struct job *job, const str
     buf_printf(&b, "\"token_ids\":[%s],\"finish_reason\":\"%s\",\"stop_reason\":", buf_str(&a->ids),
                reasons[a->last.finish]);
     if (a->last.i_stop >= 0)
-        buf_add_json_str(&b, p->o.stop.items[a->last.i_stop],
-                         strlen(p->o.stop.items[a->last.i_stop]));
+        buf_add_json_str(&b, stops[a->last.i_stop], strlen(stops[a->last.i_stop]));
     else if (a->last.stop_id >= 0)
         buf_printf(&b, "%lld", (long long)a->last.stop_id);
     else
         buf_add_str(&b, "null");
-    if (p->o.logprobs >= 0)
+    if (a->logprobs.len)
         buf_printf(&b, ",\"logprobs\":[%s]", buf_str(&a->logprobs));
     buf_printf(&b, ",\"prompt_tokens\":%u,\"completion_tokens\":%u}",
                quire_request_n_prompt(job->request), a->n_token);
@@ -236,9 +259,10 @@ static void print_json(const struct program *p, const struct job *job, const str
 static void print_text(const struct program *p, const struct job *job, const struct answer *a)
 {
     const struct buf *what = p->o.skip_tokenizer_init ? &a->ids : &a->text;
-    if (p->n_job > 1)
-        printf("--- prompt %u, answer %u\n", job->i_prompt + 1, job->i_answer + 1);
-    if (!p->stream || p->o.skip_tokenizer_init)
+    if (p->many)
+        printf("--- prompt %llu, answer %u\n",
+               (unsigned long long)job->asked->prompt.number + !p->input.file, job->i_answer + 1);
+    if (!streams(p) || p->o.skip_tokenizer_init)
         fwrite(buf_str(what), 1, what->len, stdout);
     putchar('\n');
     fflush(stdout);
@@ -247,42 +271,112 @@ static void print_text(const struct program *p, const struct job *job, const str
 static void print_answer(struct program *p, struct job *job)
 {
     struct answer a = {.text = BUF_INIT, .ids = BUF_INIT, .logprobs = BUF_INIT};
-    if (!take_answer(p, job, &a))
-        p->failed = true;
-    else if (p->o.json)
-        print_json(p, job, &a);
-    else
-        print_text(p, job, &a);
-    quire_request_free(job->request);
-    job->request = NULL;
+    if (take_answer(p, job, &a)) {
+        clear_line(p);
+        if (p->o.json)
+            print_json(p, job, &a);
+        else
+            print_text(p, job, &a);
+        p->n_printed++;
+    }
     buf_release(&a.text);
     buf_release(&a.ids);
     buf_release(&a.logprobs);
 }
 
-/* Submit all; when the engine has enough, take the oldest answer first. False: a prompt was
- * refused. */
+static void drop_asked(struct asked *a)
+{
+    if (--a->n_left)
+        return;
+    generate_prompt_release(&a->prompt);
+    q_free(a);
+}
+
+static void print_oldest(struct program *p)
+{
+    struct job *job = &p->jobs[p->i_job];
+    print_answer(p, job);
+    quire_request_free(job->request);
+    drop_asked(job->asked);
+    p->i_job = (p->i_job + 1) % p->n_job_max;
+    p->n_job--;
+}
+
+/* One answer on its way; when the engine has enough, the oldest is taken first. */
+static void submit(struct program *p, struct asked *asked, uint32_t i_answer)
+{
+    struct quire_params q;
+    struct q_err e = Q_ERR_INIT;
+    struct quire_error error = {QUIRE_OK, ""};
+    struct job job = {.asked = asked, .i_answer = i_answer};
+    enum quire_code rc = QUIRE_OK;
+    while (p->n_job == p->n_job_max)
+        print_oldest(p);
+    if (params_of(&q, p, &job, &e)) {
+        report(p, &asked->prompt, "", e.message);
+        drop_asked(asked);
+        return;
+    }
+    while ((rc = quire_submit(&job.request, p->engine, &q, &error)) == QUIRE_BUSY && p->n_job)
+        print_oldest(p);
+    if (rc) {
+        report(p, &asked->prompt, "", error.message);
+        drop_asked(asked);
+        return;
+    }
+    p->jobs[(p->i_job + p->n_job++) % p->n_job_max] = job;
+}
+
+/* The next prompt that can be asked; bad ones are reported. NULL: there are no more, or *rc. */
+static struct asked *next(struct program *p, enum q_code *rc)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct asked *a = q_calloc(1, sizeof *a);
+    bool more = true;
+    *rc = a ? Q_OK : q_fail(&e, Q_NO_MEMORY, "no memory for a prompt");
+    while (!*rc && more) {
+        *rc = generate_input_next(&p->input, &a->prompt, &more, &e);
+        if (!*rc && more) {
+            a->n_left = a->prompt.n_answer;
+            return a;
+        }
+        bool line_is_bad = p->input.file && (*rc == Q_INVALID || *rc == Q_TOO_LARGE);
+        if (line_is_bad) {
+            report(p, &a->prompt, "", e.message);
+            q_err_reset(&e);
+            *rc = Q_OK;
+        }
+        generate_prompt_release(&a->prompt);
+    }
+    if (*rc)
+        complain(p, "", e.message);
+    q_free(a);
+    return NULL;
+}
+
 static bool run(struct program *p)
 {
-    uint32_t i_print = 0;
-    for (uint32_t i = 0; i < p->n_job; i++) {
-        struct quire_params q;
-        struct quire_error error;
-        enum quire_code rc;
-        params_of(&q, p, &p->jobs[i]);
-        while ((rc = quire_submit(&p->jobs[i].request, p->engine, &q, &error)) == QUIRE_BUSY &&
-               i_print < i)
-            print_answer(p, &p->jobs[i_print++]);
-        if (rc != QUIRE_OK) {
-            complain("", error.message);
-            for (; i_print < i; i_print++)
-                quire_request_free(p->jobs[i_print].request);
-            return false;
-        }
+    enum q_code rc;
+    struct asked *now = next(p, &rc);
+    while (now) {
+        struct asked *after = next(p, &rc); /* is there one? then answers have headings */
+        uint32_t n = now->prompt.n_answer;
+        p->many = p->many || after || n > 1;
+        for (uint32_t i = 0; i < n; i++)
+            submit(p, now, i);
+        now = after;
     }
-    for (; i_print < p->n_job; i_print++)
-        print_answer(p, &p->jobs[i_print]);
-    return true;
+    while (p->n_job)
+        print_oldest(p);
+    clear_line(p);
+    return !rc && !p->failed;
+}
+
+static bool wants_progress(const struct program *p)
+{
+    if (options_given(&p->o, "--progress"))
+        return p->o.progress;
+    return isatty(STDERR_FILENO) && (p->o.json || p->o.n > 1 || *p->o.input_file);
 }
 
 int main(int argc, char **argv)
@@ -290,34 +384,37 @@ int main(int argc, char **argv)
     static const struct program_info info = {
         .program = FOR_GENERATE,
         .name = "quire-generate",
-        .usage = "MODEL --prompt TEXT [options]",
-        .about = "Answers prompts without a server. One prompt streams its answer; several are "
-                 "computed together. --json "
-                 "prints one object per answer. Ends with 2 for a wrong command line, 3 when the "
-                 "model cannot be loaded, 1 "
-                 "when an answer failed.",
+        .usage = "MODEL [PROMPT …] [options]",
+        .about = "Answers prompts without a server: those after MODEL, --prompt, --prompt-ids, and "
+                 "the lines of --input-file, each {\"prompt\": text or token ids} with any of "
+                 "custom_id, n, stop, max_tokens, min_tokens, temperature, top_p, top_k, min_p, "
+                 "repetition_penalty, presence_penalty, frequency_penalty, seed, ignore_eos, "
+                 "logprobs, priority. One prompt streams its answer; several are computed together "
+                 "and printed in their order. --json, which --input-file implies, prints an object "
+                 "per answer. Ends with 2 for a wrong command line, 3 when the model cannot be "
+                 "loaded, 1 when a prompt was not answered.",
         .positional_min = 1,
-        .positional_max = 1};
+        .positional_max = 8};
     static struct program p;
     struct q_err e = Q_ERR_INIT;
     int rc = options_main(&p.o, &info, argc, argv);
     if (rc >= 0)
         return rc;
-    if (take_prompts(&p, &e)) {
-        complain("", e.message);
+    if (generate_input_open(&p.input, &p.o, &e)) {
+        complain(&p, "", e.message);
         return EXIT_USAGE;
     }
-    uint32_t n = (uint32_t)p.o.n;
-    p.n_job = p.n_prompt * n;
-    p.stream = p.n_job == 1 && !p.o.json;
-    p.jobs = q_calloc(p.n_job, sizeof *p.jobs);
+    p.o.json = p.o.json || p.input.file;
+    p.progress = wants_progress(&p);
+    p.n_job_max = 2 * (uint32_t)p.o.max_num_seqs;
+    p.jobs = q_calloc(p.n_job_max, sizeof *p.jobs);
     if (!p.jobs)
         return EXIT_ANSWER;
-    for (uint32_t i = 0; i < p.n_job; i++)
-        p.jobs[i] = (struct job){.i_prompt = i / n, .i_answer = i % n};
     if ((rc = open_engine(&p)))
         return rc;
-    bool ok = run(&p) && !p.failed;
+    p.start_ms = clock_ms();
+    bool ok = run(&p);
     quire_engine_close(p.engine);
+    generate_input_close(&p.input);
     return ok ? 0 : EXIT_ANSWER;
 }

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/core/generate_input.h"
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "common/parse.h"
+
+#define PROMPT_BYTES_MAX ((size_t)64 << 20)
+#define PROMPT_IDS_MAX   ((size_t)1 << 24)
+#define ANSWERS_MAX      128
+#define STOPS_MAX        64
+
+void generate_prompt_release(struct generate_prompt *p)
+{
+    q_free(p->ids);
+    q_free(p->stops);
+    json_decref(p->line);
+    *p = (struct generate_prompt){.text = NULL};
+}
+
+/* Fields of a line that are fields of quire_params. */
+static const struct {
+    const char *name;
+    size_t offset;
+    enum { LINE_F32, LINE_U32, LINE_I32, LINE_I64, LINE_BOOL } type;
+} fields[] = {
+#define FIELD(type, name)                                       \
+    {                                                           \
+#name, offsetof(struct quire_params, name), LINE_##type \
+    }
+    FIELD(F32, temperature),
+    FIELD(F32, top_p),
+    FIELD(F32, min_p),
+    FIELD(I64, top_k),
+    FIELD(F32, repetition_penalty),
+    FIELD(F32, presence_penalty),
+    FIELD(F32, frequency_penalty),
+    FIELD(I64, seed),
+    FIELD(U32, max_tokens),
+    FIELD(U32, min_tokens),
+    FIELD(BOOL, ignore_eos),
+    FIELD(I32, logprobs),
+    FIELD(I32, priority),
+#undef FIELD
+};
+
+static FALLIBLE set_field(struct quire_params *q, size_t i, const json_t *v, struct q_err *e)
+{
+    void *to = (char *)q + fields[i].offset;
+    json_int_t n = json_integer_value(v);
+    bool fits = json_is_integer(v);
+    switch (fields[i].type) {
+    case LINE_F32:
+        fits = json_is_number(v);
+        *(float *)to = (float)json_number_value(v);
+        break;
+    case LINE_U32:
+        fits = fits && n >= 0 && n <= UINT32_MAX;
+        *(uint32_t *)to = (uint32_t)n;
+        break;
+    case LINE_I32:
+        fits = fits && n >= INT32_MIN && n <= INT32_MAX;
+        *(int32_t *)to = (int32_t)n;
+        break;
+    case LINE_I64:
+        *(int64_t *)to = n;
+        break;
+    case LINE_BOOL:
+        fits = json_is_boolean(v);
+        *(bool *)to = json_is_true(v);
+        break;
+    }
+    if (fits)
+        return Q_OK;
+    return q_fail(e, Q_INVALID, "%s: expected %s", fields[i].name,
+                  fields[i].type == LINE_F32    ? "a number"
+                  : fields[i].type == LINE_BOOL ? "true or false"
+                                                : "a whole number");
+}
+
+FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_params *q,
+                                struct q_err *e)
+{
+    const char *key;
+    json_t *v;
+    enum q_code rc = Q_OK;
+    json_object_foreach (p->line, key, v) {
+        for (size_t i = 0; i < sizeof fields / sizeof *fields && !rc; i++)
+            if (!strcmp(key, fields[i].name) && !json_is_null(v))
+                rc = set_field(q, i, v, e);
+    }
+    return rc;
+}
+
+static bool is_known(const char *key)
+{
+    static const char *const others[] = {"prompt", "custom_id", "stop", "n"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(key, others[i]))
+            return true;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!strcmp(key, fields[i].name))
+            return true;
+    return false;
+}
+
+static FALLIBLE take_ids(struct generate_prompt *p, const json_t *list, struct q_err *e)
+{
+    size_t i, cap = 0;
+    json_t *v;
+    json_array_foreach ((json_t *)(uintptr_t)list, i, v) {
+        json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v) || id < 0 || id > UINT32_MAX)
+            return q_fail(e, Q_INVALID, "prompt: item %zu is no token id", i);
+        enum q_code rc = q_grow(&p->ids, &cap, i + 1, sizeof *p->ids, PROMPT_IDS_MAX, e);
+        if (rc)
+            return rc;
+        p->ids[p->n_ids++] = (uint32_t)id;
+    }
+    return p->n_ids ? Q_OK : q_fail(e, Q_INVALID, "prompt: is an empty list");
+}
+
+static FALLIBLE take_stops(struct generate_prompt *p, const json_t *v, struct q_err *e)
+{
+    size_t n = json_is_string(v) ? 1 : json_array_size(v);
+    if (!v || json_is_null(v))
+        return Q_OK;
+    if ((!json_is_string(v) && !json_is_array(v)) || n > STOPS_MAX)
+        return q_fail(e, Q_INVALID, "stop: expected a string, or a list of at most %d", STOPS_MAX);
+    p->stops = q_calloc(n + 1, sizeof *p->stops);
+    if (!p->stops)
+        return q_fail(e, Q_NO_MEMORY, "no memory for a line");
+    for (size_t i = 0; i < n; i++) {
+        p->stops[i] = json_string_value(json_is_string(v) ? v : json_array_get(v, i));
+        if (!p->stops[i])
+            return q_fail(e, Q_INVALID, "stop: item %zu is no string", i);
+    }
+    p->n_stop = n;
+    return Q_OK;
+}
+
+static FALLIBLE take_line(struct generate_prompt *p, struct q_err *e)
+{
+    const json_t *prompt = json_object_get(p->line, "prompt"), *n = json_object_get(p->line, "n"),
+                 *id = json_object_get(p->line, "custom_id");
+    const char *key;
+    json_t *v;
+    enum q_code rc = Q_OK;
+    json_object_foreach (p->line, key, v)
+        if (!is_known(key))
+            return q_fail(e, Q_INVALID, "\"%.60s\" is not a field of a prompt line", key);
+    p->text = json_string_value(prompt);
+    p->n_text = json_string_length(prompt);
+    p->custom_id = json_string_value(id);
+    if (id && !p->custom_id && !json_is_null(id))
+        return q_fail(e, Q_INVALID, "custom_id: expected a string");
+    if (json_is_array(prompt))
+        rc = take_ids(p, prompt, e);
+    else if (!p->text)
+        rc = q_fail(e, Q_INVALID, "prompt: expected a string or a list of token ids");
+    if (!rc && n && !json_is_null(n)) {
+        if (!json_is_integer(n) || json_integer_value(n) < 1 || json_integer_value(n) > ANSWERS_MAX)
+            return q_fail(e, Q_INVALID, "n: expected 1 to %d", ANSWERS_MAX);
+        p->n_answer = (uint32_t)json_integer_value(n);
+    }
+    return rc ? rc : take_stops(p, json_object_get(p->line, "stop"), e);
+}
+
+/* Into in->line, without its end. False: the file is over. */
+static bool read_line(struct generate_input *in)
+{
+    int c;
+    size_t n = 0;
+    buf_reset(&in->line);
+    while ((c = getc_unlocked(in->file)) != EOF && ++n && c != '\n')
+        buf_add_char(&in->line, (char)c); /* past the limit: only `failed` is kept */
+    in->done_bytes += n;
+    in->n_line += n > 0;
+    return n > 0;
+}
+
+static bool is_blank(const struct buf *line)
+{
+    return !line->failed && strspn(buf_str(line), " \t\r") == line->len;
+}
+
+static FALLIBLE next_of_file(struct generate_input *in, struct generate_prompt *out, bool *more,
+                             struct q_err *e)
+{
+    json_error_t why;
+    enum q_code rc;
+    do {
+        *more = read_line(in);
+    } while (*more && is_blank(&in->line));
+    if (ferror(in->file))
+        return q_fail(e, Q_IO, "--input-file: %s", strerror(errno));
+    if (!*more)
+        return Q_OK;
+    out->number = in->n_line;
+    if ((rc = buf_check(&in->line, "the line", e)))
+        return rc;
+    out->line = json_loadb(buf_str(&in->line), in->line.len, 0, &why);
+    if (!json_is_object(out->line))
+        return q_fail(e, Q_INVALID, "no JSON object%s%s", out->line ? "" : ": ",
+                      out->line ? "" : why.text);
+    return take_line(out, e);
+}
+
+static FALLIBLE read_stdin(struct generate_input *in, struct generate_prompt *p, struct q_err *e)
+{
+    char chunk[65536];
+    size_t n;
+    in->whole.max = PROMPT_BYTES_MAX;
+    while ((n = fread(chunk, 1, sizeof chunk, stdin)) > 0)
+        buf_add(&in->whole, chunk, n);
+    if (ferror(stdin))
+        return q_fail(e, Q_IO, "standard input: %s", strerror(errno));
+    p->text = buf_str(&in->whole);
+    p->n_text = in->whole.len;
+    return buf_check(&in->whole, "standard input", e);
+}
+
+static FALLIBLE next_text(struct generate_input *in, struct generate_prompt *p, const char *text,
+                          struct q_err *e)
+{
+    p->text = text;
+    p->n_text = strlen(text);
+    return strcmp(text, "-") ? Q_OK : read_stdin(in, p, e);
+}
+
+/* "1,2,3" */
+static FALLIBLE next_ids(struct generate_prompt *p, const char *text, struct q_err *e)
+{
+    size_t cap = 0;
+    while (*text) {
+        char number[32];
+        int64_t id;
+        size_t n = strcspn(text, ",");
+        enum q_code rc;
+        snprintf(number, sizeof number, "%.*s", (int)(n < sizeof number ? n : sizeof number - 1),
+                 text);
+        if ((rc = parse_i64(&id, number, 0, UINT32_MAX, "--prompt-ids", e)) ||
+            (rc = q_grow(&p->ids, &cap, p->n_ids + 1, sizeof *p->ids, PROMPT_IDS_MAX, e)))
+            return rc;
+        p->ids[p->n_ids++] = (uint32_t)id;
+        text += n + (text[n] == ',');
+    }
+    return p->n_ids ? Q_OK : q_fail(e, Q_INVALID, "--prompt-ids is empty");
+}
+
+FALLIBLE generate_input_next(struct generate_input *in, struct generate_prompt *out, bool *more,
+                             struct q_err *e)
+{
+    const struct options *o = in->o;
+    *out = (struct generate_prompt){.n_answer = (uint32_t)o->n, .number = in->n_prompt};
+    *more = true;
+    in->n_prompt++;
+    if (in->i_argument + 1 < o->n_positional)
+        return next_text(in, out, o->positional[++in->i_argument], e);
+    if (in->i_prompt < o->prompt.n)
+        return next_text(in, out, o->prompt.items[in->i_prompt++], e);
+    if (in->i_ids < o->prompt_ids.n)
+        return next_ids(out, o->prompt_ids.items[in->i_ids++], e);
+    *more = false;
+    return in->file ? next_of_file(in, out, more, e) : Q_OK;
+}
+
+FALLIBLE generate_input_open(struct generate_input *in, const struct options *o, struct q_err *e)
+{
+    struct stat st;
+    *in = (struct generate_input){.o = o, .line = BUF_INIT_MAX(PROMPT_BYTES_MAX)};
+    for (uint32_t i = 0; i < o->prompt_ids.n; i++) { /* told before the model is loaded */
+        struct generate_prompt p = {.text = NULL};
+        enum q_code rc = next_ids(&p, o->prompt_ids.items[i], e);
+        generate_prompt_release(&p);
+        if (rc)
+            return rc;
+    }
+    if (!*o->input_file) {
+        if (o->n_positional > 1 || o->prompt.n || o->prompt_ids.n)
+            return Q_OK;
+        return q_fail(e, Q_INVALID,
+                      "no prompt: give one after MODEL, --prompt TEXT, --prompt - for standard "
+                      "input, --prompt-ids 1,2,3 or --input-file FILE");
+    }
+    in->file = strcmp(o->input_file, "-") ? fopen(o->input_file, "re") : stdin;
+    if (!in->file || fstat(fileno(in->file), &st) != 0)
+        return q_fail(e, Q_IO, "%.200s: %s", o->input_file, strerror(errno));
+    in->file_bytes = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+    return Q_OK;
+}
+
+void generate_input_close(struct generate_input *in)
+{
+    if (in->file && in->file != stdin)
+        fclose(in->file);
+    in->file = NULL;
+    buf_release(&in->line);
+    buf_release(&in->whole);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* generate_input - the prompts of quire-generate, one after the other: arguments, --prompt,
+ * --prompt-ids, then the lines of --input-file. No more than one line is held.
+ *
+ *     {"prompt": "Once" or [1, 2], "custom_id": "a", "max_tokens": 5, "temperature": 0, …}
+ *
+ * Threads: main. */
+#ifndef QUIRE_ENGINE_CORE_GENERATE_INPUT_H
+#define QUIRE_ENGINE_CORE_GENERATE_INPUT_H
+#include <jansson.h>
+#include <stdio.h>
+#include "common/buf.h"
+#include "common/options.h"
+#include "engine/quire.h"
+
+struct generate_prompt {
+    const char *text; /* [n_text]; NULL: ids */
+    size_t n_text;
+    uint32_t *ids; /* [n_ids] owned */
+    size_t n_ids;
+    json_t *line; /* of a file; NULL = none. text, custom_id and stops are borrowed from it */
+    const char *custom_id;
+    const char **stops; /* [n_stop] owned; NULL = those of the command line */
+    size_t n_stop;
+    uint32_t n_answer;
+    uint64_t number; /* from 0; of a file: the line's, from 1 */
+};
+void generate_prompt_release(struct generate_prompt *p);
+/* What the line says over what the command line says. Errors: Q_INVALID (a field that is not known
+ * or has a wrong type). */
+FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_params *q,
+                                struct q_err *e);
+
+struct generate_input {
+    const struct options *o;
+    uint32_t i_argument, i_prompt, i_ids; /* taken so far */
+    uint64_t n_prompt, n_line;
+    FILE *file; /* NULL = none */
+    uint64_t file_bytes, done_bytes;
+    struct buf line, whole; /* whole: standard input as one prompt */
+};
+/* Errors: Q_INVALID (no prompt at all), Q_IO. */
+FALLIBLE generate_input_open(struct generate_input *in, const struct options *o, struct q_err *e);
+void generate_input_close(struct generate_input *in);
+/* *more = false: there are no more. Errors: Q_INVALID, Q_TOO_LARGE: this one is bad (out->number is
+ * set), the next may be asked for; Q_IO, Q_NO_MEMORY. */
+FALLIBLE generate_input_next(struct generate_input *in, struct generate_prompt *out, bool *more,
+                             struct q_err *e);
+
+#endif

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""quire generate: prompts from arguments, standard input and JSONL; the reference's tokens, in the order of the prompts."""
+import json
+import subprocess
+
+import pytest
+
+from servers import BIN, BUNDLED, MODELS
+
+FAST = ("--dtype", "float32", "--skip-tokenizer-init", "--num-gpu-blocks-override", "256")
+
+
+def generate(*args, stdin=""):
+    return subprocess.run([BIN / "quire-generate", *map(str, args)], capture_output=True, text=True, input=stdin, timeout=120)
+
+
+def test_lines_of_a_file(tmp_path):
+    reference = json.loads((MODELS / "llama/golden.json").read_text())["prompts"]
+    many = [reference[i % len(reference)] for i in range(40)]
+    (tmp_path / "in").write_text("\n\n".join(json.dumps(
+        {"prompt": p["ids"], "custom_id": f"p{i}", "max_tokens": len(p["greedy"]) - i % 3, "temperature": 0, "ignore_eos": True,
+         "logprobs": 0}) for i, p in enumerate(many)))
+    # Few places and a short queue: most prompts wait in the file.
+    out = generate(MODELS / "llama", "-i", tmp_path / "in", *FAST, "--max-num-seqs", "3", "--max-num-queued-reqs", "2")
+    assert out.returncode == 0 and out.stderr == ""
+    answers = [json.loads(line) for line in out.stdout.splitlines()]
+    assert [a["custom_id"] for a in answers] == [f"p{i}" for i in range(40)]
+    for i, (a, p) in enumerate(zip(answers, many, strict=True)):
+        n = len(p["greedy"]) - i % 3
+        assert a["token_ids"] == p["greedy"][:n] and a["prompt"] == 2 * i + 1
+        assert [row["logprob"] for row in a["logprobs"]] == pytest.approx(p["greedy_logprobs"][:n], abs=1e-3)
+
+
+def test_bad_lines_do_not_end_it(tmp_path):
+    lines = ['{"prompt":[1,2],"max_tokens":2,"n":2,"seed":5}', "{", '{"prompt":7}', '{"prompt":[1],"max_token":1}',
+             '{"prompt":[1],"temperature":"hot"}', '{"prompt":[100000],"custom_id":"far"}', '{"prompt":[3],"max_tokens":1}']
+    out = generate(MODELS / "llama", "--input-file", "-", *FAST, stdin="\n".join(lines))
+    assert out.returncode == 1
+    objects = [json.loads(line) for line in out.stdout.splitlines()]
+    assert [(a["prompt"], a["index"]) for a in objects if "error" not in a] == [(1, 0), (1, 1), (7, 0)]
+    errors = {a["prompt"]: a["error"] for a in objects if "error" in a}
+    assert set(errors) == {2, 3, 4, 5, 6} and next(a for a in objects if a["prompt"] == 6)["custom_id"] == "far"
+    assert "expected a string or a list of token ids" in errors[3] and '"max_token" is not a field' in errors[4]
+    assert "line 5: temperature: expected a number" in out.stderr and "vocabulary" in errors[6]
+
+
+def test_arguments_and_standard_input(tmp_path):
+    options = ("--max-tokens", "8", "--temperature", "0")
+    one = generate(BUNDLED, "Once upon", *options)
+    assert one.returncode == 0 and len(one.stdout) > 1 and one.stderr == ""
+    assert generate(BUNDLED, "--prompt", "-", *options, stdin="Once upon").stdout == one.stdout
+    two = generate(BUNDLED, "Once upon", "--prompt", "Hello", *options)
+    assert two.stdout.startswith("--- prompt 1, answer 1\n" + one.stdout + "--- prompt 2, answer 1\n")
+    shown = generate(BUNDLED, "Once upon", "--json", "--progress", "--n", "2", *options)
+    assert [json.loads(a)["text"] + "\n" for a in shown.stdout.splitlines()] == [one.stdout] * 2
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    none = generate(BUNDLED)
+    assert none.returncode == 2 and "no prompt: give one after MODEL" in none.stderr
+    missing = generate(BUNDLED, "-i", tmp_path / "missing")
+    assert missing.returncode == 2 and "No such file" in missing.stderr
+    ids = generate(MODELS / "llama", "--prompt-ids", "1,x", *FAST)
+    assert ids.returncode == 2 and "--prompt-ids" in ids.stderr
+    model = generate(tmp_path / "nowhere", "x")
+    assert model.returncode in (2, 3) and "nowhere" in model.stderr

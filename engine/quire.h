@@ -130,6 +130,7 @@ struct quire_stats {
     uint64_t steps, prompt_tokens, generation_tokens, preemptions, aborted, finished,
         worker_restarts;
     uint32_t running, waiting, blocks_used, blocks_total;
+    uint64_t prefix_queries, prefix_hits; /* prompt tokens looked up in the prefix cache, found */
 };
 /* Threads: any. */
 QUIRE_API void quire_engine_info(const struct quire_engine *engine, struct quire_info *info);

@@ -31,8 +31,9 @@
 #include <stdint.h>
 #include "common/dtype.h"
 
-#define KERN_PANEL 64u
-#define KERN_BLOCK 16u
+#define KERN_PANEL   64u
+#define KERN_BLOCK   16u
+#define KERN_NO_SLOT UINT32_MAX /* kv_store: leave this row out */
 
 struct kern_exec {
     uint32_t ith, nth;    /* this thread of how many */
@@ -111,7 +112,8 @@ struct rope_args {
     int interleaved;
 };
 
-/* Write keys and values of n_row tokens into the cache. slot[i] = block * KERN_BLOCK + offset.
+/* Write keys and values of n_row tokens into the cache. slot[i] = block * KERN_BLOCK + offset, or
+ * KERN_NO_SLOT: row i is not written (it is in the cache already, in a block that others read).
  * k, v: rows of n_kv_head * head_dim f32 with strides. */
 struct kv_store_args {
     void *k_cache, *v_cache;

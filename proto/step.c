@@ -218,6 +218,10 @@ static enum q_code check_admits(const struct step_view *v, const struct step_lim
             return corrupt("an admit's n_prompt", a->n_prompt, a->n_known, e);
         if (q->start + q->n_token > a->n_known)
             return corrupt("an admitted seq's end", q->start + q->n_token, a->n_known, e);
+        if (a->n_cached > a->n_known)
+            return corrupt("an admit's n_cached", a->n_cached, a->n_known, e);
+        if (q->start > a->n_cached)
+            return corrupt("an admitted seq's start", q->start, a->n_cached, e);
         if (a->n_stop_id > STEP_STOP_IDS_MAX)
             return corrupt("an admit's n_stop_id", a->n_stop_id, STEP_STOP_IDS_MAX, e);
         if (a->n_bias > SAMPLE_BIAS_MAX)

@@ -48,7 +48,11 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
     uint32_t n_known;  /* tokens known: prompt, then output emitted before a preemption or replay */
     uint32_t n_prompt; /* the first n_prompt of them are prompt */
     uint32_t n_stop_id, n_bias;
-    uint32_t n_allowed, n_bad;   /* its part of the lists: allowed ids, then bad words */
+    uint32_t n_allowed, n_bad; /* its part of the lists: allowed ids, then bad words */
+    /* Positions whose keys and values are in the first blocks already, which others may hold too.
+     * Rows before it are computed when asked for (the first row of the seq may lie there), reading
+     * what is in the cache and writing nothing. */
+    uint32_t n_cached;
     struct sample_params params; /* its pointers are meaningless; the arrays are in the step */
 };
 

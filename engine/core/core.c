@@ -27,6 +27,7 @@
 #include "engine/core/fingerprint.h"
 #include "engine/core/launch.h"
 #include "engine/core/trace.h"
+#include "engine/model/rotary.h"
 #include "engine/worker/sample.h"
 
 #define BACKOFF_MIN_MS   50
@@ -263,7 +264,9 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         .vocab_size = info->shape.vocab_size,
         .eos_ids = c->model.eos_ids,
         .n_eos = c->model.n_eos,
-        .n_guess = guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess};
+        .n_guess = guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess,
+        .prefix_cache = c->config.prefix_cache,
+        .prompt_free_len = rotary_free_length(&c->model)};
     c->config.worker.n_block = info->n_block; /* workers to come make the same pool */
     c->config.worker.is_again = true;
     return scheduler_new(&c->scheduler, &sc, e);
@@ -538,6 +541,12 @@ bool core_abort(struct core *c, uint32_t origin, uint64_t req_id)
 uint32_t core_abort_origin(struct core *c, uint32_t origin)
 {
     return c->scheduler ? scheduler_abort_origin(c->scheduler, origin) : 0;
+}
+
+void core_reset_prefix_cache(struct core *c)
+{
+    if (c->scheduler)
+        scheduler_reset_prefix_cache(c->scheduler);
 }
 
 void core_stats(const struct core *c, struct scheduler_stats *out)

@@ -28,6 +28,7 @@ struct core_config {
     struct scheduler_policy policy;
     uint32_t worker_timeout_s;  /* a step takes longer: the worker is killed; 0 = no limit. Not
                                    when it is a thread */
+    bool prefix_cache;          /* --enable-prefix-caching */
     bool in_process;            /* the worker is a thread */
     const char *trace_path;     /* a trace of every step is written there; NULL = none; borrowed */
     const char *worker_program; /* NULL = quire-worker beside this executable; borrowed */
@@ -65,6 +66,7 @@ bool core_worker_died(
 FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e);
 bool core_abort(struct core *c, uint32_t origin, uint64_t req_id);
 uint32_t core_abort_origin(struct core *c, uint32_t origin);
+void core_reset_prefix_cache(struct core *c);
 bool core_busy(const struct core *c); /* requests are waiting or running */
 
 struct core_info { /* valid once READY, then constant */

@@ -112,6 +112,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     snprintf(w->cpu_isa, sizeof w->cpu_isa, "%s", o->cpu_isa);
     c->queue_max = (uint32_t)o->max_num_queued_reqs;
     c->worker_timeout_s = (uint32_t)o->worker_timeout;
+    c->prefix_cache = o->enable_prefix_caching;
     c->in_process = o->in_process_worker;
     c->trace_path = *o->trace ? o->trace : NULL;
     return Q_OK;

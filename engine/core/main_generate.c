@@ -114,7 +114,9 @@ static int open_engine(struct program *p)
     q.threads = (uint32_t)o->threads;
     q.skip_tokenizer = o->skip_tokenizer_init;
     q.progress = isatty(STDERR_FILENO) ? show_progress : NULL;
-    if (quire_engine_open(&p->engine, &q, &error) == QUIRE_OK)
+    const char *on = o->enable_prefix_caching ? "1" : "0";
+    if (quire_options_set(&q, "enable-prefix-caching", on, &error) == QUIRE_OK &&
+        quire_engine_open(&p->engine, &q, &error) == QUIRE_OK)
         return 0;
     complain(p, "", error.message);
     return error.code == QUIRE_INVALID ? EXIT_USAGE : EXIT_LOAD;

@@ -216,6 +216,7 @@ static bool handle(struct peers *p, struct peer *from, const void *frame, size_t
         struct msg_abort abort;
         struct msg_heartbeat heartbeat;
         struct msg_drain drain;
+        struct msg_reset_prefix_cache reset;
     } m;
     switch (proto_peek(frame, n)) {
     case MSG_submit:
@@ -227,6 +228,13 @@ static bool handle(struct peers *p, struct peer *from, const void *frame, size_t
         if (msg_abort_decode(&m.abort, frame, n, &p->arena, e))
             return false;
         on_abort(p, from, &m.abort);
+        return true;
+    case MSG_reset_prefix_cache:
+        if (msg_reset_prefix_cache_decode(&m.reset, frame, n, &p->arena, e))
+            return false;
+        log_info("frontend %u resets the prefix cache: %.*s", from->origin, (int)m.reset.reason.n,
+                 m.reset.reason.data);
+        core_reset_prefix_cache(p->core);
         return true;
     case MSG_heartbeat:
         return !msg_heartbeat_decode(&m.heartbeat, frame, n, &p->arena, e);

@@ -316,6 +316,8 @@ void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats)
     full.waiting = s.n_waiting;
     full.blocks_used = s.kv_blocks_used;
     full.blocks_total = s.kv_blocks_total;
+    full.prefix_queries = s.prefix_queries;
+    full.prefix_hits = s.prefix_hits;
     memcpy(stats, &full, stats->size < sizeof full ? stats->size : sizeof full);
 }
 

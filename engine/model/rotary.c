@@ -88,8 +88,16 @@ void rotary_init(struct rotary *r, const struct model_config *c)
         llama3(r);
     if (c->rope.kind == ROPE_YARN)
         yarn(r);
-    if (c->rope.kind == ROPE_DYNAMIC && c->rope.original_max_position > 0)
-        r->max_position = (uint32_t)c->rope.original_max_position;
+    if (c->rope.kind == ROPE_DYNAMIC)
+        r->max_position = rotary_free_length(c);
+}
+
+uint32_t rotary_free_length(const struct model_config *c)
+{
+    if (c->rope.kind != ROPE_DYNAMIC)
+        return 0;
+    return c->rope.original_max_position > 0 ? (uint32_t)c->rope.original_max_position
+                                             : c->max_position;
 }
 
 /* theta' of the dynamic kind for a prompt longer than max_position. */

@@ -31,6 +31,8 @@ struct rotary {
 void rotary_init(struct rotary *r, const struct model_config *c);
 /* row: [n_pair][2] (cos, sin) for one position. n_prompt counts for the dynamic kind only. */
 void rotary_row(const struct rotary *r, float *row, uint32_t position, uint32_t n_prompt);
+/* Keys of a prompt of at most this many tokens do not depend on how many it has; 0 = never do. */
+uint32_t rotary_free_length(const struct model_config *c);
 /* Tokens the model can take by its config: max_position, times the factor for the kinds that
  * stretch it. */
 uint32_t rotary_length_max(const struct model_config *c);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
 #include "engine/sched/inside.h"
 
 static const struct request *get(const struct scheduler *s, uint32_t i)
@@ -59,6 +60,19 @@ static void check_slots(const struct scheduler *s)
     }
 }
 
+/* Blocks that others may find hold this request's tokens. */
+static void check_names(const struct scheduler *s, const struct request *r)
+{
+    for (uint32_t i = 0; i < r->table.n_block; i++) {
+        const struct kv_info *b = &s->pool.infos[r->table.blocks[i]];
+        if (!b->indexed)
+            continue;
+        Q_ASSERT(r->hashes && r->n_hash > i);
+        Q_ASSERT(!memcmp(&b->hash, &r->hashes[i + 1], sizeof b->hash));
+        Q_ASSERT(i < r->n_shared || (i + 1) * KV_BLOCK_TOKENS <= r->n_planned);
+    }
+}
+
 void scheduler_check(const struct scheduler *s)
 {
     check_running(s);
@@ -76,6 +90,7 @@ void scheduler_check(const struct scheduler *s)
         Q_ASSERT(kv_blocks_for(r->n_planned) <= r->table.n_block);
         Q_ASSERT(count_sampling(s, i) == r->n_sampling);
         kv_check_table(&s->pool, &r->table);
+        check_names(s, r);
     }
     kv_check_end(&s->pool);
     for (uint32_t i = 0; i < s->requests.n_item; i++)

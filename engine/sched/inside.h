@@ -8,6 +8,7 @@
 #define QUIRE_ENGINE_SCHED_INSIDE_H
 #include "engine/sched/backlog.h"
 #include "engine/sched/kv.h"
+#include "engine/sched/prefix.h"
 #include "engine/sched/request.h"
 #include "engine/sched/scheduler.h"
 
@@ -35,6 +36,7 @@ struct flight { /* a planned step whose result has not come */
 struct scheduler {
     struct scheduler_config config; /* eos_ids is owned */
     struct kv_pool pool;
+    struct prefix_hasher hasher; /* made when config.prefix_cache */
     struct request_table requests;
     struct request_list running;
     struct backlog backlog;
@@ -53,6 +55,25 @@ struct scheduler {
 static inline struct request *request_at(struct scheduler *s, uint32_t i_request)
 {
     return &s->requests.items[i_request];
+}
+
+struct seat {          /* what a waiting request would be given */
+    uint32_t n_shared; /* of its blocks: shared with whoever computed them */
+    uint32_t start;    /* first row to compute */
+    uint32_t n_taken;  /* blocks of kv_available it costs */
+};
+/* cache.c: begin a request's chain of hashes, by what `m` says about sharing. */
+void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit *m);
+/* What the cache has of a waiting request's history. */
+void cache_find(struct scheduler *s, uint32_t i_request, struct seat *seat);
+/* Give a request its blocks as found just now; its table is open and empty. */
+void cache_seat(struct scheduler *s, uint32_t i_request, const struct seat *seat);
+/* Index the blocks of a running request that are full by now, of rows planned and tokens known. */
+void cache_publish_full(struct scheduler *s, struct request *r);
+static inline void cache_publish(struct scheduler *s, struct request *r)
+{
+    if (r->n_token >= r->publish_at && r->n_planned >= r->publish_at)
+        cache_publish_full(s, r);
 }
 
 /* Take a running request off its slot and blocks; it is in no list afterwards and may be waiting

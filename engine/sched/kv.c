@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The index is a hash table with chains through the blocks themselves: nothing is allocated, and a
+ * look-up is one bucket and, nearly always, one block. What a hash leads to is compared whole. */
 #include "engine/sched/kv.h"
 #include <string.h>
 #include "common/mem.h"
@@ -7,17 +9,22 @@ enum q_code kv_init(struct kv_pool *p, uint32_t n_block, uint32_t n_table, uint3
                     struct q_err *e)
 {
     *p = (struct kv_pool)KV_POOL_INIT;
+    for (p->n_bucket = 16; p->n_bucket < n_block && p->n_bucket < UINT32_C(1) << 30;)
+        p->n_bucket *= 2;
     p->free = q_calloc(n_block, sizeof *p->free);
-    p->refs = q_calloc(n_block, sizeof *p->refs);
+    p->infos = q_calloc(n_block, sizeof *p->infos);
+    p->buckets = q_calloc(p->n_bucket, sizeof *p->buckets);
     p->seen = q_calloc(n_block, sizeof *p->seen);
     p->slab = q_calloc((size_t)n_table * seq_blocks_max, sizeof *p->slab);
-    if (!p->free || !p->refs || !p->seen || !p->slab) {
+    if (!p->free || !p->infos || !p->buckets || !p->seen || !p->slab) {
         kv_release(p);
         return q_fail(e, Q_NO_MEMORY, "kv: no memory for %u blocks and %u tables of %u", n_block,
                       n_table, seq_blocks_max);
     }
     for (uint32_t i = 0; i < n_block; i++) /* block 0 is given out first */
         p->free[i] = n_block - 1 - i;
+    for (uint32_t i = 0; i < p->n_bucket; i++)
+        p->buckets[i] = KV_NONE;
     p->n_free = p->n_block = n_block;
     p->n_table = n_table;
     p->seq_blocks_max = seq_blocks_max;
@@ -27,10 +34,71 @@ enum q_code kv_init(struct kv_pool *p, uint32_t n_block, uint32_t n_table, uint3
 void kv_release(struct kv_pool *p)
 {
     q_free(p->free);
-    q_free(p->refs);
+    q_free(p->infos);
+    q_free(p->buckets);
     q_free(p->seen);
     q_free(p->slab);
     *p = (struct kv_pool)KV_POOL_INIT;
+}
+
+/* The hash is uniform: any of its bits will do. */
+static kv_block *bucket_of(const struct kv_pool *p, const struct kv_hash *hash)
+{
+    return &p->buckets[hash->words[0] & (p->n_bucket - 1)];
+}
+
+static kv_block find(const struct kv_pool *p, const struct kv_hash *hash)
+{
+    kv_block b = *bucket_of(p, hash);
+    while (b != KV_NONE && memcmp(&p->infos[b].hash, hash, sizeof *hash) != 0)
+        b = p->infos[b].chain;
+    return b;
+}
+
+static void unindex(struct kv_pool *p, kv_block b)
+{
+    kv_block *at = bucket_of(p, &p->infos[b].hash);
+    while (*at != b)
+        at = &p->infos[*at].chain;
+    *at = p->infos[b].chain;
+    p->infos[b].indexed = false;
+}
+
+/* To the young end of the cached ones. */
+static void cache(struct kv_pool *p, kv_block b)
+{
+    p->infos[b].prev = p->newest;
+    p->infos[b].next = KV_NONE;
+    if (p->newest == KV_NONE)
+        p->oldest = b;
+    else
+        p->infos[p->newest].next = b;
+    p->newest = b;
+    p->n_cached++;
+}
+
+static void uncache(struct kv_pool *p, kv_block b)
+{
+    const struct kv_info *i = &p->infos[b];
+    if (i->prev == KV_NONE)
+        p->oldest = i->next;
+    else
+        p->infos[i->prev].next = i->next;
+    if (i->next == KV_NONE)
+        p->newest = i->prev;
+    else
+        p->infos[i->next].prev = i->prev;
+    p->n_cached--;
+}
+
+static kv_block take(struct kv_pool *p)
+{
+    if (p->n_free)
+        return p->free[--p->n_free];
+    kv_block b = p->oldest;
+    uncache(p, b);
+    unindex(p, b);
+    return b;
 }
 
 void kv_open(struct kv_pool *p, struct kv_table *t, uint32_t i_table)
@@ -44,12 +112,12 @@ enum q_code kv_grow(struct kv_pool *p, struct kv_table *t, uint32_t n_token, str
 {
     uint32_t need = kv_need(t, n_token);
     Q_ASSERT(t->n_block + need <= p->seq_blocks_max);
-    if (need > p->n_free)
-        return q_fail(e, Q_NO_SPACE, "kv: need %u blocks, %u of %u free", need, p->n_free,
+    if (need > kv_available(p))
+        return q_fail(e, Q_NO_SPACE, "kv: need %u blocks, %u of %u free", need, kv_available(p),
                       p->n_block);
     for (; need; need--) {
-        kv_block b = p->free[--p->n_free];
-        p->refs[b] = 1;
+        kv_block b = take(p);
+        p->infos[b].refs = 1;
         t->blocks[t->n_block++] = b;
     }
     return Q_OK;
@@ -57,21 +125,66 @@ enum q_code kv_grow(struct kv_pool *p, struct kv_table *t, uint32_t n_token, str
 
 void kv_drop(struct kv_pool *p, struct kv_table *t)
 {
-    while (t->n_block)
-        kv_unref(p, t->blocks[--t->n_block]);
+    while (t->n_block) {
+        kv_block b = t->blocks[--t->n_block];
+        Q_ASSERT(b < p->n_block && p->infos[b].refs > 0);
+        if (--p->infos[b].refs)
+            continue;
+        if (p->infos[b].indexed)
+            cache(p, b);
+        else
+            p->free[p->n_free++] = b;
+    }
 }
 
-void kv_ref(struct kv_pool *p, kv_block b)
+uint32_t kv_match(const struct kv_pool *p, const struct kv_hash *hashes, uint32_t n,
+                  uint32_t *n_used)
 {
-    Q_ASSERT(b < p->n_block && p->refs[b] > 0);
-    p->refs[b]++;
+    uint32_t n_hit = 0;
+    kv_block b;
+    *n_used = 0;
+    for (; n_hit < n && (b = find(p, &hashes[n_hit])) != KV_NONE; n_hit++)
+        *n_used += p->infos[b].refs > 0;
+    return n_hit;
 }
 
-void kv_unref(struct kv_pool *p, kv_block b)
+void kv_share(struct kv_pool *p, struct kv_table *t, const struct kv_hash *hashes, uint32_t n)
 {
-    Q_ASSERT(b < p->n_block && p->refs[b] > 0);
-    if (--p->refs[b] == 0)
-        p->free[p->n_free++] = b;
+    Q_ASSERT(t->n_block == 0 && n <= p->seq_blocks_max);
+    for (uint32_t i = 0; i < n; i++) {
+        kv_block b = find(p, &hashes[i]);
+        Q_ASSERT(b != KV_NONE);
+        if (p->infos[b].refs++ == 0)
+            uncache(p, b);
+        t->blocks[t->n_block++] = b;
+    }
+}
+
+void kv_publish(struct kv_pool *p, const struct kv_table *t, uint32_t i, const struct kv_hash *hash)
+{
+    Q_ASSERT(i < t->n_block);
+    kv_block b = t->blocks[i], parent = i ? t->blocks[i - 1] : KV_NONE;
+    struct kv_info *info = &p->infos[b];
+    if (info->indexed || (i && !p->infos[parent].indexed) || find(p, hash) != KV_NONE)
+        return;
+    kv_block *at = bucket_of(p, hash);
+    info->hash = *hash;
+    info->indexed = true;
+    info->parent = parent;
+    info->chain = *at;
+    *at = b;
+}
+
+void kv_forget(struct kv_pool *p)
+{
+    for (; p->oldest != KV_NONE; p->oldest = p->infos[p->oldest].next)
+        p->free[p->n_free++] = p->oldest;
+    p->newest = KV_NONE;
+    p->n_cached = 0;
+    for (uint32_t i = 0; i < p->n_bucket; i++)
+        p->buckets[i] = KV_NONE;
+    for (uint32_t b = 0; b < p->n_block; b++)
+        p->infos[b].indexed = false;
 }
 
 void kv_check_begin(const struct kv_pool *p)
@@ -79,26 +192,60 @@ void kv_check_begin(const struct kv_pool *p)
     memset(p->seen, 0, p->n_block * sizeof *p->seen);
 }
 
+/* Indexed blocks are a table's first ones, each the parent of the next. */
 void kv_check_table(const struct kv_pool *p, const struct kv_table *t)
 {
     Q_ASSERT(t->n_block <= p->seq_blocks_max);
+    kv_block parent = KV_NONE;
     for (uint32_t i = 0; i < t->n_block; i++) {
-        Q_ASSERT(t->blocks[i] < p->n_block);
-        p->seen[t->blocks[i]]++;
+        kv_block b = t->blocks[i];
+        Q_ASSERT(b < p->n_block);
+        p->seen[b]++;
+        if (p->infos[b].indexed)
+            Q_ASSERT(p->infos[b].parent == parent && (i == 0 || p->infos[parent].indexed));
+        parent = b;
     }
+}
+
+/* Free and cached blocks are listed once, marked by what no count reaches; a cached one's parent is
+ * not yet marked: it is held by a table or let go later. */
+static uint32_t check_lists(const struct kv_pool *p)
+{
+    uint32_t n = 0;
+    for (; n < p->n_free; n++) {
+        kv_block b = p->free[n];
+        Q_ASSERT(b < p->n_block && p->seen[b] == 0 && !p->infos[b].indexed);
+        p->seen[b] = UINT32_MAX;
+    }
+    kv_block prev = KV_NONE;
+    for (kv_block b = p->oldest; b != KV_NONE; b = p->infos[b].next, n++) {
+        const struct kv_info *i = &p->infos[b];
+        Q_ASSERT(i->prev == prev && p->seen[b] == 0 && i->refs == 0 && i->indexed);
+        Q_ASSERT(i->parent == KV_NONE ||
+                 (p->seen[i->parent] != UINT32_MAX && p->infos[i->parent].indexed));
+        p->seen[b] = UINT32_MAX;
+        prev = b;
+    }
+    Q_ASSERT(p->newest == prev && n == p->n_free + p->n_cached);
+    return n;
 }
 
 void kv_check_end(const struct kv_pool *p)
 {
-    uint32_t n_used = 0;
-    for (uint32_t i = 0; i < p->n_block; i++) {
-        Q_ASSERT(p->seen[i] == p->refs[i]);
-        n_used += p->refs[i] > 0;
+    uint32_t n_used = 0, n_indexed = 0, n_found = 0;
+    for (uint32_t b = 0; b < p->n_block; b++) {
+        const struct kv_info *i = &p->infos[b];
+        Q_ASSERT(p->seen[b] == i->refs);
+        n_used += i->refs > 0;
+        n_indexed += i->indexed;
+        if (i->indexed && i->parent != KV_NONE)
+            Q_ASSERT(p->infos[i->parent].refs >= i->refs);
     }
-    Q_ASSERT(n_used + p->n_free == p->n_block);
-    for (uint32_t i = 0; i < p->n_free; i++) { /* marked, so that one listed twice is found */
-        kv_block b = p->free[i];
-        Q_ASSERT(b < p->n_block && p->refs[b] == 0 && p->seen[b] == 0);
-        p->seen[b] = 1;
-    }
+    for (uint32_t k = 0; k < p->n_bucket; k++)
+        for (kv_block b = p->buckets[k]; b != KV_NONE; b = p->infos[b].chain) {
+            Q_ASSERT(p->infos[b].indexed && find(p, &p->infos[b].hash) == b);
+            n_found++;
+        }
+    Q_ASSERT(n_found == n_indexed);
+    Q_ASSERT(n_used + check_lists(p) == p->n_block);
 }

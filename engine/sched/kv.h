@@ -2,31 +2,56 @@
 /* kv - the pool of KV-cache blocks of one engine.
  *
  * A block holds keys and values of STEP_BLOCK_TOKENS tokens of one sequence, all layers. The pool
- * knows only numbers; the memory is the worker's. Blocks are counted: a shared prefix (to come) is
- * one block with refs > 1 and is never written. free + used == n_block, always (kv_check). Which
- * block a sequence gets does not matter to its result, so the free list is a stack: the warmest
- * block first. Design: engine/sched/README.md.
+ * knows only numbers; the memory is the worker's. A block is in one of three states:
+ *
+ *     free --kv_grow--> used --last table lets go, not indexed--> free
+ *                       used --last table lets go, indexed--> cached --kv_share--> used
+ *                                                             cached --evicted by kv_grow--> used
+ *
+ * free + cached + used == n_block, always. A full block may be indexed (kv_publish) under the hash
+ * of everything up to its last token; others then take it into their tables (kv_share) and it is
+ * never written again while it is indexed. Cached blocks are evicted in order of when they were
+ * let go, oldest first. A table lets go from its last block to its first, and a block is indexed
+ * only behind an indexed one of the same table, so every indexed block's parent is indexed, held by
+ * all who hold the child, and let go later: chains are evicted from their leaves.
  * Threads: the scheduler's loop only. Allocates nothing after kv_init. */
 #ifndef QUIRE_ENGINE_SCHED_KV_H
 #define QUIRE_ENGINE_SCHED_KV_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "common/err.h"
 #include "proto/step.h"
 
 #define KV_BLOCK_TOKENS STEP_BLOCK_TOKENS
+#define KV_NONE         UINT32_MAX
 
 typedef uint32_t kv_block; /* index into the pool */
 
+struct kv_hash { /* names a chain of full blocks: SHA-256 (prefix.h) */
+    uint64_t words[4];
+};
+
+struct kv_info {         /* one block */
+    struct kv_hash hash; /* while indexed */
+    uint32_t refs;       /* tables that hold the block; 0 = free or cached */
+    bool indexed;
+    kv_block parent;     /* while indexed: the block before it in its chain, KV_NONE = the first */
+    kv_block chain;      /* while indexed: the next one in its bucket */
+    kv_block prev, next; /* while cached: let go before and after this one */
+};
+
 struct kv_pool {
-    kv_block *free; /* [n_free] a stack; capacity n_block */
-    uint32_t *refs; /* [n_block] tables that hold the block; 0 = free */
-    uint32_t *seen; /* [n_block] scratch of kv_check */
-    kv_block *slab; /* [n_table, seq_blocks_max] */
-    uint32_t n_free, n_block;
+    kv_block *free;        /* [n_free] a stack; capacity n_block */
+    struct kv_info *infos; /* [n_block] */
+    kv_block *buckets;     /* [n_bucket] the index: first block of each; a power of two */
+    uint32_t *seen;        /* [n_block] scratch of kv_check */
+    kv_block *slab;        /* [n_table, seq_blocks_max] */
+    uint32_t n_free, n_cached, n_block, n_bucket;
+    kv_block oldest, newest; /* of the cached ones */
     uint32_t n_table, seq_blocks_max;
 };
 /* clang-format off */
-#define KV_POOL_INIT {NULL, NULL, NULL, NULL, 0, 0, 0, 0}
+#define KV_POOL_INIT {NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, KV_NONE, KV_NONE, 0, 0}
 /* clang-format on */
 
 struct kv_table {     /* one sequence's blocks, position order */
@@ -49,21 +74,37 @@ static inline uint32_t kv_need(const struct kv_table *t, uint32_t n_token)
     uint32_t n = kv_blocks_for(n_token);
     return n > t->n_block ? n - t->n_block : 0;
 }
+/* Blocks kv_grow can take. */
+static inline uint32_t kv_available(const struct kv_pool *p)
+{
+    return p->n_free + p->n_cached;
+}
 
 /* An empty table in row i_table of the slab; the row must not be in use. */
 void kv_open(struct kv_pool *p, struct kv_table *t, uint32_t i_table);
-/* Append blocks so `t` covers n_token tokens.
+/* Append blocks so `t` covers n_token tokens: free ones first, then the oldest cached.
  * Shapes: t->blocks [ceil(n_token / KV_BLOCK_TOKENS)], at least what it was. Cost: O(blocks added).
  * Errors: Q_NO_SPACE (t unchanged; the caller preempts). Ownership: released by kv_drop. */
 FALLIBLE kv_grow(struct kv_pool *p, struct kv_table *t, uint32_t n_token, struct q_err *e);
-/* Give all blocks back; the table is empty and may be grown again. */
+/* Give all blocks back, the last first; the table is empty and may be grown again. */
 void kv_drop(struct kv_pool *p, struct kv_table *t);
-/* One more or one fewer holder of a block in use; the last one frees it. */
-void kv_ref(struct kv_pool *p, kv_block b);
-void kv_unref(struct kv_pool *p, kv_block b);
 
-/* Begin a check, count each table, end it: refs are exactly what the tables hold, and the free list
- * holds the rest. */
+/* How many of a chain's first blocks are indexed; of these *n_used are held by tables, the others
+ * are cached (kv_share takes them from kv_available). hashes: [n]. */
+uint32_t kv_match(const struct kv_pool *p, const struct kv_hash *hashes, uint32_t n,
+                  uint32_t *n_used);
+/* Take the first n blocks of a chain, as kv_match found them, into an empty table. */
+void kv_share(struct kv_pool *p, struct kv_table *t, const struct kv_hash *hashes, uint32_t n);
+/* Index the table's block i under hash, the chain's up to this block. Its tokens are known, and
+ * they will be in the block before anyone can read it. Nothing happens when the block before it is
+ * not indexed, or another block is under this hash already. */
+void kv_publish(struct kv_pool *p, const struct kv_table *t, uint32_t i,
+                const struct kv_hash *hash);
+/* Nothing is indexed any more: cached blocks are free, tables keep theirs. Cost: O(n_block). */
+void kv_forget(struct kv_pool *p);
+
+/* Begin a check, count each table, end it: the three states hold every block once, refs are exactly
+ * what the tables hold, chains hold together as said above. */
 void kv_check_begin(const struct kv_pool *p);
 void kv_check_table(const struct kv_pool *p, const struct kv_table *t);
 void kv_check_end(const struct kv_pool *p);

@@ -76,6 +76,7 @@ static void put(struct planning *p, uint32_t i_request, uint32_t n_token, uint32
                                                 .n_prompt_row = n_prompt_row};
     p->f->by_slot[r->slot] = p->f->n_part;
     r->n_planned = end;
+    cache_publish(p->s, r);
     r->n_sampling += (flags & STEP_SAMPLE) != 0;
     p->counts.n_token += n_token;
     p->counts.n_logit += flags & STEP_PROMPT_LOGPROBS ? n_token : (flags & STEP_SAMPLE) != 0;
@@ -97,7 +98,7 @@ static bool make_room(struct planning *p, uint32_t i_request, uint32_t *n_new_bl
     struct scheduler *s = p->s;
     struct request *r = request_at(s, i_request);
     *n_new_block = kv_need(&r->table, r->n_planned + 1);
-    while (*n_new_block > s->pool.n_free) {
+    while (*n_new_block > kv_available(&s->pool)) {
         if (s->running.last == i_request) {
             p->short_of_blocks = true;
             return false;
@@ -219,14 +220,20 @@ static uint32_t next_to_admit(const struct planning *p)
     return i;
 }
 
-static bool may_admit(const struct planning *p, const struct request *r)
+/* Would its first chunk leave some of the prompt to later steps? */
+static bool is_partial(const struct planning *p, const struct request *r, const struct seat *seat)
 {
-    const struct scheduler *s = p->s;
+    struct request seated = *r;
     uint32_t flags = 0;
+    seated.n_planned = seat->start;
+    return chunk_size(p, &seated, &flags) < rows_left(&seated);
+}
+
+static bool may_admit(const struct planning *p, uint32_t i_request, struct seat *seat)
+{
+    struct scheduler *s = p->s;
+    const struct request *r = request_at(s, i_request);
     if (is_delayed(p, r))
-        return false;
-    if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) &&
-        chunk_size(p, r, &flags) < rows_left(r))
         return false;
     /* Preempted, and its last token is still to come: its history is not known. (With two steps in
      * flight the step that preempted it is settled first anyway; with more it would not be.) */
@@ -235,11 +242,14 @@ static bool may_admit(const struct planning *p, const struct request *r)
     if (r->n_token > s->config.limits.known_max - p->counts.n_known ||
         n_list(r) > STEP_LISTS_MAX - p->counts.n_list)
         return false;
-    return kv_blocks_for(r->n_token) + headroom(s) <= s->pool.n_free;
+    cache_find(s, i_request, seat);
+    if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) && is_partial(p, r, seat))
+        return false;
+    return seat->n_taken + headroom(s) <= kv_available(&s->pool);
 }
 
 /* To its place among the running: at the end, unless priorities say otherwise. */
-static void seat(struct scheduler *s, uint32_t i)
+static void join(struct scheduler *s, uint32_t i)
 {
     uint32_t before = s->running.last;
     while (before != REQUEST_NONE && request_before(request_at(s, i), request_at(s, before)))
@@ -249,16 +259,15 @@ static void seat(struct scheduler *s, uint32_t i)
 }
 
 /* Seat the one whose turn it is and put its first chunk in. */
-static void admit(struct planning *p, uint32_t i)
+static void admit(struct planning *p, uint32_t i, const struct seat *seat)
 {
     struct scheduler *s = p->s;
     struct request *r = request_at(s, i);
     backlog_take(&s->backlog, i, r->n_token);
-    seat(s, i);
+    join(s, i);
     r->slot = s->free_slots[--s->n_free_slot];
     kv_open(&s->pool, &r->table, r->slot);
-    enum q_code rc = kv_grow(&s->pool, &r->table, r->n_token, NULL);
-    Q_ASSERT(rc == Q_OK);
+    cache_seat(s, i, seat);
     if (!r->started) {
         r->started = true;
         r->queue_us = p->now_us > r->submit_us ? (uint64_t)(p->now_us - r->submit_us) : 0;
@@ -277,18 +286,19 @@ static void admit(struct planning *p, uint32_t i)
 static void plan_admit(struct planning *p)
 {
     struct scheduler *s = p->s;
+    struct seat seat;
     if (s->suspecting) {
         uint32_t i = s->running.n ? REQUEST_NONE : scheduler_next_suspect(s);
-        if (i != REQUEST_NONE && may_admit(p, request_at(s, i)))
-            admit(p, i);
+        if (i != REQUEST_NONE && may_admit(p, i, &seat))
+            admit(p, i, &seat);
     }
     if (s->suspecting)
         return;
     while (!p->short_of_blocks && s->n_free_slot && budget_left(p) && logits_left(p)) {
         uint32_t i = next_to_admit(p);
-        if (i == REQUEST_NONE || !may_admit(p, request_at(s, i)))
+        if (i == REQUEST_NONE || !may_admit(p, i, &seat))
             return;
-        admit(p, i);
+        admit(p, i, &seat);
     }
 }
 
@@ -300,7 +310,7 @@ static uint32_t guesses_for(const struct planning *p, const struct part *q)
     uint32_t n = s->config.n_guess, spare = headroom(s);
     if (q->flags != STEP_SAMPLE || q->n_token != 1 || r->n_planned <= r->n_prompt)
         return 0;
-    spare = s->pool.n_free > spare ? s->pool.n_free - spare : 0;
+    spare = kv_available(&s->pool) > spare ? kv_available(&s->pool) - spare : 0;
     uint64_t room = ((uint64_t)r->table.n_block + spare) * KV_BLOCK_TOKENS - r->n_planned;
     const uint32_t limits[] = {budget_left(p), logits_left(p), r->n_max - r->n_token - 1,
                                room < UINT32_MAX ? (uint32_t)room : UINT32_MAX};
@@ -354,6 +364,7 @@ static void write_admit(const struct scheduler *s, const struct request *r, stru
                                     .n_bias = r->params.n_bias,
                                     .n_allowed = r->params.n_allowed,
                                     .n_bad = r->params.n_bad,
+                                    .n_cached = r->n_shared * KV_BLOCK_TOKENS,
                                     .params = r->params};
     struct sample_params *p = &c->admit++->params; /* addresses mean nothing in another process */
     p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = NULL;

@@ -24,7 +24,7 @@ enum q_code request_table_init(struct request_table *t, uint32_t n_item, struct 
 void request_table_release(struct request_table *t)
 {
     for (uint32_t i = 0; t->items && i < t->n_item; i++)
-        q_free(t->items[i].tokens);
+        q_free(t->items[i].memory);
     q_free(t->items);
     q_free(t->index);
     *t = (struct request_table)REQUEST_TABLE_INIT;
@@ -86,18 +86,20 @@ static void *own(uint32_t **at, const void *from, size_t n)
     return to;
 }
 
-/* One allocation: tokens [n_max], then the arrays of the parameters. */
+/* One allocation: hashes [n_hash], tokens [n_max], then the arrays of the parameters. */
 static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uint32_t n_max,
-                              struct q_err *e)
+                              uint32_t n_hash, struct q_err *e)
 {
     size_t n_array = m->stop_ids.n + 2 * m->bias_ids.n + m->allowed_ids.n + m->bad_words.n;
     enum q_code rc = sample_params_from_submit(&r->params, m, e);
     if (rc)
         return rc;
-    uint32_t *p = q_alloc((n_max + n_array) * sizeof *p);
-    if (!p)
+    size_t hash_bytes = n_hash * sizeof *r->hashes;
+    r->memory = q_alloc(hash_bytes + (n_max + n_array) * sizeof(uint32_t));
+    if (!r->memory)
         return q_fail(e, Q_NO_MEMORY, "request: no memory for %u tokens", n_max);
-    r->tokens = p;
+    r->hashes = n_hash ? r->memory : NULL;
+    uint32_t *p = r->tokens = (uint32_t *)((char *)r->memory + hash_bytes);
     memcpy(p, m->prompt.data, m->prompt.n * sizeof *p);
     if (m->emitted.n)
         memcpy(p + m->prompt.n, m->emitted.data, m->emitted.n * sizeof *p);
@@ -118,7 +120,8 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
         return q_fail(e, Q_NO_SPACE, "scheduler: %u requests are here, as many as there may be",
                       t->n_item);
     struct request *r = &t->items[i];
-    enum q_code rc = own_arrays(r, m, n_max, e);
+    uint32_t n_hash = t->hashing && !m->no_prefix_cache ? 1 + n_max / KV_BLOCK_TOKENS : 0;
+    enum q_code rc = own_arrays(r, m, n_max, n_hash, e);
     if (rc)
         return rc;
     request_list_remove(t, &t->free, i);
@@ -130,7 +133,8 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
     r->n_prompt = (uint32_t)m->prompt.n;
     r->n_token = (uint32_t)(m->prompt.n + m->emitted.n);
     r->n_max = n_max;
-    r->n_planned = r->n_sampling = r->n_counted = 0;
+    r->n_planned = r->n_sampling = r->n_counted = r->n_hash = r->n_cached = 0;
+    r->publish_at = UINT32_MAX;
     r->n_lost = r->n_since_lost = 0;
     r->prompt_settled = r->params.n_prompt_logprob == SAMPLE_NO_LOGPROBS ? r->n_prompt : 1;
     r->prompt_next = r->prompt_settled;
@@ -150,8 +154,8 @@ void request_remove(struct request_table *t, uint32_t i_request)
     struct request *r = &t->items[i_request];
     Q_ASSERT(r->state != REQUEST_FREE && r->table.n_block == 0);
     unindex(t, r);
-    q_free(r->tokens);
-    r->tokens = NULL;
+    q_free(r->memory);
+    r->memory = NULL;
     r->state = REQUEST_FREE;
     request_list_prepend(t, &t->free, i_request); /* used again first: it is in the cache */
 }
@@ -205,11 +209,11 @@ void request_table_check(const struct request_table *t)
     for (uint32_t i = 0; i < t->n_item; i++) {
         const struct request *r = &t->items[i];
         if (r->state == REQUEST_FREE) {
-            Q_ASSERT(!r->tokens);
+            Q_ASSERT(!r->memory);
             continue;
         }
         n_used++;
-        Q_ASSERT(r->tokens && request_find(t, r->origin, r->req_id) == i);
+        Q_ASSERT(r->memory && request_find(t, r->origin, r->req_id) == i);
     }
     Q_ASSERT(n_used == n_indexed && n_used + t->free.n == t->n_item);
 }

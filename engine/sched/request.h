@@ -33,7 +33,8 @@ struct request {
     uint32_t tenant;  /* entry of the backlog */
     uint32_t use;  /* counts the requests that had this entry: a row in flight knows whose it is */
     uint32_t slot; /* in the worker, while running */
-    uint32_t *tokens; /* [n_token], room for n_max; owned, and with it the arrays of params */
+    void *memory;  /* owned: tokens, hashes and the arrays of params */
+    uint32_t *tokens; /* [n_token], room for n_max */
     uint32_t n_prompt, n_token, n_max;
     uint32_t n_planned; /* rows */
     uint32_t
@@ -44,6 +45,13 @@ struct request {
     bool started;            /* was in a step once; queue_us is set */
     uint32_t n_lost;       /* deaths of the worker in steps with it, until it gets on (suspect.c) */
     uint32_t n_since_lost; /* tokens settled since the last of them */
+    /* Prefix cache (cache.c). Names of the full blocks of tokens, [0] of none:
+     * [1 + n_max / 16], the first 1 + n_hash known; NULL: it takes no part. */
+    struct kv_hash *hashes;
+    uint32_t n_hash;
+    uint32_t n_shared;   /* blocks of its table it was seated with; never written for it */
+    uint32_t publish_at; /* rows and tokens that fill the next block to publish; UINT32_MAX: none */
+    uint32_t n_cached;   /* prompt tokens found at the first admission */
     int64_t submit_us;
     int64_t deadline_us; /* INT64_MAX = none */
     uint64_t queue_us;
@@ -62,10 +70,11 @@ struct request_table {
     uint32_t index_size; /* a power of two, at least twice n_item */
     struct request_list free;
     uint64_t n_arrival;
+    bool hashing; /* requests get room for hashes unless they ask to stay out */
 };
 /* clang-format off */
 #define REQUEST_LIST_INIT {REQUEST_NONE, REQUEST_NONE, 0}
-#define REQUEST_TABLE_INIT {NULL, 0, NULL, 0, REQUEST_LIST_INIT, 0}
+#define REQUEST_TABLE_INIT {NULL, 0, NULL, 0, REQUEST_LIST_INIT, 0, false}
 /* clang-format on */
 
 /* Errors: Q_NO_MEMORY. */

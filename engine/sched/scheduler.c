@@ -78,10 +78,13 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
     for (uint32_t i = 0; i < l->max_num_seqs; i++) /* slot 0 first */
         s->free_slots[i] = l->max_num_seqs - 1 - i;
     s->n_free_slot = l->max_num_seqs;
+    if (c->prefix_cache && (rc = prefix_hasher_init(&s->hasher, e)))
+        return rc;
     if ((rc = kv_init(&s->pool, c->n_block, l->max_num_seqs, kv_blocks_for(l->max_model_len), e)))
         return rc;
     if ((rc = request_table_init(&s->requests, c->queue_max + l->max_num_seqs, e)))
         return rc;
+    s->requests.hashing = c->prefix_cache;
     return backlog_init(&s->backlog, &s->requests, c->policy.by_priority, e);
 }
 
@@ -111,6 +114,7 @@ void scheduler_free(struct scheduler *s)
     }
     q_free((void *)(uintptr_t)s->config.eos_ids);
     q_free(s->free_slots);
+    prefix_hasher_release(&s->hasher);
     kv_release(&s->pool);
     backlog_release(&s->backlog);
     request_table_release(&s->requests);
@@ -244,6 +248,7 @@ enum q_code scheduler_submit(struct scheduler *s, uint32_t origin, const struct 
         return rc;
     request_at(s, i)->submit_us = now_us;
     set_deadline(s, request_at(s, i), m->age_ms);
+    cache_root(s, i, m);
     backlog_enter(&s->backlog, i, m->tenant, m->weight ? m->weight : 1);
     return Q_OK;
 }
@@ -257,6 +262,7 @@ void scheduler_unseat(struct scheduler *s, uint32_t i_request)
     request_list_remove(&s->requests, &s->running, i_request);
     r->state = REQUEST_WAITING;
     r->n_planned = 0;
+    r->publish_at = UINT32_MAX;
 }
 
 void scheduler_forget(struct scheduler *s, uint32_t i_request)
@@ -310,6 +316,7 @@ void scheduler_worker_lost(struct scheduler *s)
         r->n_sampling = 0;
         r->prompt_next = r->prompt_settled;
     }
+    kv_forget(&s->pool); /* the blocks' memory was the worker's */
 }
 
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
@@ -320,5 +327,6 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
     out->n_tenant = backlog_n_tenant(&s->backlog);
     out->n_in_flight = s->n_flight;
     out->kv_blocks_total = s->pool.n_block;
-    out->kv_blocks_used = s->pool.n_block - s->pool.n_free;
+    out->kv_blocks_used = s->pool.n_block - kv_available(&s->pool);
+    out->kv_blocks_cached = s->pool.n_cached;
 }

@@ -7,7 +7,8 @@
  * max_num_seqs, the logit rows and the blocks there are; long prompts go in chunks. When a running
  * sequence needs a block and none is free, the last running one (the lowest priority, of those the
  * youngest) is preempted: its blocks are freed and it goes back to the head of the queue, to
- * recompute prompt and output later (same bits, DESIGN section 6). scheduler_settle
+ * recompute prompt and output later (same bits, DESIGN section 6), or find them in the prefix
+ * cache. scheduler_settle
  * takes a step's result and gives outputs. Up to SCHEDULER_IN_FLIGHT_MAX steps may be planned
  * before the first is settled; a sequence may appear in two of them (its next token is in the
  * worker's history by then), and rows computed past a stop are dropped at settle. Never deadlocks:
@@ -51,7 +52,11 @@ struct scheduler_config {
     uint32_t vocab_size;
     const uint32_t *eos_ids; /* [n_eos], copied */
     uint32_t n_eos;
-    uint32_t n_guess; /* tokens that the worker may guess per sequence and step; 0 = none */
+    uint32_t n_guess;  /* tokens that the worker may guess per sequence and step; 0 = none */
+    bool prefix_cache; /* full blocks are shared between requests and kept while there is room */
+    /* Keys of a sequence depend on the length of its prompt when that is longer (dynamic rope):
+     * such share blocks with others of the same length only. 0 = they never do. */
+    uint32_t prompt_free_len;
 };
 
 struct scheduler;
@@ -90,8 +95,8 @@ struct scheduler_output { /* one request's share of a settled step, or its end o
     const struct step_row *prompt_rows; /* [n_prompt_row] contiguous in the result */
     uint32_t n_prompt_row;
     enum finish_reason finish;
-    uint32_t stop_id; /* id + 1 when a stop_token_id of the request ended it, else 0 */
-    uint32_t n_cached;
+    uint32_t stop_id;        /* id + 1 when a stop_token_id of the request ended it, else 0 */
+    uint32_t n_cached;       /* prompt tokens that were not computed, but found in the cache */
     uint64_t queue_us;       /* waited before the first step */
     const struct q_err *why; /* core: the reason of FINISH_ERROR, for the client; may be NULL */
     /* Ended by the scheduler (scheduler_take_end): Q_TIMEOUT or Q_NO_SPACE, else Q_OK. */
@@ -114,6 +119,9 @@ int64_t scheduler_deadline_us(const struct scheduler *s); /* INT64_MAX = none */
  * queue's head, oldest first, with the tokens that were settled; by determinism the rest comes out
  * the same. */
 void scheduler_worker_lost(struct scheduler *s);
+/* What is cached now serves no later request: for new weights, or to measure. Running requests go
+ * on with their blocks, which are not shared any more. */
+void scheduler_reset_prefix_cache(struct scheduler *s);
 
 /* The worker died, or was killed because it hung, with the oldest step in flight unfinished: as
  * scheduler_worker_lost, and those in that step become suspects when it is not their first time.
@@ -124,10 +132,11 @@ bool scheduler_worker_died(struct scheduler *s, struct scheduler_output *culprit
 struct scheduler_stats {
     uint64_t step; /* last planned */
     uint32_t n_running, n_waiting, n_swapped, n_in_flight, n_tenant;
-    uint32_t kv_blocks_used, kv_blocks_total;
+    uint32_t kv_blocks_used, kv_blocks_total; /* cached blocks are not used ones */
+    uint32_t kv_blocks_cached;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
     uint64_t n_timeout, n_pushed_out;
-    uint64_t prefix_queries, prefix_hits;
+    uint64_t prefix_queries, prefix_hits; /* tokens looked up and found, at first admissions */
     /* guesses: sequences and steps that had some, tokens guessed, tokens that came true; the last
      * by place, the first guess at 0 */
     uint64_t n_draft, n_draft_token, n_accepted_token, accepted_at[SCHEDULER_GUESSES_MAX];

@@ -129,6 +129,7 @@ static void settle_token(struct scheduler *s, uint32_t i_request, const struct s
     *o = (struct scheduler_output){.origin = r->origin,
                                    .req_id = r->req_id,
                                    .seq = r->n_token - r->n_prompt,
+                                   .n_cached = r->n_cached,
                                    .queue_us = r->queue_us,
                                    .row = row,
                                    .has_token = true,
@@ -158,11 +159,15 @@ static uint32_t settle_part(struct scheduler *s, const struct part *q,
         settle_token(s, q->i_request, &result->rows[q->i_token - 1 + n], &o[n]);
         n++;
     }
+    if (q->flags & STEP_SPECULATE && r->state == REQUEST_RUNNING)
+        r->n_planned = r->n_token - 1; /* rows of wrong guesses are computed again */
+    cache_publish(s, r);
     if (q->n_prompt_row) {
         if (n == 0)
             o[n++] = (struct scheduler_output){.origin = r->origin,
                                                .req_id = r->req_id,
                                                .seq = r->n_token - r->n_prompt,
+                                               .n_cached = r->n_cached,
                                                .queue_us = r->queue_us};
         o->prompt_rows = &result->rows[q->i_prompt - 1];
         o->n_prompt_row = q->n_prompt_row;
@@ -171,8 +176,6 @@ static uint32_t settle_part(struct scheduler *s, const struct part *q,
     if (n && o[n - 1].finish) {
         scheduler_forget(s, q->i_request);
         s->stats.n_finished++;
-    } else if (q->flags & STEP_SPECULATE && r->state == REQUEST_RUNNING) {
-        r->n_planned = r->n_token - 1; /* rows of wrong guesses are computed again */
     }
     return n;
 }

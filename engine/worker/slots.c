@@ -116,6 +116,7 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
     slot->n_known = a->n_known;
     slot->n_prompt = a->n_prompt;
     slot->n_block = 0;
+    slot->n_cached = a->n_cached;
     slot->params = a->params;
     memcpy(slot->stop_ids, v->stop_ids + c->stop_id, a->n_stop_id * sizeof(uint32_t));
     memcpy(slot->bias_ids, v->bias_ids + c->bias, a->n_bias * sizeof(uint32_t));
@@ -169,8 +170,7 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
         uint32_t row = b->n_token + i;
         s->token_ids[row] = slot->history[position];
         s->positions[row] = position;
-        s->places[row] = slot->blocks[position / STEP_BLOCK_TOKENS] * STEP_BLOCK_TOKENS +
-                         position % STEP_BLOCK_TOKENS;
+        s->places[row] = slots_place(slot, position);
     }
     if (q->start + n > b->context_max)
         b->context_max = q->start + n;

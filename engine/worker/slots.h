@@ -15,9 +15,10 @@ struct slot {
     uint32_t *history; /* [max_model_len] */
     uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
     uint32_t n_known, n_prompt, n_block;
-    uint32_t n_guess;            /* guesses of this step, in history behind n_known */
-    uint32_t n_draft;            /* positions whose keys and values the draft model has */
-    bool is_foreseen;            /* every guess so far came true */
+    uint32_t n_cached; /* positions that were in the blocks at admission: never written here */
+    uint32_t n_guess;  /* guesses of this step, in history behind n_known */
+    uint32_t n_draft;  /* positions whose keys and values the draft model has */
+    bool is_foreseen;  /* every guess so far came true */
     struct sample_params params; /* its arrays are those below; allowed_ids is NULL */
     uint32_t stop_ids[STEP_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];
@@ -52,6 +53,15 @@ struct slots {
 /* clang-format off */
 #define SLOTS_INIT {.slots = NULL}
 /* clang-format on */
+
+/* Where a position of the sequence is stored: KERN_NO_SLOT when it is in a block of others. */
+static inline uint32_t slots_place(const struct slot *slot, uint32_t position)
+{
+    return position < slot->n_cached
+               ? KERN_NO_SLOT
+               : slot->blocks[position / STEP_BLOCK_TOKENS] * STEP_BLOCK_TOKENS +
+                     position % STEP_BLOCK_TOKENS;
+}
 
 FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_block,
                     uint32_t vocab_size, struct q_err *e);

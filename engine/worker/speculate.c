@@ -188,8 +188,7 @@ static void add_rows(struct draft *d, struct slot *slot, uint32_t from, uint32_t
         Q_ASSERT(b->n_token < d->n_token_max);
         d->token_ids[b->n_token] = slot->history[at];
         d->positions[b->n_token] = at;
-        d->places[b->n_token] =
-            slot->blocks[at / STEP_BLOCK_TOKENS] * STEP_BLOCK_TOKENS + at % STEP_BLOCK_TOKENS;
+        d->places[b->n_token] = slots_place(slot, at);
     }
     if (end > b->context_max)
         b->context_max = end;

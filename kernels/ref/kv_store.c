@@ -58,6 +58,8 @@ void kv_store_ref(const struct kv_store_args *a, const struct kern_exec *x)
     struct range heads = split((size_t)a->n_row * a->n_kv_head, x);
     for (size_t i = heads.begin; i < heads.end; i++) {
         size_t row = i / a->n_kv_head, head = i % a->n_kv_head, block = a->slot[row] / KERN_BLOCK;
+        if (a->slot[row] == KERN_NO_SLOT)
+            continue;
         size_t at = (block * a->n_kv_head + head) * kv_head_bytes(a->kv_dtype, a->head_dim);
         struct place p = {.k = (char *)a->k_cache + at,
                           .v = (char *)a->v_cache + at,

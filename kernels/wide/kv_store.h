@@ -79,6 +79,8 @@ INLINE void wide_kv_store(const struct kv_store_args *a, const struct kern_exec 
     const size_t head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
     for (size_t i = heads.begin; i < heads.end; i++) {
         size_t row = i / a->n_kv_head, head = i % a->n_kv_head;
+        if (a->slot[row] == KERN_NO_SLOT)
+            continue;
         size_t at = (a->slot[row] / KERN_BLOCK * a->n_kv_head + head) * head_bytes;
         const struct kv_token t = {.k = a->k + row * a->k_stride + head * a->head_dim,
                                    .v = a->v + row * a->v_stride + head * a->head_dim,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_scheduler [N_SEQ]: what planning and settling cost by themselves. A worker that takes no
- * time samples for N_SEQ (256) sequences, two steps in flight; prints tokens per second of one
- * core. Nothing may allocate in the loop. */
+/* bench_scheduler [N_SEQ]: what planning and settling cost by themselves, without and with the
+ * prefix cache. A worker that takes no time samples for N_SEQ (256) sequences, two steps in flight;
+ * prints tokens per second of one core. With the cache every prompt is found whole, and every block
+ * that fills is hashed. Nothing may allocate in the loop. */
 #include <stdio.h>
 #include "common/clock.h"
 #include "common/mem.h"
@@ -94,7 +95,7 @@ static void turn(struct loop *l)
         plan(l);
 }
 
-static void setup(struct loop *l, uint32_t n_seq)
+static void setup(struct loop *l, uint32_t n_seq, bool prefix_cache)
 {
     struct q_err e = Q_ERR_INIT;
     l->c =
@@ -105,7 +106,8 @@ static void setup(struct loop *l, uint32_t n_seq)
                                              .known_max = 65536},
                                   .n_block = n_seq * (N_PROMPT + N_NEW) / 16 * 2, /* never short */
                                   .queue_max = n_seq,
-                                  .vocab_size = 1000};
+                                  .vocab_size = 1000,
+                                  .prefix_cache = prefix_cache};
     must(scheduler_new(&l->s, &l->c, &e), &e);
     must(step_bytes_max(&l->n, &l->result_n, &l->c.limits, &e), &e);
     l->memory[0] = q_alloc(l->n);
@@ -128,20 +130,27 @@ static void drop(struct loop *l)
     q_free(l->prompt);
 }
 
-int main(int argc, char **argv)
+static void measure(int64_t n_seq, bool prefix_cache)
 {
-    struct q_err e = Q_ERR_INIT;
     struct loop l = {0};
-    int64_t n_seq = 256;
-    if (argc > 1)
-        must(parse_i64(&n_seq, argv[1], 1, 4096, "N_SEQ", &e), &e);
-    setup(&l, (uint32_t)n_seq);
+    setup(&l, (uint32_t)n_seq, prefix_cache);
     for (uint64_t i = 0; i < N_STEP; i++)
         turn(&l);
     double seconds = (double)l.work_us / 1e6;
-    printf("scheduler: %lld sequences, %u steps: %.1f us a step, %.2f M tokens/s of one core (plan "
-           "and settle alone)\n",
-           (long long)n_seq, N_STEP, (double)l.work_us / N_STEP, (double)l.n_token / seconds / 1e6);
+    printf("scheduler, prefix cache %s: %lld sequences, %u steps: %.1f us a step, %.2f M tokens/s "
+           "of one core (plan and settle alone)\n",
+           prefix_cache ? "on" : "off", (long long)n_seq, N_STEP, (double)l.work_us / N_STEP,
+           (double)l.n_token / seconds / 1e6);
     drop(&l);
+}
+
+int main(int argc, char **argv)
+{
+    struct q_err e = Q_ERR_INIT;
+    int64_t n_seq = 256;
+    if (argc > 1)
+        must(parse_i64(&n_seq, argv[1], 1, 4096, "N_SEQ", &e), &e);
+    measure(n_seq, false);
+    measure(n_seq, true);
     return 0;
 }

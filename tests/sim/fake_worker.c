@@ -17,7 +17,7 @@ struct slot {
     uint32_t *blocks; /* [n_block] */
     uint32_t n_block;
     uint32_t *stop_ids;  /* [admit.n_stop_id] */
-    uint32_t n_computed; /* positions written in this admission */
+    uint32_t n_computed; /* positions that have been computed or were found */
 };
 
 struct fake_worker {
@@ -65,6 +65,12 @@ static uint64_t mix(uint64_t h)
 uint64_t fake_hash(uint64_t before, uint32_t token)
 {
     return mix(before * 31 + token + 1);
+}
+
+uint64_t fake_root(const struct fake_model *m, const struct step_admit *a)
+{
+    bool own = m->prompt_free_len && a->n_prompt > m->prompt_free_len;
+    return mix(a->params.seed % FAKE_SALTS + (own ? (uint64_t)a->n_prompt << 8 : 0));
 }
 
 uint32_t fake_next(const struct fake_model *m, uint64_t hash, const struct step_admit *a,
@@ -123,9 +129,10 @@ void fake_worker_free(struct fake_worker *w)
     q_free(w);
 }
 
-static void add_token(struct slot *s, uint32_t token)
+static void add_token(const struct fake_model *m, struct slot *s, uint32_t token)
 {
-    s->hashes[s->n_token] = fake_hash(s->n_token ? s->hashes[s->n_token - 1] : 0, token);
+    uint64_t before = s->n_token ? s->hashes[s->n_token - 1] : fake_root(m, &s->admit);
+    s->hashes[s->n_token] = fake_hash(before, token);
     s->tokens[s->n_token++] = token;
 }
 
@@ -144,24 +151,33 @@ static void take_admit(struct fake_worker *w, struct slot *s, struct cursor *c)
     for (uint32_t i = 0; i < s->admit.n_known; i++) {
         if (c->known[i] >= w->model.vocab_size)
             sim_fail("token %u is not in the vocabulary", c->known[i]);
-        add_token(s, c->known[i]);
+        add_token(&w->model, s, c->known[i]);
     }
     memcpy(s->stop_ids, c->stop_id, s->admit.n_stop_id * sizeof *s->stop_ids);
     c->known += s->admit.n_known;
     c->stop_id += s->admit.n_stop_id;
 }
 
+/* Blocks for positions before n_cached are others' too; the rest is this sequence's alone, and what
+ * is in them is nobody's. */
 static void take_blocks(struct fake_worker *w, struct slot *s, uint32_t n, struct cursor *c)
 {
+    if (s->admit.n_cached % STEP_BLOCK_TOKENS)
+        sim_fail("%u cached positions are no whole blocks", s->admit.n_cached);
     for (; n; n--) {
         uint32_t b = *c->block++;
         if (b >= w->n_block)
             sim_fail("block %u of a pool of %u", b, w->n_block);
         if (s->n_block == w->seq_blocks_max)
             sim_fail("a table of more than %u blocks", w->seq_blocks_max);
-        if (w->block_owner[b] == s->admission)
-            sim_fail("block %u is twice in one table", b);
-        w->block_owner[b] = s->admission;
+        for (uint32_t i = 0; i < s->n_block; i++)
+            if (s->blocks[i] == b)
+                sim_fail("block %u is twice in one table", b);
+        if (s->n_block >= s->admit.n_cached / STEP_BLOCK_TOKENS) {
+            w->block_owner[b] = s->admission;
+            memset(w->content + (size_t)b * STEP_BLOCK_TOKENS, 0xdd,
+                   STEP_BLOCK_TOKENS * sizeof *w->content);
+        }
         s->blocks[s->n_block++] = b;
     }
 }
@@ -171,24 +187,29 @@ static uint64_t *content_of(struct fake_worker *w, const struct slot *s, uint32_
     uint32_t i = position / STEP_BLOCK_TOKENS;
     if (i >= s->n_block)
         sim_fail("position %u, but the table has %u blocks", position, s->n_block);
-    if (w->block_owner[s->blocks[i]] != s->admission)
+    if (position >= s->admit.n_cached && w->block_owner[s->blocks[i]] != s->admission)
         sim_fail("block %u was given to another sequence while this one uses it", s->blocks[i]);
     return &w->content[s->blocks[i] * STEP_BLOCK_TOKENS + position % STEP_BLOCK_TOKENS];
 }
 
-/* One row: write its position, then read all before it. Returns the hash it "computed". */
-static uint64_t compute_row(struct fake_worker *w, struct slot *s, uint32_t position)
+static void write_row(struct fake_worker *w, struct slot *s, uint32_t position)
 {
     if (position >= s->n_token)
         sim_fail("row %u of a history of %u", position, s->n_token);
     if (position != s->n_computed)
         sim_fail("row %u follows %u computed ones", position, s->n_computed);
-    uint64_t before = position ? *content_of(w, s, position - 1) : 0;
-    *content_of(w, s, position) = fake_hash(before, s->tokens[position]);
     s->n_computed++;
+    if (position >= s->admit.n_cached)
+        *content_of(w, s, position) = s->hashes[position];
+}
+
+/* One row reads all positions up to its own. Returns the hash it "computed". */
+static uint64_t read_row(struct fake_worker *w, struct slot *s, uint32_t position)
+{
     for (uint32_t i = 0; i <= position; i++)
         if (*content_of(w, s, i) != s->hashes[i])
-            sim_fail("position %u read at row %u is not what this sequence wrote", i, position);
+            sim_fail("position %u (%u cached) read at row %u is not this sequence's", i,
+                     s->admit.n_cached, position);
     return *content_of(w, s, position);
 }
 
@@ -228,9 +249,11 @@ static void compute_guesses(struct fake_worker *w, const struct step_seq *q)
         struct step_row row = {
             .slot = q->slot, .position = q->start + i + 1, .is_rejected = !right};
         if (right) {
-            uint64_t hash = compute_row(w, s, q->start + i);
+            if (i) /* the first was written with all others */
+                write_row(w, s, q->start + i);
+            uint64_t hash = read_row(w, s, q->start + i);
             row.token = fake_next(&w->model, hash, &s->admit, s->stop_ids, s->n_token);
-            add_token(s, row.token);
+            add_token(&w->model, s, row.token);
             right = guess_luck(w) % 4 != 0;
         } else {
             *content_of(w, s, q->start + i) = guess_luck(w);
@@ -249,7 +272,7 @@ static void compute_seq(struct fake_worker *w, const struct step_seq *q)
     }
     for (uint32_t i = 0; i < q->n_token; i++) {
         uint32_t next = q->start + i + 1;
-        hash = compute_row(w, s, q->start + i);
+        hash = read_row(w, s, q->start + i);
         if (q->flags & STEP_PROMPT_LOGPROBS && next < s->n_token)
             add_row(
                 w,
@@ -264,12 +287,15 @@ static void compute_seq(struct fake_worker *w, const struct step_seq *q)
     uint32_t token = fake_next(&w->model, hash, &s->admit, s->stop_ids, s->n_token);
     add_row(w, &(struct step_row){.slot = q->slot, .position = s->n_token, .token = token},
             n_top_of(s->admit.params.n_logprob));
-    add_token(s, token);
+    add_token(&w->model, s, token);
 }
 
 /* Results do not promise an order of sequences: every other step is computed from the back. */
 static void compute_all(struct fake_worker *w, const struct step_view *v)
 {
+    for (uint32_t i = 0; i < v->head->n_seq; i++)
+        for (uint32_t k = 0; k < (v->seqs[i].flags & STEP_SPECULATE ? 1 : v->seqs[i].n_token); k++)
+            write_row(w, &w->slots[v->seqs[i].slot], v->seqs[i].start + k);
     for (uint32_t i = 0; i < v->head->n_seq; i++)
         compute_seq(w, &v->seqs[v->head->step % 2 ? i : v->head->n_seq - 1 - i]);
 }
@@ -305,10 +331,12 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
     struct cursor c = {v.admits, v.blocks, v.known, v.stop_ids};
     for (uint32_t i = 0; i < v.head->n_seq; i++) {
         struct slot *s = &w->slots[v.seqs[i].slot];
-        if (v.seqs[i].flags & STEP_ADMIT)
+        if (v.seqs[i].flags & STEP_ADMIT) {
             take_admit(w, s, &c);
-        else if (!s->admission)
+            s->n_computed = v.seqs[i].start; /* at most n_cached: step_view */
+        } else if (!s->admission) {
             sim_fail("slot %u was never admitted", v.seqs[i].slot);
+        }
         take_blocks(w, s, v.seqs[i].n_new_block, &c);
     }
     w->n_row = w->n_top = w->n_unused = 0;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/parse.h"
+#include "fake_worker.h"
 #include "world.h"
 
 static const struct scenario scenarios[] = {
@@ -31,6 +32,7 @@ static const struct scenario scenarios[] = {
      .logit_rows_more = {0, 40},
      .max_model_len = {20, 260},
      .n_block_more = {0, 100},
+     .alike = 5000,
      .n_abort = 30},
     {.name = "tiny_pool",
      .depth = 2,
@@ -44,6 +46,7 @@ static const struct scenario scenarios[] = {
      .logit_rows_more = {0, 8},
      .max_model_len = {60, 128},
      .n_block_more = {0, 4},
+     .alike = 5000,
      .n_abort = 50},
     {.name = "narrow_steps",
      .depth = 2,
@@ -57,6 +60,7 @@ static const struct scenario scenarios[] = {
      .logit_rows_more = {0, 1},
      .max_model_len = {30, 100},
      .n_block_more = {0, 20},
+     .alike = 5000,
      .n_abort = 20},
     {.name = "faults",
      .depth = 2,
@@ -70,6 +74,7 @@ static const struct scenario scenarios[] = {
      .logit_rows_more = {0, 8},
      .max_model_len = {60, 160},
      .n_block_more = {0, 12},
+     .alike = 5000,
      .n_abort = 100,
      .n_worker_lost = 100,
      .n_engine_lost = 60,
@@ -88,6 +93,23 @@ static const struct scenario scenarios[] = {
      .n_block_more = {0, 12},
      .n_abort = 50,
      .n_worker_lost = 2500},
+    {.name = "alike",
+     .depth = 2,
+     .n_world = 200, /* shared beginnings in a pool that keeps evicting them */
+     .n_request = {20, 80},
+     .n_prompt = {1, 120},
+     .n_new = {1, 60},
+     .gap_us = {0, 4000},
+     .max_num_seqs = {1, 16},
+     .max_num_batched_tokens = {4, 200},
+     .logit_rows_more = {0, 20},
+     .max_model_len = {40, 260},
+     .n_block_more = {0, 40},
+     .n_abort = 60,
+     .n_worker_lost = 30,
+     .n_engine_lost = 10,
+     .n_reset = 60,
+     .alike = 8500},
     {.name = "streams64",
      .depth = 2,
      .n_world = 20, /* 64 streams of random lengths through 40 blocks */
@@ -113,6 +135,7 @@ static const struct scenario scenarios[] = {
      .max_model_len = {60, 160},
      .n_block_more = {0, 20},
      .n_guess = {1, 8},
+     .alike = 5000,
      .n_abort = 40,
      .n_worker_lost = 20,
      .n_frontend_gone = 5},
@@ -218,17 +241,21 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: sim_scheduler SCENARIO [FIRST_SEED [N]] %s\n", e.message);
         return 2;
     }
+    uint64_t n_hit = 0;
     for (int64_t seed = first; seed < first + n; seed++) {
         struct world_report r;
         printf("%s seed %lld: ", sc->name, (long long)seed);
         fflush(stdout);
         world_run(sc, (uint64_t)seed, &r);
-        printf("%llu steps, %llu tokens, %llu preemptions, %llu aborted, %llu blamed, %llu timed "
-               "out, %llu pushed out\n",
+        n_hit += r.n_hit;
+        printf("%llu steps, %llu tokens, %llu found, %llu preemptions, %llu aborted, %llu blamed, "
+               "%llu timed out, %llu pushed out\n",
                (unsigned long long)r.n_step, (unsigned long long)r.n_token,
-               (unsigned long long)r.n_preemption, (unsigned long long)r.n_aborted,
-               (unsigned long long)r.n_culprit, (unsigned long long)r.n_timeout,
-               (unsigned long long)r.n_pushed_out);
+               (unsigned long long)r.n_hit, (unsigned long long)r.n_preemption,
+               (unsigned long long)r.n_aborted, (unsigned long long)r.n_culprit,
+               (unsigned long long)r.n_timeout, (unsigned long long)r.n_pushed_out);
     }
+    if (sc->alike && n >= 20 && !n_hit)
+        sim_fail("nothing was ever found in the prefix cache");
     return 0;
 }

@@ -15,6 +15,7 @@ struct client { /* one request as its frontend sees it */
     struct msg_submit m;
     uint32_t *prompt; /* [m.prompt.n] */
     uint32_t stop_ids[STOP_IDS_MAX];
+    char salt[8]; /* by its seed, as in the fake worker */
     uint32_t origin;
     int64_t arrives_us, submitted_us;
     int64_t started_us; /* first step, as this engine tells it; -1 = not known */
@@ -41,7 +42,7 @@ struct world {
     size_t step_bytes, result_bytes;
     uint32_t i_step, n_in_flight; /* ring over step_memory */
     struct scheduler_output *outputs;
-    uint64_t n_preemption_before; /* of schedulers that are gone */
+    uint64_t n_preemption_before, n_hit_before; /* of schedulers that are gone */
     struct world_report *report;
 };
 
@@ -78,7 +79,7 @@ static void compute_alone(struct world *w, struct client *c)
     struct step_admit a = {.n_prompt = (uint32_t)c->m.prompt.n};
     struct q_err e = Q_ERR_INIT;
     uint32_t stop_ids[STOP_IDS_MAX + 1], n_max = a.n_prompt + c->m.max_tokens;
-    uint64_t hash = 0;
+    uint64_t hash;
     if (sample_params_from_submit(&a.params, &c->m, &e))
         sim_fail("%s", e.message);
     memcpy(stop_ids, c->stop_ids, sizeof c->stop_ids);
@@ -87,6 +88,7 @@ static void compute_alone(struct world *w, struct client *c)
         stop_ids[a.n_stop_id++] = FAKE_EOS;
     if (n_max > w->config.limits.max_model_len)
         n_max = w->config.limits.max_model_len;
+    hash = fake_root(&w->model, &a);
     for (uint32_t i = 0; i < a.n_prompt; i++)
         hash = fake_hash(hash, c->prompt[i]);
     while (!c->want_finish) {
@@ -118,6 +120,28 @@ static void set_policy(struct world *w, struct client *c, uint32_t i)
         c->m.priority = (uint32_t)(next_random(w) % w->n_priority) - 2; /* -2, -1, 0, … */
 }
 
+/* The prompt begins with a part of an earlier client's prompt, or all of it and a part of the
+ * answer, as in a conversation; nothing, a little or a lot follows. */
+static void begin_alike(struct world *w, struct client *c, uint32_t i)
+{
+    const struct client *like = &w->clients[next_random(w) % i];
+    uint32_t n_prompt = (uint32_t)like->m.prompt.n, n_all = n_prompt + like->n_want;
+    uint32_t n = chance(w, 3000) ? n_prompt : 1 + (uint32_t)(next_random(w) % n_all);
+    uint32_t n_more = chance(w, 3000) ? 0 : (uint32_t)(next_random(w) % 40);
+    uint32_t n_max = w->config.limits.max_model_len - 1;
+    n = n < n_max ? n : n_max;
+    n_more = n_more < n_max - n ? n_more : n_max - n;
+    q_free(c->prompt);
+    c->prompt = need(q_calloc(n + n_more, sizeof *c->prompt));
+    for (uint32_t j = 0; j < n; j++)
+        c->prompt[j] = j < n_prompt ? like->prompt[j] : like->want[j - n_prompt];
+    for (uint32_t j = n; j < n + n_more; j++)
+        c->prompt[j] = (uint32_t)(next_random(w) % w->model.vocab_size);
+    c->m.prompt = (struct proto_u32s){c->prompt, n + n_more};
+    if (chance(w, 7000)) /* whose answer it goes on from */
+        c->m.seed = like->m.seed;
+}
+
 static void make_client(struct world *w, struct client *c, uint32_t i, int64_t arrives_us)
 {
     uint32_t max_len = w->config.limits.max_model_len;
@@ -141,8 +165,14 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
         .ignore_eos = chance(w, 3000),
         .n_logprob = (uint32_t)(next_random(w) % 4),
         .n_prompt_logprob = chance(w, 2500) ? 1 + (uint32_t)(next_random(w) % 3) : 0,
-        .stop_ids = {c->stop_ids, chance(w, 3000) ? STOP_IDS_MAX : 0}};
+        .stop_ids = {c->stop_ids, chance(w, 3000) ? STOP_IDS_MAX : 0},
+        .no_prefix_cache = chance(w, 500)};
     set_policy(w, c, i);
+    if (i && chance(w, w->sc->alike))
+        begin_alike(w, c, i);
+    int n_salt = snprintf(c->salt, sizeof c->salt, "%u", (unsigned)(c->m.seed % FAKE_SALTS));
+    if (c->m.seed % FAKE_SALTS)
+        c->m.cache_salt = (struct proto_bytes){(const uint8_t *)c->salt, (size_t)n_salt};
     c->origin = i % N_FRONTEND;
     c->arrives_us = arrives_us;
     c->started_us = -1;
@@ -159,6 +189,7 @@ static void new_scheduler(struct world *w)
         struct scheduler_stats stats;
         scheduler_stats(w->scheduler, &stats);
         w->n_preemption_before += stats.n_preemption;
+        w->n_hit_before += stats.prefix_hits;
         scheduler_free(w->scheduler);
     }
     if (scheduler_new(&w->scheduler, &w->config, &e))
@@ -202,6 +233,9 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     w->config.vocab_size = w->model.vocab_size;
     w->config.eos_ids = eos_ids;
     w->config.n_eos = 1;
+    w->config.prefix_cache = chance(w, 8000);
+    if (chance(w, 2000))
+        w->config.prompt_free_len = w->model.prompt_free_len = 1 + (uint32_t)(next_random(w) % 60);
     w->n_client = pick(w, sc->n_request);
     w->config.queue_max = 1 + (uint32_t)(next_random(w) % w->n_client);
     w->clients = need(q_calloc(w->n_client, sizeof *w->clients));
@@ -421,6 +455,8 @@ static void play_events(struct world *w)
         abort_one(w);
     if (chance(w, w->sc->n_frontend_gone))
         lose_frontend(w);
+    if (chance(w, w->sc->n_reset))
+        scheduler_reset_prefix_cache(w->scheduler);
     submit_due(w); /* an entry of the scheduler's may be used again while its rows are in flight */
     if (chance(w, w->sc->n_worker_lost))
         lose_worker(w);
@@ -559,6 +595,10 @@ static void check_end(struct world *w)
     if (stats.kv_blocks_used || stats.n_running || stats.n_waiting || stats.n_in_flight)
         sim_fail("left over: %u blocks, %u running, %u waiting, %u in flight", stats.kv_blocks_used,
                  stats.n_running, stats.n_waiting, stats.n_in_flight);
+    if (stats.prefix_hits > stats.prefix_queries || (stats.prefix_hits && !w->config.prefix_cache))
+        sim_fail("%llu of %llu tokens found", (unsigned long long)stats.prefix_hits,
+                 (unsigned long long)stats.prefix_queries);
+    w->report->n_hit = w->n_hit_before + stats.prefix_hits;
     w->report->n_preemption = w->n_preemption_before + stats.n_preemption;
 }
 

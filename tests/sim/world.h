@@ -23,7 +23,9 @@ struct scenario {
     struct range n_guess;                     /* tokens guessed per sequence and step */
     uint32_t depth;                           /* steps in flight */
     /* Events in 10000 turns. */
-    uint32_t n_abort, n_worker_lost, n_engine_lost, n_frontend_gone;
+    uint32_t n_abort, n_worker_lost, n_engine_lost, n_frontend_gone, n_reset;
+    uint32_t
+        alike; /* in 10000 prompts begin like an earlier one: a part of it, or it and its answer */
     uint32_t n_world; /* seeds to play */
     /* Policies; {0, 0} = off. flood: tenant 0 has nearly all requests and sends them at once, each
      * other tenant has one. */
@@ -32,7 +34,7 @@ struct scenario {
     uint32_t delay_percent;
 };
 struct world_report {
-    uint64_t n_turn, n_step, n_preemption, n_token, n_aborted, n_culprit;
+    uint64_t n_turn, n_step, n_preemption, n_token, n_aborted, n_culprit, n_hit;
     uint64_t n_timeout, n_pushed_out;
 };
 void world_run(const struct scenario *sc, uint64_t seed, struct world_report *report);

@@ -125,6 +125,8 @@ static void test_indices(void **state)
     BREAK(q[1].flags, STEP_SAMPLE, "n_admit");
     BREAK(q[0].flags, STEP_ADMIT, "n_admit");
     BREAK(a->n_known, 65, "n_known");
+    BREAK(a->n_cached, 21, "n_cached is 21, at most 20");
+    BREAK(q[1].start, 1, "an admitted seq's start is 1, at most 0");
     BREAK(a->n_known, 4, "n_prompt is 18");
     BREAK(a->n_prompt, 0, "n_prompt");
     BREAK(a->n_prompt, 21, "n_prompt");

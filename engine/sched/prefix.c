@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One fetched method and one context for all: a digest is then three calls and no allocation. What
+ * they can fail of is a missing provider (seen at init) or memory (the context has its own by
+ * then), so afterwards a failure is a bug. */
+#include "engine/sched/prefix.h"
+#include <assert.h>
+#include <openssl/evp.h>
+#include <string.h>
+
+static_assert(sizeof(struct kv_hash) == 32, "a SHA-256");
+
+static bool digest(const struct prefix_hasher *h, struct kv_hash *out, const void *bytes, size_t n)
+{
+    EVP_MD_CTX *c = h->context;
+    return EVP_DigestInit_ex(c, h->method, NULL) && EVP_DigestUpdate(c, bytes, n) &&
+           EVP_DigestFinal_ex(c, (unsigned char *)out->words, NULL);
+}
+
+FALLIBLE prefix_hasher_init(struct prefix_hasher *h, struct q_err *e)
+{
+    struct kv_hash first;
+    *h = (struct prefix_hasher)PREFIX_HASHER_INIT;
+    h->context = EVP_MD_CTX_new();
+    if (!h->context)
+        return q_fail(e, Q_NO_MEMORY, "prefix cache: no memory for a hash");
+    h->method = EVP_MD_fetch(NULL, "SHA256", NULL);
+    if (h->method && digest(h, &first, "", 0))
+        return Q_OK;
+    prefix_hasher_release(h);
+    return q_fail(e, Q_INTERNAL, "prefix cache: OpenSSL has no SHA-256");
+}
+
+void prefix_hasher_release(struct prefix_hasher *h)
+{
+    EVP_MD_CTX_free(h->context);
+    EVP_MD_free(h->method);
+    *h = (struct prefix_hasher)PREFIX_HASHER_INIT;
+}
+
+void prefix_hash_root(const struct prefix_hasher *h, struct kv_hash *out,
+                      const struct prefix_root *r)
+{
+    struct {
+        char name[12];
+        uint32_t lora, length_class, n_salt;
+    } head = {"quire kv 1", r->lora, r->length_class, (uint32_t)r->n_salt};
+    EVP_MD_CTX *c = h->context;
+    bool done = EVP_DigestInit_ex(c, h->method, NULL) && EVP_DigestUpdate(c, &head, sizeof head) &&
+                (!r->n_salt || EVP_DigestUpdate(c, r->salt, r->n_salt)) &&
+                EVP_DigestFinal_ex(c, (unsigned char *)out->words, NULL);
+    Q_ASSERT(done);
+}
+
+void prefix_hash_block(const struct prefix_hasher *h, struct kv_hash *out,
+                       const struct kv_hash *before, const uint32_t *tokens)
+{
+    struct {
+        struct kv_hash before;
+        uint32_t tokens[KV_BLOCK_TOKENS];
+    } block = {.before = *before};
+    memcpy(block.tokens, tokens, sizeof block.tokens);
+    bool done = digest(h, out, &block, sizeof block);
+    Q_ASSERT(done);
+}

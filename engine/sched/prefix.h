@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prefix - names of chains of full blocks, for the prefix cache.
+ *
+ *     root    = SHA-256("quire kv 1", LoRA id, length class, salt)
+ *     block i = SHA-256(name before it, its 16 token ids, modality hash or nothing)
+ *
+ * So a name says everything that keys and values of a block depend on, and whose they are: equal
+ * names, equal bits, same salt. A cryptographic hash, because a prompt that collides on purpose
+ * would be answered from another's.
+ * Threads: one user of a hasher. Allocates nothing after prefix_hasher_init. */
+#ifndef QUIRE_ENGINE_SCHED_PREFIX_H
+#define QUIRE_ENGINE_SCHED_PREFIX_H
+#include <stddef.h>
+#include <stdint.h>
+#include "common/err.h"
+#include "engine/sched/kv.h"
+
+struct prefix_hasher {
+    void *context, *method; /* of OpenSSL */
+};
+/* clang-format off */
+#define PREFIX_HASHER_INIT {NULL, NULL}
+/* clang-format on */
+
+struct prefix_root {
+    uint32_t lora;         /* 0 = none */
+    uint32_t length_class; /* sequences of different classes have different keys (dynamic rope) */
+    const void *salt;      /* [n_salt] */
+    size_t n_salt;
+};
+
+/* Errors: Q_NO_MEMORY, Q_INTERNAL (OpenSSL has no SHA-256 here). */
+FALLIBLE prefix_hasher_init(struct prefix_hasher *h, struct q_err *e);
+void prefix_hasher_release(struct prefix_hasher *h);
+void prefix_hash_root(const struct prefix_hasher *h, struct kv_hash *out,
+                      const struct prefix_root *r);
+/* tokens: [KV_BLOCK_TOKENS]. out may be before. */
+void prefix_hash_block(const struct prefix_hasher *h, struct kv_hash *out,
+                       const struct kv_hash *before, const uint32_t *tokens);
+
+#endif

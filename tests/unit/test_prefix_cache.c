@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The prefix cache through scheduler, ring and worker: the same bits of tokens and logprobs from a
+ * cold cache, a warm one and none; who shares with whom; what is computed again. */
+#include "engine_goldens.h"
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include "common/log.h"
+#include "engine/core/core.h"
+
+#define ANSWERS_MAX 32
+#define N_NEW       20
+#define N_TOP       3 /* alternatives */
+
+struct answer {
+    uint32_t tokens[N_NEW], n, n_cached;
+    float logprobs[N_NEW][1 + N_TOP];
+    float prompt_logprobs[GOLDEN_TOKENS][1 + N_TOP];
+    uint32_t n_prompt_row;
+    enum finish_reason finish;
+};
+struct prompt {
+    uint32_t ids[GOLDEN_TOKENS], n;
+};
+
+static struct answer answers[ANSWERS_MAX];
+static uint32_t n_finished, n_submitted;
+static struct core *core;
+static struct q_err e;
+
+static void take_row(float *out, const struct step_result *r, const struct step_row *row)
+{
+    out[0] = row->logprob;
+    assert_int_equal(row->n_top, N_TOP);
+    memcpy(out + 1, r->top_logprobs + row->top_start, N_TOP * sizeof *out);
+}
+
+static void sink(void *ctx, const struct step_result *result,
+                 const struct scheduler_output *outputs, uint32_t n)
+{
+    (void)ctx;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct scheduler_output *o = &outputs[i];
+        struct answer *a = &answers[o->req_id];
+        for (uint32_t k = 0; k < o->n_prompt_row; k++)
+            take_row(a->prompt_logprobs[a->n_prompt_row++], result, &o->prompt_rows[k]);
+        if (o->has_token) {
+            take_row(a->logprobs[a->n], result, o->row);
+            a->tokens[a->n++] = o->token;
+        }
+        a->n_cached = o->n_cached;
+        a->finish = o->finish;
+        n_finished += o->finish != FINISH_NONE;
+    }
+}
+
+static void turn(void)
+{
+    struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
+    int wait_ms = core_wait_ms(core);
+    assert_true(poll(&p, 1, wait_ms >= 0 ? wait_ms : 60000) >= 0);
+    assert_ok(core_step(core, &e), &e);
+}
+
+static struct core_config config_of(const struct golden *g, bool prefix_cache)
+{
+    struct core_config c = {.worker = {.dtype_auto = true,
+                                       .max_num_seqs = 8,
+                                       .max_num_batched_tokens = 64,
+                                       .n_block = 64,
+                                       .n_thread = 2,
+                                       .cpu_isa = "auto",
+                                       .log_level = LOG_ERROR},
+                            .queue_max = ANSWERS_MAX,
+                            .prefix_cache = prefix_cache,
+                            .in_process = true};
+    snprintf(c.worker.model_dir, sizeof c.worker.model_dir, "%s", g->dir);
+    return c;
+}
+
+static void open_core(const struct core_config *c)
+{
+    assert_ok(core_new(&core, c, sink, NULL, &e), &e);
+    while (core_state(core, NULL) == CORE_LOADING)
+        turn();
+    assert_int_equal(core_state(core, NULL), CORE_READY);
+}
+
+static void begin(void)
+{
+    memset(answers, 0, sizeof answers);
+    n_finished = n_submitted = 0;
+}
+
+static struct msg_submit request(const struct prompt *p)
+{
+    return (struct msg_submit){.prompt = {p->ids, p->n},
+                               .top_p = 1,
+                               .repetition_penalty = 1,
+                               .n_logprob = 1 + N_TOP,
+                               .max_tokens = N_NEW,
+                               .ignore_eos = true};
+}
+
+static void submit(struct msg_submit m)
+{
+    m.req_id = n_submitted++;
+    assert_ok(core_submit(core, 1, &m, &e), &e);
+}
+
+static void finish_all(void)
+{
+    struct scheduler_stats s;
+    assert_ok(core_step(core, &e), &e);
+    while (n_finished < n_submitted)
+        turn();
+    core_stats(core, &s);
+    assert_int_equal(s.kv_blocks_used, 0);
+}
+
+/* One request alone: its answer. */
+static struct answer alone(struct msg_submit m)
+{
+    begin();
+    submit(m);
+    finish_all();
+    return answers[0];
+}
+
+static void expect_same(const struct answer *a, const struct answer *want, const char *what)
+{
+    if (a->n != want->n || memcmp(a->tokens, want->tokens, sizeof a->tokens) != 0)
+        fail_msg("%s: other tokens", what);
+    if (memcmp(a->logprobs, want->logprobs, sizeof a->logprobs) != 0 ||
+        a->n_prompt_row != want->n_prompt_row ||
+        memcmp(a->prompt_logprobs, want->prompt_logprobs, sizeof a->prompt_logprobs) != 0)
+        fail_msg("%s: other bits of logprobs", what);
+}
+
+/* Prompts that end in a block, at its end, one after it, and that begin alike. */
+static uint32_t make_prompts(struct prompt *out, const struct golden *g, const struct answer *said)
+{
+    static const uint32_t lengths[] = {48, 33, 100, 112, 16, 5};
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < sizeof lengths / sizeof *lengths; i++, n++) {
+        out[n].n = lengths[i];
+        for (uint32_t k = 0; k < out[n].n; k++) {
+            const struct golden_prompt *p = &g->prompts[i % 2 ? 0 : k / 32 % g->n];
+            out[n].ids[k] = p->ids[k % p->n];
+        }
+    }
+    if (said) { /* a conversation goes on: prompt, answer, more */
+        out[n] = out[0];
+        memcpy(out[n].ids + out[n].n, said->tokens, sizeof said->tokens);
+        out[n].n += N_NEW + 7;
+        for (uint32_t k = out[n].n - 7; k < out[n].n; k++)
+            out[n].ids[k] = 3 + k % 5;
+        n++;
+    }
+    return n;
+}
+
+static uint32_t found_of(uint32_t n_prompt)
+{
+    return n_prompt % STEP_BLOCK_TOKENS ? n_prompt / STEP_BLOCK_TOKENS * STEP_BLOCK_TOKENS
+                                        : n_prompt - 1;
+}
+
+static void check_model(const char *name, uint32_t chunk, uint32_t n_thread)
+{
+    struct golden g;
+    struct prompt prompts[8];
+    struct answer want[8];
+    golden_get(&g, name);
+    struct core_config c = config_of(&g, false);
+    open_core(&c);
+    uint32_t n = make_prompts(prompts, &g, NULL);
+    struct answer said = alone(request(&prompts[0]));
+    n = make_prompts(prompts, &g, &said);
+    for (uint32_t i = 0; i < n; i++)
+        want[i] = alone(request(&prompts[i]));
+    assert_int_equal(want[n - 1].n_cached, 0);
+    core_free(core);
+
+    c = config_of(&g, true);
+    c.worker.max_num_batched_tokens = chunk;
+    c.worker.n_thread = n_thread;
+    open_core(&c);
+    for (uint32_t round = 0; round < 2; round++)
+        for (uint32_t i = 0; i < n; i++) {
+            struct answer a = alone(request(&prompts[i]));
+            expect_same(&a, &want[i], round ? "warm" : "cold");
+            if (round)
+                assert_int_equal(a.n_cached, found_of(prompts[i].n));
+            else if (i == n - 1 && strcmp(name, "llama-rope-dynamic") != 0)
+                assert_true(a.n_cached >= 64); /* of the answer too */
+        }
+    core_reset_prefix_cache(core);
+    begin();
+    for (uint32_t i = 0; i < 3 * n; i++) /* shared while they are computed, in the same step too */
+        submit(request(&prompts[i % n]));
+    finish_all();
+    for (uint32_t i = 0; i < 3 * n; i++)
+        expect_same(&answers[i], &want[i % n], "together");
+    core_free(core);
+}
+
+static void cold_warm_and_none_give_the_same_bits(void **state)
+{
+    (void)state;
+    check_model("llama", 64, 2);
+    check_model("llama", 7, 1);
+    check_model("llama-rope-dynamic", 512, 1);
+    check_model("qwen2-sliding-bf16", 40, 2);
+    check_model("qwen3", 512, 2);
+    check_model("mistral", 16, 1);
+}
+
+/* A pool that holds two sequences: preempted ones find their own blocks, or those of others. */
+static void a_small_pool_gives_the_same_bits(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct prompt prompts[8];
+    struct answer want[8];
+    struct scheduler_stats s;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(&g, false);
+    open_core(&c);
+    uint32_t n = make_prompts(prompts, &g, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        want[i] = alone(request(&prompts[i]));
+    core_free(core);
+    c = config_of(&g, true);
+    c.worker.max_model_len = 144;
+    c.worker.n_block = 11;
+    open_core(&c);
+    begin();
+    for (uint32_t i = 0; i < 4 * n; i++)
+        submit(request(&prompts[i % n]));
+    finish_all();
+    for (uint32_t i = 0; i < 4 * n; i++)
+        expect_same(&answers[i], &want[i % n], "small pool");
+    core_stats(core, &s);
+    assert_true(s.n_preemption > 0 && s.prefix_hits > 0 && s.prefix_hits < s.prefix_queries);
+    core_free(core);
+}
+
+/* One step of one row. */
+static void a_prompt_found_whole_computes_one_row(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct prompt prompts[8];
+    struct scheduler_stats before, after;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(&g, true);
+    open_core(&c);
+    make_prompts(prompts, &g, NULL);
+    struct msg_submit m = request(&prompts[0]); /* 48 tokens */
+    m.max_tokens = 1;
+    struct answer cold = alone(m);
+    core_stats(core, &before);
+    struct answer warm = alone(m);
+    core_stats(core, &after);
+    expect_same(&warm, &cold, "one row");
+    assert_int_equal(warm.n_cached, 47);
+    assert_int_equal(after.step - before.step, 1);
+    assert_int_equal(after.iteration_tokens[0] - before.iteration_tokens[0], 1);
+    assert_int_equal(after.prefix_hits - before.prefix_hits, 47);
+    assert_int_equal(after.prefix_queries - before.prefix_queries, 48);
+    assert_int_equal(after.prompt_tokens - before.prompt_tokens, 48);
+    core_free(core);
+}
+
+static void salts_do_not_share_and_some_stay_out(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct prompt prompts[8];
+    golden_get(&g, "llama");
+    struct core_config c = config_of(&g, true);
+    open_core(&c);
+    make_prompts(prompts, &g, NULL);
+    struct msg_submit m = request(&prompts[2]), salted = m, out = m;
+    salted.cache_salt = (struct proto_bytes){(const uint8_t *)"key of a tenant", 15};
+    out.no_prefix_cache = true;
+    struct answer first = alone(out);
+    assert_int_equal(alone(m).n_cached, 0); /* nothing was left there */
+    assert_int_equal(alone(out).n_cached, 0);
+    assert_int_equal(alone(salted).n_cached, 0);
+    assert_int_equal(alone(salted).n_cached, 96);
+    assert_int_equal(alone(m).n_cached, 96);
+    core_reset_prefix_cache(core);
+    assert_int_equal(alone(salted).n_cached, 0);
+    struct answer last = alone(m);
+    assert_int_equal(last.n_cached, 0);
+    expect_same(&last, &first, "after a reset");
+    core_free(core);
+}
+
+static void prompt_logprobs_are_complete(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct prompt prompts[8];
+    golden_get(&g, "llama");
+    struct core_config c = config_of(&g, true);
+    open_core(&c);
+    make_prompts(prompts, &g, NULL);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct msg_submit m = request(&prompts[i]), told = m;
+        told.n_prompt_logprob = 1 + N_TOP;
+        core_reset_prefix_cache(core);
+        struct answer cold = alone(told);
+        assert_int_equal(cold.n_prompt_row, prompts[i].n - 1);
+        assert_int_equal(alone(m).n_cached, found_of(prompts[i].n)); /* it left its blocks */
+        struct answer warm = alone(told);
+        assert_int_equal(warm.n_cached, 0);
+        expect_same(&warm, &cold, "prompt logprobs");
+    }
+    core_free(core);
+}
+
+/* Keys of prompts beyond the trained length (64) are those of their length alone. */
+static void dynamic_rope_shares_by_length(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct prompt prompts[8];
+    golden_get(&g, "llama-rope-dynamic");
+    struct core_config c = config_of(&g, true);
+    open_core(&c);
+    make_prompts(prompts, &g, NULL);
+    struct msg_submit m = request(&prompts[3]);
+    alone(m);
+    m.prompt.n = 111;
+    assert_int_equal(alone(m).n_cached, 0);
+    m.prompt.n = 60;
+    assert_int_equal(alone(m).n_cached, 0);
+    m.prompt.n = 50;
+    assert_int_equal(alone(m).n_cached, 48);
+    m.prompt.n = 112;
+    assert_int_equal(alone(m).n_cached, 111);
+    core_free(core);
+}
+
+static const char *worker_program(void)
+{
+    static char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    assert_true(n > 0);
+    path[n] = '\0';
+    for (int i = 0; i < 2; i++)
+        *strrchr(path, '/') = '\0';
+    strncat(path, "/bin/quire-worker", sizeof path - strlen(path) - 1);
+    return path;
+}
+
+/* The memory was the dead worker's. */
+static void a_lost_worker_empties_the_cache(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct prompt prompts[8];
+    golden_get(&g, "llama");
+    struct core_config c = config_of(&g, true);
+    c.in_process = false;
+    c.worker_program = worker_program();
+    open_core(&c);
+    make_prompts(prompts, &g, NULL);
+    struct msg_submit m = request(&prompts[2]);
+    struct answer first = alone(m);
+    assert_int_equal(alone(m).n_cached, 96);
+    assert_int_equal(kill(core_worker_pid(core), SIGKILL), 0);
+    while (!core_n_restart(core))
+        turn();
+    struct answer again = alone(m);
+    assert_int_equal(again.n_cached, 0);
+    expect_same(&again, &first, "new worker");
+    assert_int_equal(alone(m).n_cached, 96);
+    core_free(core);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cold_warm_and_none_give_the_same_bits),
+        cmocka_unit_test(a_small_pool_gives_the_same_bits),
+        cmocka_unit_test(a_prompt_found_whole_computes_one_row),
+        cmocka_unit_test(salts_do_not_share_and_some_stay_out),
+        cmocka_unit_test(prompt_logprobs_are_complete),
+        cmocka_unit_test(dynamic_rope_shares_by_length),
+        cmocka_unit_test(a_lost_worker_empties_the_cache),
+    };
+    log_setup("test", LOG_ERROR, false);
+    cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -63,6 +63,9 @@ struct core {
     int64_t step_since_ms; /* since when the worker computes the oldest step in flight */
     uint64_t n_restart;
     int64_t restart_at_ms; /* while there is no worker */
+    uint32_t sleep_level;  /* asked for; 0 = awake */
+    uint32_t slept_level;  /* reached */
+    bool waking;           /* the worker that starts was not lost */
     int64_t percent_logged_ms;
 };
 
@@ -288,9 +291,10 @@ static FALLIBLE worker_ready(struct core *c, struct q_err *e)
     c->step_bytes = info.step_bytes;
     c->result_bytes = info.result_bytes;
     if (c->state == CORE_RESTARTING) {
-        c->n_restart++;
+        c->n_restart += !c->waking;
         log_info("the worker is back");
     }
+    c->waking = false;
     c->state = CORE_READY;
     return Q_OK;
 }
@@ -401,12 +405,30 @@ static FALLIBLE check_hang(const struct core *c, struct q_err *e)
         (int)c->worker.pid, c->config.worker_timeout_s);
 }
 
+/* Sequences go back to the queue, since their keys and values go; nothing is in flight. */
+static void fall_asleep(struct core *c)
+{
+    if (c->slept_level == 0)
+        scheduler_worker_lost(c->scheduler);
+    if (c->sleep_level == 1) {
+        ring_order(c->ring, RING_FORGET_KV);
+    } else {
+        end_worker(c, 0);
+        c->state = CORE_RESTARTING; /* as far as it has no worker, which core_wake starts */
+    }
+    c->slept_level = c->sleep_level;
+    log_info("asleep at level %u", c->sleep_level);
+}
+
 static FALLIBLE step_ready(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
     enum q_code rc;
-    if ((rc = settle_all(c, &why)) || (rc = check_hang(c, &why)) || (rc = plan(c, &why)))
+    if ((rc = settle_all(c, &why)) || (rc = check_hang(c, &why)) ||
+        (!c->sleep_level && (rc = plan(c, &why))))
         return worker_lost(c, &why, e);
+    if (c->slept_level < c->sleep_level && !ring_in_flight(c->ring) && !ring_ordering(c->ring))
+        fall_asleep(c);
     return Q_OK;
 }
 
@@ -471,7 +493,8 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
     }
     give_ends(c);
     if (!c->ring) {
-        if (clock_ms() < c->restart_at_ms)
+        c->slept_level = c->sleep_level; /* a worker that died needs no putting to sleep */
+        if (c->sleep_level || clock_ms() < c->restart_at_ms)
             return Q_OK;
         if (start_worker(c, e))
             return fail(c, e, false);
@@ -494,11 +517,12 @@ int core_wait_ms(const struct core *c)
 {
     if (c->state == CORE_FAILED)
         return -1;
-    int64_t due = c->ring ? step_due_ms(c) : c->restart_at_ms;
+    bool resting = c->ring || c->sleep_level;
+    int64_t due = c->ring ? step_due_ms(c) : resting ? 0 : c->restart_at_ms;
     int64_t end_us = c->scheduler ? scheduler_deadline_us(c->scheduler) : INT64_MAX;
     if (end_us < INT64_MAX && (!due || end_us / 1000 + 1 < due))
         due = end_us / 1000 + 1;
-    if (c->ring && !due)
+    if (resting && !due)
         return -1;
     int64_t left = due - clock_ms();
     return left <= 0 ? 0 : left < INT_MAX ? (int)left : INT_MAX;
@@ -519,6 +543,38 @@ enum core_state core_state(const struct core *c, uint32_t *percent)
 bool core_worker_died(const struct core *c)
 {
     return c->worker_died;
+}
+
+FALLIBLE core_sleep(struct core *c, uint32_t level, struct q_err *e)
+{
+    if (level != 1 && level != 2)
+        return q_fail(e, Q_INVALID,
+                      "sleep: level is %u, expected 1 (the KV cache is given back) or 2 (the "
+                      "weights too)",
+                      level);
+    if (c->state == CORE_LOADING || c->state == CORE_FAILED)
+        return q_fail(e, Q_UNAVAILABLE, "sleep: the engine %s",
+                      c->state == CORE_LOADING ? "is loading" : "has failed");
+    if (level > c->sleep_level)
+        c->sleep_level = level;
+    return Q_OK;
+}
+
+void core_wake(struct core *c)
+{
+    if (!c->sleep_level)
+        return;
+    c->waking = !c->ring && c->slept_level;
+    c->sleep_level = c->slept_level = 0;
+    if (!c->ring)
+        c->restart_at_ms = clock_ms();
+    log_info("awake");
+}
+
+bool core_sleeping(const struct core *c)
+{
+    return c->slept_level && c->slept_level == c->sleep_level &&
+           !(c->ring && ring_ordering(c->ring));
 }
 
 FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e)

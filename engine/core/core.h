@@ -62,6 +62,14 @@ enum core_state core_state(const struct core *c, uint32_t *percent);
 bool core_worker_died(
     const struct core *c); /* CORE_FAILED because of deaths, not of what the worker said */
 
+/* Give memory back. Level 1: of the KV pool. Level 2: all that the worker has, by ending it. Steps
+ * in flight are settled first; requests are kept, may still come, and go on with the same tokens
+ * after core_wake, which has the weights read again after level 2. The owner calls core_step after
+ * both. Errors: Q_INVALID (level), Q_UNAVAILABLE (loading, failed). */
+FALLIBLE core_sleep(struct core *c, uint32_t level, struct q_err *e);
+void core_wake(struct core *c);
+bool core_sleeping(const struct core *c); /* the memory is given back, and core_wake is to come */
+
 /* As scheduler_submit; Q_UNAVAILABLE while loading ("loading 43 %") or failed. */
 FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e);
 bool core_abort(struct core *c, uint32_t origin, uint64_t req_id);

@@ -70,6 +70,8 @@ struct kv_cache { /* the pool, one K and one V array per layer, layout in kernel
 FALLIBLE kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
                        struct q_err *e);
 void kv_cache_release(struct kv_cache *c);
+/* Give the memory of all blocks back to the system; the pool stays, its blocks hold zeros. */
+void kv_cache_forget(const struct kv_cache *c);
 /* Block `from` of one pool into block `to` of another (or the same) pool of the same model: all
  * layers, bytes as they are, whatever the dtype. Not while a step uses either block. Cost: one
  * shape.kv_block_bytes read and written. */

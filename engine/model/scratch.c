@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory a model needs besides its weights: activations of one step, and the KV pool. */
 #include <string.h>
+#include <sys/mman.h>
 #include "common/mem.h"
 #include "engine/model/model_state.h"
 
@@ -114,6 +115,12 @@ void kv_cache_release(struct kv_cache *c)
     struct region r = {.map = c->memory, .map_size = c->memory_bytes};
     region_release(&r);
     *c = (struct kv_cache){0};
+}
+
+void kv_cache_forget(const struct kv_cache *c)
+{
+    int failed = madvise(c->memory, c->memory_bytes, MADV_DONTNEED);
+    Q_ASSERT(!failed); /* it is a mapping of ours */
 }
 
 void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cache *src,

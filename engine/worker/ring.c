@@ -39,6 +39,7 @@ struct ring_head {
     atomic_uint wake;             /* moves with every send and with stop */
     atomic_uint asleep;           /* the worker is in its futex */
     atomic_uint stop;
+    atomic_uint order;            /* enum ring_order; the engine sets it, the worker clears it */
     alignas(64) atomic_uint done; /* results published, wraps */
 };
 
@@ -230,6 +231,7 @@ static void relax(void)
 static bool step_here(const struct ring *r)
 {
     return atomic_load_explicit(&r->head->sent, memory_order_acquire) != r->begun ||
+           atomic_load_explicit(&r->head->order, memory_order_acquire) != RING_NO_ORDER ||
            atomic_load_explicit(&r->head->stop, memory_order_acquire);
 }
 
@@ -261,10 +263,24 @@ bool ring_step_wait(struct ring *r, void **step, void **result)
     step_sleep(r);
     if (atomic_load(&r->head->stop))
         return false;
+    *step = *result = NULL;
+    if (ring_order_now(r)) /* a step that is seen was sent after an order, which then is seen too */
+        return true;
     size_t i = r->begun++ % RING_DEPTH;
     *step = r->body + i * r->step_bytes;
     *result = r->body + RING_DEPTH * r->step_bytes + i * r->result_bytes;
     return true;
+}
+
+enum ring_order ring_order_now(const struct ring *r)
+{
+    return (enum ring_order)atomic_load(&r->head->order);
+}
+
+void ring_order_done(struct ring *r)
+{
+    atomic_store(&r->head->order, RING_NO_ORDER);
+    notify(r);
 }
 
 void ring_step_done(struct ring *r)
@@ -325,6 +341,18 @@ static void wake_worker(struct ring *r)
     atomic_fetch_add(&r->head->wake, 1);
     if (atomic_load(&r->head->asleep))
         syscall(SYS_futex, (void *)&r->head->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void ring_order(struct ring *r, enum ring_order order)
+{
+    Q_ASSERT(!ring_in_flight(r) && !ring_ordering(r));
+    atomic_store(&r->head->order, (unsigned)order);
+    wake_worker(r);
+}
+
+bool ring_ordering(const struct ring *r)
+{
+    return ring_order_now(r) != RING_NO_ORDER;
 }
 
 void ring_step_send(struct ring *r)

@@ -55,6 +55,11 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     bool log_json;
 };
 
+enum ring_order { /* what an engine may want of its worker besides steps */
+                  RING_NO_ORDER,
+                  RING_FORGET_KV /* give the memory of the KV pool back; what is in it is lost */
+};
+
 enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
 
 struct worker_info { /* what the worker says when it is ready */
@@ -85,10 +90,13 @@ void ring_progress(struct ring *r, uint32_t percent);
  * Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e);
 void ring_failed(struct ring *r, const struct q_err *e);
-/* Wait for the next step; *step and *result are its entries. False: the engine wants the worker to
+/* Wait for the next step; *step and *result are its entries. *step NULL: not a step but an order
+ * (ring_order_now), to be done before steps that follow. False: the engine wants the worker to
  * end. */
 bool ring_step_wait(struct ring *r, void **step, void **result);
-void ring_step_done(struct ring *r); /* the result entry is filled */
+enum ring_order ring_order_now(const struct ring *r);
+void ring_order_done(struct ring *r); /* after it */
+void ring_step_done(struct ring *r);  /* the result entry is filled */
 
 /* Engine side */
 /* State now. *percent of loading; on WORKER_FAILED `e` gets what the worker said. */
@@ -102,6 +110,9 @@ void *ring_result_next(
     struct ring *r); /* [result_bytes] of the oldest step in flight; NULL when it is not done */
 void ring_result_take(struct ring *r); /* done with ring_result_next: its entry is free */
 uint32_t ring_in_flight(const struct ring *r);
+/* Order something. No step and no order may be in flight; later steps are computed after it. */
+void ring_order(struct ring *r, enum ring_order order);
+bool ring_ordering(const struct ring *r); /* the order is not done yet */
 void ring_event_clear(struct ring *r);
 void ring_stop(struct ring *r); /* the worker's ring_step_wait returns false; also while it loads */
 bool ring_stopped(const struct ring *r);

@@ -141,6 +141,11 @@ FALLIBLE draft_make_kv(struct draft *d, uint32_t n_block, struct q_err *e)
     return kv_cache_init(&d->kv, d->model, n_block, e);
 }
 
+void draft_forget_kv(struct draft *d)
+{
+    kv_cache_forget(&d->kv);
+}
+
 void draft_free(struct draft *d)
 {
     if (!d)

@@ -37,6 +37,7 @@ FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct
                    struct q_err *e);
 /* Make its KV cache of n_block blocks. */
 FALLIBLE draft_make_kv(struct draft *d, uint32_t n_block, struct q_err *e);
+void draft_forget_kv(struct draft *d); /* kv_cache_forget */
 void draft_free(struct draft *d);
 const struct model_shape *draft_shape(const struct draft *d);
 uint64_t draft_scratch_bytes(const struct draft *d);

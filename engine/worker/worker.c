@@ -355,6 +355,17 @@ static FALLIBLE step_answer(struct worker *w, void *step, void *result, struct q
     return Q_OK;
 }
 
+/* Orders that this build does not know are none of its business. */
+static void obey(struct worker *w)
+{
+    if (ring_order_now(w->ring) == RING_FORGET_KV) {
+        kv_cache_forget(&w->kv);
+        if (w->draft)
+            draft_forget_kv(w->draft);
+    }
+    ring_order_done(w->ring);
+}
+
 FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e)
 {
     struct worker w = {.ring = r, .config = ring_config(r), .provider = masks};
@@ -365,6 +376,10 @@ FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_
         void *step, *result;
         alloc_freeze();
         while (!rc && ring_step_wait(r, &step, &result)) {
+            if (!step) {
+                obey(&w);
+                continue;
+            }
             rc = step_answer(&w, step, result, e);
             ring_step_done(r);
         }

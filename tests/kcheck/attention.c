@@ -203,17 +203,22 @@ struct bench_shape {
     uint32_t n_seq, context, n_query; /* decode when n_query is 1, else one prompt */
 };
 
-/* A cache of n_block blocks with random numbers in it. */
+/* A cache of n_block blocks with numbers of -1 … 1 in it: sizes that the softmax sees in life, or
+ * subnormal weights would be what is timed. */
 static void *bench_cache(struct kcheck *k, enum dtype kv_dtype, uint32_t n_kv_head, uint32_t dim,
                          size_t n_block)
 {
-    size_t bytes = n_block * kern_kv_block_bytes(kv_dtype, n_kv_head, dim);
-    uint16_t *cache = kc_buf(k, bytes);
-    if (kv_dtype == DT_BF16)
-        kc_fill_dtype(k, cache, DT_BF16, bytes / 2);
-    else /* 1.0f twice over: any byte will do, and the scales are numbers */
-        for (size_t i = 0; i < bytes / 2; i++)
-            cache[i] = 0x3f80;
+    size_t bytes = n_block * kern_kv_block_bytes(kv_dtype, n_kv_head, dim), head = 16 * dim + 64;
+    char *cache = kc_buf(k, bytes);
+    if (kv_dtype != DT_I8) {
+        kc_fill_dtype(k, cache, kv_dtype, bytes / (dtype_bits(kv_dtype) / 8));
+        return cache;
+    }
+    for (size_t i = 0; i < bytes; i++)
+        cache[i] = (char)kc_rnd(k);
+    for (size_t i = 0; i < bytes; i += head)
+        for (uint32_t c = 0; c < 16; c++)
+            ((float *)(void *)(cache + i + 16 * (size_t)dim))[c] = 1.0f / 127;
     return cache;
 }
 

@@ -49,7 +49,7 @@ bool __wrap_ring_step_wait(struct ring *r, void **step, void **result)
     struct step_view v;
     if (!__real_ring_step_wait(r, step, result))
         return false;
-    if (step_view(&v, *step, known.step_bytes, &known.limits, NULL))
+    if (!*step || step_view(&v, *step, known.step_bytes, &known.limits, NULL))
         return true;
     const struct step_admit *admit = v.admits;
     const uint32_t *tokens = v.known;

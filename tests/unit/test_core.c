@@ -150,6 +150,68 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
     }
 }
 
+static uint32_t tokens_so_far(uint32_t n)
+{
+    uint32_t n_token = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_token += answers[i].n;
+    return n_token;
+}
+
+static void put_to_sleep(uint32_t level)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct scheduler_stats s;
+    assert_ok(core_sleep(core, level, &e), &e);
+    assert_ok(core_step(core, &e), &e);
+    while (!core_sleeping(core))
+        turn(&e);
+    assert_ok(core_step(core, &e), &e);
+    assert_int_equal(core_wait_ms(core), -1);
+    core_stats(core, &s);
+    assert_int_equal(s.n_running + s.n_in_flight, 0);
+    assert_int_equal(s.kv_blocks_used, 0);
+    if (level == 2)
+        assert_int_equal(core_worker_pid(core), 0);
+}
+
+/* Asleep in the middle of everything, by level 1, by 2, by 2 after 1, the worker a thread or a
+ * process; a request comes meanwhile. */
+static void sleep_loses_nothing(void **state)
+{
+    (void)state;
+    static const uint32_t levels[][2] = {{1, 0}, {2, 0}, {1, 2}};
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "llama");
+    for (uint32_t i = 0; i < 6; i++) {
+        struct core_config c = config_of(g.dir);
+        c.in_process = i % 2;
+        c.worker_program = program_beside("/bin/quire-worker");
+        open_core(&c);
+        assert_fails(core_sleep(core, 3, &e), Q_INVALID, "expected 1", &e);
+        for (uint32_t j = 0; j + 1 < g.n; j++)
+            submit(j, &g.prompts[j], 0);
+        assert_ok(core_step(core, &e), &e);
+        while (tokens_so_far(g.n) < 10 + i)
+            turn(&e);
+        for (int j = 0; j < 2 && levels[i / 2][j]; j++)
+            put_to_sleep(levels[i / 2][j]);
+        uint32_t n_token = tokens_so_far(g.n);
+        submit(g.n - 1, &g.prompts[g.n - 1], 0);
+        assert_ok(core_step(core, &e), &e);
+        assert_true(core_sleeping(core) && tokens_so_far(g.n) == n_token);
+        core_wake(core);
+        assert_false(core_sleeping(core));
+        assert_ok(core_step(core, &e), &e);
+        finish_all(g.n);
+        for (uint32_t j = 0; j < g.n; j++)
+            check_answer(j, &g.prompts[j], "after sleep");
+        assert_int_equal(core_n_restart(core), 0);
+        core_free(core);
+    }
+}
+
 static void a_worker_that_always_dies_is_given_up(void **state)
 {
     (void)state;
@@ -288,6 +350,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_loaded_is_said),
         cmocka_unit_test(broken_logits_end_their_request_only),
         cmocka_unit_test(fingerprints_tell_settings_apart),
+        cmocka_unit_test(sleep_loses_nothing),
     };
     log_setup("test", getenv("QUIRE_TEST_LOG") ? LOG_DEBUG : LOG_ERROR, false);
     cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));

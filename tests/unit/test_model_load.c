@@ -452,6 +452,9 @@ static void test_pool_is_lazy(void **state)
         assert_int_equal(((char *)other.k[i])[2 * n - 1], 0);
         assert_int_equal(((char *)other.v[i])[3 * n - 1], i + 65);
     }
+    kv_cache_forget(&kv);
+    assert_true(resident_bytes() - before < (4u << 20) + 2ull * s->n_layer * (2u << 20));
+    assert_int_equal(((char *)kv.k[0])[100 * n], 0);
     kv_cache_release(&kv);
     kv_cache_release(&other);
     model_free(m);

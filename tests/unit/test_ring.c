@@ -174,6 +174,19 @@ static void a_second_mapping_sees_the_same(void **state)
     const unsigned char *got = ring_result_next(engine);
     assert_non_null(got);
     assert_int_equal(got[info.result_bytes - 1], 0x5a);
+    ring_result_take(engine);
+    ring_order(engine, RING_FORGET_KV); /* before the step that is sent after it */
+    ring_step_send(engine);
+    assert_true(ring_step_wait(worker, &step, &result));
+    assert_null(step);
+    assert_int_equal(ring_order_now(worker), RING_FORGET_KV);
+    assert_true(ring_ordering(engine));
+    ring_event_clear(engine);
+    ring_order_done(worker);
+    wait_event(engine);
+    assert_false(ring_ordering(engine));
+    assert_true(ring_step_wait(worker, &step, &result));
+    assert_non_null(step);
     ring_stop(engine);
     assert_false(ring_step_wait(worker, &step, &result));
     ring_free(worker);

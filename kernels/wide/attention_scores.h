@@ -38,15 +38,6 @@ INLINE struct vec score_k(const struct score_tile *t, const enum dtype type, uin
     return odd ? vec_load_odd(pairs) : vec_load_even(pairs);
 }
 
-/* Sums of block b to scores. */
-INLINE struct vec score_scaled(const struct score_tile *t, const enum dtype type, struct vec sum,
-                               int b)
-{
-    if (type == DT_I8)
-        sum = vec_mul(sum, vec_load(item_scales(t->it, t->k[b])));
-    return vec_mul(sum, vec_set(t->it->a->scale));
-}
-
 INLINE void score_step(struct vec sum[SCORE_ROWS][2], const struct score_tile *t,
                        struct score_form f, uint32_t d, int odd)
 {
@@ -64,9 +55,23 @@ INLINE void score_step(struct vec sum[SCORE_ROWS][2], const struct score_tile *t
     }
 }
 
+/* Sums times the scales of K. */
+INLINE void score_int8(struct vec sum[SCORE_ROWS][2], const struct score_tile *t,
+                       struct score_form f)
+{
+    UNROLL
+    for (int b = 0; b < f.n_block; b++) {
+        const struct vec k = vec_load(item_scales(t->it, t->k[b]));
+        UNROLL
+        for (int r = 0; r < f.rows; r++)
+            sum[r][b] = vec_mul(sum[r][b], k);
+    }
+}
+
 INLINE void score_add(const struct score_tile *t, struct score_form f)
 {
     struct vec sum[SCORE_ROWS][2];
+    const struct vec scale = vec_set(t->it->a->scale);
     const uint32_t dim = t->it->a->head_dim;
     uint32_t d = 0;
     UNROLL
@@ -80,12 +85,13 @@ INLINE void score_add(const struct score_tile *t, struct score_form f)
     }
     if (d < dim)
         score_step(sum, t, f, d, 0);
+    if (f.type == DT_I8)
+        score_int8(sum, t, f);
     UNROLL
     for (int r = 0; r < f.rows; r++)
         UNROLL
     for (int b = 0; b < f.n_block; b++)
-        vec_store(t->out[b] + (t->row + (uint32_t)r) * KERN_BLOCK,
-                  score_scaled(t, f.type, sum[r][b], b));
+        vec_store(t->out[b] + (t->row + (uint32_t)r) * KERN_BLOCK, vec_mul(sum[r][b], scale));
 }
 
 INLINE void score_typed(const struct score_tile *t, const int rows, int n_block,
@@ -144,6 +150,16 @@ INLINE struct vec only_span(struct vec v, struct vec other, uint32_t c, struct s
     return vec_first(low, other, vec_first(high, v, other));
 }
 
+/* int8: p of row r times the scales of V. */
+static void scale_row(const struct item *it, uint32_t r, struct span span)
+{
+    for (uint32_t c = span.begin / KERN_BLOCK * KERN_BLOCK; c < span.end; c += KERN_BLOCK) {
+        float *p = item_scores(it, c) + r * KERN_BLOCK;
+        const float *scales = item_scales(it, item_block(it, it->a->v_cache, c));
+        vec_store(p, vec_mul(vec_load(p), vec_load(scales)));
+    }
+}
+
 /* s -> p (int8: times the scales of V) for row r; returns 1 / sum. */
 INLINE float softmax_row(const struct item *it, uint32_t r)
 {
@@ -165,10 +181,10 @@ INLINE float softmax_row(const struct item *it, uint32_t r)
         float *p = item_scores(it, c) + r * KERN_BLOCK;
         struct vec v = only_span(vec_exp(vec_sub(vec_load(p), m)), zero, c, span);
         sum = vec_add(sum, v);
-        if (it->a->kv_dtype == DT_I8)
-            v = vec_mul(v, vec_load(item_scales(it, item_block(it, it->a->v_cache, c))));
         vec_store(p, v);
     }
+    if (it->a->kv_dtype == DT_I8)
+        scale_row(it, r, span);
     return 1.0f / vec_fold_add(sum);
 }
 

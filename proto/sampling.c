@@ -59,9 +59,14 @@ static enum q_code check_count(const char *name, uint32_t n, uint32_t max, struc
     return Q_OK;
 }
 
-static enum q_code check_logprobs(const char *name, uint32_t n, struct q_err *e)
+/* All there are, or 20, which more than one tiny vocabulary has not. */
+static enum q_code check_logprobs(const char *name, uint32_t n, uint32_t vocab_size,
+                                  struct q_err *e)
 {
-    return n == SAMPLE_NO_LOGPROBS ? Q_OK : check_count(name, n, SAMPLE_LOGPROBS_MAX, e);
+    uint32_t max = vocab_size > SAMPLE_LOGPROBS_FEW ? vocab_size : SAMPLE_LOGPROBS_FEW;
+    if (max > SAMPLE_LOGPROBS_MAX)
+        max = SAMPLE_LOGPROBS_MAX;
+    return n == SAMPLE_NO_LOGPROBS ? Q_OK : check_count(name, n, max, e);
 }
 
 bool sample_bad_words_fit(const uint32_t *bad_words, uint32_t n_bad, uint32_t vocab_size)
@@ -105,8 +110,8 @@ enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_si
     if (p->min_tokens > p->max_tokens)
         return q_fail(e, Q_INVALID, "min_tokens: must be at most max_tokens (%u), is %u",
                       p->max_tokens, p->min_tokens);
-    if ((rc = check_logprobs("logprobs", p->n_logprob, e)) ||
-        (rc = check_logprobs("prompt_logprobs", p->n_prompt_logprob, e)) ||
+    if ((rc = check_logprobs("logprobs", p->n_logprob, vocab_size, e)) ||
+        (rc = check_logprobs("prompt_logprobs", p->n_prompt_logprob, vocab_size, e)) ||
         (rc = check_count("stop_token_ids", p->n_stop_id, SAMPLE_STOP_IDS_MAX, e)) ||
         (rc = check_ids("stop_token_ids", p->stop_ids, p->n_stop_id, vocab_size, e)) ||
         (rc = check_count("logit_bias", p->n_bias, SAMPLE_BIAS_MAX, e)) ||

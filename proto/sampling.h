@@ -15,7 +15,9 @@
 #include <stdint.h>
 #include "common/err.h"
 
-#define SAMPLE_LOGPROBS_MAX 20   /* alternatives per token */
+#define SAMPLE_LOGPROBS_FEW 20 /* alternatives per token that every row of a step has room for */
+#define SAMPLE_LOGPROBS_MAX \
+    262144 /* alternatives per token; more than 20 only up to the vocabulary */
 #define SAMPLE_BIAS_MAX     1024 /* logit_bias entries; OpenAI allows 1024 */
 #define SAMPLE_STOP_IDS_MAX 64
 #define SAMPLE_ALLOWED_MAX  262144 /* ids */

@@ -55,6 +55,11 @@ static uint64_t blocks_of(uint64_t n_token)
     return (n_token + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
 }
 
+uint64_t step_top_max(const struct step_limits *l)
+{
+    return (uint64_t)l->logit_rows_max * SAMPLE_LOGPROBS_FEW + l->top_more;
+}
+
 /* The largest count each part may have, in a head. False when one has more than 32 bits. */
 static bool counts_max(struct step_head *h, const struct step_limits *l)
 {
@@ -63,7 +68,7 @@ static bool counts_max(struct step_head *h, const struct step_limits *l)
     uint64_t n_block = n_seq * blocks_of(l->max_model_len);
     uint64_t n_stop_id = n_seq * STEP_STOP_IDS_MAX, n_bias = n_seq * SAMPLE_BIAS_MAX;
     if (n_seq > STEP_SEQS_MAX || n_block > UINT32_MAX || n_stop_id > UINT32_MAX ||
-        n_bias > UINT32_MAX || (uint64_t)l->logit_rows_max * SAMPLE_LOGPROBS_MAX > UINT32_MAX)
+        n_bias > UINT32_MAX || step_top_max(l) > UINT32_MAX)
         return false;
     *h = (struct step_head){.n_seq = (uint32_t)n_seq,
                             .n_admit = (uint32_t)n_seq,
@@ -89,8 +94,7 @@ enum q_code step_bytes_max(size_t *step_bytes, size_t *result_bytes, const struc
                       "logit_rows_max %u",
                       l->max_num_seqs, STEP_SEQS_MAX, l->max_model_len, l->logit_rows_max);
     *step_bytes = (size_t)place_step(&v, NULL, &max);
-    *result_bytes =
-        (size_t)place_result(&r, NULL, l->logit_rows_max, l->logit_rows_max * SAMPLE_LOGPROBS_MAX);
+    *result_bytes = (size_t)place_result(&r, NULL, l->logit_rows_max, (uint32_t)step_top_max(l));
     return Q_OK;
 }
 
@@ -310,9 +314,8 @@ enum q_code step_result_view(struct step_result *r, void *memory, size_t n,
         return corrupt("a result's error", head.error, Q_CODE_COUNT - 1, e);
     if (head.n_row > l->logit_rows_max)
         return corrupt("a result's n_row", head.n_row, l->logit_rows_max, e);
-    if (head.n_top > (uint64_t)head.n_row * SAMPLE_LOGPROBS_MAX)
-        return corrupt("a result's n_top", head.n_top, (uint64_t)head.n_row * SAMPLE_LOGPROBS_MAX,
-                       e);
+    if (head.n_top > step_top_max(l))
+        return corrupt("a result's n_top", head.n_top, step_top_max(l), e);
     uint64_t need = place_result(&sizes, NULL, head.n_row, head.n_top);
     if (need > n)
         return corrupt("a result's size", need, n, e);

@@ -83,6 +83,8 @@ struct step_view { /* a step's arrays; borrowed from the memory it lies in */
 struct step_limits { /* what a step can hold at most; decides the ring's size */
     uint32_t max_num_seqs, max_num_batched_tokens, max_model_len;
     uint32_t logit_rows_max; /* >= max_num_seqs */
+    uint32_t top_more;       /* alternatives beyond SAMPLE_LOGPROBS_FEW a row; for two requests that
+                                want the whole vocabulary, twice its size */
     uint32_t known_max;      /* history tokens admitted in one step; >= max_model_len */
 };
 
@@ -124,6 +126,8 @@ struct step_result {
     float *top_logprobs;
 };
 
+/* Alternatives that the rows of one result may have together. */
+uint64_t step_top_max(const struct step_limits *l);
 /* Logit rows that a seq has, as said in step_head. */
 uint32_t step_seq_logits(const struct step_seq *q);
 /* Bytes for the largest step and result within the limits. Errors: Q_TOO_LARGE (a limit that would

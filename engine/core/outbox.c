@@ -3,12 +3,10 @@
 #include <string.h>
 #include "common/mem.h"
 
-#define ENTRIES_MAX (SAMPLE_LOGPROBS_MAX + 1u) /* the token itself, then its alternatives */
-
 FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e)
 {
     *o = (struct outbox)OUTBOX_INIT;
-    size_t n = l->logit_rows_max, m = (size_t)l->logit_rows_max * ENTRIES_MAX;
+    size_t n = l->logit_rows_max, m = n + (size_t)step_top_max(l); /* tokens, alternatives */
     uint32_t **columns[] = {&o->seq,       &o->n_token,      &o->tokens,
                             &o->finish,    &o->stop_id,      &o->n_cached,
                             &o->n_logprob, &o->n_prompt_row, &o->n_prompt_logprob};

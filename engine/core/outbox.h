@@ -10,7 +10,7 @@
 #include "engine/sched/scheduler.h"
 
 struct outbox_entries { /* tokens with their logprobs: the token itself, then alternatives */
-    uint32_t *ids;      /* [n] of n_row_max * (SAMPLE_LOGPROBS_MAX + 1) */
+    uint32_t *ids;      /* [n] of n_row_max + step_top_max */
     float *logprobs;
     uint32_t n;
 };

@@ -27,6 +27,7 @@ struct planning {
     struct flight *f;
     struct step_head counts; /* of what has been put in */
     int64_t now_us;
+    uint64_t n_top;                     /* alternatives that its rows may give */
     bool short_of_blocks;               /* a running sequence was: nobody is admitted */
     uint32_t n_partial, n_long_partial; /* in the middle of their prompts after this step */
 };
@@ -52,6 +53,22 @@ static uint32_t budget_left(const struct planning *p)
 static uint32_t logits_left(const struct planning *p)
 {
     return p->s->config.limits.logit_rows_max - p->counts.n_logit;
+}
+
+static uint32_t n_alternative(uint32_t n_logprob)
+{
+    return n_logprob == SAMPLE_NO_LOGPROBS ? 0 : n_logprob;
+}
+
+static uint64_t tops_left(const struct planning *p)
+{
+    return step_top_max(&p->s->config.limits) - p->n_top;
+}
+
+/* Alternatives of one sampled row, and one row of the prompt where that is asked for. */
+static uint64_t tops_least(const struct request *r)
+{
+    return (uint64_t)n_alternative(r->params.n_logprob) + n_alternative(r->params.n_prompt_logprob);
 }
 
 /* Put a sequence's next n_token rows into the step. The limits have been looked at. */
@@ -81,6 +98,8 @@ static void put(struct planning *p, uint32_t i_request, uint32_t n_token, uint32
     p->counts.n_token += n_token;
     p->counts.n_logit += flags & STEP_PROMPT_LOGPROBS ? n_token : (flags & STEP_SAMPLE) != 0;
     p->counts.n_block += n_new_block;
+    p->n_top += (uint64_t)n_prompt_row * n_alternative(r->params.n_prompt_logprob);
+    p->n_top += flags & STEP_SAMPLE ? n_alternative(r->params.n_logprob) : 0;
 }
 
 static void preempt(struct planning *p, uint32_t i_request)
@@ -117,7 +136,9 @@ static void plan_decode(struct planning *p)
         uint32_t n_new_block;
         if (!is_decode(request_at(s, i)))
             continue;
-        if (budget_left(p) == 0 || logits_left(p) == 0 || !make_room(p, i, &n_new_block))
+        if (budget_left(p) == 0 || logits_left(p) == 0 ||
+            tops_left(p) < n_alternative(request_at(s, i)->params.n_logprob) ||
+            !make_room(p, i, &n_new_block))
             return;
         put(p, i, 1, 0, n_new_block);
     }
@@ -134,7 +155,7 @@ static uint32_t chunk_size(const struct planning *p, const struct request *r, ui
         n = budget;
     if (threshold && n > threshold)
         n = threshold;
-    if (logits == 0)
+    if (logits == 0 || tops_left(p) < tops_least(r))
         return 0;
     if (r->prompt_next >= r->n_prompt)
         return n;
@@ -147,6 +168,11 @@ static uint32_t chunk_size(const struct planning *p, const struct request *r, ui
     uint32_t n_told = r->n_prompt - r->n_planned - (r->n_token > r->n_prompt);
     if (n > n_told)
         n = n_told;
+    if (r->params.n_prompt_logprob) {
+        uint64_t n_fit =
+            (tops_left(p) - n_alternative(r->params.n_logprob)) / r->params.n_prompt_logprob;
+        n = n < n_fit ? n : (uint32_t)n_fit;
+    }
     return n < logits ? n : logits;
 }
 
@@ -240,7 +266,7 @@ static bool may_admit(const struct planning *p, uint32_t i_request, struct seat 
     if (r->n_sampling)
         return false;
     if (r->n_token > s->config.limits.known_max - p->counts.n_known ||
-        n_list(r) > STEP_LISTS_MAX - p->counts.n_list)
+        n_list(r) > STEP_LISTS_MAX - p->counts.n_list || tops_left(p) < tops_least(r))
         return false;
     cache_find(s, i_request, seat);
     if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) && is_partial(p, r, seat))
@@ -312,8 +338,10 @@ static uint32_t guesses_for(const struct planning *p, const struct part *q)
         return 0;
     spare = kv_available(&s->pool) > spare ? kv_available(&s->pool) - spare : 0;
     uint64_t room = ((uint64_t)r->table.n_block + spare) * KV_BLOCK_TOKENS - r->n_planned;
+    uint64_t tops = tops_left(p) / (n_alternative(r->params.n_logprob) + 1);
     const uint32_t limits[] = {budget_left(p), logits_left(p), r->n_max - r->n_token - 1,
-                               room < UINT32_MAX ? (uint32_t)room : UINT32_MAX};
+                               room < UINT32_MAX ? (uint32_t)room : UINT32_MAX,
+                               tops < UINT32_MAX ? (uint32_t)tops : UINT32_MAX};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         n = limits[i] < n ? limits[i] : n;
     return n;
@@ -337,6 +365,7 @@ static void plan_guesses(struct planning *p)
         r->n_planned += n;
         p->counts.n_token += n;
         p->counts.n_logit += n;
+        p->n_top += (uint64_t)n * n_alternative(r->params.n_logprob);
         p->counts.n_block += n_new_block;
     }
 }

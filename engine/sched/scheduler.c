@@ -158,6 +158,14 @@ static enum q_code check_submit(const struct scheduler *s, const struct msg_subm
         (rc = sample_params_check(&p, s->config.vocab_size, e)) ||
         (rc = check_ids("prompt", &m->prompt, s->config.vocab_size, e)))
         return rc;
+    uint64_t n_top = (p.n_logprob == SAMPLE_NO_LOGPROBS ? 0 : p.n_logprob) +
+                     (uint64_t)(p.n_prompt_logprob == SAMPLE_NO_LOGPROBS ? 0 : p.n_prompt_logprob);
+    if (n_top > step_top_max(&s->config.limits))
+        return q_fail(e, Q_INVALID,
+                      "logprobs: %llu alternatives, with prompt_logprobs, are more than one step "
+                      "has room for, %llu",
+                      (unsigned long long)n_top,
+                      (unsigned long long)step_top_max(&s->config.limits));
     return check_ids("emitted", &m->emitted, s->config.vocab_size, e);
 }
 

@@ -31,7 +31,7 @@ FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
     s->chunk_sums = q_calloc(n_vocab / SAMPLE_CHUNK + 1, sizeof *s->chunk_sums);
     s->masses = q_calloc(SAMPLE_BUCKETS, sizeof *s->masses);
     s->bucket_counts = q_calloc(SAMPLE_BUCKETS, sizeof *s->bucket_counts);
-    s->items = q_calloc(SAMPLE_HEAP_MAX, sizeof *s->items);
+    s->items = q_calloc(n_vocab > SAMPLE_HEAP_MAX ? n_vocab : SAMPLE_HEAP_MAX, sizeof *s->items);
     if (s->counts && s->raw && s->chunk_sums && s->masses && s->bucket_counts && s->items)
         return Q_OK;
     sample_scratch_release(s);

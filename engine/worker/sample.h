@@ -36,7 +36,7 @@ struct sample_scratch { /* one thread's */
     double *chunk_sums; /* [ceil(n_vocab / SAMPLE_CHUNK)] */
     double *masses;     /* [SAMPLE_BUCKETS] radix selection */
     uint32_t *bucket_counts;   /* [SAMPLE_BUCKETS] */
-    struct sample_item *items; /* [SAMPLE_HEAP_MAX] */
+    struct sample_item *items; /* [max(SAMPLE_HEAP_MAX, n_vocab)] */
 };
 #define SAMPLE_BUCKETS 2048u
 /* clang-format off */

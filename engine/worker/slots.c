@@ -187,7 +187,8 @@ static FALLIBLE add_logit(struct slots *s, uint32_t batch_row, struct logit_row 
     row.n_top = row.is_prompt ? row.slot->params.n_prompt_logprob : row.slot->params.n_logprob;
     if (row.n_top == SAMPLE_NO_LOGPROBS)
         row.n_top = 0;
-    if (row.n_top > SAMPLE_LOGPROBS_MAX)
+    if (row.n_top > SAMPLE_LOGPROBS_MAX ||
+        s->n_top + (uint64_t)row.n_top > step_top_max(&s->limits))
         return q_fail(e, Q_CORRUPT, "%u alternatives", row.n_top);
     row.top_start = s->n_top;
     s->n_top += row.n_top;

@@ -60,6 +60,7 @@ static void set_limits(struct worker *w)
                                      .max_num_batched_tokens = c->max_num_batched_tokens,
                                      .max_model_len = shape->max_model_len,
                                      .logit_rows_max = n_row,
+                                     .top_more = 2 * shape->vocab_size,
                                      .known_max = shape->max_model_len + c->max_num_batched_tokens};
 }
 

@@ -16,7 +16,7 @@
 #include "frontend/api/beam_tree.h"
 #include "frontend/link/link.h"
 
-#define BEAM_WIDTH_MAX (SAMPLE_LOGPROBS_MAX / 2)
+#define BEAM_WIDTH_MAX (SAMPLE_LOGPROBS_FEW / 2)
 
 struct job;
 struct prompt;

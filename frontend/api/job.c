@@ -337,7 +337,7 @@ static enum q_code job_read(struct job *j, struct q_err *e)
 {
     const struct app *a = j->app;
     struct params_context context = {served_defaults(&a->served), a->served.config.vocab_size,
-                                     (uint32_t)a->options->max_logprobs};
+                                     a->options->max_logprobs};
     struct params *p = &j->params;
     enum q_code rc;
     if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) ||

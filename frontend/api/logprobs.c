@@ -3,6 +3,7 @@
  * completions, and vLLM's prompt_logprobs. A row on the wire is the token itself first, then the
  * alternatives, most likely first. */
 #include <string.h>
+#include "common/mem.h"
 #include "common/utf8.h"
 #include "frontend/api/job.h"
 #include "frontend/api/json.h"
@@ -63,23 +64,79 @@ static void add_chat(struct choice *c, const struct logprob_rows *r, uint32_t i_
     buf_add_str(&c->items, "]}");
 }
 
-/* Was the same name there already among entries 0..i? Different tokens may have the same text; JSON
- * wants a key once. */
-static bool name_seen(const struct choice *c, const uint32_t *ids, uint32_t i)
+/* The names of one row, each once: different tokens may have the same text, and JSON wants a key
+ * once. Open addressing; a slot holds an entry's number + 1. */
+#define NAMES_FEW 64u
+struct names {
+    uint32_t few[NAMES_FEW], *slots, n_slot; /* a power of two, at least twice the entries */
+};
+
+static bool names_init(struct names *s, uint32_t n)
 {
-    struct buf mine = BUF_INIT, other = BUF_INIT;
+    for (s->n_slot = NAMES_FEW; s->n_slot < 2 * n;)
+        s->n_slot *= 2;
+    memset(s->few, 0, sizeof(s->few));
+    s->slots = s->n_slot == NAMES_FEW ? s->few : q_calloc(s->n_slot, sizeof(*s->slots));
+    return s->slots;
+}
+
+static void names_release(struct names *s)
+{
+    if (s->slots != s->few)
+        q_free(s->slots);
+}
+
+/* Entry i, whose text is `bytes`; false when its name was there already. */
+static bool names_add(struct names *s, const struct choice *c, const uint32_t *ids, uint32_t i,
+                      const struct buf *bytes)
+{
+    bool by_text = c->job->app->served.tokenizer && !c->job->params.return_tokens_as_token_ids;
+    struct buf other = BUF_INIT;
+    uint64_t h = UINT64_C(14695981039346656037) ^ (by_text ? 0 : ids[i]);
+    for (size_t k = 0; by_text && k < bytes->len; k++)
+        h = (h ^ (unsigned char)bytes->data[k]) * UINT64_C(1099511628211); /* FNV-1a */
+    h *= UINT64_C(0x9e3779b97f4a7c15);
+    uint32_t at = (uint32_t)(h >> 32) & (s->n_slot - 1);
     bool seen = false;
-    token_bytes(c, ids[i], &mine);
-    for (uint32_t k = 0; k < i && !seen; k++) {
+    while (s->slots[at] && !seen) {
+        uint32_t id = ids[s->slots[at] - 1];
         buf_reset(&other);
-        token_bytes(c, ids[k], &other);
-        seen = ids[k] == ids[i] ||
-               (c->job->app->served.tokenizer && !c->job->params.return_tokens_as_token_ids &&
-                mine.len == other.len && memcmp(buf_str(&mine), buf_str(&other), mine.len) == 0);
+        if (by_text)
+            token_bytes(c, id, &other);
+        seen = id == ids[i] || (by_text && other.len == bytes->len &&
+                                !memcmp(buf_str(&other), buf_str(bytes), other.len));
+        at = (at + 1) & (s->n_slot - 1);
     }
-    buf_release(&mine);
+    if (!seen)
+        s->slots[at] = i + 1;
     buf_release(&other);
-    return seen;
+    return !seen;
+}
+
+/* {"name":logprob,…} of the n first entries */
+static void add_tops(struct choice *c, const uint32_t *ids, const float *values, uint32_t n)
+{
+    struct buf bytes = BUF_INIT;
+    struct names names;
+    uint32_t n_out = 0;
+    if (!names_init(&names, n)) {
+        c->text.failed = Q_NO_MEMORY; /* as of the answer */
+        return;
+    }
+    buf_add_char(&c->tops, '{');
+    for (uint32_t i = 0; i < n; i++) {
+        buf_reset(&bytes);
+        token_bytes(c, ids[i], &bytes);
+        if (!names_add(&names, c, ids, i, &bytes))
+            continue;
+        buf_add_str(&c->tops, n_out++ ? "," : "");
+        add_name(c, ids[i], &bytes, &c->tops);
+        buf_add_char(&c->tops, ':');
+        json_add_logprob(&c->tops, values[i]);
+    }
+    buf_add_char(&c->tops, '}');
+    names_release(&names);
+    buf_release(&bytes);
 }
 
 /* One more token of the older shape; r NULL: it has no logprob (the first of the prompt). */
@@ -103,18 +160,8 @@ static void add_text(struct choice *c, const struct logprob_rows *r, uint32_t i_
     const uint32_t *ids = r->ids + (size_t)i_row * r->n;
     const float *values = r->logprobs + (size_t)i_row * r->n;
     json_add_logprob(&c->values, values[0]);
-    buf_add_char(&c->tops, '{');
-    for (uint32_t i = 0, n = 0; i < r->n && i <= c->job->sampling.n_logprob; i++) {
-        if (name_seen(c, ids, i))
-            continue;
-        buf_reset(&bytes);
-        token_bytes(c, ids[i], &bytes);
-        buf_add_str(&c->tops, n++ ? "," : "");
-        add_name(c, ids[i], &bytes, &c->tops);
-        buf_add_char(&c->tops, ':');
-        json_add_logprob(&c->tops, values[i]);
-    }
-    buf_add_char(&c->tops, '}');
+    add_tops(c, ids, values,
+             r->n <= c->job->sampling.n_logprob ? r->n : c->job->sampling.n_logprob + 1);
     buf_release(&bytes);
 }
 

@@ -189,23 +189,30 @@ static enum q_code read_stream_options(struct params *p, struct q_err *e)
     return Q_OK;
 }
 
+/* -1 is all; what is more than any vocabulary stays so and is refused later. */
+static uint32_t count_logprobs(int64_t n)
+{
+    return n < 0 ? PARAMS_ALL : n < PARAMS_ALL ? (uint32_t)n : PARAMS_ALL - 1;
+}
+
 /* chat: logprobs is a boolean and top_logprobs the number; completions: logprobs is the number. */
 static enum q_code read_logprobs(struct params *p, enum params_where where, struct q_err *e)
 {
     const json_t *v = p->logprobs;
     p->n_logprob = SAMPLE_NO_LOGPROBS;
     if (where == WHERE_TEXT && v) {
-        if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return q_fail(e, Q_INVALID, "logprobs: expected an integer of 0 or more, got %s",
+        json_int_t n = json_integer_value(v);
+        if (!json_is_integer(v) || n < -1)
+            return q_fail(e, Q_INVALID,
+                          "logprobs: expected an integer of 0 or more, or -1 for all, got %s",
                           json_is_integer(v) ? "a negative one" : json_kind(v));
-        p->n_logprob = json_integer_value(v) > UINT32_MAX - 1 ? UINT32_MAX - 1
-                                                              : (uint32_t)json_integer_value(v);
+        p->n_logprob = count_logprobs(n);
     } else if (where == WHERE_CHAT) {
         if (v && !json_is_boolean(v))
             return q_fail(e, Q_INVALID, "logprobs: expected true or false, got %s", json_kind(v));
         if (json_is_true(v))
-            p->n_logprob = (uint32_t)p->top_logprobs;
-        else if (p->has[FIELD_top_logprobs] && p->top_logprobs > 0)
+            p->n_logprob = count_logprobs(p->top_logprobs);
+        else if (p->has[FIELD_top_logprobs] && p->top_logprobs != 0)
             return q_fail(e, Q_INVALID, "top_logprobs: needs \"logprobs\": true");
     }
     if (p->has[FIELD_prompt_logprobs] && p->stream)
@@ -413,18 +420,41 @@ static enum q_code read_bias(const struct params *p, const struct params_context
     return Q_OK;
 }
 
+/* Alternatives: within what the server gives and what the vocabulary has. */
+static enum q_code fit_logprobs(const char *name, const struct params_context *c, uint32_t *n,
+                                struct q_err *e)
+{
+    uint32_t few = SAMPLE_LOGPROBS_FEW, most = c->vocab_size > few ? c->vocab_size : few;
+    if (*n == SAMPLE_NO_LOGPROBS)
+        return Q_OK;
+    if (*n == PARAMS_ALL && c->max_logprobs >= 0 && c->max_logprobs < (int64_t)most)
+        return q_fail(e, Q_INVALID,
+                      "%s: -1 asks for all %u tokens, and this server gives %lld (--max-logprobs; "
+                      "-1 there allows all)",
+                      name, c->vocab_size, (long long)c->max_logprobs);
+    if (*n != PARAMS_ALL && c->max_logprobs >= 0 && *n > c->max_logprobs)
+        return q_fail(e, Q_INVALID,
+                      "%s: %u is more than the %lld this server gives (--max-logprobs)", name, *n,
+                      (long long)c->max_logprobs);
+    if (*n > most)
+        *n = most;
+    if (*n > SAMPLE_LOGPROBS_MAX)
+        *n = SAMPLE_LOGPROBS_MAX;
+    return Q_OK;
+}
+
 static enum q_code check_counts(const struct params *p, const struct params_context *c,
                                 struct sample_params *s, struct q_err *e)
 {
-    if (p->n_logprob != SAMPLE_NO_LOGPROBS && p->n_logprob > c->max_logprobs)
-        return q_fail(e, Q_INVALID, "%s: %u is more than the %u this server gives (--max-logprobs)",
-                      p->has[FIELD_top_logprobs] ? "top_logprobs" : "logprobs", p->n_logprob,
-                      c->max_logprobs);
-    if (p->has[FIELD_prompt_logprobs] && p->prompt_logprobs > (int64_t)c->max_logprobs)
-        return q_fail(
-            e, Q_INVALID,
-            "prompt_logprobs: %lld is more than the %u this server gives (--max-logprobs)",
-            (long long)p->prompt_logprobs, c->max_logprobs);
+    enum q_code rc;
+    const char *name = p->has[FIELD_top_logprobs] ? "top_logprobs" : "logprobs";
+    if ((rc = fit_logprobs(name, c, &s->n_logprob, e)) ||
+        (rc = fit_logprobs("prompt_logprobs", c, &s->n_prompt_logprob, e)))
+        return rc;
+    if (p->stream && s->n_logprob != SAMPLE_NO_LOGPROBS &&
+        s->n_logprob > PARAMS_STREAM_LOGPROBS_MAX)
+        return q_fail(e, Q_INVALID, "%s: %u a token are too many for a stream, which takes %d",
+                      name, s->n_logprob, PARAMS_STREAM_LOGPROBS_MAX);
     if (s->max_tokens && s->min_tokens > s->max_tokens)
         return q_fail(e, Q_INVALID, "min_tokens: %u is more than max_tokens, %u", s->min_tokens,
                       s->max_tokens);
@@ -462,7 +492,7 @@ static enum q_code fill_sampling(struct params *p, const struct params_context *
     s->ignore_eos = p->ignore_eos;
     s->n_logprob = p->n_logprob;
     s->n_prompt_logprob =
-        p->has[FIELD_prompt_logprobs] ? (uint32_t)p->prompt_logprobs : SAMPLE_NO_LOGPROBS;
+        p->has[FIELD_prompt_logprobs] ? count_logprobs(p->prompt_logprobs) : SAMPLE_NO_LOGPROBS;
     if ((rc = read_stop_ids(p, c, s, ids, e)) || (rc = read_bias(p, c, s, ids, e)) ||
         (rc = params_masks(p, c, s, ids, e)))
         return rc;

@@ -52,18 +52,21 @@ struct params {
 #define NO_EFFECT(name, where)
 #include "frontend/api/fields.def"
     bool include_usage, continuous_usage; /* stream_options */
-    uint32_t n_logprob;                   /* alternatives; SAMPLE_NO_LOGPROBS = none */
-    char param[64];                       /* after an error: the field at fault, "" = none */
+    uint32_t n_logprob; /* alternatives; SAMPLE_NO_LOGPROBS = none, PARAMS_ALL = -1, all */
+    char param[64];     /* after an error: the field at fault, "" = none */
 };
 
 /* Read the body's fields. Errors: Q_INVALID, Q_UNSUPPORTED; p->param names the field. */
 FALLIBLE params_read(struct params *p, const json_t *body, enum params_where where,
                      struct q_err *e);
 
+#define PARAMS_ALL                 (UINT32_MAX - 1)
+#define PARAMS_STREAM_LOGPROBS_MAX 4096 /* more a token would overflow a stream's buffer */
+
 struct params_context {                         /* what a request is checked against */
     const struct generation_defaults *defaults; /* NULL: the API's own */
-    uint32_t vocab_size; /* 0 = unknown, ids are then checked by the engine */
-    uint32_t max_logprobs;
+    uint32_t vocab_size;  /* 0 = unknown, ids are then checked by the engine */
+    int64_t max_logprobs; /* -1 = as many as there are */
 };
 struct params_ids { /* arrays that sample_params borrows; all zero is the empty value */
     uint32_t stop_ids[SAMPLE_STOP_IDS_MAX];

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields beyond OpenAI's, through the openai client's extra_body: what they do, and what a wrong value gets."""
+import json
+import math
+import threading
+
 import openai
 import pytest
+
+from servers import MODELS
 
 PROMPT = "quire is"
 
@@ -115,3 +121,46 @@ def test_reset_prefix_cache(bundled):
     assert answer.status == 415
     connection.close()
     assert bundled.get("/reset_prefix_cache")[0] == 405
+
+
+def test_all_logprobs(start):
+    """--max-logprobs -1: the whole vocabulary for every token, with neighbours that want some of it, or none."""
+    server = start(MODELS / "llama", "--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256", "--max-logprobs", "-1")
+    n_vocab = json.loads((MODELS / "llama" / "config.json").read_text())["vocab_size"]
+    body = {"max_tokens": 5, "temperature": 0, "ignore_eos": True}
+    some = server.complete([5, 6, 7], logprobs=3, **body)["choices"][0]
+    answers = []
+
+    def ask(n):
+        answers.append(server.complete([5, 6, 7], logprobs=n, prompt_logprobs=n, **body)["choices"][0])
+    threads = [threading.Thread(target=ask, args=(n,)) for n in (-1, 2, -1, None, -1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = [a for a in answers if a["logprobs"] and len(a["logprobs"]["top_logprobs"][0]) == n_vocab]
+    assert len(whole) == 3
+    for answer in answers:
+        assert answer["token_ids"] == some["token_ids"]
+    for answer in whole:
+        assert answer["logprobs"]["token_logprobs"] == some["logprobs"]["token_logprobs"]
+        for row, few in zip(answer["logprobs"]["top_logprobs"], some["logprobs"]["top_logprobs"]):
+            assert len(row) == n_vocab and few.items() <= row.items()
+            assert abs(sum(math.exp(v) for v in row.values()) - 1) < 1e-4
+        assert [len(row) for row in answer["prompt_logprobs"][1:]] == [n_vocab] * 2
+        ranks = sorted(entry["rank"] for entry in answer["prompt_logprobs"][1].values())
+        assert ranks == list(range(1, n_vocab + 1))
+    assert server.post("/v1/completions", {"prompt": [1], "logprobs": 10**6, **body})[0] == 200  # all there are
+    status, answer = server.post("/v1/completions", {"prompt": [1], "logprobs": -2, **body})
+    assert status == 400 and answer["error"]["param"] == "logprobs"
+
+
+def test_all_logprobs_are_off_by_default(client, wide):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="quire-tiny", prompt=PROMPT, logprobs=-1)
+    assert refused.value.param == "logprobs" and "--max-logprobs" in refused.value.message
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="quire-tiny", messages=[{"role": "user", "content": "x"}], logprobs=True, top_logprobs=-1)
+    assert refused.value.param == "top_logprobs" and "20" in refused.value.message
+    status, answer = wide.post("/v1/completions", {"prompt": [1], "prompt_logprobs": -1})
+    assert status == 400 and answer["error"]["param"] == "prompt_logprobs"

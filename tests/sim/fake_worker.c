@@ -219,6 +219,9 @@ static void add_row(struct fake_worker *w, const struct step_row *row, uint32_t 
     *out = *row;
     out->n_top = n_top;
     out->top_start = w->n_top;
+    if (w->n_top + (uint64_t)n_top > step_top_max(&w->limits))
+        sim_fail("more than %llu alternatives in one step",
+                 (unsigned long long)step_top_max(&w->limits));
     for (uint32_t i = 0; i < n_top; i++) {
         w->result.top_ids[w->n_top] = row->token + i;
         w->result.top_logprobs[w->n_top++] = -(float)i;
@@ -341,7 +344,7 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
     }
     w->n_row = w->n_top = w->n_unused = 0;
     if (step_result_layout(&w->result, result_memory, result_n, w->limits.logit_rows_max,
-                           w->limits.logit_rows_max * SAMPLE_LOGPROBS_MAX, &e))
+                           (uint32_t)step_top_max(&w->limits), &e))
         sim_fail("%s", e.message);
     compute_all(w, &v);
     if (w->n_row + w->n_unused != v.head->n_logit)

@@ -163,8 +163,10 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
         .max_tokens = max_tokens,
         .min_tokens = chance(w, 3000) ? (uint32_t)(next_random(w) % (max_tokens + 1)) : 0,
         .ignore_eos = chance(w, 3000),
-        .n_logprob = (uint32_t)(next_random(w) % 4),
-        .n_prompt_logprob = chance(w, 2500) ? 1 + (uint32_t)(next_random(w) % 3) : 0,
+        .n_logprob = chance(w, 300) ? w->model.vocab_size + 1 : (uint32_t)(next_random(w) % 4),
+        .n_prompt_logprob = chance(w, 2500)  ? 1 + (uint32_t)(next_random(w) % 3)
+                            : chance(w, 300) ? w->model.vocab_size + 1
+                                             : 0,
         .stop_ids = {c->stop_ids, chance(w, 3000) ? STOP_IDS_MAX : 0},
         .no_prefix_cache = chance(w, 500)};
     set_policy(w, c, i);
@@ -226,6 +228,7 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     l->max_num_batched_tokens = pick(w, sc->max_num_batched_tokens);
     l->max_model_len = pick(w, sc->max_model_len);
     l->logit_rows_max = l->max_num_seqs + pick(w, sc->logit_rows_more);
+    l->top_more = 2 * w->model.vocab_size; /* two that want all, in one step */
     l->known_max = l->max_model_len + (uint32_t)(next_random(w) % l->max_model_len);
     w->config.n_guess = pick(w, sc->n_guess);
     uint32_t n_block_min = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;

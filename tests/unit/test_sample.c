@@ -256,8 +256,8 @@ struct fixture {
     uint32_t history[8];
     struct sample_input in;
     float logits[N_ROW];
-    uint32_t top_ids[SAMPLE_LOGPROBS_MAX];
-    float top[SAMPLE_LOGPROBS_MAX];
+    uint32_t top_ids[SAMPLE_LOGPROBS_FEW];
+    float top[SAMPLE_LOGPROBS_FEW];
     struct step_row row;
 };
 static struct fixture f;

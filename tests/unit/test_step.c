@@ -171,8 +171,8 @@ static void test_bytes_max(void **state)
     void *memory = q_alloc(n), *result = q_alloc(result_n);
     assert_ok(step_layout(&v, memory, n, &head, &e), &e);
     assert_fails(step_layout(&v, memory, n - 1, &head, &e), Q_TOO_LARGE, "needs", &e);
-    assert_ok(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_MAX, &e), &e);
-    assert_fails(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_MAX + 2, &e),
+    assert_ok(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_FEW, &e), &e);
+    assert_fails(step_result_layout(&r, result, result_n, 8, 8 * SAMPLE_LOGPROBS_FEW + 2, &e),
                  Q_TOO_LARGE, "needs", &e);
     q_free(memory);
     q_free(result);
@@ -204,13 +204,13 @@ static void test_result(void **state)
     } while (0)
     BREAK_RESULT(r.head->n_row, 9, "n_row");
     BREAK_RESULT(r.head->n_row, UINT32_MAX, "n_row");
-    BREAK_RESULT(r.head->n_top, 41, "n_top");
+    BREAK_RESULT(r.head->n_top, 8 * SAMPLE_LOGPROBS_FEW + 1, "n_top");
     BREAK_RESULT(r.head->error, Q_CODE_COUNT, "error");
     BREAK_RESULT(r.rows[0].slot, 4, "slot");
     BREAK_RESULT(r.rows[0].position, 64, "position");
     BREAK_RESULT(r.rows[1].n_top, 3, "alternatives");
     BREAK_RESULT(r.rows[1].top_start, UINT32_MAX, "alternatives");
-    BREAK_RESULT(r.rows[1].n_top, 21, "n_top");
+    BREAK_RESULT(r.rows[1].n_top, SAMPLE_LOGPROBS_MAX + 1, "n_top");
     q_free(memory);
 }
 

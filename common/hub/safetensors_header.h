@@ -24,13 +24,13 @@ struct safetensors_file {
     const char *path;          /* borrowed by the tensors */
 };
 
-/* Append the file's tensors, sorted by their place in the file. Names live in `names`. On failure
- * *n_tensor is as before (the array may have grown). Errors: Q_CORRUPT (file, tensor, reason),
- * Q_NO_MEMORY, Q_TOO_LARGE. */
 struct tensor_list {
     struct tensor *items; /* [n], q_free */
     size_t n, cap;
 };
+/* Append the file's tensors, sorted by their place in the file. Names live in `names`. On failure
+ * out->n is as before (the array may have grown). Errors: Q_CORRUPT (file, tensor, reason),
+ * Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE safetensors_header_read(struct tensor_list *out, struct arena *names,
                                  const struct safetensors_file *f, struct q_err *e);
 

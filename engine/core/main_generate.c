@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "engine/core/generate_input.h"
@@ -371,6 +372,8 @@ static bool run(struct program *p)
     while (p->n_job)
         print_oldest(p);
     clear_line(p);
+    log_info("%llu answers in %.3f s", (unsigned long long)p->n_printed,
+             (double)(clock_ms() - p->start_ms) / 1000);
     return !rc && !p->failed;
 }
 

@@ -14,7 +14,7 @@
 #include "frontend/http/local.h"
 
 #define OPEN_BYTES_MAX ((size_t)64 << 20) /* of bodies; one line more may be open */
-#define TICK_MS        200
+#define TICK_MS        50
 #define TRIES_MAX      5 /* of a line that is alone and still finds no room: it never will */
 
 struct batch_item {

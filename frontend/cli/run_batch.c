@@ -45,7 +45,7 @@ struct program {
     struct batch batch;
     uv_signal_t signals[3];
     bool terminal, said;
-    int64_t start_ms, first_ms, said_ms; /* first: of the first answer */
+    int64_t start_ms, up_ms, said_ms; /* up: the engine takes requests */
     int exit_code;
 };
 
@@ -87,7 +87,7 @@ static void say_progress(struct program *p)
 {
     const struct batch_count *c = &p->batch.count;
     struct buf out = BUF_INIT;
-    double seconds = p->first_ms ? (double)(clock_ms() - p->first_ms) / 1000 : 0;
+    double seconds = p->up_ms ? (double)(clock_ms() - p->up_ms) / 1000 : 0;
     if (!n_done(p)) {
         buf_printf(&out, "loading the model, or the first lines; %llu done before",
                    (unsigned long long)c->n_before);
@@ -110,8 +110,8 @@ static void on_tick(void *ctx)
     struct program *p = ctx;
     int64_t now = clock_ms(), every = p->terminal ? 500 : LINE_EVERY_MS;
     bool wanted = options_given(&p->o, "--progress") ? p->o.progress : p->terminal;
-    if (!p->first_ms && n_done(p))
-        p->first_ms = now;
+    if (!p->up_ms && p->app.link && link_state(p->app.link) == LINK_UP)
+        p->up_ms = now;
     if (wanted && now - p->said_ms >= every) {
         p->said_ms = now;
         say_progress(p);
@@ -216,19 +216,20 @@ static void summary(const struct program *p)
 {
     const struct batch_count *c = &p->batch.count;
     double seconds = (double)(clock_ms() - p->start_ms) / 1000;
-    double busy = p->first_ms ? (double)(clock_ms() - p->first_ms) / 1000 : 0;
+    double busy = p->up_ms ? (double)(clock_ms() - p->up_ms) / 1000 : 0;
     if (p->said && p->terminal)
         fprintf(stderr, "\r\033[K");
     if (p->o.json) {
-        fprintf(strcmp(p->o.output_file, "-") != 0 ? stdout : stderr,
-                "{\"lines\":%llu,\"answered\":%llu,\"refused\":%llu,\"invalid\":%llu,"
-                "\"done_before\":%llu,\"retries\":%llu,\"prompt_tokens\":%llu,"
-                "\"completion_tokens\":%llu,\"seconds\":%.3f,\"exit_code\":%d}\n",
-                (unsigned long long)c->n_line, (unsigned long long)c->n_answered,
-                (unsigned long long)c->n_refused, (unsigned long long)c->n_bad,
-                (unsigned long long)c->n_before, (unsigned long long)c->n_retry,
-                (unsigned long long)c->prompt_tokens, (unsigned long long)c->completion_tokens,
-                seconds, p->exit_code);
+        fprintf(
+            strcmp(p->o.output_file, "-") != 0 ? stdout : stderr,
+            "{\"lines\":%llu,\"answered\":%llu,\"refused\":%llu,\"invalid\":%llu,"
+            "\"done_before\":%llu,\"retries\":%llu,\"prompt_tokens\":%llu,"
+            "\"completion_tokens\":%llu,\"seconds\":%.3f,\"busy_seconds\":%.3f,\"exit_code\":%d}\n",
+            (unsigned long long)c->n_line, (unsigned long long)c->n_answered,
+            (unsigned long long)c->n_refused, (unsigned long long)c->n_bad,
+            (unsigned long long)c->n_before, (unsigned long long)c->n_retry,
+            (unsigned long long)c->prompt_tokens, (unsigned long long)c->completion_tokens, seconds,
+            busy, p->exit_code);
         return;
     }
     fprintf(

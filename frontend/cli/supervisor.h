@@ -20,6 +20,8 @@ struct outside {            /* what outlives the children */
     char address[PATH_MAX]; /* ipc:// in it */
     char url[320];
 };
+/* Bind o->host and o->port, make folder, table and pipe. Errors: Q_IO (the address), Q_INTERNAL;
+ * outside_release all the same. */
 FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *e);
 /* The private folder and address alone: a supervisor without frontends. */
 FALLIBLE outside_init_private(struct outside *s, struct q_err *e);

@@ -43,6 +43,7 @@ struct http_config { /* borrowed while http_server_new runs, except routes and a
     uint32_t ping_ms;  /* a silent stream gets a comment this often */
 };
 
+/* Does not listen yet. Lives as long as the process. Errors: Q_NO_MEMORY, Q_IO. */
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,
                          struct q_err *e);
 /* Bind and listen. port 0 picks a free one. Errors: Q_IO (address, errno text). */

@@ -49,12 +49,16 @@ struct flow *flow_by_wire_id(const struct link *l, uint64_t wire_id); /* NULL: n
 bool flow_name(struct link *l, struct flow *f);   /* give it a new wire id; false: no memory */
 void flow_unname(struct link *l, struct flow *f); /* take it away; fine without one */
 
+/* Zero, with an instance number drawn; `send` is set by the caller afterwards. Errors: Q_INTERNAL
+ * (no random numbers). */
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e);
-void link_release(struct link *l);
+void link_release(struct link *l); /* its flows are forgotten without a call */
+/* One frame of the engine's, of any content: what does not decode is counted, logged and dropped. */
 void link_receive(struct link *l, const void *frame, size_t n);
+/* Time passes: hello, heartbeat, silence, flows that waited too long. Every 50 ms. */
 void link_tick(struct link *l);
-void link_leave(struct link *l); /* say good-bye */
-void link_flush(struct link *l); /* what is to be told before the loop waits */
+void link_leave(struct link *l); /* tell the engine that we go */
+void link_flush(struct link *l); /* send the aborts of this turn, before the loop waits */
 /* Give a flow the tokens numbered from seq; drops what it had, finds gaps. */
 void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t);
 /* Take a step's columns apart. Errors: Q_CORRUPT, before anything was delivered. */

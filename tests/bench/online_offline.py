@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Online and offline throughput on the same load, in the same run: they should differ by less than 5 %.
+
+A load of random token-id prompts of mixed lengths on a small model with random weights, greedy, without end-of-text. Each
+round gives it to `quire serve` (as many connections as run-batch has lines open, one answer each, no streams), to
+`quire run-batch` and to `quire generate`, in that order and then in the opposite one. A time runs from when the engine
+takes requests to the last answer; what is printed is the median of the rounds. The tokens must be the same everywhere.
+The HTTP client is this program, on the same cores: its own CPU time is printed beside. Usage:
+    QUIRE_BIN=build/release/bin python3 tests/bench/online_offline.py [--requests 256] [--rounds 4] [--json]
+"""
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from servers import BIN, Server  # noqa: E402
+
+SHAPE = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8192, "hidden_size": 512,
+    "intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16",
+    "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}
+SEQS = 64
+OPTIONS = ["--load-format", "dummy", "--skip-tokenizer-init", "--max-num-seqs", str(SEQS)]
+
+
+def load(n):
+    draw = random.Random(1)
+    return [{"prompt": [draw.randrange(3, 8192) for _ in range(draw.randrange(4, 96))], "max_tokens": draw.randrange(16, 96),
+             "temperature": 0, "ignore_eos": True} for _ in range(n)]
+
+
+def online(model, requests, folder):
+    server = Server(model, *OPTIONS)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    start = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(2 * SEQS) as pool:
+        answers = list(pool.map(lambda body: server.post("/v1/completions", body, timeout=900), requests))
+    seconds = time.monotonic() - start
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    server.stop()
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return [a["choices"][0]["token_ids"] for _, a in answers], seconds, cpu
+
+
+def batch(model, requests, folder):
+    source, result = folder / "in.jsonl", folder / "out.jsonl"
+    result.unlink(missing_ok=True)
+    source.write_text("".join(json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": r}) + "\n"
+                              for i, r in enumerate(requests)))
+    run = subprocess.run([BIN / "quire-run-batch", model, "-i", source, "-o", result, "--json", *OPTIONS], capture_output=True,
+                         text=True, check=True)
+    by_id = {r["custom_id"]: r["response"]["body"] for r in map(json.loads, result.read_text().splitlines())}
+    return [by_id[str(i)]["choices"][0]["token_ids"] for i in range(len(requests))], \
+        json.loads(run.stdout)["busy_seconds"], 0
+
+
+def generate(model, requests, folder):
+    source = folder / "generate.jsonl"
+    source.write_text("".join(json.dumps(r) + "\n" for r in requests))
+    run = subprocess.run([BIN / "quire-generate", model, "-i", source, "--log-level", "info", *OPTIONS], capture_output=True,
+                         text=True, check=True)
+    seconds = float(run.stderr.rsplit("answers in ", 1)[1].split()[0])
+    return [json.loads(line)["token_ids"] for line in run.stdout.splitlines()], seconds, 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    ways = {"serve": online, "run-batch": batch, "generate": generate}
+    seconds = {name: [] for name in ways}
+    client_cpu = []
+    requests = load(args.requests)
+    n_token = sum(r["max_tokens"] for r in requests)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "config.json").write_text(json.dumps(SHAPE))
+        reference = None
+        for i in range(args.rounds):
+            for way in list(ways)[::1 if i % 2 == 0 else -1]:
+                tokens, took, cpu = ways[way](folder, requests, folder)
+                reference = reference or tokens
+                if tokens != reference:
+                    raise SystemExit(f"online_offline: {way} gave other tokens")
+                seconds[way].append(took)
+                if way == "serve":
+                    client_cpu.append(cpu)
+    speed = {way: n_token / statistics.median(took) for way, took in seconds.items()}
+    differ = {way: (speed[way] / speed["serve"] - 1) * 100 for way in ways}
+    if args.json:
+        print(json.dumps({"requests": args.requests, "tokens": n_token, "tokens_per_second": speed, "percent_beside_serve": differ,
+                          "seconds": seconds, "client_cpu_seconds": statistics.median(client_cpu)}))
+        return
+    print(f"online_offline: {args.requests} requests, {n_token} tokens, {args.rounds} rounds, the same tokens everywhere")
+    for way in ways:
+        spread = (max(seconds[way]) - min(seconds[way])) / statistics.median(seconds[way]) * 100
+        print(f"  {way:10} {speed[way]:8.0f} tokens/s  {differ[way]:+6.1f} % beside serve  (rounds spread over {spread:.0f} %)")
+    print(f"  the HTTP client took {statistics.median(client_cpu):.2f} s of CPU; wanted: less than 5 % between them")
+
+
+if __name__ == "__main__":
+    main()

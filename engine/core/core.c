@@ -468,11 +468,11 @@ static void tell_end(const struct core *c, const struct scheduler_output *o, str
                c->config.queue_max);
 }
 
-/* Hand out what the scheduler ended by itself: pushed out of the queue, or its time is up. */
-static void give_ends(struct core *c)
+/* Hand out what the scheduler ended by itself: pushed out of the queue, or its time was up at
+ * now_us. */
+static void give_ends(struct core *c, int64_t now_us)
 {
     struct scheduler_output o;
-    int64_t now_us = clock_us();
     while (c->scheduler && scheduler_deadline_us(c->scheduler) <= now_us &&
            scheduler_take_end(c->scheduler, now_us, &o)) {
         struct q_err why = Q_ERR_INIT;
@@ -491,7 +491,7 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
         *e = c->failure;
         return c->failure.code;
     }
-    give_ends(c);
+    give_ends(c, clock_us());
     if (!c->ring) {
         c->slept_level = c->sleep_level; /* a worker that died needs no putting to sleep */
         if (c->sleep_level || clock_ms() < c->restart_at_ms)
@@ -585,7 +585,7 @@ FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m
     if (c->state == CORE_FAILED)
         return q_fail(e, Q_UNAVAILABLE, "the engine has failed: %s", c->failure.message);
     enum q_code rc = scheduler_submit(c->scheduler, origin, m, clock_us(), e);
-    give_ends(c);
+    give_ends(c, INT64_MIN); /* not the new one itself: its owner does not know it yet */
     return rc;
 }
 

@@ -185,8 +185,9 @@ static bool is_long(const struct scheduler *s, const struct request *r)
 /* After its chunk is in: does more of the prompt follow in later steps? */
 static void count_partial(struct planning *p, const struct request *r)
 {
+    uint32_t i = p->f->by_slot[r->slot];
     p->f->has_prompt = true;
-    if (rows_left(r) == 0 || is_decode(r))
+    if (i && p->f->parts[i - 1].flags & STEP_SAMPLE)
         return;
     p->n_partial++;
     p->n_long_partial += is_long(p->s, r);

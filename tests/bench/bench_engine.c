@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_engine MODEL [N_SEQ [SECONDS [trace FILE]]]: the whole engine (core, scheduler, ring, outputs
- * as the messages that frontends get) with a worker that computes nothing, on one core: output
- * tokens per second with N_SEQ (256) sequences running all the time. Of MODEL only the configuration
- * is read. The worker is another process on the same core, so its small share is in the wall-clock
+/* bench_engine MODEL [N_SEQ [SECONDS [TRACE]]]: the whole engine (core, scheduler, ring, outputs as
+ * the messages that frontends get) with a worker that computes nothing, on one core: output tokens
+ * per second with N_SEQ (256) sequences running all the time. Of MODEL only the configuration is
+ * read. The worker is another process on the same core, so its small share is in the wall-clock
  * figure; CPU time of both is told too, which other programs on the machine do not change. */
 #include <poll.h>
 #include <sched.h>

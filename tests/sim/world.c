@@ -536,6 +536,27 @@ static void settle_one(struct world *w)
     w->n_in_flight--;
 }
 
+/* No chunk of a prompt beyond the threshold, and no more prompts left in the middle than may be. */
+static void check_limits(const struct world *w, void *memory)
+{
+    const struct scheduler_policy *p = &w->config.policy;
+    struct q_err e = Q_ERR_INIT;
+    struct step_view v;
+    uint32_t n_partial = 0;
+    if (step_view(&v, memory, w->step_bytes, &w->config.limits, &e))
+        sim_fail("%s", e.message);
+    for (uint32_t i = 0; i < v.head->n_seq; i++) {
+        const struct step_seq *q = &v.seqs[i];
+        uint32_t threshold = q->flags & STEP_SPECULATE ? 0 : p->long_prefill_token_threshold;
+        if (threshold && q->n_token > threshold)
+            sim_fail("%u rows of a prompt, %u are the most", q->n_token, threshold);
+        n_partial += !(q->flags & STEP_SAMPLE);
+    }
+    if (p->max_num_partial_prefills && n_partial > p->max_num_partial_prefills)
+        sim_fail("%u prompts in the middle, %u are the most", n_partial,
+                 p->max_num_partial_prefills);
+}
+
 /* True when a step was planned. */
 static bool plan_one(struct world *w)
 {
@@ -548,6 +569,8 @@ static bool plan_one(struct world *w)
         sim_fail("%s", e.message);
     alloc_thaw();
     scheduler_check(w->scheduler);
+    if (planned)
+        check_limits(w, memory);
     w->n_in_flight += planned;
     w->report->n_step += planned;
     return planned;

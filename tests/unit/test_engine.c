@@ -442,6 +442,37 @@ static void sigterm_finishes_what_is_open(void **state)
     front_close(&f);
 }
 
+/* A replay may come when its time is over already: it is answered, and nothing stays counted. */
+static void requests_that_come_too_late_are_told(void **state)
+{
+    (void)state;
+    struct front f;
+    golden_get(&g, "llama");
+    const struct golden_prompt *p = &g.prompts[1];
+    const char *const more[] = {"--request-timeout", "30", "--max-frontend-reqs", "1", NULL};
+    start_engine(g.dir, more);
+    front_open(&f, 1);
+    greet(&f, g.dir);
+    send_msg(&f, submit, .req_id = 1, .prompt = {p->ids, p->n}, .top_p = 1,
+             .repetition_penalty = 1, .max_tokens = 5, .age_ms = 60000);
+    struct msg_error m = expect_error(&f);
+    assert_true(m.req_id == 1 && str_is(m.code, "TIMEOUT") && str_has(m.message, "30 seconds"));
+    send_msg(&f, submit, .req_id = 2, .prompt = {p->ids, p->n}, .emitted = {p->greedy, 2},
+             .top_p = 1, .repetition_penalty = 1, .max_tokens = 5, .age_ms = UINT64_MAX);
+    f.n_token[2] = 2;
+    while (!f.finish[2])
+        assert_true(pump(&f, WAIT_MS));
+    assert_int_equal(f.finish[2], FINISH_ABORT);
+    submit(&f, 3, p, p->n_greedy); /* both have given their credit back */
+    while (!f.finish[3])
+        assert_true(pump(&f, WAIT_MS));
+    assert_answer(&f, 3, p);
+    assert_true(blocks_become(&f, 0));
+    assert_int_equal(f.heartbeat.n_timeout, 2);
+    assert_int_equal(stop_engine(), 0);
+    front_close(&f);
+}
+
 static void exit_codes_tell_the_cause(void **state)
 {
     (void)state;
@@ -499,6 +530,7 @@ int main(void)
         cmocka_unit_test(bad_frames_are_dropped_and_counted),
         cmocka_unit_test(a_killed_worker_is_not_noticed_by_frontends),
         cmocka_unit_test(sigterm_finishes_what_is_open),
+        cmocka_unit_test(requests_that_come_too_late_are_told),
         cmocka_unit_test(exit_codes_tell_the_cause),
     };
     cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));

@@ -257,19 +257,19 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         return q_fail(e, Q_NO_MEMORY, "engine: no memory for %u outputs",
                       info->limits.logit_rows_max);
     const struct speculation *guesses = &c->config.worker.speculation;
-    const struct scheduler_config sc = {
-        .limits = info->limits,
-        .n_block = info->n_block,
-        .queue_max = c->config.queue_max,
-        .policy = c->config.policy,
-        .decided = c->trace ? on_decided : NULL,
-        .decided_ctx = c,
-        .vocab_size = info->shape.vocab_size,
-        .eos_ids = c->model.eos_ids,
-        .n_eos = c->model.n_eos,
-        .n_guess = guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess,
-        .prefix_cache = c->config.prefix_cache,
-        .prompt_free_len = rotary_free_length(&c->model)};
+    const struct scheduler_config sc = {.limits = info->limits,
+                                        .n_block = info->n_block,
+                                        .queue_max = c->config.queue_max,
+                                        .policy = c->config.policy,
+                                        .decided = c->trace ? on_decided : NULL,
+                                        .decided_ctx = c,
+                                        .vocab_size = info->shape.vocab_size,
+                                        .eos_ids = c->model.eos_ids,
+                                        .n_eos = c->model.n_eos,
+                                        .n_guess =
+                                            guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess,
+                                        .prefix_cache = c->config.prefix_cache,
+                                        .prompt_free_len = rotary_free_length(&c->model)};
     c->config.worker.n_block = info->n_block; /* workers to come make the same pool */
     c->config.worker.is_again = true;
     return scheduler_new(&c->scheduler, &sc, e);

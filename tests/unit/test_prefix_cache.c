@@ -166,13 +166,22 @@ static uint32_t found_of(uint32_t n_prompt)
                                         : n_prompt - 1;
 }
 
-static void check_model(const char *name, uint32_t chunk, uint32_t n_thread)
+struct how { /* the engine with the cache; the one without guesses nothing and chunks otherwise */
+    const char *model;
+    uint32_t chunk, n_thread;
+    struct speculation speculation;
+    bool int8;
+};
+
+static void check_model(const struct how *how)
 {
     struct golden g;
     struct prompt prompts[8];
     struct answer want[8];
-    golden_get(&g, name);
+    golden_get(&g, how->model);
     struct core_config c = config_of(&g, false);
+    c.worker.kv_given = how->int8;
+    c.worker.kv_dtype = DT_I8;
     open_core(&c);
     uint32_t n = make_prompts(prompts, &g, NULL);
     struct answer said = alone(request(&prompts[0]));
@@ -182,9 +191,10 @@ static void check_model(const char *name, uint32_t chunk, uint32_t n_thread)
     assert_int_equal(want[n - 1].n_cached, 0);
     core_free(core);
 
-    c = config_of(&g, true);
-    c.worker.max_num_batched_tokens = chunk;
-    c.worker.n_thread = n_thread;
+    c.prefix_cache = true;
+    c.worker.max_num_batched_tokens = how->chunk;
+    c.worker.n_thread = how->n_thread;
+    c.worker.speculation = how->speculation;
     open_core(&c);
     for (uint32_t round = 0; round < 2; round++)
         for (uint32_t i = 0; i < n; i++) {
@@ -192,7 +202,7 @@ static void check_model(const char *name, uint32_t chunk, uint32_t n_thread)
             expect_same(&a, &want[i], round ? "warm" : "cold");
             if (round)
                 assert_int_equal(a.n_cached, found_of(prompts[i].n));
-            else if (i == n - 1 && strcmp(name, "llama-rope-dynamic") != 0)
+            else if (i == n - 1 && strcmp(how->model, "llama-rope-dynamic") != 0)
                 assert_true(a.n_cached >= 64); /* of the answer too */
         }
     core_reset_prefix_cache(core);
@@ -208,12 +218,51 @@ static void check_model(const char *name, uint32_t chunk, uint32_t n_thread)
 static void cold_warm_and_none_give_the_same_bits(void **state)
 {
     (void)state;
-    check_model("llama", 64, 2);
-    check_model("llama", 7, 1);
-    check_model("llama-rope-dynamic", 512, 1);
-    check_model("qwen2-sliding-bf16", 40, 2);
-    check_model("qwen3", 512, 2);
-    check_model("mistral", 16, 1);
+    check_model(&(struct how){"llama", 64, 2, {0}, false});
+    check_model(&(struct how){"llama", 7, 1, {0}, true});
+    check_model(&(struct how){"llama-rope-dynamic", 512, 1, {0}, false});
+    check_model(&(struct how){"qwen2-sliding-bf16", 40, 2, {0}, false});
+    check_model(&(struct how){"qwen3", 512, 2, {0}, false});
+    check_model(&(struct how){"mistral", 16, 1, {0}, true});
+}
+
+/* Rows of wrong guesses leave nothing that others could find. */
+static void guesses_leave_nothing_wrong(void **state)
+{
+    (void)state;
+    struct how how = {"llama", 64, 2, {SPECULATE_NGRAM, 4, 1, 3, ""}, false};
+    check_model(&how);
+    how.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_guess = 3};
+    snprintf(how.speculation.draft_dir, sizeof how.speculation.draft_dir, GOLDENS_DIR "/%s",
+             "llama-draft");
+    check_model(&how);
+}
+
+/* Blocks with rows of before a reset are found by nobody, when they are full in the end either. */
+static void a_reset_reaches_what_runs(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct prompt prompts[8], all;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(&g, true);
+    open_core(&c);
+    make_prompts(prompts, &g, NULL);
+    struct msg_submit m =
+        request(&prompts[5]); /* 5 tokens: the first block fills with the answer */
+    begin();
+    submit(m);
+    assert_ok(core_step(core, &e), &e);
+    while (answers[0].n < 3)
+        turn();
+    core_reset_prefix_cache(core);
+    finish_all();
+    all = prompts[5];
+    memcpy(all.ids + all.n, answers[0].tokens, sizeof answers[0].tokens);
+    all.n += N_NEW;
+    assert_int_equal(alone(request(&all)).n_cached, 0);
+    assert_int_equal(alone(request(&all)).n_cached, 16);
+    core_free(core);
 }
 
 /* A pool that holds two sequences: preempted ones find their own blocks, or those of others. */
@@ -386,6 +435,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cold_warm_and_none_give_the_same_bits),
+        cmocka_unit_test(guesses_leave_nothing_wrong),
+        cmocka_unit_test(a_reset_reaches_what_runs),
         cmocka_unit_test(a_small_pool_gives_the_same_bits),
         cmocka_unit_test(a_prompt_found_whole_computes_one_row),
         cmocka_unit_test(salts_do_not_share_and_some_stay_out),

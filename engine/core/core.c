@@ -423,9 +423,7 @@ static void fall_asleep(struct core *c)
 static FALLIBLE step_ready(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
-    enum q_code rc;
-    if ((rc = settle_all(c, &why)) || (rc = check_hang(c, &why)) ||
-        (!c->sleep_level && (rc = plan(c, &why))))
+    if (settle_all(c, &why) || check_hang(c, &why) || (!c->sleep_level && plan(c, &why)))
         return worker_lost(c, &why, e);
     if (c->slept_level < c->sleep_level && !ring_in_flight(c->ring) && !ring_ordering(c->ring))
         fall_asleep(c);

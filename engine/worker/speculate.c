@@ -118,7 +118,7 @@ FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct
     o.dir = c->draft_dir;
     o.max_model_len = 0; /* its own; check_pair compares */
     o.progress = NULL;
-    if ((rc = model_load(&d->model, &o, e))) {
+    if (model_load(&d->model, &o, e)) {
         rc = q_wrap(e, "draft model");
         goto out;
     }

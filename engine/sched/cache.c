@@ -20,19 +20,29 @@ void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit
 {
     struct request *r = request_at(s, i_request);
     uint32_t free_len = s->config.prompt_free_len;
-    const struct prefix_root root = {.length_class =
-                                         free_len && r->n_prompt > free_len ? r->n_prompt : 0,
-                                     .salt = m->cache_salt.data,
-                                     .n_salt = m->cache_salt.n};
-    if (r->hashes)
-        prefix_hash_root(&s->hasher, r->hashes, &root);
+    struct prefix_root root = {.length_class = free_len && r->n_prompt > free_len ? r->n_prompt : 0,
+                               .salt = m->cache_salt.data,
+                               .n_salt = m->cache_salt.n};
+    uint32_t n_shared = m->n_shared < r->n_prompt ? m->n_shared : r->n_prompt;
+    r->n_public = m->cache_salt.n ? n_shared / KV_BLOCK_TOKENS : 0;
+    if (!r->hashes)
+        return;
+    if (r->n_public) {
+        prefix_hash_root(&s->hasher, &r->salted, &root);
+        root.n_salt = 0;
+    }
+    prefix_hash_root(&s->hasher, r->hashes, &root);
 }
 
 static void hash_to(const struct scheduler *s, struct request *r, uint32_t n_block)
 {
-    for (; r->n_hash < n_block; r->n_hash++)
-        prefix_hash_block(&s->hasher, &r->hashes[r->n_hash + 1], &r->hashes[r->n_hash],
+    for (; r->n_hash < n_block; r->n_hash++) {
+        struct kv_hash before = r->hashes[r->n_hash];
+        if (r->n_public && r->n_hash == r->n_public)
+            prefix_hash_salted(&s->hasher, &before, &before, &r->salted);
+        prefix_hash_block(&s->hasher, &r->hashes[r->n_hash + 1], &before,
                           r->tokens + (size_t)r->n_hash * KV_BLOCK_TOKENS);
+    }
 }
 
 /* The first row that has to be computed though all before `n_found` are in the cache: the last one,

@@ -62,3 +62,11 @@ void prefix_hash_block(const struct prefix_hasher *h, struct kv_hash *out,
     bool done = digest(h, out, &block, sizeof block);
     Q_ASSERT(done);
 }
+
+void prefix_hash_salted(const struct prefix_hasher *h, struct kv_hash *out,
+                        const struct kv_hash *before, const struct kv_hash *salted)
+{
+    const struct kv_hash both[] = {*before, *salted};
+    bool done = digest(h, out, both, sizeof both);
+    Q_ASSERT(done);
+}

@@ -4,6 +4,9 @@
  *     root    = SHA-256("quire kv 1", LoRA id, length class, salt)
  *     block i = SHA-256(name before it, its 16 token ids, modality hash or nothing)
  *
+ * Where the first blocks are public (submit.n_shared), their root has no salt, and the name before
+ * the first other block is SHA-256(that name, root with the salt) instead.
+ *
  * So a name says everything that keys and values of a block depend on, and whose they are: equal
  * names, equal bits, same salt. A cryptographic hash, because a prompt that collides on purpose
  * would be answered from another's.
@@ -37,5 +40,8 @@ void prefix_hash_root(const struct prefix_hasher *h, struct kv_hash *out,
 /* tokens: [KV_BLOCK_TOKENS]. out may be before. */
 void prefix_hash_block(const struct prefix_hasher *h, struct kv_hash *out,
                        const struct kv_hash *before, const uint32_t *tokens);
+/* The name before the first block that is not public; salted: the root with the salt. */
+void prefix_hash_salted(const struct prefix_hasher *h, struct kv_hash *out,
+                        const struct kv_hash *before, const struct kv_hash *salted);
 
 #endif

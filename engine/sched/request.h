@@ -49,7 +49,9 @@ struct request {
      * [1 + n_max / 16], the first 1 + n_hash known; NULL: it takes no part. */
     struct kv_hash *hashes;
     uint32_t n_hash;
-    uint32_t n_shared;   /* blocks of its table it was seated with; never written for it */
+    uint32_t n_public;     /* first blocks of the prompt that all share, whatever the salt */
+    struct kv_hash salted; /* with n_public: what the next block's name begins with */
+    uint32_t n_shared;     /* blocks of its table it was seated with; never written for it */
     uint32_t publish_at; /* rows and tokens that fill the next block to publish; UINT32_MAX: none */
     uint32_t n_cached;   /* prompt tokens found at the first admission */
     int64_t submit_us;

@@ -322,6 +322,37 @@ static void a_prompt_found_whole_computes_one_row(void **state)
     core_free(core);
 }
 
+/* The first 40 tokens are public, so two blocks; what follows them is each salt's own. */
+static void public_prefixes_are_shared_between_salts(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct prompt prompts[8];
+    golden_get(&g, "llama");
+    struct core_config c = config_of(&g, true);
+    open_core(&c);
+    make_prompts(prompts, &g, NULL);
+    struct msg_submit m = request(&prompts[2]), a = m, b = m, no = m;
+    a.cache_salt = (struct proto_bytes){(const uint8_t *)"ant", 3};
+    b.cache_salt = (struct proto_bytes){(const uint8_t *)"bee", 3};
+    no.no_prefix_cache = true;
+    struct answer want = alone(no);
+    a.n_shared = b.n_shared = 40;
+    assert_int_equal(alone(a).n_cached, 0);
+    struct answer other = alone(b);
+    assert_int_equal(other.n_cached, 32);
+    expect_same(&other, &want, "after another's public prefix");
+    assert_int_equal(alone(m).n_cached,
+                     32); /* without a salt all is public, and no more is theirs */
+    assert_int_equal(alone(a).n_cached, 96);
+    assert_int_equal(alone(b).n_cached, 96);
+    a.n_shared = 15; /* not one whole block */
+    assert_int_equal(alone(a).n_cached, 0);
+    b.n_shared = UINT32_MAX; /* more than there is: the prompt is public, the answer is not */
+    assert_int_equal(alone(b).n_cached, 96);
+    core_free(core);
+}
+
 static void salts_do_not_share_and_some_stay_out(void **state)
 {
     (void)state;
@@ -440,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_small_pool_gives_the_same_bits),
         cmocka_unit_test(a_prompt_found_whole_computes_one_row),
         cmocka_unit_test(salts_do_not_share_and_some_stay_out),
+        cmocka_unit_test(public_prefixes_are_shared_between_salts),
         cmocka_unit_test(prompt_logprobs_are_complete),
         cmocka_unit_test(dynamic_rope_shares_by_length),
         cmocka_unit_test(a_lost_worker_empties_the_cache),

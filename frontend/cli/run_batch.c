@@ -337,8 +337,7 @@ int main(int argc, char **argv)
     }
     if (!options_given(&p.o, "--log-level"))
         log_setup("run-batch", LOG_WARNING, p.o.log_json);
-    if (!options_given(&p.o, "--engine-timeout"))
-        p.o.engine_timeout = WAIT_MAX_S;
+    p.o.engine_timeout = WAIT_MAX_S;
     p.o.frontends = 0;
     p.terminal = isatty(STDERR_FILENO);
     p.start_ms = clock_ms();

@@ -53,7 +53,7 @@ void flow_unname(struct link *l, struct flow *f); /* take it away; fine without 
  * (no random numbers). */
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e);
 void link_release(struct link *l); /* its flows are forgotten without a call */
-/* One frame of the engine's, of any content: what does not decode is counted, logged and dropped. */
+/* One frame of the engine's, of any content: what does not decode is counted and dropped. */
 void link_receive(struct link *l, const void *frame, size_t n);
 /* Time passes: hello, heartbeat, silence, flows that waited too long. Every 50 ms. */
 void link_tick(struct link *l);

@@ -290,7 +290,7 @@ static void admit(struct planning *p, uint32_t i, const struct seat *seat)
 {
     struct scheduler *s = p->s;
     struct request *r = request_at(s, i);
-    backlog_take(&s->backlog, i, r->n_token);
+    backlog_take(&s->backlog, i, r->n_token - seat->start); /* what is in the cache costs nothing */
     join(s, i);
     r->slot = s->free_slots[--s->n_free_slot];
     kv_open(&s->pool, &r->table, r->slot);

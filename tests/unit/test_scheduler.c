@@ -813,6 +813,33 @@ static void test_pushed_out(void **state)
     bench_free(b);
 }
 
+/* A tenant pays for what is computed: a prompt that is in the cache costs its last token, so the
+ * tenant with the longer prompts is next again. */
+static void test_cached_prompts_are_free(void **state)
+{
+    (void)state;
+    struct scheduler_config c = small;
+    c.limits.max_num_seqs = 1;
+    c.prefix_cache = true;
+    struct bench *b = bench_new(&c);
+    submit(b, 1, 49, 1);
+    while (plan(b))
+        settle(b, 50);
+    for (uint64_t id = 2; id <= 5;
+         id++) { /* by turns of tenants 8 and 9; all wait before the first */
+        struct msg_submit m = request(id, id % 2 ? 10 : 49, 1);
+        m.tenant = id % 2 ? 9 : 8;
+        assert_ok(scheduler_submit(b->s, 0, &m, 0, &e), &e);
+    }
+    for (uint64_t id = 2; plan(b); id++) { /* else 5 would come before 4 */
+        settle(b, 50);
+        assert_int_equal(b->n_out, 1);
+        assert_int_equal(b->out[0].req_id, id);
+    }
+    assert_int_equal(stats(b).prefix_hits, 2 * 48);
+    bench_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -837,6 +864,7 @@ int main(void)
         cmocka_unit_test(test_delay),
         cmocka_unit_test(test_timeout),
         cmocka_unit_test(test_pushed_out),
+        cmocka_unit_test(test_cached_prompts_are_free),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /* engine: the real quire-engine over the wire: greeting and refusals, golden tokens for two
  * frontends at once, aborts, silence, bad frames, kill -9 of its worker, draining, exit codes. */
 #include "engine_goldens.h"
+#include "fault_worker.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -417,6 +418,69 @@ static void a_killed_worker_is_not_noticed_by_frontends(void **state)
     front_close(&f);
 }
 
+/* quire-engine with fault_worker beside it: hard links, since it looks beside what it really is. */
+static void make_faulty(char dir[PATH_MAX])
+{
+    char from[PATH_MAX + 32], to[PATH_MAX + 32];
+    snprintf(dir, PATH_MAX, "%.*s", (int)(strrchr(program, '/') - program), program);
+    snprintf(strrchr(dir, '/'), 64, "/tests/faulty-%d", (int)getpid());
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(to, sizeof to, "%s/quire-engine", dir);
+    assert_int_equal(link(program, to), 0);
+    snprintf(from, sizeof from, "%.*s/fault_worker", (int)(strrchr(dir, '/') - dir), dir);
+    snprintf(to, sizeof to, "%s/quire-worker", dir);
+    assert_int_equal(link(from, to), 0);
+}
+
+static void end_faulty(const char *dir)
+{
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/quire-engine", dir);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/quire-worker", dir);
+    unlink(path);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+/* The request that the worker always dies of gets an error message, the others their tokens. */
+static void a_culprit_is_told_so(void **state)
+{
+    (void)state;
+    static const struct golden_prompt faulty = {.ids = {11, FAULT_POISON, FAULT_AT_ONCE}, .n = 3};
+    char dir[PATH_MAX], real[PATH_MAX];
+    struct front f;
+    golden_get(&g, "qwen2");
+    make_faulty(dir);
+    memcpy(real, program, sizeof real);
+    snprintf(program, sizeof program, "%.*s/quire-engine", PATH_MAX - 16, dir);
+    start_engine(g.dir, NULL);
+    front_open(&f, 1);
+    greet(&f, g.dir);
+    submit(&f, 1, &g.prompts[0], 24);
+    submit(&f, 2, &faulty, 24);
+    submit(&f, 3, &g.prompts[1], 24);
+    for (bool told = false; !told || f.n_finished < 2;) {
+        uint32_t tag = front_receive(&f, WAIT_MS);
+        assert_true(tag != MSG_NONE);
+        if (tag == MSG_output)
+            take_output(&f);
+        if (tag != MSG_error)
+            continue;
+        struct q_err e = Q_ERR_INIT;
+        struct msg_error m;
+        assert_ok(msg_error_decode(&m, f.got, f.n_got, &f.arena, &e), &e);
+        assert_true(!told && m.req_id == 2 && str_is(m.code, "INTERNAL"));
+        assert_true(str_has(m.message, "killed by signal 9"));
+        told = true;
+    }
+    assert_answer(&f, 1, &g.prompts[0]);
+    assert_answer(&f, 3, &g.prompts[1]);
+    assert_int_equal(stop_engine(), 0);
+    front_close(&f);
+    memcpy(program, real, sizeof real);
+    end_faulty(dir);
+}
+
 static void sigterm_finishes_what_is_open(void **state)
 {
     (void)state;
@@ -453,8 +517,8 @@ static void requests_that_come_too_late_are_told(void **state)
     start_engine(g.dir, more);
     front_open(&f, 1);
     greet(&f, g.dir);
-    send_msg(&f, submit, .req_id = 1, .prompt = {p->ids, p->n}, .top_p = 1,
-             .repetition_penalty = 1, .max_tokens = 5, .age_ms = 60000);
+    send_msg(&f, submit, .req_id = 1, .prompt = {p->ids, p->n}, .top_p = 1, .repetition_penalty = 1,
+             .max_tokens = 5, .age_ms = 60000);
     struct msg_error m = expect_error(&f);
     assert_true(m.req_id == 1 && str_is(m.code, "TIMEOUT") && str_has(m.message, "30 seconds"));
     send_msg(&f, submit, .req_id = 2, .prompt = {p->ids, p->n}, .emitted = {p->greedy, 2},
@@ -529,6 +593,7 @@ int main(void)
         cmocka_unit_test(gone_frontends_leave_no_blocks),
         cmocka_unit_test(bad_frames_are_dropped_and_counted),
         cmocka_unit_test(a_killed_worker_is_not_noticed_by_frontends),
+        cmocka_unit_test(a_culprit_is_told_so),
         cmocka_unit_test(sigterm_finishes_what_is_open),
         cmocka_unit_test(requests_that_come_too_late_are_told),
         cmocka_unit_test(exit_codes_tell_the_cause),

@@ -22,6 +22,8 @@
 #define PROTO_ARRAY_MAX ((size_t)1 << 24)  /* elements of one array */
 #define PROTO_STR_MAX   ((size_t)1 << 16)  /* bytes of one string */
 
+enum { STEER_WAKE = 3 };                    /* msg_steer.sleep */
+enum { STEER_PAUSE = 1, STEER_RESUME = 2 }; /* msg_steer.pause */
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
 /* What the fields' types are in C. Arrays and strings are borrowed: when decoded, from the frame or

@@ -65,6 +65,7 @@ struct core {
     int64_t restart_at_ms; /* while there is no worker */
     uint32_t sleep_level;  /* asked for; 0 = awake */
     uint32_t slept_level;  /* reached */
+    bool paused;           /* no steps are planned */
     bool waking;           /* the worker that starts was not lost */
     int64_t percent_logged_ms;
 };
@@ -423,7 +424,8 @@ static void fall_asleep(struct core *c)
 static FALLIBLE step_ready(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
-    if (settle_all(c, &why) || check_hang(c, &why) || (!c->sleep_level && plan(c, &why)))
+    if (settle_all(c, &why) || check_hang(c, &why) ||
+        (!c->sleep_level && !c->paused && plan(c, &why)))
         return worker_lost(c, &why, e);
     if (c->slept_level < c->sleep_level && !ring_in_flight(c->ring) && !ring_ordering(c->ring))
         fall_asleep(c);
@@ -573,6 +575,23 @@ bool core_sleeping(const struct core *c)
 {
     return c->slept_level && c->slept_level == c->sleep_level &&
            !(c->ring && ring_ordering(c->ring));
+}
+
+uint32_t core_sleep_level(const struct core *c)
+{
+    return core_sleeping(c) ? c->slept_level : 0;
+}
+
+void core_pause(struct core *c, bool on)
+{
+    if (c->paused != on)
+        log_info(on ? "paused" : "resumed");
+    c->paused = on;
+}
+
+bool core_paused(const struct core *c)
+{
+    return c->paused;
 }
 
 FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e)

@@ -69,6 +69,10 @@ bool core_worker_died(
 FALLIBLE core_sleep(struct core *c, uint32_t level, struct q_err *e);
 void core_wake(struct core *c);
 bool core_sleeping(const struct core *c); /* the memory is given back, and core_wake is to come */
+uint32_t core_sleep_level(const struct core *c); /* 0 = not core_sleeping */
+/* Plan no more steps until it is called with false; requests and their blocks stay. */
+void core_pause(struct core *c, bool on);
+bool core_paused(const struct core *c);
 
 /* As scheduler_submit; Q_UNAVAILABLE while loading ("loading 43 %") or failed. */
 FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e);

@@ -208,6 +208,18 @@ static void on_abort(struct peers *p, struct peer *from, const struct msg_abort 
             from->n_open--;
 }
 
+static void on_steer(struct peers *p, struct peer *from, const struct msg_steer *m)
+{
+    struct q_err e = Q_ERR_INIT;
+    log_info("frontend %u says sleep %u, pause %u", from->origin, m->sleep, m->pause);
+    if (m->sleep == STEER_WAKE)
+        core_wake(p->core);
+    else if (m->sleep && core_sleep(p->core, m->sleep, &e))
+        log_warning("%s", e.message);
+    if (m->pause)
+        core_pause(p->core, m->pause == STEER_PAUSE);
+}
+
 /* A frame of a peer that has been greeted. False: the frame is malformed, `e` says how. */
 static bool handle(struct peers *p, struct peer *from, const void *frame, size_t n, struct q_err *e)
 {
@@ -217,6 +229,7 @@ static bool handle(struct peers *p, struct peer *from, const void *frame, size_t
         struct msg_heartbeat heartbeat;
         struct msg_drain drain;
         struct msg_reset_prefix_cache reset;
+        struct msg_steer steer;
     } m;
     switch (proto_peek(frame, n)) {
     case MSG_submit:
@@ -235,6 +248,11 @@ static bool handle(struct peers *p, struct peer *from, const void *frame, size_t
         log_info("frontend %u resets the prefix cache: %.*s", from->origin, (int)m.reset.reason.n,
                  m.reset.reason.data);
         core_reset_prefix_cache(p->core);
+        return true;
+    case MSG_steer:
+        if (msg_steer_decode(&m.steer, frame, n, &p->arena, e))
+            return false;
+        on_steer(p, from, &m.steer);
         return true;
     case MSG_heartbeat:
         return !msg_heartbeat_decode(&m.heartbeat, frame, n, &p->arena, e);
@@ -379,7 +397,11 @@ static FALLIBLE encode_beat(struct peers *p, struct q_err *e)
                              sizeof s.iteration_tokens / sizeof *s.iteration_tokens},
         .n_draft = s.n_draft,
         .n_draft_token = s.n_draft_token,
-        .accepted_at = {s.accepted_at, sizeof s.accepted_at / sizeof *s.accepted_at}};
+        .accepted_at = {s.accepted_at, sizeof s.accepted_at / sizeof *s.accepted_at},
+        .sleep_level = core_sleep_level(p->core),
+        .paused = core_paused(p->core)};
+    p->told_sleep_level = m.sleep_level;
+    p->told_paused = m.paused;
     buf_reset(&p->frame);
     return msg_heartbeat_encode(&m, &p->frame, e);
 }
@@ -401,6 +423,12 @@ void peers_beat(struct peers *p, int64_t now_ms)
             send_to(p, to, rc, &e);
         }
     }
+}
+
+bool peers_news(const struct peers *p)
+{
+    return core_sleep_level(p->core) != p->told_sleep_level ||
+           core_paused(p->core) != p->told_paused;
 }
 
 void peers_drain(struct peers *p, const char *reason)

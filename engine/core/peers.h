@@ -36,8 +36,10 @@ struct peers {
     bool draining;
     struct peer *peers; /* [n] of SERVER_FRONTENDS_MAX */
     uint32_t n, origin_last;
-    struct arena arena;   /* of the frame being read */
-    struct buf frame;     /* being written */
+    struct arena arena;        /* of the frame being read */
+    struct buf frame;          /* being written */
+    uint32_t told_sleep_level; /* with the last heartbeat */
+    bool told_paused;
     struct outbox outbox; /* made when the core is ready */
     bool outbox_made;
     uint64_t n_bad_frame, n_bad_skipped;
@@ -58,6 +60,7 @@ void peers_output(void *ctx, const struct step_result *result,
                   const struct scheduler_output *outputs, uint32_t n);
 /* Heartbeats to all; drops the silent. Every heartbeat_ms. */
 void peers_beat(struct peers *p, int64_t now_ms);
+bool peers_news(const struct peers *p); /* a heartbeat is due now: it slept, woke, paused */
 void peers_drain(struct peers *p, const char *reason);
 /* Remove peers marked gone and abort their requests. After every batch of work. */
 void peers_sweep(struct peers *p);

@@ -168,6 +168,14 @@ struct http_text http_path(const struct http_exchange *x)
     return (struct http_text){x->req->path_normalized.base, x->req->path_normalized.len};
 }
 
+struct http_text http_query(const struct http_exchange *x)
+{
+    if (x->local || x->req->query_at == SIZE_MAX)
+        return (struct http_text){"", 0};
+    return (struct http_text){x->req->path.base + x->req->query_at + 1,
+                              x->req->path.len - x->req->query_at - 1};
+}
+
 struct http_text http_header(const struct http_exchange *x, const char *name)
 {
     if (x->local)

@@ -24,6 +24,8 @@ struct http_text { /* borrowed from the exchange */
     size_t n;
 };
 struct http_text http_path(const struct http_exchange *x); /* normalized, without the query */
+/* What follows the '?' of the path; n = 0: nothing. */
+struct http_text http_query(const struct http_exchange *x);
 struct http_text http_body(const struct http_exchange *x);
 struct http_text http_header(const struct http_exchange *x,
                              const char *name); /* name in lower case; n = 0: absent */

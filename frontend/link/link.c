@@ -293,6 +293,8 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     if (m->step != l->step || m->n_running == 0)
         l->step_ms = clock_ms();
     l->step = m->step;
+    l->engine.sleep_level = m->sleep_level;
+    l->engine.paused = m->paused;
     metric_set(METRIC_RUNNING, m->n_running);
     metric_set(METRIC_WAITING, m->n_waiting);
     metric_set(METRIC_SWAPPED, m->n_swapped);
@@ -575,6 +577,16 @@ FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_er
     const struct msg_reset_prefix_cache m = {.reason = {reason, strlen(reason)}};
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
     if (up && send_buf(l, msg_reset_prefix_cache_encode(&m, &b, e), &b, e))
+        return Q_OK;
+    return q_fail(e, Q_UNAVAILABLE, "no engine: %s", up ? "it does not take messages" : l->reason);
+}
+
+FALLIBLE link_steer(struct link *l, uint32_t sleep, uint32_t pause, struct q_err *e)
+{
+    struct buf b = BUF_INIT;
+    const struct msg_steer m = {.sleep = sleep, .pause = pause};
+    bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
+    if (up && send_buf(l, msg_steer_encode(&m, &b, e), &b, e))
         return Q_OK;
     return q_fail(e, Q_UNAVAILABLE, "no engine: %s", up ? "it does not take messages" : l->reason);
 }

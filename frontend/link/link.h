@@ -95,6 +95,8 @@ struct link_engine { /* from its hello; zero before the first */
     uint32_t vocab_size, max_model_len, max_num_seqs, credit;
     char fingerprint[128], model[256], version[64];
     uint32_t eos_ids[16], n_eos;
+    uint32_t sleep_level; /* by its last heartbeat; 0 = awake */
+    bool paused;
 };
 
 /* Errors: Q_INVALID (address), Q_FORBIDDEN (tcp without keys), Q_IO. */
@@ -113,7 +115,9 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e);
 /* Forget a flow and release what the link held for it; a closed one is fine. The engine is told
  * before the loop waits again, in one message for all flows of this turn. */
 void link_close(struct link *l, struct flow *f);
-/* Tell the engine to forget its prefix cache. Errors: Q_UNAVAILABLE (no engine now). */
+/* Tell the engine to sleep (1, 2; STEER_WAKE) or pause (STEER_PAUSE, STEER_RESUME; 0 = as it is),
+ * or to forget its prefix cache. Errors: Q_UNAVAILABLE (no engine now). */
+FALLIBLE link_steer(struct link *l, uint32_t sleep, uint32_t pause, struct q_err *e);
 FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e);
 
 #endif

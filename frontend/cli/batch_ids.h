@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch_ids - which lines of a batch have their result, and which custom_ids came already.
  *
- * A set of digests (16 bytes of SHA-256), so that a million lines take some 64 MB at most however
- * long their ids are. Threads: one owner. */
+ * A set of digests (16 bytes of SHA-256), so that a million lines take 64 MB however long their ids
+ * are. Threads: one owner. */
 #ifndef QUIRE_FRONTEND_CLI_BATCH_IDS_H
 #define QUIRE_FRONTEND_CLI_BATCH_IDS_H
 #include <stdbool.h>

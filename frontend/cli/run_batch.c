@@ -297,6 +297,8 @@ static int run(struct program *p)
     p->app.exit_code = p->exit_code;
     if (b->in.reading) /* a thread waits in read(2) */
         p->app.reading = true;
+    link_free(p->app.link); /* first: the engine forgets what is open, and has nothing to finish */
+    p->app.link = NULL;
     end_engine(p);
     app_close(&p->app);
     batch_ids_release(&b->ids);

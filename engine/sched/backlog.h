@@ -10,12 +10,13 @@
  *     3. the tenant with the least charge: tokens computed for it, divided by its weight
  *     4. the earlier arrival
  *
- * Charge: what is to be computed of a prompt when it is admitted (not what the prefix cache has), an
- * output token when it is settled, so that work counts and not requests. A tenant that begins to wait is lifted to the least charge of those that wait
- * already: being idle saves nothing up. With one tenant the order is plain FCFS. Why not rounds
- * with a quantum (the textbook's deficit round robin): how much a request decodes is known only
- * afterwards, so deficits go far below zero, and turning rounds until one is above again finds the
- * same tenant as looking for the least charge, later. Design: engine/sched/README.md.
+ * Charge: what is to be computed of a prompt when it is admitted (not what the prefix cache has),
+ * an output token when it is settled, so that work counts and not requests. A tenant that begins to
+ * wait is lifted to the least charge of those that wait already: being idle saves nothing up. With
+ * one tenant the order is plain FCFS. Why not rounds with a quantum (the textbook's deficit round
+ * robin): how much a request decodes is known only afterwards, so deficits go far below zero, and
+ * turning rounds until one is above again finds the same tenant as looking for the least charge,
+ * later. Design: engine/sched/README.md.
  * Threads: the scheduler's loop only. Allocates nothing after backlog_init. */
 #ifndef QUIRE_ENGINE_SCHED_BACKLOG_H
 #define QUIRE_ENGINE_SCHED_BACKLOG_H

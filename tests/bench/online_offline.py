@@ -5,7 +5,8 @@ A load of random token-id prompts of mixed lengths on a small model with random 
 round gives it to `quire serve` (as many connections as run-batch has lines open, one answer each, no streams), to
 `quire run-batch` and to `quire generate`, in that order and then in the opposite one. A time runs from when the engine
 takes requests to the last answer; what is printed is the median of the rounds. The tokens must be the same everywhere.
-The HTTP client is this program, on the same cores: its own CPU time is printed beside. Usage:
+The HTTP client is this program, on the same cores: its own CPU time is printed beside. So is the CPU time of all processes
+of a way, loading included: on a machine that does other work too it says more than the clock. Usage:
     QUIRE_BIN=build/release/bin python3 tests/bench/online_offline.py [--requests 256] [--rounds 4] [--json]
 """
 import argparse
@@ -81,6 +82,7 @@ def main():
     ways = {"serve": online, "run-batch": batch, "generate": generate}
     seconds = {name: [] for name in ways}
     client_cpu = []
+    cpu_of = {name: [] for name in ways}
     requests = load(args.requests)
     n_token = sum(r["max_tokens"] for r in requests)
     with tempfile.TemporaryDirectory() as name:
@@ -89,7 +91,10 @@ def main():
         reference = None
         for i in range(args.rounds):
             for way in list(ways)[::1 if i % 2 == 0 else -1]:
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
                 tokens, took, cpu = ways[way](folder, requests, folder)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                cpu_of[way].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
                 reference = reference or tokens
                 if tokens != reference:
                     raise SystemExit(f"online_offline: {way} gave other tokens")
@@ -100,12 +105,13 @@ def main():
     differ = {way: (speed[way] / speed["serve"] - 1) * 100 for way in ways}
     if args.json:
         print(json.dumps({"requests": args.requests, "tokens": n_token, "tokens_per_second": speed, "percent_beside_serve": differ,
-                          "seconds": seconds, "client_cpu_seconds": statistics.median(client_cpu)}))
+                          "seconds": seconds, "cpu_seconds": cpu_of, "client_cpu_seconds": statistics.median(client_cpu)}))
         return
     print(f"online_offline: {args.requests} requests, {n_token} tokens, {args.rounds} rounds, the same tokens everywhere")
     for way in ways:
         spread = (max(seconds[way]) - min(seconds[way])) / statistics.median(seconds[way]) * 100
-        print(f"  {way:10} {speed[way]:8.0f} tokens/s  {differ[way]:+6.1f} % beside serve  (rounds spread over {spread:.0f} %)")
+        print(f"  {way:10} {speed[way]:8.0f} tokens/s  {differ[way]:+6.1f} % beside serve  (rounds spread over {spread:.0f} %), "
+              f"{statistics.median(cpu_of[way]):.1f} s of CPU")
     print(f"  the HTTP client took {statistics.median(client_cpu):.2f} s of CPU; wanted: less than 5 % between them")
 
 

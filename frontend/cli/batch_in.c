@@ -57,7 +57,8 @@ static void on_read(uv_fs_t *req)
 static void read_more(struct batch_in *in)
 {
     uv_buf_t b = uv_buf_init(in->chunk, CHUNK);
-    memmove(in->data.data, in->data.data + in->at, in->data.len - in->at);
+    if (in->at)
+        memmove(in->data.data, in->data.data + in->at, in->data.len - in->at);
     in->data.len -= in->at;
     in->at = 0;
     int rc = uv_fs_read(in->loop, &in->read, in->fd, &b, 1, -1, on_read);

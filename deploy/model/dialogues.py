@@ -236,7 +236,7 @@ class Grammar:
         """Some tools, then a few turns: calls, their results, and now and then plain talk.
 
         Most calls are not followed by a result: a user's next sentence after a call is not what
-        happens in practice, but it makes every list of tools teach several calls.
+        happens in practice, but it makes every dialogue teach several calls.
         """
         w = self.w
         tools = self.t.offer(w.pick((1, 1, 2, 2, 3, 3, 4, 5)))

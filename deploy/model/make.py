@@ -108,6 +108,17 @@ def greedy_scores(folder: Path, n: int, show: bool = False) -> dict[str, float]:
     return scores
 
 
+def start(a: argparse.Namespace) -> tuple[Llama, Tokenizer]:
+    """What training begins with: a folder's weights and tokenizer, or the seed's tokenizer and nothing learned."""
+    if a.start:
+        return Llama.load(a.start).train(), Tokenizer.from_file(str(a.start / "tokenizer.json"))
+    tok = make_tokenizer(a.seed, a.checkpoint)
+    model = Llama(CONFIG | {"vocab_size": tok.get_vocab_size(), "eos_token_id": tok.token_to_id(IM_END),
+                            "pad_token_id": tok.token_to_id(END_OF_TEXT)})
+    model.initialize()
+    return model, tok
+
+
 def main() -> None:
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--out", type=Path, default=HERE / "quire-tiny", help="folder to write")
@@ -116,6 +127,8 @@ def main() -> None:
     args.add_argument("--processes", type=int, default=2, help="of one thread each; on a GPU there is one")
     args.add_argument("--no-compile", action="store_true", help="train without torch.compile (it needs g++)")
     args.add_argument("--checkpoint", type=Path, help="file to save to and to go on from")
+    args.add_argument("--start", type=Path, help="folder of a model whose weights and tokenizer to begin with")
+    args.add_argument("--rate", type=float, default=1.0, help="share of the plan's learning rates, e.g. 0.5 with --start")
     args.add_argument("--only-write", action="store_true", help="no training: write the folder from --checkpoint")
     args.add_argument("--only-score", action="store_true", help="score the folder --out and stop")
     args.add_argument("--show", action="store_true", help="with --only-score: print what went wrong")
@@ -131,13 +144,12 @@ def main() -> None:
         return
     random.seed(a.seed)
     torch.manual_seed(a.seed)
-    tok = make_tokenizer(a.seed, a.checkpoint)
-    model = Llama(CONFIG | {"vocab_size": tok.get_vocab_size(), "eos_token_id": tok.token_to_id(IM_END),
-                            "pad_token_id": tok.token_to_id(END_OF_TEXT)})
-    model.initialize()
+    model, tok = start(a)
     cuda = torch.cuda.is_available()
     plan = Plan(seed=a.seed, minutes=a.minutes, device="cuda" if cuda else "cpu", n_process=1 if cuda else a.processes,
                 compiled=not a.no_compile)
+    plan.matrix_rate, plan.other_rate = plan.matrix_rate * a.rate, plan.other_rate * a.rate
+    plan.warm_until = 0 if a.start else plan.warm_until
     trainer = Trainer(model, tok, plan, a.checkpoint)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters, {tok.get_vocab_size()} tokens", flush=True)
     if not a.only_write:

@@ -54,19 +54,20 @@ def tool_json(tool: dict) -> str:
     return json.dumps(line | {"parameters": shown}, ensure_ascii=False)
 
 
-def render(messages: list[dict], tools: list[dict]) -> list[tuple[str, bool]]:
-    """What template.jinja makes of a dialogue, as pieces; True marks what the assistant says.
+def render(messages: list[dict], tools: list[dict], every: bool = False) -> list[tuple[str, bool]]:
+    """What template.jinja makes of a dialogue, as pieces; True marks what the assistant is to learn to say.
 
-    The twin of the template, for speed; make.py checks on samples that both agree.
+    The twin of the template, for speed; make.py checks on samples that both agree. With `every` the
+    tools stand behind each user message instead of the last one, so that one dialogue teaches
+    several calls; without it earlier calls are history and no targets.
     """
     out: list[tuple[str, bool]] = []
-    if tools:
-        system = messages[0]["content"] + "\n\n" if messages[0]["role"] == "system" else ""
-        lines = "\n".join(tool_json(t) for t in tools)
-        out.append((f"{IM_START}system\n{system}<tools>\n{lines}\n</tools>{IM_END}\n", False))
-    for m in messages:
-        if m["role"] == "system" and tools:
-            continue
+    users = [i for i, m in enumerate(messages) if m["role"] == "user"]
+    last = users[-1] if users else -1
+    listed = f"{IM_START}system\n<tools>\n" + "\n".join(tool_json(t) for t in tools) + f"\n</tools>{IM_END}\n"
+    if tools and not users:
+        out.append((listed, False))
+    for i, m in enumerate(messages):
         text = m.get("content") or ""
         if m["role"] == "tool":
             text = f"<tool_response>\n{text}\n</tool_response>"
@@ -75,6 +76,9 @@ def render(messages: list[dict], tools: list[dict]) -> list[tuple[str, bool]]:
             text += "\n" if text else ""
             text += f'<tool_call>\n{{"name": {json.dumps(f["name"])}, "arguments": {f["arguments"]}}}\n</tool_call>'
         out.append((f"{IM_START}{m['role']}\n", False))
-        out.append((text + IM_END, m["role"] == "assistant"))
+        blind = bool(m.get("tool_calls")) and i < last and not every
+        out.append((text + IM_END, m["role"] == "assistant" and not blind))
         out.append(("\n", False))
+        if tools and m["role"] == "user" and (every or i == last):
+            out.append((listed, False))
     return out

@@ -85,7 +85,8 @@ def batches(tok: Tokenizer, grammar: Grammar, plan: Plan, done: Callable[[], flo
         drill = 0.4 if done() < plan.drill_until else 0.1
         cases = [grammar.warm_up() if grammar.w.chance(warm) else grammar.drill() if grammar.w.chance(drill)
                  else grammar.dialogue() for _ in range(400)]
-        rows = [r for r in encode(tok, [render(c.messages, c.tools) for c in cases]) if len(r[0]) <= plan.token_max]
+        rendered = [render(c.messages, c.tools, every=c.category == "drill" or grammar.w.chance(0.6)) for c in cases]
+        rows = [r for r in encode(tok, rendered) if len(r[0]) <= plan.token_max]
         rows.sort(key=lambda r: len(r[0]))
         groups: list[list] = [[]]
         for row in rows:

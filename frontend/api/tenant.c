@@ -3,6 +3,7 @@
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
 
@@ -10,9 +11,9 @@
 static enum q_code mac(unsigned char out[32], const struct tenant_source *s, const char *label,
                        const char *text, struct q_err *e)
 {
-    unsigned char input[16 + 32 + 32] = {0};
+    unsigned char input[16 + 32 + 32] = {0}; /* label, padded with zeros; key; text */
     unsigned int n = 32;
-    memcpy(input, label, strlen(label));
+    snprintf((char *)input, 16, "%s", label);
     if (s->key)
         memcpy(input + 16, s->key, 32);
     if ((text && !EVP_Digest(text, strlen(text), input + 48, &n, EVP_sha256(), NULL)) ||

@@ -77,9 +77,8 @@ static void add_eta(struct buf *out, const struct program *p, double seconds)
         return;
     buf_printf(out, ", %.0f %%", 100 * (part < 1 ? part : 1));
     if (part > 0 && part < 1 && seconds > 1) {
-        uint64_t left = (uint64_t)(seconds / part * (1 - part));
-        buf_printf(out, ", %llu:%02llu:%02llu left", (unsigned long long)left / 3600,
-                   (unsigned long long)left / 60 % 60, (unsigned long long)left % 60);
+        unsigned long long left = (unsigned long long)(seconds / part * (1 - part));
+        buf_printf(out, ", %llu:%02llu:%02llu left", left / 3600, left / 60 % 60, left % 60);
     }
 }
 
@@ -97,8 +96,9 @@ static void say_progress(struct program *p)
         if (seconds > 0)
             buf_printf(&out, ", %.1f lines/s, %.0f tokens/s", (double)n_done(p) / seconds,
                        (double)c->completion_tokens / seconds);
-        if (c->n_refused + c->n_bad)
-            buf_printf(&out, ", %llu failed", (unsigned long long)(c->n_refused + c->n_bad));
+        unsigned long long n_failed = c->n_refused + c->n_bad;
+        if (n_failed)
+            buf_printf(&out, ", %llu failed", n_failed);
     }
     fprintf(stderr, p->terminal ? "\r\033[K%s" : "quire run-batch: %s\n", buf_str(&out));
     p->said = true;

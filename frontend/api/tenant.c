@@ -11,13 +11,16 @@
 static enum q_code mac(unsigned char out[32], const struct tenant_source *s, const char *label,
                        const char *text, struct q_err *e)
 {
-    unsigned char input[16 + 32 + 32] = {0}; /* label, padded with zeros; key; text */
+    struct {
+        char label[16]; /* padded with zeros */
+        unsigned char key[32], text[32];
+    } input = {.label = ""};
     unsigned int n = 32;
-    snprintf((char *)input, 16, "%s", label);
-    if (s->key)
-        memcpy(input + 16, s->key, 32);
-    if ((text && !EVP_Digest(text, strlen(text), input + 48, &n, EVP_sha256(), NULL)) ||
-        !HMAC(EVP_sha256(), s->digest, 32, input, sizeof(input), out, &n))
+    snprintf(input.label, sizeof input.label, "%s", label);
+    for (size_t i = 0; s->key && i < sizeof input.key; i++)
+        input.key[i] = s->key[i];
+    if ((text && !EVP_Digest(text, strlen(text), input.text, &n, EVP_sha256(), NULL)) ||
+        !HMAC(EVP_sha256(), s->digest, 32, (const unsigned char *)&input, sizeof input, out, &n))
         return q_fail(e, Q_INTERNAL, "HMAC-SHA-256 is not available");
     return Q_OK;
 }

@@ -24,7 +24,7 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     bool ignore_eos;
     bool skip_special;        /* special tokens give no text (default) */
     bool include_stop;        /* a stop string is part of the text */
-    int32_t logprobs;         /* alternatives per token, 0 … 20; negative: none at all */
+    int32_t logprobs;         /* alternatives per token, at most all; negative: none */
     int32_t prompt_logprobs;  /* the same for prompt tokens: QUIRE_PROMPT events */
     const char *const *stops; /* [n_stop] strings that end the text */
     size_t n_stop;

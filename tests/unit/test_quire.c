@@ -444,7 +444,7 @@ static void misuse_is_told(void **state)
     assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
     assert_non_null(strstr(e.message, "top_p"));
     p = greedy_params(&g.prompts[0]);
-    p.logprobs = 21;
+    p.logprobs = 513; /* more than the vocabulary */
     assert_int_equal(quire_submit(&r, engine, &p, &e), QUIRE_INVALID);
     const uint32_t beyond[] = {1, 512};
     p = greedy_params(&g.prompts[0]);

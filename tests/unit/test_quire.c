@@ -235,10 +235,12 @@ static void only_allowed_ids_are_sampled(void **state)
     p.n_allowed = 3;
     p.cache_salt = "mine";
     p.priority = -3;
-    struct taken t = take(submit(&p));
+    struct quire_request *r = submit(&p);
+    struct taken t = take(r);
     assert_int_equal(t.n_token, p.max_tokens);
     for (uint32_t i = 0; i < t.n_token; i++)
         assert_true(t.tokens[i] == 7 || t.tokens[i] == 9 || t.tokens[i] == 300);
+    quire_request_free(r);
     quire_engine_close(engine);
 }
 

@@ -91,6 +91,36 @@ static void show_progress(void *ctx, uint32_t percent)
     fprintf(stderr, percent < 100 ? "\rloading %u %%" : "\r              \r", percent);
 }
 
+struct named { /* options that are no fields of struct quire_options, as text until it is open */
+    char text[6][32];
+};
+
+static enum quire_code set_by_name(struct quire_options *q, const struct options *o,
+                                   struct named *named, struct quire_error *error)
+{
+    const struct {
+        const char *name, *text; /* NULL: the number */
+        double number;
+    } all[] = {{"speculative-config", o->speculative_config, 0},
+               {"scheduling-policy", o->scheduling_policy, 0},
+               {"enable-prefix-caching", o->enable_prefix_caching ? "1" : "0", 0},
+               {"long-prefill-token-threshold", NULL, (double)o->long_prefill_token_threshold},
+               {"max-num-partial-prefills", NULL, (double)o->max_num_partial_prefills},
+               {"max-long-partial-prefills", NULL, (double)o->max_long_partial_prefills},
+               {"scheduler-delay-factor", NULL, o->scheduler_delay_factor},
+               {"request-timeout", NULL, o->request_timeout}};
+    enum quire_code rc = QUIRE_OK;
+    for (size_t i = 0, n = 0; i < sizeof all / sizeof *all && rc == QUIRE_OK; i++) {
+        const char *text = all[i].text;
+        if (!text) {
+            snprintf(named->text[n], sizeof *named->text, "%.15g", all[i].number);
+            text = named->text[n++];
+        }
+        rc = quire_options_set(q, all[i].name, text, error);
+    }
+    return rc;
+}
+
 static int open_engine(struct program *p)
 {
     const struct options *o = &p->o;
@@ -115,8 +145,8 @@ static int open_engine(struct program *p)
     q.threads = (uint32_t)o->threads;
     q.skip_tokenizer = o->skip_tokenizer_init;
     q.progress = isatty(STDERR_FILENO) ? show_progress : NULL;
-    const char *on = o->enable_prefix_caching ? "1" : "0";
-    if (quire_options_set(&q, "enable-prefix-caching", on, &error) == QUIRE_OK &&
+    struct named named;
+    if (set_by_name(&q, o, &named, &error) == QUIRE_OK &&
         quire_engine_open(&p->engine, &q, &error) == QUIRE_OK)
         return 0;
     complain(p, "", error.message);

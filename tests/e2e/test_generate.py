@@ -64,3 +64,24 @@ def test_what_is_wrong_is_said(tmp_path):
     assert ids.returncode == 2 and "--prompt-ids" in ids.stderr
     model = generate(tmp_path / "nowhere", "x")
     assert model.returncode in (2, 3) and "nowhere" in model.stderr
+
+
+@pytest.mark.parametrize("flag, value, said", [
+    ("--speculative-config", "{bad", "--speculative-config is not JSON"),
+    ("--speculative-config", '{"method": "ngram"}', "num_speculative_tokens is missing"),
+    ("--scheduling-policy", "nope", "expected fcfs or priority"),
+    ("--kv-cache-dtype", "int4", "int8"),
+    ("--max-num-partial-prefills", "0", "--max-num-partial-prefills")])
+def test_flags_of_the_engine_reach_it(flag, value, said):
+    out = generate(MODELS / "llama", "--prompt-ids", "1,2", *FAST, flag, value)
+    assert out.returncode == 2 and said in out.stderr
+
+
+def test_guesses_change_no_token():
+    p = json.loads((MODELS / "llama/golden.json").read_text())["prompts"][2]
+    args = (MODELS / "llama", "--prompt-ids", ",".join(map(str, p["ids"])), *FAST, "--ignore-eos", "--temperature", "0",
+            "--max-tokens", len(p["greedy"]), "--json")
+    draft = json.dumps({"model": str(MODELS / "llama-draft"), "num_speculative_tokens": 4})
+    for more in ((), ("--speculative-config", draft), ("--request-timeout", "100", "--scheduler-delay-factor", "0.5")):
+        out = generate(*args, *more)
+        assert out.returncode == 0 and json.loads(out.stdout)["token_ids"] == p["greedy"]

@@ -23,14 +23,16 @@ struct kern_table {
     uint32_t caps; /* what it was picked for */
 };
 
-uint32_t kern_caps_machine(void);
+uint32_t kern_caps_machine(void); /* CAP_* bits of the instruction sets this machine has */
 /* "avx512_bf16", "avx512", "avx2", "none" or "auto" -> caps, never more than the machine has.
  * Errors: Q_INVALID. */
 FALLIBLE kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e);
+/* Pick for each operation the last variant of kernels.def that needs nothing beyond caps. */
 void kern_table_cpu(struct kern_table *t, uint32_t caps);
 const char *kern_variant_name(const char *op,
                               uint32_t caps); /* "avx512"; for logs and system_fingerprint */
 
+/* Bytes of a matrix [n_out, n_in] packed for `linear`, padding included. */
 size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);

@@ -20,7 +20,7 @@ size_t text_offset(struct str *s, size_t i_char); /* byte offset; n when past th
 bool text_is(const struct str *s, const char *literal);
 int text_compare(const struct str *a, const struct str *b); /* by code point, as memcmp */
 
-size_t text_mark(const struct interp *in);
+size_t text_mark(const struct interp *in); /* where new text begins; for text_take */
 FALLIBLE text_take(struct interp *in, size_t mark,
                    struct value *out); /* what was appended since, as a string */
 

@@ -16,6 +16,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 from pathlib import Path
 
 import jinja2
@@ -136,6 +137,9 @@ def main() -> None:
     a = args.parse_args()
     if "GLIBC_TUNABLES" not in os.environ:              # read by the allocator before main
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GLIBC_TUNABLES": MALLOC})
+    if not a.checkpoint:                                # training goes in legs (training.py)
+        a.checkpoint = Path(tempfile.mkdtemp(prefix="quire-tiny-")) / "run.pt"
+        sys.argv += ["--checkpoint", str(a.checkpoint)]
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(1)
     check_template()
@@ -154,6 +158,8 @@ def main() -> None:
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters, {tok.get_vocab_size()} tokens", flush=True)
     if not a.only_write:
         trainer.run()
+        if trainer.done() < 1:
+            os.execve(sys.executable, [sys.executable, *sys.argv], os.environ)
     write_folder(a.out, tok, model.cpu())
     print(format_scores(forced_scores(model, tok, a.n)))
     print(format_scores(greedy_scores(a.out, a.n)))

@@ -12,8 +12,6 @@ https://kellerjordan.github.io/posts/muon/), which here needs about half the ste
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from dialogues import CATEGORIES, Case, Grammar
 from model import Llama
 from tokens import render
 
+LEG_MINUTES = 15                        # then a new process: one grows by some 0.3 GB a minute
 IGNORE = -100                           # the label of a token that is no target
 
 
@@ -135,12 +134,6 @@ def loss_of(model: Llama, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model.logits(hidden[rows]).float(), y[rows])
 
 
-def give_back_memory() -> None:
-    """Batches of ever other shapes leave holes in a heap that make.py keeps from shrinking."""
-    with contextlib.suppress(OSError, AttributeError):  # not glibc
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 class Trainer:
     """A run that can be stopped and taken up again from its last checkpoint."""
 
@@ -196,7 +189,7 @@ class Trainer:
                   for i in range(1, self.plan.n_process)]
         for p in others:
             p.start()
-        self._work(0, barrier, clock)
+        self._work(0, barrier, clock)   # one leg; the caller begins the next from the checkpoint
         for p in others:
             p.join()
         self._save()
@@ -212,7 +205,8 @@ class Trainer:
             p.grad = g
         source = batches(self.tok, Grammar(plan.seed * 1_000_000 + self.step * 10 + rank), plan, self.done)
         begin = time.monotonic() - self.spent
-        while self.done() < 1:
+        leg_end = self.spent + LEG_MINUTES * 60
+        while self.done() < 1 and self.spent < leg_end:
             for g in mine:
                 g.zero_()
             x, y = next(source)
@@ -233,7 +227,6 @@ class Trainer:
                       f"tokens {self.tokens / 1e6:.2f}M minutes {self.spent / 60:.1f}", flush=True)
             if self.step % 50 == 0:
                 total, n_step = 0.0, 0
-                give_back_memory()
             if self.step % 200 == 0 and rank == 0:
                 self._save()
                 print("  " + format_scores(forced_scores(self.model, self.tok, 40)), flush=True)

@@ -252,10 +252,10 @@ static void bench_shape(struct kc_bench *b, const struct bench_shape *of)
         .head_dim = dim,
         .context_max = context,
         .scale = 0.125f};
-    struct kc_seconds s = kc_time(b, &a);
+    struct bench_seconds s = kc_time(b, &a);
     double pairs = (double)n_seq * n_query * n_head * (context - n_query / 2.0);
     size_t block_bytes = kern_kv_block_bytes(of->kv_dtype, n_kv_head, dim);
-    b->i_peak = k->variant->caps & CAP_AVX512 ? 1 : 0;
+    b->i_peak = k->variant->caps & CAP_AVX512 ? PEAK_F32_16 : PEAK_F32_8;
     if (n_query == 1)
         kc_print_bytes(b, of->name, s, 2.0 * n_seq * n_block * (double)block_bytes);
     else

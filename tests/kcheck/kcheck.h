@@ -14,7 +14,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "common/team.h"
+#include "common/buf.h"
+#include "kernels/bench/machine.h"
 #include "kernels/kern.h"
 
 typedef void kc_call(const void *args, const struct kern_exec *x);
@@ -96,33 +97,32 @@ void kc_near(struct kcheck *k, const char *what, double got, double want, double
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
 
-#define KC_PEAKS 3
-
 struct kc_bench {
     struct kcheck *k;
     struct team *team;
     void *scratch[TEAM_THREADS_MAX];
-    double read_gbs;         /* measured ceilings of this run, all threads */
-    int i_peak;              /* the one of gflops that the variant could reach */
-    double gflops[KC_PEAKS]; /* f32 in 256 and in 512 bits, bf16; 0 = not on this machine */
+    double read_gbs;           /* measured ceilings of this run, all threads */
+    int i_peak;                /* enum roofline_peak: the one that the variant could reach */
+    double gflops[PEAK_COUNT]; /* by enum roofline_peak; 0 = not on this machine */
+    struct machine machine;
+    struct buf json; /* the results so far */
+    uint32_t n_json;
 };
 #define OP(op, tolerance) void kbench_##op(struct kc_bench *b);
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
 
-/* Of one call, over some tens of calls. Rates and ceilings are both of the best, so that their
- * ratio means something on a machine that does other work too; the median is printed beside it. */
-struct kc_seconds {
-    double best, median;
-};
-struct kc_seconds kc_time(struct kc_bench *b, const void *args); /* k->variant by the whole team */
-struct kc_seconds kc_time_team(struct team *t, team_fn *fn, void *arg); /* any team_run */
+struct bench_seconds kc_time(struct kc_bench *b,
+                             const void *args); /* k->variant by the whole team */
+struct bench_seconds kc_time_team(struct team *t, team_fn *fn, void *arg); /* any team_run */
 /* A line with the rate, and its fraction of what the machine reads, or multiplies and adds in
  * f32 or bf16. */
-void kc_print_bytes(struct kc_bench *b, const char *shape, struct kc_seconds s, double bytes);
-void kc_print_flop(struct kc_bench *b, const char *shape, struct kc_seconds s, double flop);
-void kc_roofline(struct kc_bench *b); /* measures and prints read_gbs and, by kc_peaks, gflops */
-void kc_peaks(struct kc_bench *b);
+void kc_print_bytes(struct kc_bench *b, const char *shape, struct bench_seconds s, double bytes);
+void kc_print_flop(struct kc_bench *b, const char *shape, struct bench_seconds s, double flop);
+/* Measures and prints read_gbs and gflops. Errors: Q_NO_MEMORY. */
+FALLIBLE kc_roofline(struct kc_bench *b, struct q_err *e);
+/* {"machine": …, "results": [a row of each line]}. Errors: Q_IO. */
+FALLIBLE kc_bench_save(struct kc_bench *b, const char *path, struct q_err *e);
 void *
 kc_map(size_t bytes,
        bool huge); /* written once; in huge or in small pages where the machine lets us choose */

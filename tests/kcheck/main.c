@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kcheck [--seed N] [--cases N] [--op NAME] [--caps auto|avx512_bf16|avx512|avx2|none]
- *        [--bench [--threads N]]
+ *        [--bench [--threads N] [--json FILE]]
  * Exit status 0 when every comparison held, 1 when one did not, 2 for a wrong command line. */
 #include "kcheck.h"
 #include <getopt.h>
@@ -44,7 +44,7 @@ static const struct {
 
 struct options {
     int64_t seed, n_case, n_thread;
-    const char *op;
+    const char *op, *json;
     uint32_t caps;
     bool bench;
 };
@@ -129,28 +129,29 @@ static FALLIBLE run_bench(const struct options *o, struct q_err *e)
 {
     struct kc_bench b = {0};
     struct kcheck k = {0};
+    machine_describe(&b.machine); /* before the team is pinned */
     enum q_code rc = team_new(&b.team, (uint32_t)o->n_thread, true, e);
     if (rc)
         return rc;
     for (uint32_t i = 0; i < team_size(b.team); i++)
         b.scratch[i] = kc_buf(&k, kern_scratch_bytes(8192, 128, 256));
-    kc_roofline(&b);
-    each_variant(o, visit_bench, &b);
+    if (!(rc = kc_roofline(&b, e)) && !each_variant(o, visit_bench, &b))
+        rc = q_fail(e, Q_INVALID, "no operation is named \"%s\"", o->op ? o->op : "");
+    if (!rc && o->json)
+        rc = kc_bench_save(&b, o->json, e);
+    buf_release(&b.json);
     kc_end_case(&k);
     team_free(b.team);
-    return Q_OK;
+    return rc;
 }
 
 static FALLIBLE options_read(struct options *o, int argc, char **argv, struct q_err *e)
 {
     static const struct option names[] = {
-        {"seed", required_argument, NULL, 's'},
-        {"cases", required_argument, NULL, 'n'},
-        {"op", required_argument, NULL, 'o'},
-        {"caps", required_argument, NULL, 'c'},
-        {"bench", no_argument, NULL, 'b'},
-        {"threads", required_argument, NULL, 't'},
-        {NULL, 0, NULL, 0},
+        {"seed", required_argument, NULL, 's'}, {"cases", required_argument, NULL, 'n'},
+        {"op", required_argument, NULL, 'o'},   {"caps", required_argument, NULL, 'c'},
+        {"bench", no_argument, NULL, 'b'},      {"threads", required_argument, NULL, 't'},
+        {"json", required_argument, NULL, 'j'}, {NULL, 0, NULL, 0},
     };
     enum q_code rc = Q_OK;
     int c;
@@ -165,10 +166,13 @@ static FALLIBLE options_read(struct options *o, int argc, char **argv, struct q_
             rc = kern_caps_parse(&o->caps, optarg, e);
         else if (c == 'o')
             o->op = optarg;
+        else if (c == 'j')
+            o->json = optarg;
         else if (c == 'b')
             o->bench = true;
         else
-            rc = q_fail(e, Q_INVALID, "options: --seed --cases --op --caps --bench --threads");
+            rc = q_fail(e, Q_INVALID,
+                        "options: --seed --cases --op --caps --bench --threads --json");
     }
     return rc;
 }

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/bench/roofline.h"
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define READ_BYTES     ((size_t)512 << 20) /* more than any last-level cache of two sockets */
+#define READ_BYTES_MIN ((size_t)32 << 20)
+#define BUDGET_US      400000
+#define QUICK_US       150000
+
+static const char *const read_names[READ_COUNT][2] = {
+    {"read, a contiguous share a thread, small pages",
+     "read, a contiguous share a thread, huge pages"},
+    {"read, 64 KiB chunks in turn, small pages", "read, 64 KiB chunks in turn, huge pages"},
+    {"read, four rows of 1792 bytes at once, small pages",
+     "read, four rows of 1792 bytes at once, huge pages"},
+};
+
+static void add_row(struct roofline *r, const struct roofline_options *o, struct roofline_row row)
+{
+    r->rows[r->n_row] = row;
+    if (o->on_row)
+        o->on_row(o->ctx, &r->rows[r->n_row]);
+    r->n_row++;
+}
+
+/* Half of what is free, at most READ_BYTES. */
+static size_t read_bytes(void)
+{
+    size_t bytes = READ_BYTES;
+    long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    while (pages > 0 && bytes > READ_BYTES_MIN && bytes > (size_t)pages * (size_t)page / 2)
+        bytes /= 2;
+    return bytes;
+}
+
+static FALLIBLE measure_reads(struct roofline *r, struct team *team,
+                              const struct roofline_options *o, bool huge, struct q_err *e)
+{
+    const size_t bytes = read_bytes();
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return q_fail(e, Q_NO_MEMORY, "roofline: no %zu MB to read from", bytes >> 20);
+    (void)madvise(p, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    memset(p, 1, bytes);
+    const struct roofline_memory m = {p, bytes};
+    for (int how = 0; how < READ_COUNT; how++) {
+        if (o->quick && how == READ_ROWS)
+            continue;
+        struct bench_seconds s =
+            roofline_read_time(team, &m, (enum roofline_read)how, o->quick ? QUICK_US : BUDGET_US);
+        struct roofline_row row = {read_names[how][huge], "GB/s", (double)bytes / s.best * 1e-9,
+                                   (double)bytes / s.median * 1e-9};
+        r->read_gb_s = row.best > r->read_gb_s ? row.best : r->read_gb_s;
+        add_row(r, o, row);
+    }
+    munmap(p, bytes);
+    return Q_OK;
+}
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+enum q_code roofline_measure(struct roofline *r, struct team *team,
+                             const struct roofline_options *o, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    memset(r, 0, sizeof *r);
+    r->n_thread = team_size(team);
+    for (int huge = o->quick ? 1 : 0; huge < 2 && !rc; huge++)
+        rc = measure_reads(r, team, o, huge, e);
+    for (int i = 0; i < PEAK_COUNT && !rc; i++) {
+        struct roofline_row row =
+            roofline_peak_row(team, (enum roofline_peak)i, o->quick ? QUICK_US : BUDGET_US);
+        r->peak_gop_s[i] = row.best;
+        if (row.best > 0)
+            add_row(r, o, row);
+    }
+    r->fp32_gop_s = larger(r->peak_gop_s[PEAK_F32_8], r->peak_gop_s[PEAK_F32_16]);
+    r->bf16_gop_s = larger(r->peak_gop_s[PEAK_BF16_32], r->fp32_gop_s);
+    r->int8_gop_s = larger(larger(r->peak_gop_s[PEAK_I8_AVX2], r->peak_gop_s[PEAK_I8_VNNI32]),
+                           larger(r->peak_gop_s[PEAK_I8_VNNI64], r->fp32_gop_s));
+    return rc;
+}

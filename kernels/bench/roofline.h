@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* roofline - the ceilings of this machine: how fast it reads memory and how fast it multiplies and
+ * adds.
+ *
+ * How one reads decides: memory is read in the three ways a decoder may walk its weights, in small
+ * and in huge pages, and the best of them is the ceiling. A peak is a loop of nothing but one
+ * instruction on independent accumulators; what counts for a type is the fastest instruction that
+ * computes it here, so that a machine without a dot product of bf16 has the peak of f32 for it. An
+ * operation is a multiplication or an addition: a fused multiply-add of 16 lanes is 32.
+ * Threads: the team's owner. */
+#ifndef QUIRE_KERNELS_BENCH_ROOFLINE_H
+#define QUIRE_KERNELS_BENCH_ROOFLINE_H
+#include <stddef.h>
+#include "kernels/bench/timing.h"
+
+enum roofline_read {              /* how the threads walk one array */
+                     READ_SHARES, /* each its own contiguous half, third, … */
+                     READ_CHUNKS, /* 64 KiB pieces dealt out in turn */
+                     READ_ROWS,   /* its share, in four rows of 1792 bytes at once */
+                     READ_COUNT
+};
+enum roofline_peak {
+    PEAK_F32_8,     /* fused multiply-add, 8 lanes (AVX2) */
+    PEAK_F32_16,    /* 16 lanes (AVX-512) */
+    PEAK_BF16_32,   /* vdpbf16ps, 32 products */
+    PEAK_I8_AVX2,   /* vpmaddubsw, vpmaddwd, vpaddd: 32 products in three instructions */
+    PEAK_I8_VNNI32, /* vpdpbusd in 256 bits (AVX-VNNI) */
+    PEAK_I8_VNNI64, /* vpdpbusd in 512 bits (AVX-512 VNNI) */
+    PEAK_COUNT
+};
+
+struct roofline_row {
+    const char *name; /* "read, 64 KiB chunks, huge pages" */
+    const char *unit; /* "GB/s" or "GOP/s" */
+    double best, median;
+};
+#define ROOFLINE_ROWS_MAX (2 * READ_COUNT + PEAK_COUNT)
+
+struct roofline {
+    uint32_t n_thread;
+    double read_gb_s;                          /* the best way to read */
+    double peak_gop_s[PEAK_COUNT];             /* 0: not on this machine */
+    double fp32_gop_s, bf16_gop_s, int8_gop_s; /* the fastest for that type */
+    struct roofline_row rows[ROOFLINE_ROWS_MAX];
+    uint32_t n_row;
+};
+
+struct roofline_options {
+    bool quick; /* the two fast ways to read, huge pages only, less time for each row */
+    void (*on_row)(void *ctx, const struct roofline_row *row); /* as they come; NULL = nobody */
+    void *ctx;
+};
+/* Takes about 6 seconds, quick 2, and 512 MB of memory meanwhile (less where less is free).
+ * Errors: Q_NO_MEMORY. */
+FALLIBLE roofline_measure(struct roofline *r, struct team *team, const struct roofline_options *o,
+                          struct q_err *e);
+
+/* The parts (read.c, peak.c). */
+struct roofline_memory {
+    const char *data; /* [bytes], 64-byte aligned, written once */
+    size_t bytes;
+};
+struct bench_seconds roofline_read_time(struct team *team, const struct roofline_memory *m,
+                                        enum roofline_read how, int64_t budget_us);
+/* Operations per second / 1e9; best 0 when the machine lacks the instruction. */
+struct roofline_row roofline_peak_row(struct team *team, enum roofline_peak which,
+                                      int64_t budget_us);
+
+#endif

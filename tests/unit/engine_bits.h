@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_bits - what an engine answers, to the last bit: every sampled row with its logprob and
- * alternatives, every prompt row, the finish reason. Tests run the same requests in two ways and
- * compare with memcmp. */
+/* engine_bits - drives an engine in a test and keeps what it answers, to the last bit: every sampled
+ * row with its logprob and alternatives, every prompt row, the finish reason. Tests run the same
+ * requests in two ways and compare with memcmp; what may differ (how much the prefix cache had, why
+ * a request failed) is noted beside it. core_run.h builds on this for tests of one core at a time.
+ * Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_ENGINE_BITS_H
 #define QUIRE_TESTS_UNIT_ENGINE_BITS_H
 #include "engine_goldens.h"
@@ -25,9 +27,15 @@ struct bits_answer { /* all zero before the request is submitted */
     enum finish_reason finish;
 };
 
+struct bits_note { /* beside an answer: two ways may differ in it */
+    uint32_t n_cached;
+    struct q_err why; /* of FINISH_ERROR, when the core says */
+};
+
 struct bits_engine {
     struct core *core;
-    struct bits_answer *answers; /* [BITS_REQUESTS] by req_id */
+    struct bits_answer *answers;           /* [BITS_REQUESTS] by req_id */
+    struct bits_note notes[BITS_REQUESTS]; /* by req_id */
     uint32_t n_finished;
 };
 
@@ -51,25 +59,38 @@ static inline void bits_sink(void *ctx, const struct step_result *r,
     struct bits_engine *b = ctx;
     for (uint32_t i = 0; i < n; i++) {
         const struct scheduler_output *o = &outputs[i];
+        assert_true(o->req_id < BITS_REQUESTS);
         struct bits_answer *a = &b->answers[o->req_id];
-        assert_true(o->req_id < BITS_REQUESTS && a->finish == FINISH_NONE);
+        struct bits_note *note = &b->notes[o->req_id];
+        assert_true(a->finish == FINISH_NONE && a->n_prompt + o->n_prompt_row <= BITS_ROWS);
         for (uint32_t j = 0; j < o->n_prompt_row; j++)
             bits_take_row(&a->prompt[a->n_prompt++], r, &o->prompt_rows[j]);
         if (o->has_token) {
-            assert_int_equal(o->seq, a->n);
+            assert_int_equal(o->seq, a->n); /* none lost, none doubled */
+            assert_true(a->n < BITS_ROWS);
             bits_take_row(&a->sampled[a->n++], r, o->row);
         }
         a->finish = o->finish;
+        note->n_cached = o->n_cached;
+        if (o->why)
+            note->why = *o->why;
         b->n_finished += o->finish != FINISH_NONE;
     }
+}
+
+/* Wait for news and take it. The error is that of a core that failed. */
+static inline enum q_code bits_try(struct bits_engine *b, struct q_err *e)
+{
+    struct pollfd p = {.fd = core_fd(b->core), .events = POLLIN};
+    int wait_ms = core_wait_ms(b->core);
+    assert_true(poll(&p, 1, wait_ms >= 0 ? wait_ms : 60000) >= 0);
+    return core_step(b->core, e);
 }
 
 static inline void bits_turn(struct bits_engine *b)
 {
     struct q_err e = Q_ERR_INIT;
-    struct pollfd p = {.fd = core_fd(b->core), .events = POLLIN};
-    assert_true(poll(&p, 1, 60000) >= 0);
-    assert_ok(core_step(b->core, &e), &e);
+    assert_ok(bits_try(b, &e), &e);
 }
 
 /* A small engine in this process; tests change what they vary before bits_open. */
@@ -88,15 +109,25 @@ static inline struct core_config bits_config(const char *dir)
     return c;
 }
 
+/* No request is known any more; their numbers may be used again. */
+static inline void bits_forget(struct bits_engine *b)
+{
+    memset(b->answers, 0, BITS_REQUESTS * sizeof *b->answers);
+    memset(b->notes, 0, sizeof b->notes);
+    b->n_finished = 0;
+}
+
 static inline void bits_open(struct bits_engine *b, const struct core_config *c,
                              struct bits_answer *answers)
 {
     struct q_err e = Q_ERR_INIT;
-    *b = (struct bits_engine){.answers = answers};
-    memset(answers, 0, BITS_REQUESTS * sizeof *answers);
+    b->core = NULL;
+    b->answers = answers;
+    bits_forget(b);
     assert_ok(core_new(&b->core, c, bits_sink, b, &e), &e);
     while (core_state(b->core, NULL) == CORE_LOADING)
         bits_turn(b);
+    assert_int_equal(core_state(b->core, NULL), CORE_READY);
 }
 
 static inline void bits_submit(struct bits_engine *b, const struct msg_submit *m)
@@ -107,13 +138,20 @@ static inline void bits_submit(struct bits_engine *b, const struct msg_submit *m
 }
 
 /* Play until n requests have finished; nothing is left in the pool then. */
-static inline struct scheduler_stats bits_finish(struct bits_engine *b, uint32_t n)
+static inline struct scheduler_stats bits_wait(struct bits_engine *b, uint32_t n)
 {
     struct scheduler_stats s;
     while (b->n_finished < n)
         bits_turn(b);
     core_stats(b->core, &s);
     assert_int_equal(s.kv_blocks_used, 0);
+    assert_false(core_busy(b->core));
+    return s;
+}
+
+static inline struct scheduler_stats bits_finish(struct bits_engine *b, uint32_t n)
+{
+    struct scheduler_stats s = bits_wait(b, n);
     core_free(b->core);
     return s;
 }

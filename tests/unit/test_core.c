@@ -17,7 +17,7 @@ static void run_golden(const struct golden *g, const struct core_config *c, cons
     finish_all(g->n);
     for (uint32_t i = 0; i < g->n; i++)
         check_answer(i, &g->prompts[i], what);
-    core_free(core);
+    core_free(engine.core);
 }
 
 static void every_golden_model_gives_its_greedy_tokens(void **state)
@@ -58,9 +58,9 @@ static void batch_chunk_and_pool_change_nothing(void **state)
             finish_all(3 * g.n);
             for (uint32_t j = 0; j < 3 * g.n; j++)
                 check_answer(j, &g.prompts[j % g.n], what);
-            core_stats(core, &s);
+            core_stats(engine.core, &s);
             n_preemption += s.n_preemption;
-            core_free(core);
+            core_free(engine.core);
         }
     }
     print_message("%llu preemptions\n", (unsigned long long)n_preemption);
@@ -80,7 +80,7 @@ static void emitted_tokens_are_continued(void **state)
     finish_all(g.n);
     for (uint32_t i = 0; i < g.n; i++)
         check_answer(i, &g.prompts[i], "continued");
-    core_free(core);
+    core_free(engine.core);
 }
 
 static void aborted_requests_leave_nothing(void **state)
@@ -93,28 +93,27 @@ static void aborted_requests_leave_nothing(void **state)
     struct core_config c = config_of(g.dir);
     open_core(&c);
     for (uint32_t round = 0; round < 20; round++) {
-        memset(answers, 0, sizeof answers);
-        n_finished = 0;
+        bits_forget(&engine);
         for (uint32_t i = 0; i < g.n; i++)
             submit(i, &g.prompts[i], 0);
         for (uint32_t i = 0; i < round; i++)
-            assert_ok(core_step(core, &e), &e);
+            assert_ok(core_step(engine.core, &e), &e);
         if (round % 2)
-            assert_int_equal(core_abort_origin(core, 1), g.n - n_finished);
+            assert_int_equal(core_abort_origin(engine.core, 1), g.n - engine.n_finished);
         else
             for (uint32_t i = 0; i < g.n; i++)
-                core_abort(core, 1, i);
-        core_stats(core, &s);
+                core_abort(engine.core, 1, i);
+        core_stats(engine.core, &s);
         assert_int_equal(s.kv_blocks_used, 0);
-        assert_false(core_abort(core, 1, 0));
+        assert_false(core_abort(engine.core, 1, 0));
         answers[0].finish = FINISH_NONE;
         answers[0].n = 0;
-        n_finished = 0;
+        engine.n_finished = 0;
         submit(0, &g.prompts[0], 0);
         finish_all(1);
         check_answer(0, &g.prompts[0], "after aborts");
     }
-    core_free(core);
+    core_free(engine.core);
 }
 
 static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
@@ -128,12 +127,12 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
         c.in_process = false;
         c.worker_program = program_beside("/bin/quire-worker");
         open_core(&c);
-        pid_t first = core_worker_pid(core);
+        pid_t first = core_worker_pid(engine.core);
         assert_true(first > 0);
         for (uint32_t i = 0; i < g.n; i++)
             submit(i, &g.prompts[i], 0);
         uint32_t n_token = 0;
-        assert_ok(core_step(core, &e), &e);
+        assert_ok(core_step(engine.core, &e), &e);
         while (n_token < n_before) {
             turn(&e);
             n_token = 0;
@@ -144,9 +143,9 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
         finish_all(g.n);
         for (uint32_t i = 0; i < g.n; i++)
             check_answer(i, &g.prompts[i], "after kill -9");
-        assert_int_equal(core_n_restart(core), 1);
-        assert_true(core_worker_pid(core) != first);
-        core_free(core);
+        assert_int_equal(core_n_restart(engine.core), 1);
+        assert_true(core_worker_pid(engine.core) != first);
+        core_free(engine.core);
     }
 }
 
@@ -162,17 +161,17 @@ static void put_to_sleep(uint32_t level)
 {
     struct q_err e = Q_ERR_INIT;
     struct scheduler_stats s;
-    assert_ok(core_sleep(core, level, &e), &e);
-    assert_ok(core_step(core, &e), &e);
-    while (!core_sleeping(core))
+    assert_ok(core_sleep(engine.core, level, &e), &e);
+    assert_ok(core_step(engine.core, &e), &e);
+    while (!core_sleeping(engine.core))
         turn(&e);
-    assert_ok(core_step(core, &e), &e);
-    assert_int_equal(core_wait_ms(core), -1);
-    core_stats(core, &s);
+    assert_ok(core_step(engine.core, &e), &e);
+    assert_int_equal(core_wait_ms(engine.core), -1);
+    core_stats(engine.core, &s);
     assert_int_equal(s.n_running + s.n_in_flight, 0);
     assert_int_equal(s.kv_blocks_used, 0);
     if (level == 2)
-        assert_int_equal(core_worker_pid(core), 0);
+        assert_int_equal(core_worker_pid(engine.core), 0);
 }
 
 /* Asleep in the middle of everything, by level 1, by 2, by 2 after 1, the worker a thread or a
@@ -189,26 +188,26 @@ static void sleep_loses_nothing(void **state)
         c.in_process = i % 2;
         c.worker_program = program_beside("/bin/quire-worker");
         open_core(&c);
-        assert_fails(core_sleep(core, 3, &e), Q_INVALID, "expected 1", &e);
+        assert_fails(core_sleep(engine.core, 3, &e), Q_INVALID, "expected 1", &e);
         for (uint32_t j = 0; j + 1 < g.n; j++)
             submit(j, &g.prompts[j], 0);
-        assert_ok(core_step(core, &e), &e);
+        assert_ok(core_step(engine.core, &e), &e);
         while (tokens_so_far(g.n) < 10 + i)
             turn(&e);
         for (int j = 0; j < 2 && levels[i / 2][j]; j++)
             put_to_sleep(levels[i / 2][j]);
         uint32_t n_token = tokens_so_far(g.n);
         submit(g.n - 1, &g.prompts[g.n - 1], 0);
-        assert_ok(core_step(core, &e), &e);
-        assert_true(core_sleeping(core) && tokens_so_far(g.n) == n_token);
-        core_wake(core);
-        assert_false(core_sleeping(core));
-        assert_ok(core_step(core, &e), &e);
+        assert_ok(core_step(engine.core, &e), &e);
+        assert_true(core_sleeping(engine.core) && tokens_so_far(g.n) == n_token);
+        core_wake(engine.core);
+        assert_false(core_sleeping(engine.core));
+        assert_ok(core_step(engine.core, &e), &e);
         finish_all(g.n);
         for (uint32_t j = 0; j < g.n; j++)
             check_answer(j, &g.prompts[j], "after sleep");
-        assert_int_equal(core_n_restart(core), 0);
-        core_free(core);
+        assert_int_equal(core_n_restart(engine.core), 0);
+        core_free(engine.core);
     }
 }
 
@@ -221,15 +220,16 @@ static void a_worker_that_always_dies_is_given_up(void **state)
     struct core_config c = config_of(g.dir);
     c.in_process = false;
     c.worker_program = "/bin/false";
-    assert_ok(core_new(&core, &c, sink, NULL, &e), &e);
+    assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
     int64_t until = clock_ms() + 30000;
-    while (core_state(core, NULL) != CORE_FAILED && clock_ms() < until)
+    while (core_state(engine.core, NULL) != CORE_FAILED && clock_ms() < until)
         turn(&e);
-    assert_fails(core_step(core, &e), Q_UNAVAILABLE, "ended with status 1", &e);
-    assert_true(core_worker_died(core));
-    core_free(core);
+    assert_fails(core_step(engine.core, &e), Q_UNAVAILABLE, "ended with status 1", &e);
+    assert_true(core_worker_died(engine.core));
+    core_free(engine.core);
     c.worker_program = "/nowhere/quire-worker";
-    assert_fails(core_new(&core, &c, sink, NULL, &e), Q_NOT_FOUND, "/nowhere/quire-worker", &e);
+    assert_fails(core_new(&engine.core, &c, bits_sink, &engine, &e), Q_NOT_FOUND,
+                 "/nowhere/quire-worker", &e);
 }
 
 static void what_cannot_be_loaded_is_said(void **state)
@@ -239,23 +239,23 @@ static void what_cannot_be_loaded_is_said(void **state)
     struct q_err e = Q_ERR_INIT;
     golden_get(&g, "llama");
     struct core_config c = config_of("/nowhere");
-    assert_fails(core_new(&core, &c, sink, NULL, &e), Q_NOT_FOUND, "/nowhere", &e);
+    assert_fails(core_new(&engine.core, &c, bits_sink, &engine, &e), Q_NOT_FOUND, "/nowhere", &e);
     static const bool in_process[] = {true, false};
     for (int i = 0; i < 2; i++) {
         c = config_of(g.dir);
         c.in_process = in_process[i];
         c.worker_program = program_beside("/bin/quire-worker");
         c.worker.n_block = 1;
-        assert_ok(core_new(&core, &c, sink, NULL, &e), &e);
+        assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
         const struct msg_submit m = {.req_id = 1};
-        assert_fails(core_submit(core, 1, &m, &e), Q_UNAVAILABLE, "loading", &e);
-        while (core_state(core, NULL) == CORE_LOADING)
+        assert_fails(core_submit(engine.core, 1, &m, &e), Q_UNAVAILABLE, "loading", &e);
+        while (core_state(engine.core, NULL) == CORE_LOADING)
             turn(&e);
-        assert_int_equal(core_state(core, NULL), CORE_FAILED);
-        assert_fails(core_step(core, &e), Q_NO_MEMORY,
+        assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
+        assert_fails(core_step(engine.core, &e), Q_NO_MEMORY,
                      "ways out: --max-model-len 16, --num-gpu-blocks-override", &e);
-        assert_false(core_worker_died(core));
-        core_free(core);
+        assert_false(core_worker_died(engine.core));
+        core_free(engine.core);
     }
 }
 
@@ -292,8 +292,7 @@ static void broken_logits_end_their_request_only(void **state)
     struct core_config c = config_of(dir);
     open_core(&c);
     for (uint32_t round = 0; round < 2; round++) { /* the engine goes on taking requests */
-        memset(answers, 0, sizeof answers);
-        n_finished = 0;
+        bits_forget(&engine);
         for (uint32_t i = 0; i < g.n; i++)
             submit(i, &g.prompts[i], 0);
         finish_all(g.n);
@@ -302,8 +301,8 @@ static void broken_logits_end_their_request_only(void **state)
             assert_int_equal(answers[i].n, 0);
         }
     }
-    assert_int_equal(core_n_restart(core), 0);
-    core_free(core);
+    assert_int_equal(core_n_restart(engine.core), 0);
+    core_free(engine.core);
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, i ? "config.json" : "model.safetensors");
         unlink(path);
@@ -319,23 +318,23 @@ static void fingerprints_tell_settings_apart(void **state)
     golden_get(&g, "llama-bias-tied");
     struct core_config c = config_of(g.dir);
     open_core(&c);
-    snprintf(first, sizeof first, "%s", core_info(core)->fingerprint);
+    snprintf(first, sizeof first, "%s", core_info(engine.core)->fingerprint);
     assert_int_equal(strlen(first), 19);
-    core_free(core);
+    core_free(engine.core);
     c.worker.max_num_seqs = 2; /* changes no token */
     open_core(&c);
-    assert_string_equal(first, core_info(core)->fingerprint);
-    core_free(core);
+    assert_string_equal(first, core_info(engine.core)->fingerprint);
+    core_free(engine.core);
     c.worker.kv_given = true;
     c.worker.kv_dtype = DT_I8;
     open_core(&c);
-    assert_string_not_equal(first, core_info(core)->fingerprint);
-    core_free(core);
+    assert_string_not_equal(first, core_info(engine.core)->fingerprint);
+    core_free(engine.core);
     c.worker.kv_given = false;
     c.worker.dtype = DT_BF16;
     open_core(&c);
-    assert_string_not_equal(first, core_info(core)->fingerprint);
-    core_free(core);
+    assert_string_not_equal(first, core_info(engine.core)->fingerprint);
+    core_free(engine.core);
 }
 
 int main(void)

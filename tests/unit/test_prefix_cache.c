@@ -1,95 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The prefix cache through scheduler, ring and worker: the same bits of tokens and logprobs from a
  * cold cache, a warm one and none; who shares with whom; what is computed again. */
-#include "engine_goldens.h"
-#include <poll.h>
+#include "core_run.h"
 #include <signal.h>
-#include <stdlib.h>
-#include "common/log.h"
-#include "engine/core/core.h"
 
-#define ANSWERS_MAX 32
-#define N_NEW       20
-#define N_TOP       3 /* alternatives */
+#define N_NEW 20
 
 struct answer {
-    uint32_t tokens[N_NEW], n, n_cached;
-    float logprobs[N_NEW][1 + N_TOP];
-    float prompt_logprobs[GOLDEN_TOKENS][1 + N_TOP];
-    uint32_t n_prompt_row;
-    enum finish_reason finish;
+    struct bits_answer bits;
+    uint32_t n_cached;
 };
 struct prompt {
     uint32_t ids[GOLDEN_TOKENS], n;
 };
 
-static struct answer answers[ANSWERS_MAX];
-static uint32_t n_finished, n_submitted;
-static struct core *core;
-static struct q_err e;
+static uint32_t n_submitted;
 
-static void take_row(float *out, const struct step_result *r, const struct step_row *row)
+static struct core_config config_with(const struct golden *g, bool prefix_cache)
 {
-    out[0] = row->logprob;
-    assert_int_equal(row->n_top, N_TOP);
-    memcpy(out + 1, r->top_logprobs + row->top_start, N_TOP * sizeof *out);
-}
-
-static void sink(void *ctx, const struct step_result *result,
-                 const struct scheduler_output *outputs, uint32_t n)
-{
-    (void)ctx;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct scheduler_output *o = &outputs[i];
-        struct answer *a = &answers[o->req_id];
-        for (uint32_t k = 0; k < o->n_prompt_row; k++)
-            take_row(a->prompt_logprobs[a->n_prompt_row++], result, &o->prompt_rows[k]);
-        if (o->has_token) {
-            take_row(a->logprobs[a->n], result, o->row);
-            a->tokens[a->n++] = o->token;
-        }
-        a->n_cached = o->n_cached;
-        a->finish = o->finish;
-        n_finished += o->finish != FINISH_NONE;
-    }
-}
-
-static void turn(void)
-{
-    struct pollfd p = {.fd = core_fd(core), .events = POLLIN};
-    int wait_ms = core_wait_ms(core);
-    assert_true(poll(&p, 1, wait_ms >= 0 ? wait_ms : 60000) >= 0);
-    assert_ok(core_step(core, &e), &e);
-}
-
-static struct core_config config_of(const struct golden *g, bool prefix_cache)
-{
-    struct core_config c = {.worker = {.dtype_auto = true,
-                                       .max_num_seqs = 8,
-                                       .max_num_batched_tokens = 64,
-                                       .n_block = 64,
-                                       .n_thread = 2,
-                                       .cpu_isa = "auto",
-                                       .log_level = LOG_ERROR},
-                            .queue_max = ANSWERS_MAX,
-                            .prefix_cache = prefix_cache,
-                            .in_process = true};
-    snprintf(c.worker.model_dir, sizeof c.worker.model_dir, "%s", g->dir);
+    struct core_config c = config_of(g->dir);
+    c.worker.dtype_auto = true;
+    c.worker.n_block = 64;
+    c.prefix_cache = prefix_cache;
     return c;
-}
-
-static void open_core(const struct core_config *c)
-{
-    assert_ok(core_new(&core, c, sink, NULL, &e), &e);
-    while (core_state(core, NULL) == CORE_LOADING)
-        turn();
-    assert_int_equal(core_state(core, NULL), CORE_READY);
 }
 
 static void begin(void)
 {
-    memset(answers, 0, sizeof answers);
-    n_finished = n_submitted = 0;
+    bits_forget(&engine);
+    n_submitted = 0;
 }
 
 static struct msg_submit request(const struct prompt *p)
@@ -97,44 +36,38 @@ static struct msg_submit request(const struct prompt *p)
     return (struct msg_submit){.prompt = {p->ids, p->n},
                                .top_p = 1,
                                .repetition_penalty = 1,
-                               .n_logprob = 1 + N_TOP,
+                               .n_logprob = 1 + BITS_TOP,
                                .max_tokens = N_NEW,
                                .ignore_eos = true};
 }
 
-static void submit(struct msg_submit m)
+static void ask(struct msg_submit m)
 {
+    struct q_err e = Q_ERR_INIT;
     m.req_id = n_submitted++;
-    assert_ok(core_submit(core, 1, &m, &e), &e);
-}
-
-static void finish_all(void)
-{
-    struct scheduler_stats s;
-    assert_ok(core_step(core, &e), &e);
-    while (n_finished < n_submitted)
-        turn();
-    core_stats(core, &s);
-    assert_int_equal(s.kv_blocks_used, 0);
+    assert_ok(core_submit(engine.core, 1, &m, &e), &e);
 }
 
 /* One request alone: its answer. */
 static struct answer alone(struct msg_submit m)
 {
     begin();
-    submit(m);
-    finish_all();
-    return answers[0];
+    ask(m);
+    finish_all(n_submitted);
+    return (struct answer){answers[0], engine.notes[0].n_cached};
 }
 
-static void expect_same(const struct answer *a, const struct answer *want, const char *what)
+static void expect_same(const struct bits_answer *a, const struct bits_answer *want,
+                        const char *what)
 {
-    if (a->n != want->n || memcmp(a->tokens, want->tokens, sizeof a->tokens) != 0)
-        fail_msg("%s: other tokens", what);
-    if (memcmp(a->logprobs, want->logprobs, sizeof a->logprobs) != 0 ||
-        a->n_prompt_row != want->n_prompt_row ||
-        memcmp(a->prompt_logprobs, want->prompt_logprobs, sizeof a->prompt_logprobs) != 0)
-        fail_msg("%s: other bits of logprobs", what);
+    if (memcmp(a, want, sizeof *a) != 0)
+        fail_msg("%s: other tokens, or other bits of logprobs", what);
+}
+
+static void append_answer(struct prompt *p, const struct bits_answer *a)
+{
+    for (uint32_t k = 0; k < a->n; k++)
+        p->ids[p->n++] = a->sampled[k].token;
 }
 
 /* Prompts that end in a block, at its end, one after it, and that begin alike. */
@@ -151,10 +84,9 @@ static uint32_t make_prompts(struct prompt *out, const struct golden *g, const s
     }
     if (said) { /* a conversation goes on: prompt, answer, more */
         out[n] = out[0];
-        memcpy(out[n].ids + out[n].n, said->tokens, sizeof said->tokens);
-        out[n].n += N_NEW + 7;
-        for (uint32_t k = out[n].n - 7; k < out[n].n; k++)
-            out[n].ids[k] = 3 + k % 5;
+        append_answer(&out[n], &said->bits);
+        for (uint32_t k = 0; k < 7; k++)
+            out[n].ids[out[n].n++] = 3 + k % 5;
         n++;
     }
     return n;
@@ -179,7 +111,7 @@ static void check_model(const struct how *how)
     struct prompt prompts[8];
     struct answer want[8];
     golden_get(&g, how->model);
-    struct core_config c = config_of(&g, false);
+    struct core_config c = config_with(&g, false);
     c.worker.kv_given = how->int8;
     c.worker.kv_dtype = DT_I8;
     open_core(&c);
@@ -189,7 +121,7 @@ static void check_model(const struct how *how)
     for (uint32_t i = 0; i < n; i++)
         want[i] = alone(request(&prompts[i]));
     assert_int_equal(want[n - 1].n_cached, 0);
-    core_free(core);
+    core_free(engine.core);
 
     c.prefix_cache = true;
     c.worker.max_num_batched_tokens = how->chunk;
@@ -199,20 +131,20 @@ static void check_model(const struct how *how)
     for (uint32_t round = 0; round < 2; round++)
         for (uint32_t i = 0; i < n; i++) {
             struct answer a = alone(request(&prompts[i]));
-            expect_same(&a, &want[i], round ? "warm" : "cold");
+            expect_same(&a.bits, &want[i].bits, round ? "warm" : "cold");
             if (round)
                 assert_int_equal(a.n_cached, found_of(prompts[i].n));
             else if (i == n - 1 && strcmp(how->model, "llama-rope-dynamic") != 0)
                 assert_true(a.n_cached >= 64); /* of the answer too */
         }
-    core_reset_prefix_cache(core);
+    core_reset_prefix_cache(engine.core);
     begin();
     for (uint32_t i = 0; i < 3 * n; i++) /* shared while they are computed, in the same step too */
-        submit(request(&prompts[i % n]));
-    finish_all();
+        ask(request(&prompts[i % n]));
+    finish_all(n_submitted);
     for (uint32_t i = 0; i < 3 * n; i++)
-        expect_same(&answers[i], &want[i % n], "together");
-    core_free(core);
+        expect_same(&answers[i], &want[i % n].bits, "together");
+    core_free(engine.core);
 }
 
 static void cold_warm_and_none_give_the_same_bits(void **state)
@@ -244,25 +176,25 @@ static void a_reset_reaches_what_runs(void **state)
     (void)state;
     struct golden g;
     struct prompt prompts[8], all;
+    struct q_err e = Q_ERR_INIT;
     golden_get(&g, "llama");
-    struct core_config c = config_of(&g, true);
+    struct core_config c = config_with(&g, true);
     open_core(&c);
     make_prompts(prompts, &g, NULL);
     struct msg_submit m =
         request(&prompts[5]); /* 5 tokens: the first block fills with the answer */
     begin();
-    submit(m);
-    assert_ok(core_step(core, &e), &e);
+    ask(m);
+    assert_ok(core_step(engine.core, &e), &e);
     while (answers[0].n < 3)
-        turn();
-    core_reset_prefix_cache(core);
-    finish_all();
+        bits_turn(&engine);
+    core_reset_prefix_cache(engine.core);
+    finish_all(n_submitted);
     all = prompts[5];
-    memcpy(all.ids + all.n, answers[0].tokens, sizeof answers[0].tokens);
-    all.n += N_NEW;
+    append_answer(&all, &answers[0]);
     assert_int_equal(alone(request(&all)).n_cached, 0);
     assert_int_equal(alone(request(&all)).n_cached, 16);
-    core_free(core);
+    core_free(engine.core);
 }
 
 /* A pool that holds two sequences: preempted ones find their own blocks, or those of others. */
@@ -274,25 +206,25 @@ static void a_small_pool_gives_the_same_bits(void **state)
     struct answer want[8];
     struct scheduler_stats s;
     golden_get(&g, "llama");
-    struct core_config c = config_of(&g, false);
+    struct core_config c = config_with(&g, false);
     open_core(&c);
     uint32_t n = make_prompts(prompts, &g, NULL);
     for (uint32_t i = 0; i < n; i++)
         want[i] = alone(request(&prompts[i]));
-    core_free(core);
-    c = config_of(&g, true);
+    core_free(engine.core);
+    c = config_with(&g, true);
     c.worker.max_model_len = 144;
     c.worker.n_block = 11;
     open_core(&c);
     begin();
     for (uint32_t i = 0; i < 4 * n; i++)
-        submit(request(&prompts[i % n]));
-    finish_all();
+        ask(request(&prompts[i % n]));
+    finish_all(n_submitted);
     for (uint32_t i = 0; i < 4 * n; i++)
-        expect_same(&answers[i], &want[i % n], "small pool");
-    core_stats(core, &s);
+        expect_same(&answers[i], &want[i % n].bits, "small pool");
+    core_stats(engine.core, &s);
     assert_true(s.n_preemption > 0 && s.prefix_hits > 0 && s.prefix_hits < s.prefix_queries);
-    core_free(core);
+    core_free(engine.core);
 }
 
 /* One step of one row. */
@@ -303,23 +235,23 @@ static void a_prompt_found_whole_computes_one_row(void **state)
     struct prompt prompts[8];
     struct scheduler_stats before, after;
     golden_get(&g, "llama");
-    struct core_config c = config_of(&g, true);
+    struct core_config c = config_with(&g, true);
     open_core(&c);
     make_prompts(prompts, &g, NULL);
     struct msg_submit m = request(&prompts[0]); /* 48 tokens */
     m.max_tokens = 1;
     struct answer cold = alone(m);
-    core_stats(core, &before);
+    core_stats(engine.core, &before);
     struct answer warm = alone(m);
-    core_stats(core, &after);
-    expect_same(&warm, &cold, "one row");
+    core_stats(engine.core, &after);
+    expect_same(&warm.bits, &cold.bits, "one row");
     assert_int_equal(warm.n_cached, 47);
     assert_int_equal(after.step - before.step, 1);
     assert_int_equal(after.iteration_tokens[0] - before.iteration_tokens[0], 1);
     assert_int_equal(after.prefix_hits - before.prefix_hits, 47);
     assert_int_equal(after.prefix_queries - before.prefix_queries, 48);
     assert_int_equal(after.prompt_tokens - before.prompt_tokens, 48);
-    core_free(core);
+    core_free(engine.core);
 }
 
 /* The first 40 tokens are public, so two blocks; what follows them is each salt's own. */
@@ -329,7 +261,7 @@ static void public_prefixes_are_shared_between_salts(void **state)
     struct golden g;
     struct prompt prompts[8];
     golden_get(&g, "llama");
-    struct core_config c = config_of(&g, true);
+    struct core_config c = config_with(&g, true);
     open_core(&c);
     make_prompts(prompts, &g, NULL);
     struct msg_submit m = request(&prompts[2]), a = m, b = m, no = m;
@@ -341,7 +273,7 @@ static void public_prefixes_are_shared_between_salts(void **state)
     assert_int_equal(alone(a).n_cached, 0);
     struct answer other = alone(b);
     assert_int_equal(other.n_cached, 32);
-    expect_same(&other, &want, "after another's public prefix");
+    expect_same(&other.bits, &want.bits, "after another's public prefix");
     assert_int_equal(alone(m).n_cached,
                      32); /* without a salt all is public, and no more is theirs */
     assert_int_equal(alone(a).n_cached, 96);
@@ -350,7 +282,7 @@ static void public_prefixes_are_shared_between_salts(void **state)
     assert_int_equal(alone(a).n_cached, 0);
     b.n_shared = UINT32_MAX; /* more than there is: the prompt is public, the answer is not */
     assert_int_equal(alone(b).n_cached, 96);
-    core_free(core);
+    core_free(engine.core);
 }
 
 static void salts_do_not_share_and_some_stay_out(void **state)
@@ -359,7 +291,7 @@ static void salts_do_not_share_and_some_stay_out(void **state)
     struct golden g;
     struct prompt prompts[8];
     golden_get(&g, "llama");
-    struct core_config c = config_of(&g, true);
+    struct core_config c = config_with(&g, true);
     open_core(&c);
     make_prompts(prompts, &g, NULL);
     struct msg_submit m = request(&prompts[2]), salted = m, out = m;
@@ -371,12 +303,12 @@ static void salts_do_not_share_and_some_stay_out(void **state)
     assert_int_equal(alone(salted).n_cached, 0);
     assert_int_equal(alone(salted).n_cached, 96);
     assert_int_equal(alone(m).n_cached, 96);
-    core_reset_prefix_cache(core);
+    core_reset_prefix_cache(engine.core);
     assert_int_equal(alone(salted).n_cached, 0);
     struct answer last = alone(m);
     assert_int_equal(last.n_cached, 0);
-    expect_same(&last, &first, "after a reset");
-    core_free(core);
+    expect_same(&last.bits, &first.bits, "after a reset");
+    core_free(engine.core);
 }
 
 static void prompt_logprobs_are_complete(void **state)
@@ -385,21 +317,21 @@ static void prompt_logprobs_are_complete(void **state)
     struct golden g;
     struct prompt prompts[8];
     golden_get(&g, "llama");
-    struct core_config c = config_of(&g, true);
+    struct core_config c = config_with(&g, true);
     open_core(&c);
     make_prompts(prompts, &g, NULL);
     for (uint32_t i = 0; i < 4; i++) {
         struct msg_submit m = request(&prompts[i]), told = m;
-        told.n_prompt_logprob = 1 + N_TOP;
-        core_reset_prefix_cache(core);
+        told.n_prompt_logprob = 1 + BITS_TOP;
+        core_reset_prefix_cache(engine.core);
         struct answer cold = alone(told);
-        assert_int_equal(cold.n_prompt_row, prompts[i].n - 1);
+        assert_int_equal(cold.bits.n_prompt, prompts[i].n - 1);
         assert_int_equal(alone(m).n_cached, found_of(prompts[i].n)); /* it left its blocks */
         struct answer warm = alone(told);
         assert_int_equal(warm.n_cached, 0);
-        expect_same(&warm, &cold, "prompt logprobs");
+        expect_same(&warm.bits, &cold.bits, "prompt logprobs");
     }
-    core_free(core);
+    core_free(engine.core);
 }
 
 /* Keys of prompts beyond the trained length (64) are those of their length alone. */
@@ -409,7 +341,7 @@ static void dynamic_rope_shares_by_length(void **state)
     struct golden g;
     struct prompt prompts[8];
     golden_get(&g, "llama-rope-dynamic");
-    struct core_config c = config_of(&g, true);
+    struct core_config c = config_with(&g, true);
     open_core(&c);
     make_prompts(prompts, &g, NULL);
     struct msg_submit m = request(&prompts[3]);
@@ -422,19 +354,7 @@ static void dynamic_rope_shares_by_length(void **state)
     assert_int_equal(alone(m).n_cached, 48);
     m.prompt.n = 112;
     assert_int_equal(alone(m).n_cached, 111);
-    core_free(core);
-}
-
-static const char *worker_program(void)
-{
-    static char path[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    assert_true(n > 0);
-    path[n] = '\0';
-    for (int i = 0; i < 2; i++)
-        *strrchr(path, '/') = '\0';
-    strncat(path, "/bin/quire-worker", sizeof path - strlen(path) - 1);
-    return path;
+    core_free(engine.core);
 }
 
 /* The memory was the dead worker's. */
@@ -444,22 +364,22 @@ static void a_lost_worker_empties_the_cache(void **state)
     struct golden g;
     struct prompt prompts[8];
     golden_get(&g, "llama");
-    struct core_config c = config_of(&g, true);
+    struct core_config c = config_with(&g, true);
     c.in_process = false;
-    c.worker_program = worker_program();
+    c.worker_program = program_beside("/bin/quire-worker");
     open_core(&c);
     make_prompts(prompts, &g, NULL);
     struct msg_submit m = request(&prompts[2]);
     struct answer first = alone(m);
     assert_int_equal(alone(m).n_cached, 96);
-    assert_int_equal(kill(core_worker_pid(core), SIGKILL), 0);
-    while (!core_n_restart(core))
-        turn();
+    assert_int_equal(kill(core_worker_pid(engine.core), SIGKILL), 0);
+    while (!core_n_restart(engine.core))
+        bits_turn(&engine);
     struct answer again = alone(m);
     assert_int_equal(again.n_cached, 0);
-    expect_same(&again, &first, "new worker");
+    expect_same(&again.bits, &first.bits, "new worker");
     assert_int_equal(alone(m).n_cached, 96);
-    core_free(core);
+    core_free(engine.core);
 }
 
 int main(void)

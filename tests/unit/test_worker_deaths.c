@@ -35,13 +35,14 @@ static void run_with(const struct golden *g, const struct core_config *c, uint32
     for (uint32_t i = 0; i < n; i++)
         if (faulty >> i & 1) {
             assert_int_equal(answers[i].finish, FINISH_ERROR);
-            assert_int_equal(answers[i].why.code, Q_INTERNAL);
-            assert_non_null(strstr(answers[i].why.message, "died every time it computed this"));
+            assert_int_equal(engine.notes[i].why.code, Q_INTERNAL);
+            assert_non_null(
+                strstr(engine.notes[i].why.message, "died every time it computed this"));
         } else {
             check_answer(i, &g->prompts[i % g->n], "beside a culprit");
         }
-    assert_ok(core_step(core, &e), &e);
-    assert_true(core_state(core, NULL) != CORE_FAILED);
+    assert_ok(core_step(engine.core, &e), &e);
+    assert_true(core_state(engine.core, NULL) != CORE_FAILED);
 }
 
 static void the_culprit_ends_and_all_others_finish(void **state)
@@ -54,11 +55,11 @@ static void the_culprit_ends_and_all_others_finish(void **state)
     for (uint32_t i = 0; i < 4; i++) {
         struct core_config c = fault_config(&g);
         run_with(&g, &c, 10, who[i / 2], faults[i % 2]);
-        uint64_t n = core_n_restart(core);
+        uint64_t n = core_n_restart(engine.core);
         print_message("fault %u, culprits %#x: %u restarts\n", faults[i % 2], (unsigned)who[i / 2],
                       (unsigned)n);
         assert_true(n >= 3 && n <= 12);
-        core_free(core);
+        core_free(engine.core);
     }
 }
 
@@ -70,7 +71,7 @@ static void many_culprits_in_a_row_do_not_end_the_engine(void **state)
     golden_get(&g, "qwen2");
     struct core_config c = fault_config(&g);
     run_with(&g, &c, 10, 0x3fe, FAULT_AT_ONCE);
-    core_free(core);
+    core_free(engine.core);
 }
 
 /* Chunks, few blocks and few slots: suspects wait and come back like everybody else. */
@@ -85,7 +86,7 @@ static void culprits_are_found_in_a_small_pool(void **state)
     c.worker.max_num_batched_tokens = 16;
     c.worker.max_num_seqs = 3;
     run_with(&g, &c, 12, 1u << 2 | 1u << 7, FAULT_DECODING);
-    core_free(core);
+    core_free(engine.core);
 }
 
 static void a_suspect_may_be_aborted(void **state)
@@ -98,15 +99,15 @@ static void a_suspect_may_be_aborted(void **state)
     open_core(&c);
     submit(0, &g.prompts[0], 0);
     submit_faulty(1, FAULT_AT_ONCE);
-    assert_ok(core_step(core, &e), &e);
-    while (core_n_restart(core) < 2) {
+    assert_ok(core_step(engine.core, &e), &e);
+    while (core_n_restart(engine.core) < 2) {
         turn(&e);
         assert_int_equal(e.code, Q_OK);
     }
-    assert_true(core_abort(core, 1, 1));
+    assert_true(core_abort(engine.core, 1, 1));
     finish_all(1);
     check_answer(0, &g.prompts[0], "after the abort of a suspect");
-    core_free(core);
+    core_free(engine.core);
 }
 
 static void a_worker_that_hangs_is_replaced(void **state)
@@ -117,17 +118,17 @@ static void a_worker_that_hangs_is_replaced(void **state)
     struct core_config c = fault_config(&g);
     c.worker_timeout_s = 1;
     run_with(&g, &c, 4, 1u << 1, FAULT_HANGING);
-    assert_non_null(strstr(answers[1].why.message, "--worker-timeout"));
-    core_free(core);
+    assert_non_null(strstr(engine.notes[1].why.message, "--worker-timeout"));
+    core_free(engine.core);
     /* One that is stopped from outside is no request's fault: nothing is lost. */
     c.worker_program = program_beside("/bin/quire-worker");
     open_core(&c);
-    assert_int_equal(kill(core_worker_pid(core), SIGSTOP), 0);
+    assert_int_equal(kill(core_worker_pid(engine.core), SIGSTOP), 0);
     submit(0, &g.prompts[0], 0);
     finish_all(1);
     check_answer(0, &g.prompts[0], "after SIGSTOP");
-    assert_true(core_n_restart(core) >= 1);
-    core_free(core);
+    assert_true(core_n_restart(engine.core) >= 1);
+    core_free(engine.core);
 }
 
 int main(void)

@@ -1,10 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Determinism (DESIGN section 6) through the whole engine: what a request gets alone, it gets to
- * the last bit among 2 to 200 random neighbours, in chunks of any size, with any number of threads,
- * in a pool so small that it is preempted, with guesses and without. */
+/* Determinism (DESIGN section 6) through the whole engine: what a request gets alone, in a pool of
+ * its own, it gets to the last bit among 2 to 200 random neighbours, in chunks of any size, with any
+ * number of threads, from a cold prefix cache and a warm one, under both policies, with its blocks
+ * anywhere in the pool, preempted at random steps, with guesses and without; for each KV dtype.
+ *
+ * The tables below are what every run plays. QUIRE_DETERMINISM_RUNS=N adds N ways put together at
+ * random; each prints its number, and QUIRE_DETERMINISM_FIRST=K begins with number K. */
 #include "engine_bits.h"
+#include "engine/sched/kv.h"
 
-#define SUBJECTS 6 /* requests that are compared; the others only get in their way */
+#define SUBJECTS   8 /* requests that are compared; the others only get in their way */
+#define NEIGHBOURS 200
+#define MODEL_LEN  144u
+#define LEN_BLOCKS (MODEL_LEN / KV_BLOCK_TOKENS) /* the smallest pool */
+#define THIEVES    64
+
+enum how {
+    CACHED = 1 << 0,     /* prefix cache on, the requests twice: cold, then warm */
+    PLACED = 1 << 1,     /* blocks come from anywhere in the pool */
+    ROBBED = 1 << 2,     /* now and then all free blocks are gone for some steps */
+    PRIORITIES = 1 << 3, /* --scheduling-policy priority */
+    TENANTS = 1 << 4,    /* of several tenants, with limits on long prompts */
+    HOW_ALL = CACHED | PLACED | ROBBED | PRIORITIES | TENANTS
+};
+
+struct kind { /* what decides the bits beside the request */
+    const char *model;
+    enum dtype dtype, kv;
+};
+struct way { /* what must not */
+    uint32_t n_neighbour, chunk, n_seq, n_block, n_thread;
+    const char *speculative;
+    uint32_t how;
+};
 
 static struct bits_answer alone[BITS_REQUESTS], among[BITS_REQUESTS];
 static uint64_t state;
@@ -15,10 +43,96 @@ static uint32_t roll(uint32_t n)
     return (uint32_t)(state >> 33) % n;
 }
 
-/* Greedy, sampled, penalised, biased, with prompt logprobs, with a stop id. */
+/* the pool: the linker puts these between the scheduler and kv.c */
+
+static struct {
+    struct kv_pool *pool; /* of the engine that was opened last */
+    uint32_t how;
+    struct kv_table tables[THIEVES];
+    kv_block blocks[THIEVES][LEN_BLOCKS];
+    uint32_t n_thief;
+} place;
+
+enum q_code __real_kv_init(struct kv_pool *p, uint32_t n_block, uint32_t n_table,
+                           uint32_t seq_blocks_max, struct q_err *e);
+void __real_kv_drop(struct kv_pool *p, struct kv_table *t);
+enum q_code __wrap_kv_init(struct kv_pool *p, uint32_t n_block, uint32_t n_table,
+                           uint32_t seq_blocks_max, struct q_err *e);
+void __wrap_kv_drop(struct kv_pool *p, struct kv_table *t);
+
+static void shuffle(struct kv_pool *p)
+{
+    for (uint32_t i = p->n_free; i > 1; i--) {
+        uint32_t j = roll(i);
+        kv_block b = p->free[i - 1];
+        p->free[i - 1] = p->free[j];
+        p->free[j] = b;
+    }
+}
+
+enum q_code __wrap_kv_init(struct kv_pool *p, uint32_t n_block, uint32_t n_table,
+                           uint32_t seq_blocks_max, struct q_err *e)
+{
+    enum q_code rc = __real_kv_init(p, n_block, n_table, seq_blocks_max, e);
+    if (rc)
+        return rc;
+    place.pool = p;
+    place.n_thief = 0;
+    if (place.how & PLACED)
+        shuffle(p);
+    return Q_OK;
+}
+
+void __wrap_kv_drop(struct kv_pool *p, struct kv_table *t)
+{
+    __real_kv_drop(p, t);
+    if (place.how & PLACED)
+        shuffle(p);
+}
+
+static void rob(void)
+{
+    struct q_err e = Q_ERR_INIT;
+    for (uint32_t n; (n = kv_available(place.pool)) && place.n_thief < THIEVES; place.n_thief++) {
+        struct kv_table *t = &place.tables[place.n_thief];
+        *t = (struct kv_table){.blocks = place.blocks[place.n_thief]};
+        n = n < LEN_BLOCKS ? n : LEN_BLOCKS;
+        assert_ok(kv_grow(place.pool, t, n * KV_BLOCK_TOKENS, &e), &e);
+    }
+}
+
+static void give_back(void)
+{
+    while (place.n_thief)
+        kv_drop(place.pool, &place.tables[--place.n_thief]);
+}
+
+/* One turn of the engine. Robbed, it may have nothing to do until it gets its blocks back. */
+static void turn(struct bits_engine *b)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct scheduler_stats s;
+    if (place.how & ROBBED) {
+        if (!place.n_thief && !roll(6))
+            rob();
+        else if (!roll(12))
+            give_back();
+        core_stats(b->core, &s);
+        if (s.n_in_flight == 0) {
+            give_back();
+            assert_ok(core_step(b->core, &e), &e);
+        }
+    }
+    bits_turn(b);
+}
+
+/* the requests */
+
+/* Greedy, sampled with a seed and without, penalised, biased, with prompt logprobs, a stop id,
+ * forbidden words. */
 static struct msg_submit subject(const struct golden *g, uint32_t i)
 {
-    static const uint32_t ids[] = {5, 9};
+    static const uint32_t ids[] = {5, 9}, bad[] = {1, 7, 2, 11, 12};
     static const float bias[] = {2, -3};
     const struct golden_prompt *p = &g->prompts[i % g->n];
     struct msg_submit m = {.req_id = i,
@@ -30,9 +144,10 @@ static struct msg_submit subject(const struct golden *g, uint32_t i)
                            .ignore_eos = true};
     if (i % 2) {
         m.temperature = 0.9f;
-        m.seed = 1000 + i;
+        m.seed = i == 7 ? 0 : 1000 + i; /* 0: none was given */
         m.top_k = i == 1 ? 20 : 0;
         m.top_p = i == 3 ? 0.9f : 1;
+        m.min_p = i == 7 ? 0.02f : 0;
     }
     if (i == 2)
         m.n_prompt_logprob = 3;
@@ -45,26 +160,74 @@ static struct msg_submit subject(const struct golden *g, uint32_t i)
         m.bias = (struct proto_f32s){bias, 2};
         m.stop_ids = (struct proto_u32s){ids, 1};
     }
+    if (i == 6) {
+        m.frequency_penalty = 0.4f;
+        m.bad_words = (struct proto_u32s){bad, sizeof bad / sizeof *bad};
+    }
     return m;
 }
 
-static void submit_neighbour(struct bits_engine *b, uint32_t i, uint32_t n_vocab)
+/* Its prompt may begin as a subject's: the blocks that a subject finds in the cache, or another
+ * computes for it in the same step, are then a neighbour's. */
+static struct msg_submit neighbour(const struct golden *g, uint32_t *prompt, uint32_t n_vocab)
 {
-    uint32_t prompt[100];
-    const uint32_t n = 1 + roll(roll(4) ? 30 : 100);
+    uint32_t n = 1 + roll(roll(4) ? 30 : 100);
     for (uint32_t j = 0; j < n; j++)
         prompt[j] = roll(n_vocab);
-    const struct msg_submit m = {.req_id = i,
-                                 .prompt = {prompt, n},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .temperature = roll(2) ? 1.1f : 0,
-                                 .seed = roll(1000),
-                                 .n_logprob = roll(3),
-                                 .n_prompt_logprob = roll(8) ? 0 : 2,
-                                 .max_tokens = 1 + roll(30),
-                                 .ignore_eos = roll(2)};
+    if (!roll(3)) {
+        const struct golden_prompt *p = &g->prompts[roll(g->n)];
+        const uint32_t n_same = 1 + roll(p->n);
+        memcpy(prompt, p->ids, n_same * sizeof *prompt);
+        n = n > n_same ? n : n_same;
+    }
+    return (struct msg_submit){.prompt = {prompt, n},
+                               .top_p = 1,
+                               .repetition_penalty = 1,
+                               .temperature = roll(2) ? 1.1f : 0,
+                               .seed = roll(1000),
+                               .n_logprob = roll(3),
+                               .n_prompt_logprob = roll(8) ? 0 : 2,
+                               .max_tokens = 1 + roll(30),
+                               .ignore_eos = roll(2)};
+}
+
+static void submit(struct bits_engine *b, struct msg_submit m)
+{
+    if (place.how & PRIORITIES)
+        m.priority = roll(5) - 2; /* in two's complement */
+    if (place.how & TENANTS) {
+        m.tenant = roll(4);
+        m.weight = 1 + roll(3);
+    }
     bits_submit(b, &m);
+}
+
+/* All subjects and so many neighbours, in random order, a random number of steps apart. Returns how
+ * many tokens of subjects were in the cache. */
+static uint32_t play_requests(struct bits_engine *b, const struct golden *g, uint32_t n_neighbour)
+{
+    const uint32_t n_vocab = core_info(b->core)->shape.vocab_size, n = SUBJECTS + n_neighbour;
+    uint32_t i_subject = 0, i_neighbour = 0, n_cached = 0;
+    bits_forget(b);
+    while (i_subject + i_neighbour < n) {
+        uint32_t prompt[GOLDEN_TOKENS], left = SUBJECTS - i_subject;
+        if (left && roll(n - i_subject - i_neighbour) < left) {
+            submit(b, subject(g, i_subject++));
+        } else {
+            struct msg_submit m = neighbour(g, prompt, n_vocab);
+            m.req_id = SUBJECTS + i_neighbour++;
+            submit(b, m);
+        }
+        for (uint32_t j = roll(3); j && b->n_finished < i_subject + i_neighbour; j--)
+            turn(b);
+    }
+    while (b->n_finished < n)
+        turn(b);
+    give_back();
+    bits_wait(b, n);
+    for (uint32_t i = 0; i < SUBJECTS; i++)
+        n_cached += b->notes[i].n_cached;
+    return n_cached;
 }
 
 /* Each subject in an engine of one slot with nobody else. */
@@ -75,7 +238,8 @@ static void run_alone(const struct golden *g, const struct core_config *like)
     c.worker.max_num_seqs = 1;
     c.worker.max_num_batched_tokens = 512;
     c.worker.n_thread = 1;
-    c.worker.n_block = 9;
+    c.worker.n_block = LEN_BLOCKS;
+    place.how = 0;
     bits_open(&b, &c, alone);
     for (uint32_t i = 0; i < SUBJECTS; i++) {
         const struct msg_submit m = subject(g, i);
@@ -86,98 +250,182 @@ static void run_alone(const struct golden *g, const struct core_config *like)
     bits_finish(&b, SUBJECTS);
 }
 
-/* All subjects and so many neighbours, in random order, a random number of steps apart. */
-static struct scheduler_stats run_among(const struct golden *g, const struct core_config *c,
-                                        uint32_t n_neighbour)
-{
-    struct bits_engine b;
-    uint32_t i_subject = 0, i_neighbour = 0, n = SUBJECTS + n_neighbour;
-    bits_open(&b, c, among);
-    const uint32_t n_vocab = core_info(b.core)->shape.vocab_size;
-    while (i_subject + i_neighbour < n) {
-        uint32_t left = SUBJECTS - i_subject;
-        if (left && roll(n - i_subject - i_neighbour) < left) {
-            const struct msg_submit m = subject(g, i_subject++);
-            bits_submit(&b, &m);
-        } else {
-            submit_neighbour(&b, SUBJECTS + i_neighbour++, n_vocab);
-        }
-        for (uint32_t j = roll(3); j && b.n_finished < i_subject + i_neighbour; j--)
-            bits_turn(&b);
-    }
-    return bits_finish(&b, n);
-}
-
-static void compare(const struct golden *g, const struct core_config *c, uint32_t n_neighbour)
+static void compare(const struct kind *k, const struct way *w, const char *round)
 {
     for (uint32_t i = 0; i < SUBJECTS; i++)
         if (memcmp(&alone[i], &among[i], sizeof alone[i]) != 0)
-            fail_msg("%s: request %u is not what it is alone; %u neighbours, chunk %u, %u "
-                     "sequences, %u blocks, %u threads",
-                     g->dir, i, n_neighbour, c->worker.max_num_batched_tokens,
-                     c->worker.max_num_seqs, c->worker.n_block, c->worker.n_thread);
+            fail_msg("%s, KV %s: request %u is not what it is alone; %s, %u neighbours, chunk %u, "
+                     "%u sequences, %u blocks, %u threads, how %#x, speculation %s",
+                     k->model, dtype_name(k->kv), i, round, w->n_neighbour, w->chunk, w->n_seq,
+                     w->n_block, w->n_thread, w->how, w->speculative);
 }
 
-struct way {
-    uint32_t n_neighbour, chunk, n_seq, n_block, n_thread;
-    const char *speculative;
+static struct core_config config_for(const struct golden *g, const struct kind *k)
+{
+    struct core_config c = bits_config(g->dir);
+    c.worker.max_model_len = MODEL_LEN;
+    c.worker.dtype = k->dtype;
+    c.worker.kv_given = true;
+    c.worker.kv_dtype = k->kv;
+    return c;
+}
+
+struct counts {
+    uint64_t n_preemption, n_cached;
 };
+
+static void run_among(const struct golden *g, const struct kind *k, const struct way *w,
+                      struct counts *counts)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct bits_engine b;
+    struct core_config c = config_for(g, k);
+    c.worker.max_num_batched_tokens = w->chunk;
+    c.worker.max_num_seqs = w->n_seq;
+    c.worker.n_block = w->n_block;
+    c.worker.n_thread = w->n_thread;
+    c.prefix_cache = w->how & CACHED;
+    c.policy.by_priority = w->how & PRIORITIES;
+    if (w->how & TENANTS) {
+        c.policy.max_num_partial_prefills = 2;
+        c.policy.max_long_partial_prefills = 1;
+        c.policy.long_prefill_token_threshold = 40;
+    }
+    assert_ok(speculative_parse(&c.worker.speculation, w->speculative, &e), &e);
+    place.how = w->how;
+    bits_open(&b, &c, among);
+    play_requests(&b, g, w->n_neighbour);
+    compare(k, w, "cold");
+    if (w->how & CACHED) {
+        counts->n_cached += play_requests(&b, g, w->n_neighbour / 2);
+        compare(k, w, "warm");
+    }
+    counts->n_preemption += bits_finish(&b, b.n_finished).n_preemption;
+}
 
 #define NGRAM                                                                           \
     "{\"method\": \"ngram\", \"num_speculative_tokens\": 3, \"prompt_lookup_min\": 1, " \
     "\"prompt_lookup_max\": 2}"
+#define DRAFT "{\"model\": \"" GOLDENS_DIR "/llama-draft\", \"num_speculative_tokens\": 4}"
 
-static void play(const char *model, enum dtype dtype, const struct way *ways, size_t n_way)
+static struct counts play(const struct kind *k, const struct way *ways, size_t n_way, uint64_t seed)
 {
     struct golden g;
-    struct q_err e = Q_ERR_INIT;
-    uint64_t n_preemption = 0;
-    golden_get(&g, model);
-    struct core_config c = bits_config(g.dir);
-    c.worker.dtype = dtype;
+    struct counts counts = {0};
+    golden_get(&g, k->model);
+    const struct core_config c = config_for(&g, k);
     run_alone(&g, &c);
     for (size_t i = 0; i < n_way; i++) {
-        const struct way *w = &ways[i];
-        state = i;
-        c.worker.max_num_batched_tokens = w->chunk;
-        c.worker.max_num_seqs = w->n_seq;
-        c.worker.n_block = w->n_block;
-        c.worker.n_thread = w->n_thread;
-        assert_ok(speculative_parse(&c.worker.speculation, w->speculative, &e), &e);
-        n_preemption += run_among(&g, &c, w->n_neighbour).n_preemption;
-        compare(&g, &c, w->n_neighbour);
+        state = seed + i;
+        run_among(&g, k, &ways[i], &counts);
     }
-    print_message("%s: %llu preemptions\n", model, (unsigned long long)n_preemption);
-    assert_true(n_way < 4 || n_preemption > 0);
+    print_message("%s, KV %s: %llu preemptions, %llu tokens of subjects were cached\n", k->model,
+                  dtype_name(k->kv), (unsigned long long)counts.n_preemption,
+                  (unsigned long long)counts.n_cached);
+    return counts;
 }
 
 static void in_f32_nothing_changes_a_bit(void **unused)
 {
     (void)unused;
-    static const struct way ways[] = {{2, 16, 4, 40, 1, ""},        {20, 64, 16, 20, 2, ""},
-                                      {200, 512, 200, 2000, 2, ""}, {60, 64, 64, 80, 1, NGRAM},
-                                      {200, 2048, 64, 120, 1, ""},  {40, 1, 3, 12, 1, ""},
-                                      {30, 100, 24, 18, 2, NGRAM}};
-    play("llama", DT_F32, ways, sizeof ways / sizeof *ways);
+    static const struct kind llama = {"llama", DT_F32, DT_F32};
+    static const struct way ways[] = {
+        {2, 16, 4, 40, 1, "", CACHED},
+        {20, 64, 16, 20, 2, "", CACHED | PRIORITIES},
+        {200, 512, 200, 2000, 2, "", PLACED | TENANTS},
+        {60, 64, 64, 80, 1, NGRAM, CACHED | PLACED},
+        {200, 2048, 64, 120, 1, "", ROBBED | PRIORITIES},
+        {40, 1, 3, 12, 1, "", PLACED},
+        {30, 100, 24, 18, 2, NGRAM, TENANTS},
+        {30, 64, 16, 200, 2, DRAFT, CACHED | ROBBED},
+        {40, 200, 16, 300, 2, "", CACHED | PLACED | ROBBED | PRIORITIES | TENANTS},
+    };
+    struct counts n = play(&llama, ways, sizeof ways / sizeof *ways, 0);
+    assert_true(n.n_preemption > 5 && n.n_cached > 200);
 }
 
 static void in_bf16_nothing_changes_a_bit(void **unused)
 {
     (void)unused;
-    static const struct way ways[] = {{20, 16, 16, 20, 2, ""},
-                                      {100, 512, 100, 1000, 2, ""},
-                                      {50, 64, 32, 40, 1, NGRAM},
-                                      {30, 33, 8, 14, 1, ""}};
-    play("qwen2-sliding-bf16", DT_BF16, ways, sizeof ways / sizeof *ways);
+    static const struct kind qwen2 = {"qwen2-sliding-bf16", DT_BF16, DT_BF16};
+    static const struct way ways[] = {{20, 16, 16, 20, 2, "", CACHED},
+                                      {100, 512, 100, 1000, 2, "", PLACED | CACHED},
+                                      {50, 64, 32, 40, 1, NGRAM, PRIORITIES},
+                                      {30, 33, 8, 60, 1, "", ROBBED | CACHED}};
+    struct counts n = play(&qwen2, ways, sizeof ways / sizeof *ways, 0);
+    assert_true(n.n_preemption > 0 && n.n_cached > 0);
+}
+
+static void for_every_kv_dtype(void **unused)
+{
+    (void)unused;
+    static const struct kind kinds[] = {{"llama", DT_F32, DT_BF16},
+                                        {"llama", DT_F32, DT_I8},
+                                        {"qwen2-sliding-bf16", DT_BF16, DT_F32},
+                                        {"qwen2-sliding-bf16", DT_BF16, DT_I8}};
+    static const struct way ways[] = {
+        {40, 40, 24, 60, 2, "", CACHED | PLACED | ROBBED},
+        {20, 512, 8, 14, 1, NGRAM, CACHED | PRIORITIES | TENANTS},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct counts n = play(&kinds[i], ways, sizeof ways / sizeof *ways, 0);
+        assert_true(n.n_preemption > 0 && n.n_cached > 0);
+    }
 }
 
 static void other_families_too(void **unused)
 {
     (void)unused;
-    static const struct way ways[] = {{50, 48, 32, 40, 2, ""}};
-    play("qwen3", DT_F32, ways, 1);
-    play("llama-rope-dynamic", DT_F32, ways, 1);
-    play("mistral", DT_F32, ways, 1);
+    static const struct kind kinds[] = {{"qwen3", DT_F32, DT_F32},
+                                        {"llama-rope-dynamic", DT_F32, DT_F32},
+                                        {"mistral", DT_F32, DT_F32}};
+    static const struct way ways[] = {{50, 48, 32, 40, 2, "", CACHED | PLACED | ROBBED}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        play(&kinds[i], ways, 1, 0);
+}
+
+/* Way number i of those that are put together at random. */
+static void play_random(uint64_t i)
+{
+    static const struct kind kinds[] = {{"llama", DT_F32, DT_F32},
+                                        {"llama-bf16-sharded", DT_BF16, DT_BF16},
+                                        {"mistral", DT_F32, DT_BF16},
+                                        {"qwen2-sliding-bf16", DT_BF16, DT_F32},
+                                        {"qwen3", DT_F32, DT_I8},
+                                        {"llama-rope-dynamic", DT_F32, DT_F32},
+                                        {"llama-bias-tied", DT_BF16, DT_I8},
+                                        {"qwen2", DT_F16, DT_BF16}};
+    static const uint32_t neighbours[] = {2, 5, 20, 60, NEIGHBOURS};
+    state = i * 977;
+    roll(2);
+    const struct kind *k = &kinds[roll(sizeof kinds / sizeof *kinds)];
+    struct way w = {.n_neighbour = neighbours[roll(sizeof neighbours / sizeof *neighbours)],
+                    .chunk = 1u << roll(12),
+                    .n_seq = 1u << roll(9),
+                    .n_block = LEN_BLOCKS + roll(1u << roll(11)),
+                    .n_thread = 1 + roll(3),
+                    .how = roll(HOW_ALL + 1)};
+    const bool is_llama = !strcmp(k->model, "llama");
+    const char *const guesses[] = {"", "", NGRAM, is_llama ? DRAFT : NGRAM};
+    w.chunk += roll(w.chunk);
+    w.speculative = guesses[roll(4)];
+    print_message("way %llu: ", (unsigned long long)i);
+    play(k, &w, 1, i);
+}
+
+static uint64_t number_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+static void in_random_ways(void **unused)
+{
+    (void)unused;
+    const uint64_t n = number_of("QUIRE_DETERMINISM_RUNS");
+    const uint64_t first = number_of("QUIRE_DETERMINISM_FIRST");
+    for (uint64_t i = first; i < first + (n ? n : 1); i++)
+        play_random(i);
 }
 
 int main(void)
@@ -185,8 +433,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_f32_nothing_changes_a_bit),
         cmocka_unit_test(in_bf16_nothing_changes_a_bit),
+        cmocka_unit_test(for_every_kv_dtype),
         cmocka_unit_test(other_families_too),
+        cmocka_unit_test(in_random_ways),
     };
     log_setup("test", LOG_ERROR, false);
+    cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,7 +130,7 @@ static void compute(void *arg, uint32_t ith, uint32_t nth)
     struct team *team = nth > 1 ? r->d->team : NULL;
     model_forward(r->d->model, &r->batch, &r->kv, r->d->scratch, r->d->logits, team, ith, nth);
     team_barrier(team);
-    for (uint32_t i = ith; i < r->batch.n_logit; i += nth)
+    for (uint32_t i = ith; r->d->samplers && i < r->batch.n_logit; i += nth)
         sample(r, i, &r->d->samplers[ith]);
 }
 

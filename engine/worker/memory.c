@@ -99,7 +99,7 @@ static uint64_t blocks_in(const struct memory_need *need, double part)
     if (need->total_bytes == UINT64_MAX)
         return BLOCKS_MAX;
     double left = part * (double)need->total_bytes - (double)need->weight_bytes -
-                  (double)need->activation_bytes;
+                  (double)need->activation_bytes - (double)need->step_bytes;
     double n = left > 0 ? left / (double)need->block_bytes : 0;
     return n < BLOCKS_MAX ? (uint64_t)n : BLOCKS_MAX;
 }
@@ -141,16 +141,18 @@ static void log_sum(uint64_t n, uint64_t n_seq_block, const struct worker_config
                     const struct step_limits *l, const struct memory_need *need)
 {
     double kv = (double)(n * need->block_bytes);
-    log_info("memory: weights %.1f MiB, peak of activations %.1f MiB (%s), KV cache %.1f MiB, "
-             "taken as it is used: %" PRIu64 " tokens in %" PRIu64 " blocks of %u",
+    log_info("memory: weights %.1f MiB, peak of activations %.1f MiB (%s), steps and sequences at "
+             "most %.1f MiB, KV cache %.1f MiB, taken as it is used: %" PRIu64 " tokens in %" PRIu64
+             " blocks of %u",
              (double)need->weight_bytes / MIB, (double)need->activation_bytes / MIB,
-             need->is_measured ? "measured" : "at most", kv / MIB, n * STEP_BLOCK_TOKENS, n,
-             STEP_BLOCK_TOKENS);
+             need->is_measured ? "measured" : "at most", (double)need->step_bytes / MIB, kv / MIB,
+             n * STEP_BLOCK_TOKENS, n, STEP_BLOCK_TOKENS);
     log_info("Maximum concurrency for %u tokens per request: %.2fx", l->max_model_len,
              (double)n / (double)n_seq_block);
     if (need->total_bytes == UINT64_MAX)
         return;
-    double all = kv + (double)need->weight_bytes + (double)need->activation_bytes;
+    double all =
+        kv + (double)need->weight_bytes + (double)need->activation_bytes + (double)need->step_bytes;
     if (all > (double)need->total_bytes)
         log_warning("memory: that is more than the %.1f MiB this process can have; it will be "
                     "killed or swap when the cache fills",

@@ -2,7 +2,8 @@
 /* memory - how many KV blocks a worker takes.
  *
  * Exactly --num-gpu-blocks-override, or what --kv-cache-memory-bytes holds, or else what a part of
- * the memory (--gpu-memory-utilization) leaves after weights and the measured peak of activations.
+ * the memory (--gpu-memory-utilization) leaves after weights, the measured peak of activations, and
+ * steps in the ring.
  * The memory is what the machine or, when that is less, the cgroups of this process have free, plus
  * what the worker holds itself.
  *
@@ -21,7 +22,10 @@
 struct memory_need {
     uint64_t weight_bytes;     /* resident */
     uint64_t activation_bytes; /* of the largest step */
-    uint64_t block_bytes;      /* K and V of one block, all layers */
+    /* At most: steps and results in the ring (with logprobs of the whole vocabulary for two
+     * requests), and what is kept of each sequence. Taken as it is used. */
+    uint64_t step_bytes;
+    uint64_t block_bytes; /* K and V of one block, all layers */
     /* For all of these; UINT64_MAX = nobody knows. */
     uint64_t total_bytes;
     bool is_measured; /* activation_bytes was; else it is an upper bound */

@@ -189,18 +189,35 @@ static FALLIBLE body_map(struct ring *r, const struct worker_info *info, struct 
     return r->body ? Q_OK : Q_NO_MEMORY;
 }
 
-FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e)
+/* Sizes of the entries in whole pages, and of the body. */
+static FALLIBLE body_sizes(size_t *step, size_t *result, uint64_t *body,
+                           const struct step_limits *l, struct q_err *e)
 {
-    enum q_code rc;
-    if ((rc = step_bytes_max(&info->step_bytes, &info->result_bytes, &info->limits, e)))
+    enum q_code rc = step_bytes_max(step, result, l, e);
+    if (rc)
         return rc;
-    info->step_bytes = page_up(info->step_bytes);
-    info->result_bytes = page_up(info->result_bytes);
-    uint64_t body = (uint64_t)RING_DEPTH * (info->step_bytes + info->result_bytes);
-    if (body > RING_BODY_MAX)
+    *step = page_up(*step);
+    *result = page_up(*result);
+    *body = (uint64_t)RING_DEPTH * (*step + *result);
+    if (*body > RING_BODY_MAX)
         return q_fail(e, Q_TOO_LARGE,
                       "ring: a step of %zu bytes; lower max_num_seqs or max_num_batched_tokens",
-                      info->step_bytes);
+                      *step);
+    return Q_OK;
+}
+
+FALLIBLE ring_body_bytes(uint64_t *bytes, const struct step_limits *l, struct q_err *e)
+{
+    size_t step, result;
+    return body_sizes(&step, &result, bytes, l, e);
+}
+
+FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e)
+{
+    uint64_t body;
+    enum q_code rc;
+    if ((rc = body_sizes(&info->step_bytes, &info->result_bytes, &body, &info->limits, e)))
+        return rc;
     if (ftruncate(r->memory_fd, (off_t)(r->head_bytes + body)))
         return q_fail(e, Q_NO_MEMORY, "ring: cannot grow to %llu bytes: %s",
                       (unsigned long long)body, strerror(errno));

@@ -89,6 +89,8 @@ void ring_progress(struct ring *r, uint32_t percent);
 /* Make the body for info->limits (fills step_bytes, result_bytes) and say READY. Errors:
  * Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e);
+/* Bytes of that body: steps and results of these limits. Errors: as ring_ready. */
+FALLIBLE ring_body_bytes(uint64_t *bytes, const struct step_limits *l, struct q_err *e);
 void ring_failed(struct ring *r, const struct q_err *e);
 /* Wait for the next step; *step and *result are its entries. *step NULL: not a step but an order
  * (ring_order_now), to be done before steps that follow. False: the engine wants the worker to

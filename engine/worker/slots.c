@@ -10,6 +10,23 @@ static uint32_t blocks_of(uint32_t n_token)
     return n_token / STEP_BLOCK_TOKENS + (n_token % STEP_BLOCK_TOKENS != 0);
 }
 
+static size_t table_of(const struct step_limits *l) /* entries */
+{
+    return blocks_of(l->max_model_len);
+}
+
+/* Bytes of one slot's part of the mapping. */
+static size_t slot_bytes(const struct step_limits *l, uint32_t vocab_size)
+{
+    return (l->max_model_len + table_of(l) + SAMPLE_BAD_MAX + SAMPLE_MASK_WORDS(vocab_size)) *
+           sizeof(uint32_t);
+}
+
+uint64_t slots_bytes(const struct step_limits *l, uint32_t vocab_size)
+{
+    return (uint64_t)l->max_num_seqs * (slot_bytes(l, vocab_size) + sizeof(struct slot));
+}
+
 FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_block,
                     uint32_t vocab_size, struct q_err *e)
 {
@@ -17,9 +34,7 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     s->limits = *l;
     s->n_block = n_block;
     s->vocab_size = vocab_size;
-    size_t n_history = l->max_model_len, n_table = blocks_of(l->max_model_len);
-    size_t one =
-        (n_history + n_table + SAMPLE_BAD_MAX + SAMPLE_MASK_WORDS(vocab_size)) * sizeof(uint32_t);
+    size_t n_history = l->max_model_len, n_table = table_of(l), one = slot_bytes(l, vocab_size);
     s->memory_bytes = one * l->max_num_seqs;
     s->memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

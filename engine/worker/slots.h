@@ -63,6 +63,8 @@ static inline uint32_t slots_place(const struct slot *slot, uint32_t position)
                      position % STEP_BLOCK_TOKENS;
 }
 
+/* Bytes of histories, tables and lists of all slots, when every one is full. */
+uint64_t slots_bytes(const struct step_limits *l, uint32_t vocab_size);
 FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_block,
                     uint32_t vocab_size, struct q_err *e);
 void slots_release(struct slots *s);

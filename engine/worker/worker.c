@@ -134,6 +134,8 @@ static FALLIBLE measure(struct worker *w, struct memory_need *need, struct q_err
     need->activation_bytes =
         model_scratch_bytes(w->model, w->limits.max_num_batched_tokens, w->n_thread) +
         w->logits_bytes;
+    if (w->draft)
+        need->activation_bytes += draft_scratch_bytes(w->draft);
     if (w->config->is_again)
         return Q_OK;
     const struct dummy d = {.model = w->model,
@@ -142,7 +144,7 @@ static FALLIBLE measure(struct worker *w, struct memory_need *need, struct q_err
                             .logits = w->logits,
                             .samplers = w->samplers,
                             .limits = w->limits};
-    if ((rc = dummy_step(&d, e)))
+    if ((rc = dummy_step(&d, e)) || (w->draft && (rc = draft_dummy_step(w->draft, e))))
         return rc;
     uint64_t after = memory_resident();
     need->is_measured = before && after > before;
@@ -160,10 +162,12 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     enum q_code rc = measure(w, &need, e);
     if (rc)
         return rc;
+    if ((rc = ring_body_bytes(&need.step_bytes, &w->limits, e)))
+        return rc;
+    need.step_bytes += slots_bytes(&w->limits, w->vocab_size);
     uint64_t held = need.is_measured ? need.activation_bytes : 0, free_bytes = memory_available();
     if (w->draft) {
         need.weight_bytes += draft_shape(w->draft)->weight_bytes;
-        need.activation_bytes += draft_scratch_bytes(w->draft);
         need.block_bytes += draft_shape(w->draft)->kv_block_bytes;
     }
     held += need.weight_bytes;

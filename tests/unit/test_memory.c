@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "engine/worker/dummy.h"
 #include "engine/worker/memory.h"
+#include "engine/worker/speculate.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -14,15 +15,16 @@ static struct step_limits limits;
 static struct memory_need need;
 static struct q_err e;
 
-/* 4 sequences of 1000 tokens (63 blocks of 1 MiB each) on a machine of 1000 MiB, of which weights
- * and activations take 100. */
+/* 4 sequences of 1000 tokens (63 blocks of 1 MiB each) on a machine of 1000 MiB, of which weights,
+ * activations and steps take 100. */
 static int setup(void **state)
 {
     (void)state;
     config = (struct worker_config){.n_block = 0};
     limits = (struct step_limits){.max_num_seqs = 4, .max_model_len = 1000};
     need = (struct memory_need){.weight_bytes = 80 * MIB,
-                                .activation_bytes = 20 * MIB,
+                                .activation_bytes = 15 * MIB,
+                                .step_bytes = 5 * MIB,
                                 .block_bytes = MIB,
                                 .total_bytes = 1000 * MIB};
     q_err_reset(&e);
@@ -145,6 +147,40 @@ static void the_dummy_step_is_the_largest(void **state)
     team_free(d.team);
 }
 
+/* So is the draft model's, and it takes what was said at most. */
+static void a_draft_model_is_measured_too(void **state)
+{
+    (void)state;
+    struct kern_table kern;
+    struct team *team;
+    struct model *m;
+    struct draft *d;
+    struct speculation s = {
+        .method = SPECULATE_DRAFT, .n_guess = 4, .draft_dir = "tests/data/models/llama-draft"};
+    const struct step_limits l = {.max_num_seqs = 256,
+                                  .max_num_batched_tokens = 8000,
+                                  .max_model_len = 256,
+                                  .logit_rows_max = 256};
+    kern_table_cpu(&kern, kern_caps_machine());
+    assert_ok(team_new(&team, 2, false, &e), &e);
+    struct model_options o = {
+        .dir = "tests/data/models/llama", .dtype = DT_F32, .kern = &kern, .team = team};
+    assert_ok(model_load(&m, &o, &e), &e);
+    const struct draft_args a = {.options = &o, .target = model_shape(m), .limits = &l};
+    assert_ok(draft_new(&d, &s, &a, &e), &e);
+    uint64_t before = memory_resident(), bound = draft_scratch_bytes(d);
+    assert_ok(draft_dummy_step(d, &e), &e);
+    uint64_t peak = memory_resident() - before;
+    print_message("at most %.2f MiB, measured %.2f MiB\n", (double)bound / (double)MIB,
+                  (double)peak / (double)MIB);
+    assert_true(peak > bound / 2 && peak < bound + 4 * MIB);
+    assert_ok(draft_dummy_step(d, &e), &e);
+    assert_true(memory_resident() - before < peak + MIB / 2);
+    draft_free(d);
+    model_free(m);
+    team_free(team);
+}
+
 int main(void)
 {
     log_setup("test", LOG_ERROR, false);
@@ -154,6 +190,7 @@ int main(void)
         cmocka_unit_test_setup(too_little_is_refused_with_ways_out, setup),
         cmocka_unit_test_setup(this_machine_has_memory, setup),
         cmocka_unit_test_setup(the_dummy_step_is_the_largest, setup),
+        cmocka_unit_test_setup(a_draft_model_is_measured_too, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

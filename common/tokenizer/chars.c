@@ -1,8 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Character classes. Source: Unicode property files, by way of utf8proc's categories where a class
- * is a union of them. */
+/* Character classes. The tables of classes.def are the reference's own answers, made by
+ * tests/data/tokenizers/make_classes.py: its parts are built on Unicode data of different ages. */
 #include <utf8proc.h>
 #include "common/tokenizer/tok.h"
+
+struct range {
+    uint32_t first, last;
+};
+struct run { /* characters of one script */
+    uint32_t first, last, script;
+};
+struct lower {
+    uint32_t cp, lower;
+};
+
+#define CLASS(name, ...)       static const struct range class_##name[] = {__VA_ARGS__};
+#define R(first, last)         {first, last},
+#define SCRIPTS(...)           static const struct run runs[] = {__VA_ARGS__};
+#define S(first, last, script) {first, last, (script) + 1},
+#define LOWER(...)             static const struct lower lowers[] = {__VA_ARGS__};
+#define L(cp, lower)           {cp, lower},
+#include "common/tokenizer/classes.def"
+
+#define COUNT(table) (sizeof(table) / sizeof *(table))
 
 /* White_Space of PropList.txt: what Rust's char::is_whitespace and \s of a Unicode regex mean. */
 bool tok_is_space(uint32_t cp)
@@ -13,58 +33,88 @@ bool tok_is_space(uint32_t cp)
            cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
-/* Symbols that are Alphabetic though their category is So: circled and squared Latin letters. */
-static bool is_letter_symbol(uint32_t cp)
+static bool in_ranges(const struct range *r, size_t n, uint32_t cp)
 {
-    return (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
-           (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189);
+    size_t low = 0; /* the ranges before it end before cp */
+    size_t high = cp < r[0].first ? 0 : n;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (r[mid].last < cp)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < n && r[low].first <= cp;
 }
 
-/* \w of UTS 18: Alphabetic, Mark, Decimal_Number, Connector_Punctuation, Join_Control. */
+#define IN(name, cp) in_ranges(class_##name, COUNT(class_##name), cp)
+
 bool tok_is_word(uint32_t cp)
 {
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    default:
-        return cp == 0x200c || cp == 0x200d || is_letter_symbol(cp);
-    }
+    if (cp < 0x80)
+        return (cp >= '0' && cp <= '9') || (cp >= 'A' && cp <= 'Z') || cp == '_' ||
+               (cp >= 'a' && cp <= 'z');
+    return IN(WORD, cp);
 }
 
-/* ASCII punctuation (symbols such as $ and + included) or any category P. */
 bool tok_is_punct(uint32_t cp)
 {
     if (cp < 0x80)
         return (cp >= '!' && cp <= '/') || (cp >= ':' && cp <= '@') || (cp >= '[' && cp <= '`') ||
                (cp >= '{' && cp <= '~');
-    switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_PC:
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO:
-        return true;
-    default:
-        return false;
-    }
+    return IN(PUNCT, cp);
 }
 
 bool tok_is_numeric(uint32_t cp)
 {
     if (cp < 0x80)
         return cp >= '0' && cp <= '9';
-    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
+    return IN(NUMERIC, cp);
+}
+
+bool tok_is_other(uint32_t cp)
+{
+    if (cp < 0x80)
+        return (cp < ' ' && cp != '\t' && cp != '\n' && cp != '\r') || cp == 0x7f;
+    return IN(OTHER, cp);
+}
+
+bool tok_is_nonspacing(uint32_t cp)
+{
+    return cp >= 0x300 && IN(NONSPACING, cp);
+}
+
+bool tok_is_combining(uint32_t cp)
+{
+    return cp >= 0x300 && IN(COMBINING, cp);
+}
+
+bool tok_is_newer(uint32_t cp)
+{
+    return IN(NEWER, cp);
+}
+
+uint32_t tok_script(uint32_t cp)
+{
+    size_t low = 0;
+    size_t high = COUNT(runs);
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (runs[mid].last < cp)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < COUNT(runs) && runs[low].first <= cp ? runs[low].script : 0;
+}
+
+uint32_t tok_lower(uint32_t cp)
+{
+    if (cp < 0x80)
+        return cp >= 'A' && cp <= 'Z' ? cp | 0x20 : cp;
+    for (size_t i = 0; cp >= lowers[0].cp && i < COUNT(lowers); i++) {
+        if (lowers[i].cp == cp)
+            return lowers[i].lower;
+    }
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
 }

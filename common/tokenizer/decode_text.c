@@ -110,19 +110,21 @@ static void fallback_bytes(const void *self, const char *token, size_t n, struct
 const struct dec_ops decode_byte_fallback = {{NULL, NULL},   fallback_push, end_run,
                                              fallback_bytes, DEC_TOKENS,    false};
 
-/* ---- Strip: characters off the start of each token, or of the text once tokens are fused ---- */
+/* ---- Strip: characters off the ends of each token, or of the text once tokens are fused ----
+ *
+ * Where the end of the text is is not known before the flush, so of a fused text the last `stop`
+ * characters are held while they are the one that may go. */
 
 struct strip {
     char content[5]; /* [n] one character */
     size_t n;
-    uint32_t start; /* at most so many of them */
+    uint32_t start, stop; /* at most so many of them at either end */
 };
 
 static enum q_code strip_load(void **self, const json_t *spec, const char *at, struct q_err *e)
 {
     enum q_code rc;
     struct tok_str content;
-    uint32_t stop = 0;
     uint32_t cp;
     struct strip *p = q_calloc(1, sizeof *p);
     if (!p)
@@ -130,16 +132,44 @@ static enum q_code strip_load(void **self, const json_t *spec, const char *at, s
     *self = p;
     if ((rc = tok_json_str(spec, "content", at, &content, e)) ||
         (rc = tok_json_id(json_object_get(spec, "start"), at, "start", &p->start, e)) ||
-        (rc = tok_json_id(json_object_get(spec, "stop"), at, "stop", &stop, e)))
+        (rc = tok_json_id(json_object_get(spec, "stop"), at, "stop", &p->stop, e)))
         return rc;
-    if (stop)
-        return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: %s.stop: only 0 is supported, found %u",
-                      at, stop);
     if (content.n == 0 || utf8_decode(content.s, content.n, &cp) != content.n)
         return q_fail(e, Q_CORRUPT, "tokenizer.json: %s.content: expected one character", at);
     memcpy(p->content, content.s, content.n);
     p->n = content.n;
     return Q_OK;
+}
+
+/* How many of the characters that go s ends with, at most `max`. */
+static uint32_t count_end(const struct strip *p, const char *s, size_t n, uint32_t max)
+{
+    uint32_t k = 0;
+    while (k < max && n >= p->n && memcmp(s + n - p->n, p->content, p->n) == 0) {
+        n -= p->n;
+        k++;
+    }
+    return k;
+}
+
+static void emit_held(struct dec_stage *s, uint32_t keep)
+{
+    const struct strip *p = s->self;
+    for (; s->n_pending > keep; s->n_pending--)
+        dec_emit(s, p->content, p->n);
+}
+
+/* A piece of a fused text. */
+static void strip_fused(struct dec_stage *s, const char *text, size_t n)
+{
+    const struct strip *p = s->self;
+    uint32_t k = count_end(p, text, n, p->stop);
+    if (k * p->n < n) {
+        emit_held(s, 0);
+        dec_emit(s, text, n - k * p->n);
+    }
+    s->n_pending += k;
+    emit_held(s, p->stop);
 }
 
 static void strip_push(struct dec_stage *s, const char *token, size_t n)
@@ -156,7 +186,16 @@ static void strip_push(struct dec_stage *s, const char *token, size_t n)
         s->n_cut++;
     }
     s->started = s->started || n > 0;
-    dec_emit(s, token, n);
+    if (s->fused)
+        strip_fused(s, token, n);
+    else
+        dec_emit(s, token, n - count_end(p, token, n, p->stop) * p->n);
 }
 
-const struct dec_ops decode_strip = {{strip_load, q_free}, strip_push, NULL, NULL, DEC_ANY, false};
+static void strip_flush(struct dec_stage *s)
+{
+    s->n_pending = 0;
+}
+
+const struct dec_ops decode_strip = {
+    {strip_load, q_free}, strip_push, strip_flush, NULL, DEC_ANY, false};

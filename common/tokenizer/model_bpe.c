@@ -19,6 +19,10 @@
  * U+2581 only at the start; where that is so, the word is taken apart there first, which no merge
  * can notice.
  *
+ * Files of before byte-level BPE mark a word's pieces: each character but the first gets a prefix, the
+ * last a suffix ("</w>"), and a merge takes the prefix of its right part away. Such a mark is part of
+ * the symbols only; see add_char and add_word.
+ *
  * A cache of whole words was left out: it would be shared by threads, and the first way has most of
  * its gain. */
 #include <stdio.h>
@@ -51,6 +55,8 @@ struct bpe {
     uint32_t unk_id;               /* TOKEN_NONE: unknown characters disappear */
     bool cut_at_mark;              /* words can be taken apart before MARK: no token goes across */
     bool raw, ignore_merges, fuse_unk, byte_fallback;
+    char *prefix, *suffix; /* [n_prefix], [n_suffix] of a word's pieces, NULL: none */
+    size_t n_prefix, n_suffix;
 };
 
 static const struct merge *find_merge(const struct bpe *m, uint32_t left, uint32_t right)
@@ -72,7 +78,8 @@ struct scratch {
     uint32_t *ids, *prev, *next; /* [cap] symbols of the word; links only for long ones */
     struct item *heap;           /* [n_heap] */
     size_t cap, link_cap, n_heap, heap_cap;
-    size_t n; /* symbols of the word being encoded */
+    size_t n;        /* symbols of the word being encoded */
+    struct buf mark; /* a character with prefix and suffix */
 };
 
 static enum q_code bpe_begin(void **out, const void *self, size_t n_text, struct q_err *e)
@@ -95,6 +102,7 @@ static void bpe_end(void *scratch)
     q_free(s->prev);
     q_free(s->next);
     q_free(s->heap);
+    buf_release(&s->mark);
     q_free(s);
 }
 
@@ -123,9 +131,30 @@ static void add_char(struct scratch *s, const char *c, size_t n, bool *unk_waits
     *unk_waits = true;
 }
 
-/* s->ids has room for one symbol per byte and one more. */
+/* A character at a place of its word, with the marks of that place. */
+static void add_marked(struct scratch *s, const char *c, size_t n, bool first, bool last,
+                       bool *unk_waits)
+{
+    const struct bpe *m = s->m;
+    buf_reset(&s->mark);
+    if (!first)
+        buf_add(&s->mark, m->prefix, m->n_prefix);
+    buf_add(&s->mark, c, n);
+    if (last)
+        buf_add(&s->mark, m->suffix, m->n_suffix);
+    add_char(s, buf_str(&s->mark), s->mark.len, unk_waits);
+}
+
+/* Symbols that a word of n bytes may have, at most: one for each byte of each marked character. */
+static size_t symbols_max(const struct bpe *m, size_t n)
+{
+    return n + 1 + (m->byte_fallback ? n * m->n_prefix + m->n_suffix : 0);
+}
+
+/* s->ids has room for symbols_max. */
 static void split_symbols(struct scratch *s, const char *word, size_t n)
 {
+    bool marks = s->m->n_prefix || s->m->n_suffix;
     s->n = 0;
     if (s->m->raw) {
         for (size_t i = 0; i < n; i++)
@@ -138,7 +167,10 @@ static void split_symbols(struct scratch *s, const char *word, size_t n)
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         size_t step = utf8_decode(word + i, n - i, &cp);
-        add_char(s, word + i, step, &unk_waits);
+        if (marks)
+            add_marked(s, word + i, step, i == 0, i + step == n, &unk_waits);
+        else
+            add_char(s, word + i, step, &unk_waits);
         i += step;
     }
     if (unk_waits)
@@ -284,10 +316,12 @@ static enum q_code merge_long(struct scratch *s, struct q_err *e)
 
 static enum q_code merge_word(struct scratch *s, const char *word, size_t n, struct q_err *e)
 {
-    enum q_code rc = q_grow(&s->ids, &s->cap, n + 1, sizeof *s->ids, UINT32_MAX, e);
+    enum q_code rc = q_grow(&s->ids, &s->cap, symbols_max(s->m, n), sizeof *s->ids, UINT32_MAX, e);
     if (rc)
         return rc;
     split_symbols(s, word, n);
+    if ((rc = buf_check(&s->mark, "a marked character", e)))
+        return rc;
     if (s->n > SHORT_MAX)
         return merge_long(s, e);
     merge_short(s);
@@ -347,26 +381,10 @@ static void bpe_drop(void *self)
     if (!m)
         return;
     q_free(m->merges);
+    q_free(m->prefix);
+    q_free(m->suffix);
     tok_vocab_release(&m->words);
     q_free(m);
-}
-
-static enum q_code load_vocab(struct tok_vocab *v, const json_t *vocab, struct q_err *e)
-{
-    const char *key;
-    json_t *value;
-    if (!json_is_object(vocab))
-        return tok_json_bad(vocab, "model", "vocab", "an object of token to id", e);
-    enum q_code rc = tok_vocab_reserve(v, json_object_size(vocab), e);
-    if (rc)
-        return rc;
-    json_object_foreach ((json_t *)vocab, key, value) {
-        uint32_t id;
-        if ((rc = tok_json_id(value, "model.vocab", key, &id, e)) ||
-            (rc = tok_vocab_add(v, key, strlen(key), id, e)))
-            return rc;
-    }
-    return Q_OK;
 }
 
 /* The two parts of a merge: "a b" or ["a", "b"]. */
@@ -402,9 +420,14 @@ static enum q_code add_merge(struct bpe *m, const json_t *j, uint32_t rank, stru
             e, Q_CORRUPT,
             "tokenizer.json: model.merges[%u]: expected \"a b\" or [\"a\", \"b\"], found %s", rank,
             tok_json_type(j));
+    if (b.n < m->n_prefix)
+        return q_fail(e, Q_CORRUPT,
+                      "tokenizer.json: model.merges[%u]: \"%.40s\" is shorter than "
+                      "continuing_subword_prefix",
+                      rank, b.s);
     buf_reset(joined);
     buf_add(joined, a.s, a.n);
-    buf_add(joined, b.s, b.n);
+    buf_add(joined, b.s + m->n_prefix, b.n - m->n_prefix);
     if ((rc = buf_check(joined, "merge", e)))
         return rc;
     uint32_t left = tok_vocab_id(m->vocab, a.s, a.n);
@@ -462,6 +485,11 @@ static enum q_code add_word(struct bpe *m, struct scratch *s, const struct tok_w
         word = buf_str(bytes);
         n = bytes->len;
     }
+    if (m->n_suffix && !m->ignore_merges) { /* a whole word's entry ends with the suffix */
+        if (n < m->n_suffix || memcmp(word + n - m->n_suffix, m->suffix, m->n_suffix) != 0)
+            return Q_OK;
+        n -= m->n_suffix;
+    }
     if (n == 0)
         return Q_OK;
     if (!m->ignore_merges) {
@@ -492,7 +520,7 @@ static enum q_code load_words(struct bpe *m, struct q_err *e)
 
 static void load_bytes(struct bpe *m, bool raw)
 {
-    m->raw = raw;
+    m->raw = raw && !m->n_prefix && !m->n_suffix;
     for (unsigned b = 0; b < 256; b++) {
         char text[8];
         int n = snprintf(text, sizeof text, "<0x%02X>", b);
@@ -505,22 +533,29 @@ static void load_bytes(struct bpe *m, bool raw)
     }
 }
 
+static enum q_code load_affix(char **out, size_t *n, const json_t *spec, const char *key,
+                              struct q_err *e)
+{
+    const json_t *a = json_object_get(spec, key);
+    if (!a || json_is_null(a))
+        return Q_OK;
+    if (!json_is_string(a))
+        return tok_json_bad(a, "model", key, "a string or null", e);
+    *n = json_string_length(a);
+    *out = q_strndup(json_string_value(a), *n);
+    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
+}
+
 /* Options that are refused, or read into m. */
 static enum q_code load_options(struct bpe *m, const json_t *spec, struct q_err *e)
 {
-    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     enum q_code rc;
     const json_t *dropout = json_object_get(spec, "dropout");
     if (json_is_number(dropout) && json_number_value(dropout) != 0)
         return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: model.dropout is not supported");
-    for (size_t i = 0; i < 2; i++) {
-        const json_t *a = json_object_get(spec, affixes[i]);
-        if (a && !json_is_null(a) && !json_is_string(a))
-            return tok_json_bad(a, "model", affixes[i], "a string or null", e);
-        if (json_string_length(a))
-            return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: model.%s is not supported",
-                          affixes[i]);
-    }
+    if ((rc = load_affix(&m->prefix, &m->n_prefix, spec, "continuing_subword_prefix", e)) ||
+        (rc = load_affix(&m->suffix, &m->n_suffix, spec, "end_of_word_suffix", e)))
+        return rc;
     if ((rc = tok_json_bool(spec, "ignore_merges", "model", &m->ignore_merges, e)) ||
         (rc = tok_json_bool(spec, "fuse_unk", "model", &m->fuse_unk, e)))
         return rc;
@@ -566,13 +601,12 @@ static enum q_code bpe_load(void **self, const json_t *spec, struct tok_vocab *v
         return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
     *self = m;
     m->vocab = v;
-    if ((rc = load_options(m, spec, e)) ||
-        (rc = load_vocab(v, json_object_get(spec, "vocab"), e)) || (rc = load_unk(m, spec, e)) ||
-        (rc = load_merges(m, json_object_get(spec, "merges"), e)))
+    if ((rc = load_options(m, spec, e)) || (rc = tok_load_vocab(v, spec, e)) ||
+        (rc = load_unk(m, spec, e)) || (rc = load_merges(m, json_object_get(spec, "merges"), e)))
         return rc;
     load_bytes(m, *raw);
     *raw = m->raw;
-    m->cut_at_mark = !m->raw && marks_start_words(m);
+    m->cut_at_mark = !m->raw && !m->n_prefix && !m->n_suffix && marks_start_words(m);
     return load_words(m, e);
 }
 

@@ -8,34 +8,41 @@
 #include <string.h>
 #include <utf8proc.h>
 #include "common/mem.h"
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/norm.h"
 #include "common/utf8.h"
 
 #define DECOMPOSED_MAX 32 /* code points one code point becomes; Unicode's longest is 18 */
 #define POINTS_MAX     ((size_t)1 << 28)
 
-struct form {
+struct norm_form {
     bool compose, compat;
 };
+
+enum q_code norm_form_new(struct norm_form **out, bool compose, bool compat, struct q_err *e)
+{
+    struct norm_form *f = q_calloc(1, sizeof *f);
+    if (!f)
+        return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
+    f->compose = compose;
+    f->compat = compat;
+    *out = f;
+    return Q_OK;
+}
 
 static enum q_code form_load(void **self, const json_t *spec, const char *at, struct q_err *e)
 {
     struct tok_str type;
     enum q_code rc = tok_json_str(spec, "type", at, &type, e);
-    if (rc)
-        return rc;
-    struct form *f = q_calloc(1, sizeof *f);
-    if (!f)
-        return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
-    f->compose = type.s[type.n - 1] == 'C';
-    f->compat = type.n == 4; /* NFKx */
+    struct norm_form *f = NULL;
+    if (!rc)
+        rc = norm_form_new(&f, type.s[type.n - 1] == 'C', type.n == 4, e); /* NFKx */
     *self = f;
-    return Q_OK;
+    return rc;
 }
 
 /* Whether cp is in every form itself (given that no combining mark follows) and composes with
  * nothing before it. Only large common blocks; a character left out costs time, not correctness. */
-static bool is_inert(const struct form *f, uint32_t cp)
+static bool is_inert(const struct norm_form *f, uint32_t cp)
 {
     if (cp < 0x80)
         return true;
@@ -101,7 +108,7 @@ static enum q_code order_marks(struct points *p, struct q_err *e)
 }
 
 /* Normalize s[0..n) into out. */
-static enum q_code segment(const struct form *f, struct points *p, const char *s, size_t n,
+static enum q_code segment(const struct norm_form *f, struct points *p, const char *s, size_t n,
                            struct buf *out, struct q_err *e)
 {
     utf8proc_option_t options =
@@ -134,7 +141,7 @@ static enum q_code segment(const struct form *f, struct points *p, const char *s
 
 /* Bytes at the start of s that are copied: inert characters, but for the last one if something else
  * follows it. */
-static size_t inert_prefix(const struct form *f, const char *s, size_t n)
+static size_t inert_prefix(const struct norm_form *f, const char *s, size_t n)
 {
     size_t last = 0;
     for (size_t i = 0; i < n;) {
@@ -148,23 +155,36 @@ static size_t inert_prefix(const struct form *f, const char *s, size_t n)
     return n;
 }
 
-/* Bytes at the start of s up to the second inert character that has another one before it. */
-static size_t segment_length(const struct form *f, const char *s, size_t n)
+/* Bytes at the start of s up to the second inert character that has another one before it, or to a
+ * character that the reference's tables do not know: it stays, and nothing reaches across it. */
+static size_t segment_length(const struct norm_form *f, const char *s, size_t n)
 {
     size_t i = 0;
     for (bool first = true; i < n; first = false) {
         uint32_t cp;
         size_t step = utf8_decode(s + i, n - i, &cp);
-        if (!first && is_inert(f, cp))
+        if ((!first && is_inert(f, cp)) || tok_is_newer(cp))
             return i;
         i += step;
     }
     return n;
 }
 
-static enum q_code form_run(const void *self, struct tok_work *w, struct q_err *e)
+static size_t newer_prefix(const char *s, size_t n)
 {
-    const struct form *f = self;
+    size_t i = 0;
+    while (i < n) {
+        uint32_t cp;
+        size_t step = utf8_decode(s + i, n - i, &cp);
+        if (!tok_is_newer(cp))
+            break;
+        i += step;
+    }
+    return i;
+}
+
+enum q_code norm_form_run(const struct norm_form *f, struct tok_work *w, struct q_err *e)
+{
     size_t at = inert_prefix(f, w->text, w->n);
     if (at == w->n)
         return Q_OK;
@@ -176,6 +196,9 @@ static enum q_code form_run(const void *self, struct tok_work *w, struct q_err *
         size_t n = segment_length(f, w->text + at, w->n - at);
         rc = segment(f, &p, w->text + at, n, out, e);
         at += n;
+        n = newer_prefix(w->text + at, w->n - at);
+        buf_add(out, w->text + at, n);
+        at += n;
         n = inert_prefix(f, w->text + at, w->n - at);
         buf_add(out, w->text + at, n);
         at += n;
@@ -183,6 +206,11 @@ static enum q_code form_run(const void *self, struct tok_work *w, struct q_err *
     q_free(p.cp);
     q_free(p.sorted);
     return rc ? rc : tok_rewrite_done(w, e);
+}
+
+static enum q_code form_run(const void *self, struct tok_work *w, struct q_err *e)
+{
+    return norm_form_run(self, w, e);
 }
 
 const struct norm_ops norm_unicode = {{form_load, q_free}, form_run};
@@ -193,14 +221,23 @@ static enum q_code lowercase_run(const void *self, struct tok_work *w, struct q_
 {
     (void)self;
     struct buf *out = tok_rewrite(w);
+    size_t done = 0; /* copied so far */
     for (size_t i = 0; i < w->n;) {
-        uint32_t cp;
-        i += utf8_decode(w->text + i, w->n - i, &cp);
-        if (cp == 0x130)
-            buf_add_str(out, "i\xcc\x87");
-        else
-            buf_add_utf8(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp));
+        uint32_t cp = (unsigned char)w->text[i];
+        size_t step = cp < 0x80 ? 1 : utf8_decode(w->text + i, w->n - i, &cp);
+        uint32_t to = tok_lower(cp);
+        if (to != cp) {
+            buf_add(out, w->text + done, i - done);
+            buf_add_utf8(out, to);
+            if (cp == 0x130)
+                buf_add_str(out, "\xcc\x87"); /* the dot above, after i */
+            done = i + step;
+        }
+        i += step;
     }
+    if (done == 0)
+        return Q_OK;
+    buf_add(out, w->text + done, w->n - done);
     return tok_rewrite_done(w, e);
 }
 

@@ -283,28 +283,41 @@ static enum q_code space_run(const void *self, struct tok_work *w, struct q_err 
 
 const struct pre_ops pre_whitespace_split = {{NULL, NULL}, space_run};
 
-/* Whitespace: words and runs of what is neither word nor space; \w of UTS 18, not of Oniguruma. */
-#define UTS18_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}"
+/* Whitespace: runs of word characters, and runs of what is neither word nor space. */
 
-static enum q_code words_load(void **self, const json_t *spec, const char *at, struct q_err *e)
+static int word_class(uint32_t cp)
 {
-    (void)spec;
-    struct tok_regex *x = NULL;
-    static const char pattern[] = "[" UTS18_WORD "]+|[^" UTS18_WORD "\\s]+";
-    enum q_code rc = tok_regex_new(&x, pattern, sizeof pattern - 1, at, e);
-    *self = x;
-    return rc;
+    return tok_is_space(cp) ? 0 : tok_is_word(cp) ? 1 : 2;
 }
 
-static void words_drop(void *self)
+static enum q_code words_span(struct tok_work *w, const struct tok_span *s, struct q_err *e)
 {
-    tok_regex_free(self);
+    enum q_code rc = Q_OK;
+    size_t from = s->start;
+    int was = 0;
+    for (size_t i = s->start; i < s->end && !rc;) {
+        uint32_t cp;
+        size_t step = utf8_decode(w->text + i, s->end - i, &cp);
+        int is = word_class(cp);
+        if (is != was) {
+            if (was)
+                rc = tok_span_add(w, from, i, e);
+            from = i;
+            was = is;
+        }
+        i += step;
+    }
+    return rc || !was ? rc : tok_span_add(w, from, s->end, e);
 }
 
 static enum q_code words_run(const void *self, struct tok_work *w, struct q_err *e)
 {
-    struct cut c = {.w = w, .behavior = CUT_REMOVED, .invert = true};
-    return cut_regex(&c, self, e);
+    (void)self;
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < w->n_span && !rc; i++)
+        rc = words_span(w, &w->spans[i], e);
+    tok_spans_done(w);
+    return rc;
 }
 
-const struct pre_ops pre_whitespace = {{words_load, words_drop}, words_run};
+const struct pre_ops pre_whitespace = {{NULL, NULL}, words_run};

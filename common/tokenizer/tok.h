@@ -153,6 +153,9 @@ struct tokenizer {
 #define TOK_F_ADDED \
     2u /* text is its own, never in the byte-level alphabet unless normalized into it */
 
+/* model_word.c: model.vocab, an object of token to id. Errors: Q_CORRUPT, Q_NO_MEMORY. */
+FALLIBLE tok_load_vocab(struct tok_vocab *v, const json_t *model, struct q_err *e);
+
 /* spans.c */
 FALLIBLE tok_span_add(struct tok_work *w, size_t start, size_t end,
                       struct q_err *e);      /* empty ones are dropped */
@@ -174,11 +177,17 @@ int tok_char_byte(uint32_t code_point);     /* byte, or -1 */
  */
 bool tok_unmap(const char *s, size_t n, struct buf *out);
 
-/* chars.c: Unicode classes as the reference's regex engine and Rust's char have them. */
+/* chars.c: classes of characters as the reference has them. */
 bool tok_is_space(uint32_t cp);
 bool tok_is_word(uint32_t cp);
 bool tok_is_punct(uint32_t cp);
 bool tok_is_numeric(uint32_t cp);
+bool tok_is_other(uint32_t cp);               /* control and the like, but \t \n \r */
+bool tok_is_nonspacing(uint32_t cp);          /* accents to BertNormalizer */
+bool tok_is_combining(uint32_t cp);           /* accents to StripAccents */
+bool tok_is_newer(uint32_t cp);               /* the reference's normal forms leave it as it is */
+uint32_t tok_script(uint32_t cp);             /* a number for each script; 0: goes with any */
+uint32_t tok_lower(uint32_t cp);              /* the lower case where it is one character */
 size_t tok_trim_end(const char *s, size_t n); /* bytes of s without the white space at its end */
 
 #endif

@@ -65,10 +65,11 @@ static void test_truncated(void **state)
     }
 }
 
-#define BPE(rest)      "{\"model\":{\"type\":\"BPE\"," rest "}}"
-#define WITH(part)     OBJECT(part "," MODEL)
-#define SPLIT(rest)    WITH("\"pre_tokenizer\":{\"type\":\"Split\"," rest "}")
-#define TEMPLATE(rest) WITH("\"post_processor\":{\"type\":\"TemplateProcessing\"," rest "}")
+#define BPE(rest)            "{\"model\":{\"type\":\"BPE\"," rest "}}"
+#define MODEL_OF(type, rest) "{\"model\":{\"type\":\"" type "\"," rest "}}"
+#define WITH(part)           OBJECT(part "," MODEL)
+#define SPLIT(rest)          WITH("\"pre_tokenizer\":{\"type\":\"Split\"," rest "}")
+#define TEMPLATE(rest)       WITH("\"post_processor\":{\"type\":\"TemplateProcessing\"," rest "}")
 
 #define DECODERS(list) WITH("\"decoder\":{\"type\":\"Sequence\",\"decoders\":[" list "]}")
 
@@ -82,7 +83,7 @@ static const struct {
     {"{\"model\":7}", Q_CORRUPT, "model: expected an object, found an integer"},
     {"{\"model\":{\"type\":7}}", Q_CORRUPT, "model.type"},
     {"{\"model\":{\"type\":\"Mystery\"}}", Q_UNSUPPORTED, "\"Mystery\""},
-    {"{\"model\":{\"vocab\":[]}}", Q_UNSUPPORTED, "\"Unigram\""},
+    {"{\"model\":{\"vocab\":[3]}}", Q_CORRUPT, "model.vocab[0]: expected [token, score]"},
     {BPE("\"vocab\":[]"), Q_CORRUPT, "model.vocab: expected an object"},
     {BPE("\"vocab\":{\"a\":\"b\"}"), Q_CORRUPT, "model.vocab.a"},
     {BPE("\"vocab\":{\"a\":-1}"), Q_CORRUPT, "-1 is not in"},
@@ -98,7 +99,15 @@ static const struct {
     {BPE("\"vocab\":{},\"merges\":[],\"unk_token\":\"u\""), Q_CORRUPT, "unk_token \"u\""},
     {BPE("\"vocab\":{},\"merges\":[],\"unk_token\":1"), Q_CORRUPT, "unk_token"},
     {BPE("\"dropout\":0.1"), Q_UNSUPPORTED, "dropout"},
-    {BPE("\"end_of_word_suffix\":\"</w>\""), Q_UNSUPPORTED, "end_of_word_suffix"},
+    {BPE("\"end_of_word_suffix\":7"), Q_CORRUPT, "end_of_word_suffix"},
+    {BPE("\"continuing_subword_prefix\":\"##\",\"vocab\":{\"a\":0},\"merges\":[\"a a\"]"),
+     Q_CORRUPT, "shorter than continuing_subword_prefix"},
+    {MODEL_OF("Unigram", "\"vocab\":[[\"a\",0.5]],\"unk_id\":1"), Q_CORRUPT, "model.unk_id 1"},
+    {MODEL_OF("Unigram", "\"vocab\":{}"), Q_CORRUPT, "model.vocab"},
+    {MODEL_OF("WordPiece", "\"vocab\":[]"), Q_CORRUPT, "model.vocab"},
+    {MODEL_OF("WordPiece", "\"vocab\":{},\"max_input_chars_per_word\":-1"), Q_CORRUPT,
+     "max_input_chars_per_word"},
+    {MODEL_OF("WordLevel", "\"vocab\":{},\"unk_token\":1"), Q_CORRUPT, "model.unk_token"},
     {BPE("\"ignore_merges\":3"), Q_CORRUPT, "ignore_merges"},
     {WITH("\"normalizer\":3"), Q_CORRUPT, "normalizer: expected an object or null"},
     {WITH("\"normalizer\":{}"), Q_CORRUPT, "normalizer.type"},
@@ -106,8 +115,18 @@ static const struct {
     {WITH("\"normalizer\":{\"type\":\"Prepend\"}"), Q_CORRUPT, "normalizer[0].prepend"},
     {WITH("\"normalizer\":{\"type\":\"Sequence\"}"), Q_CORRUPT, "normalizer.normalizers"},
     {WITH("\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[3]}"), Q_CORRUPT, "objects"},
-    {WITH("\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}"), Q_UNSUPPORTED,
-     "\"BertPreTokenizer\""},
+    {WITH("\"pre_tokenizer\":{\"type\":\"Mystery\"}"), Q_UNSUPPORTED, "\"Mystery\""},
+    {WITH("\"pre_tokenizer\":{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"ab\"}"), Q_CORRUPT,
+     "[0].delimiter"},
+    {WITH("\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":0}"), Q_CORRUPT, "length"},
+    {WITH("\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA\"}"), Q_CORRUPT,
+     "precompiled_charsmap is damaged"},
+    {WITH("\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"BBBBBBBB\"}"),
+     Q_CORRUPT, "precompiled_charsmap is damaged"},
+    {WITH("\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAAAP8=\"}"),
+     Q_CORRUPT, "precompiled_charsmap is not UTF-8"},
+    {WITH("\"normalizer\":{\"type\":\"BertNormalizer\",\"lowercase\":3}"), Q_CORRUPT,
+     "[0].lowercase"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Metaspace\"}"), Q_CORRUPT, "[0].replacement"},
     {WITH("\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"xy\"}"), Q_CORRUPT,
      "one character"},
@@ -116,8 +135,10 @@ static const struct {
      Q_UNSUPPORTED, "\"odd\""},
     {DECODERS("{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}"), Q_UNSUPPORTED,
      "decoder[1] needs tokens"},
-    {DECODERS("{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":1}"), Q_UNSUPPORTED,
-     "stop"},
+    {DECODERS("{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":-1}"), Q_CORRUPT, "stop"},
+    {DECODERS("{\"type\":\"Fuse\"},{\"type\":\"CTC\",\"pad_token\":\"\","
+              "\"word_delimiter_token\":\"|\"}"),
+     Q_UNSUPPORTED, "decoder[1] needs tokens"},
     {DECODERS("{\"type\":\"Strip\",\"content\":\"\",\"start\":0,\"stop\":0}"), Q_CORRUPT,
      "one character"},
     {DECODERS("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"\"}"),
@@ -134,7 +155,8 @@ static const struct {
     {TEMPLATE("\"single\":[{\"Sequence\":{\"id\":\"B\"}}]"), Q_UNSUPPORTED, "exactly once"},
     {TEMPLATE("\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}]"), Q_CORRUPT, "no ids for \"x\""},
     {WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), Q_CORRUPT, "cls[1]"},
-    {WITH("\"decoder\":{\"type\":\"CTC\"}"), Q_UNSUPPORTED, "decoder[0]: type \"CTC\""},
+    {WITH("\"decoder\":{\"type\":\"CTC\"}"), Q_CORRUPT, "decoder[0].pad_token"},
+    {WITH("\"decoder\":{\"type\":\"Mystery\"}"), Q_UNSUPPORTED, "decoder[0]: type \"Mystery\""},
     {WITH("\"added_tokens\":{}"), Q_CORRUPT, "added_tokens: expected an array"},
     {WITH("\"added_tokens\":[3]"), Q_CORRUPT, "added_tokens[0].content"},
     {WITH("\"added_tokens\":[{\"content\":\"x\",\"lstrip\":1}]"), Q_CORRUPT,

@@ -161,6 +161,10 @@ SMALL_TEST(deepseek3)
 SMALL_TEST(spbpe)
 SMALL_TEST(spbpe_meta)
 SMALL_TEST(gemma)
+SMALL_TEST(t5)
+SMALL_TEST(unigram)
+SMALL_TEST(wordpiece)
+SMALL_TEST(wordpiece_cased)
 
 /* ---- real tokenizers ---- */
 
@@ -265,7 +269,15 @@ static const char *const real_names[] = {"gpt2",
                                          "mistral-7b-v0.3",
                                          "phi-3",
                                          "minueza-32m-chat",
-                                         "chatglm"};
+                                         "chatglm",
+                                         "clip",
+                                         "albert",
+                                         "t5-small",
+                                         "bert-base-uncased",
+                                         "bert-cased-ner",
+                                         "bge-large-zh-v1.5",
+                                         "finbert-tone",
+                                         "all-minilm-l6-v2"};
 
 static void test_real(void **state)
 {
@@ -275,13 +287,15 @@ static void test_real(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[32] = {
+    struct CMUnitTest tests[48] = {
         cmocka_unit_test(test_gpt2),       cmocka_unit_test(test_roberta),
         cmocka_unit_test(test_llama3),     cmocka_unit_test(test_qwen2),
         cmocka_unit_test(test_o200k),      cmocka_unit_test(test_deepseek),
         cmocka_unit_test(test_deepseek3),  cmocka_unit_test(test_spbpe),
-        cmocka_unit_test(test_spbpe_meta), cmocka_unit_test(test_gemma)};
-    size_t n = 10;
+        cmocka_unit_test(test_spbpe_meta), cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_t5),         cmocka_unit_test(test_unigram),
+        cmocka_unit_test(test_wordpiece),  cmocka_unit_test(test_wordpiece_cased)};
+    size_t n = 14;
     for (size_t i = 0; i < sizeof real_names / sizeof *real_names; i++)
         tests[n++] =
             (struct CMUnitTest){real_names[i], test_real, NULL, NULL, (void *)real_names[i]};

@@ -387,87 +387,125 @@ static void bpe_drop(void *self)
     q_free(m);
 }
 
-/* The two parts of a merge: "a b" or ["a", "b"]. */
-static bool merge_parts(const json_t *j, struct tok_str *a, struct tok_str *b)
+struct merge_reader {
+    struct tok_scan scan;
+    struct tok_str a, b;     /* the merge read last; a may be in `left` */
+    struct buf left, joined; /* memory for it and for what it makes */
+    uint32_t rank;
+};
+
+/* "a b" or ["a", "b"]. */
+static bool read_merge(struct merge_reader *r)
 {
-    if (json_is_string(j)) {
-        a->s = json_string_value(j);
-        const char *end = a->s + json_string_length(j);
-        const char *space = memchr(a->s, ' ', (size_t)(end - a->s));
+    struct tok_scan *s = &r->scan;
+    if (scan_peek(s) == '"') {
+        if (!scan_string(s, &r->a))
+            return false;
+        const char *end = r->a.s + r->a.n;
+        const char *space = memchr(r->a.s, ' ', r->a.n);
         if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
             return false;
-        a->n = (size_t)(space - a->s);
-        b->s = space + 1;
-        b->n = (size_t)(end - space - 1);
+        r->a.n = (size_t)(space - r->a.s);
+        r->b = (struct tok_str){space + 1, (size_t)(end - space - 1)};
         return true;
     }
-    const json_t *x = json_array_get(j, 0);
-    const json_t *y = json_array_get(j, 1);
-    if (json_array_size(j) != 2 || !json_is_string(x) || !json_is_string(y))
+    if (!scan_open(s, '[') || !scan_item(s, ']') || !scan_string(s, &r->a))
         return false;
-    *a = (struct tok_str){json_string_value(x), json_string_length(x)};
-    *b = (struct tok_str){json_string_value(y), json_string_length(y)};
-    return true;
+    buf_reset(&r->left);
+    buf_add(&r->left, r->a.s, r->a.n); /* the next string may overwrite it */
+    r->a.s = buf_str(&r->left);
+    return scan_item(s, ']') && scan_string(s, &r->b) && !scan_item(s, ']') && !scan_failed(s);
 }
 
-static enum q_code add_merge(struct bpe *m, const json_t *j, uint32_t rank, struct buf *joined,
-                             struct q_err *e)
+static int shown(struct tok_str s)
 {
-    struct tok_str a, b;
+    return s.n < 40 ? (int)s.n : 40;
+}
+
+static enum q_code add_merge(struct bpe *m, struct merge_reader *r, struct q_err *e)
+{
+    struct tok_str a = r->a;
+    struct tok_str b = r->b;
     enum q_code rc;
-    if (!merge_parts(j, &a, &b))
-        return q_fail(
-            e, Q_CORRUPT,
-            "tokenizer.json: model.merges[%u]: expected \"a b\" or [\"a\", \"b\"], found %s", rank,
-            tok_json_type(j));
     if (b.n < m->n_prefix)
         return q_fail(e, Q_CORRUPT,
-                      "tokenizer.json: model.merges[%u]: \"%.40s\" is shorter than "
+                      "tokenizer.json: model.merges[%u]: \"%.*s\" is shorter than "
                       "continuing_subword_prefix",
-                      rank, b.s);
-    buf_reset(joined);
-    buf_add(joined, a.s, a.n);
-    buf_add(joined, b.s + m->n_prefix, b.n - m->n_prefix);
-    if ((rc = buf_check(joined, "merge", e)))
+                      r->rank, shown(b), b.s);
+    buf_reset(&r->joined);
+    buf_add(&r->joined, a.s, a.n);
+    buf_add(&r->joined, b.s + m->n_prefix, b.n - m->n_prefix);
+    if ((rc = buf_check(&r->joined, "merge", e)) || (rc = buf_check(&r->left, "merge", e)))
         return rc;
     uint32_t left = tok_vocab_id(m->vocab, a.s, a.n);
     uint32_t right = tok_vocab_id(m->vocab, b.s, b.n);
-    uint32_t id = tok_vocab_id(m->vocab, buf_str(joined), joined->len);
+    uint32_t id = tok_vocab_id(m->vocab, buf_str(&r->joined), r->joined.len);
     if (left == TOKEN_NONE || right == TOKEN_NONE || id == TOKEN_NONE)
         return q_fail(
             e, Q_CORRUPT,
-            "tokenizer.json: model.merges[%u]: \"%.40s\" + \"%.40s\": %s is not in the vocabulary",
-            rank, a.s, b.s,
+            "tokenizer.json: model.merges[%u]: \"%.*s\" + \"%.*s\": %s is not in the vocabulary",
+            r->rank, shown(a), a.s, shown(b), b.s,
             left == TOKEN_NONE    ? "the first"
             : right == TOKEN_NONE ? "the second"
                                   : "the sum");
     struct merge *slot = (struct merge *)find_merge(m, left, right);
-    *slot = (struct merge){(uint64_t)left << 32 | right, rank, id};
+    *slot = (struct merge){(uint64_t)left << 32 | right, r->rank, id};
     return Q_OK;
 }
 
-static enum q_code load_merges(struct bpe *m, const json_t *merges, struct q_err *e)
+static enum q_code merge_slots(struct bpe *m, size_t n, struct q_err *e)
 {
-    enum q_code rc = Q_OK;
-    struct buf joined = BUF_INIT;
-    size_t n = json_array_size(merges);
-    if (!json_is_array(merges) || n > MERGES_MAX)
-        return tok_json_bad(merges, "model", "merges", "an array of merges", e);
+    if (n > MERGES_MAX)
+        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: model.merges: more than %u", MERGES_MAX);
     for (m->n_slot = 16; m->n_slot < n + n / 2; m->n_slot *= 2) {
     }
     m->merges = q_alloc(m->n_slot * sizeof *m->merges);
     if (!m->merges)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %zu merges", n);
     memset(m->merges, 0xff, m->n_slot * sizeof *m->merges); /* rank NO_MERGE */
-    uint32_t rank = 0;
-    for (size_t i = 0; i < n && !rc; i++) {
-        const json_t *j = json_array_get(merges, i);
-        const char *line = json_string_value(j);
-        if (line && strncmp(line, "#version", 8) == 0)
-            continue; /* the first line of an old merges.txt */
-        rc = add_merge(m, j, rank++, &joined, e);
+    return Q_OK;
+}
+
+/* How many items the array has. */
+static size_t count_items(struct tok_str array)
+{
+    struct tok_scan s;
+    size_t n = 0;
+    scan_init(&s, array);
+    for (bool ok = scan_open(&s, '['); ok && scan_item(&s, ']'); n++)
+        ok = scan_skip(&s);
+    scan_release(&s);
+    return n;
+}
+
+#define MERGES_WANT "\"a b\" or [\"a\", \"b\"]"
+
+static enum q_code load_merges(struct bpe *m, struct tok_str merges, struct q_err *e)
+{
+    struct merge_reader r = {.rank = 0};
+    struct tok_scan *s = &r.scan;
+    enum q_code rc = merge_slots(m, count_items(merges), e);
+    scan_init(s, merges);
+    if (!rc && !scan_open(s, '['))
+        rc = tok_bad_value(s, merges, "merges", "an array of " MERGES_WANT, e);
+    for (; !rc && scan_item(s, ']'); r.rank++) {
+        char key[32];
+        scan_peek(s);
+        const char *from = s->p;
+        snprintf(key, sizeof key, "merges[%u]", r.rank);
+        if (read_merge(&r))
+            rc = add_merge(m, &r, e);
+        else {
+            s->p = from;
+            rc = tok_bad_value(s, merges, key, MERGES_WANT, e);
+        }
+        s->more = true;
     }
-    buf_release(&joined);
+    if (!rc && scan_failed(s))
+        rc = tok_bad_value(s, merges, "merges", "an array of " MERGES_WANT, e);
+    scan_release(s);
+    buf_release(&r.left);
+    buf_release(&r.joined);
     return rc;
 }
 
@@ -592,17 +630,18 @@ static bool marks_start_words(const struct bpe *m)
     return true;
 }
 
-static enum q_code bpe_load(void **self, const json_t *spec, struct tok_vocab *v, bool *raw,
-                            struct q_err *e)
+static enum q_code bpe_load(void **self, const struct model_src *src, struct tok_vocab *v,
+                            bool *raw, struct q_err *e)
 {
+    const json_t *spec = src->spec;
     enum q_code rc;
     struct bpe *m = q_calloc(1, sizeof *m);
     if (!m)
         return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
     *self = m;
     m->vocab = v;
-    if ((rc = load_options(m, spec, e)) || (rc = tok_load_vocab(v, spec, e)) ||
-        (rc = load_unk(m, spec, e)) || (rc = load_merges(m, json_object_get(spec, "merges"), e)))
+    if ((rc = load_options(m, spec, e)) || (rc = tok_load_vocab(v, src->big.vocab, e)) ||
+        (rc = load_unk(m, spec, e)) || (rc = load_merges(m, src->big.merges, e)))
         return rc;
     load_bytes(m, *raw);
     *raw = m->raw;

@@ -27,7 +27,7 @@ struct unigram {
     const struct tok_vocab *vocab; /* borrowed from the tokenizer */
     struct tok_trie trie;
     double *scores; /* [n_score] by id */
-    size_t n_score;
+    size_t n_score, score_cap;
     double unk_score;
     uint32_t unk_id;        /* TOKEN_NONE: an unknown character is an error */
     uint32_t fallback[256]; /* byte_fallback: <0x00>.., TOKEN_NONE where missing */
@@ -212,32 +212,45 @@ static void unigram_drop(void *self)
     q_free(m);
 }
 
-static enum q_code load_scores(struct unigram *m, const json_t *vocab, struct tok_vocab *v,
+/* [token, score], whose token gets the id n_score. */
+static bool vocab_item(struct unigram *m, struct tok_scan *s, struct tok_vocab *v, enum q_code *rc,
+                       struct q_err *e)
+{
+    struct tok_str text;
+    uint32_t id = (uint32_t)m->n_score;
+    bool more = s->more;
+    *rc = q_grow(&m->scores, &m->score_cap, m->n_score + 1, sizeof *m->scores, TOK_ID_MAX, e);
+    if (*rc)
+        return true;
+    if (!scan_open(s, '[') || !scan_item(s, ']') || !scan_string(s, &text))
+        return false;
+    if ((*rc = tok_vocab_add(v, text.s, text.n, id, e)))
+        return true;
+    bool ok = scan_item(s, ']') && scan_number(s, &m->scores[m->n_score++]) && !scan_item(s, ']') &&
+              !scan_failed(s);
+    s->more = more;
+    return ok;
+}
+
+static enum q_code load_scores(struct unigram *m, struct tok_str vocab, struct tok_vocab *v,
                                struct q_err *e)
 {
-    size_t n = json_array_size(vocab);
-    enum q_code rc;
-    if (!json_is_array(vocab) || n > TOK_ID_MAX)
-        return tok_json_bad(vocab, "model", "vocab", "an array of [token, score]", e);
-    m->scores = q_calloc(n + 1, sizeof *m->scores);
-    m->n_score = n;
-    if (!m->scores)
-        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu scores", n);
-    if ((rc = tok_vocab_reserve(v, n, e)))
-        return rc;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *row = json_array_get(vocab, i);
-        const json_t *text = json_array_get(row, 0);
-        const json_t *score = json_array_get(row, 1);
-        if (json_array_size(row) != 2 || !json_is_string(text) || !json_is_number(score))
-            return q_fail(e, Q_CORRUPT, "tokenizer.json: model.vocab[%zu]: expected [token, score]",
-                          i);
-        m->scores[i] = json_number_value(score);
-        if ((rc = tok_vocab_add(v, json_string_value(text), json_string_length(text), (uint32_t)i,
-                                e)))
-            return rc;
+    struct tok_scan s;
+    enum q_code rc = Q_OK;
+    scan_init(&s, vocab);
+    bool ok = scan_open(&s, '[');
+    while (ok && !rc && scan_item(&s, ']'))
+        ok = vocab_item(m, &s, v, &rc, e);
+    if (!rc && (!ok || scan_failed(&s))) {
+        char key[32] = "vocab";
+        bool list = vocab.n && vocab.s[0] == '[';
+        if (list)
+            snprintf(key, sizeof key, "vocab[%zu]", m->n_score);
+        rc = tok_bad_value(&s, vocab, key, list ? "[token, score]" : "an array of [token, score]",
+                           e);
     }
-    return Q_OK;
+    scan_release(&s);
+    return rc;
 }
 
 static enum q_code load_unk(struct unigram *m, const json_t *spec, struct q_err *e)
@@ -279,9 +292,10 @@ static enum q_code load_trie(struct unigram *m, struct q_err *e)
     return rc;
 }
 
-static enum q_code unigram_load(void **self, const json_t *spec, struct tok_vocab *v, bool *raw,
-                                struct q_err *e)
+static enum q_code unigram_load(void **self, const struct model_src *src, struct tok_vocab *v,
+                                bool *raw, struct q_err *e)
 {
+    const json_t *spec = src->spec;
     enum q_code rc;
     struct unigram *m = q_calloc(1, sizeof *m);
     if (!m)
@@ -289,8 +303,7 @@ static enum q_code unigram_load(void **self, const json_t *spec, struct tok_voca
     *self = m;
     *raw = false;
     m->vocab = v;
-    if ((rc = load_scores(m, json_object_get(spec, "vocab"), v, e)) ||
-        (rc = load_unk(m, spec, e)) ||
+    if ((rc = load_scores(m, src->big.vocab, v, e)) || (rc = load_unk(m, spec, e)) ||
         (rc = tok_json_bool(spec, "byte_fallback", "model", &m->byte_fallback, e)))
         return rc;
     return load_trie(m, e);

@@ -20,23 +20,55 @@ struct words {
     struct tok_trie first, rest; /* WordPiece only */
 };
 
-enum q_code tok_load_vocab(struct tok_vocab *v, const json_t *model, struct q_err *e)
+enum q_code tok_bad_value(const struct tok_scan *s, struct tok_str value, const char *key,
+                          const char *want, struct q_err *e)
 {
-    const json_t *vocab = json_object_get(model, "vocab");
-    const char *key;
-    json_t *value;
-    if (!json_is_object(vocab))
-        return tok_json_bad(vocab, "model", "vocab", "an object of token to id", e);
-    enum q_code rc = tok_vocab_reserve(v, json_object_size(vocab), e);
-    if (rc)
-        return rc;
-    json_object_foreach ((json_t *)vocab, key, value) {
-        uint32_t id;
-        if ((rc = tok_json_id(value, "model.vocab", key, &id, e)) ||
-            (rc = tok_vocab_add(v, key, strlen(key), id, e)))
-            return rc;
-    }
-    return Q_OK;
+    if (value.n == 0)
+        return q_fail(e, Q_CORRUPT, "tokenizer.json: model.%s: expected %s, found nothing", key,
+                      want);
+    size_t n = s->p ? (size_t)(s->end - s->p) : 0;
+    return q_fail(e, Q_CORRUPT, "tokenizer.json: model.%s: expected %s, found \"%.*s\"", key, want,
+                  n < 24 ? (int)n : 24, s->p ? s->p : "");
+}
+
+/* One entry: its token is added. */
+static bool vocab_item(struct tok_scan *s, struct tok_vocab *v, enum q_code *rc, struct q_err *e)
+{
+    struct tok_str key;
+    uint64_t id;
+    if (!scan_string(s, &key) || !scan_colon(s))
+        return false;
+    int n = key.n < 60 ? (int)key.n : 60;
+    scan_peek(s);
+    const char *found = s->p;
+    if (!scan_uint(s, &id))
+        *rc = q_fail(e, Q_CORRUPT,
+                     "tokenizer.json: model.vocab.%.*s: expected a token id, found \"%.*s\"", n,
+                     key.s, s->end - found < 12 ? (int)(s->end - found) : 12, found);
+    else if (id >= TOK_ID_MAX)
+        *rc =
+            q_fail(e, Q_CORRUPT, "tokenizer.json: model.vocab.%.*s: token id %llu is not in 0..%u",
+                   n, key.s, (unsigned long long)id, TOK_ID_MAX - 1);
+    else
+        *rc = tok_vocab_add(v, key.s, key.n, (uint32_t)id, e);
+    return true;
+}
+
+#define VOCAB_WANT "an object of token to id"
+#define ENTRY_MIN  8 /* bytes that an entry takes at least: "a":0, and a little */
+
+enum q_code tok_load_vocab(struct tok_vocab *v, struct tok_str vocab, struct q_err *e)
+{
+    struct tok_scan s;
+    scan_init(&s, vocab);
+    enum q_code rc = tok_vocab_reserve(v, vocab.n / (ENTRY_MIN * 2), e);
+    bool ok = scan_open(&s, '{');
+    while (ok && !rc && scan_item(&s, '}'))
+        ok = vocab_item(&s, v, &rc, e);
+    if (!rc && (!ok || scan_failed(&s)))
+        rc = tok_bad_value(&s, vocab, "vocab", VOCAB_WANT, e);
+    scan_release(&s);
+    return rc;
 }
 
 static void words_drop(void *self)
@@ -51,9 +83,10 @@ static void words_drop(void *self)
 }
 
 /* The vocabulary and the unknown token, which is `fallback` where the file names none. */
-static enum q_code load_words(void **self, const json_t *spec, struct tok_vocab *v,
+static enum q_code load_words(void **self, const struct model_src *src, struct tok_vocab *v,
                               const char *fallback, struct q_err *e)
 {
+    const json_t *spec = src->spec;
     enum q_code rc;
     struct tok_str unk = {fallback, strlen(fallback)};
     struct words *m = q_calloc(1, sizeof *m);
@@ -64,7 +97,7 @@ static enum q_code load_words(void **self, const json_t *spec, struct tok_vocab 
     if (json_object_get(spec, "unk_token") &&
         (rc = tok_json_str(spec, "unk_token", "model", &unk, e)))
         return rc;
-    if ((rc = tok_load_vocab(v, spec, e)))
+    if ((rc = tok_load_vocab(v, src->big.vocab, e)))
         return rc;
     m->unk = q_strndup(unk.s, unk.n);
     m->n_unk = unk.n;
@@ -98,11 +131,11 @@ static void words_end(void *scratch)
 
 /* ---- WordLevel ---- */
 
-static enum q_code level_load(void **self, const json_t *spec, struct tok_vocab *v, bool *raw,
-                              struct q_err *e)
+static enum q_code level_load(void **self, const struct model_src *src, struct tok_vocab *v,
+                              bool *raw, struct q_err *e)
 {
     *raw = false;
-    return load_words(self, spec, v, "<unk>", e);
+    return load_words(self, src, v, "<unk>", e);
 }
 
 static enum q_code level_encode(void *scratch, const char *word, size_t n, struct token_list *out,
@@ -141,15 +174,16 @@ static enum q_code load_tries(struct words *m, struct tok_str prefix, struct q_e
     return rc;
 }
 
-static enum q_code piece_load(void **self, const json_t *spec, struct tok_vocab *v, bool *raw,
-                              struct q_err *e)
+static enum q_code piece_load(void **self, const struct model_src *src, struct tok_vocab *v,
+                              bool *raw, struct q_err *e)
 {
+    const json_t *spec = src->spec;
     struct tok_str prefix = {"##", 2};
     uint32_t char_max = 100;
     const json_t *limit = json_object_get(spec, "max_input_chars_per_word");
     enum q_code rc;
     *raw = false;
-    if ((rc = load_words(self, spec, v, "[UNK]", e)) ||
+    if ((rc = load_words(self, src, v, "[UNK]", e)) ||
         (json_object_get(spec, "continuing_subword_prefix") &&
          (rc = tok_json_str(spec, "continuing_subword_prefix", "model", &prefix, e))) ||
         (limit && (rc = tok_json_id(limit, "model", "max_input_chars_per_word", &char_max, e))))

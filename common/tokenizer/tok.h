@@ -16,6 +16,7 @@
 #include "common/tokenizer/added.h"
 #include "common/tokenizer/json.h"
 #include "common/tokenizer/regex.h"
+#include "common/tokenizer/scan.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/vocab.h"
 
@@ -109,11 +110,15 @@ struct tok_chain {
     uint32_t n_part;
 };
 
+struct model_src {      /* the model of tokenizer.json */
+    const json_t *spec; /* without the values of vocab and merges */
+    struct tok_big big; /* those, as JSON text; empty where the file has none */
+};
 struct model_ops {
     /* Also fills `v` with the model's vocabulary. *raw: words could be bytes instead of the
      * byte-level alphabet; the model clears it if it cannot take them so. */
     FALLIBLE(*load)
-    (void **self, const json_t *spec, struct tok_vocab *v, bool *raw, struct q_err *e);
+    (void **self, const struct model_src *src, struct tok_vocab *v, bool *raw, struct q_err *e);
     void (*drop)(void *self);
     /* Memory for encoding words, one owner; end() takes NULL. */
     FALLIBLE (*begin)(void **scratch, const void *self, size_t n_text, struct q_err *e);
@@ -154,7 +159,10 @@ struct tokenizer {
     2u /* text is its own, never in the byte-level alphabet unless normalized into it */
 
 /* model_word.c: model.vocab, an object of token to id. Errors: Q_CORRUPT, Q_NO_MEMORY. */
-FALLIBLE tok_load_vocab(struct tok_vocab *v, const json_t *model, struct q_err *e);
+FALLIBLE tok_load_vocab(struct tok_vocab *v, struct tok_str vocab, struct q_err *e);
+/* Always fails: Q_CORRUPT, model.key is not what was wanted, or is broken at s. */
+FALLIBLE tok_bad_value(const struct tok_scan *s, struct tok_str value, const char *key,
+                       const char *want, struct q_err *e);
 
 /* spans.c */
 FALLIBLE tok_span_add(struct tok_work *w, size_t start, size_t end,

@@ -109,31 +109,33 @@ static enum q_code load_chain(struct tok_chain *c, enum tok_slot slot, const jso
 /* ---- model ---- */
 
 /* Older files leave the type out; then the keys tell, as they do for the reference. */
-static const char *guess_model(const json_t *spec)
+static const char *guess_model(const json_t *spec, const struct tok_big *big)
 {
-    if (json_object_get(spec, "merges"))
+    if (big->merges.n)
         return "BPE";
-    if (json_is_array(json_object_get(spec, "vocab")))
+    if (big->vocab.n && big->vocab.s[0] == '[')
         return "Unigram";
     return json_object_get(spec, "max_input_chars_per_word") ? "WordPiece" : "WordLevel";
 }
 
-static enum q_code load_model(struct tokenizer *t, const json_t *spec, struct q_err *e)
+static enum q_code load_model(struct tokenizer *t, const json_t *spec, const struct tok_big *big,
+                              struct q_err *e)
 {
+    struct model_src src = {spec, *big};
     if (!json_is_object(spec))
         return q_fail(e, Q_CORRUPT, "tokenizer.json: model: expected an object, found %s",
                       tok_json_type(spec));
     const json_t *given = json_object_get(spec, "type");
     if (given && !json_is_string(given))
         return tok_json_bad(given, "model", "type", "a string", e);
-    const char *type = given ? json_string_value(given) : guess_model(spec);
+    const char *type = given ? json_string_value(given) : guess_model(spec, big);
     const struct tok_chain *pre = &t->chain[TOK_PRE];
     t->raw = pre->n_part && pre->parts[pre->n_part - 1].ops == &pre_byte_level.base;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (strcmp(models[i].type, type) != 0)
             continue;
         t->model = models[i].ops;
-        return t->model->load(&t->model_self, spec, &t->vocab, &t->raw, e);
+        return t->model->load(&t->model_self, &src, &t->vocab, &t->raw, e);
     }
     return q_fail(e, Q_UNSUPPORTED, "tokenizer.json: model: type \"%.60s\" is not supported", type);
 }
@@ -306,9 +308,15 @@ static enum q_code load_tables(struct tokenizer *t, struct q_err *e)
 
 /* ---- the whole ---- */
 
-static enum q_code load_all(struct tokenizer *t, const json_t *root, const json_t *config,
-                            struct q_err *e)
+/* tokenizer.json but for its two big values, those, and tokenizer_config.json or NULL. */
+struct files {
+    json_t *root, *config;
+    struct tok_big big;
+};
+
+static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q_err *e)
 {
+    const json_t *root = f->root;
     enum q_code rc;
     if (!json_is_object(root))
         return q_fail(e, Q_CORRUPT, "tokenizer.json: expected an object, found %s",
@@ -322,9 +330,9 @@ static enum q_code load_all(struct tokenizer *t, const json_t *root, const json_
         return rc;
     const json_t *decoder = json_object_get(root, "decoder");
     t->no_decoder = !decoder || json_is_null(decoder);
-    if ((rc = load_model(t, json_object_get(root, "model"), e)) ||
+    if ((rc = load_model(t, json_object_get(root, "model"), &f->big, e)) ||
         (rc = load_added(t, json_object_get(root, "added_tokens"), e)) ||
-        (rc = load_config_added(t, config, e)) || (rc = load_matchers(t, e)))
+        (rc = load_config_added(t, f->config, e)) || (rc = load_matchers(t, e)))
         return rc;
     return load_tables(t, e);
 }
@@ -343,13 +351,39 @@ static enum q_code parse(json_t **out, const char *json, size_t n, const char *n
                   why.text);
 }
 
+/* The JSON with an empty string for each of the big values, which are read straight from the text. If
+ * that does not parse, the whole text tells where the error is. */
+static enum q_code parse_file(struct files *f, struct tok_str json, struct q_err *e)
+{
+    struct buf small = BUF_INIT;
+    struct tok_str cuts[2];
+    const char *at = json.s;
+    if (!tok_big_find(json, &f->big))
+        return parse(&f->root, json.s, json.n, "tokenizer.json", e);
+    bool swapped = f->big.merges.s < f->big.vocab.s;
+    cuts[0] = swapped ? f->big.merges : f->big.vocab;
+    cuts[1] = swapped ? f->big.vocab : f->big.merges;
+    for (int i = 0; i < 2; i++) {
+        if (cuts[i].n == 0)
+            continue;
+        buf_add(&small, at, (size_t)(cuts[i].s - at));
+        buf_add_str(&small, "\"\"");
+        at = cuts[i].s + cuts[i].n;
+    }
+    buf_add(&small, at, (size_t)(json.s + json.n - at));
+    enum q_code rc = buf_check(&small, "tokenizer.json", e);
+    if (!rc && (rc = parse(&f->root, buf_str(&small), small.len, "tokenizer.json", e)) == Q_CORRUPT)
+        rc = parse(&f->root, json.s, json.n, "tokenizer.json", e);
+    buf_release(&small);
+    return rc;
+}
+
 /* config may be empty. */
 static enum q_code from_texts(struct tokenizer **out, struct tok_str json, struct tok_str config,
                               struct q_err *e)
 {
     enum q_code rc;
-    json_t *root = NULL;
-    json_t *config_root = NULL;
+    struct files f = {NULL, NULL, {{"", 0}, {"", 0}}};
     if (json.n > TOKENIZER_FILE_MAX)
         return q_fail(e, Q_TOO_LARGE, "tokenizer.json: %zu bytes, at most %zu are accepted", json.n,
                       TOKENIZER_FILE_MAX);
@@ -360,15 +394,15 @@ static enum q_code from_texts(struct tokenizer **out, struct tok_str json, struc
         rc = q_fail(e, Q_NO_MEMORY, "tokenizer.json: SHA-256 failed");
         goto out;
     }
-    if ((rc = parse(&root, json.s, json.n, "tokenizer.json", e)) ||
-        (config.n && (rc = parse(&config_root, config.s, config.n, "tokenizer_config.json", e))) ||
-        (rc = load_all(t, root, config_root, e)))
+    if ((rc = parse_file(&f, json, e)) ||
+        (config.n && (rc = parse(&f.config, config.s, config.n, "tokenizer_config.json", e))) ||
+        (rc = load_all(t, &f, e)))
         goto out;
     *out = t;
     t = NULL;
 out:
-    json_decref(root);
-    json_decref(config_root);
+    json_decref(f.root);
+    json_decref(f.config);
     tokenizer_free(t);
     if (json.n > TRIM_FROM)
         mem_trim();

@@ -86,7 +86,7 @@ static const struct {
     {"{\"model\":{\"vocab\":[3]}}", Q_CORRUPT, "model.vocab[0]: expected [token, score]"},
     {BPE("\"vocab\":[]"), Q_CORRUPT, "model.vocab: expected an object"},
     {BPE("\"vocab\":{\"a\":\"b\"}"), Q_CORRUPT, "model.vocab.a"},
-    {BPE("\"vocab\":{\"a\":-1}"), Q_CORRUPT, "-1 is not in"},
+    {BPE("\"vocab\":{\"a\":-1}"), Q_CORRUPT, "expected a token id, found \"-1"},
     {BPE("\"vocab\":{\"a\":99999999999}"), Q_CORRUPT, "99999999999 is not in"},
     {BPE("\"vocab\":{\"a\":1.5}"), Q_CORRUPT, "model.vocab.a"},
     {BPE("\"vocab\":{}"), Q_CORRUPT, "model.merges"},

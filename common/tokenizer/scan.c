@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/tokenizer/scan.h"
+#include <math.h>
+#include <string.h>
+#include "common/utf8.h"
+
+#define DEPTH_MAX 64 /* of values that are skipped */
+
+void scan_init(struct tok_scan *s, struct tok_str json)
+{
+    *s = (struct tok_scan){.p = json.s, .end = json.s + json.n};
+}
+
+void scan_release(struct tok_scan *s)
+{
+    buf_release(&s->text);
+}
+
+static void fail(struct tok_scan *s)
+{
+    s->p = NULL;
+}
+
+bool scan_failed(const struct tok_scan *s)
+{
+    return !s->p;
+}
+
+char scan_peek(struct tok_scan *s)
+{
+    if (!s->p)
+        return 0;
+    while (s->p < s->end && (*s->p == ' ' || *s->p == '\n' || *s->p == '\t' || *s->p == '\r'))
+        s->p++;
+    return s->p < s->end ? *s->p : 0;
+}
+
+bool scan_open(struct tok_scan *s, char open)
+{
+    if (scan_peek(s) != open)
+        return false;
+    s->p++;
+    s->more = false;
+    return true;
+}
+
+bool scan_item(struct tok_scan *s, char close)
+{
+    char c = scan_peek(s);
+    if (c == close && s->p) {
+        s->p++;
+        s->more = true; /* in the list around this one */
+        return false;
+    }
+    if (c == 0 || (s->more && c != ',')) {
+        fail(s);
+        return false;
+    }
+    s->p += s->more;
+    s->more = true;
+    return true;
+}
+
+bool scan_colon(struct tok_scan *s)
+{
+    if (scan_peek(s) != ':')
+        return false;
+    s->p++;
+    return true;
+}
+
+/* ---- strings ---- */
+
+static int hex4(const char *p)
+{
+    int x = 0;
+    for (int i = 0; i < 4; i++) {
+        char c = p[i];
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
+        if (digit < 0)
+            return -1;
+        x = x * 16 + digit;
+    }
+    return x;
+}
+
+/* \uXXXX, or two of them that are one character; p stands behind \u. */
+static bool escape_u(struct tok_scan *s)
+{
+    int unit = s->end - s->p >= 4 ? hex4(s->p) : -1;
+    uint32_t cp = (uint32_t)unit;
+    if (unit < 0 || (unit >= 0xdc00 && unit <= 0xdfff))
+        return false;
+    s->p += 4;
+    if (unit >= 0xd800 && unit <= 0xdbff) {
+        int low = s->end - s->p >= 6 && s->p[0] == '\\' && s->p[1] == 'u' ? hex4(s->p + 2) : -1;
+        if (low < 0xdc00 || low > 0xdfff)
+            return false;
+        cp = 0x10000 + ((cp - 0xd800) << 10) + ((uint32_t)low - 0xdc00);
+        s->p += 6;
+    }
+    buf_add_utf8(&s->text, cp);
+    return true;
+}
+
+/* p stands behind the backslash. */
+static bool escape(struct tok_scan *s)
+{
+    static const char names[] = "\"\\/bfnrt";
+    static const char values[] = "\"\\/\b\f\n\r\t";
+    if (s->p == s->end)
+        return false;
+    char c = *s->p++;
+    if (c == 'u')
+        return escape_u(s);
+    const char *name = c ? strchr(names, c) : NULL;
+    if (name)
+        buf_add_char(&s->text, values[name - names]);
+    return name != NULL;
+}
+
+/* The characters from p on that stand for themselves. */
+static size_t plain(const struct tok_scan *s)
+{
+    const char *p = s->p;
+    while (p < s->end && *p != '"' && *p != '\\' && (unsigned char)*p >= ' ')
+        p++;
+    return (size_t)(p - s->p);
+}
+
+bool scan_string(struct tok_scan *s, struct tok_str *out)
+{
+    if (scan_peek(s) != '"')
+        return false;
+    s->p++;
+    size_t n = plain(s);
+    out->s = s->p;
+    out->n = n;
+    s->p += n;
+    if (s->p < s->end && *s->p == '\\') {
+        buf_reset(&s->text);
+        buf_add(&s->text, out->s, n);
+        while (s->p < s->end && *s->p == '\\') {
+            s->p++;
+            if (!escape(s))
+                return false;
+            n = plain(s);
+            buf_add(&s->text, s->p, n);
+            s->p += n;
+        }
+        out->s = buf_str(&s->text);
+        out->n = s->text.len;
+    }
+    if (s->p >= s->end || *s->p != '"' || s->text.failed || !utf8_valid(out->s, out->n))
+        return false;
+    s->p++;
+    return true;
+}
+
+/* ---- numbers ---- */
+
+bool scan_uint(struct tok_scan *s, uint64_t *out)
+{
+    uint64_t x = 0;
+    char c = scan_peek(s);
+    const char *from = s->p;
+    if (c < '0' || c > '9')
+        return false;
+    while (s->p < s->end && *s->p >= '0' && *s->p <= '9') {
+        if (s->p - from >= 18)
+            return false;
+        x = x * 10 + (uint64_t)(*s->p++ - '0');
+    }
+    *out = x;
+    return s->p == s->end || !strchr(".eE", *s->p);
+}
+
+/* Digits into *x; those that no longer fit are dropped and counted in *n_dropped. */
+static size_t digits(struct tok_scan *s, uint64_t *x, size_t *n_dropped)
+{
+    size_t n = 0;
+    for (; s->p < s->end && *s->p >= '0' && *s->p <= '9'; s->p++, n++) {
+        uint64_t digit = (uint64_t)(*s->p - '0');
+        if (*n_dropped || *x > (UINT64_MAX - digit) / 10)
+            ++*n_dropped;
+        else
+            *x = *x * 10 + digit;
+    }
+    return n;
+}
+
+static double scale(double x, long exponent)
+{
+    static const double powers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                    1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                    1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    long n = exponent < 0 ? -exponent : exponent;
+    double power = n < (long)(sizeof powers / sizeof *powers) ? powers[n] : pow(10, (double)n);
+    return exponent < 0 ? x / power : x * power;
+}
+
+bool scan_number(struct tok_scan *s, double *out)
+{
+    uint64_t x = 0;
+    size_t n_dropped = 0;
+    long exponent = 0;
+    bool negative = scan_peek(s) == '-';
+    if (negative)
+        s->p++;
+    if (!s->p || digits(s, &x, &n_dropped) == 0)
+        return false;
+    exponent += (long)n_dropped;
+    if (s->p < s->end && *s->p == '.') {
+        size_t before = n_dropped;
+        s->p++;
+        size_t n = digits(s, &x, &n_dropped);
+        if (n == 0)
+            return false;
+        exponent -= (long)(n - (n_dropped - before));
+    }
+    if (s->p < s->end && (*s->p | 0x20) == 'e') {
+        uint64_t e = 0;
+        size_t ignored = 0;
+        bool down = ++s->p < s->end && *s->p == '-';
+        s->p += s->p < s->end && (*s->p == '-' || *s->p == '+');
+        if (digits(s, &e, &ignored) == 0 || e > 400 || ignored)
+            return false;
+        exponent += down ? -(long)e : (long)e;
+    }
+    double value = scale((double)x, exponent);
+    *out = negative ? -value : value;
+    return isfinite(value);
+}
+
+/* ---- any value ---- */
+
+static bool skip_scalar(struct tok_scan *s)
+{
+    struct tok_str text;
+    double number;
+    static const char *const words[] = {"true", "false", "null"};
+    char c = scan_peek(s);
+    if (c == '"')
+        return scan_string(s, &text);
+    if (c == '-' || (c >= '0' && c <= '9'))
+        return scan_number(s, &number);
+    for (size_t i = 0; c && i < 3; i++) {
+        size_t n = strlen(words[i]);
+        if ((size_t)(s->end - s->p) >= n && memcmp(s->p, words[i], n) == 0) {
+            s->p += n;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool scan_skip(struct tok_scan *s)
+{
+    char close[DEPTH_MAX];
+    struct tok_str key;
+    size_t depth = 0;
+    for (;;) {
+        char c = scan_peek(s);
+        if (c != '[' && c != '{') {
+            if (!skip_scalar(s))
+                return false;
+        } else if (depth == DEPTH_MAX || !scan_open(s, c))
+            return false;
+        else
+            close[depth++] = c == '[' ? ']' : '}';
+        while (depth && !scan_item(s, close[depth - 1])) {
+            if (scan_failed(s))
+                return false;
+            depth--;
+        }
+        if (depth == 0)
+            return true;
+        if (close[depth - 1] == '}' && !(scan_string(s, &key) && scan_colon(s)))
+            return false;
+    }
+}
+
+/* One value as text. */
+static bool value_text(struct tok_scan *s, struct tok_str *out)
+{
+    scan_peek(s);
+    const char *from = s->p;
+    if (!scan_skip(s))
+        return false;
+    *out = (struct tok_str){from, (size_t)(s->p - from)};
+    return true;
+}
+
+bool tok_big_find(struct tok_str json, struct tok_big *out)
+{
+    static const struct tok_str none = {"", 0};
+    struct tok_scan s;
+    struct tok_str key;
+    int level = 1; /* 1: the file's object, 2: the model's */
+    bool found = false;
+    scan_init(&s, json);
+    out->vocab = out->merges = none;
+    bool ok = scan_open(&s, '{');
+    while (ok && level) {
+        if (!scan_item(&s, '}')) {
+            level--;
+            ok = !scan_failed(&s);
+            continue;
+        }
+        ok = scan_string(&s, &key) && scan_colon(&s);
+        struct tok_str value = none;
+        if (ok && level == 1 && key.n == 5 && memcmp(key.s, "model", 5) == 0 &&
+            scan_peek(&s) == '{') {
+            found = ok = scan_open(&s, '{');
+            out->vocab = out->merges = none;
+            level = 2;
+            continue;
+        }
+        bool vocab = ok && level == 2 && key.n == 5 && memcmp(key.s, "vocab", 5) == 0;
+        bool merges = ok && level == 2 && key.n == 6 && memcmp(key.s, "merges", 6) == 0;
+        ok = ok && value_text(&s, &value);
+        if (vocab)
+            out->vocab = value;
+        if (merges)
+            out->merges = value;
+    }
+    scan_release(&s);
+    return ok && found;
+}

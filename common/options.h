@@ -22,7 +22,8 @@ enum {
     FOR_CHAT = 1 << 5,
     FOR_KEYGEN = 1 << 6,
     FOR_BATCH = 1 << 7,
-    FOR_ALL = (1 << 8) - 1,
+    FOR_TOKENIZE = 1 << 8,
+    FOR_ALL = (1 << 9) - 1,
     FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE |
                 FOR_BATCH, /* programs that read the model folder */
     FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE |

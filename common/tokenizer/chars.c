@@ -94,6 +94,11 @@ bool tok_is_newer(uint32_t cp)
     return IN(NEWER, cp);
 }
 
+bool tok_is_unicode15(uint32_t cp)
+{
+    return IN(UNICODE15, cp);
+}
+
 uint32_t tok_script(uint32_t cp)
 {
     size_t low = 0;

@@ -220,8 +220,8 @@ static enum q_code wrap_ids(const struct tokenizer *t, struct token_list *ids, s
     return rc;
 }
 
-/* Bytes of s before the first that is not UTF-8. */
-static size_t valid_prefix(const char *s, size_t n)
+/* Bytes of s before the first that is not UTF-8. *newer: a character is newer than Unicode 14. */
+static size_t valid_prefix(const char *s, size_t n, bool *newer)
 {
     size_t i = 0;
     while (i < n) {
@@ -234,31 +234,68 @@ static size_t valid_prefix(const char *s, size_t n)
         size_t step = utf8_decode(s + i, n - i, &cp);
         if (cp == UTF8_REPLACEMENT && !(step == 3 && memcmp(s + i, "\xef\xbf\xbd", 3) == 0))
             return i;
+        *newer = *newer || tok_is_unicode15(cp);
         i += step;
     }
     return n;
 }
 
-enum q_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
-                             bool add_special, struct token_list *out, struct q_err *e)
+/* How many ids the post-processors put around a text. */
+static size_t count_special(const struct tokenizer *t)
+{
+    const struct tok_chain *c = &t->chain[TOK_POST];
+    size_t n = 0;
+    for (uint32_t i = 0; i < c->n_part; i++) {
+        const struct post_wrap *p =
+            ((const struct post_ops *)c->parts[i].ops)->wrap(c->parts[i].self);
+        n += p ? p->before.n + p->after.n : 0;
+    }
+    return n;
+}
+
+/* Append the ids of a text without special tokens. */
+static enum q_code encode_plain(const struct tokenizer *t, const char *text, size_t n,
+                                struct token_list *out, struct q_err *e)
 {
     enum q_code rc;
-    size_t i_from = out->n;
     struct tok_work w = {.text = text, .n = n};
     if (n > TOKENIZER_TEXT_MAX)
         return q_fail(e, Q_TOO_LARGE, "a text of %zu bytes, at most %zu are accepted", n,
                       TOKENIZER_TEXT_MAX);
-    size_t valid = valid_prefix(text, n);
+    bool newer = false;
+    size_t valid = valid_prefix(text, n, &newer);
     if (valid < n)
         return q_fail(e, Q_INVALID, "the text is not UTF-8 at byte %zu", valid);
-    if ((rc = tok_regex_run_init(&w.regex, e)) ||
-        (rc = t->model->begin(&w.model, t->model_self, n, e)) ||
-        (rc = encode_text(t, &w, out, e)) || (add_special && (rc = wrap_ids(t, out, i_from, e))))
-        goto out;
-out:
-    if (rc)
-        out->n = i_from;
+    rc = tok_regex_run_init(&w.regex, e);
+    w.regex.newer = newer;
+    if (!rc && !(rc = t->model->begin(&w.model, t->model_self, n, e)))
+        rc = encode_text(t, &w, out, e);
     t->model->end(w.model);
     tok_work_release(&w);
+    return rc;
+}
+
+enum q_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
+                             bool add_special, struct token_list *out, struct q_err *e)
+{
+    size_t i_from = out->n;
+    enum q_code rc = encode_plain(t, text, n, out, e);
+    if (!rc && add_special)
+        rc = wrap_ids(t, out, i_from, e);
+    if (rc)
+        out->n = i_from;
+    return rc;
+}
+
+enum q_code tokenizer_encode_limited(const struct tokenizer *t, const char *text, size_t n,
+                                     bool add_special, struct token_list *out, struct q_err *e)
+{
+    size_t i_from = out->n;
+    enum q_code rc;
+    if ((rc = encode_plain(t, text, n, out, e)) ||
+        (rc = tok_truncate(&t->limits, add_special ? count_special(t) : 0, out, i_from, e)) ||
+        (add_special && (rc = wrap_ids(t, out, i_from, e))) ||
+        (rc = tok_pad(&t->limits, out, i_from, e)))
+        out->n = i_from;
     return rc;
 }

@@ -18,7 +18,10 @@
  *   [a[bc]] [a&&b]     [ and && as themselves            refused
  * clang-format on
  *
- * Characters newer than the installed PCRE2's Unicode are unassigned to it (10.42: Unicode 14). */
+ * Characters newer than Unicode 14 are unassigned to Debian's PCRE2 (10.42), and not to Oniguruma. A
+ * pattern is therefore compiled twice: as it is, and with those characters written out in every
+ * class they belong to (regex_newer.def). The second is slower and used only for texts that hold
+ * such a character. What cannot be written so is \\P inside a class. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "common/tokenizer/regex.h"
 #include <pcre2.h>
@@ -34,9 +37,19 @@
 #define JIT_STACK_MAX \
     ((size_t)32 << 20) /* reserved only when 32 KiB of machine stack were not enough */
 
-struct tok_regex {
+struct tok_regex_code {
     pcre2_code *code;
     bool jit;
+};
+struct tok_regex {
+    struct tok_regex_code plain, newer; /* newer.code NULL: plain will do */
+};
+
+static const struct newer {
+    const char *property, *ranges; /* of a class */
+} newers[] = {
+#define NEWER(property, ranges) {#property, ranges},
+#include "common/tokenizer/regex_newer.def"
 };
 
 struct rewriter {
@@ -44,6 +57,7 @@ struct rewriter {
     size_t n, i;
     struct buf out;
     const char *at;
+    bool newer; /* write characters out that PCRE2 does not know */
     bool in_class;
     size_t class_start; /* index in p just after the opening [ and ^ */
     size_t atom;        /* where the last atom starts in out, for {n,m}+ */
@@ -66,6 +80,16 @@ static bool general_category(const char *name, size_t n)
     return n == 1 || (n == 2 && (name[1] == '&' || (name[1] >= 'a' && name[1] <= 'z')));
 }
 
+/* The ranges to add to a property, "" for none. */
+static const char *newer_of(const struct rewriter *r, const char *name, size_t n)
+{
+    for (size_t i = 0; r->newer && i < sizeof newers / sizeof *newers; i++) {
+        if (strlen(newers[i].property) == n && memcmp(newers[i].property, name, n) == 0)
+            return newers[i].ranges;
+    }
+    return "";
+}
+
 /* \p{Name}: general categories stay, anything else is tried as a script first and then as it is. */
 static void add_property(struct rewriter *r, const char *name, size_t n, char p)
 {
@@ -78,6 +102,12 @@ static void add_property(struct rewriter *r, const char *name, size_t n, char p)
     char script[80];
     int erc;
     PCRE2_SIZE where;
+    const char *more = newer_of(r, name, n);
+    bool own_class = *more && !r->in_class;
+    if (own_class) {
+        buf_add_str(&r->out, p == 'p' ? "[" : "[^");
+        p = 'p';
+    }
     buf_printf(&r->out, "\\%c{", p);
     if (!general_category(name, n) && n < 64) {
         int len = snprintf(script, sizeof script, "\\p{sc:%.*s}", (int)n, name);
@@ -89,6 +119,10 @@ static void add_property(struct rewriter *r, const char *name, size_t n, char p)
     }
     buf_add(&r->out, name, n);
     buf_add_char(&r->out, '}');
+    if (p == 'p')
+        buf_add_str(&r->out, more);
+    if (own_class)
+        buf_add_char(&r->out, ']');
 }
 
 #define WORD   "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
@@ -104,13 +138,16 @@ static enum q_code escape(struct rewriter *r, struct q_err *e)
     if (c == 's' || c == 'S')
         buf_add_str(&r->out, c == 's' ? "\\p{White_Space}" : "\\P{White_Space}");
     else if (c == 'w')
-        buf_add_str(&r->out, r->in_class ? WORD : "[" WORD LATIN1 "]");
+        buf_printf(&r->out, r->in_class ? WORD "%s" : "[" WORD LATIN1 "%s]",
+                   newer_of(r, "word", 4));
     else if (c == 'h')
         buf_add_str(&r->out, r->in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
     else if ((c == 'W' || c == 'H') && r->in_class)
         return unsupported(r, "\\W or \\H in a class", e);
-    else if (c == 'W' || c == 'H')
-        buf_add_str(&r->out, c == 'W' ? "[^" WORD LATIN1 "]" : "[^0-9a-fA-F]");
+    else if (c == 'W')
+        buf_printf(&r->out, "[^" WORD LATIN1 "%s]", newer_of(r, "word", 4));
+    else if (c == 'H')
+        buf_add_str(&r->out, "[^0-9a-fA-F]");
     else if (c == 'u') {
         if (n_rest < 4)
             return unsupported(r, "an unfinished \\u", e);
@@ -132,22 +169,25 @@ static enum q_code escape(struct rewriter *r, struct q_err *e)
 static enum q_code posix_class(struct rewriter *r, struct q_err *e)
 {
     static const struct {
-        const char *name, *as;
+        const char *name, *as, *properties[2];
     } classes[] = {
-        {"[:alpha:]", "\\p{Alphabetic}"},
-        {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
-        {"[:space:]", "\\p{White_Space}"},
-        {"[:punct:]", "\\p{P}\\p{S}"},
-        {"[:digit:]", "\\p{Nd}"},
-        {"[:xdigit:]", "0-9a-fA-F"},
-        {"[:upper:]", "\\p{Uppercase}"},
-        {"[:lower:]", "\\p{Lowercase}"},
-        {"[:word:]", WORD},
+        {"[:alpha:]", "\\p{Alphabetic}", {"Alphabetic", ""}},
+        {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}", {"Alphabetic", "Nd"}},
+        {"[:space:]", "\\p{White_Space}", {"", ""}},
+        {"[:punct:]", "\\p{P}\\p{S}", {"P", "S"}},
+        {"[:digit:]", "\\p{Nd}", {"Nd", ""}},
+        {"[:xdigit:]", "0-9a-fA-F", {"", ""}},
+        {"[:upper:]", "\\p{Uppercase}", {"Uppercase", ""}},
+        {"[:lower:]", "\\p{Lowercase}", {"Lowercase", ""}},
+        {"[:word:]", WORD, {"word", ""}},
     };
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         size_t len = strlen(classes[i].name);
         if (r->n - r->i >= len && memcmp(r->p + r->i, classes[i].name, len) == 0) {
             buf_add_str(&r->out, classes[i].as);
+            for (size_t k = 0; k < 2; k++)
+                buf_add_str(&r->out, newer_of(r, classes[i].properties[k],
+                                              strlen(classes[i].properties[k])));
             r->i += len;
             return Q_OK;
         }
@@ -279,7 +319,7 @@ static void pcre_free(void *p, void *ignored)
     q_free(p);
 }
 
-static enum q_code compile(struct tok_regex *x, const struct rewriter *r, struct q_err *e)
+static enum q_code compile(struct tok_regex_code *x, const struct rewriter *r, struct q_err *e)
 {
     int erc;
     PCRE2_SIZE where;
@@ -310,6 +350,8 @@ enum q_code tok_regex_new(struct tok_regex **out, const char *pattern, size_t n,
 {
     enum q_code rc;
     struct rewriter r = {.p = pattern, .n = n, .at = at, .out = BUF_INIT_MAX(TOK_REGEX_MAX * 8)};
+    struct rewriter newer = r;
+    newer.newer = true;
     if (n > TOK_REGEX_MAX)
         return q_fail(e, Q_UNSUPPORTED,
                       "tokenizer.json: %s: a pattern of %zu bytes, at most %d are accepted", at, n,
@@ -317,13 +359,17 @@ enum q_code tok_regex_new(struct tok_regex **out, const char *pattern, size_t n,
     struct tok_regex *x = q_calloc(1, sizeof *x);
     if (!x)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern");
-    if ((rc = rewrite(&r, e)) || (rc = compile(x, &r, e)))
+    if ((rc = rewrite(&r, e)) || (rc = compile(&x->plain, &r, e)) || (rc = rewrite(&newer, e)))
+        goto out;
+    bool same = r.out.len == newer.out.len;
+    if (!same && (rc = compile(&x->newer, &newer, e)))
         goto out;
     *out = x;
     x = NULL;
 out:
     tok_regex_free(x);
     buf_release(&r.out);
+    buf_release(&newer.out);
     return rc;
 }
 
@@ -331,7 +377,8 @@ void tok_regex_free(struct tok_regex *x)
 {
     if (!x)
         return;
-    pcre2_code_free(x->code);
+    pcre2_code_free(x->plain.code);
+    pcre2_code_free(x->newer.code);
     q_free(x);
 }
 
@@ -361,7 +408,7 @@ void tok_regex_run_release(struct tok_regex_run *run)
     *run = (struct tok_regex_run)TOK_REGEX_RUN_INIT;
 }
 
-static int match_once(const struct tok_regex *x, struct tok_regex_run *run,
+static int match_once(const struct tok_regex_code *x, struct tok_regex_run *run,
                       const struct tok_search *q, size_t from)
 {
     if (x->jit) /* skips pcre2_match's checks, which cost as much as a short match */
@@ -384,14 +431,15 @@ enum q_code tok_regex_find(const struct tok_regex *x, struct tok_regex_run *run,
                            struct tok_search *q, size_t from, struct q_err *e)
 {
     size_t limit = MATCH_LIMIT_BASE + q->n * MATCH_LIMIT_BYTE;
+    const struct tok_regex_code *code = run->newer && x->newer.code ? &x->newer : &x->plain;
     pcre2_set_match_limit(run->match, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
-    int rc = match_once(x, run, q, from);
+    int rc = match_once(code, run, q, from);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !run->stack) {
         run->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, run->general);
         if (!run->stack)
             return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern's stack");
         pcre2_jit_stack_assign(run->match, NULL, run->stack);
-        rc = match_once(x, run, q, from);
+        rc = match_once(code, run, q, from);
     }
     q->found = rc >= 0;
     if (rc == PCRE2_ERROR_NOMATCH)

@@ -16,9 +16,10 @@
 struct tok_regex;
 struct tok_regex_run {                    /* memory for matching, any pattern */
     void *general, *match, *data, *stack; /* PCRE2's contexts */
+    bool newer; /* set by who has it: the text holds a character newer than PCRE2's Unicode */
 };
 /* clang-format off */
-#define TOK_REGEX_RUN_INIT {NULL, NULL, NULL, NULL}
+#define TOK_REGEX_RUN_INIT {NULL, NULL, NULL, NULL, false}
 /* clang-format on */
 struct tok_search { /* one subject and the match found last */
     const char *s;  /* [n] valid UTF-8, all that the pattern can see */

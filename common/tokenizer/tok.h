@@ -135,8 +135,17 @@ struct tok_added { /* an entry of added_tokens */
     bool lstrip, rstrip, single_word, normalized, special;
 };
 
+struct tok_limits {      /* "truncation" and "padding" */
+    uint32_t length_max; /* tokens, special ones included; LIMIT_NONE: not truncated */
+    uint32_t pad_to, pad_multiple, pad_id; /* 0: the text's own length, no multiple */
+    bool cut_left, second_only, pad, pad_left;
+};
+#define LIMIT_NONE UINT32_MAX
+#define PAD_MAX    (1u << 24) /* tokens */
+
 struct tokenizer {
     struct tok_chain chain[TOK_SLOTS];
+    struct tok_limits limits;
     const struct model_ops *model;
     void *model_self;
     bool raw;                /* words are bytes: see tok_work.last */
@@ -190,12 +199,13 @@ bool tok_is_space(uint32_t cp);
 bool tok_is_word(uint32_t cp);
 bool tok_is_punct(uint32_t cp);
 bool tok_is_numeric(uint32_t cp);
-bool tok_is_other(uint32_t cp);               /* control and the like, but \t \n \r */
-bool tok_is_nonspacing(uint32_t cp);          /* accents to BertNormalizer */
-bool tok_is_combining(uint32_t cp);           /* accents to StripAccents */
-bool tok_is_newer(uint32_t cp);               /* the reference's normal forms leave it as it is */
-uint32_t tok_script(uint32_t cp);             /* a number for each script; 0: goes with any */
-uint32_t tok_lower(uint32_t cp);              /* the lower case where it is one character */
+bool tok_is_other(uint32_t cp);      /* control and the like, but \t \n \r */
+bool tok_is_nonspacing(uint32_t cp); /* accents to BertNormalizer */
+bool tok_is_combining(uint32_t cp);  /* accents to StripAccents */
+bool tok_is_newer(uint32_t cp);      /* the reference's normal forms leave it as it is */
+bool tok_is_unicode15(uint32_t cp);  /* newer than Unicode 14, and known to the reference's regex */
+uint32_t tok_script(uint32_t cp);    /* a number for each script; 0: goes with any */
+uint32_t tok_lower(uint32_t cp);     /* the lower case where it is one character */
 size_t tok_trim_end(const char *s, size_t n); /* bytes of s without the white space at its end */
 
 #endif

@@ -326,7 +326,8 @@ static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q
         if ((rc = load_chain(&t->chain[slot], (enum tok_slot)slot, spec, 0, e)))
             return rc;
     }
-    if ((rc = dec_chain_check(&t->chain[TOK_DECODE], e)))
+    if ((rc = dec_chain_check(&t->chain[TOK_DECODE], e)) ||
+        (rc = tok_limits_load(&t->limits, root, e)))
         return rc;
     const json_t *decoder = json_object_get(root, "decoder");
     t->no_decoder = !decoder || json_is_null(decoder);

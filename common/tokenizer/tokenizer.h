@@ -44,6 +44,10 @@ void tokenizer_free(struct tokenizer *t);
  * `out` is then unchanged. */
 FALLIBLE tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool add_special,
                           struct token_list *out, struct q_err *e);
+/* The same, then truncated and padded as the file says, which is what the `tokenizers` package does
+ * on its own and no server wants: a prompt is never cut in silence. */
+FALLIBLE tokenizer_encode_limited(const struct tokenizer *t, const char *text, size_t n,
+                                  bool add_special, struct token_list *out, struct q_err *e);
 /* Append the text of the ids to `out`; unknown ids decode to nothing, ill-formed UTF-8 to U+FFFD as
  * the reference. */
 FALLIBLE tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t n,

@@ -23,6 +23,7 @@ static const struct {
     {"generate", "generate text offline"},
     {"run-batch", "answer a file of requests in OpenAI's batch format"},
     {"chat", "talk to a server in the terminal"},
+    {"tokenize", "text to token ids and back, without a server"},
     {"keygen", "make the keys for tcp:// between engine and frontends"},
 };
 

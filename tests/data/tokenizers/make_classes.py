@@ -7,7 +7,7 @@ The package's parts are built on Unicode data of different ages; its answers are
 import os
 import unicodedata
 
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../common/tokenizer/classes.def")
 ALL = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
@@ -104,7 +104,51 @@ def newer():
     return out
 
 
+def assigned():
+    """The characters that the package's regex engine knows."""
+    split, out = pre_tokenizers.Split(Regex("\\p{Cn}"), "removed"), set()
+    for i in range(0, len(ALL), BATCH):
+        out |= set(map(ord, "".join(x for x, _ in split.pre_tokenize_str("".join(map(chr, ALL[i:i + BATCH]))))))
+    return out
+
+
+PROPERTIES = ["L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "Nd", "Nl", "No", "P", "Pc", "Pd", "Ps", "Pe", "Po", "S", "Sm", "Sc",
+              "Sk", "So", "Z", "Cf", "Alphabetic", "Uppercase", "Lowercase", "Han", "Latin", "Cyrillic", "Greek", "Arabic", "Hiragana",
+              "Katakana", "Hangul", "Thai", "Hebrew", "Devanagari"]
+
+
+def regex_newer(path):
+    """Which characters that Unicode 14 does not have the package's regex engine puts where; word is its \\w."""
+    some = [c for c in ALL if unicodedata.category(chr(c)) == "Cn"]
+
+    def matching(pattern, chars):
+        split, kept = pre_tokenizers.Split(Regex(pattern), "removed"), set()
+        for i in range(0, len(chars), BATCH):
+            kept |= set("".join(x for x, _ in split.pre_tokenize_str("".join(map(chr, chars[i:i + BATCH])))))
+        return [c for c in chars if chr(c) not in kept]
+
+    some = matching("\\P{Cn}", some)
+    with open(path, "w", encoding="ascii") as f:
+        f.write("/* SPDX-License-Identifier: Apache-2.0 */\n/* Characters that PCRE2 with Unicode 14 does not know, by property, as the reference's regex "
+                "engine has them:\n * NEWER(property, ranges of a class), word standing for \\w. Made by tests/data/tokenizers/make_classes.py. */\n")
+        for name in ["any", "word"] + PROPERTIES:
+            found = some if name == "any" else matching("\\w" if name == "word" else f"\\p{{{name}}}", some)
+            if not found:
+                continue
+            f.write(f"NEWER({name},\n")
+            line = ""
+            for a, b in ranges(found):
+                item = f"\\\\x{{{a:x}}}" + (f"-\\\\x{{{b:x}}}" if b > a else "")
+                if len(line) + len(item) > 100:
+                    f.write(f'  "{line}"\n')
+                    line = ""
+                line += item
+            f.write(f'  "{line}")\n')
+        f.write("#undef NEWER\n")
+
+
 def main():
+    regex_newer(OUT.replace("classes.def", "regex_newer.def"))
     other = per_char(clean(clean_text=True), "a", "b", "\u4e00")
     strip, accents = per_char(clean(strip_accents=True)), per_char(normalizers.StripAccents())
     not_word = split_between(pre_tokenizers.Whitespace(), "a") | removed(pre_tokenizers.Whitespace())
@@ -116,6 +160,7 @@ def main():
         "NUMERIC": split_between(pre_tokenizers.Digits(), "a"),
         "WORD": set(ALL) - not_word,
         "NEWER": newer(),
+        "UNICODE15": {c for c in ALL if unicodedata.category(chr(c)) == "Cn"} & assigned(),
     }
     assert classes["PUNCT"] == split_between(pre_tokenizers.Punctuation(), "a")
     lower = per_char(normalizers.Lowercase())

@@ -11,7 +11,8 @@ import random
 from tokenizers import Tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-N_PIPELINE, N_TEXT, SEED = 200, 10, 4
+N_PIPELINE, N_TEXT, SEED = 300, 8, 5
+BASES = ("gpt2", "spbpe_meta", "unigram", "wordpiece")  # test_tok_pipelines.c knows them too
 WORDS = ["hello", "World", "I'm", "they'LL", "x1y2", "12345", "٣٤٥", "Ⅷ", "²³", "½", "你好", "世界", "かな", "가나", "ﾊﾞ",
          "naïve", "cafe\u0301", "ǅ", "İ", "ß", "ﬁ", "🙂", "a\u0323\u0301", "\u0301", "\u0327\u0301x", "Ω", "\u1100\u1161\u11a8",
          "हिन्दी", "مرحبا", "__a", "--", "!?", "$5", "€", "<", "|>", "\x00", "<ab>", "<abc>", "bc><", "oneword", "<lstrip>",
@@ -29,22 +30,26 @@ def pattern(r):
 
 
 def normalizer(r, nested=False):
-    kind = r.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "Replace", "Prepend", "Sequence"])
+    kind = r.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "Replace", "Prepend", "StripAccents", "Nmt", "BertNormalizer",
+                     "BertNormalizer", "ByteLevel", "Sequence", "Sequence"])
     if kind == "Sequence":
         return {"type": kind, "normalizers": [normalizer(r, True) for _ in range(0 if nested else r.randrange(4))]}
     return {"type": kind, **{"Strip": {"strip_left": r.random() < 0.5, "strip_right": r.random() < 0.5},
                              "Replace": {"pattern": pattern(r), "content": r.choice(["", "_", "xy", "▁"])},
+                             "BertNormalizer": {"clean_text": r.random() < 0.6, "handle_chinese_chars": r.random() < 0.6,
+                                                "strip_accents": r.choice([None, True, False]), "lowercase": r.random() < 0.5},
                              "Prepend": {"prepend": r.choice(["▁", " ", "ab"])}}.get(kind, {})}
 
 
 def pre_tokenizer(r, nested=False):
     kind = r.choice(["ByteLevel", "Split", "Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "Sequence",
-                     "Metaspace"])
+                     "Metaspace", "BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts", "FixedLength"])
     if kind == "Sequence":
         return {"type": kind, "pretokenizers": [pre_tokenizer(r, True) for _ in range(0 if nested else r.randrange(4))]}
     return {"type": kind, **{"ByteLevel": dict(BYTE_LEVEL, add_prefix_space=r.random() < 0.5, use_regex=r.random() < 0.5),
                              "Split": {"pattern": pattern(r), "behavior": r.choice(BEHAVIORS), "invert": r.random() < 0.4},
                              "Metaspace": metaspace(r), "Digits": {"individual_digits": r.random() < 0.5},
+                             "CharDelimiterSplit": {"delimiter": r.choice([" ", "l", "世"])}, "FixedLength": {"length": r.randrange(1, 7)},
                              "Punctuation": {"behavior": r.choice(BEHAVIORS)}}.get(kind, {})}
 
 
@@ -55,9 +60,12 @@ def metaspace(r):
 def decoder(r):
     tokenwise = [{"type": "Replace", "pattern": {"String": r.choice(["▁", "a", "or"])}, "content": r.choice(["", " ", "xy"])},
                  {"type": "ByteFallback"}, {"type": "Metaspace", **metaspace(r)},
-                 {"type": "Strip", "content": r.choice([" ", "▁", "h"]), "start": r.randrange(3), "stop": 0}]
+                 {"type": "Strip", "content": r.choice([" ", "▁", "h"]), "start": r.randrange(3), "stop": r.choice([0, 0, 1, 2])}]
+    tokenwise += [{"type": "WordPiece", "prefix": r.choice(["##", "a", "▁"]), "cleanup": r.random() < 0.6},
+                  {"type": "CTC", "pad_token": r.choice(["<pad>", "l"]), "word_delimiter_token": r.choice(["|", "o"]), "cleanup": r.random() < 0.6},
+                  {"type": "BPEDecoder", "suffix": r.choice(["</w>", "e", "▁"])}]
     chain = r.sample(tokenwise, r.randrange(4))
-    fused = r.choice([[], [{"type": "Fuse"}], [BYTE_LEVEL], [{"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]])
+    fused = r.choice([[], [{"type": "Fuse"}], [BYTE_LEVEL], [{"type": "Fuse"}, {"type": "Strip", "content": r.choice(" .l"), "start": 1, "stop": r.choice([0, 2])}]])
     return r.choice([None, BYTE_LEVEL, {"type": "Fuse"}] + 5 * [{"type": "Sequence", "decoders": chain + fused}])
 
 
@@ -68,34 +76,57 @@ def text(r):
     return "".join(parts)
 
 
+def affixes(r):
+    """A small BPE model with a suffix for the last piece of a word, or a prefix for all but the first, or both."""
+    prefix, suffix = r.choice([("", "</w>"), ("##", ""), ("##", "</w>")])
+    forms = [prefix[:0] + "{}", prefix + "{}", "{}" + suffix, prefix + "{}" + suffix]
+    parts = list("abcdehlnorwxy1 ▁") + ["he", "ll", "llo", "hello", "or", "ab"]
+    words = list(dict.fromkeys(["u"] + [f.format(c) for f in forms for c in parts]))
+    merges = [("h", prefix + "e"), (prefix + "l", prefix + "l"), (prefix + "ll", prefix + "o" + suffix), ("he", prefix + "llo" + suffix),
+              (prefix + "o", prefix + "r"), ("a", prefix + "b"), ("a", prefix + "b" + suffix)]
+    return {"vocab": {w: i for i, w in enumerate(words)}, "merges": [list(m) for m in merges], "unk_token": r.choice([None, "u"]),
+            "continuing_subword_prefix": prefix or r.choice([None, ""]), "end_of_word_suffix": suffix or None}
+
+
 def pipeline(r, bases):
     name = r.choice(list(bases))
     base = bases[name]
     changes = {"normalizer": normalizer(r) if r.random() < 0.6 else None,
                "pre_tokenizer": pre_tokenizer(r) if r.random() < 0.95 else None,
                "decoder": decoder(r)}
-    model = {"unk_token": r.choice([None, "a"]), "fuse_unk": r.random() < 0.5, "ignore_merges": r.random() < 0.3, "byte_fallback": r.random() < 0.7}
+    if r.random() < 0.3:  # the base's own; unigram's holds a Precompiled
+        del changes["normalizer"]
+    model = {"gpt2": {"unk_token": r.choice([None, "a"]), "fuse_unk": r.random() < 0.5, "ignore_merges": r.random() < 0.3,
+                      "byte_fallback": r.random() < 0.7},
+             "unigram": {"byte_fallback": r.random() < 0.5},
+             "wordpiece": r.choice([{}, {"max_input_chars_per_word": 4}, {"continuing_subword_prefix": ""}, {"type": "WordLevel"}])}
+    model["spbpe_meta"] = model["gpt2"]
+    model = model[name]
+    if name in ("gpt2", "spbpe_meta") and r.random() < 0.15:
+        model = dict(model, **affixes(r))
     spec = dict(base, **changes, model=dict(base["model"], **model))
     tok = Tokenizer.from_str(json.dumps(spec))
     if tok.normalizer and not all(tok.normalizer.normalize_str(a["content"]) for a in spec["added_tokens"]):
         return pipeline(r, bases)  # an added token that normalizes to nothing makes the reference cut between all characters
-    cases = []
+    cases, tries = [], 0
     while len(cases) < N_TEXT:
         t = text(r)
+        more = [r.randrange(tok.get_vocab_size() + 2) for _ in range(r.randrange(12))]
         try:
             ids = tok.encode(t).ids
+            if r.random() < 0.3:  # decoding has to take any ids
+                cases.append({"ids": more, "decoded": tok.decode(more, skip_special_tokens=False), "decoded_skip": tok.decode(more)})
+            cases.append({"text": t, "ids": ids, "decoded": tok.decode(ids, skip_special_tokens=False),
+                          "decoded_skip": tok.decode(ids)})
         except BaseException:  # a panic in the reference
-            continue
-        if r.random() < 0.3:  # decoding has to take any ids
-            more = [r.randrange(tok.get_vocab_size() + 2) for _ in range(r.randrange(12))]
-            cases.append({"ids": more, "decoded": tok.decode(more, skip_special_tokens=False), "decoded_skip": tok.decode(more)})
-        cases.append({"text": t, "ids": ids, "decoded": tok.decode(ids, skip_special_tokens=False),
-                      "decoded_skip": tok.decode(ids)})
+            tries += 1
+            if tries > 100:
+                return pipeline(r, bases)
     return {"base": name, "changes": changes, "model": model, "cases": cases}
 
 
 def main():
-    bases = {name: json.load(open(os.path.join(HERE, name, "tokenizer.json"), encoding="utf-8")) for name in ("gpt2", "spbpe_meta")}
+    bases = {name: json.load(open(os.path.join(HERE, name, "tokenizer.json"), encoding="utf-8")) for name in BASES}
     all_of_them = [pipeline(random.Random(SEED * 1000 + i), bases) for i in range(N_PIPELINE)]
     with open(os.path.join(HERE, "pipelines.json"), "w", encoding="ascii") as f:
         f.write("[\n" + ",\n".join(json.dumps(p) for p in all_of_them) + "\n]\n")

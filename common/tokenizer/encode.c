@@ -139,9 +139,11 @@ static enum q_code encode_gap(const struct tokenizer *t, struct tok_work *w, str
                               struct q_err *e)
 {
     w->in_buf = false;
+    w->cut_start = false;
     enum q_code rc = tok_normalize(t, w, e);
     if (rc)
         return rc;
+    w->at_start = w->at_start && !w->cut_start;
     if (t->normed.n_node == 0)
         return encode_piece(t, w, out, e);
     /* The pieces' own rewriting must not write over the text they are cut from. */

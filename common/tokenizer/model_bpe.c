@@ -19,8 +19,8 @@
  * U+2581 only at the start; where that is so, the word is taken apart there first, which no merge
  * can notice.
  *
- * Files of before byte-level BPE mark a word's pieces: each character but the first gets a prefix, the
- * last a suffix ("</w>"), and a merge takes the prefix of its right part away. Such a mark is part of
+ * Files of before byte-level BPE mark a word's pieces: each character but the first gets a prefix,
+ * the last a suffix ("</w>"), and a merge takes the prefix of its right part away. Such a mark is part of
  * the symbols only; see add_char and add_word.
  *
  * A cache of whole words was left out: it would be shared by threads, and the first way has most of

@@ -11,8 +11,8 @@
  *
  * Where no piece reaches beyond the place just come to, everything before it is decided: it is put
  * out and the window starts anew there, so that memory follows the longest stretch of overlapping
- * pieces and not the text. Scores go on from the total so far, since the reference adds them up from
- * the start of the word and rounding decides between equals. */
+ * pieces and not the text. Scores go on from the total so far, since the reference adds them up
+ * from the start of the word and rounding decides between equals. */
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"

@@ -4,7 +4,8 @@
  * WordPiece takes the longest entry that a word starts with, then the longest that the rest starts
  * with among those that begin with the prefix ("##"), and so on; if anything is left over the whole
  * word is unknown. Most words are entries themselves, so that is tried first; for the others two
- * tries, of first pieces and of continuations (without their prefix), find the longest in one walk. */
+ * tries, of first pieces and of continuations (without their prefix), find the longest in one walk.
+ * */
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/tok.h"

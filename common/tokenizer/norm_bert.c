@@ -19,6 +19,7 @@ static enum q_code map_chars(struct tok_work *w, uint32_t (*map)(uint32_t), stru
         size_t step = utf8_decode(w->text + i, w->n - i, &cp);
         uint32_t to = map(cp);
         if (to != cp) {
+            w->cut_start = w->cut_start || (to == DROP && out->len == 0 && i == done);
             buf_add(out, w->text + done, i - done);
             if (to != DROP)
                 buf_add_utf8(out, to);

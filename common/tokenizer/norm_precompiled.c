@@ -5,8 +5,8 @@
  *
  * The trie is a double array (Darts-clone); a unit holds
  *   bit 31: a value       bits 0..30 the value: where the replacement starts
- *   else:                 bits 0..7 the label, bit 8 a value follows, bit 9 the offset is in units of
- *                         256, bits 10..31 the offset
+ *   else:                 bits 0..7 the label, bit 8 a value follows, bit 9 the offset is in
+ *                         units of 256, bits 10..31 the offset
  *
  * What is looked up is a grapheme cluster shorter than 6 bytes, else each of its characters; and of
  * the keys that it starts with the shortest counts and stands for all of it. SentencePiece itself

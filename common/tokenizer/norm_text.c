@@ -34,6 +34,7 @@ static enum q_code strip_run(const void *self, struct tok_work *w, struct q_err 
     }
     if (s->right)
         w->n = start + tok_trim_end(w->text + start, w->n - start);
+    w->cut_start = w->cut_start || start;
     w->text += start;
     w->n -= start;
     return Q_OK;
@@ -57,6 +58,8 @@ static enum q_code replace_run(const void *self, struct tok_work *w, struct q_er
         return rc;
     struct buf *out = tok_rewrite(w);
     size_t at = 0;
+    if (w->n_span && w->spans[0].start == 0 && w->spans[0].end && r->n == 0)
+        w->cut_start = true;
     for (size_t i = 0; i < w->n_span; i++) {
         buf_add(out, w->text + at, w->spans[i].start - at);
         buf_add(out, r->content, r->n);

@@ -18,8 +18,8 @@
  *   [a[bc]] [a&&b]     [ and && as themselves            refused
  * clang-format on
  *
- * Characters newer than Unicode 14 are unassigned to Debian's PCRE2 (10.42), and not to Oniguruma. A
- * pattern is therefore compiled twice: as it is, and with those characters written out in every
+ * Characters newer than Unicode 14 are unassigned to Debian's PCRE2 (10.42), and not to Oniguruma.
+ * A pattern is therefore compiled twice: as it is, and with those characters written out in every
  * class they belong to (regex_newer.def). The second is slower and used only for texts that hold
  * such a character. What cannot be written so is \\P inside a class. */
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -3,8 +3,9 @@
  * the text: hundreds of thousands of small values that a tree of JSON objects would take ten times
  * as long to make. It also sees a number as it is written, which decides ties (scan_number).
  *
- * A cursor goes over valid or invalid JSON; every function returns false at what is not the thing it
- * looks for, and the caller says where that was. Private to common/tokenizer. Threads: one owner. */
+ * A cursor goes over valid or invalid JSON; every function returns false at what is not the thing
+ * it looks for, and the caller says where that was. Private to common/tokenizer. Threads: one
+ * owner. */
 #ifndef QUIRE_COMMON_TOKENIZER_SCAN_H
 #define QUIRE_COMMON_TOKENIZER_SCAN_H
 #include <stdbool.h>
@@ -21,15 +22,15 @@ void scan_release(struct tok_scan *s);
 
 /* Step over `open`, one of [ and {. */
 bool scan_open(struct tok_scan *s, char open);
-/* Before each item of a list: steps over the comma; false at `close`, which is stepped over too, and
- * at what is neither (scan_failed then). */
+/* Before each item of a list: steps over the comma; false at `close`, which is stepped over too,
+ * and at what is neither (scan_failed then). */
 bool scan_item(struct tok_scan *s, char close);
 bool scan_failed(const struct tok_scan *s);
 /* A string, without its quotes and escapes; UTF-8. *out is good until the next scan_string. */
 bool scan_string(struct tok_scan *s, struct tok_str *out);
 bool scan_colon(struct tok_scan *s);
-/* A number as the reference's JSON library reads it: its digits as an integer, times or divided by a
- * power of ten, so that the last bit may differ from the nearest double. */
+/* A number as the reference's JSON library reads it: its digits as an integer, times or divided by
+ * a power of ten, so that the last bit may differ from the nearest double. */
 bool scan_number(struct tok_scan *s, double *out);
 bool scan_uint(struct tok_scan *s, uint64_t *out);
 bool scan_skip(struct tok_scan *s); /* any one value */

@@ -14,6 +14,7 @@
 #define QUIRE_COMMON_TOKENIZER_TOK_H
 #include <jansson.h>
 #include "common/tokenizer/added.h"
+#include "common/tokenizer/chars.h"
 #include "common/tokenizer/json.h"
 #include "common/tokenizer/regex.h"
 #include "common/tokenizer/scan.h"
@@ -40,6 +41,7 @@ struct tok_work {
     uint32_t i_free;    /* which one */
     bool in_buf;        /* text is in the other one */
     bool at_start;      /* the text's first character is the first of the caller's text */
+    bool cut_start;     /* a normalizer took characters off the start: what is first now was not */
     bool last; /* ByteLevel may leave bytes as they are: it is the last of its chain and the model
                   takes bytes */
     bool keep_empty; /* tok_span_add keeps spans of no bytes: they are places to insert something */
@@ -185,27 +187,5 @@ void tok_work_release(struct tok_work *w);
 /* decode.c */
 void dec_emit(struct dec_stage *s, const char *text, size_t n);
 void dec_emit_token(struct dec_stage *s); /* s->token, as one token; a failure of it moves to out */
-
-/* bytes.c: the byte-level alphabet, one printable code point for each byte. Source: the GPT-2
- * tokenizer. */
-uint32_t tok_byte_char(unsigned char byte); /* code point */
-int tok_char_byte(uint32_t code_point);     /* byte, or -1 */
-/* Append the bytes that s spells; false and nothing appended if a character is not in the alphabet.
- */
-bool tok_unmap(const char *s, size_t n, struct buf *out);
-
-/* chars.c: classes of characters as the reference has them. */
-bool tok_is_space(uint32_t cp);
-bool tok_is_word(uint32_t cp);
-bool tok_is_punct(uint32_t cp);
-bool tok_is_numeric(uint32_t cp);
-bool tok_is_other(uint32_t cp);      /* control and the like, but \t \n \r */
-bool tok_is_nonspacing(uint32_t cp); /* accents to BertNormalizer */
-bool tok_is_combining(uint32_t cp);  /* accents to StripAccents */
-bool tok_is_newer(uint32_t cp);      /* the reference's normal forms leave it as it is */
-bool tok_is_unicode15(uint32_t cp);  /* newer than Unicode 14, and known to the reference's regex */
-uint32_t tok_script(uint32_t cp);    /* a number for each script; 0: goes with any */
-uint32_t tok_lower(uint32_t cp);     /* the lower case where it is one character */
-size_t tok_trim_end(const char *s, size_t n); /* bytes of s without the white space at its end */
 
 #endif

@@ -352,8 +352,8 @@ static enum q_code parse(json_t **out, const char *json, size_t n, const char *n
                   why.text);
 }
 
-/* The JSON with an empty string for each of the big values, which are read straight from the text. If
- * that does not parse, the whole text tells where the error is. */
+/* The JSON with an empty string for each of the big values, which are read straight from the text.
+ * If that does not parse, the whole text tells where the error is. */
 static enum q_code parse_file(struct files *f, struct tok_str json, struct q_err *e)
 {
     struct buf small = BUF_INIT;

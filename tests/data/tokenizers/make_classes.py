@@ -10,7 +10,7 @@ import unicodedata
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../common/tokenizer/classes.def")
-ALL = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+ALL = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 BATCH = 20000
 
 

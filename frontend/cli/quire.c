@@ -24,6 +24,7 @@ static const struct {
     {"run-batch", "answer a file of requests in OpenAI's batch format"},
     {"chat", "talk to a server in the terminal"},
     {"tokenize", "text to token ids and back, without a server"},
+    {"schema", "try grammars for structured output: JSON lines in and out"},
     {"keygen", "make the keys for tcp:// between engine and frontends"},
 };
 

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/grammar/grammar.h"
+#include <jansson.h>
+#include <string.h>
+#include "common/mem.h"
+#include "common/utf8.h"
+#include "engine/grammar/ebnf.h"
+#include "engine/grammar/program.h"
+#include "engine/grammar/regex.h"
+#include "engine/grammar/schema.h"
+#include "engine/grammar/tags.h"
+
+static json_t *parse(struct build *b, const char *source, size_t n, const char *what)
+{
+    json_error_t error;
+    json_t *v = json_loadb(source, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+    if (!v)
+        gx_fail(b, Q_INVALID, "the %s is not JSON: %.100s (line %d, column %d)", what, error.text,
+                error.line, error.column);
+    return v;
+}
+
+static const struct gx *choices(struct build *b, const json_t *v)
+{
+    struct gx_list l = {0};
+    size_t i;
+    json_t *item;
+    if (!json_is_array(v) || json_array_size(v) == 0)
+        return gx_fail(b, Q_INVALID, "expected a list of one or more strings");
+    json_array_foreach ((json_t *)v, i, item) {
+        if (!json_is_string(item) || json_string_length(item) == 0)
+            return gx_fail(b, Q_INVALID, "entry %zu is no string, or an empty one", i);
+        gx_add(b, &l, gx_bytes(b, json_string_value(item), json_string_length(item)));
+    }
+    return gx_alt(b, l.items, l.n);
+}
+
+static const struct gx *build_source(struct build *b, uint32_t kind, const char *source, size_t n)
+{
+    bool compact = kind & GRAMMAR_COMPACT;
+    const struct gx *x = &gx_never;
+    json_t *v = NULL;
+    switch (kind & ~GRAMMAR_COMPACT) {
+    case GRAMMAR_JSON:
+        if ((v = parse(b, source, n, "schema")))
+            x = schema_gx(b, v, compact);
+        break;
+    case GRAMMAR_REGEX:
+        x = regex_gx(b, &(struct regex_text){.s = source, .n = n, .where = "regex"}, GX_UTF8);
+        break;
+    case GRAMMAR_CHOICE:
+        if ((v = parse(b, source, n, "list of choices")))
+            x = choices(b, v);
+        break;
+    case GRAMMAR_EBNF:
+        x = ebnf_gx(b, source, n);
+        break;
+    case GRAMMAR_TAGS:
+        if ((v = parse(b, source, n, "structural tag")))
+            x = tags_gx(b, v, compact);
+        break;
+    default:
+        gx_fail(b, Q_UNSUPPORTED, "grammar: kind %u is not known to this engine", kind);
+    }
+    json_decref(v);
+    return x;
+}
+
+FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, uint32_t kind, const char *source,
+                         size_t n, struct q_err *e)
+{
+    struct build b;
+    if (n > GRAMMAR_SOURCE_MAX)
+        return q_fail(e, Q_TOO_LARGE, "the grammar has %zu bytes, accepted are at most %zu", n,
+                      GRAMMAR_SOURCE_MAX);
+    if (!utf8_valid(source, n))
+        return q_fail(e, Q_INVALID, "the grammar is not UTF-8");
+    char *text = q_strndup(source, n); /* with an end, for messages */
+    if (!text)
+        return q_fail(e, Q_NO_MEMORY, "no memory for a grammar");
+    build_init(&b);
+    uint32_t start = gx_rule_new(&b, "root");
+    const struct gx *x = build_source(&b, kind, text, n);
+    if (build_ok(&b))
+        b.rules[start].body = x;
+    enum q_code rc = program_emit(words, n_word, &b, start, e);
+    build_release(&b);
+    q_free(text);
+    return rc;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* grammar - structured output: what a request asks for, compiled to what the worker's masks need.
+ *
+ * A source (JSON Schema, regular expression, list of choices, EBNF, structural tag) is compiled to
+ * a program (program.h), which knows nothing of any vocabulary. An engine compiles once per source,
+ * off its loop, and sends the program to the worker with the sequence; a matcher (matcher.h) over
+ * the vocabulary's trie (trie.h) then says which tokens may come after any history.
+ *
+ *     source ─ grammar_compile ─▶ program ─ matcher + trie ─▶ masks
+ *     schema.c regex.c ebnf.c lark.c tags.c ─▶ gx ─ nfa.c fsm.c emit.c ─┘
+ *
+ * Hostile sources: text, nesting, rules, states and work are bounded; the compiler fails with what
+ * was too much. Threads: grammar_compile is pure, any number at once. */
+#ifndef QUIRE_ENGINE_GRAMMAR_GRAMMAR_H
+#define QUIRE_ENGINE_GRAMMAR_GRAMMAR_H
+#include <stddef.h>
+#include <stdint.h>
+#include "common/err.h"
+
+#define GRAMMAR_SOURCE_MAX ((size_t)1 << 20) /* bytes */
+
+enum grammar_kind { /* on the wire: never renumbered */
+                    GRAMMAR_NONE = 0,
+                    GRAMMAR_JSON = 1,   /* a JSON Schema */
+                    GRAMMAR_REGEX = 2,  /* the whole text matches */
+                    GRAMMAR_CHOICE = 3, /* a JSON array of strings */
+                    GRAMMAR_EBNF = 4,   /* GBNF or Lark, whichever it is */
+                    GRAMMAR_TAGS = 5,   /* a structural tag, JSON */
+                    GRAMMAR_KINDS
+};
+#define GRAMMAR_COMPACT 0x100u /* added to a kind: no white space between JSON's tokens */
+
+/* kind: enum grammar_kind, perhaps with GRAMMAR_COMPACT. source: [n] UTF-8.
+ * Errors: Q_INVALID, Q_UNSUPPORTED (what and where: "#/properties/x/not: …"), Q_TOO_LARGE,
+ * Q_NO_MEMORY. Ownership: *words by q_free. */
+FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, uint32_t kind, const char *source,
+                         size_t n, struct q_err *e);
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* schema - JSON Schema (draft 2020-12, and what older drafts say differently) to a grammar.
+ *
+ * A *goal* is a list of schemas that one value must satisfy together. It is merged into a *conj*:
+ * the constraints by kind, plus the choices (anyOf, oneOf, if, dependencies) that are still open.
+ * Choices are taken one after the other, so that a goal becomes a union of conjs without choices,
+ * and each of these an expression. Goals are remembered by their schemas: recursion becomes rules.
+ * What no grammar can say is turned into what one can where that is exact or stricter (`not` by
+ * De Morgan, oneOf by negation of the other options); the rest is refused with keyword and path.
+ * Every text of the grammar is valid; that a valid one may be missing is for order only: listed
+ * properties come in the schema's order, then others.
+ *
+ *     schema.c goals and choices · schema_conj.c keywords · schema_not.c negation
+ *     schema_ref.c $ref
+ *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds
+ *
+ * Private to engine/grammar. JSON is borrowed from the root or owned by `made`. Failures are the
+ * build's. Threads: as the build. */
+#ifndef QUIRE_ENGINE_GRAMMAR_SCHEMA_H
+#define QUIRE_ENGINE_GRAMMAR_SCHEMA_H
+#include <jansson.h>
+#include "engine/grammar/fsm.h"
+#include "engine/grammar/gx.h"
+
+#define SCHEMA_CHOICES_MAX 400u   /* conjs of one goal */
+#define SCHEMA_GOALS_MAX   20000u /* of one schema */
+#define SCHEMA_SOURCES_MAX 64u    /* schemas with properties, or items, of one conj */
+
+enum schema_type {
+    T_NULL = 1,
+    T_BOOL = 2,
+    T_INTEGER = 4,  /* numbers that are whole */
+    T_FRACTION = 8, /* the others */
+    T_NUMBER = 12,
+    T_STRING = 16,
+    T_ARRAY = 32,
+    T_OBJECT = 64,
+    T_ANY = 127
+};
+
+/* Keywords that a negation needs and JSON Schema lacks. */
+#define KEY_NOT_ENUM    "\x01not-enum"
+#define KEY_NOT_PATTERN "\x01not-pattern"
+
+struct goal { /* schemas that hold together */
+    const json_t **items;
+    size_t n, cap;
+};
+struct goal_memo;
+struct ref_index;
+
+struct schema {
+    struct build *b;
+    const json_t *root;
+    json_t *made;       /* array: schemas made here */
+    bool compact;       /* no white space between tokens */
+    bool old_ref;       /* beside $ref nothing counts (drafts before 2019-09) */
+    uint32_t depth;     /* of goals inside each other */
+    uint32_t n_dropped; /* keywords that negations had to leave out */
+    struct ref_index *refs;
+    struct goal_memo **memos; /* [memo_size] by hash */
+    size_t n_memo, memo_size;
+    const struct gx *ws, *any, *string, *character; /* made when first used */
+};
+
+struct number { /* a bound, exactly */
+    bool is_set, negative, strict;
+    char whole[64],
+        part[64]; /* digits before and behind the point, without zeros that say nothing */
+};
+struct chain { /* schemas being merged, inside out */
+    const json_t *schema;
+    const struct chain *up;
+    bool is_choice; /* entered as an option */
+};
+struct choice {
+    const json_t *options; /* an array of schemas */
+    const struct chain *chain;
+};
+struct conj {
+    uint32_t types;
+    const json_t *in[16]; /* enum arrays */
+    uint32_t n_in;
+    const json_t *not_in[32];
+    uint32_t n_not_in;
+    struct number low, high;
+    double multiple_of[8];
+    uint32_t n_multiple;
+    uint32_t length_min, length_max; /* code points; GX_INF = no limit */
+    const json_t *patterns[32];      /* strings */
+    bool is_not[32];                 /* the pattern must not match */
+    uint32_t n_pattern;
+    const char *formats[8];
+    uint32_t n_format;
+    uint32_t items_min, items_max, props_min, props_max;
+    const json_t *arrays[SCHEMA_SOURCES_MAX]; /* schemas with keywords for arrays */
+    const json_t *objects[SCHEMA_SOURCES_MAX];
+    uint32_t n_array, n_object;
+    const json_t *required[SCHEMA_SOURCES_MAX]; /* arrays of names */
+    uint32_t n_required;
+    struct choice choices[64];
+    uint32_t n_choice;
+    bool dead; /* nothing satisfies it */
+};
+
+/* The grammar of root. compact: no white space between tokens. */
+const struct gx *schema_gx(struct build *b, const json_t *root, bool compact);
+
+/* schema.c */
+void goal_add(struct schema *s, struct goal *g, const json_t *schema);
+const struct gx *schema_goal(struct schema *s, const struct goal *g);
+const struct gx *schema_one(struct schema *s, const json_t *schema);
+const struct gx *schema_ws(struct schema *s);
+const struct gx *schema_any(struct schema *s);
+const struct gx *schema_value(struct schema *s, const json_t *v); /* this value, literally */
+const struct gx *schema_quoted(struct schema *s, const char *text, size_t n); /* as a JSON string */
+/* a ws b, and so on */
+const struct gx *schema_token(struct schema *s, const char *text); /* with white space around */
+json_t *schema_make(struct schema *s, json_t *made); /* takes the reference; NULL: failed */
+/* A failure at a keyword of a schema; the message begins with its path. */
+__attribute__((format(printf, 5, 6))) const struct gx *
+schema_fail(struct schema *s, enum q_code code, const json_t *at, const char *keyword,
+            const char *fmt, ...);
+
+/* schema_conj.c: merge a schema into c. */
+void conj_init(struct conj *c);
+void conj_add(struct schema *s, struct conj *c, const json_t *schema, const struct chain *chain);
+/* schema_not.c: a schema that holds only where this one does not; NULL: none can be made. */
+const json_t *schema_not(struct schema *s, const json_t *schema);
+bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth);
+/* schema_ref.c */
+void ref_index_new(struct schema *s);
+void ref_index_free(struct ref_index *r);
+/* What $ref or $dynamicRef of this schema points to; NULL: failed. */
+const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword);
+/* "#/properties/x" of a schema somewhere in the root; "#" when it is not found. */
+void ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
+
+/* schema_string.c: the texts of a conj's strings as an automaton; *plain: all texts. keyword: for
+ * messages. */
+const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain);
+const struct gx *string_gx(struct schema *s, const struct conj *c);
+bool string_holds(struct schema *s, const struct conj *c, const char *text, size_t n);
+/* schema_number.c */
+bool number_read(struct number *out, const json_t *v);
+int number_compare(const struct number *x, const struct number *y);
+const struct gx *number_gx(struct schema *s, const struct conj *c);
+bool number_holds(const struct conj *c, const json_t *v);
+/* schema_array.c, schema_object.c */
+const struct gx *array_gx(struct schema *s, const struct conj *c);
+const struct gx *object_gx(struct schema *s, const struct conj *c);
+
+#endif

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Negation. A schema fails where one of its keywords fails, so its negation is the union of the
+ * negations of its keywords. Leaving one of them out makes the union smaller, never wrong: what
+ * cannot be said is left out as long as something remains. */
+#include <string.h>
+#include "engine/grammar/schema.h"
+
+#define DEPTH_MAX 24
+
+static json_t *negate(struct schema *s, const json_t *schema, int depth);
+
+static void option(json_t *options, json_t *made)
+{
+    if (made)
+        json_array_append_new(options, made);
+}
+
+static void not_types(json_t *options, const json_t *v)
+{
+    static const char *const names[] = {"null", "boolean", "number", "string", "array", "object"};
+    json_t *left = json_array();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        bool named = false;
+        size_t k;
+        json_t *item;
+        json_t *one = json_is_string(v) ? json_pack("[O]", v) : json_incref((json_t *)v);
+        json_array_foreach (one, k, item) {
+            const char *name = json_string_value(item);
+            named |= name && (!strcmp(name, names[i]) || !strcmp(name, "any") ||
+                              (!strcmp(names[i], "number") && !strcmp(name, "integer")));
+        }
+        json_decref(one);
+        if (!named)
+            json_array_append_new(left, json_string(names[i]));
+    }
+    if (json_array_size(left))
+        option(options, json_pack("{s:o}", "type", left));
+    else
+        json_decref(left);
+}
+
+static void not_required(json_t *options, const json_t *v)
+{
+    size_t i;
+    json_t *name;
+    json_array_foreach ((json_t *)v, i, name)
+        if (json_is_string(name))
+            option(options, json_pack("{s:s,s:{s:b}}", "type", "object", "properties",
+                                      json_string_value(name), 0));
+}
+
+static void not_properties(struct schema *s, json_t *options, const json_t *v, int depth)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach ((json_t *)v, name, value) {
+        json_t *negated = negate(s, value, depth + 1);
+        if (negated)
+            option(options, json_pack("{s:s,s:[s],s:{s:o}}", "type", "object", "required", name,
+                                      "properties", name, negated));
+    }
+}
+
+static void not_any_of(struct schema *s, json_t *options, const json_t *v, int depth)
+{
+    json_t *all = json_array(), *negated;
+    size_t i;
+    json_t *item;
+    json_array_foreach ((json_t *)v, i, item) {
+        if (!(negated = negate(s, item, depth + 1))) {
+            json_decref(all);
+            return;
+        }
+        json_array_append_new(all, negated);
+    }
+    option(options, json_pack("{s:o}", "allOf", all));
+}
+
+static void not_all_of(struct schema *s, json_t *options, const json_t *v, int depth)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach ((json_t *)v, i, item)
+        option(options, negate(s, item, depth + 1));
+}
+
+/* A bound fails on its other side; d is what the other bound differs by. */
+static void not_bound(json_t *options, const char *key, const json_t *v)
+{
+    static const struct {
+        const char *key, *type, *other;
+        int add;
+    } bounds[] = {{"minimum", "number", "exclusiveMaximum", 0},
+                  {"maximum", "number", "exclusiveMinimum", 0},
+                  {"exclusiveMinimum", "number", "maximum", 0},
+                  {"exclusiveMaximum", "number", "minimum", 0},
+                  {"minLength", "string", "maxLength", -1},
+                  {"maxLength", "string", "minLength", 1},
+                  {"minItems", "array", "maxItems", -1},
+                  {"maxItems", "array", "minItems", 1},
+                  {"minProperties", "object", "maxProperties", -1},
+                  {"maxProperties", "object", "minProperties", 1}};
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+        json_int_t n = json_is_integer(v) ? json_integer_value(v) + bounds[i].add : 0;
+        if (strcmp(bounds[i].key, key) != 0 || !json_is_number(v))
+            continue;
+        if (bounds[i].add == 0)
+            option(options, json_pack("{s:s,s:O}", "type", bounds[i].type, bounds[i].other, v));
+        else if (json_is_integer(v) && n >= 0)
+            option(options, json_pack("{s:s,s:I}", "type", bounds[i].type, bounds[i].other, n));
+    }
+}
+
+/* Constraints whose negation no schema says; other keywords that are not known here are none. */
+static bool cannot_fail_alone(const char *key)
+{
+    static const char *const names[] = {
+        "format",          "items",           "prefixItems",           "additionalProperties",
+        "contains",        "uniqueItems",     "patternProperties",     "propertyNames",
+        "multipleOf",      "oneOf",           "dependentRequired",     "if",
+        "dependencies",    "additionalItems", "unevaluatedProperties", "unevaluatedItems",
+        "dependentSchemas"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], key))
+            return true;
+    return false;
+}
+
+static void not_keyword(struct schema *s, json_t *options, const char *key, const json_t *v,
+                        int depth)
+{
+    if (!strcmp(key, "type"))
+        not_types(options, v);
+    else if (!strcmp(key, "const"))
+        option(options, json_pack("{s:[O]}", KEY_NOT_ENUM, v));
+    else if (!strcmp(key, "enum"))
+        option(options, json_pack("{s:O}", KEY_NOT_ENUM, v));
+    else if (!strcmp(key, KEY_NOT_ENUM))
+        option(options, json_pack("{s:O}", "enum", v));
+    else if (!strcmp(key, "pattern") && json_is_string(v))
+        option(options, json_pack("{s:s,s:O}", "type", "string", KEY_NOT_PATTERN, v));
+    else if (!strcmp(key, KEY_NOT_PATTERN))
+        option(options, json_pack("{s:s,s:O}", "type", "string", "pattern", v));
+    else if (!strcmp(key, "required"))
+        not_required(options, v);
+    else if (!strcmp(key, "properties"))
+        not_properties(s, options, v, depth);
+    else if (!strcmp(key, "anyOf"))
+        not_any_of(s, options, v, depth);
+    else if (!strcmp(key, "allOf"))
+        not_all_of(s, options, v, depth);
+    else if (!strcmp(key, "not"))
+        option(options, json_incref((json_t *)v));
+    else if (cannot_fail_alone(key))
+        s->n_dropped++;
+    else
+        not_bound(options, key, v);
+}
+
+/* A new reference; NULL: nothing can be said. */
+static json_t *negate(struct schema *s, const json_t *schema, int depth)
+{
+    const char *key;
+    json_t *v;
+    if (json_is_boolean(schema))
+        return json_boolean(json_is_false(schema));
+    if (depth > DEPTH_MAX || !json_is_object(schema) || !build_work(s->b, 50))
+        return NULL;
+    if (json_object_size(schema) == 0)
+        return json_false();
+    json_t *options = json_array();
+    json_object_foreach ((json_t *)schema, key, v) {
+        const json_t *target;
+        if (s->old_ref && strcmp(key, "$ref") != 0 && json_object_get(schema, "$ref"))
+            continue;
+        if (strcmp(key, "$ref") != 0)
+            not_keyword(s, options, key, v, depth);
+        else if ((target = ref_target(s, schema, key)))
+            option(options, negate(s, target, depth + 1));
+    }
+    size_t n = json_array_size(options);
+    json_t *one = n == 1 ? json_incref(json_array_get(options, 0)) : NULL;
+    if (n > 1)
+        return json_pack("{s:o}", "anyOf", options);
+    json_decref(options);
+    return one;
+}
+
+const json_t *schema_not(struct schema *s, const json_t *schema)
+{
+    json_t *made = negate(s, schema, 0);
+    return made ? schema_make(s, made) : NULL;
+}
+
+static const json_t *follow(struct schema *s, const json_t *x)
+{
+    for (int i = 0; i < DEPTH_MAX && json_object_get(x, "$ref") && build_ok(s->b); i++)
+        x = ref_target(s, x, "$ref");
+    return x;
+}
+
+static bool has_type(const json_t *types, const char *name)
+{
+    size_t i;
+    json_t *item;
+    if (json_is_string(types))
+        return !strcmp(json_string_value(types), name);
+    json_array_foreach ((json_t *)types, i, item)
+        if (json_is_string(item) && !strcmp(json_string_value(item), name))
+            return true;
+    return false;
+}
+
+static bool types_disjoint(const json_t *x, const json_t *y)
+{
+    static const char *const names[] = {"null", "boolean", "string", "array", "object"};
+    if (!x || !y)
+        return false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (has_type(x, names[i]) && has_type(y, names[i]))
+            return false;
+    bool x_number = has_type(x, "number") || has_type(x, "integer");
+    bool y_number = has_type(y, "number") || has_type(y, "integer");
+    return !(x_number && y_number);
+}
+
+/* The values that const or enum leave; a new reference, NULL: they do not stand there. */
+static json_t *values_of(const json_t *x)
+{
+    json_t *v = json_object_get(x, "const");
+    if (v)
+        return json_pack("[O]", v);
+    v = json_object_get(x, "enum");
+    return json_is_array(v) ? json_incref(v) : NULL;
+}
+
+static bool is_named(const json_t *names, const char *name)
+{
+    return has_type(names, name);
+}
+
+static const char *name_of(const json_t *v)
+{
+    static const char *const names[] = {"object", "array",   "string",  "integer",
+                                        "number", "boolean", "boolean", "null"};
+    return names[json_typeof(v)];
+}
+
+static bool values_disjoint(const json_t *x, const json_t *y)
+{
+    json_t *vx = values_of(x), *vy = values_of(y), *a, *b;
+    const json_t *types = json_object_get(y, "type");
+    bool disjoint = vx && (vy || types);
+    size_t i, k;
+    json_array_foreach (vx, i, a) {
+        bool number =
+            json_is_number(a) && (has_type(types, "number") || has_type(types, "integer"));
+        if (!vy && types && (number || has_type(types, name_of(a))))
+            disjoint = false;
+        json_array_foreach (vy, k, b)
+            if (json_equal(a, b) || (json_is_number(a) && json_is_number(b) &&
+                                     json_number_value(a) == json_number_value(b)))
+                disjoint = false;
+    }
+    json_decref(vx);
+    json_decref(vy);
+    return disjoint;
+}
+
+bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth)
+{
+    const char *name;
+    json_t *v;
+    x = follow(s, x);
+    y = follow(s, y);
+    if (json_is_false(x) || json_is_false(y))
+        return true;
+    if (!json_is_object(x) || !json_is_object(y) || depth > 4)
+        return false;
+    const json_t *tx = json_object_get(x, "type"), *ty = json_object_get(y, "type");
+    if (types_disjoint(tx, ty) || values_disjoint(x, y) || values_disjoint(y, x))
+        return true;
+    /* Objects that both must have a property, of values that are disjoint. */
+    if (!tx || !ty || !types_disjoint(tx, ty)) {
+        bool both_objects = json_is_string(tx) && has_type(tx, "object") && json_is_string(ty) &&
+                            has_type(ty, "object");
+        json_object_foreach (json_object_get(x, "properties"), name, v) {
+            const json_t *other = json_object_get(json_object_get(y, "properties"), name);
+            if (both_objects && other && is_named(json_object_get(x, "required"), name) &&
+                is_named(json_object_get(y, "required"), name) &&
+                schema_disjoint(s, v, other, depth + 1))
+                return true;
+        }
+    }
+    return false;
+}

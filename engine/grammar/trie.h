@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trie - the bytes of a vocabulary's tokens, so that one walk says of all tokens what may come.
+ *
+ * Nodes lie in preorder: the subtree of node i is i … nodes[i].end - 1, and a prefix that cannot
+ * come is left behind by going on at its end. Several tokens may be the same bytes. Special tokens
+ * stand under PROGRAM_SPECIAL, where no text reaches them.
+ * Threads: made once, then read-only. */
+#ifndef QUIRE_ENGINE_GRAMMAR_TRIE_H
+#define QUIRE_ENGINE_GRAMMAR_TRIE_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/err.h"
+
+#define TRIE_TOKEN_MAX 1024u /* bytes of a token; longer ones can never come */
+#define TRIE_NONE      UINT32_MAX
+
+struct trie_node {
+    uint32_t token; /* that ends here, TRIE_NONE = none */
+    uint32_t end;   /* the node after its subtree */
+    uint16_t depth; /* bytes from the root, >= 1 */
+    uint8_t byte;
+    uint8_t unused; /* 0 */
+};
+struct trie {
+    struct trie_node *nodes; /* [n_node] without the root */
+    uint32_t n_node, n_vocab;
+    uint32_t longest; /* bytes of the longest token */
+    uint32_t *same;   /* [n_vocab] another token of the same bytes, TRIE_NONE = no more */
+    char *text;       /* bytes of all tokens */
+    uint32_t *at;     /* [n_vocab + 1] where they start */
+};
+/* clang-format off */
+#define TRIE_INIT {NULL, 0, 0, 0, NULL, NULL, NULL}
+/* clang-format on */
+
+/* text[at[i] … at[i + 1]) are token i's bytes; empty: it can never come. Both are copied.
+ * Errors: Q_NO_MEMORY. */
+FALLIBLE trie_init(struct trie *t, const char *text, const uint32_t *at, uint32_t n_vocab,
+                   struct q_err *e);
+void trie_release(struct trie *t);
+struct tokenizer;
+/* Of a model's vocabulary. n_vocab: rows of its logits; ids beyond the tokenizer's never come. */
+FALLIBLE trie_of_tokenizer(struct trie *out, const struct tokenizer *t, uint32_t n_vocab,
+                           struct q_err *e);
+
+static inline uint32_t trie_words(const struct trie *t)
+{
+    return (t->n_vocab + 31) / 32;
+}
+
+#endif

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grammars: what each notation accepts, what is refused and how, and masks against the matcher
+ * itself, token by token, over a vocabulary made to cut texts at awkward places. */
+#include "check.h"
+#include <stdio.h>
+#include <string.h>
+#include "common/mem.h"
+#include "engine/grammar/grammar.h"
+#include "engine/grammar/matcher.h"
+#include "engine/grammar/program.h"
+
+struct sample {
+    uint32_t kind;
+    const char *source;
+    const char *good[6], *bad[8];
+};
+
+static const struct sample samples[] = {
+    {GRAMMAR_REGEX, "[a-c]+\\d{2,3}", {"a12", "cab123"}, {"a1", "d12", "a1234", ""}},
+    {GRAMMAR_REGEX, "(a|b)*abb|^x$", {"abb", "aababb", "x"}, {"ab", "xx", "abba"}},
+    {GRAMMAR_REGEX, "é+[à-ü]{1,2}.", {"ééüx", "éàü€"}, {"éx", "e"}},
+    {GRAMMAR_REGEX, "(?=.*[0-9])(?!.*bad)[a-z0-9]{4,}", {"abc1", "1aaaa"}, {"abcd", "1bad", "a1"}},
+    {GRAMMAR_REGEX, "x{1000,2000}y", {NULL}, {"xy", "y"}},
+    {GRAMMAR_REGEX, "(?:ab|a){0,5000}c", {"c", "abaabc"}, {"bc", "abb"}},
+    {GRAMMAR_CHOICE, "[\"yes\",\"no\",\"né\"]", {"yes", "no", "né"}, {"y", "yesno", "ne"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":-3,\"maximum\":"
+     "120},"
+     "\"b\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":3}},\"required\":[\"a\"],"
+     "\"additionalProperties\":false}",
+     {"{\"a\":-3}", "{ \"a\" : 120, \"b\":\"\\u00e9\\n\\\"\" }", "{\n  \"a\": 7\n}"},
+     {"{\"a\":-4}", "{\"a\":121}", "{}", "{\"a\":1,\"b\":\"\"}", "{\"a\":1,\"b\":\"four\"}",
+      "{\"a\":1.5}", "{\"a\":1,\"c\":1}"}},
+    {GRAMMAR_JSON | GRAMMAR_COMPACT,
+     "{\"type\":\"array\",\"items\":{\"enum\":[1,\"x\"]},\"minItems\":1,\"maxItems\":3}",
+     {"[1]", "[1,\"x\",1]"},
+     {"[]", "[1, 1]", "[1,1,1,1]", "[2]"}},
+    {GRAMMAR_JSON,
+     "{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"type\":\"object\",\"properties\":{"
+     "\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/t\"},{\"type\":\"null\"}]}},"
+     "\"required\":[\"next\"],\"additionalProperties\":false}}}",
+     {"{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"},
+     {"{\"next\":{}}", "null"}},
+    {GRAMMAR_JSON,
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"type\":\"object\"}",
+     {"{\"a\":1}", "{\"b\":[]}", "{\"b\":1,\"c\":2}"},
+     {"{}", "{\"a\":1,\"b\":2}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"string\",\"pattern\":\"^a\\\"?b+$\",\"maxLength\":4}",
+     {"\"ab\"", "\"a\\\"bb\""},
+     {"\"abbbb\"", "\"a\"\"", "\"xab\""}},
+    {GRAMMAR_JSON,
+     "{\"if\":{\"properties\":{\"k\":{\"const\":1}},\"required\":[\"k\"]},"
+     "\"then\":{\"required\":[\"x\"]},\"else\":{\"required\":[\"y\"]},"
+     "\"type\":\"object\",\"properties\":{\"k\":{\"type\":\"integer\"}}}",
+     {"{\"k\":1,\"x\":0}", "{\"k\":2,\"y\":0}", "{\"y\":0}"},
+     {"{\"k\":1,\"y\":0}", "{\"k\":2,\"x\":0}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"number\",\"exclusiveMinimum\":0.5,\"maximum\":10}",
+     {"0.51", "10", "10.0", "9.999"},
+     {"0.5", "0.50", "10.01", "-1", "0", "11"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"number\",\"multipleOf\":0.25}",
+     {"0.25", "-1.5", "2", "3.750"},
+     {"0.3", "1.125", "0.255"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"integer\",\"multipleOf\":7,\"not\":{\"enum\":[14]}}",
+     {"0", "21", "-7"},
+     {"14", "8"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"patternProperties\":{\"^n_\":{\"type\":\"number\"}},"
+     "\"additionalProperties\":{\"type\":\"string\"},\"maxProperties\":2}",
+     {"{\"n_a\":1,\"b\":\"x\"}", "{}"},
+     {"{\"n_a\":\"x\"}", "{\"b\":1}", "{\"a\":\"\",\"b\":\"\",\"c\":\"\"}"}},
+    {GRAMMAR_JSON,
+     "{\"contains\":{\"const\":5},\"type\":\"array\"}",
+     {"[5]", "[1,5,2]"},
+     {"[]", "[1]"}},
+    {GRAMMAR_JSON,
+     "{\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"null\"}],\"items\":false,"
+     "\"type\":\"array\"}",
+     {"[]", "[\"a\"]", "[\"a\",null]"},
+     {"[1]", "[\"a\",null,1]"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"string\",\"format\":\"date\"}",
+     {"\"2024-02-29\"", "\"1999-12-31\""},
+     {"\"2023-02-29\"", "\"2024-13-01\"", "\"x\""}},
+    {GRAMMAR_JSON,
+     "true",
+     {"[1,{\"a\":null}]", "-1.5e+10", "\"\\ud83d\\ude00\""},
+     {"01", "[1,]", "\"\\ud83d\""}},
+    {GRAMMAR_EBNF,
+     "root ::= item (\",\" item)* # list\nitem ::= [0-9]{1,3} | \"(\" root \")\"",
+     {"1", "1,22,(333,4)"},
+     {"1234", "1,", "(1"}},
+    {GRAMMAR_EBNF,
+     "start: sum\nsum: sum \"+\" NUM | NUM\nNUM: /[0-9]+/\n%ignore \" \"",
+     {"1", "1 + 2+3 ", " 1"},
+     {"+1", "1+", "1 2"}},
+    {GRAMMAR_TAGS,
+     "{\"structures\":[{\"begin\":\"<f>\",\"schema\":{\"type\":\"integer\"},\"end\":\"</f>\"}],"
+     "\"triggers\":[\"<f\"]}",
+     {"text", "", "a <f>12</f> b <f>3</f>", "a < f"},
+     {"a <f>x</f>", "<f>1", "<fx"}},
+};
+
+static struct matcher *compiled(uint32_t kind, const char *source, const struct trie *trie)
+{
+    struct q_err e = Q_ERR_INIT;
+    uint32_t *words = NULL, n_word = 0;
+    struct matcher *m = NULL;
+    if (grammar_compile(&words, &n_word, kind, source, strlen(source), &e) ||
+        matcher_new(&m, words, n_word, trie, &e))
+        fail_msg("%s: %s", source, e.message);
+    q_free(words);
+    return m;
+}
+
+static bool accepts(struct matcher *m, const char *text)
+{
+    matcher_begin(m);
+    matcher_config c = matcher_bytes(m, matcher_start(m), text, strlen(text));
+    return c && matcher_can_end(m, c);
+}
+
+static void every_notation(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        const struct sample *s = &samples[i];
+        struct matcher *m = compiled(s->kind, s->source, NULL);
+        for (size_t k = 0; k < 6 && s->good[k]; k++)
+            if (!accepts(m, s->good[k]))
+                fail_msg("%s should accept %s", s->source, s->good[k]);
+        for (size_t k = 0; k < 8 && s->bad[k]; k++)
+            if (accepts(m, s->bad[k]))
+                fail_msg("%s should not accept %s", s->source, s->bad[k]);
+        matcher_free(m);
+    }
+}
+
+static void large_repetitions_are_counted(void **state)
+{
+    (void)state;
+    char text[2102];
+    struct matcher *m = compiled(GRAMMAR_REGEX, "x{1000,2000}y", NULL);
+    static const struct {
+        size_t n;
+        bool fits;
+    } cases[] = {{999, false}, {1000, true}, {2000, true}, {2001, false}};
+    for (size_t i = 0; i < 4; i++) {
+        memset(text, 'x', cases[i].n);
+        memcpy(text + cases[i].n, "y", 2);
+        assert_int_equal(accepts(m, text), cases[i].fits);
+    }
+    matcher_free(m);
+}
+
+static void refusals_say_what(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t kind;
+        const char *source, *why;
+    } cases[] = {
+        {GRAMMAR_JSON, "{\"properties\":{\"x\":{\"type\":\"array\",\"uniqueItems\":true}}}",
+         "#/properties/x/uniqueItems"},
+        {GRAMMAR_JSON, "{\"$ref\":\"http://example.com/x\"}", "other documents are not fetched"},
+        {GRAMMAR_JSON, "{\"type\":\"strin\"}", "#/type: expected the name of a type"},
+        {GRAMMAR_JSON, "{\"type\":\"object\",\"properties\":3}", "#/properties: expected"},
+        {GRAMMAR_JSON, "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no text at all"},
+        {GRAMMAR_JSON, "{\"a\":", "not JSON"},
+        {GRAMMAR_JSON,
+         "{\"oneOf\":[{\"type\":\"string\",\"format\":\"date\"},{\"type\":\"string\",\"format\":"
+         "\"x\"}]}",
+         "#/oneOf: options 0 and 1"},
+        {GRAMMAR_JSON, "{\"type\":\"object\",\"minProperties\":2}", "minProperties"},
+        {GRAMMAR_REGEX, "(a)\\1", "back references"},
+        {GRAMMAR_REGEX, "a(?=b)", "lookahead"},
+        {GRAMMAR_REGEX, "(a", "not closed"},
+        {GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"(a{300}){300}\",\"maxLength\":9}",
+         "states"},
+        {GRAMMAR_CHOICE, "[]", "one or more"},
+        {GRAMMAR_EBNF, "root ::= a", "no rule \"a\""},
+        {GRAMMAR_EBNF, "root ::= a \"x\"\na ::= b\nb ::= root | \"y\"", "left recursion"},
+        {GRAMMAR_EBNF, "start: %import x", "line 1"},
+        {GRAMMAR_TAGS, "{\"format\":{\"type\":\"nonsense\"}}", "nonsense"},
+        {77, "x", "kind 77"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct q_err e = Q_ERR_INIT;
+        uint32_t *words = NULL, n_word = 0;
+        enum q_code rc = grammar_compile(&words, &n_word, cases[i].kind, cases[i].source,
+                                         strlen(cases[i].source), &e);
+        if (!rc || !strstr(e.message, cases[i].why))
+            fail_msg("%s: got \"%s\", wanted \"%s\"", cases[i].source, e.message, cases[i].why);
+    }
+}
+
+/* Every byte, and pieces that end inside a character, a string, a property, an object. */
+static void make_vocabulary(struct trie *t)
+{
+    static const char *const pieces[] = {
+        "\xc3", "\xa9",   "\xc3\xa9x", "\xe2\x82", "\xac\"",     "{\"",  "\": ",     "\":",
+        "\",",  "\", \"", "\"}",       "}}",       "}}}",        "a\":", "{\"a\":1", "}, ",
+        "[[",   "]]",     "1]",        "12",       "123",        "-1",   ".5",       "e+",
+        "true", "tru",    "null}",     "\\u",      "\\\"",       "00",   "  ",       "\n  ",
+        "xx",   "xxxx",   "xy",        "xxy",      "</",         "<f>",  "</f>",     " <f",
+        "abc",  "bb",     "next",      "\"next\"", "next\":{\"", "y",    "ye",       "es",
+        "yes",  "no",     "né"};
+    char text[1024];
+    uint32_t at[512], n = 0, used = 0;
+    for (uint32_t i = 0; i < 256; i++) {
+        at[n++] = used;
+        text[used++] = (char)i;
+    }
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces * 2; i++) { /* each twice */
+        const char *piece = pieces[i / 2];
+        at[n++] = used;
+        memcpy(text + used, piece, strlen(piece));
+        used += (uint32_t)strlen(piece);
+    }
+    at[n++] = used; /* one token without bytes */
+    at[n] = used;
+    struct q_err e = Q_ERR_INIT;
+    assert_int_equal(trie_init(t, text, at, n, &e), Q_OK);
+}
+
+static uint32_t bit(const uint32_t *bits, uint32_t i)
+{
+    return bits[i / 32] >> i % 32 & 1;
+}
+
+static void masks_agree_with_the_matcher(void **state)
+{
+    (void)state;
+    struct trie t;
+    uint32_t bits[32], seed = 1;
+    make_vocabulary(&t);
+    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
+        struct matcher *m = compiled(samples[i].kind, samples[i].source, &t);
+        for (uint32_t run = 0; run < 6; run++) {
+            matcher_begin(m);
+            matcher_config c = matcher_start(m);
+            for (uint32_t step = 0; c && step < 40; step++) {
+                uint32_t n = 0, left;
+                memset(bits, 0, sizeof bits);
+                assert_true(matcher_mask(m, c, bits));
+                for (uint32_t id = 0; id < t.n_vocab; id++) {
+                    if ((matcher_token(m, c, id) != 0) != bit(bits, id))
+                        fail_msg("%s: token %u after %u", samples[i].source, id, step);
+                    n += bit(bits, id);
+                }
+                if (n == 0)
+                    assert_true(matcher_must_end(m, c));
+                seed = seed * 1664525 + 1013904223;
+                left = n ? (seed >> 8) % n : 0;
+                uint32_t id = 0;
+                while (n && (!bit(bits, id) || left-- != 0))
+                    id++;
+                c = n ? matcher_token(m, c, id) : 0;
+            }
+        }
+        assert_false(matcher_stuck(m));
+        matcher_free(m);
+    }
+    trie_release(&t);
+}
+
+static void forced_text_is_known(void **state)
+{
+    (void)state;
+    char out[64];
+    struct matcher *m = compiled(GRAMMAR_JSON | GRAMMAR_COMPACT,
+                                 "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":"
+                                 "\"string\"}},\"required\":[\"name\"],"
+                                 "\"additionalProperties\":false}",
+                                 NULL);
+    size_t n = matcher_forced(m, matcher_start(m), out, sizeof out);
+    assert_int_equal(n, strlen("{\"name\":\""));
+    assert_memory_equal(out, "{\"name\":\"", n);
+    matcher_free(m);
+}
+
+static void damaged_programs_are_errors(void **state)
+{
+    (void)state;
+    uint32_t *words = NULL, n_word = 0;
+    struct q_err e = Q_ERR_INIT;
+    struct matcher *m = NULL;
+    assert_int_equal(grammar_compile(&words, &n_word, GRAMMAR_REGEX, "(ab){500}", 9, &e), Q_OK);
+    for (uint32_t i = 0; i < n_word; i++) {
+        uint32_t old = words[i];
+        words[i] = 0x7fffffff;
+        if (!matcher_new(&m, words, n_word, NULL, &e)) { /* a count may be anything */
+            matcher_bytes(m, matcher_start(m), "abab", 4);
+            matcher_free(m);
+        }
+        words[i] = old;
+    }
+    for (uint32_t n = 0; n < n_word; n++)
+        assert_int_equal(matcher_new(&m, words, n, NULL, &e), Q_CORRUPT);
+    q_free(words);
+}
+
+static void hostile_grammars_end(void **state)
+{
+    (void)state;
+    static const char *const sources[] = {
+        "root ::= (\"a\" | \"a\" root | root2)*\nroot2 ::= \"a\"? \"a\"? \"a\"? root3\nroot3 ::= "
+        "\"b\"",
+        "root ::= x x x x x x x x\nx ::= y y y y y y y y\ny ::= z z z z z z z z\nz ::= \"a\"?",
+        "root ::= \"(\" root \")\" | \"(\" root \"]\" | \"\""};
+    char text[5000];
+    for (size_t i = 0; i < 3; i++) {
+        struct matcher *m = compiled(GRAMMAR_EBNF, sources[i], NULL);
+        memset(text, i == 2 ? '(' : 'a', sizeof text);
+        matcher_begin(m);
+        matcher_bytes(m, matcher_start(m), text, sizeof text);
+        matcher_free(m);
+    }
+}
+
+static void memory_may_run_out(void **state)
+{
+    (void)state;
+    const char *source = samples[7].source;
+    enum q_code rc = Q_NO_MEMORY;
+    for (int64_t n = 0; rc; n += 1 + n / 8) {
+        struct q_err e = Q_ERR_INIT;
+        uint32_t *words = NULL, n_word;
+        mem_fail_after(n);
+        rc = grammar_compile(&words, &n_word, GRAMMAR_JSON, source, strlen(source), &e);
+        mem_fail_after(-1);
+        q_free(words);
+        assert_true(n < 100000);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_notation),       cmocka_unit_test(large_repetitions_are_counted),
+        cmocka_unit_test(refusals_say_what),    cmocka_unit_test(masks_agree_with_the_matcher),
+        cmocka_unit_test(forced_text_is_known), cmocka_unit_test(damaged_programs_are_errors),
+        cmocka_unit_test(hostile_grammars_end), cmocka_unit_test(memory_may_run_out)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -110,7 +110,8 @@ static void greet(struct peers *p, struct peer *to)
                                 .heartbeat_ms = p->config->heartbeat_ms,
                                 .fingerprint = str(info->fingerprint),
                                 .eos_ids = {model->eos_ids, model->n_eos},
-                                .max_num_batched_tokens = info->limits.max_num_batched_tokens};
+                                .max_num_batched_tokens = info->limits.max_num_batched_tokens,
+                                .known = to->greeted};
     if (!to->greeted)
         log_info("frontend %u is here", to->origin);
     to->greeted = true;
@@ -411,6 +412,8 @@ void peers_beat(struct peers *p, int64_t now_ms)
     struct q_err e = Q_ERR_INIT;
     enum q_code rc = encode_beat(p, &e);
     int64_t silent_ms = (int64_t)p->config->heartbeat_ms * SERVER_SILENT_BEATS;
+    if (silent_ms < SERVER_SILENT_MIN_MS)
+        silent_ms = SERVER_SILENT_MIN_MS;
     for (uint32_t i = 0; i < p->n; i++) {
         struct peer *to = &p->peers[i];
         if (to->gone)

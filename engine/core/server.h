@@ -12,7 +12,9 @@
 
 #define SERVER_LISTEN_MAX    16
 #define SERVER_FRONTENDS_MAX 256
-#define SERVER_SILENT_BEATS  5 /* heartbeats a frontend may miss */
+#define SERVER_SILENT_BEATS  5 /* heartbeats a frontend may miss, */
+#define SERVER_SILENT_MIN_MS \
+    3000 /* and it may be silent so long: a busy machine is not a dead process */
 
 enum server_exit {                     /* exit codes of quire-engine; never 0 after a failure */
                    SERVER_EXIT_OK = 0, /* SIGTERM or SIGINT, drained or timed out */

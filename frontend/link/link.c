@@ -52,8 +52,8 @@ static void send_hello(struct link *l)
         l->hello_ms = clock_ms(); /* else there is no connection: the next tick tries again */
 }
 
-/* Greet an engine that should know us. If it answers, it is another one or has forgotten us: as
- * long as it knows us, heartbeats come and nobody asks. */
+/* Greet an engine that should know us and whose heartbeat is late. Its answer says whether it
+ * does (hello.known); else it is another one or has forgotten us. */
 static void probe(struct link *l)
 {
     l->probing = true;
@@ -163,6 +163,7 @@ static void go_down(struct link *l, const char *reason)
         metric_add(METRIC_RESUBMITTED, 1);
         add_abort(l,
                   l->running.last->wire_id); /* the same engine may come back and still have it */
+        l->running.last->taken = true;
         take_back(l, l->running.last);
     }
     set_state(l, LINK_CONNECTING, reason);
@@ -193,9 +194,11 @@ static void on_hello(struct link *l, const struct msg_hello *m)
                           memcmp(m->digest.data, l->set.digest, m->digest.n) != 0;
     bool wire_differs = m->wire_min > PROTO_WIRE_MAX || m->wire_max < PROTO_WIRE_MIN;
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
-    if (up && m->instance == l->engine_instance && !l->probing)
-        return; /* another answer to a greeting that was repeated */
-    if (up)     /* it was replaced, or it had given us up for silent and forgotten our requests */
+    if (up && m->instance == l->engine_instance && (!l->probing || m->known)) {
+        l->probing = false; /* another answer to a greeting that was repeated, or it is only late */
+        return;
+    }
+    if (up) /* it was replaced, or it had given us up for silent and forgotten our requests */
         go_down(l, m->instance == l->engine_instance ? "the engine greets again"
                                                      : "another instance of the engine answers");
     l->probing = false;
@@ -260,8 +263,10 @@ static void on_error_message(struct link *l, const struct msg_error *m)
     struct flow *f = flow_by_wire_id(l, m->req_id);
     if (!f)
         return;
-    /* A flow that has begun is not refused for lack of room: its client was promised the rest. */
-    if (found == Q_UNAVAILABLE || (found == Q_NO_SPACE && f->emitted.n)) {
+    /* A flow that has begun is not refused for lack of room: its client was promised the rest. Nor
+     * one that an engine had taken before it went away: all of that come back at once, those that
+     * ran too, and the queue may be too short for them. */
+    if (found == Q_UNAVAILABLE || (found == Q_NO_SPACE && (f->emitted.n || f->taken))) {
         take_back(l, f);
         f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
         if (found == Q_UNAVAILABLE)

@@ -70,6 +70,7 @@ struct flow { /* embedded by its owner, zeroed, then these set before link_open 
     uint32_t n_prompt_skip;    /* such rows that come again after a resubmission */
     int64_t since_ms;          /* since when it waits for an engine */
     int64_t not_before_ms;     /* the engine was full: try again then */
+    bool taken;                /* an engine that went away had it and had not refused it */
     struct flow *next, *prev;  /* in the link's waiting or running list */
     struct flow_list *list;    /* which; NULL = closed */
 };

@@ -56,7 +56,7 @@ def test_a_flood_of_one_user(start, large):
     stream, order = occupied(server, user="ann"), []
     asked = []
     for n in range(4):
-        asked.append(Asked(server, order, f"ann {n}", max_tokens=20, user="ann"))
+        asked.append(Asked(server, order, f"ann {n}", max_tokens=80, user="ann"))
         server.wait_metric("vllm:num_requests_waiting", n + 1)
     status, refused = server.post("/v1/completions", {"prompt": [1], "max_tokens": 2, "user": "ann"})
     assert status == 429 and "4 requests wait" in refused["error"]["message"]
@@ -70,7 +70,7 @@ def test_a_flood_of_one_user(start, large):
         a.join(60)
     assert [a.status for a in asked] == [200, 200, 200, 429, 200]
     order.remove("ann 3")
-    assert order[-1] != "bob", order  # as it would be first come, first served
+    assert order.index("bob") <= 1, order  # not behind all of ann's
 
 
 def test_timeout(start, large):

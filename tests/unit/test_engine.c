@@ -19,7 +19,7 @@
 
 /* Nothing here takes long; a machine that is busy with other things may. */
 #define WAIT_MS      120000
-#define HEARTBEAT_MS 500 /* five times that without one, and a frontend is dropped */
+#define HEARTBEAT_MS 100
 #define FRONTS_MAX   2
 
 static char address[128], program[PATH_MAX];
@@ -31,7 +31,7 @@ static void start_engine(const char *model, const char *const *more)
                       "--listen",       address,
                       "--dtype",        "float32",
                       "--threads",      "2",
-                      "--heartbeat-ms", "500",
+                      "--heartbeat-ms", "100",
                       "--log-level",    "error"};
     size_t n = 12;
     for (; more && *more; more++)
@@ -291,6 +291,8 @@ static void greetings_are_checked(void **state)
     assert_true(str_is(m.code, "UNAVAILABLE") && m.req_id == 5);
     struct msg_hello h = greet(&f, g.dir);
     assert_int_equal(h.vocab_size, 512);
+    assert_false(h.known);
+    assert_true(greet(&f, g.dir).known); /* as one does whose heartbeats are late */
     assert_true(h.instance != 0 && h.credit > 0 && h.heartbeat_ms == HEARTBEAT_MS &&
                 h.fingerprint.n == 19);
     assert_int_equal(stop_engine(), 0);

@@ -322,6 +322,28 @@ static void test_forgotten_by_the_engine(void **state)
     assert_true(no_more(MSG_submit));
 }
 
+/* One that is only late says that it knows us: nothing goes twice. */
+static void test_a_late_engine_keeps_its_requests(void **state)
+{
+    (void)state;
+    static const uint8_t digest[32];
+    greet(1, 10);
+    open_flow(0);
+    uint64_t id = next_submit().req_id;
+    for (int i = 0; i < 3; i++) {
+        link_now.beat_ms -= 100;
+        link_now.hello_ms = 0;
+        link_tick(&link_now);
+        next_frame(MSG_hello);
+        GIVE(hello,
+             {.wire_min = 1, .wire_max = 1, .digest = {digest, 32}, .instance = 1, .known = true});
+    }
+    assert_int_equal(link_state(&link_now), LINK_UP);
+    assert_true(no_more(MSG_submit));
+    give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_STOP);
+    assert_int_equal(flows[0].n, 1);
+}
+
 static void test_lost_connection(void **state)
 {
     (void)state;
@@ -400,6 +422,24 @@ static void test_errors_of_the_engine(void **state)
     link_tick(&link_now);
     assert_int_equal(next_submit().emitted.n, 1);
     GIVE(error, {.req_id = 12345, .code = {"?", 1}, .message = {"x", 1}}); /* nobody's */
+}
+
+/* What an engine had taken comes back to the next one all at once, and that may have less room. */
+static void test_taken_flows_are_not_refused(void **state)
+{
+    (void)state;
+    greet(1, 10);
+    open_flow(0);
+    next_submit();
+    greet(2, 10); /* another engine */
+    uint64_t again = next_submit().req_id;
+    GIVE(error,
+         {.req_id = again, .code = {"NO_SPACE", 8}, .message = {"queue", 5}, .retry_after_ms = 1});
+    assert_int_equal(flows[0].error, Q_OK);
+    flows[0].flow.not_before_ms = 0;
+    link_tick(&link_now);
+    give_tokens(next_submit().req_id, 0, (uint32_t[]){7}, 1, FINISH_STOP);
+    assert_int_equal(flows[0].n, 1);
 }
 
 static void test_close_aborts_in_one_message(void **state)
@@ -551,7 +591,9 @@ int main(void)
         TEST(test_gap_is_submitted_again),
         TEST(test_another_instance_gets_prompt_and_tokens),
         TEST(test_forgotten_by_the_engine),
+        TEST(test_a_late_engine_keeps_its_requests),
         TEST(test_lost_connection),
+        TEST(test_taken_flows_are_not_refused),
         TEST(test_silence),
         TEST(test_refused_for_its_model),
         TEST(test_errors_of_the_engine),

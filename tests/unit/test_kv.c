@@ -256,6 +256,44 @@ static void test_against_naive(void **state)
     kv_release(&p);
 }
 
+/* A pool takes memory when a block is first written, in huge pages that hold many: so blocks that
+ * were never used come last, when nothing that was is free, and in order. */
+static void test_blocks_lie_close(void **state)
+{
+    (void)state;
+    struct kv_pool p;
+    struct kv_table t[8];
+    uint32_t n_touched = 0;
+    uint64_t random = 7;
+    assert_ok(kv_init(&p, 400, 8, 40, &e), &e);
+    for (uint32_t i = 0; i < 8; i++)
+        kv_open(&p, &t[i], i);
+    for (uint32_t step = 0; step < 20000 && n_touched < p.n_block; step++) {
+        random = random * UINT64_C(6364136223846793005) + 1;
+        struct kv_table *one = &t[random >> 33 & 7];
+        const uint32_t n_token = (uint32_t)(random >> 40) % (step < 10000 ? 300 : 640);
+        if (random >> 60 < 4) {
+            for (uint32_t i = 0; i < one->n_block; i++) {
+                const struct kv_hash hash = name(random + i);
+                kv_publish(&p, one, i, &hash);
+            }
+            kv_drop(&p, one);
+            continue;
+        }
+        const uint32_t before = one->n_block, n_again = p.n_free - (p.n_block - n_touched);
+        assert_ok(kv_grow(&p, one, n_token, &e), &e);
+        for (uint32_t i = before; i < one->n_block; i++)
+            if (i - before < n_again)
+                assert_true(one->blocks[i] < n_touched);
+            else if (n_touched < p.n_block)
+                assert_int_equal(one->blocks[i], n_touched++);
+    }
+    for (uint32_t i = 0; i < 8; i++)
+        kv_drop(&p, &t[i]);
+    check(&p, t, 8);
+    kv_release(&p);
+}
+
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -272,9 +310,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grow_and_drop), cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_not_indexed),   cmocka_unit_test(test_against_naive),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_grow_and_drop),    cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_not_indexed),      cmocka_unit_test(test_against_naive),
+        cmocka_unit_test(test_blocks_lie_close), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

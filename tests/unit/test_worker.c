@@ -280,6 +280,64 @@ static void wrong_steps_are_answered_with_an_error(void **state)
     stop();
 }
 
+/* One step of three tokens in slot 1 with lists; the token sampled, or the error's number. */
+static uint32_t with_lists(uint32_t n_allowed, uint32_t n_bad, const uint32_t *lists)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct step_view v;
+    const struct step_head h = {.step = ++i_step,
+                                .n_seq = 1,
+                                .n_admit = 1,
+                                .n_block = 1,
+                                .n_known = 3,
+                                .n_list = n_allowed + n_bad,
+                                .n_token = 3,
+                                .n_logit = 1};
+    assert_ok(step_layout(&v, ring_step_space(ring), info.step_bytes, &h, &e), &e);
+    *v.seqs = (struct step_seq){
+        .slot = 1, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 3, .n_new_block = 1};
+    *v.admits = admit_of(3);
+    v.admits->n_allowed = n_allowed;
+    v.admits->n_bad = n_bad;
+    for (uint32_t i = 0; i < 3; i++)
+        v.known[i] = 1 + i;
+    v.blocks[0] = 0;
+    if (h.n_list)
+        memcpy(v.lists, lists, h.n_list * sizeof *lists);
+    ring_step_send(ring);
+    struct step_result r = receive();
+    uint32_t got = r.head->error ? UINT32_MAX - r.head->error : r.rows[0].token;
+    ring_result_take(ring);
+    return got;
+}
+
+/* Lists of allowed ids and bad words that step_view cannot check; nothing of them stays. */
+static void wrong_lists_are_answered_with_an_error(void **state)
+{
+    (void)state;
+    static uint32_t many[SAMPLE_ALLOWED_MAX + 1]; /* zeros: ids there are, words of no length */
+    const uint32_t corrupt = UINT32_MAX - Q_CORRUPT;
+    assert_int_equal(start(MODEL, 1).code, Q_OK);
+    const uint32_t last = info.shape.vocab_size - 1, best = with_lists(0, 0, NULL);
+    assert_true(best < last);
+    const struct {
+        uint32_t n_allowed, n_bad, lists[4];
+        bool ok;
+    } cases[] = {{2, 0, {5, last + 1}, false},  {2, 0, {UINT32_MAX, 5}, false},
+                 {0, 2, {1, last + 1}, false},  {0, 2, {3, 7}, false},
+                 {0, 2, {0, 7}, false},         {1, 2, {last, 2, 7}, false},
+                 {1, 2, {last, 1, best}, true}, {1, 0, {last}, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(with_lists(cases[i].n_allowed, cases[i].n_bad, cases[i].lists),
+                         cases[i].ok ? last : corrupt);
+    assert_int_equal(with_lists(SAMPLE_ALLOWED_MAX + 1, 0, many), corrupt);
+    assert_int_equal(with_lists(0, SAMPLE_BAD_MAX + 1, many), corrupt);
+    const uint32_t not_best[] = {1, best};
+    assert_true(with_lists(0, 2, not_best) != best);
+    assert_int_equal(with_lists(0, 0, NULL), best);
+    stop();
+}
+
 static void a_missing_model_is_reported(void **state)
 {
     (void)state;
@@ -295,6 +353,7 @@ int main(void)
         cmocka_unit_test(chunks_and_decoding_give_the_reference),
         cmocka_unit_test(masks_come_from_their_own_thread),
         cmocka_unit_test(wrong_steps_are_answered_with_an_error),
+        cmocka_unit_test(wrong_lists_are_answered_with_an_error),
         cmocka_unit_test(a_missing_model_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 #   asan    the ctest suite under the address and undefined-behaviour sanitizers
 #   tsan    the tests with threads under the thread sanitizer
 #   fuzz    every fuzz target over its committed corpus and a little beyond (FUZZ_RUNS=20000)
-#   bench   what the project promises in numbers, measured on this machine
+#   bench   what the project promises in numbers, measured on this machine (each script BENCH_SECONDS=300 at most)
 #   help    this text
 # Exits non-zero when a test fails, when a part ran no test, or when a build warns.
 set -eu
@@ -84,11 +84,24 @@ part_fuzz() {
     echo "$ran passed, 0 failed"
 }
 
-part_bench() {
+part_bench() { # every script, also after one that failed or took longer than BENCH_SECONDS (300)
     build release
+    cmake --build build/release -j "$jobs" --target bench_scheduler bench_core bench_engine bench_tokenizer \
+        bench_determinism >build/release/bench.log 2>&1 || { tail -n 50 build/release/bench.log >&2; return 1; }
+    build dev # for kcheck, which measures the machine's ceilings
+    failed=
     for script in tests/bench/*.sh; do
-        QUIRE_BIN=$PWD/build/release/bin sh "$script"
+        name=$(basename "$script" .sh)
+        say "bench $name"
+        rc=0
+        QUIRE_BIN=$PWD/build/release/bin timeout -k 10 "${BENCH_SECONDS:-300}" sh "$script" || rc=$?
+        case $rc in
+        0) ;;
+        124 | 137) failed="$failed $name (longer than ${BENCH_SECONDS:-300} s)" ;;
+        *) failed="$failed $name ($rc)" ;;
+        esac
     done
+    [ -z "$failed" ] || { echo "bench: failed:$failed" >&2; return 1; }
 }
 
 case "${1:-}" in

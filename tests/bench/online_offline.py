@@ -6,8 +6,10 @@ round gives it to `quire serve` (as many connections as run-batch has lines open
 `quire run-batch` and to `quire generate`, in that order and then in the opposite one. A time runs from when the engine
 takes requests to the last answer; what is printed is the median of the rounds. The tokens must be the same everywhere.
 The HTTP client is this program, on the same cores: its own CPU time is printed beside. So is the CPU time of all processes
-of a way, loading included: on a machine that does other work too it says more than the clock. Usage:
-    QUIRE_BIN=build/release/bin python3 tests/bench/online_offline.py [--requests 256] [--rounds 4] [--json]
+of a way, loading included: on a machine that does other work too it says more than the clock. A round is three starts of an
+engine and some 15,000 tokens, so on a busy machine rounds take long: each time goes to stderr as it is known, no round begins
+that would not end within --seconds (but for the first), and a way that takes longer than all of that is given up. Usage:
+    QUIRE_BIN=build/release/bin python3 tests/bench/online_offline.py [--requests 96] [--rounds 6] [--seconds 240] [--json]
 """
 import argparse
 import concurrent.futures
@@ -30,6 +32,7 @@ SHAPE = {
     "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16",
     "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}
 SEQS = 64
+LIMIT_S = 240  # of one way in one round; --seconds
 OPTIONS = ["--load-format", "dummy", "--skip-tokenizer-init", "--max-num-seqs", str(SEQS)]
 
 
@@ -44,7 +47,7 @@ def online(model, requests, folder):
     before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(2 * SEQS) as pool:
-        answers = list(pool.map(lambda body: server.post("/v1/completions", body, timeout=900), requests))
+        answers = list(pool.map(lambda body: server.post("/v1/completions", body, timeout=LIMIT_S), requests))
     seconds = time.monotonic() - start
     after = resource.getrusage(resource.RUSAGE_SELF)
     server.stop()
@@ -58,7 +61,7 @@ def batch(model, requests, folder):
     source.write_text("".join(json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": r}) + "\n"
                               for i, r in enumerate(requests)))
     run = subprocess.run([BIN / "quire-run-batch", model, "-i", source, "-o", result, "--json", *OPTIONS], capture_output=True,
-                         text=True, check=True)
+                         text=True, check=True, timeout=LIMIT_S)
     by_id = {r["custom_id"]: r["response"]["body"] for r in map(json.loads, result.read_text().splitlines())}
     return [by_id[str(i)]["choices"][0]["token_ids"] for i in range(len(requests))], \
         json.loads(run.stdout)["busy_seconds"], 0
@@ -68,17 +71,21 @@ def generate(model, requests, folder):
     source = folder / "generate.jsonl"
     source.write_text("".join(json.dumps(r) + "\n" for r in requests))
     run = subprocess.run([BIN / "quire-generate", model, "-i", source, "--log-level", "info", *OPTIONS], capture_output=True,
-                         text=True, check=True)
+                         text=True, check=True, timeout=LIMIT_S)
     seconds = float(run.stderr.rsplit("answers in ", 1)[1].split()[0])
     return [json.loads(line)["token_ids"] for line in run.stdout.splitlines()], seconds, 0
 
 
 def main():
+    global LIMIT_S
     parser = argparse.ArgumentParser()
-    parser.add_argument("--requests", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--requests", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=LIMIT_S)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    LIMIT_S = args.seconds
+    begin, round_s = time.monotonic(), 0
     ways = {"serve": online, "run-batch": batch, "generate": generate}
     seconds = {name: [] for name in ways}
     client_cpu = []
@@ -90,9 +97,17 @@ def main():
         (folder / "config.json").write_text(json.dumps(SHAPE))
         reference = None
         for i in range(args.rounds):
+            round_begin = time.monotonic()
+            if i and round_begin - begin + round_s > args.seconds:
+                print(f"online_offline: no time for round {i + 1} of {args.rounds}", file=sys.stderr)
+                break
             for way in list(ways)[::1 if i % 2 == 0 else -1]:
                 before = resource.getrusage(resource.RUSAGE_CHILDREN)
-                tokens, took, cpu = ways[way](folder, requests, folder)
+                try:
+                    tokens, took, cpu = ways[way](folder, requests, folder)
+                except (subprocess.TimeoutExpired, TimeoutError):
+                    raise SystemExit(f"online_offline: {way} did not end within {LIMIT_S:.0f} s") from None
+                print(f"online_offline: round {i + 1}, {way}: {took:.1f} s", file=sys.stderr, flush=True)
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)
                 cpu_of[way].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
                 reference = reference or tokens
@@ -101,13 +116,14 @@ def main():
                 seconds[way].append(took)
                 if way == "serve":
                     client_cpu.append(cpu)
+            round_s = time.monotonic() - round_begin
     speed = {way: n_token / statistics.median(took) for way, took in seconds.items()}
     differ = {way: (speed[way] / speed["serve"] - 1) * 100 for way in ways}
     if args.json:
         print(json.dumps({"requests": args.requests, "tokens": n_token, "tokens_per_second": speed, "percent_beside_serve": differ,
-                          "seconds": seconds, "cpu_seconds": cpu_of, "client_cpu_seconds": statistics.median(client_cpu)}))
+                          "seconds": seconds, "rounds": len(client_cpu), "cpu_seconds": cpu_of, "client_cpu_seconds": statistics.median(client_cpu)}))
         return
-    print(f"online_offline: {args.requests} requests, {n_token} tokens, {args.rounds} rounds, the same tokens everywhere")
+    print(f"online_offline: {args.requests} requests, {n_token} tokens, {len(client_cpu)} rounds, the same tokens everywhere")
     for way in ways:
         spread = (max(seconds[way]) - min(seconds[way])) / statistics.median(seconds[way]) * 100
         print(f"  {way:10} {speed[way]:8.0f} tokens/s  {differ[way]:+6.1f} % beside serve  (rounds spread over {spread:.0f} %), "

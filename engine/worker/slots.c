@@ -133,6 +133,7 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
     slot->n_block = 0;
     slot->n_cached = a->n_cached;
     slot->params = a->params;
+    slot->params.n_allowed = a->n_allowed; /* what the mask holds, whatever the parameters say */
     memcpy(slot->stop_ids, v->stop_ids + c->stop_id, a->n_stop_id * sizeof(uint32_t));
     memcpy(slot->bias_ids, v->bias_ids + c->bias, a->n_bias * sizeof(uint32_t));
     memcpy(slot->bias, v->bias + c->bias, a->n_bias * sizeof(float));

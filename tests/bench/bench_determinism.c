@@ -10,8 +10,8 @@
  *
  * Both decode the same sequences, a few steps in turns, so that a busy machine slows both. A step
  * counts with all the worker does for it; of each load's steps the fastest tenth is taken, which
- * other programs disturbed least. Then each engine answers requests alone and together, to show that
- * the one is free and the other is not. Weights are random: numbers do not matter here. */
+ * other programs disturbed least. Then each engine answers requests alone and together, which shows
+ * that the one is free and the other is not. Weights are random: numbers do not matter here. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

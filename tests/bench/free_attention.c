@@ -151,7 +151,7 @@ static void put_together(const struct work *w, uint64_t cost)
     }
 }
 
-/* One item, in the first pass computed and in the second put together. Returns whether it is cut. */
+/* One item, in the first pass computed and in the second put together. True when it is cut. */
 static bool visit(struct work *w, uint32_t pass)
 {
     const uint32_t nth = w->x->nth, ith = w->x->ith;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* engine_bits - drives an engine in a test and keeps what it answers, to the last bit: every
  * sampled row with its logprob and alternatives, every prompt row, the finish reason. Tests run the
- * same requests in two ways and compare with memcmp; what may differ (how much the prefix cache had, why
- * a request failed) is noted beside it. core_run.h builds on this for tests of one core at a time.
+ * same requests in two ways and compare with memcmp; what may differ (how much the prefix cache
+ * had, why a request failed) is noted beside it. core_run.h builds on this for tests of one core at
+ * a time.
  * Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_ENGINE_BITS_H
 #define QUIRE_TESTS_UNIT_ENGINE_BITS_H

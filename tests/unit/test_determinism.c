@@ -2,7 +2,8 @@
 /* Determinism (DESIGN section 6) through the whole engine: what a request gets alone, in a pool of
  * its own, it gets to the last bit among 2 to 200 random neighbours, in chunks of any size, with
  * any number of threads, from a cold prefix cache and a warm one, under both policies, with its
- * blocks anywhere in the pool, preempted at random steps, with guesses and without; for each KV dtype.
+ * blocks anywhere in the pool, preempted at random steps, with guesses and without; for each KV
+ * dtype.
  *
  * The tables below are what every run plays. QUIRE_DETERMINISM_RUNS=N adds N ways put together at
  * random; each prints its number, and QUIRE_DETERMINISM_FIRST=K begins with number K. */

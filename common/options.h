@@ -23,6 +23,8 @@ enum {
     FOR_KEYGEN = 1 << 6,
     FOR_BATCH = 1 << 7,
     FOR_TOKENIZE = 1 << 8,
+    FOR_PARSE = 1 << 9,
+    FOR_RENDER = 1 << 10,
     FOR_SCHEMA = 1 << 12,
     FOR_ALL = (1 << 13) - 1,
     FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE |

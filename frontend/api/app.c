@@ -17,7 +17,7 @@
 #include "common/parse.h"
 #include "frontend/api/json.h"
 #include "frontend/api/task.h"
-#include "frontend/parsers/tool.h"
+#include "frontend/parsers/parser.h"
 
 #define GAUGE_EVERY_MS 2000
 #define DESCRIPTORS    65536
@@ -252,13 +252,23 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
     return rc;
 }
 
-/* Known now rather than with the first request that has tools. */
-static enum q_code check_parser(const char *name, struct q_err *e)
+/* Known now rather than with the first request that needs one. */
+static enum q_code check_parsers(const struct options *o, struct q_err *e)
 {
-    struct tool_parser *p = NULL;
-    enum q_code rc = tool_parser_new(&p, name, e);
-    tool_parser_free(p);
-    return rc == Q_OK ? Q_OK : q_wrap(e, "--tool-call-parser");
+    struct parser *p = NULL;
+    struct parser_config tool = {0}, reasoning = {0};
+    enum q_code rc;
+    if (strcmp(o->tool_call_parser, "auto") != 0)
+        tool.tool = o->tool_call_parser;
+    if (strcmp(o->reasoning_parser, "auto") != 0)
+        reasoning.reasoning = o->reasoning_parser;
+    if ((rc = parser_new(&p, &tool, e)) != Q_OK)
+        return q_wrap(e, "--tool-call-parser");
+    parser_free(p);
+    if ((rc = parser_new(&p, &reasoning, e)) != Q_OK)
+        return q_wrap(e, "--reasoning-parser");
+    parser_free(p);
+    return Q_OK;
 }
 
 static void start_loading(struct app *a)
@@ -275,7 +285,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,
                       "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
-    if ((rc = check_parser(a->options->tool_call_parser, e)) != Q_OK)
+    if ((rc = check_parsers(a->options, e)) != Q_OK)
         return rc;
     a->exit_code = EXIT_LOAD;
     if ((rc = share_metrics(e)) ||
@@ -323,8 +333,7 @@ FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
     init(a, o);
-    if ((rc = check_parser(o->tool_call_parser, e)) ||
-        (rc = served_open(&a->served, o->positional[0], o, e)))
+    if ((rc = check_parsers(o, e)) || (rc = served_open(&a->served, o->positional[0], o, e)))
         return rc;
     start_loading(a);
     return Q_OK;

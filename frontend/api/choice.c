@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens to text: detokenizer, then stop strings, then the tool parser, each holding back what may
+/* Tokens to text: detokenizer, then stop strings, then the parser, each holding back what may
  * still change. The token that ends a generation (end of text, or one of stop_token_ids) counts,
  * but its text is not shown unless include_stop_str_in_output asks for it. */
 #include <openssl/rand.h>
@@ -9,9 +9,24 @@
 #include "common/metrics.h"
 #include "frontend/api/job.h"
 
+/* For what the request allows and the model writes; none where both are nothing. */
+static enum q_code new_parser(struct choice *c, struct q_err *e)
+{
+    const struct job *j = c->job;
+    const struct served *s = &j->app->served;
+    const struct parser_config config = {
+        .tool = j->tools ? s->tool_parser : NULL,
+        .reasoning = s->reasoning_parser,
+        .tools = j->tools,
+        .start = parser_reasoning_start(s->reasoning_parser, buf_str(&c->prompt->rendered),
+                                        c->prompt->rendered.len)};
+    if (!config.tool && !config.reasoning)
+        return Q_OK;
+    return parser_new(&c->parser, &config, e);
+}
+
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e)
 {
-    const struct options *o = j->app->options;
     const struct tokenizer *t = j->app->served.tokenizer;
     enum q_code rc = Q_OK;
     c->job = j;
@@ -30,7 +45,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
     c->flow.no_prefix_cache = !j->params.enable_prefix_caching;
     c->flow.params.seed += index % j->width; /* vLLM's rule for n answers to one prompt */
-    if (j->tools && (rc = tool_parser_new(&c->parser, o->tool_call_parser, e)) != Q_OK)
+    if (j->chat && (rc = new_parser(c, e)) != Q_OK)
         return rc;
     /* A format's tags may be special tokens; the parser needs to see them. */
     if (t && (rc = detok_new(&c->detok, t, j->params.skip_special_tokens && !c->parser, e)) != Q_OK)
@@ -48,13 +63,14 @@ void choice_release(struct choice *c)
         link_close(c->job->app->link, &c->flow);
     detok_free(c->detok);
     stop_free(c->stop);
-    tool_parser_free(c->parser);
+    parser_free(c->parser);
     for (size_t i = 0; i < c->n_call; i++) {
         q_free(c->calls[i].name);
         buf_release(&c->calls[i].args);
     }
     q_free(c->calls);
     buf_release(&c->text);
+    buf_release(&c->reasoning);
     buf_release(&c->items);
     buf_release(&c->values);
     buf_release(&c->tops);
@@ -64,11 +80,11 @@ void choice_release(struct choice *c)
     memset(c, 0, sizeof(*c));
 }
 
-static enum q_code begin_call(struct choice *c, const struct tool_event *event, struct q_err *e)
+static enum q_code begin_call(struct choice *c, const struct parsed_event *event, struct q_err *e)
 {
     unsigned char random[12];
     enum q_code rc =
-        q_grow(&c->calls, &c->calls_cap, c->n_call + 1, sizeof(*c->calls), TOOL_CALLS_MAX, e);
+        q_grow(&c->calls, &c->calls_cap, c->n_call + 1, sizeof(*c->calls), PARSER_CALLS_MAX, e);
     if (rc != Q_OK)
         return rc;
     struct call *call = &c->calls[c->n_call];
@@ -85,24 +101,28 @@ static enum q_code begin_call(struct choice *c, const struct tool_event *event, 
     return Q_OK;
 }
 
-static enum q_code on_tool_event(void *ctx, const struct tool_event *event, struct q_err *e)
+static enum q_code on_parsed(void *ctx, const struct parsed_event *event, struct q_err *e)
 {
     struct choice *c = ctx;
     bool ignored =
-        event->kind != TOOL_CONTENT && event->call > 0 && !c->job->params.parallel_tool_calls;
+        event->kind >= PARSED_CALL_BEGIN && event->call > 0 && !c->job->params.parallel_tool_calls;
     if (ignored)
         return Q_OK;
     switch (event->kind) {
-    case TOOL_CONTENT:
+    case PARSED_CONTENT:
         buf_add(&c->text, event->text, event->n);
         return Q_OK;
-    case TOOL_CALL_BEGIN:
+    case PARSED_REASONING:
+        if (c->job->params.include_reasoning)
+            buf_add(&c->reasoning, event->text, event->n);
+        return buf_check(&c->reasoning, "the answer", e);
+    case PARSED_CALL_BEGIN:
         return begin_call(c, event, e);
-    case TOOL_CALL_ARGS:
+    case PARSED_CALL_ARGS:
         if (event->call < c->n_call)
             buf_add(&c->calls[event->call].args, event->text, event->n);
         return Q_OK;
-    case TOOL_CALL_END:
+    case PARSED_CALL_END:
         break;
     }
     return Q_OK;
@@ -112,7 +132,7 @@ static enum q_code on_tool_event(void *ctx, const struct tool_event *event, stru
 static enum q_code settled(struct choice *c, const struct buf *text, struct q_err *e)
 {
     if (c->parser)
-        return tool_parser_feed(c->parser, buf_str(text), text->len, on_tool_event, c, e);
+        return parser_feed(c->parser, buf_str(text), text->len, on_parsed, c, e);
     buf_add(&c->text, buf_str(text), text->len);
     return Q_OK;
 }
@@ -154,7 +174,7 @@ static enum q_code end_text(struct choice *c, struct q_err *e)
     if (rc == Q_OK && c->stop && (rc = stop_flush(c->stop, &piece, e)) == Q_OK && piece.len)
         rc = settled(c, &piece, e);
     if (rc == Q_OK && c->parser)
-        rc = tool_parser_finish(c->parser, on_tool_event, c, e);
+        rc = parser_finish(c->parser, on_parsed, c, e);
     buf_release(&piece);
     return rc;
 }

@@ -16,7 +16,7 @@
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
 #include "frontend/api/tenant.h"
-#include "frontend/parsers/tool.h"
+#include "frontend/parsers/parser.h"
 #include "common/tokenizer/stream.h"
 
 #define CHOICES_MAX 4096 /* of one request */
@@ -35,12 +35,13 @@ struct choice {
     struct job *job;
     struct prompt *prompt;
     uint32_t index;
-    struct detok *detok;        /* NULL without tokenizer */
-    struct stop *stop;          /* NULL without stop strings */
-    struct tool_parser *parser; /* NULL unless tools may be called */
+    struct detok *detok;   /* NULL without tokenizer */
+    struct stop *stop;     /* NULL without stop strings */
+    struct parser *parser; /* NULL unless tools may be called or the model reasons */
     /* What came and is not sent. Streams empty these with every chunk, other answers at the end. */
-    struct buf text;    /* content */
-    struct call *calls; /* [n_call] never emptied */
+    struct buf text;      /* content */
+    struct buf reasoning; /* what the model thinks, without its tags */
+    struct call *calls;   /* [n_call] never emptied */
     size_t n_call, calls_cap;
     struct buf items;                 /* chat: logprob objects; completions: tokens' strings */
     struct buf values, tops, offsets; /* completions: token_logprobs, top_logprobs, text_offset */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/api/served.h"
+#include "frontend/parsers/parser.h"
 
 #include <string.h>
 #include "common/file.h"
@@ -91,6 +92,28 @@ static enum q_code load_chat(struct served *s, struct q_err *e)
     return Q_OK;
 }
 
+/* By option, or as the templates show. Calls of a model that shows none are looked for in the form
+ * most models use. */
+static void choose_parsers(struct served *s)
+{
+    const struct options *o = s->options;
+    struct parser_detected plain = {NULL, NULL}, tools = {NULL, NULL};
+    if (s->chat) {
+        plain = parser_detect(chat_source(s->chat));
+        tools = parser_detect(chat_tool_source(s->chat));
+    }
+    s->tool_parser = strcmp(o->tool_call_parser, "auto") ? o->tool_call_parser
+                     : tools.tool                        ? tools.tool
+                     : plain.tool                        ? plain.tool
+                                                         : "hermes";
+    s->reasoning_parser =
+        strcmp(o->reasoning_parser, "auto") ? o->reasoning_parser : plain.reasoning;
+    if (s->reasoning_parser && !strcmp(s->reasoning_parser, "none"))
+        s->reasoning_parser = NULL;
+    log_info("tool-call parser %s, reasoning parser %s", s->tool_parser,
+             s->reasoning_parser ? s->reasoning_parser : "none");
+}
+
 FALLIBLE served_load(struct served *s, struct q_err *e)
 {
     const struct options *o = s->options;
@@ -104,6 +127,7 @@ FALLIBLE served_load(struct served *s, struct q_err *e)
     }
     if ((rc = tokenizer_open(&s->tokenizer, s->dir, e)) || (rc = load_chat(s, e)))
         return rc;
+    choose_parsers(s);
     return load_shared(s, e);
 }
 

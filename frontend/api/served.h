@@ -27,7 +27,9 @@ struct served {
     struct tokenizer *tokenizer; /* NULL with --skip-tokenizer-init */
     struct chat *chat;           /* NULL: chat_error says why */
     char chat_error[Q_MESSAGE_MAX];
-    struct shared_prompts shared; /* --prefix-cache-shared */
+    const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
+                                                 * chat template shows; NULL: no such format */
+    struct shared_prompts shared;               /* --prefix-cache-shared */
 };
 /* model: folder or id. o: borrowed as long as s. */
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e);

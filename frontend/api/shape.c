@@ -120,6 +120,15 @@ static void add_call_delta(struct call *call, size_t index, struct buf *out)
     buf_reset(&call->args);
 }
 
+/* vLLM's name now, and the one that DeepSeek's clients and older ones of vLLM's look for. */
+static void add_reasoning(const struct choice *c, struct buf *out)
+{
+    buf_add_str(out, "\"reasoning\":");
+    buf_add_json_str(out, buf_str(&c->reasoning), c->reasoning.len);
+    buf_add_str(out, ",\"reasoning_content\":");
+    buf_add_json_str(out, buf_str(&c->reasoning), c->reasoning.len);
+}
+
 static void add_delta(struct choice *c, struct buf *out)
 {
     bool comma = false;
@@ -127,8 +136,13 @@ static void add_delta(struct choice *c, struct buf *out)
     if (!c->begun) {
         buf_add_str(out, "\"role\":\"assistant\"");
         comma = true;
-        if (c->text.len == 0 && !calls_pending(c))
+        if (c->text.len == 0 && c->reasoning.len == 0 && !calls_pending(c))
             buf_add_str(out, ",\"content\":\"\"");
+    }
+    if (c->reasoning.len) {
+        buf_add_str(out, comma ? "," : "");
+        add_reasoning(c, out);
+        comma = true;
     }
     if (c->text.len) {
         buf_printf(out, "%s\"content\":", comma ? "," : "");
@@ -183,6 +197,7 @@ static void add_new_ids(struct choice *c, struct buf *out)
 static void empty(struct choice *c)
 {
     buf_reset(&c->text);
+    buf_reset(&c->reasoning);
     buf_reset(&c->items);
     buf_reset(&c->values);
     buf_reset(&c->tops);
@@ -243,9 +258,22 @@ static void chat_chunk(struct job *j, struct choice *c, bool final, struct buf *
     empty(c);
 }
 
+/* Reasoning by itself, before what follows it: clients that know DeepSeek's API drop one of the two
+ * when a delta has both. */
+static void reasoning_chunk(struct job *j, struct choice *c, struct buf *out)
+{
+    struct choice only = *c;
+    only.text = only.items = only.values = only.tops = only.offsets = only.ids =
+        (struct buf)BUF_INIT;
+    only.n_call = 0;
+    chat_chunk(j, &only, false, out);
+    buf_reset(&c->reasoning);
+    c->begun = true;
+}
+
 void shape_chunks(struct job *j, struct choice *c, struct buf *out)
 {
-    bool news = c->text.len || c->items.len || c->ids.len;
+    bool news = c->text.len || c->reasoning.len || c->items.len || c->ids.len;
     if (!j->chat) {
         if (news || c->finished)
             text_chunk(j, c, out);
@@ -253,12 +281,14 @@ void shape_chunks(struct job *j, struct choice *c, struct buf *out)
     }
     if (!c->begun && (c->n_token || c->finished)) { /* the role by itself, as OpenAI does */
         struct choice first = *c;                   /* with nothing in it but the role */
-        first.text = first.items = first.values = first.tops = first.offsets = first.ids =
-            (struct buf)BUF_INIT;
+        first.text = first.reasoning = first.items = first.values = first.tops = first.offsets =
+            first.ids = (struct buf)BUF_INIT;
         first.n_call = 0;
         chat_chunk(j, &first, false, out);
         c->begun = true;
     }
+    if (c->reasoning.len && (c->text.len || calls_pending(c)))
+        reasoning_chunk(j, c, out);
     if (news || calls_pending(c))
         chat_chunk(j, c, false, out);
     if (c->finished)
@@ -277,11 +307,15 @@ void shape_usage_chunk(struct job *j, struct buf *out)
 static void add_message(struct choice *c, struct buf *out)
 {
     buf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-    if (c->text.len == 0 && c->n_call)
+    if (c->text.len == 0 && (c->n_call || c->reasoning.len))
         buf_add_str(out, "null");
     else
         buf_add_json_str(out, buf_str(&c->text), c->text.len);
     buf_add_str(out, ",\"refusal\":null");
+    if (c->reasoning.len) {
+        buf_add_char(out, ',');
+        add_reasoning(c, out);
+    }
     if (c->n_call) {
         buf_add_str(out, ",\"tool_calls\":[");
         for (size_t i = 0; i < c->n_call; i++) {

@@ -25,6 +25,8 @@ static const struct {
     {"chat", "talk to a server in the terminal"},
     {"tokenize", "text to token ids and back, without a server"},
     {"schema", "try grammars for structured output: JSON lines in and out"},
+    {"parse", "try a tool-call or reasoning parser on text"},
+    {"render", "try a chat template on messages"},
     {"keygen", "make the keys for tcp:// between engine and frontends"},
 };
 

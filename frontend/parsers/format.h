@@ -1,33 +1,103 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* format - what a tool-call format implements, and what the framework gives it.
+/* format - what a tool-call format is, and what the core gives the code behind it.
  *
- * A format gets the text byte by byte and answers with put_*: content, the begin of a call, pieces
- * of its arguments, its end. The framework collects neighbouring pieces, so that a feed of n bytes
- * makes few events, and never calls the sink inside a format. A format keeps what it may have to
- * take back (a tag that is not complete yet) itself.
+ * A format is a row of tools.def: which tags open and close a call, and which family of code reads
+ * what is between them. The core looks for the tags, keeps the bytes of a region until a call in it
+ * is announced, gives them back as text when the region turns out to be none, and sends events. A
+ * family only reads bytes and says what they are:
+ *
+ *   core: TEXT -open tag-> REGION (family->byte) -PART_END-> TEXT
+ *                            |-PART_BAD, nothing announced-> TEXT, its bytes are text
+ *                            |-PART_BAD, announced-> SKIP -close tag-> TEXT
+ *
+ * Errors of call_* and say_* are kept in the parser and end the feed; a family ignores them.
  * Threads: one owner per parser. */
 #ifndef QUIRE_FRONTEND_PARSERS_FORMAT_H
 #define QUIRE_FRONTEND_PARSERS_FORMAT_H
 #include <stdbool.h>
 #include "common/buf.h"
-#include "frontend/parsers/tool.h"
+#include "frontend/parsers/parser.h"
+
+#define FORMAT_TAGS     7   /* of one kind in a row, and the NULL behind them */
+#define FORMAT_TAG_MAX  64  /* bytes of a tag */
+#define FORMAT_NAME_MAX 256 /* bytes of a function's or a parameter's name */
+
+enum part {
+    PART_MORE, /* the byte belongs to the region, which goes on */
+    PART_END,  /* the byte was the region's last */
+    PART_PAST, /* the region was over before this byte; unannounced bytes are read again as text */
+    PART_BAD   /* no call can come of this */
+};
+
+struct tool_family {
+    size_t state_bytes;              /* zeroed memory the family gets as format_state(p) */
+    bool whole;                      /* gets the whole text, tags and all; never in TEXT */
+    void (*begin)(struct parser *p); /* a region begins: reset the state, keep its buffers */
+    enum part (*byte)(struct parser *p, char c);
+    /* The text ended inside a region. True: nothing but layout was left. May be NULL (false). */
+    bool (*finish)(struct parser *p);
+    void (*release)(struct parser *p);
+};
 
 struct tool_format {
     const char *name;
-    size_t state_bytes; /* zeroed memory the format gets as tool_state(p) */
-    /* Take one byte. Errors: those of put_*. */
-    enum q_code (*byte)(struct tool_parser *p, char c, struct q_err *e);
-    /* The text is over: put what is still held. */
-    enum q_code (*finish)(struct tool_parser *p, struct q_err *e);
-    void (*release)(struct tool_parser *p); /* or NULL */
+    const struct tool_family *family;
+    const char *open[FORMAT_TAGS];   /* each begins a region */
+    const char *close[FORMAT_TAGS];  /* may end one */
+    const char *layout[FORMAT_TAGS]; /* wrap calls and say nothing: dropped beside calls */
+    const char *bare; /* characters that begin a region without a tag: at the start of a line, or
+                       * anywhere if the names of functions are known */
+    unsigned flags;   /* of the family */
+    const char *name_end[4]; /* what follows a name that is no part of JSON */
+    /* parameters as tags: <key_open>KEY<key_end>[<value_open>]VALUE<value_close> */
+    const char *key_open, *key_end, *value_open, *value_close;
+    const char *quote; /* a string delimiter of the format's own */
 };
+extern const struct tool_format tool_formats[];
+extern const size_t n_tool_format;
 
-/* The format's own state, of the size its row in tools.def gives. */
-void *tool_state(struct tool_parser *p);
-/* Errors of all four: the sink's, Q_NO_MEMORY. */
-FALLIBLE put_content(struct tool_parser *p, const char *text, size_t n, struct q_err *e);
-FALLIBLE put_call(struct tool_parser *p, const char *name, size_t n, struct q_err *e);
-FALLIBLE put_args(struct tool_parser *p, const char *text, size_t n, struct q_err *e);
-FALLIBLE put_end(struct tool_parser *p, struct q_err *e);
+/* the families, and their flags */
+extern const struct tool_family family_json, family_xml, family_call, family_harmony, family_none;
+#define JSON_KEY_IS_NAME 1u /* {"f": {arguments}} */
+#define JSON_TWO_HEADS   2u /* KIND<name_end>NAME newline {arguments}, the kind being optional */
+#define JSON_NUMBERED    4u /* the name is functions.NAME:NUMBER */
+#define XML_TRIM         1u /* one newline on either side of a value is layout */
+#define XML_ATTRIBUTES   2u /* names stand in quotes, attributes may follow: string="true" */
+#define XML_KEY_TAGS     4u /* the name is text up to a newline or a tag */
+#define CALL_BRACES      1u /* call:f{a:1}, not f(a=1) */
+#define CALL_LINES       2u /* calls stand on lines, without brackets around them */
+
+const struct tool_format *format_row(const struct parser *p);
+void *format_state(struct parser *p);
+/* The request's schema of a function's parameters, of one of them; NULL when unknown. */
+const json_t *format_function(const struct parser *p, const char *name);
+bool format_tools_known(const struct parser *p);
+
+/* Text that is no call. */
+void say_content(struct parser *p, const char *text, size_t n);
+void say_reasoning(struct parser *p, const char *text, size_t n);
+/* A call: announced once its name and the begin of its arguments are certain. Until then the core
+ * keeps the region's bytes. */
+void call_announce(struct parser *p, const char *name, size_t n);
+bool call_announced(const struct parser *p);
+/* The region began without a tag: more care is due before something is called a call. */
+bool region_bare(const struct parser *p);
+void call_args(struct parser *p, const char *text, size_t n); /* only after call_announce */
+void call_end(struct parser *p); /* its arguments are complete; another may follow in the region */
+void call_cut(struct parser *p); /* it went wrong or ended early; what came of it was sent */
+/* The kept bytes are layout: forget them. */
+void call_drop_kept(struct parser *p);
+/* Out of memory while text was kept for a call: the feed fails. Asked after a buffer was filled. */
+void kept(struct parser *p, const struct buf *b);
+/* Read these bytes (again) before what comes next. */
+void region_unread(struct parser *p, const char *text, size_t n);
+
+/* Is `text` the beginning (or all, *whole) of one of the tags? Returns its index or -1. */
+int tag_begun(const char *const *tags, const char *text, size_t n, bool *whole);
+
+static inline bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
 
 #endif

@@ -14,7 +14,7 @@
     (sizeof CONTINUE_TAG - 2) /* the tag without its blank, which a template may trim */
 
 struct chat {
-    struct buf source;
+    struct buf source, tool_source; /* tool_source: of tool_use, else empty */
     struct template *plain;
     struct template *tool_use; /* NULL: `plain` serves requests with tools too */
     json_t *tokens;            /* bos_token … */
@@ -91,6 +91,7 @@ static enum q_code use_config(struct chat *c, json_t *v, struct q_err *e)
             buf_reset(&c->source);
             buf_add(&c->source, json_string_value(text), json_string_length(text));
         } else if (strcmp(name, "tool_use") == 0 && !c->tool_use) {
+            buf_add(&c->tool_source, json_string_value(text), json_string_length(text));
             rc = compile_text(&c->tool_use, json_string_value(text), json_string_length(text),
                               "tokenizer_config.json: template \"tool_use\"", e);
         }
@@ -118,7 +119,7 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
     if (file_exists(path)) {
         if (!(rc = file_read(&text, path, CONFIG_MAX, e)))
             rc = compile_text(&c->tool_use, buf_str(&text), text.len, path, e);
-        buf_release(&text);
+        buf_move(&c->tool_source, &text);
         if (rc)
             return rc;
     }
@@ -169,6 +170,24 @@ enum q_code chat_open(struct chat **out, const char *dir, const char *template_p
     return rc;
 }
 
+enum q_code chat_from_source(struct chat **out, const char *source, size_t n,
+                             struct template_fault *fault, struct q_err *e)
+{
+    struct chat *c = q_calloc(1, sizeof *c);
+    enum q_code rc = Q_OK;
+    if (c)
+        buf_add(&c->source, source, n);
+    if (!c || !(c->tokens = json_object()) || c->source.failed)
+        rc = q_fail(e, Q_NO_MEMORY, "chat template: out of memory");
+    else
+        rc = template_compile(&c->plain, buf_str(&c->source), n, fault, e);
+    if (rc)
+        chat_free(c);
+    else
+        *out = c;
+    return rc;
+}
+
 void chat_free(struct chat *c)
 {
     if (!c)
@@ -177,12 +196,18 @@ void chat_free(struct chat *c)
     template_free(c->tool_use);
     json_decref(c->tokens);
     buf_release(&c->source);
+    buf_release(&c->tool_source);
     q_free(c);
 }
 
 const char *chat_source(const struct chat *c)
 {
     return buf_str(&c->source);
+}
+
+const char *chat_tool_source(const struct chat *c)
+{
+    return c->tool_use ? buf_str(&c->tool_source) : buf_str(&c->source);
 }
 
 /* --- preparing messages ----------------------------------------------------------------------- */

@@ -16,8 +16,13 @@ struct chat;
  * (--chat-template). Errors: Q_NOT_FOUND (the folder has no template; the message says how to give
  * one), Q_INVALID, Q_CORRUPT. */
 FALLIBLE chat_open(struct chat **out, const char *dir, const char *template_path, struct q_err *e);
+/* The same from a template's text, without a folder: no bos_token & co. Errors: Q_INVALID; fault
+ * (may be NULL) is filled. */
+FALLIBLE chat_from_source(struct chat **out, const char *source, size_t n,
+                          struct template_fault *fault, struct q_err *e);
 void chat_free(struct chat *c);
-const char *chat_source(const struct chat *c); /* the template's text */
+const char *chat_source(const struct chat *c);      /* the template's text */
+const char *chat_tool_source(const struct chat *c); /* the one for requests with tools */
 
 struct chat_request {       /* all borrowed, NULL = absent */
     const json_t *messages; /* array of objects, already checked for shape */

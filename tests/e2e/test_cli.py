@@ -12,7 +12,7 @@ def quire(*args, stdin=""):
 def test_help_lists_the_verbs():
     out = quire("help")
     assert out.returncode == 0
-    for verb in ("serve", "engine", "frontend", "worker", "generate", "run-batch", "chat", "tokenize", "keygen"):
+    for verb in ("serve", "engine", "frontend", "worker", "generate", "run-batch", "chat", "tokenize", "parse", "render", "keygen"):
         assert f"\n  {verb} " in out.stdout
     assert quire().returncode == 2
     assert quire("--version").stdout.startswith("quire 0.")
@@ -25,7 +25,7 @@ def test_unknown_verb_suggests():
 
 
 def test_every_verb_has_help_and_refuses_nonsense():
-    for verb in ("serve", "engine", "frontend", "generate", "run-batch", "chat", "tokenize", "keygen"):
+    for verb in ("serve", "engine", "frontend", "generate", "run-batch", "chat", "tokenize", "parse", "render", "keygen"):
         out = quire(verb, "--help")
         assert out.returncode == 0 and "usage: " in out.stdout and "--help" in out.stdout
         wrong = quire(verb, "--no-such-flag")

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "frontend/cli/jsonl.h"
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include "common/buf.h"
+#include "common/log.h"
+
+static void print(json_t *out)
+{
+    json_dumpf(out, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
+    putchar('\n');
+    fflush(stdout);
+    json_decref(out);
+}
+
+static void one_line(jsonl_answer *answer, void *ctx, const struct buf *line, uint64_t i_line)
+{
+    struct q_err e = Q_ERR_INIT;
+    json_error_t at;
+    json_t *out = NULL, *in = json_loadb(buf_str(line), line->len, JSON_ALLOW_NUL, &at);
+    enum q_code rc;
+    if (line->failed)
+        rc = q_fail(&e, Q_TOO_LARGE, "line %llu is longer than %u bytes",
+                    (unsigned long long)i_line, JSONL_LINE_MAX);
+    else if (!in)
+        rc = q_fail(&e, Q_INVALID, "line %llu is no JSON object: column %d: %s",
+                    (unsigned long long)i_line, at.column, at.text);
+    else if (!json_is_object(in))
+        rc = q_fail(&e, Q_INVALID, "line %llu: expected a JSON object", (unsigned long long)i_line);
+    else
+        rc = answer(ctx, in, &out, &e);
+    if (!out)
+        out = json_object();
+    if (rc != Q_OK)
+        json_object_set_new(out, "error", json_string(e.message));
+    print(out);
+    json_decref(in);
+}
+
+/* The next line, without its end. False: there is none. */
+static bool next_line(struct buf *line)
+{
+    int c;
+    buf_reset(line);
+    while ((c = getc_unlocked(stdin)) != EOF && c != '\n')
+        buf_add_char(line, (char)c);
+    return c != EOF || line->len;
+}
+
+int jsonl_run(jsonl_answer *answer, void *ctx)
+{
+    struct buf line = BUF_INIT_MAX(JSONL_LINE_MAX);
+    for (uint64_t i_line = 1; next_line(&line); i_line++)
+        if (line.failed || strspn(buf_str(&line), " \t\r") < line.len)
+            one_line(answer, ctx, &line, i_line);
+    buf_release(&line);
+    if (!ferror(stdin) && !ferror(stdout))
+        return 0;
+    log_error("standard %s: %s", ferror(stdin) ? "input" : "output", strerror(errno));
+    return 1;
+}
+
+FALLIBLE jsonl_member(const json_t *in, const char *name, json_type type, const json_t **out,
+                      struct q_err *e)
+{
+    static const char *const names[] = {"an object", "an array",      "a string",      "an integer",
+                                        "a number",  "true or false", "true or false", "null"};
+    const json_t *v = json_object_get(in, name);
+    *out = NULL;
+    if (!v || json_is_null(v))
+        return Q_OK;
+    if (json_typeof(v) != type && !(type == JSON_TRUE && json_is_boolean(v)))
+        return q_fail(e, Q_INVALID, "%s: expected %s", name, names[type]);
+    *out = v;
+    return Q_OK;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire-render: messages in, the prompt a chat template makes of them out. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/hub/hub.h"
+#include "common/options.h"
+#include "frontend/cli/jsonl.h"
+#include "frontend/template/chat.h"
+
+#define TEMPLATE_MAX (16u << 20) /* bytes */
+
+struct verb {
+    struct chat *chat; /* NULL: every line brings its template */
+};
+
+struct line {
+    struct chat_request request;
+    const json_t *template, *now;
+    const json_t *add_generation_prompt, *continue_final_message;
+};
+
+static enum q_code read_line(struct line *l, const json_t *in, struct q_err *e)
+{
+    struct chat_request *r = &l->request;
+    const json_t *more;
+    struct tm tm = {0};
+    enum q_code rc;
+    if ((rc = jsonl_member(in, "messages", JSON_ARRAY, &r->messages, e)) ||
+        (rc = jsonl_member(in, "tools", JSON_ARRAY, &r->tools, e)) ||
+        (rc = jsonl_member(in, "documents", JSON_ARRAY, &r->documents, e)) ||
+        (rc = jsonl_member(in, "variables", JSON_OBJECT, &r->kwargs, e)) ||
+        (rc = jsonl_member(in, "chat_template_kwargs", JSON_OBJECT, &more, e)) ||
+        (rc = jsonl_member(in, "template", JSON_STRING, &l->template, e)) ||
+        (rc = jsonl_member(in, "now", JSON_STRING, &l->now, e)) ||
+        (rc = jsonl_member(in, "add_generation_prompt", JSON_TRUE, &l->add_generation_prompt, e)) ||
+        (rc = jsonl_member(in, "continue_final_message", JSON_TRUE, &l->continue_final_message, e)))
+        return rc;
+    if (!r->kwargs)
+        r->kwargs = more;
+    r->add_generation_prompt = json_is_true(l->add_generation_prompt);
+    r->continue_final_message = json_is_true(l->continue_final_message);
+    if (!l->now)
+        return Q_OK;
+    const char *rest = strptime(json_string_value(l->now), "%Y-%m-%dT%H:%M:%S", &tm);
+    if (!rest)
+        return q_fail(e, Q_INVALID, "now: expected a time like 2026-01-31T12:00:00, got \"%.40s\"",
+                      json_string_value(l->now));
+    r->now = timegm(&tm);
+    return Q_OK;
+}
+
+/* Without messages the template is rendered with the variables alone. */
+static enum q_code render_plain(const struct line *l, const char *source, struct buf *out,
+                                struct template_fault *fault, struct q_err *e)
+{
+    struct template *t = NULL;
+    json_t *none = json_object();
+    const struct template_run run = {.variables = l->request.kwargs ? l->request.kwargs : none,
+                                     .now = l->request.now};
+    enum q_code rc = template_compile(&t, source, strlen(source), fault, e);
+    if (rc == Q_OK)
+        rc = template_render(t, &run, out, fault, e);
+    template_free(t);
+    json_decref(none);
+    return rc;
+}
+
+static enum q_code render(const struct verb *verb, const struct line *l, struct buf *out,
+                          struct template_fault *fault, struct q_err *e)
+{
+    struct chat *own = NULL;
+    enum q_code rc = Q_OK;
+    if (!verb->chat && !l->template)
+        return q_fail(e, Q_INVALID, "template: missing; `quire render -` needs it in every line");
+    if (!l->request.messages)
+        return render_plain(l,
+                            l->template ? json_string_value(l->template) : chat_source(verb->chat),
+                            out, fault, e);
+    struct chat_request r = l->request;
+    if (verb->chat && l->template)
+        r.template_source = json_string_value(l->template);
+    if (!verb->chat)
+        rc = chat_from_source(&own, json_string_value(l->template), json_string_length(l->template),
+                              fault, e);
+    if (rc == Q_OK)
+        rc = chat_render(own ? own : verb->chat, &r, out, fault, e);
+    chat_free(own);
+    return rc;
+}
+
+static enum q_code answer(void *ctx, const json_t *in, json_t **out, struct q_err *e)
+{
+    struct line line = {0};
+    struct template_fault fault = {0};
+    struct buf text = BUF_INIT;
+    enum q_code rc = read_line(&line, in, e);
+    if (rc == Q_OK)
+        rc = render(ctx, &line, &text, &fault, e);
+    if (rc == Q_OK)
+        rc = buf_check(&text, "the text", e);
+    *out = json_object();
+    if (rc == Q_OK)
+        json_object_set_new(*out, "text", json_stringn(buf_str(&text), text.len));
+    else
+        json_object_set_new(*out, "type", json_string(fault.type ? fault.type : q_code_name(rc)));
+    if (rc != Q_OK && fault.line) {
+        json_object_set_new(*out, "line", json_integer(fault.line));
+        json_object_set_new(*out, "column", json_integer(fault.column));
+    }
+    buf_release(&text);
+    return rc;
+}
+
+static enum q_code open_template(struct verb *v, const struct options *o, struct q_err *e)
+{
+    const char *what = o->positional[0];
+    struct stat st;
+    struct buf text = BUF_INIT;
+    char dir[PATH_MAX];
+    enum q_code rc;
+    if (!strcmp(what, "-"))
+        return Q_OK;
+    if (stat(what, &st) != 0 || !S_ISREG(st.st_mode)) {
+        if ((rc = hub_resolve(dir, what, *o->revision ? o->revision : NULL, e)) != Q_OK)
+            return rc;
+        return chat_open(&v->chat, dir, *o->chat_template ? o->chat_template : NULL, e);
+    }
+    if ((rc = file_read(&text, what, TEMPLATE_MAX, e)) == Q_OK)
+        rc = chat_from_source(&v->chat, buf_str(&text), text.len, NULL, e);
+    buf_release(&text);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static struct options o;
+    static const struct program_info info = {
+        .program = FOR_RENDER,
+        .name = "quire render",
+        .usage = "MODEL|FILE|- < LINES",
+        .about =
+            "Renders a chat template: a model's, a file's, or with - the one in each line. A "
+            "line of standard input is {\"messages\": […], \"tools\": […], \"documents\": […], "
+            "\"add_generation_prompt\": true, \"continue_final_message\": true, "
+            "\"variables\": {…}, \"now\": \"ISO time\", \"template\": \"…\"}, its answer "
+            "{\"text\": …} or {\"error\": …, \"type\": …, \"line\": …, \"column\": …}. Without "
+            "messages the template sees the variables alone.",
+        .positional_min = 1,
+        .positional_max = 1,
+    };
+    struct verb verb = {NULL};
+    struct q_err e = Q_ERR_INIT;
+    int code = options_main(&o, &info, argc, argv);
+    if (code >= 0)
+        return code;
+    if (open_template(&verb, &o, &e) != Q_OK) {
+        fprintf(stderr, "quire render: %s\n", e.message);
+        return 2;
+    }
+    code = jsonl_run(answer, &verb);
+    chat_free(verb.chat);
+    return code;
+}

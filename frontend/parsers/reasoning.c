@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reasoning stage: what is between a start and an end tag is reasoning, the rest goes on to the
+ * tool stage. Reasoning stands at the begin of a text (or, where its tags are special tokens,
+ * anywhere); a start tag in the middle of content is content. Blanks around reasoning are layout.
+ *
+ *   START -start tag, or begun inside-> IN -end tag-> OUT
+ *     `-anything else-> OUT */
+#include "frontend/parsers/stage.h"
+#include <string.h>
+
+enum place { START, IN, OUT };
+
+/* clang-format off */
+const struct reasoning_format reasoning_formats[] = {
+#define REASONING(n, ...) {.name = n, __VA_ARGS__},
+#include "frontend/parsers/reasonings.def"
+};
+static const char *const names[] = {
+#define REASONING(n, ...) n,
+#include "frontend/parsers/reasonings.def"
+    "none", NULL
+};
+/* clang-format on */
+const size_t n_reasoning_format = sizeof reasoning_formats / sizeof *reasoning_formats;
+
+const char *const *parser_reasoning_names(void)
+{
+    return names;
+}
+
+static void take_held(struct reasoning_stage *r, size_t n)
+{
+    r->n_held -= n;
+    memmove(r->held, r->held + n, r->n_held);
+}
+
+static void pass_on(struct parser *p, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tool_stage_byte(p, text[i]);
+}
+
+/* One byte of reasoning; blanks wait for what follows. */
+static void think(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (is_blank(c)) {
+        if (!r->trim)
+            buf_add_char(&r->blanks, c);
+        kept(p, &r->blanks);
+        return;
+    }
+    say_reasoning(p, buf_str(&r->blanks), r->blanks.len);
+    buf_reset(&r->blanks);
+    r->trim = false;
+    r->any = true;
+    say_reasoning(p, &c, 1);
+}
+
+static void begin_reasoning(struct reasoning_stage *r)
+{
+    if (r->any) { /* another block: the two are told apart by a newline */
+        buf_reset(&r->blanks);
+        buf_add_char(&r->blanks, '\n');
+        r->trim = false;
+    } else {
+        buf_reset(&r->blanks); /* blanks before the tag are layout */
+        r->trim = true;
+    }
+    r->place = IN;
+}
+
+static void end_reasoning(struct reasoning_stage *r)
+{
+    buf_reset(&r->blanks);
+    r->trim = true;
+    r->place = OUT;
+}
+
+/* Text that follows: blanks right behind reasoning are layout. */
+static void answer(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (r->trim && is_blank(c))
+        return;
+    r->trim = false;
+    tool_stage_byte(p, c);
+}
+
+/* The tags that count in this place, in the order start, end, call, drop, and those of a tool call,
+ * which show that a text does not begin inside reasoning. */
+static int find_tag(const struct reasoning_stage *r, const char **tag, bool *whole)
+{
+    const struct reasoning_format *f = r->format;
+    const struct tool_format *t = r->tool;
+    const char *const *const lists[] = {f->start, f->end, f->call, f->drop, t->open, t->layout};
+    const bool counts[3][6] = {{true, r->open, r->open, !r->open, r->open, r->open},
+                               {false, true, true, false, false, false},
+                               {f->again, false, false, true, false, false}};
+    int kind = -1;
+    *whole = false;
+    for (int k = 0; k < 6 && !*whole; k++) {
+        bool here;
+        int i = counts[r->place][k] ? tag_begun(lists[k], r->held, r->n_held, &here) : -1;
+        if (i < 0)
+            continue;
+        kind = k;
+        *tag = lists[k][i];
+        *whole = here;
+    }
+    return kind;
+}
+
+/* Nothing of a start tag where one is due. */
+static void not_begun(struct parser *p, struct reasoning_stage *r)
+{
+    if (r->open) {
+        r->trim = true; /* the prompt's tag stands before */
+        buf_reset(&r->blanks);
+        r->place = IN;
+        return;
+    }
+    r->place = OUT;
+    pass_on(p, buf_str(&r->blanks), r->blanks.len);
+    buf_reset(&r->blanks);
+}
+
+static void plain_byte(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (r->place == START && is_blank(c)) {
+        buf_add_char(&r->blanks, c);
+        kept(p, &r->blanks);
+        return;
+    }
+    if (r->place == START)
+        not_begun(p, r);
+    if (r->place == IN)
+        think(p, r, c);
+    else
+        answer(p, r, c);
+}
+
+static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, const char *tag)
+{
+    size_t n = strlen(tag);
+    take_held(r, n);
+    if (kind == 0) {
+        begin_reasoning(r);
+    } else if (kind == 1) {
+        end_reasoning(r);
+    } else if (kind == 2 || kind >= 4) {
+        end_reasoning(r);
+        r->trim = false;
+        pass_on(p, tag, n);
+    } else if (r->place == START) {
+        buf_reset(&r->blanks);
+        r->place = OUT;
+        r->trim = true;
+    }
+}
+
+/* Settle the held bytes as far as that is possible; all of them if no more come. */
+static void settle(struct parser *p, struct reasoning_stage *r, bool last)
+{
+    while (r->n_held) {
+        const char *tag;
+        bool whole;
+        int kind = find_tag(r, &tag, &whole);
+        if (whole) {
+            take_tag(p, r, kind, tag);
+        } else if (kind >= 0 && !last) {
+            return;
+        } else {
+            char c = r->held[0];
+            take_held(r, 1);
+            plain_byte(p, r, c);
+        }
+    }
+}
+
+void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (!r->format) {
+        tool_stage_byte(p, c);
+        return;
+    }
+    r->held[r->n_held++] = c;
+    settle(p, r, false);
+}
+
+void reasoning_finish(struct parser *p, struct reasoning_stage *r)
+{
+    if (!r->format)
+        return;
+    settle(p, r, true);
+    if (r->place == START && !r->open)
+        not_begun(p, r);
+}
+
+void reasoning_release(struct reasoning_stage *r)
+{
+    buf_release(&r->blanks);
+}
+
+/* --- the prompt ------------------------------------------------------------------------------- */
+
+/* Does the prompt end in one of the tags, blanks aside? */
+static bool ends_in(const char *const *list, const char *prompt, size_t n)
+{
+    while (n && is_blank(prompt[n - 1]))
+        n--;
+    for (int i = 0; i < FORMAT_TAGS && list[i]; i++) {
+        size_t length = strlen(list[i]);
+        if (n >= length && memcmp(prompt + n - length, list[i], length) == 0)
+            return true;
+    }
+    return false;
+}
+
+enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n)
+{
+    for (size_t i = 0; reasoning && i < n_reasoning_format; i++)
+        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
+            return ends_in(reasoning_formats[i].start, prompt, n) ? REASONING_OPEN
+                                                                  : REASONING_NOT_OPEN;
+    return REASONING_NOT_OPEN;
+}

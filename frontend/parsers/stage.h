@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stage - the two halves of a parser and what they hand each other: reasoning.c cuts off what the
+ * model thinks and passes the rest on, byte by byte, to the tool stage in parser.c.
+ * Threads: one owner per parser. */
+#ifndef QUIRE_FRONTEND_PARSERS_STAGE_H
+#define QUIRE_FRONTEND_PARSERS_STAGE_H
+#include "frontend/parsers/format.h"
+
+struct reasoning_format {
+    const char *name;
+    const char *start[FORMAT_TAGS], *end[FORMAT_TAGS];
+    /* Begin of a call that a model may write without ending its reasoning, which it ends. */
+    const char *call[FORMAT_TAGS];
+    const char *drop[FORMAT_TAGS]; /* tags around the answer */
+    bool open;  /* without a prompt to look at: the text begins inside reasoning */
+    bool again; /* the tags are special tokens and count anywhere */
+};
+extern const struct reasoning_format reasoning_formats[];
+extern const size_t n_reasoning_format;
+
+struct reasoning_stage {
+    const struct reasoning_format *format; /* NULL: everything is passed on */
+    const struct tool_format *tool;        /* of the stage behind */
+    int place;
+    bool open, any; /* begins inside; some reasoning came out */
+    bool trim;      /* blanks that follow are layout */
+    struct buf blanks;
+    char held[FORMAT_TAG_MAX];
+    size_t n_held;
+};
+void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c);
+void reasoning_finish(struct parser *p, struct reasoning_stage *r);
+void reasoning_release(struct reasoning_stage *r);
+
+void tool_stage_byte(struct parser *p, char c);
+
+#endif

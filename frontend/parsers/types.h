@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* types - what a function's schema says of its arguments, for formats that write values as text.
+ * Threads: any; nothing is kept. */
+#ifndef QUIRE_FRONTEND_PARSERS_TYPES_H
+#define QUIRE_FRONTEND_PARSERS_TYPES_H
+#include <jansson.h>
+#include "common/buf.h"
+
+#define TYPE_STRING  1u
+#define TYPE_INTEGER 2u
+#define TYPE_NUMBER  4u
+#define TYPE_BOOLEAN 8u
+#define TYPE_NULL    16u
+#define TYPE_ARRAY   32u
+#define TYPE_OBJECT  64u
+
+/* The types a parameter may have, 0 = nothing is known. function: {"name", "parameters"} or NULL. */
+unsigned types_of(const json_t *function, const char *parameter);
+/* Append the JSON for a value that was written as text. What does not fit its types becomes a
+ * string, so the result is always valid JSON. Of unknown type: what reads as a number, true, false,
+ * null, an array or an object is one, all else a string. */
+void types_value(unsigned types, const char *text, size_t n, struct buf *out);
+
+#endif

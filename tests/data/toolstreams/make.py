@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""Writes formats.json: what models write in every tool-call format, and what a parser must make of it.
+
+The texts are made from the calls by the writers below, one a format, which follow the formats' descriptions (the models'
+own chat templates) and know nothing of the parser. Run it in this folder after adding a format; the test then reads every
+row whole, cut in two everywhere, byte by byte and in random groupings.
+"""
+import json
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+    for name, properties in {
+        "get_weather": {"city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"}},
+        "send.mail": {"to": {"type": "array", "items": {"type": "string"}}, "body": {"type": "string"},
+                      "options": {"$ref": "#/$defs/o"}, "note": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+        "now": {},
+    }.items()
+]
+TOOLS[1]["function"]["parameters"]["$defs"] = {"o": {"type": "object"}}
+
+WEATHER = ("get_weather", {"city": "Zürich, CH", "days": 3, "exact": True})
+BODY = 'Line 1\n"2" \\ {x}, [y] </tool_call> </parameter> <tool_call> \'q\' <b>é😀</b> %s 5 > 3'
+NOW = ("now", {})
+
+
+def mail(close):
+    """Its body holds the closing tags of the format, which are text there."""
+    return ("send.mail", {"to": ["a@example.com", "b,(c)@example.org"], "body": BODY % close,
+                          "options": {"cc": None, "deep": {"a": [1, -2.5, {}], "b": []}}, "note": None})
+
+
+def js(v):
+    return json.dumps(v, ensure_ascii=False)
+
+
+def obj(name, args, key="arguments"):
+    return js({"name": name, key: args})
+
+
+def each(before, after, between="\n", one=obj):
+    return lambda calls: between.join(before + one(*c) + after for c in calls)
+
+
+def array(before, after, one=obj):
+    return lambda calls: before + "[" + ", ".join(one(*c) for c in calls) + "]" + after
+
+
+def text_value(v):
+    return v if isinstance(v, str) else js(v)
+
+
+def xml(call, end, key, value_end, section=("", "")):
+    def one(name, args):
+        return call % name + "".join(key % k + text_value(v) + value_end for k, v in args.items()) + end
+    return lambda calls: section[0] + "\n".join(one(*c) for c in calls) + section[1]
+
+
+def qwen(open_, close):
+    def one(name, args):
+        values = "".join("<parameter=%s>\n%s\n</parameter>\n" % (k, text_value(v)) for k, v in args.items())
+        return "%s\n<function=%s>\n%s</function>\n%s" % (open_, name, values, close)
+    return lambda calls: "\n".join(one(*c) for c in calls)
+
+
+def dsml(section):
+    def one(name, args):
+        values = "".join('<｜DSML｜parameter name="%s" string="%s">%s</｜DSML｜parameter>\n'
+                         % (k, "true" if isinstance(v, str) else "false", text_value(v)) for k, v in args.items())
+        return '<｜DSML｜invoke name="%s">\n%s</｜DSML｜invoke>\n' % (name, values)
+    return lambda calls: "<｜DSML｜%s>\n%s</｜DSML｜%s>" % (section, "".join(one(*c) for c in calls), section)
+
+
+def glm(newline):
+    def one(name, args):
+        return "<tool_call>" + name + newline + newline.join(
+            "<arg_key>%s</arg_key>%s<arg_value>%s</arg_value>" % (k, newline, text_value(v)) for k, v in args.items()
+        ) + newline + "</tool_call>"
+    return lambda calls: "\n".join(one(*c) for c in calls)
+
+
+def python_call(name, args):
+    return "%s(%s)" % (name, ", ".join("%s=%r" % kv for kv in args.items()))
+
+
+def gemma(quote, before, after):
+    def value(v):
+        if isinstance(v, str):
+            return quote + v + quote
+        if isinstance(v, dict):
+            return "{" + ",".join("%s:%s" % (k, value(x)) for k, x in v.items()) + "}"
+        if isinstance(v, list):
+            return "[" + ",".join(map(value, v)) + "]"
+        return js(v)
+    return lambda calls: "".join(before + "call:" + n + value(a) + after for n, a in calls)
+
+
+def harmony(calls):
+    return "<|start|>assistant".join(
+        "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s<|call|>" % (n, js(a)) for n, a in calls)
+
+
+HERMES = each("<tool_call>\n", "\n</tool_call>")
+DEEP3 = each("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```<｜tool▁call▁end｜>",
+             one=lambda n, a: n + "\n```json\n" + js(a))
+DEEP31 = each("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "", one=lambda n, a: n + "<｜tool▁sep｜>" + js(a))
+
+
+def section(before, writer, after):
+    return lambda calls: before + writer(calls) + after
+
+
+def kimi(calls):
+    return "<|tool_calls_section_begin|>" + "".join(
+        "<|tool_call_begin|>functions.%s:%d<|tool_call_argument_begin|>%s<|tool_call_end|>" % (n, i, js(a))
+        for i, (n, a) in enumerate(calls)) + "<|tool_calls_section_end|>"
+
+
+TAGS = ("<tool_calls>", "</tool_calls>")
+# format: (writers, a closing tag of its own to put into a string)
+FORMATS = {
+    "hermes": ([HERMES], "</tool_call>"),
+    "granite4": ([HERMES], "</tool_call>"),
+    "ernie45": ([HERMES], "</tool_call>"),
+    "longcat": ([each("<longcat_tool_call>", "</longcat_tool_call>")], "</longcat_tool_call>"),
+    "granite": ([array("<|tool_call|>", ""), array("<tool_call>", "")], "<|tool_call|>"),
+    "granite-20b-fc": ([each("<function_call> ", "")], "<function_call>"),
+    "jamba": ([array(*TAGS)], TAGS[1]),
+    "hunyuan_a13b": ([array(*TAGS)], TAGS[1]),
+    "minimax": ([section("<tool_calls>\n", each("", ""), "\n</tool_calls>")], TAGS[1]),
+    "internlm": ([each("<|action_start|><|plugin|>\n", "<|action_end|>", "",
+                       one=lambda n, a: obj(n, a, "parameters"))], "<|action_end|>"),
+    "nemotron_json": ([array("<TOOLCALL>", "</TOOLCALL>")], "</TOOLCALL>"),
+    "apertus": ([array("<|tools_prefix|>", "<|tools_suffix|>", one=lambda n, a: js({n: a}))], "<|tools_suffix|>"),
+    "cohere_command3": ([array("<|START_ACTION|>", "<|END_ACTION|>", one=lambda n, a: js(
+        {"tool_call_id": "0", "tool_name": n, "parameters": a}))], "<|END_ACTION|>"),
+    "gigachat3": ([each("<|function_call|>", "<|message_sep|>"),
+                   each("<|message_sep|>\n\nfunction call<|role_sep|>\n", "")], "<|message_sep|>"),
+    "llama3_json": ([each("", "", "; ", one=lambda n, a: obj(n, a, "parameters")), section("<|python_tag|>", each("", "", "; "), "")],
+                    "<|python_tag|>"),
+    "llama4_json": ([each("", "", "\n", one=lambda n, a: obj(n, a, "parameters"))], "<|python_start|>"),
+    "phi4_mini_json": ([array("functools", ""), each("", "", ",")], "functools"),
+    "xlam": ([array("", ""), array("```json\n", "\n```"), array("<tool_call>", "</tool_call>")], "```"),
+    "mistral": ([array("[TOOL_CALLS] ", "", one=lambda n, a: js({"name": n, "arguments": a, "id": "abcdefghi"})),
+                 each("[TOOL_CALLS]", "", "", one=lambda n, a: n + js(a)),
+                 each("[TOOL_CALLS]", "", "", one=lambda n, a: n + "[ARGS]" + js(a)),
+                 each("[TOOL_CALLS]", "", "", one=lambda n, a: n + "[CALL_ID]abcdefghi[ARGS]" + js(a))], "[TOOL_CALLS]"),
+    "deepseek_v3": ([section("<｜tool▁calls▁begin｜>", DEEP3, "<｜tool▁calls▁end｜>")], "<｜tool▁call▁end｜>"),
+    "deepseek_v31": ([section("<｜tool▁calls▁begin｜>", DEEP31, "<｜tool▁calls▁end｜>")], "<｜tool▁call▁end｜>"),
+    "kimi_k2": ([kimi], "<|tool_call_end|>"),
+    "functionary": ([each("<function=", "</function>", "", one=lambda n, a: n + ">" + js(a))], "</function>"),
+    "qwen3_coder": ([qwen("<tool_call>", "</tool_call>")], "</parameter>"),
+    "qwen3_xml": ([qwen("<tool_call>", "</tool_call>")], "</parameter>"),
+    "mimo": ([qwen("<tool_call>", "</tool_call>")], "</function>"),
+    "step3p5": ([qwen("<tool_call>", "</tool_call>")], "</function>"),
+    "seed_oss": ([qwen("<seed:tool_call>", "</seed:tool_call>")], "</seed:tool_call>"),
+    "minimax_m2": ([xml('<invoke name="%s">\n', "</invoke>", '<parameter name="%s">', "</parameter>\n",
+                        ("<minimax:tool_call>\n", "\n</minimax:tool_call>"))], "</parameter>"),
+    "step3": ([section("<｜tool_calls_begin｜>", lambda calls: "".join(
+        "<｜tool_call_begin｜>function<｜tool_sep｜>" + xml(
+            '<steptml:invoke name="%s">', "</steptml:invoke>", '<steptml:parameter name="%s">', "</steptml:parameter>")([c])
+        + "<｜tool_call_end｜>" for c in calls), "<｜tool_calls_end｜>")], "</steptml:parameter>"),
+    "deepseek_v32": ([dsml("function_calls")], "</｜DSML｜invoke>"),
+    "deepseek_v4": ([dsml("tool_calls")], "</｜DSML｜parameter>"),
+    "glm45": ([glm("\n")], "</arg_value>"),
+    "glm47": ([glm("")], "</arg_value>"),
+    "hy_v3": ([section("<tool_calls>\n", each("<tool_call>", "</tool_call>", one=lambda n, a: n + "<tool_sep>\n" + "".join(
+        "<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n" % (k, text_value(v)) for k, v in a.items())),
+        "\n</tool_calls>")], "</arg_value>"),
+    "pythonic": ([array("", "", python_call)], "]"),
+    "llama4_pythonic": ([array("", "", python_call), array("<|python_start|>", "<|python_end|>", python_call)],
+                        "<|python_end|>"),
+    "olmo3": ([section("<function_calls>", each("", "", "\n", python_call), "</function_calls>")], "</function_calls>"),
+    "lfm2": ([array("<|tool_call_start|>", "<|tool_call_end|>", python_call)], "<|tool_call_end|>"),
+    "functiongemma": ([gemma("<escape>", "<start_function_call>", "<end_function_call>")], "<end_function_call>"),
+    "gemma4": ([gemma('<|"|>', "<|tool_call>", "<tool_call|>")], "<tool_call|>"),
+    "openai": ([harmony], "<|call|"),
+}
+# What is no call, or none that is complete: it comes out as it went in.
+MALFORMED = {
+    "hermes": ["<tool_call>\n{\"name\": \"now\"", "<tool_call>[1, 2]</tool_call>", "<tool_call>{\"name\": \"now\", \"arguments\": {]"],
+    "llama3_json": ["{\"name\": \"Bob\", \"age\": 3}", "{\"name\": \"now\"}", "{\n  \"user\": {\"name\": \"now\"}\n}", "{\"type\": 1"],
+    "xlam": ["[1, 2, 3]", "```json\n{\"a\": 1}\n```", "[{\"name\": \"now\"}]"],
+    "phi4_mini_json": ["functools are nice", "functools[1]"],
+    "mistral": ["[TOOL_CALLS]", "[TOOL_CALLS]a b{\"x\": 1}", "[TOOL_CALLS] [1]", "[TOOL_CALLS]now[ARGS]x"],
+    "deepseek_v3": ["<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\nno fence", "<｜tool▁calls▁begin｜>"],
+    "deepseek_v31": ["<｜tool▁call▁begin｜>now{}<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>now"],
+    "kimi_k2": ["<|tool_call_begin|>functions.now:0{}<|tool_call_end|>", "<|tool_calls_section_begin|> text"],
+    "functionary": ["<function=now>text</function>", "<function=>{}</function>"],
+    "qwen3_coder": ["<tool_call>\n<function=now>text</function>\n</tool_call>", "<tool_call>", "<function=a b></function>",
+                    "<tool_call>\n<function=now>\n<parameter"],
+    "minimax_m2": ["<invoke name=\"now\">text</invoke>", "<minimax:tool_call> text"],
+    "deepseek_v32": ["<｜DSML｜invoke name=\"now\"><b>", "<｜DSML｜function_calls>\n"],
+    "glm45": ["<tool_call>not a name</tool_call>", "<tool_call>now\n<arg_key", "<tool_call>{\"name\": \"now\"}</tool_call>"],
+    "pythonic": ["[1, 2]", "[now]", "[now(1)]", "[link](now)", "[unknown(a=1)]", "[now(a=oops)]", "x = [now", "[now(a b)]"],
+    "olmo3": ["<function_calls>1</function_calls>", "<function_calls>now(1)</function_calls>"],
+    "lfm2": ["<|tool_call_start|>now()<|tool_call_end|>", "<|tool_call_start|>"],
+    "gemma4": ["<|tool_call>now{}<tool_call|>", "<|tool_call>call:now(a)", "<|tool_call>call:now{a:oops}"],
+    "apertus": ["<|tools_prefix|>[]<|tools_suffix|>", "<|tools_prefix|>[{}]"],
+    "internlm": ["<|action_start|><|plugin|>\n{}<|action_end|>", "<|action_start|>text"],
+}
+# Slips that models make and that are seen through: text, content, calls.
+LENIENT = {
+    "hermes": [("<tool_call>{'name': 'now', 'arguments': {'a': True, 'b': None, 'c': (1, .5), 'd': \"it's\",}}</tool_call>", "",
+                [("now", {"a": True, "b": None, "c": [1, 0.5], "d": "it's"})]),
+               ("<tool_call>[{\"name\": \"now\", \"arguments\": {\"re\": \"\\d+\\.\"}}]</tool_call>", "", [("now", {"re": "\\d+\\."})])],
+    "llama3_json": [("Let me see. {\"type\": \"function\", \"function\": \"now\", \"parameters\": {\"a\": 1}}\nGood.", "Let me see. \nGood.",
+                     [("now", {"a": 1})])],
+    "phi4_mini_json": [("{\"name\": \"now\", \"arguments\": {'a': 'it\\'s', \"b\": False}}", "", [("now", {"a": "it's", "b": False})])],
+    "mistral": [("[TOOL_CALLS][{&#34;name&#34;: &#34;now&#34;, &#34;arguments&#34;: {\"a\": \"b\"}}]", "", [("now", {"a": "b"})])],
+    "qwen3_coder": [("<function=now>\n<parameter=x>\n1\n</parameter>\n</function>", "", [("now", {"x": 1})]),
+                    ("<tool_call>\n<function=now>\n<parameter=x>\nyes 1\n</parameter>\n</tool_call> ok", " ok", [("now", {"x": "yes 1"})]),
+                    ("<tool_call>\n<function=get_weather>\n<parameter=city>\n7\n</parameter>\n<parameter=days>\nmany\n</parameter>\n</function>\n</tool_call>",
+                     "", [("get_weather", {"city": "7", "days": "many"})]),
+                    ("<tool_call>\n<function=send.mail>\n<parameter=to>\n['a', \"b\"]\n</parameter>\n<parameter=note>\nnull\n</parameter>\n</function>\n</tool_call>",
+                     "", [("send.mail", {"to": ["a", "b"], "note": None})])],
+    "kimi_k2": [("<|tool_call_begin|>now<|tool_call_argument_begin|> {} <|tool_call_end|>", "", [("now", {})])],
+    "pythonic": [("[get_weather(city='a'days=3, exact=False)]", "", [("get_weather", {"city": "a", "days": 3, "exact": False})]),
+                 ("Sure: [now()]", "Sure: ", [("now", {})])],
+    "llama4_pythonic": [("[send.mail(to=\"['a', 'b']\")]", "", [("send.mail", {"to": ["a", "b"]})])],
+    "functiongemma": [("<start_function_call>call:send.mail{to:<escape>['a']<escape>,note:None}<end_function_call>", "",
+                       [("send.mail", {"to": ["a"], "note": None})])],
+}
+
+
+def rows_of(name):
+    writers, close = FORMATS[name]
+    for write in writers:
+        for calls in ([WEATHER, mail(close)], [NOW], [NOW, NOW, WEATHER]):
+            text = write(calls)
+            yield text, "", calls
+            if name == "openai":
+                yield "<|channel|>commentary<|message|>Let me check.<|end|><|start|>assistant" + text, "Let me check.", calls
+                continue
+            yield "One < two.\n" + text + "\nThree", "One < two.\n\nThree", calls
+            if calls == [NOW]:
+                yield text + " and \n" + text, " and \n", calls + calls
+    for text in MALFORMED.get(name, []):
+        yield text, text, []
+        yield "Look: " + text, "Look: " + text, []
+    for text, content, calls in LENIENT.get(name, []):
+        yield text, content, calls
+    if name != "openai":
+        for text in ("Just text, 1 < 2 [x] {y} and `z`.", "", " \n\t "):
+            yield text, text, []
+
+
+def main():
+    rows = [{"format": name, "text": text, "content": content, "calls": calls}
+            for name in FORMATS for text, content, calls in rows_of(name)]
+    with open("formats.json", "w") as f:
+        f.write('{"tools": %s,\n"rows": [\n%s\n]}\n' % (json.dumps(TOOLS), ",\n".join(map(json.dumps, rows))))
+
+
+main()

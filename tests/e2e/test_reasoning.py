@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reasoning in chat answers, and the verbs that try a parser or a template without a server."""
+import json
+import subprocess
+
+import pytest
+
+from servers import BIN, BUNDLED
+
+TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+            "<|im_start|>assistant\n{% if think %}<think>\n{% endif %}")
+WHO = [{"role": "user", "content": "Who are you?"}]
+
+
+@pytest.fixture(scope="module")
+def thinking(tmp_path_factory):
+    """A client of a server whose template can leave reasoning open, which shows the format."""
+    import openai
+    from servers import Server
+    path = tmp_path_factory.mktemp("template") / "think.jinja"
+    path.write_text(TEMPLATE)
+    server = Server(BUNDLED, "--chat-template", path, "--num-gpu-blocks-override", "256")
+    server.process.wait_line("reasoning parser qwen3")
+    yield openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
+    assert server.stop() == 0
+
+
+def ask(client, think, **more):
+    body = {"chat_template_kwargs": {"think": think}, **more.pop("extra_body", {})}
+    return client.chat.completions.create(model="", messages=WHO, max_tokens=12, temperature=0, extra_body=body, **more)
+
+
+def test_reasoning(thinking):
+    message = ask(thinking, True).choices[0].message
+    assert message.content is None
+    assert message.model_extra["reasoning"] and message.model_extra["reasoning"] == message.model_extra["reasoning_content"]
+    plain = ask(thinking, False).choices[0].message
+    assert plain.content and "reasoning" not in plain.model_extra
+    hidden = ask(thinking, True, extra_body={"include_reasoning": False}).choices[0].message
+    assert not hidden.content and "reasoning" not in hidden.model_extra
+
+
+def test_reasoning_streams(thinking):
+    whole = ask(thinking, True).choices[0].message.model_extra["reasoning"]
+    pieces = []
+    for chunk in ask(thinking, True, stream=True):
+        delta = chunk.choices[0].delta
+        if delta.model_extra.get("reasoning"):
+            assert not delta.content
+            pieces.append(delta.model_extra["reasoning"])
+    assert "".join(pieces) == whole and len(pieces) > 1
+
+
+def verb(*args, lines=()):
+    out = subprocess.run([BIN / "quire", *args], input="".join(json.dumps(line) + "\n" for line in lines),
+                         capture_output=True, text=True, timeout=60)
+    return out.returncode, [json.loads(line) for line in out.stdout.splitlines()], out.stderr
+
+
+def test_parse():
+    lines = [{"deltas": ["<thi", "nk>Hm.</think>\n\nOk <tool", "_call>\n{\"name\": \"f\", \"arguments\": {\"a\": ", "1}}</tool_call>"]},
+             {"text": "plain", "prompt": "<|im_start|>assistant\n"}, {"deltas": [1]}, {}, {"text": "é", "tools": 3}]
+    code, out, _ = verb("parse", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", lines=lines)
+    assert code == 0
+    assert out[0]["content"] == "Ok " and out[0]["reasoning"] == "Hm."
+    assert out[0]["tool_calls"] == [{"name": "f", "arguments": "{\"a\": 1}", "complete": True}]
+    kinds = [e["type"] for e in out[0]["events"]]
+    assert kinds[0] == "reasoning" and kinds[-1] == "tool_call_end" and "tool_call" in kinds
+    assert out[1]["content"] == "plain" and out[1]["tool_calls"] == []
+    assert "deltas" in out[2]["error"] and "deltas" in out[3]["error"] and "tools" in out[4]["error"]
+
+
+def test_parse_of_a_model_and_wrong_names():
+    code, out, _ = verb("parse", BUNDLED, lines=[{"text": "<tool_call>{\"name\": \"f\"}</tool_call>"}])
+    assert code == 0 and out[0]["tool_calls"][0]["name"] == "f"
+    code, _, said = verb("parse", "--tool-call-parser", "nope")
+    assert code == 2 and "nope" in said and "hermes" in said
+
+
+def test_render(tmp_path):
+    (tmp_path / "t.jinja").write_text(TEMPLATE)
+    code, out, _ = verb("render", tmp_path / "t.jinja", lines=[
+        {"messages": WHO, "variables": {"think": True}}, {"messages": 1}])
+    assert code == 0
+    assert out[0]["text"] == "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    assert "messages" in out[1]["error"]
+    code, out, _ = verb("render", "-", lines=[
+        {"template": "{{ a }}\n{{ strftime_now('%Y') }}", "variables": {"a": "x"}, "now": "2031-02-03T04:05:06"},
+        {"template": "ok\n{{ raise_exception('no') }}", "messages": WHO}, {"template": "{% if %}"}, {"messages": WHO}])
+    assert out[0] == {"text": "x\n2031"}
+    assert out[1]["error"].endswith("no") and out[1]["type"] == "TemplateError"
+    assert out[2]["line"] == 1 and out[2]["column"] > 0 and "type" in out[2]
+    assert "template" in out[3]["error"]
+    code, out, _ = verb("render", BUNDLED, lines=[{"messages": WHO, "add_generation_prompt": True}])
+    assert "Who are you?" in out[0]["text"]

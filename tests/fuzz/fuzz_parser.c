@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arbitrary model output through every parser: whole and cut give the same events, begun calls have
+ * names, ended ones valid JSON, and text without calls comes out as it went in. The first byte
+ * chooses the tool format (and with its high bit a reasoning format), the second seeds the cuts. */
+#include <stdbool.h>
+#include <string.h>
+#include "common/buf.h"
+#include "frontend/parsers/json_scan.h"
+#include "frontend/parsers/parser.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+struct record {
+    struct buf log; /* events, joined where they continue each other */
+    struct buf content;
+    struct buf args; /* of the current call */
+    enum parsed_kind last;
+};
+
+static enum q_code sink(void *ctx, const struct parsed_event *event, struct q_err *e)
+{
+    struct record *r = ctx;
+    (void)e;
+    if (event->kind != r->last || event->kind == PARSED_CALL_BEGIN)
+        buf_printf(&r->log, "\n%d:%u:", event->kind, event->call);
+    r->last = event->kind;
+    buf_add(&r->log, event->text, event->n);
+    if (event->kind == PARSED_CONTENT)
+        buf_add(&r->content, event->text, event->n);
+    if (event->kind == PARSED_CALL_BEGIN) {
+        Q_ASSERT(event->n > 0);
+        buf_reset(&r->args);
+    }
+    if (event->kind == PARSED_CALL_ARGS)
+        buf_add(&r->args, event->text, event->n);
+    if (event->kind == PARSED_CALL_END)
+        Q_ASSERT(json_scan_valid(buf_str(&r->args), r->args.len));
+    return Q_OK;
+}
+
+static uint32_t parse(const struct parser_config *c, const char *text, size_t n, uint32_t seed,
+                      struct record *r)
+{
+    struct parser *p = NULL;
+    struct q_err e = Q_ERR_INIT;
+    *r = (struct record){BUF_INIT, BUF_INIT, BUF_INIT, PARSED_CALL_END};
+    Q_ASSERT(parser_new(&p, c, &e) == Q_OK);
+    for (size_t at = 0; at < n;) {
+        size_t step = seed ? 1 + (seed >> 24) % 7 : n; /* seed 0: in one piece */
+        seed = seed ? (seed * 1664525u + 1013904223u) | 1 : 0;
+        if (step > n - at)
+            step = n - at;
+        Q_ASSERT(parser_feed(p, text + at, step, sink, r, &e) == Q_OK);
+        at += step;
+    }
+    Q_ASSERT(parser_finish(p, sink, r, &e) == Q_OK);
+    uint32_t n_call = parser_n_calls(p);
+    parser_free(p);
+    return n_call;
+}
+
+static void record_release(struct record *r)
+{
+    buf_release(&r->log);
+    buf_release(&r->content);
+    buf_release(&r->args);
+}
+
+static bool same(const struct buf *a, const char *text, size_t n)
+{
+    return a->len == n && memcmp(buf_str(a), text, n) == 0;
+}
+
+static size_t count(const char *const *names)
+{
+    size_t n = 0;
+    while (names[n])
+        n++;
+    return n;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    const char *const *tools = parser_tool_names(), *const *reasonings = parser_reasoning_names();
+    struct record whole, cut;
+    if (n < 2)
+        return 0;
+    const char *text = (const char *)data + 2;
+    struct parser_config c = {.tool = tools[(data[0] & 127) % count(tools)]};
+    if (data[0] & 128)
+        c.reasoning = reasonings[data[1] % count(reasonings)];
+    bool channels = strcmp(c.tool, "openai") == 0; /* headers and tags are dropped there */
+    n -= 2;
+    uint32_t n_call = parse(&c, text, n, 0, &whole);
+    Q_ASSERT(n_call == parse(&c, text, n, data[1] + 1u, &cut));
+    Q_ASSERT(same(&cut.log, buf_str(&whole.log), whole.log.len));
+    Q_ASSERT(n_call || c.reasoning || channels || same(&whole.content, text, n));
+    record_release(&whole);
+    record_release(&cut);
+    return 0;
+}

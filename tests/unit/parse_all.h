@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parse_all - run a text through a parser in any cut and collect what comes out. */
+#ifndef QUIRE_TESTS_UNIT_PARSE_ALL_H
+#define QUIRE_TESTS_UNIT_PARSE_ALL_H
+#include "check.h"
+#include <stdlib.h>
+#include <string.h>
+#include "common/buf.h"
+#include "frontend/parsers/json_scan.h"
+#include "frontend/parsers/parser.h"
+
+struct parsed { /* all events, joined */
+    struct buf content, reasoning;
+    struct buf name[PARSER_CALLS_MAX], args[PARSER_CALLS_MAX];
+    uint32_t n_call, n_end;
+    size_t n_event;
+    bool failing; /* the sink refuses */
+};
+
+static enum q_code parsed_sink_all(void *ctx, const struct parsed_event *event, struct q_err *e)
+{
+    struct parsed *r = ctx;
+    r->n_event++;
+    if (r->failing)
+        return q_fail(e, Q_CANCELLED, "the client is gone");
+    switch (event->kind) {
+    case PARSED_CONTENT:
+    case PARSED_REASONING: {
+        struct buf *b = event->kind == PARSED_CONTENT ? &r->content : &r->reasoning;
+        assert_true(event->n > 0);
+        buf_add(b, event->text, event->n);
+        return buf_check(b, "content", e);
+    }
+    case PARSED_CALL_BEGIN:
+        assert_int_equal(event->call, r->n_call);
+        assert_true(event->n > 0);
+        buf_add(&r->name[r->n_call], event->text, event->n);
+        return buf_check(&r->name[r->n_call++], "name", e);
+    case PARSED_CALL_ARGS:
+        assert_int_equal(event->call, r->n_call - 1);
+        buf_add(&r->args[event->call], event->text, event->n);
+        return buf_check(&r->args[event->call], "args", e);
+    case PARSED_CALL_END:
+        assert_int_equal(event->call, r->n_call - 1);
+        if (!json_scan_valid(buf_str(&r->args[event->call]), r->args[event->call].len))
+            fail_msg("no JSON: %s", buf_str(&r->args[event->call]));
+        r->n_end++;
+        return Q_OK;
+    }
+    return Q_INTERNAL;
+}
+
+static void parsed_release(struct parsed *r)
+{
+    buf_release(&r->content);
+    buf_release(&r->reasoning);
+    for (size_t i = 0; i < PARSER_CALLS_MAX; i++) {
+        buf_release(&r->name[i]);
+        buf_release(&r->args[i]);
+    }
+    memset(r, 0, sizeof *r);
+}
+
+/* Parse s[0..n) cut at the n_cut positions. */
+static enum q_code parse_cut(const struct parser_config *c, const char *s, size_t n,
+                             const size_t *cut, size_t n_cut, struct parsed *r, struct q_err *e)
+{
+    struct parser *p = NULL;
+    size_t at = 0;
+    enum q_code rc = parser_new(&p, c, e);
+    for (size_t i = 0; i <= n_cut && !rc; i++) {
+        size_t to = i < n_cut ? cut[i] : n;
+        char *piece = malloc(to - at + 1); /* its own memory, so that reading past it is seen */
+        memcpy(piece, s + at, to - at);
+        rc = parser_feed(p, piece, to - at, parsed_sink_all, r, e);
+        free(piece);
+        at = to;
+    }
+    if (!rc)
+        rc = parser_finish(p, parsed_sink_all, r, e);
+    if (p && !rc)
+        assert_int_equal(parser_n_calls(p), r->n_call);
+    parser_free(p);
+    return rc;
+}
+
+#endif

@@ -1,0 +1,552 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parsers of reasoning and tool calls: every text of tests/data/toolstreams in every cut; what real
+ * templates write (../shared, skipped when absent); limits and failing allocations. */
+#include "parse_all.h"
+#include <jansson.h>
+#include "common/file.h"
+#include "common/mem.h"
+#include "frontend/parsers/literal.h"
+#include "frontend/parsers/types.h"
+
+#define STREAMS   "tests/data/toolstreams/"
+#define REAL      "../shared/data/toolcalls/from-templates/tool_call_texts.json"
+#define TEMPLATES "../shared/data/"
+#define SEED      20260902u
+#define CUTS_MAX  8192
+
+static struct q_err err;
+static struct parsed r; /* large */
+
+static bool same(const struct buf *b, const json_t *want)
+{
+    return b->len == json_string_length(want) &&
+           memcmp(buf_str(b), want ? json_string_value(want) : "", b->len) == 0;
+}
+
+/* A call is [name, arguments], the arguments as text or as the value they have to read as. */
+static bool call_agrees(size_t i, const json_t *want)
+{
+    const json_t *args = json_array_get(want, 1);
+    if (!same(&r.name[i], json_array_get(want, 0)))
+        return false;
+    if (json_is_string(args))
+        return same(&r.args[i], args);
+    json_t *got =
+        json_loadb(buf_str(&r.args[i]), r.args[i].len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    bool good = got && json_equal(got, args);
+    json_decref(got);
+    return good;
+}
+
+static void check_row(const struct parser_config *c, const json_t *row, const size_t *cut,
+                      size_t n_cut)
+{
+    const json_t *calls = json_object_get(row, "calls"), *text = json_object_get(row, "text");
+    const json_t *complete = json_object_get(row, "complete");
+    assert_ok(parse_cut(c, json_string_value(text), json_string_length(text), cut, n_cut, &r, &err),
+              &err);
+    size_t n_end = complete ? (size_t)json_integer_value(complete) : json_array_size(calls);
+    bool good = same(&r.content, json_object_get(row, "content")) &&
+                same(&r.reasoning, json_object_get(row, "reasoning")) &&
+                r.n_call == json_array_size(calls) && r.n_end == n_end;
+    for (size_t i = 0; i < r.n_call && good; i++)
+        good = call_agrees(i, json_array_get(calls, i));
+    if (!good)
+        fail_msg("%s/%s: %s in %zu cuts (first %zu): content \"%s\", reasoning \"%s\", %u calls "
+                 "(%s %s), %u ended",
+                 c->tool ? c->tool : "", c->reasoning ? c->reasoning : "", json_string_value(text),
+                 n_cut, n_cut ? cut[0] : 0, buf_str(&r.content), buf_str(&r.reasoning), r.n_call,
+                 buf_str(&r.name[0]), buf_str(&r.args[0]), r.n_end);
+    parsed_release(&r);
+}
+
+/* Whole, cut in two everywhere, byte by byte, in random groupings. */
+static void check_cuts(const struct parser_config *c, const json_t *row)
+{
+    static uint32_t random = SEED;
+    static size_t cut[CUTS_MAX];
+    size_t n = json_string_length(json_object_get(row, "text"));
+    assert_true(n < CUTS_MAX);
+    check_row(c, row, NULL, 0);
+    for (cut[0] = 0; cut[0] <= n; cut[0]++)
+        check_row(c, row, cut, 1);
+    for (size_t k = 0; k < n; k++)
+        cut[k] = k;
+    check_row(c, row, cut, n);
+    for (int round = 0; round < 100; round++) {
+        size_t n_cut = 0;
+        for (size_t at = 0; at < n; at++) {
+            random = random * 1664525u + 1013904223u;
+            if ((random >> 24) % (2 + (uint32_t)round % 9) == 0)
+                cut[n_cut++] = at;
+        }
+        check_row(c, row, cut, n_cut);
+    }
+}
+
+static json_t *load(const char *name)
+{
+    char path[200];
+    snprintf(path, sizeof path, STREAMS "%s", name);
+    json_t *set = json_load_file(path, JSON_ALLOW_NUL, NULL);
+    assert_non_null(set);
+    return set;
+}
+
+static void hermes(void **state)
+{
+    (void)state;
+    json_t *rows = load("hermes.json"), *row;
+    size_t i;
+    json_array_foreach (rows, i, row)
+        check_cuts(&(struct parser_config){.tool = "hermes"}, row);
+    assert_true(i >= 40);
+    print_message("%zu texts, all cuts in two, single bytes, 100 groupings each (seed %u)\n", i,
+                  SEED);
+    json_decref(rows);
+}
+
+/* Every format of tools.def has rows; a row without tools known too, where values carry types. */
+static void formats(void **state)
+{
+    (void)state;
+    json_t *set = load("formats.json"), *row;
+    const json_t *rows = json_object_get(set, "rows");
+    size_t i, n = 0;
+    for (const char *const *name = parser_tool_names(); *name; name++) {
+        size_t n_row = 0;
+        const struct parser_config c = {.tool = *name, .tools = json_object_get(set, "tools")};
+        json_array_foreach ((json_t *)rows, i, row)
+            if (strcmp(json_string_value(json_object_get(row, "format")), *name) == 0) {
+                check_cuts(&c, row);
+                n_row++;
+            }
+        if (n_row < 3 && strcmp(*name, "none") != 0)
+            fail_msg("%s: only %zu rows in formats.json", *name, n_row);
+        n += n_row;
+    }
+    assert_int_equal(n, json_array_size(rows));
+    print_message("%zu texts of all formats, in all cuts\n", n);
+    json_decref(set);
+}
+
+static void reasoning(void **state)
+{
+    (void)state;
+    json_t *rows = load("reasoning.json"), *row;
+    size_t i;
+    uint64_t seen = 0;
+    json_array_foreach (rows, i, row) {
+        const char *start = json_string_value(json_object_get(row, "start"));
+        struct parser_config c = {.tool = json_string_value(json_object_get(row, "tool")),
+                                  .reasoning = json_string_value(json_object_get(row, "format"))};
+        c.start = !start                       ? REASONING_BY_FORMAT
+                  : strcmp(start, "open") == 0 ? REASONING_OPEN
+                                               : REASONING_NOT_OPEN;
+        check_cuts(&c, row);
+        for (size_t k = 0; parser_reasoning_names()[k]; k++)
+            if (strcmp(parser_reasoning_names()[k], c.reasoning) == 0)
+                seen |= 1ull << k;
+    }
+    for (size_t k = 0; parser_reasoning_names()[k]; k++)
+        if (!(seen >> k & 1) && strcmp(parser_reasoning_names()[k], "none") != 0)
+            fail_msg("%s has no row in reasoning.json", parser_reasoning_names()[k]);
+    json_decref(rows);
+}
+
+/* A text that ends anywhere: the same whatever the cut; nothing is lost before the announcement. */
+static void truncated(void **state)
+{
+    (void)state;
+    json_t *set = load("formats.json"), *row;
+    static struct parsed whole;
+    size_t i, n_text = 0;
+    json_array_foreach (json_object_get(set, "rows"), i, row) {
+        const json_t *text = json_object_get(row, "text");
+        const char *s = json_string_value(text);
+        const struct parser_config c = {.tool = json_string_value(json_object_get(row, "format")),
+                                        .tools = json_object_get(set, "tools")};
+        for (size_t n = i % 7; n < json_string_length(text); n += 7) {
+            size_t cut[2] = {n / 3, n / 2};
+            assert_ok(parse_cut(&c, s, n, NULL, 0, &whole, &err), &err);
+            assert_ok(parse_cut(&c, s, n, cut, 2, &r, &err), &err);
+            bool good = r.n_call == whole.n_call && r.n_end == whole.n_end &&
+                        r.content.len == whole.content.len && r.n_end + 1 >= r.n_call;
+            for (size_t k = 0; k < r.n_call; k++)
+                good &= r.args[k].len == whole.args[k].len;
+            if (r.n_call == 0 && strcmp(c.tool, "openai") != 0)
+                good &= whole.content.len == n && memcmp(buf_str(&whole.content), s, n) == 0;
+            if (!good)
+                fail_msg("%s: %.*s: content \"%s\", %u calls", c.tool, (int)n, s,
+                         buf_str(&whole.content), whole.n_call);
+            parsed_release(&whole);
+            parsed_release(&r);
+            n_text++;
+        }
+    }
+    print_message("%zu texts cut short\n", n_text);
+    json_decref(set);
+}
+
+/* --- what real templates write ---------------------------------------------------------------- */
+
+static bool calls_agree(const json_t *want)
+{
+    bool good = r.n_call == json_array_size(want) && r.n_end == r.n_call;
+    for (size_t i = 0; i < r.n_call && good; i++) {
+        const json_t *f = json_object_get(json_array_get(want, i), "function");
+        json_t *call =
+            json_pack("[O, O]", json_object_get(f, "name"), json_object_get(f, "arguments"));
+        good = call_agrees(i, call);
+        json_decref(call);
+    }
+    return good;
+}
+
+/* Templates whose texts no parser can take apart: values without quotes, or quotes inside quotes
+ * that are not escaped; a second call that is not there. */
+static bool hopeless(const char *name)
+{
+    static const char *const names[] = {"llama3.2_pythonic", "llama4_pythonic", "toolace",
+                                        "GigaChat3", "gpt-oss-120b"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strstr(name, names[i]))
+            return true;
+    return false;
+}
+
+struct counts {
+    size_t n, n_bad, n_hopeless;
+};
+
+static void real_text(const char *template, const char *name, const json_t *texts,
+                      const json_t *set, const char *source, struct counts *counts)
+{
+    const json_t *text = json_object_get(texts, "completion"),
+                 *prompt = json_object_get(texts, "generation_prompt"),
+                 *want = json_object_get(json_object_get(json_object_get(set, "expected"), name),
+                                         "tool_calls");
+    struct parser_detected found = parser_detect(source);
+    struct parser_config c = {.tool = found.tool, .tools = json_object_get(set, "tools")};
+    (void)prompt;
+    if (!text)
+        text = json_object_get(texts, "after_user_turn");
+    if (!want || !text)
+        return;
+    assert_ok(parse_cut(&c, json_string_value(text), json_string_length(text), NULL, 0, &r, &err),
+              &err);
+    bool good = calls_agree(want);
+    counts->n++;
+    if (!good && hopeless(template))
+        counts->n_hopeless++;
+    else if (!good && counts->n_bad++ < 5)
+        print_error("%s (%s), %s: %.400s\n", template, found.tool ? found.tool : "none", name,
+                    json_string_value(text));
+    parsed_release(&r);
+}
+
+static void real_texts(void **state)
+{
+    (void)state;
+    if (!file_exists(REAL)) {
+        print_message("skipped: " REAL " is not there\n");
+        skip();
+    }
+    json_t *set = json_load_file(REAL, JSON_ALLOW_NUL, NULL), *entry, *texts;
+    size_t i;
+    struct counts counts = {0, 0, 0};
+    const char *name;
+    json_array_foreach (json_object_get(set, "templates"), i, entry) {
+        const char *template = json_string_value(json_object_get(entry, "template"));
+        char path[400];
+        struct buf source = BUF_INIT;
+        snprintf(path, sizeof path, TEMPLATES "%s", template);
+        assert_ok(file_read(&source, path, 1u << 22, &err), &err);
+        json_object_foreach (json_object_get(entry, "results"), name, texts)
+            real_text(template, name, texts, set, buf_str(&source), &counts);
+        buf_release(&source);
+    }
+    print_message("%zu of %zu texts of %zu real templates give the expected calls with the format "
+                  "detected from the template; %zu cannot be told apart\n",
+                  counts.n - counts.n_bad - counts.n_hopeless, counts.n, i, counts.n_hopeless);
+    assert_int_equal(counts.n_bad, 0);
+    assert_true(counts.n > 300);
+    json_decref(set);
+}
+
+/* --- the framework ---------------------------------------------------------------------------- */
+
+static enum q_code parse_text(const char *tool, const struct buf *text)
+{
+    return parse_cut(&(struct parser_config){.tool = tool}, buf_str(text), text->len, NULL, 0, &r,
+                     &err);
+}
+
+static void framework(void **state)
+{
+    (void)state;
+    struct parser *p = NULL;
+    struct buf text = BUF_INIT;
+    assert_fails(parser_new(&p, &(struct parser_config){.tool = "nope"}, &err), Q_NOT_FOUND,
+                 "hermes granite4", &err);
+    assert_fails(parser_new(&p, &(struct parser_config){.reasoning = "nope"}, &err), Q_NOT_FOUND,
+                 "deepseek_r1", &err);
+    buf_add_str(&text, "a <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> b");
+    assert_ok(parse_text("none", &text), &err);
+    assert_string_equal(buf_str(&r.content), buf_str(&text));
+    parsed_release(&r);
+    r.failing = true;
+    assert_fails(parse_text("hermes", &text), Q_CANCELLED, "gone", &err);
+    assert_int_equal(r.n_event, 1);
+    parsed_release(&r);
+    parser_free(NULL);
+    buf_release(&text);
+}
+
+/* Arguments go out as they come, not at the end. */
+static void streams(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tool, *head, *args, *more, *then;
+    } rows[] = {
+        {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"abc",
+         "{\"text\": \"abc", "d", "{\"text\": \"abcd"},
+        {"qwen3_coder", "<function=f>\n<parameter=text>\nabc", "{\"text\": \"abc", "d\ne",
+         "{\"text\": \"abcd\\ne"},
+        {"pythonic", "[f(text='ab\"c", "{\"text\": \"ab\\\"c", "d", "{\"text\": \"ab\\\"cd"},
+        {"gemma4", "<|tool_call>call:f{text:<|\"|>abc", "{\"text\": \"abc", "d",
+         "{\"text\": \"abcd"},
+        {"glm45", "<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>abc", "{\"text\": \"abc", "d",
+         "{\"text\": \"abcd"},
+        {"openai", "<|channel|>commentary to=functions.f<|message|>{\"a\": [1, ", "{\"a\": [1", "2",
+         "{\"a\": [1, "},
+        {"kimi_k2", "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": \"b",
+         "{\"a\": \"b", "c", "{\"a\": \"bc"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct parser *p = NULL;
+        assert_ok(parser_new(&p, &(struct parser_config){.tool = rows[i].tool}, &err), &err);
+        assert_ok(parser_feed(p, rows[i].head, strlen(rows[i].head), parsed_sink_all, &r, &err),
+                  &err);
+        assert_int_equal(r.n_call, 1);
+        assert_string_equal(buf_str(&r.name[0]), "f");
+        assert_string_equal(buf_str(&r.args[0]), rows[i].args);
+        assert_ok(parser_feed(p, rows[i].more, strlen(rows[i].more), parsed_sink_all, &r, &err),
+                  &err);
+        assert_string_equal(buf_str(&r.args[0]), rows[i].then);
+        parser_free(p);
+        parsed_release(&r);
+    }
+}
+
+static void limits(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    for (int i = 0; i < PARSER_CALLS_MAX + 1; i++)
+        buf_add_str(&b, "<tool_call>{\"name\": \"f\"}</tool_call>");
+    assert_ok(parse_text("hermes", &b), &err);
+    assert_int_equal(r.n_call, PARSER_CALLS_MAX);
+    assert_string_equal(buf_str(&r.content), "<tool_call>{\"name\": \"f\"}</tool_call>");
+    parsed_release(&r);
+    buf_reset(&b);
+    buf_add_str(&b, "<tool_call>{\"arguments\": \"");
+    for (size_t i = 0; i < PARSER_CALL_BYTES_MAX; i++)
+        buf_add_char(&b, 'x');
+    buf_add_str(&b, "\", \"name\": \"f\"}</tool_call>");
+    assert_ok(parse_text("hermes", &b), &err);
+    assert_int_equal(r.n_call, 0);
+    assert_int_equal(r.content.len, b.len);
+    parsed_release(&r);
+    buf_reset(&b);
+    buf_add_str(&b, "<tool_call>{\"name\": \"f\", \"arguments\": ");
+    for (size_t i = 0; i < 2 * LITERAL_DEPTH_MAX; i++)
+        buf_add_char(&b, '[');
+    assert_ok(parse_text("hermes", &b), &err);
+    assert_int_equal(r.args[0].len, LITERAL_DEPTH_MAX);
+    parsed_release(&r);
+    buf_release(&b);
+}
+
+/* A megabyte of what looks like a begin, in every format: still linear. */
+static void hostile(void **state)
+{
+    (void)state;
+    static const char *const pieces[] = {"<tool_call>{\"a\": \"",
+                                         "[f(",
+                                         "{\"name\": \"",
+                                         "<function=f><parameter=a></parameter>",
+                                         "<tool_call>f\n<arg_key>",
+                                         "[TOOL_CALLS]f",
+                                         "<|channel|>",
+                                         "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+                                         "<tool_call><tool_call"};
+    for (const char *const *name = parser_tool_names(); *name; name++)
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+            struct buf b = BUF_INIT;
+            while (b.len < 100000)
+                buf_add_str(&b, pieces[i]);
+            assert_ok(parse_text(*name, &b), &err);
+            parsed_release(&r);
+            buf_release(&b);
+        }
+}
+
+static void allocations_fail(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"hermes", "x<tool_call>{\"arguments\": \"{}\", \"name\": \"f\"}</tool_call>\n y"
+                   "<tool_call>{\"name\": \"g\", \"arguments\": {\"a\": "
+                   "1}}</tool_call><tool_call>{\"b\": 1}"},
+        {"qwen3_coder", "<function=f>\n<parameter=a>\n[1]\n</parameter> x </parameter></function>"},
+        {"pythonic", "[f(a=1, b='x')]"},
+        {"openai", "<|channel|>analysis<|message|>x<|end|><|start|>assistant "
+                   "to=functions.f<|message|>{\"a\": 1}"}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        enum q_code rc = Q_NO_MEMORY;
+        int n = 0;
+        for (; rc != Q_OK && n < 300; n++) {
+            mem_fail_after(n);
+            rc = parse_cut(&(struct parser_config){.tool = texts[i][0],
+                                                   .reasoning = "qwen3",
+                                                   .start = REASONING_NOT_OPEN},
+                           texts[i][1], strlen(texts[i][1]), NULL, 0, &r, &err);
+            mem_fail_after(-1);
+            if (rc != Q_OK && rc != Q_NO_MEMORY)
+                fail_msg("%s, allocation %d: %s %s", texts[i][0], n, q_code_name(rc), err.message);
+            parsed_release(&r);
+        }
+        assert_int_equal(rc, Q_OK);
+        assert_true(n > 5);
+    }
+}
+
+/* --- values ----------------------------------------------------------------------------------- */
+
+static void scanner(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"1",  " -0.5e-7 ", "\"\\u00e9\\n\"",
+                                       "[]", "{}",        "[1, {\"a\": [true, null]}]",
+                                       "0",  "1e5",       "false"},
+                             *const bad[] = {"",        "01",      "-",           "1.",     "1e",
+                                             "[1,]",    "{\"a\"}", "{\"a\":1,}",  "{a:1}",  "nul",
+                                             "\"\\x\"", "\"a",     "[",           "1 2",    "tru e",
+                                             "+1",      ".5",      "\"\\u12g4\"", "\"\n\"", "]",
+                                             "{]"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+        if (!json_scan_valid(good[i], strlen(good[i])))
+            fail_msg("%s refused", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        if (json_scan_valid(bad[i], strlen(bad[i])))
+            fail_msg("%s accepted", bad[i]);
+}
+
+static void literals(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        /* as written, as JSON; NULL: refused */
+        {"{\"a\" : [1, 2.50,  true ]}", "{\"a\" : [1, 2.50,  true ]}"},
+        {"{'a': 'it\\'s \"x\"',}", "{\"a\": \"it's \\\"x\\\"\"}"},
+        {"(1, None, [True, False,])", "[1, null, [true, false]]"},
+        {"[+1, .5, -.5, 5., 1_000, 007, -0, 1e5]", "[1, 0.5, -0.5, 5.0, 1000, 7, -0, 1e5]"},
+        {"'\\x41\\u00e9\\U0001F600\\a\\d\\\n\\'", NULL},
+        {"'\\x41\\u00e9\\U0001F600\\d\\\n'", "\"\\u0041\\u00e9😀\\\\d\""},
+        {"\"a\nb\\u12g\"", "\"a\\nb\\\\u12g\""},
+        {"\"\\ud83d\\ude00\"", "\"\\ud83d\\ude00\""},
+        {"oops", NULL},
+        {"[1 2]", NULL},
+        {"{a: 1}", NULL},
+        {"{]", NULL},
+        {"[,]", NULL},
+        {"--1", NULL},
+        {"1.2.3", NULL},
+        {"", NULL},
+        {"[", NULL},
+        {"nul", NULL},
+        {"1", "1"},
+        {" True ", " true"},
+        {"....", NULL},
+        {"+", NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct buf out = BUF_INIT;
+        bool good = literal_whole(rows[i][0], strlen(rows[i][0]), &out);
+        if (good != !!rows[i][1] || (good && strcmp(buf_str(&out), rows[i][1]) != 0))
+            fail_msg("%s: %s", rows[i][0], good ? buf_str(&out) : "refused");
+        if (good && !json_scan_valid(buf_str(&out), out.len))
+            fail_msg("%s: no JSON: %s", rows[i][0], buf_str(&out));
+        buf_release(&out);
+    }
+}
+
+static void values(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schema, *text, *json;
+    } rows[] = {
+        {"{\"type\": \"string\"}", "12", "\"12\""},
+        {"{\"type\": \"integer\"}", " 12 ", "12"},
+        {"{\"type\": \"integer\"}", "twelve", "\"twelve\""},
+        {"{\"type\": \"boolean\"}", "True", "true"},
+        {"{\"type\": [\"string\", \"null\"]}", "null", "null"},
+        {"{\"type\": [\"string\", \"null\"]}", "12", "\"12\""},
+        {"{\"type\": [\"string\", \"integer\"]}", "12", "12"},
+        {"{\"type\": [\"string\", \"integer\"]}", "\"12\"", "\"\\\"12\\\"\""},
+        {"{\"type\": \"object\"}", "{'a': None}", "{\"a\": null}"},
+        {"{\"type\": \"array\"}", "a, b", "\"a, b\""},
+        {"{\"anyOf\": [{\"type\": \"number\"}, {\"type\": \"null\"}]}", "1.5", "1.5"},
+        {"{\"enum\": [\"1\", \"2\"]}", "1", "\"1\""},
+        {"{\"const\": 3}", "3", "3"},
+        {"{\"$ref\": \"#/$defs/d\"}", "3", "\"3\""},
+        {"{\"$ref\": \"#/nowhere\"}", "3", "3"},
+        {"{}", "3", "3"},
+        {"{}", "text", "\"text\""},
+        {"{}", "\"q\"", "\"\\\"q\\\"\""},
+        {"{}", "None", "null"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *f = json_pack("{s:{s:{s:o}, s:{s:{s:s}}}}", "parameters", "properties", "p",
+                              json_loads(rows[i].schema, 0, NULL), "$defs", "d", "type", "string");
+        struct buf out = BUF_INIT;
+        types_value(types_of(f, "p"), rows[i].text, strlen(rows[i].text), &out);
+        if (strcmp(buf_str(&out), rows[i].json) != 0)
+            fail_msg("%s of %s: %s", rows[i].text, rows[i].schema, buf_str(&out));
+        buf_release(&out);
+        json_decref(f);
+    }
+}
+
+static void prompts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *format, *prompt;
+        enum reasoning_start start;
+    } rows[] = {{"qwen3", "<|im_start|>assistant\n<think>\n", REASONING_OPEN},
+                {"qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", REASONING_NOT_OPEN},
+                {"qwen3", "what is <think>?<|im_start|>assistant\n", REASONING_NOT_OPEN},
+                {"seed_oss", "<seed:bos>assistant\n<seed:think>", REASONING_OPEN},
+                {"none", "<think>", REASONING_NOT_OPEN}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(
+            parser_reasoning_start(rows[i].format, rows[i].prompt, strlen(rows[i].prompt)),
+            rows[i].start);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hermes),     cmocka_unit_test(formats),
+        cmocka_unit_test(reasoning),  cmocka_unit_test(truncated),
+        cmocka_unit_test(real_texts), cmocka_unit_test(framework),
+        cmocka_unit_test(streams),    cmocka_unit_test(limits),
+        cmocka_unit_test(hostile),    cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(scanner),    cmocka_unit_test(literals),
+        cmocka_unit_test(values),     cmocka_unit_test(prompts),
+    };
+    return cmocka_run_group_tests_name("parser", tests, NULL, NULL);
+}

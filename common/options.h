@@ -26,11 +26,20 @@ enum {
     FOR_PARSE = 1 << 9,
     FOR_RENDER = 1 << 10,
     FOR_SCHEMA = 1 << 12,
-    FOR_ALL = (1 << 13) - 1,
-    FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE |
-                FOR_BATCH, /* programs that read the model folder */
-    FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE |
-               FOR_BATCH /* programs that hold an engine core, or start one */
+    FOR_BENCH_ROOFLINE = 1 << 16,
+    FOR_BENCH_KERNELS = 1 << 17,
+    FOR_BENCH_LATENCY = 1 << 18,
+    FOR_BENCH_THROUGHPUT = 1 << 19,
+    FOR_BENCH_SERVE = 1 << 20,
+    FOR_BENCH_QUALITY = 1 << 21,
+    FOR_ALL = (1 << 22) - 1,
+    FOR_BENCH_LOCAL = FOR_BENCH_LATENCY | FOR_BENCH_THROUGHPUT | FOR_BENCH_QUALITY, /* an engine */
+    FOR_BENCH_WORK = FOR_BENCH_THROUGHPUT | FOR_BENCH_SERVE, /* prompts of a data set */
+    FOR_BENCH = FOR_BENCH_LOCAL | FOR_BENCH_SERVE | FOR_BENCH_ROOFLINE | FOR_BENCH_KERNELS,
+    FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE | FOR_BATCH |
+                FOR_BENCH_LOCAL, /* programs that read the model folder */
+    FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE | FOR_BATCH |
+               FOR_BENCH_LOCAL /* programs that hold an engine core, or start one */
 };
 
 #define OPTION_LIST_MAX 256

@@ -124,6 +124,10 @@ struct quire_info {
     uint32_t vocab_size, max_model_len, max_num_seqs, num_blocks;
     uint64_t n_param, weight_bytes;
     char fingerprint[32]; /* same value, same tokens */
+    char dtype[8];        /* it computes in: "F32", "BF16", "F16" */
+    /* Multiplications and additions of a token in the layers' matrices, of a row of logits, of a
+     * token with one token of its context; bytes of matrices that every step reads, of KV a token. */
+    uint64_t row_ops, logit_ops, context_ops, step_bytes, kv_token_bytes;
 };
 struct quire_stats {
     size_t size; /* set by the caller */

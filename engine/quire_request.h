@@ -33,7 +33,7 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     const uint32_t *bias_ids; /* [n_bias] */
     const float *bias;        /* [n_bias], -100 … 100 */
     size_t n_bias;
-    void (*notify)(void *ctx); /* may be NULL; called on an engine thread when events came */
+    void (*notify)(void *ctx); /* may be NULL; called on an engine thread after each event */
     void *notify_ctx;
     const uint32_t *allowed_ids; /* [n_allowed] no other token is sampled; none = all may be */
     size_t n_allowed;

@@ -296,7 +296,13 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
                               .max_num_seqs = c->limits.max_num_seqs,
                               .num_blocks = c->n_block,
                               .n_param = c->shape.n_param,
-                              .weight_bytes = c->shape.weight_bytes};
+                              .weight_bytes = c->shape.weight_bytes,
+                              .row_ops = c->shape.row_ops,
+                              .logit_ops = c->shape.logit_ops,
+                              .context_ops = c->shape.context_ops,
+                              .step_bytes = c->shape.step_bytes,
+                              .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK};
+    snprintf(full.dtype, sizeof full.dtype, "%s", dtype_name(c->shape.compute_dtype));
     snprintf(full.fingerprint, sizeof full.fingerprint, "%s", c->fingerprint);
     memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
 }

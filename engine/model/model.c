@@ -31,6 +31,24 @@ static enum q_code choose_length(uint32_t *out, const struct model_config *c, ui
     return Q_OK;
 }
 
+static void count_matrix(struct model_shape *s, uint64_t *ops, const struct packed *w)
+{
+    *ops += 2 * (uint64_t)w->n_out * w->n_in;
+    s->step_bytes += packed_bytes(w->dtype, w->n_out, w->n_in);
+}
+
+static void count_work(struct model_shape *s, const struct weights *w)
+{
+    count_matrix(s, &s->logit_ops, &w->lm_head);
+    for (uint32_t i = 0; i < w->n_layer; i++) {
+        count_matrix(s, &s->row_ops, &w->layers[i].qkv);
+        count_matrix(s, &s->row_ops, &w->layers[i].out);
+        count_matrix(s, &s->row_ops, &w->layers[i].gate_up);
+        count_matrix(s, &s->row_ops, &w->layers[i].down);
+    }
+    s->context_ops = 4 * (uint64_t)s->n_layer * s->n_head * s->head_dim; /* scores, then values */
+}
+
 static void fill_shape(struct model *m)
 {
     const struct model_config *c = &m->config;
@@ -45,6 +63,7 @@ static void fill_shape(struct model *m)
     s->n_param = m->weights.n_param;
     s->kv_block_bytes =
         2 * (uint64_t)kern_kv_block_bytes(s->kv_dtype, c->n_kv_head, c->head_dim) * c->n_layer;
+    count_work(s, &m->weights);
 }
 
 static enum q_code choose_dtype(enum dtype *out, const struct model_options *o,

@@ -53,6 +53,10 @@ struct model_shape { /* what others must know */
     uint64_t weight_bytes;    /* resident, packed */
     uint64_t kv_block_bytes;  /* one block of KERN_BLOCK tokens, K and V, all layers */
     uint64_t n_param;
+    /* What computing costs, for benchmarks: multiplications and additions of one token's row in the
+     * layers' matrices, of one row of logits, and of one token with one of its context; bytes of
+     * matrices that a step reads however few rows it has. */
+    uint64_t row_ops, logit_ops, context_ops, step_bytes;
 };
 const struct model_shape *model_shape(const struct model *m);
 const struct model_config *model_config(const struct model *m);

@@ -22,6 +22,7 @@ static const struct {
     {"worker", "started by the engine: holds weights, computes"},
     {"generate", "generate text offline"},
     {"run-batch", "answer a file of requests in OpenAI's batch format"},
+    {"bench", "measure the machine, a model, or any OpenAI server"},
     {"chat", "talk to a server in the terminal"},
     {"tokenize", "text to token ids and back, without a server"},
     {"schema", "try grammars for structured output: JSON lines in and out"},

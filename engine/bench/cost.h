@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cost - what a run had to move and to compute, as a fraction of what the machine can.
+ *
+ * Decoding: bytes of a step (every matrix once, the KV of each sequence's context) per second over
+ * the read bandwidth. Prefill: multiplications and additions (matrices, attention over the context
+ * so far, one row of logits a sequence) per second over the peak of the type computed in: int8 when
+ * quantized, else that of the dtype. NaN without --roofline. Threads: pure. */
+#ifndef QUIRE_ENGINE_BENCH_COST_H
+#define QUIRE_ENGINE_BENCH_COST_H
+#include "engine/bench/bench.h"
+#include "engine/quire.h"
+
+struct cost_shape {
+    uint32_t n_seq, input_len, output_len;
+};
+double cost_step_bytes(const struct quire_info *info, const struct cost_shape *s);
+double cost_prefill_ops(const struct quire_info *info, const struct cost_shape *s);
+double cost_peak(const struct bench *b, const struct quire_info *info); /* operations a second */
+double cost_decode_fraction(const struct bench *b, const struct quire_info *info,
+                            const struct cost_shape *s, double decode_tok_s);
+double cost_prefill_fraction(const struct bench *b, const struct quire_info *info,
+                             const struct cost_shape *s, double prefill_tok_s);
+/* The machine, the model and the ceilings, before the table; and as members of "run". */
+void cost_print_header(struct bench *b, const struct quire_info *info);
+
+#endif

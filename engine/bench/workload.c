@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/bench/workload.h"
+#include <jansson.h>
+#include <string.h>
+#include "common/mem.h"
+#include "engine/bench/trace.h"
+
+#define INPUT_DEFAULT   512
+#define OUTPUT_DEFAULT  128
+#define PROMPTS_DEFAULT 100
+#define HASH_SALT       0x6d6f6f6e63616b65u /* keeps a block's stream of tokens apart from others' */
+
+enum q_code workload_add(struct workload *w, const struct work *item, struct q_err *e)
+{
+    enum q_code rc = q_grow(&w->items, &w->cap, w->n + 1, sizeof *w->items, WORKLOAD_ITEMS_MAX, e);
+    if (!rc)
+        w->items[w->n++] = *item;
+    return rc;
+}
+
+enum q_code workload_add_hash(struct workload *w, uint64_t hash, struct q_err *e)
+{
+    enum q_code rc =
+        q_grow(&w->hashes, &w->hash_cap, w->n_hash + 1, sizeof *w->hashes, (size_t)1 << 28, e);
+    if (!rc)
+        w->hashes[w->n_hash++] = hash;
+    return rc;
+}
+
+void workload_release(struct workload *w)
+{
+    for (size_t i = 0; i < w->n; i++)
+        q_free((void *)(uintptr_t)w->items[i].text);
+    q_free(w->items);
+    q_free(w->hashes);
+    *w = (struct workload)WORKLOAD_INIT;
+}
+
+/* random */
+
+static uint32_t around(uint32_t length, double ratio, uint64_t *random)
+{
+    double low = length * (1 - ratio), high = length * (1 + ratio);
+    uint32_t n = (uint32_t)(low + bench_uniform(random) * (high - low) + 0.5);
+    return n ? n : 1;
+}
+
+static FALLIBLE add_random(struct workload *w, const struct options *o, struct q_err *e)
+{
+    uint32_t input, output;
+    uint64_t random = w->seed;
+    size_t n = o->num_prompts ? (size_t)o->num_prompts : PROMPTS_DEFAULT;
+    enum q_code rc;
+    if ((rc = bench_one(&input, o->input_lens, INPUT_DEFAULT, "--input-len", e)) ||
+        (rc = bench_one(&output, o->output_lens, OUTPUT_DEFAULT, "--output-len", e)))
+        return rc;
+    for (size_t i = 0; i < n && !rc; i++) {
+        const struct work item = {.input_len = around(input, o->random_range_ratio, &random),
+                                  .output_len = around(output, o->random_range_ratio, &random)};
+        rc = workload_add(w, &item, e);
+    }
+    return rc;
+}
+
+/* custom */
+
+static FALLIBLE add_line(struct workload *w, const json_t *line, const struct work *given,
+                         unsigned long long number, struct q_err *e)
+{
+    struct work item = *given;
+    const json_t *prompt = json_object_get(line, "prompt");
+    const json_t *tokens = json_object_get(line, "output_tokens");
+    if (!json_is_string(prompt))
+        return q_fail(e, Q_CORRUPT, "line %llu: prompt is not a string", number);
+    tokens = tokens ? tokens : json_object_get(line, "max_tokens");
+    if (tokens && (!json_is_integer(tokens) || json_integer_value(tokens) < 1 ||
+                   json_integer_value(tokens) > WORKLOAD_TOKENS_MAX))
+        return q_fail(e, Q_CORRUPT, "line %llu: output_tokens is no whole number of 1 to %u",
+                      number, WORKLOAD_TOKENS_MAX);
+    if (tokens)
+        item.output_len = (uint32_t)json_integer_value(tokens);
+    item.text = q_strndup(json_string_value(prompt), json_string_length(prompt));
+    if (!item.text)
+        return q_fail(e, Q_NO_MEMORY, "no memory for a prompt");
+    enum q_code rc = workload_add(w, &item, e);
+    if (rc)
+        q_free((void *)(uintptr_t)item.text);
+    return rc;
+}
+
+enum q_code workload_custom(struct workload *w, const char *data, size_t n, uint32_t output_len,
+                            struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    unsigned long long number = 0;
+    const struct work given = {.output_len = output_len};
+    for (size_t at = 0; at < n && !rc;) {
+        const char *newline = memchr(data + at, '\n', n - at);
+        size_t len = newline ? (size_t)(newline - data) - at : n - at;
+        json_error_t why;
+        number++;
+        if (strspn(data + at, " \t\r") < len) {
+            json_t *line = json_loadb(data + at, len, JSON_REJECT_DUPLICATES, &why);
+            if (!json_is_object(line))
+                rc = q_fail(e, Q_CORRUPT, "line %llu: not a JSON object: %.120s", number,
+                            line ? "another value" : why.text);
+            else
+                rc = add_line(w, line, &given, number, e);
+            json_decref(line);
+        }
+        at += len + 1;
+    }
+    return rc;
+}
+
+/* opening */
+
+enum q_code workload_open(struct workload *w, const struct options *o, struct q_err *e)
+{
+    const char *name = *o->dataset_name ? o->dataset_name : *o->dataset_path ? "trace" : "random";
+    struct buf data = BUF_INIT_MAX((size_t)4 << 30);
+    uint32_t output;
+    enum q_code rc;
+    w->seed = (uint64_t)o->bench_seed;
+    w->prefix_len = (uint32_t)o->random_prefix_len;
+    if (!strcmp(name, "random"))
+        return *o->dataset_path
+                   ? q_fail(e, Q_INVALID, "--dataset-name random takes no --dataset-path")
+                   : add_random(w, o, e);
+    if (strcmp(name, "trace") != 0 && strcmp(name, "custom") != 0)
+        return q_fail(e, Q_INVALID, "--dataset-name is \"%.40s\", expected random, trace or custom",
+                      name);
+    if (!*o->dataset_path)
+        return q_fail(e, Q_INVALID, "--dataset-name %s needs a --dataset-path", name);
+    if ((rc = bench_one(&output, o->output_lens, OUTPUT_DEFAULT, "--output-len", e)) ||
+        (rc = trace_read(&data, o->dataset_path, e)))
+        goto out;
+    rc = !strcmp(name, "trace") ? trace_parse(w, data.data, data.len, e)
+                                : workload_custom(w, data.data, data.len, output, e);
+    if (!rc && !w->n)
+        rc = q_fail(e, Q_CORRUPT, "no request in it");
+    if (rc)
+        rc = q_wrap(e, "%.120s", o->dataset_path);
+    if (o->num_prompts && w->n > (size_t)o->num_prompts) {
+        for (size_t i = (size_t)o->num_prompts; i < w->n; i++)
+            q_free((void *)(uintptr_t)w->items[i].text);
+        w->n = (size_t)o->num_prompts;
+    }
+out:
+    buf_release(&data);
+    return rc;
+}
+
+/* prompts */
+
+uint32_t workload_input_len(const struct workload *w, size_t i)
+{
+    return w->prefix_len + w->items[i].input_len;
+}
+
+/* Where the stream of random tokens stands at position k of item i: one stream for the prefix, one
+ * for each block that is named, one for each item else. */
+static uint64_t stream_of(const struct workload *w, size_t i, uint32_t k, uint32_t *at)
+{
+    const struct work *item = &w->items[i];
+    uint64_t start = w->seed * 0x9e3779b97f4a7c15u;
+    *at = k;
+    if (k < w->prefix_len)
+        return start;
+    k -= w->prefix_len;
+    if (k / WORKLOAD_HASH_BLOCK < item->n_hash) {
+        *at = k % WORKLOAD_HASH_BLOCK;
+        return start ^ HASH_SALT ^
+               w->hashes[item->hash_start + k / WORKLOAD_HASH_BLOCK] * 0xbf58476d1ce4e5b9u;
+    }
+    *at = k;
+    return start + (i + 1) * 0x94d049bb133111ebu;
+}
+
+static uint64_t token_at(const struct workload *w, size_t i, uint32_t k)
+{
+    uint32_t at;
+    uint64_t state = stream_of(w, i, k, &at) + at * (uint64_t)0x9e3779b97f4a7c15u;
+    return bench_random(&state);
+}
+
+void workload_ids(const struct workload *w, size_t i, uint32_t vocab, uint32_t *ids)
+{
+    uint32_t n = workload_input_len(w, i);
+    for (uint32_t k = 0; k < n; k++) /* the lowest ids are often special tokens */
+        ids[k] = (uint32_t)(vocab / 8 + token_at(w, i, k) % (vocab - vocab / 8));
+}
+
+void workload_words(const struct workload *w, size_t i, struct buf *out)
+{
+    static const char *const words[] = {
+        "time",    "year",    "people",   "way",    "day",   "man",    "thing", "woman",
+        "life",    "child",   "world",    "school", "state", "family", "house", "group",
+        "country", "problem", "hand",     "part",   "place", "case",   "week",  "company",
+        "system",  "program", "question", "work",   "night", "point",  "home",  "water"};
+    uint32_t n = workload_input_len(w, i);
+    if (w->items[i].text) {
+        buf_add_str(out, w->items[i].text);
+        return;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        if (k)
+            buf_add_char(out, ' ');
+        buf_add_str(out, words[token_at(w, i, k) % (sizeof words / sizeof *words)]);
+    }
+}

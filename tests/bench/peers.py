@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""quire beside llama.cpp and OpenVINO GenAI: models of the same shape with random weights, the same threads, in one run.
+
+The engines alternate round by round, each in a fresh process; a row shows the median of the rounds, their spread, and quire's
+ratio to the best peer of the row beside the bar it has to reach. On a busy machine the table says so in its first line; such a
+table is not to be committed. Usage:
+
+    python3 tests/bench/peers.py [--shapes qwen05,llama1b] [--engines quire,llama,openvino] [--precisions bf16,int8,int4]
+                                 [--rounds 5] [--threads N] [--work build/peers] [--out tests/bench/peers.md] [--json FILE]
+                                 [--no-install]
+
+A virtual environment with the peers from PyPI (llama-cpp-python is compiled there) and the models are made in --work on first
+use and kept. Children of this script measure one peer each: `peers.py child ENGINE JOB`, tests/bench/peers_child.py.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve()
+ROOT = HERE.parents[2]
+BIN = pathlib.Path(os.environ.get("QUIRE_BIN", ROOT / "build/release/bin"))
+CHILD = HERE.with_name("peers_child.py")
+PACKAGES = {  # what a peer and the making of its models need
+    "llama": ["llama-cpp-python", "gguf", "numpy"],
+    "openvino": ["openvino-genai", "optimum-intel[openvino,nncf]", "transformers", "tokenizers", "numpy"],
+}
+TORCH = ["torch", "--index-url", "https://download.pytorch.org/whl/cpu"]
+
+COMMON = {"hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": True, "max_position_embeddings": 32768}
+SHAPES = {
+    "qwen05": {**COMMON, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24,
+               "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936,
+               "rope_theta": 1000000.0, "rms_norm_eps": 1e-6},
+    "llama1b": {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
+                "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192,
+                "vocab_size": 128256, "rope_theta": 500000.0, "rms_norm_eps": 1e-5},
+    "tiny": {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 2048,
+             "rope_theta": 10000.0, "rms_norm_eps": 1e-5},  # to try the script out
+}
+
+# How each engine names a precision; of several the best counts. None: it has nothing of the kind.
+VARIANTS = {
+    "quire": {"bf16": [""], "int8": ["int8"], "int4": ["int4"]},
+    "llama": {"bf16": ["BF16"], "int8": ["Q8_0"], "int4": ["Q4_0", "Q4_K_M"]},
+    "openvino": {"bf16": ["fp16"], "int8": ["int8"], "int4": ["int4"]},  # fp16 weights computed in bf16
+}
+
+# kind, prompt tokens, new tokens, sequences; the bars of quire / best peer by precision.
+PREFILL, DECODE = "prefill", "decode"
+ROWS = [
+    ("prefill 512", PREFILL, 512, 1, 1, {"bf16": 1.1, "int8": 1.3, "int4": 1.5}),
+    ("prefill 2048", PREFILL, 2048, 1, 1, {"bf16": 1.1, "int8": 1.3, "int4": 1.5}),
+    ("decode, 1 sequence", DECODE, 16, 128, 1, {"bf16": 1.15, "int8": 1.4, "int4": 1.4}),
+    ("decode, 2 sequences", DECODE, 16, 64, 2, {"bf16": 1.4, "int8": 1.5, "int4": 2.0}),
+    ("decode, 4 sequences", DECODE, 16, 64, 4, {"bf16": 1.4, "int8": 1.5, "int4": 2.0}),
+    ("decode, 8 sequences", DECODE, 16, 64, 8, {"bf16": 1.4, "int8": 1.5, "int4": 2.0}),
+    ("decode, 32 sequences, context 64-190", DECODE, 64, 128, 32, {"bf16": 1.3, "int8": 1.8, "int4": 2.5}),
+    ("decode, 1 sequence at context 16 k", DECODE, 16384, 32, 1, {"bf16": 1.2}),
+]
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(*args, **more):
+    done = subprocess.run([str(a) for a in args], text=True, stdout=subprocess.PIPE, **more)
+    if done.returncode:
+        raise SystemExit(f"peers.py: {' '.join(map(str, args[:4]))} … ended with {done.returncode}")
+    return done.stdout
+
+
+class Quire:
+    """Ours: the verb that users have."""
+
+    def __init__(self, args):
+        self.threads = args.threads
+
+    def prepare(self, shape, folder):
+        (folder / "config.json").write_text(json.dumps(SHAPES[shape]))
+
+    def measure(self, folder, variant, jobs):
+        """{row's name: tokens per second}, peak resident MB"""
+        speeds, peak = {}, 0.0
+        for name, kind, n_in, n_out, batch in jobs:
+            with tempfile.NamedTemporaryFile(suffix=".json") as out:
+                more = ["--quantization", variant] if variant else []
+                run(BIN / "quire-bench", "latency", folder, "--load-format", "dummy", "--dtype", "bfloat16", *more, "--input-len", n_in,
+                    "--output-len", n_out, "--batch-size", batch, "--threads", self.threads, "--repeats", 1, "--no-roofline",
+                    "--no-progress", "--json", out.name, stderr=subprocess.DEVNULL)
+                result = json.load(open(out.name, encoding="utf-8"))["results"][0]
+            speeds[name] = result["prefill_tok_s" if kind == PREFILL else "decode_tok_s"]
+            peak = max(peak, result["peak_rss_mb"])
+        return speeds, peak
+
+
+class Peer:
+    """One of theirs, by a child in its own environment."""
+
+    def __init__(self, name, args):
+        self.name, self.threads = name, args.threads
+        self.python = args.work / f"venv-{name}" / "bin/python"
+        if not args.no_install:
+            self.install(args.work / f"venv-{name}")
+        if not self.python.exists():
+            raise SystemExit(f"peers.py: {self.python} is missing and --no-install was given")
+
+    def install(self, venv):
+        mark = venv / "installed.txt"
+        wanted = " ".join(PACKAGES[self.name])
+        if mark.exists() and mark.read_text() == wanted:
+            return
+        say(f"installing {self.name} into {venv}")
+        run(sys.executable, "-m", "venv", venv)
+        if self.name == "openvino":
+            run(self.python, "-m", "pip", "install", "-q", *TORCH)
+        run(self.python, "-m", "pip", "install", "-q", *PACKAGES[self.name])
+        mark.write_text(wanted)
+
+    def child(self, job):
+        out = run(self.python, CHILD, self.name, json.dumps({**job, "threads": self.threads}))
+        return json.loads(out.strip().splitlines()[-1])
+
+    def prepare(self, shape, folder):
+        variants = [v for vs in VARIANTS[self.name].values() for v in vs]
+        missing = [v for v in variants if not (folder / self.name / v).exists()]
+        if missing:
+            say(f"making {shape} for {self.name}: {', '.join(missing)}")
+            self.child({"do": "make", "config": SHAPES[shape], "folder": str(folder / self.name), "variants": missing})
+
+    def measure(self, folder, variant, jobs):
+        answer = self.child({"do": "measure", "model": str(folder / self.name / variant),
+                             "jobs": [dict(zip(("name", "kind", "n_in", "n_out", "batch"), j)) for j in jobs]})
+        return answer["speeds"], answer["peak_rss_mb"]
+
+    def version(self):
+        package = PACKAGES[self.name][0]
+        return run(self.python, "-c", f"import importlib.metadata as m; print(m.version({package!r}))").strip()
+
+
+def collect(args, engines):
+    """{(shape, precision, row): {(engine, variant): [speed of each round]}}; the same with row "peak rss"."""
+    found = {}
+    jobs_all = [row[:5] for row in ROWS if not args.rows or any(part in row[0] for part in args.rows)]
+    for shape in args.shapes:
+        folder = args.work / shape
+        folder.mkdir(parents=True, exist_ok=True)
+        for engine in engines.values():
+            engine.prepare(shape, folder)
+        for precision in args.precisions:
+            jobs = [j for j in jobs_all if precision in dict((r[0], r[5]) for r in ROWS)[j[0]]]
+            for i in range(args.rounds):
+                for name in list(engines)[::1 if i % 2 == 0 else -1]:
+                    for variant in VARIANTS[name][precision]:
+                        say(f"{shape} {precision}, round {i + 1} of {args.rounds}: {name} {variant}")
+                        try:
+                            speeds, peak = engines[name].measure(folder, variant, jobs)
+                        except SystemExit as why:
+                            say(f"  left out: {why}")
+                            continue
+                        for row, speed in {**speeds, "peak rss": peak}.items():
+                            found.setdefault((shape, precision, row), {}).setdefault((name, variant), []).append(speed)
+    return found
+
+
+def cell(values):
+    if not values:
+        return "-"
+    middle = statistics.median(values)
+    spread = (max(values) - min(values)) / middle * 100 if middle else 0
+    digits = 0 if middle >= 100 else 1
+    return f"{middle:.{digits}f} ±{spread / 2:.0f} %"
+
+
+def table(found, engines):
+    bars = {row[0]: row[5] for row in ROWS}
+    lines = []
+    for shape, precision in sorted({key[:2] for key in found}):
+        columns = [(e, v) for e in engines for v in VARIANTS[e][precision]]
+        heads = [f"{e} {v}".strip() for e, v in columns]
+        lines += ["", f"## {shape}, {precision} (tok/s; peak rss in MB)", "", "| row | " + " | ".join(heads) + " | ratio | bar |",
+                  "|---" * (len(columns) + 3) + "|"]
+        for row in [r[0] for r in ROWS] + ["peak rss"]:
+            got = found.get((shape, precision, row))
+            if not got:
+                continue
+            ours = statistics.median(got[columns[0]]) if columns[0][0] == "quire" and columns[0] in got else None
+            theirs = [statistics.median(v) for k, v in got.items() if k[0] != "quire"]
+            best = (min if row == "peak rss" else max)(theirs) if theirs else None
+            ratio = f"{ours / best:.2f}" if ours and best else "-"
+            bar = bars.get(row, {}).get(precision, "")
+            lines.append(f"| {row} | " + " | ".join(cell(got.get(c)) for c in columns) + f" | {ratio} | {bar} |")
+    return lines
+
+
+def heading(args, engines):
+    load = os.getloadavg()[0]
+    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")),
+               platform.machine())
+    versions = ", ".join(f"{n} {e.version()}" for n, e in engines.items() if n != "quire")
+    busy = args.load > 0.3
+    quiet = f"**not quiet: other programs kept {args.load:.1f} cores busy when it began; not to be committed**" if busy else "quiet"
+    return ["# quire beside its peers", "",
+            f"{datetime.date.today()}, {cpu}, {args.threads} threads, Linux {platform.release()}; machine {quiet} "
+            f"(load {args.load:.2f} before, {load:.2f} after). {versions}. Random weights; medians of {args.rounds} alternating rounds "
+            "± half the spread. Ratio: quire ÷ the best peer of the row. Made by `python3 tests/bench/peers.py`."]
+
+
+def ceilings(args):
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        run(BIN / "quire-bench", "roofline", "--threads", args.threads, "--no-progress", "--json", out.name)
+        machine = json.load(open(out.name, encoding="utf-8"))["machine"]
+    return [f"Ceilings in the same run: {machine['read_gb_s']:.1f} GB/s read; fp32 {machine['fp32_gop_s']:.0f}, "
+            f"bf16 {machine['bf16_gop_s']:.0f}, int8 {machine['int8_gop_s']:.0f} GOP/s."]
+
+
+def listed(known):
+    def parse(text):
+        items = text.split(",")
+        for item in items:
+            if item not in known:
+                raise argparse.ArgumentTypeError(f'"{item}" is none of {", ".join(known)}')
+        return items
+    return parse
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", type=listed(SHAPES), default=["qwen05", "llama1b"])
+    parser.add_argument("--engines", type=listed(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--precisions", type=listed(VARIANTS["quire"]), default=["bf16", "int8", "int4"])
+    parser.add_argument("--rows", type=lambda t: t.split(","), default=[], help="only rows whose name has one of these in it")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/peers")
+    parser.add_argument("--out", type=pathlib.Path, default=HERE.with_name("peers.md"))
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--no-install", action="store_true")
+    args = parser.parse_args()
+    args.work = args.work.resolve()
+    args.work.mkdir(parents=True, exist_ok=True)
+    engines = {name: Quire(args) if name == "quire" else Peer(name, args) for name in args.engines}
+    args.load = os.getloadavg()[0]
+    found = collect(args, engines)
+    lines = heading(args, engines) + ceilings(args) + table(found, engines)
+    args.out.write_text("\n".join(lines) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps([{"shape": s, "precision": p, "row": r, "engine": e, "variant": v, "values": values}
+                                         for (s, p, r), got in found.items() for (e, v), values in got.items()]))
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

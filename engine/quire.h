@@ -126,7 +126,7 @@ struct quire_info {
     char fingerprint[32]; /* same value, same tokens */
     char dtype[8];        /* it computes in: "F32", "BF16", "F16" */
     /* Multiplications and additions of a token in the layers' matrices, of a row of logits, of a
-     * token with one token of its context; bytes of matrices that every step reads, of KV a token. */
+     * token with one of its context; bytes of matrices every step reads, of KV a token. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes, kv_token_bytes;
 };
 struct quire_stats {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire bench roofline: the ceilings of this machine. quire bench kernels: kcheck, which times every
- * kernel beside them. */
+/* quire bench roofline: the ceilings of this machine. quire bench kernels: kcheck, which times
+ * every kernel beside them. */
 #include <errno.h>
 #include <limits.h>
 #include <string.h>

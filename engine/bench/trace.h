@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trace - recordings of what real services were asked: when, how long prompts and answers were.
  *
- *     Azure     CSV   TIMESTAMP,ContextTokens,GeneratedTokens      2023-11-16 18:17:03.9799600,4808,10
+ *     Azure     CSV   TIMESTAMP,ContextTokens,GeneratedTokens
+ *                     2023-11-16 18:17:03.9799600,4808,10
  *     BurstGPT  CSV   Timestamp,…,Request tokens,Response tokens,… seconds, whole or not
  *     Mooncake  JSONL {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": […]}
  *

@@ -8,7 +8,7 @@
 #define INPUT_DEFAULT   512
 #define OUTPUT_DEFAULT  128
 #define PROMPTS_DEFAULT 100
-#define HASH_SALT       0x6d6f6f6e63616b65u /* keeps a block's stream of tokens apart from others' */
+#define HASH_SALT       0x6d6f6f6e63616b65u /* keeps a block's tokens apart from others' */
 
 enum q_code workload_add(struct workload *w, const struct work *item, struct q_err *e)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* workload - which prompts, how long the answers, when: what `throughput` and `serve` send.
  *
- * Prompts are made up from a seed: token ids, or words of about a token each. Those of a trace that
- * name the blocks they are made of (Mooncake's hash_ids) begin alike where the recorded ones did, so
- * that a prefix cache has the same to do. Threads: one owner. */
+ * Prompts are made up from a seed: token ids, or words of about a token each. Those of a trace
+ * that name the blocks they are made of (Mooncake's hash_ids) begin alike where the recorded ones
+ * did, so that a prefix cache has the same to do. Threads: one owner. */
 #ifndef QUIRE_ENGINE_BENCH_WORKLOAD_H
 #define QUIRE_ENGINE_BENCH_WORKLOAD_H
 #include "engine/bench/bench.h"

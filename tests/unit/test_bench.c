@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench: what is said of samples, of a batch's clock and of a server's records; traces; streams. The
- * verbs themselves: tests/e2e/test_bench.py. */
+/* bench: what is said of samples, of a batch's clock and of a server's records; traces; streams.
+ * The verbs themselves: tests/e2e/test_bench.py. */
 #include "check.h"
 #include <math.h>
 #include <stdlib.h>

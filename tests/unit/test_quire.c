@@ -459,7 +459,7 @@ static void misuse_is_told(void **state)
     assert_int_equal(info.vocab_size, 512);
     assert_string_equal(info.dtype, "F32");
     assert_true(info.row_ops > 0 && info.logit_ops > 0 && info.logit_ops % (2 * 512) == 0);
-    assert_true((info.row_ops + info.logit_ops) / 2 < info.n_param); /* the rest: norms, embedding */
+    assert_true((info.row_ops + info.logit_ops) / 2 < info.n_param);     /* norms, embedding too */
     assert_true(info.step_bytes >= 2 * (info.row_ops + info.logit_ops)); /* F32, padded */
     assert_true(info.context_ops > 0 && info.kv_token_bytes > 0);
     quire_engine_close(engine);

@@ -135,6 +135,10 @@ struct quire_stats {
         worker_restarts;
     uint32_t running, waiting, blocks_used, blocks_total;
     uint64_t prefix_queries, prefix_hits; /* prompt tokens looked up in the prefix cache, found */
+    /* Preempted requests whose KV is in host memory, not counted in waiting; blocks there; how many
+     * of the preemptions copied KV out. */
+    uint32_t swapped, swap_blocks_used, swap_blocks_total;
+    uint64_t swap_preemptions;
 };
 /* Threads: any. */
 QUIRE_API void quire_engine_info(const struct quire_engine *engine, struct quire_info *info);

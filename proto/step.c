@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The layout of a step and of a result in shared memory, and the checks that let a reader trust it.
  *
- *     step     head | seqs | admits | blocks | known | stop ids | bias ids | bias | lists
+ *     step     head | seqs | admits | blocks | known | stop ids | bias ids | bias | lists | outs |
+ *              ins
  *     result   head | rows | top ids | top logprobs              each part starts on 8 bytes
  *
  * Counts come first and sizes follow from them, so the one who lays out and the one who views run
@@ -37,6 +38,8 @@ static uint64_t place_step(struct step_view *v, void *memory, const struct step_
     v->bias_ids = part(&p, h->n_bias, sizeof *v->bias_ids);
     v->bias = part(&p, h->n_bias, sizeof *v->bias);
     v->lists = part(&p, h->n_list, sizeof *v->lists);
+    v->outs = part(&p, h->n_out, sizeof *v->outs);
+    v->ins = part(&p, h->n_in, sizeof *v->ins);
     return p.at;
 }
 
@@ -78,7 +81,9 @@ static bool counts_max(struct step_head *h, const struct step_limits *l)
                             .n_bias = (uint32_t)n_bias,
                             .n_list = STEP_LISTS_MAX,
                             .n_token = l->max_num_batched_tokens,
-                            .n_logit = l->logit_rows_max};
+                            .n_logit = l->logit_rows_max,
+                            .n_out = l->copies_max,
+                            .n_in = l->copies_max};
     return true;
 }
 
@@ -135,7 +140,9 @@ static enum q_code check_counts(const struct step_head *h, const struct step_lim
                   {"n_bias", h->n_bias, max.n_bias},
                   {"n_list", h->n_list, max.n_list},
                   {"n_token", h->n_token, max.n_token},
-                  {"n_logit", h->n_logit, max.n_logit}};
+                  {"n_logit", h->n_logit, max.n_logit},
+                  {"n_out", h->n_out, max.n_out},
+                  {"n_in", h->n_in, max.n_in}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i].found > counts[i].limit)
             return corrupt(counts[i].what, counts[i].found, counts[i].limit, e);
@@ -224,8 +231,11 @@ static enum q_code check_admits(const struct step_view *v, const struct step_lim
             return corrupt("an admitted seq's end", q->start + q->n_token, a->n_known, e);
         if (a->n_cached > a->n_known)
             return corrupt("an admit's n_cached", a->n_cached, a->n_known, e);
-        if (q->start > a->n_cached)
-            return corrupt("an admitted seq's start", q->start, a->n_cached, e);
+        if (a->n_restored > a->n_known)
+            return corrupt("an admit's n_restored", a->n_restored, a->n_known, e);
+        uint32_t n_there = a->n_restored > a->n_cached ? a->n_restored : a->n_cached;
+        if (q->start > n_there)
+            return corrupt("an admitted seq's start", q->start, n_there, e);
         if (a->n_stop_id > STEP_STOP_IDS_MAX)
             return corrupt("an admit's n_stop_id", a->n_stop_id, STEP_STOP_IDS_MAX, e);
         if (a->n_bias > SAMPLE_BIAS_MAX)

@@ -7,6 +7,10 @@
  * be given to another sequence in n+1 although step n still reads it, and a token sampled in step n
  * is in the slot's history when n+1 runs: the engine plans n+1 without waiting for it.
  *
+ * Blocks can be copied to a second pool in host memory and back. A step first copies out, then in,
+ * and then computes: so a block that is copied out may be given to another sequence in the same
+ * step, and what is copied in is there for its rows.
+ *
  * A step lies in shared memory as: struct step_head, then the arrays in the order of its counts,
  * each 8-byte aligned (step_view gives pointers after checking every count and offset). Same
  * machine, same build: native layout.
@@ -53,7 +57,15 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
      * Rows before it are computed when asked for (the first row of the seq may lie there), reading
      * what is in the cache and writing nothing. */
     uint32_t n_cached;
+    /* Positions from n_cached to here are put into its own blocks by this step's copies; 0 = none.
+     * The first row of the seq is at most the larger of both. */
+    uint32_t n_restored;
     struct sample_params params; /* its pointers are meaningless; the arrays are in the step */
+};
+
+struct step_copy {  /* of one block, keys and values of all layers */
+    uint32_t block; /* of the pool that steps compute in */
+    uint32_t host;  /* block of the pool in host memory */
 };
 
 struct step_head {
@@ -69,6 +81,7 @@ struct step_head {
     /* Logit rows of the whole step, <= logit_rows_max. A seq has n_token with STEP_PROMPT_LOGPROBS
      * or STEP_SPECULATE, else 1 with STEP_SAMPLE, else 0. */
     uint32_t n_logit;
+    uint32_t n_out, n_in; /* struct step_copy[n_out] to host memory, then [n_in] from there */
 };
 
 struct step_view { /* a step's arrays; borrowed from the memory it lies in */
@@ -78,6 +91,7 @@ struct step_view { /* a step's arrays; borrowed from the memory it lies in */
     uint32_t *blocks, *known, *stop_ids, *bias_ids;
     float *bias;
     uint32_t *lists;
+    struct step_copy *outs, *ins;
 };
 
 struct step_limits { /* what a step can hold at most; decides the ring's size */
@@ -86,6 +100,7 @@ struct step_limits { /* what a step can hold at most; decides the ring's size */
     uint32_t top_more;       /* alternatives beyond SAMPLE_LOGPROBS_FEW a row; for two requests that
                                 want the whole vocabulary, twice its size */
     uint32_t known_max;      /* history tokens admitted in one step; >= max_model_len */
+    uint32_t copies_max;     /* blocks copied out in one step, and as many in; 0 = none are */
 };
 
 /* Rows of a result: for each seq with STEP_SAMPLE one sampled row at position start + n_token; for
@@ -115,6 +130,7 @@ struct step_result_head {
     uint64_t step;
     int64_t start_us;      /* when the worker began with it (clock_us) */
     uint32_t n_row, n_top; /* struct step_row[n_row], uint32_t[n_top] ids, float[n_top] logprobs */
+    uint32_t copy_us;      /* time of the copies, before the forward pass */
     uint32_t forward_us;   /* time of the forward pass */
     uint32_t total_us;     /* with all else the worker did for the step */
     uint32_t error;        /* enum q_code; the step failed as a whole */
@@ -140,7 +156,7 @@ FALLIBLE step_layout(struct step_view *v, void *memory, size_t n, const struct s
                      struct q_err *e);
 /* Give the pointers of a step that lies at memory, checking every count against the limits and
  * every index (slots, sums) so that a damaged step cannot make the worker read or write elsewhere.
- * Not checked, because only the worker knows them: block numbers (against its pool), block table
+ * Not checked, because only the worker knows them: block numbers (against its pools), block table
  * lengths, token ids (against its vocabulary). Errors: Q_CORRUPT. */
 FALLIBLE step_view(struct step_view *v, void *memory, size_t n, const struct step_limits *l,
                    struct q_err *e);

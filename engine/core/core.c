@@ -76,8 +76,12 @@ static void trace_planned(struct core *c, const struct step_head *h, int64_t sta
     if (!c->trace)
         return;
     struct trace_step *t = &c->traced[h->step % RING_DEPTH];
-    *t = (struct trace_step){
-        .step = h->step, .n_row = h->n_token, .n_seq = h->n_seq, .n_admit = h->n_admit};
+    *t = (struct trace_step){.step = h->step,
+                             .n_row = h->n_token,
+                             .n_seq = h->n_seq,
+                             .n_admit = h->n_admit,
+                             .n_out = h->n_out,
+                             .n_in = h->n_in};
     t->parts[TRACE_PLAN].start_us = start_us;
     t->parts[TRACE_PLAN].end_us = t->parts[TRACE_ENCODE].start_us = c->decided_us;
     t->parts[TRACE_ENCODE].end_us = t->parts[TRACE_WAIT].start_us = clock_us();
@@ -90,8 +94,14 @@ static void trace_settled(struct core *c, const struct step_result_head *h, int6
     if (!c->trace)
         return;
     struct trace_step *t = &c->traced[h->step % RING_DEPTH];
-    t->parts[TRACE_WAIT].end_us = t->parts[TRACE_FORWARD].start_us = h->start_us;
-    t->parts[TRACE_FORWARD].end_us = t->parts[TRACE_SAMPLE].start_us = h->start_us + h->forward_us;
+    int64_t copied_us = h->start_us + h->copy_us, forward_end_us = copied_us + h->forward_us;
+    t->parts[TRACE_WAIT].end_us = h->start_us;
+    if (t->n_out || t->n_in) {
+        t->parts[TRACE_COPY].start_us = h->start_us;
+        t->parts[TRACE_COPY].end_us = copied_us;
+    }
+    t->parts[TRACE_FORWARD].start_us = copied_us;
+    t->parts[TRACE_FORWARD].end_us = t->parts[TRACE_SAMPLE].start_us = forward_end_us;
     t->parts[TRACE_SAMPLE].end_us = h->start_us + h->total_us;
     t->parts[TRACE_SETTLE].start_us = start_us;
     t->parts[TRACE_SETTLE].end_us = t->parts[TRACE_OUTBOX].start_us = settled_us;
@@ -251,6 +261,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     c->info.shape = info->shape;
     c->info.limits = info->limits;
     c->info.n_block = info->n_block;
+    c->info.n_swap_block = info->n_swap_block;
     if ((rc = fingerprint_make(c->info.fingerprint, &c->config.worker, info, e)))
         return rc;
     c->outputs = q_calloc(info->limits.logit_rows_max, sizeof *c->outputs);
@@ -260,6 +271,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
     const struct speculation *guesses = &c->config.worker.speculation;
     const struct scheduler_config sc = {.limits = info->limits,
                                         .n_block = info->n_block,
+                                        .n_swap_block = info->n_swap_block,
                                         .queue_max = c->config.queue_max,
                                         .policy = c->config.policy,
                                         .decided = c->trace ? on_decided : NULL,
@@ -271,7 +283,8 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
                                             guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess,
                                         .prefix_cache = c->config.prefix_cache,
                                         .prompt_free_len = rotary_free_length(&c->model)};
-    c->config.worker.n_block = info->n_block; /* workers to come make the same pool */
+    c->config.worker.n_block = info->n_block; /* workers to come make the same pools */
+    c->config.worker.n_swap_block = info->n_swap_block;
     c->config.worker.is_again = true;
     return scheduler_new(&c->scheduler, &sc, e);
 }
@@ -282,7 +295,7 @@ static FALLIBLE worker_ready(struct core *c, struct q_err *e)
     enum q_code rc = ring_attach(c->ring, &info, e);
     if (!rc && !c->scheduler)
         rc = first_ready(c, &info, e);
-    else if (!rc && (info.n_block != c->info.n_block ||
+    else if (!rc && (info.n_block != c->info.n_block || info.n_swap_block != c->info.n_swap_block ||
                      memcmp(&info.limits, &c->info.limits, sizeof info.limits) != 0 ||
                      info.shape.n_param != c->info.shape.n_param))
         rc =
@@ -620,6 +633,11 @@ void core_reset_prefix_cache(struct core *c)
 {
     if (c->scheduler)
         scheduler_reset_prefix_cache(c->scheduler);
+}
+
+bool core_preempt_last(struct core *c)
+{
+    return c->scheduler && scheduler_preempt_last(c->scheduler);
 }
 
 void core_stats(const struct core *c, struct scheduler_stats *out)

@@ -79,12 +79,13 @@ FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m
 bool core_abort(struct core *c, uint32_t origin, uint64_t req_id);
 uint32_t core_abort_origin(struct core *c, uint32_t origin);
 void core_reset_prefix_cache(struct core *c);
-bool core_busy(const struct core *c); /* requests are waiting or running */
+bool core_preempt_last(struct core *c); /* as scheduler_preempt_last; for tests */
+bool core_busy(const struct core *c);   /* requests are waiting or running */
 
 struct core_info { /* valid once READY, then constant */
     struct model_shape shape;
     struct step_limits limits;
-    uint32_t n_block;
+    uint32_t n_block, n_swap_block;
     char fingerprint[CORE_FINGERPRINT_MAX]; /* "fp_0123456789abcdef" */
 };
 const struct core_info *core_info(const struct core *c);

@@ -64,6 +64,19 @@ FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_e
     return Q_OK;
 }
 
+static FALLIBLE preemption_parse(enum preemption_mode *out, const char *text, struct q_err *e)
+{
+    static const char *const names[] = {
+        [PREEMPT_AUTO] = "auto", [PREEMPT_SWAP] = "swap", [PREEMPT_RECOMPUTE] = "recompute"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i])) {
+            *out = (enum preemption_mode)i;
+            return Q_OK;
+        }
+    return q_fail(e, Q_INVALID, "--preemption-mode is \"%s\", expected auto, swap or recompute",
+                  text);
+}
+
 static FALLIBLE policy_options(struct scheduler_policy *p, const struct options *o, struct q_err *e)
 {
     p->by_priority = !strcmp(o->scheduling_policy, "priority");
@@ -80,7 +93,7 @@ static FALLIBLE policy_options(struct scheduler_policy *p, const struct options 
                       "--max-long-partial-prefills is %u, expected at most "
                       "--max-num-partial-prefills (%u)",
                       p->max_long_partial_prefills, p->max_num_partial_prefills);
-    return Q_OK;
+    return preemption_parse(&p->preemption, o->preemption_mode, e);
 }
 
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
@@ -105,6 +118,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     w->n_block = (uint32_t)o->num_gpu_blocks_override;
     w->kv_bytes = o->kv_cache_memory_bytes;
     w->memory_part = o->gpu_memory_utilization;
+    w->swap_bytes = (uint64_t)(o->swap_space * (double)(UINT64_C(1) << 30));
     w->n_thread = (uint32_t)o->threads;
     w->pin = true;
     w->log_level = (int)level;

@@ -182,7 +182,7 @@ static uint32_t retry_ms(const struct peers *p)
 {
     struct scheduler_stats stats;
     core_stats(p->core, &stats);
-    double ms = p->finish_every_ms * (1 + stats.n_waiting / 10.0);
+    double ms = p->finish_every_ms * (1 + (stats.n_waiting + stats.n_swapped) / 10.0);
     return ms < RETRY_MIN_MS ? RETRY_MIN_MS : ms > RETRY_MAX_MS ? RETRY_MAX_MS : (uint32_t)ms;
 }
 
@@ -400,7 +400,10 @@ static FALLIBLE encode_beat(struct peers *p, struct q_err *e)
         .n_draft_token = s.n_draft_token,
         .accepted_at = {s.accepted_at, sizeof s.accepted_at / sizeof *s.accepted_at},
         .sleep_level = core_sleep_level(p->core),
-        .paused = core_paused(p->core)};
+        .paused = core_paused(p->core),
+        .swap_blocks_used = s.swap_blocks_used,
+        .swap_blocks_total = s.swap_blocks_total,
+        .n_swap_out = s.n_swap_out};
     p->told_sleep_level = m.sleep_level;
     p->told_paused = m.paused;
     buf_reset(&p->frame);

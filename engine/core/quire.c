@@ -324,6 +324,10 @@ void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats)
     full.blocks_total = s.kv_blocks_total;
     full.prefix_queries = s.prefix_queries;
     full.prefix_hits = s.prefix_hits;
+    full.swapped = s.n_swapped;
+    full.swap_blocks_used = s.swap_blocks_used;
+    full.swap_blocks_total = s.swap_blocks_total;
+    full.swap_preemptions = s.n_swap_out;
     memcpy(stats, &full, stats->size < sizeof full ? stats->size : sizeof full);
 }
 

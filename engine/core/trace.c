@@ -32,10 +32,10 @@ static const struct {
     const char *name;
     int row;
 } parts[TRACE_PARTS] = {
-    [TRACE_PLAN] = {"plan", ROW_LOOP},       [TRACE_ENCODE] = {"encode", ROW_LOOP},
-    [TRACE_SETTLE] = {"settle", ROW_LOOP},   [TRACE_OUTBOX] = {"outbox", ROW_LOOP},
-    [TRACE_WAIT] = {"wait", ROW_RING},       [TRACE_FORWARD] = {"forward", ROW_WORKER},
-    [TRACE_SAMPLE] = {"sample", ROW_WORKER},
+    [TRACE_PLAN] = {"plan", ROW_LOOP},         [TRACE_ENCODE] = {"encode", ROW_LOOP},
+    [TRACE_SETTLE] = {"settle", ROW_LOOP},     [TRACE_OUTBOX] = {"outbox", ROW_LOOP},
+    [TRACE_WAIT] = {"wait", ROW_RING},         [TRACE_COPY] = {"copy", ROW_WORKER},
+    [TRACE_FORWARD] = {"forward", ROW_WORKER}, [TRACE_SAMPLE] = {"sample", ROW_WORKER},
 };
 
 /* Between two events: the comma that a reader of an unfinished file can do without. */
@@ -74,9 +74,10 @@ static void add_step(struct trace *t, const struct trace_step *v)
         buf_printf(&t->text,
                    "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64
                    ",\"dur\":%" PRId64 ",\"args\":{\"step\":%" PRIu64
-                   ",\"rows\":%u,\"sequences\":%u,\"admitted\":%u}}",
+                   ",\"rows\":%u,\"sequences\":%u,\"admitted\":%u,\"blocks_out\":%u,"
+                   "\"blocks_in\":%u}}",
                    parts[i].name, (int)getpid(), row, start_us, us > 0 ? us : 0, v->step, v->n_row,
-                   v->n_seq, v->n_admit);
+                   v->n_seq, v->n_admit, v->n_out, v->n_in);
     }
     uint64_t n_dropped = atomic_load(&t->n_dropped);
     if (n_dropped == t->n_dropped_told)

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include "common/err.h"
 
-#define TRACE_QUEUE_MAX 16384 /* steps, of 136 bytes */
+#define TRACE_QUEUE_MAX 16384 /* steps, of 160 bytes */
 #define TRACE_FLUSH_MS  200
 
 enum trace_part {
@@ -23,6 +23,7 @@ enum trace_part {
     TRACE_SETTLE,  /* loop: the result into requests */
     TRACE_OUTBOX,  /* loop: outputs to their frontends */
     TRACE_WAIT,    /* ring: sent and not begun */
+    TRACE_COPY,    /* worker: KV blocks of preempted requests, to host memory and back */
     TRACE_FORWARD, /* worker */
     TRACE_SAMPLE,  /* worker */
     TRACE_PARTS
@@ -31,6 +32,7 @@ enum trace_part {
 struct trace_step {
     uint64_t step;
     uint32_t n_row, n_seq, n_admit; /* tokens, sequences, of them new to the worker */
+    uint32_t n_out, n_in;           /* blocks copied to host memory, and back */
     struct {
         int64_t start_us, end_us; /* clock_us; end 0 = it did not come to that */
     } parts[TRACE_PARTS];

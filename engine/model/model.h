@@ -66,6 +66,7 @@ struct kv_cache { /* the pool, one K and one V array per layer, layout in kernel
     enum dtype dtype;
     uint32_t n_block, n_layer;
     size_t block_bytes; /* of one block in one of the arrays */
+    size_t stride;      /* from one block to the next in an array: block_bytes but for swap space */
     void *memory;       /* one mapping that holds them all */
     size_t memory_bytes;
 };
@@ -73,6 +74,10 @@ struct kv_cache { /* the pool, one K and one V array per layer, layout in kernel
  * steps of huge pages). Errors: Q_INVALID (no blocks), Q_NO_MEMORY. */
 FALLIBLE kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
                        struct q_err *e);
+/* A second pool, for copies only: model_forward cannot use it. All that is of one block lies
+ * together, so that memory is taken block by block. Errors: as kv_cache_init. */
+FALLIBLE kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32_t n_block,
+                            struct q_err *e);
 void kv_cache_release(struct kv_cache *c);
 /* Give the memory of all blocks back to the system; the pool stays, its blocks hold zeros. */
 void kv_cache_forget(const struct kv_cache *c);

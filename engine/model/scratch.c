@@ -84,26 +84,55 @@ void model_scratch_tap(struct model_scratch *s, float *const *out)
     s->tap = out;
 }
 
-enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
-                          struct q_err *e)
+static void kv_cache_set(struct kv_cache *c, const struct model *m, uint32_t n_block)
 {
     const struct model_shape *s = &m->shape;
     size_t block = kern_kv_block_bytes(s->kv_dtype, s->n_kv_head, s->head_dim);
+    *c = (struct kv_cache){.dtype = s->kv_dtype,
+                           .n_block = n_block,
+                           .n_layer = s->n_layer,
+                           .block_bytes = block,
+                           .stride = block};
+}
+
+enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
+                          struct q_err *e)
+{
     struct region r = REGION_INIT;
     struct region_cutter cutter = {0};
-    *c = (struct kv_cache){
-        .dtype = s->kv_dtype, .n_block = n_block, .n_layer = s->n_layer, .block_bytes = block};
+    kv_cache_set(c, m, n_block);
     if (n_block == 0)
         return q_fail(e, Q_INVALID, "a KV cache of 0 blocks; one holds %u tokens", KERN_BLOCK);
-    for (uint32_t i = 0; i < 2 * s->n_layer; i++)
-        (void)region_cut(&cutter, n_block, block);
+    for (uint32_t i = 0; i < 2 * c->n_layer; i++)
+        (void)region_cut(&cutter, n_block, c->block_bytes);
     enum q_code rc = region_init(&r, cutter.used, "KV cache", e);
     if (rc)
         return rc;
     cutter = (struct region_cutter){.base = r.data};
-    for (uint32_t i = 0; i < s->n_layer; i++) {
-        c->k[i] = region_cut(&cutter, n_block, block);
-        c->v[i] = region_cut(&cutter, n_block, block);
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        c->k[i] = region_cut(&cutter, n_block, c->block_bytes);
+        c->v[i] = region_cut(&cutter, n_block, c->block_bytes);
+    }
+    c->memory = r.map;
+    c->memory_bytes = r.map_size;
+    return Q_OK;
+}
+
+enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32_t n_block,
+                               struct q_err *e)
+{
+    struct region r = REGION_INIT;
+    struct region_cutter cutter = {0};
+    kv_cache_set(c, m, n_block);
+    c->stride = 2 * c->n_layer * c->block_bytes;
+    (void)region_cut(&cutter, n_block, c->stride);
+    enum q_code rc = n_block ? region_init(&r, cutter.used, "swap space", e)
+                             : q_fail(e, Q_INVALID, "swap space of 0 blocks");
+    if (rc)
+        return rc;
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        c->k[i] = r.data + 2 * i * c->block_bytes;
+        c->v[i] = r.data + (2 * i + 1) * c->block_bytes;
     }
     c->memory = r.map;
     c->memory_bytes = r.map_size;
@@ -130,7 +159,9 @@ void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cach
     Q_ASSERT(dst->block_bytes == n && dst->n_layer == src->n_layer);
     Q_ASSERT(to < dst->n_block && from < src->n_block);
     for (uint32_t i = 0; i < src->n_layer; i++) {
-        memcpy((char *)dst->k[i] + to * n, (const char *)src->k[i] + from * n, n);
-        memcpy((char *)dst->v[i] + to * n, (const char *)src->v[i] + from * n, n);
+        memcpy((char *)dst->k[i] + to * dst->stride, (const char *)src->k[i] + from * src->stride,
+               n);
+        memcpy((char *)dst->v[i] + to * dst->stride, (const char *)src->v[i] + from * src->stride,
+               n);
     }
 }

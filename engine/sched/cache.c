@@ -56,14 +56,18 @@ static uint32_t start_of(const struct request *r, uint32_t n_found)
 void cache_find(struct scheduler *s, uint32_t i_request, struct seat *seat)
 {
     struct request *r = request_at(s, i_request);
-    uint32_t n_used = 0;
+    uint32_t n_used = 0, n_found = 0;
     *seat = (struct seat){0};
     if (r->hashes) {
         uint32_t n_full = r->n_token / KV_BLOCK_TOKENS;
         hash_to(s, r, n_full);
         seat->n_shared = kv_match(&s->pool, r->hashes + 1, n_full, &n_used);
-        seat->start = start_of(r, seat->n_shared * KV_BLOCK_TOKENS);
+        n_found = seat->n_shared * KV_BLOCK_TOKENS;
     }
+    seat->n_in = swap_n_in(&r->held, seat->n_shared);
+    if (seat->n_in)
+        n_found = r->held.n_row;
+    seat->start = start_of(r, n_found);
     seat->n_taken = kv_blocks_for(r->n_token) - n_used;
 }
 
@@ -74,6 +78,7 @@ void cache_seat(struct scheduler *s, uint32_t i_request, const struct seat *seat
         kv_share(&s->pool, &r->table, r->hashes + 1, seat->n_shared);
     enum q_code rc = kv_grow(&s->pool, &r->table, r->n_token, NULL);
     Q_ASSERT(rc == Q_OK);
+    scheduler_restore(s, r, seat);
     r->n_shared = seat->n_shared;
     r->n_planned = seat->start;
     if (r->hashes)
@@ -95,10 +100,12 @@ void cache_publish_full(struct scheduler *s, struct request *r)
 }
 
 /* Running requests publish nothing more: the first blocks of theirs, and the rows so far of the
- * next, are of before the reset. */
+ * next, are of before the reset. Swapped ones would when they are back. */
 void scheduler_reset_prefix_cache(struct scheduler *s)
 {
     kv_forget(&s->pool);
     for (uint32_t i = s->running.first; i != REQUEST_NONE; i = request_at(s, i)->next)
         request_at(s, i)->publish_at = UINT32_MAX;
+    for (uint32_t i = s->backlog.returned.first; i != REQUEST_NONE; i = request_at(s, i)->next)
+        swap_drop(&s->swap, &request_at(s, i)->held);
 }

@@ -93,8 +93,17 @@ void scheduler_check(const struct scheduler *s)
         check_names(s, r);
     }
     kv_check_end(&s->pool);
+    swap_check_begin(&s->swap);
+    uint32_t n_holder = 0;
     for (uint32_t i = 0; i < s->requests.n_item; i++)
-        if (get(s, i)->state == REQUEST_WAITING)
+        if (get(s, i)->state == REQUEST_WAITING) {
             Q_ASSERT(get(s, i)->table.n_block == 0 &&
                      count_sampling(s, i) == get(s, i)->n_sampling);
+            swap_check_held(&s->swap, &get(s, i)->held);
+            n_holder += get(s, i)->held.n_block > 0;
+        } else {
+            Q_ASSERT(get(s, i)->held.n_block == 0);
+        }
+    swap_check_end(&s->swap);
+    Q_ASSERT(n_holder == s->swap.n_holder);
 }

@@ -11,6 +11,7 @@
 #include "engine/sched/prefix.h"
 #include "engine/sched/request.h"
 #include "engine/sched/scheduler.h"
+#include "engine/sched/swap.h"
 
 #define SUSPECT_TRIAL_TOKENS 4u /* settled alone: then it was another that killed the worker */
 
@@ -27,8 +28,9 @@ struct part {                /* one sequence's share of a step in flight */
 struct flight { /* a planned step whose result has not come */
     uint64_t step;
     int64_t planned_us;
-    bool has_prompt;    /* rows other than decode rows are in it */
-    struct part *parts; /* [n_part], room for max_num_seqs */
+    bool has_prompt;          /* rows other than decode rows are in it */
+    uint32_t n_token, n_copy; /* rows; blocks copied out and in */
+    struct part *parts;       /* [n_part], room for max_num_seqs */
     uint32_t n_part;
     uint32_t *by_slot; /* [max_num_seqs] part number + 1, 0 = none */
 };
@@ -36,6 +38,7 @@ struct flight { /* a planned step whose result has not come */
 struct scheduler {
     struct scheduler_config config; /* eos_ids is owned */
     struct kv_pool pool;
+    struct swap_pool swap;
     struct prefix_hasher hasher; /* made when config.prefix_cache */
     struct request_table requests;
     struct request_list running;
@@ -59,12 +62,13 @@ static inline struct request *request_at(struct scheduler *s, uint32_t i_request
 
 struct seat {          /* what a waiting request would be given */
     uint32_t n_shared; /* of its blocks: shared with whoever computed them */
+    uint32_t n_in;     /* the next ones: copied from host memory */
     uint32_t start;    /* first row to compute */
     uint32_t n_taken;  /* blocks of kv_available it costs */
 };
 /* cache.c: begin a request's chain of hashes, by what `m` says about sharing. */
 void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit *m);
-/* What the cache has of a waiting request's history. */
+/* What the cache and host memory have of a waiting request's history. */
 void cache_find(struct scheduler *s, uint32_t i_request, struct seat *seat);
 /* Give a request its blocks as found just now; its table is open and empty. */
 void cache_seat(struct scheduler *s, uint32_t i_request, const struct seat *seat);
@@ -79,6 +83,13 @@ static inline void cache_publish(struct scheduler *s, struct request *r)
 /* Take a running request off its slot and blocks; it is in no list afterwards and may be waiting
  * again (backlog_return) or removed. */
 void scheduler_unseat(struct scheduler *s, uint32_t i_request);
+/* Take blocks and place of a running request away; it waits again. preempt.c */
+void scheduler_preempt(struct scheduler *s, uint32_t i_request);
+/* It is seated again: plan the copies of what is in host memory, or give that up. */
+void scheduler_restore(struct scheduler *s, struct request *r, const struct seat *seat);
+/* What a step's result tells about speeds. */
+void scheduler_measure(struct scheduler *s, const struct flight *f,
+                       const struct step_result_head *h);
 /* Forget a request that is running or waiting. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);
 

@@ -160,6 +160,14 @@ void kv_share(struct kv_pool *p, struct kv_table *t, const struct kv_hash *hashe
     }
 }
 
+uint32_t kv_n_common(const struct kv_pool *p, const struct kv_table *t)
+{
+    uint32_t n = 0;
+    while (n < t->n_block && p->infos[t->blocks[n]].refs > 1)
+        n++;
+    return n;
+}
+
 void kv_publish(struct kv_pool *p, const struct kv_table *t, uint32_t i, const struct kv_hash *hash)
 {
     Q_ASSERT(i < t->n_block);

@@ -95,6 +95,8 @@ uint32_t kv_match(const struct kv_pool *p, const struct kv_hash *hashes, uint32_
                   uint32_t *n_used);
 /* Take the first n blocks of a chain, as kv_match found them, into an empty table. */
 void kv_share(struct kv_pool *p, struct kv_table *t, const struct kv_hash *hashes, uint32_t n);
+/* How many of a table's first blocks other tables hold too. */
+uint32_t kv_n_common(const struct kv_pool *p, const struct kv_table *t);
 /* Index the table's block i under hash, the chain's up to this block. Its tokens are known, and
  * they will be in the block before anyone can read it. Nothing happens when the block before it is
  * not indexed, or another block is under this hash already. */

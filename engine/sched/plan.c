@@ -2,8 +2,8 @@
 /* Filling one step: four passes over what is left of rows, logit rows, blocks, slots, known_max.
  *
  *   1. decode    running sequences with one row to compute, in order of request_before. One that
- *                needs a block when none is free preempts the last running one; the last itself
- *                waits with its blocks.
+ *                needs a block when none is free preempts the last running one (preempt.c); the last
+ *                itself waits with its blocks.
  *   2. prefill   running sequences with more rows, in the same order, a chunk each. They have their
  *                blocks already.
  *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history;
@@ -102,15 +102,6 @@ static void put(struct planning *p, uint32_t i_request, uint32_t n_token, uint32
     p->n_top += flags & STEP_SAMPLE ? n_alternative(r->params.n_logprob) : 0;
 }
 
-static void preempt(struct planning *p, uint32_t i_request)
-{
-    struct scheduler *s = p->s;
-    scheduler_unseat(s, i_request);
-    backlog_return(&s->backlog, i_request);
-    s->stats.n_preemption++;
-    p->short_of_blocks = true;
-}
-
 /* Blocks for one more row of a running sequence. False when it has to wait: it is the last. */
 static bool make_room(struct planning *p, uint32_t i_request, uint32_t *n_new_block)
 {
@@ -118,11 +109,10 @@ static bool make_room(struct planning *p, uint32_t i_request, uint32_t *n_new_bl
     struct request *r = request_at(s, i_request);
     *n_new_block = kv_need(&r->table, r->n_planned + 1);
     while (*n_new_block > kv_available(&s->pool)) {
-        if (s->running.last == i_request) {
-            p->short_of_blocks = true;
+        p->short_of_blocks = true;
+        if (s->running.last == i_request)
             return false;
-        }
-        preempt(p, s->running.last);
+        scheduler_preempt(s, s->running.last);
     }
     enum q_code rc = kv_grow(&s->pool, &r->table, r->n_planned + 1, NULL);
     Q_ASSERT(rc == Q_OK);
@@ -270,6 +260,8 @@ static bool may_admit(const struct planning *p, uint32_t i_request, struct seat 
         n_list(r) > STEP_LISTS_MAX - p->counts.n_list || tops_left(p) < tops_least(r))
         return false;
     cache_find(s, i_request, seat);
+    if (seat->n_in > s->swap.copies_max - s->swap.n_in)
+        return false;
     if (at_limit(p->n_partial, s->config.policy.max_num_partial_prefills) && is_partial(p, r, seat))
         return false;
     return seat->n_taken + headroom(s) <= kv_available(&s->pool);
@@ -395,6 +387,7 @@ static void write_admit(const struct scheduler *s, const struct request *r, stru
                                     .n_allowed = r->params.n_allowed,
                                     .n_bad = r->params.n_bad,
                                     .n_cached = r->n_shared * KV_BLOCK_TOKENS,
+                                    .n_restored = r->n_restored,
                                     .params = r->params};
     struct sample_params *p = &c->admit++->params; /* addresses mean nothing in another process */
     p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = NULL;
@@ -424,6 +417,9 @@ static void write_step(const struct planning *p, const struct step_view *v)
         if (q->flags & STEP_ADMIT)
             write_admit(p->s, r, &c);
     }
+    append(v->outs, p->s->swap.outs, p->counts.n_out, sizeof *v->outs);
+    append(v->ins, p->s->swap.ins, p->counts.n_in, sizeof *v->ins);
+    swap_sent(&p->s->swap);
 }
 
 /* Bounds 1 2 4 … 16384, +Inf. */
@@ -459,6 +455,10 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
         s->config.decided(s->config.decided_ctx);
     p.counts.step = f->step = ++s->stats.step;
     p.counts.n_seq = f->n_part;
+    p.counts.n_out = s->swap.n_out;
+    p.counts.n_in = s->swap.n_in;
+    f->n_token = p.counts.n_token;
+    f->n_copy = s->swap.n_out + s->swap.n_in;
     s->n_flight++;
     s->stats.iteration_tokens[bucket(p.counts.n_token)]++;
     enum q_code rc = step_layout(&v, memory, n, &p.counts, e);

@@ -144,6 +144,8 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
     r->deadline_us = INT64_MAX;
     r->queue_us = 0;
     r->table = (struct kv_table){NULL, 0};
+    r->held = (struct swap_held){0};
+    r->n_restored = 0;
     t->index[place(t, origin, m->req_id)] = i + 1;
     *i_request = i;
     return Q_OK;
@@ -152,7 +154,7 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
 void request_remove(struct request_table *t, uint32_t i_request)
 {
     struct request *r = &t->items[i_request];
-    Q_ASSERT(r->state != REQUEST_FREE && r->table.n_block == 0);
+    Q_ASSERT(r->state != REQUEST_FREE && r->table.n_block == 0 && r->held.n_block == 0);
     unindex(t, r);
     q_free(r->memory);
     r->memory = NULL;

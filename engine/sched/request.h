@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "engine/sched/kv.h"
+#include "engine/sched/swap.h"
 #include "proto/proto.h"
 #include "proto/sampling.h"
 
@@ -59,6 +60,8 @@ struct request {
     uint64_t queue_us;
     struct sample_params params;
     struct kv_table table; /* blocks, while running */
+    struct swap_held held; /* in host memory, while it waits after a preemption */
+    uint32_t n_restored;   /* positions that were copied back from there when it was seated */
     uint32_t prev, next;   /* in the list of its state */
 };
 

@@ -48,6 +48,9 @@ static enum q_code check_config(const struct scheduler_config *c, struct q_err *
                       "to the cache, or a max_model_len of at most %u",
                       l->max_model_len, kv_blocks_for(l->max_model_len), c->n_block,
                       c->n_block * KV_BLOCK_TOKENS);
+    if (c->n_swap_block && l->copies_max < kv_blocks_for(l->max_model_len))
+        return q_fail(e, Q_INVALID, "copies_max: must be at least %u to swap, is %u",
+                      kv_blocks_for(l->max_model_len), l->copies_max);
     size_t step_bytes, result_bytes;
     return step_bytes_max(&step_bytes, &result_bytes, l, e);
 }
@@ -81,6 +84,8 @@ static enum q_code init(struct scheduler *s, const struct scheduler_config *c, s
     if (c->prefix_cache && (rc = prefix_hasher_init(&s->hasher, e)))
         return rc;
     if ((rc = kv_init(&s->pool, c->n_block, l->max_num_seqs, kv_blocks_for(l->max_model_len), e)))
+        return rc;
+    if ((rc = swap_init(&s->swap, c->n_swap_block, l->copies_max, e)))
         return rc;
     if ((rc = request_table_init(&s->requests, c->queue_max + l->max_num_seqs, e)))
         return rc;
@@ -116,6 +121,7 @@ void scheduler_free(struct scheduler *s)
     q_free(s->free_slots);
     prefix_hasher_release(&s->hasher);
     kv_release(&s->pool);
+    swap_release(&s->swap);
     backlog_release(&s->backlog);
     request_table_release(&s->requests);
     q_free(s);
@@ -279,6 +285,7 @@ void scheduler_forget(struct scheduler *s, uint32_t i_request)
         scheduler_unseat(s, i_request);
     else
         backlog_remove(&s->backlog, i_request);
+    swap_drop(&s->swap, &request_at(s, i_request)->held);
     backlog_leave(&s->backlog, i_request);
     request_remove(&s->requests, i_request);
 }
@@ -323,7 +330,9 @@ void scheduler_worker_lost(struct scheduler *s)
         struct request *r = request_at(s, i); /* preempted ones may have had tokens in flight too */
         r->n_sampling = 0;
         r->prompt_next = r->prompt_settled;
+        r->held.n_block = 0;
     }
+    swap_forget(&s->swap);
     kv_forget(&s->pool); /* the blocks' memory was the worker's */
 }
 
@@ -331,10 +340,13 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
 {
     *out = s->stats;
     out->n_running = s->running.n;
-    out->n_waiting = s->backlog.n;
+    out->n_swapped = s->swap.n_holder;
+    out->n_waiting = s->backlog.n - out->n_swapped;
     out->n_tenant = backlog_n_tenant(&s->backlog);
     out->n_in_flight = s->n_flight;
     out->kv_blocks_total = s->pool.n_block;
     out->kv_blocks_used = s->pool.n_block - kv_available(&s->pool);
     out->kv_blocks_cached = s->pool.n_cached;
+    out->swap_blocks_used = s->swap.n_used;
+    out->swap_blocks_total = s->swap.n_block;
 }

@@ -6,10 +6,10 @@
  * compute, then waiting ones (whose turn is next: backlog.h), within max_num_batched_tokens,
  * max_num_seqs, the logit rows and the blocks there are; long prompts go in chunks. When a running
  * sequence needs a block and none is free, the last running one (the lowest priority, of those the
- * youngest) is preempted: its blocks are freed and it goes back to the head of the queue, to
- * recompute prompt and output later (same bits, DESIGN section 6), or find them in the prefix
- * cache. scheduler_settle
- * takes a step's result and gives outputs. Up to SCHEDULER_IN_FLIGHT_MAX steps may be planned
+ * youngest) is preempted: its blocks are freed and it goes back to the head of the queue. What they
+ * held is copied to host memory first, or computed again when it returns (swap.h; same bits, DESIGN
+ * section 6), but for what the prefix cache has then. scheduler_settle takes a step's result and
+ * gives outputs. Up to SCHEDULER_IN_FLIGHT_MAX steps may be planned
  * before the first is settled; a sequence may appear in two of them (its next token is in the
  * worker's history by then), and rows computed past a stop are dropped at settle. Never deadlocks:
  * what cannot fit alone in an empty pool is refused by scheduler_submit (argued in README.md). Time
@@ -26,6 +26,12 @@
 #define SCHEDULER_IN_FLIGHT_MAX 2u
 #define SCHEDULER_GUESSES_MAX   16u /* on n_guess */
 
+enum preemption_mode { /* --preemption-mode: what becomes of a preempted request's KV */
+                       PREEMPT_AUTO,     /* what costs less time: swap.h */
+                       PREEMPT_SWAP,     /* host memory, while there is room */
+                       PREEMPT_RECOMPUTE /* nothing */
+};
+
 struct scheduler_policy { /* all zero: first come, first served, no limits */
     bool by_priority;     /* --scheduling-policy priority */
     /* Limits on prompts, with vLLM's meaning; 0 = none. A sequence computes at most
@@ -38,11 +44,15 @@ struct scheduler_policy { /* all zero: first come, first served, no limits */
      * last step with prompt rows took (so that prompts come together); 0 = it does not. */
     double delay_factor;
     int64_t request_timeout_us; /* from a request's arrival to its end; 0 = any time */
+    enum preemption_mode preemption;
 };
 
 struct scheduler_config {
     struct step_limits limits;
-    uint32_t n_block;   /* blocks of the pool */
+    uint32_t n_block; /* blocks of the pool */
+    /* Blocks in host memory for what preempted requests have computed; 0 = it is computed again.
+     * limits.copies_max then must hold a sequence of max_model_len. */
+    uint32_t n_swap_block;
     uint32_t queue_max; /* waiting requests at most */
     struct scheduler_policy policy;
     /* Called by scheduler_plan once it is decided who computes what, before that is written into
@@ -120,8 +130,11 @@ int64_t scheduler_deadline_us(const struct scheduler *s); /* INT64_MAX = none */
  * the same. */
 void scheduler_worker_lost(struct scheduler *s);
 /* What is cached now serves no later request: for new weights, or to measure. Running requests go
- * on with their blocks, which are not shared any more. */
+ * on with their blocks, which are not shared any more; swapped ones compute theirs again. */
 void scheduler_reset_prefix_cache(struct scheduler *s);
+
+/* Preempt the last running one as when blocks run out; no answer changes by it. False: none runs. */
+bool scheduler_preempt_last(struct scheduler *s);
 
 /* The worker died, or was killed because it hung, with the oldest step in flight unfinished: as
  * scheduler_worker_lost, and those in that step become suspects when it is not their first time.
@@ -131,11 +144,14 @@ bool scheduler_worker_died(struct scheduler *s, struct scheduler_output *culprit
 
 struct scheduler_stats {
     uint64_t step; /* last planned */
+    /* A preempted request with KV in host memory is swapped, else it is waiting. */
     uint32_t n_running, n_waiting, n_swapped, n_in_flight, n_tenant;
     uint32_t kv_blocks_used, kv_blocks_total; /* cached blocks are not used ones */
-    uint32_t kv_blocks_cached;
+    uint32_t kv_blocks_cached, swap_blocks_used, swap_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
     uint64_t n_timeout, n_pushed_out;
+    /* Preemptions that copied KV out; requests that had it copied back; blocks of both. */
+    uint64_t n_swap_out, n_swap_in, swap_blocks_out, swap_blocks_in;
     uint64_t prefix_queries, prefix_hits; /* tokens looked up and found, at first admissions */
     /* guesses: sequences and steps that had some, tokens guessed, tokens that came true; the last
      * by place, the first guess at 0 */

@@ -93,6 +93,11 @@ uint64_t memory_resident(void)
     return n == 3 && resident > shared ? (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
+static uint64_t blocks_of(uint32_t n_token)
+{
+    return ((uint64_t)n_token + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
+}
+
 /* Blocks in what `part` of the memory leaves. */
 static uint64_t blocks_in(const struct memory_need *need, double part)
 {
@@ -165,8 +170,7 @@ static void log_sum(uint64_t n, uint64_t n_seq_block, const struct worker_config
 FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
                        const struct step_limits *l, const struct memory_need *need, struct q_err *e)
 {
-    uint64_t n_seq_block = ((uint64_t)l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
-    uint64_t n;
+    uint64_t n_seq_block = blocks_of(l->max_model_len), n;
     if (c->n_block)
         n = c->n_block;
     else if (c->kv_bytes)
@@ -183,4 +187,35 @@ FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
         log_sum(n, n_seq_block, c, l, need);
     *n_block = (uint32_t)n;
     return Q_OK;
+}
+
+static void log_swap(uint64_t n, uint64_t n_asked, const struct memory_need *need)
+{
+    double mib = (double)(n * need->block_bytes) / MIB;
+    log_info("memory: swap space for preempted requests %.1f MiB, taken as it is used: %" PRIu64
+             " blocks%s",
+             mib, n, n < n_asked ? "; there is no memory for all of --swap-space" : "");
+}
+
+uint32_t memory_swap_blocks(uint32_t n_block, const struct worker_config *c,
+                            const struct step_limits *l, const struct memory_need *need)
+{
+    uint64_t wanted = blocks_of(l->max_model_len) * l->max_num_seqs;
+    if (c->is_again)
+        return c->n_swap_block;
+    if (c->swap_bytes == 0 || n_block >= wanted) {
+        log_info("memory: no swap space: %s",
+                 c->swap_bytes ? "the KV cache holds all that can run" : "--swap-space is 0");
+        return 0;
+    }
+    uint64_t n = c->swap_bytes / need->block_bytes, all = blocks_in(need, MEMORY_SWAP_PART);
+    if (n > wanted)
+        n = wanted;
+    if (n > BLOCKS_MAX)
+        n = BLOCKS_MAX;
+    uint64_t n_asked = n, left = all > n_block ? all - n_block : 0;
+    if (n > left)
+        n = left;
+    log_swap(n, n_asked, need);
+    return (uint32_t)n;
 }

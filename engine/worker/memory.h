@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory - how many KV blocks a worker takes.
+/* memory - how many KV blocks a worker takes, and how many more for preempted requests.
  *
  * Exactly --num-gpu-blocks-override, or what --kv-cache-memory-bytes holds, or else what a part of
  * the memory (--gpu-memory-utilization) leaves after weights, the measured peak of activations, and
@@ -11,13 +11,19 @@
  * laptop's or a shared server's memory is not such a device, so without a flag the worker plans for
  * MEMORY_CPU_PART, and for no more blocks than max_num_seqs sequences of max_model_len can fill.
  * Either way the pool is only reserved: a block takes memory when it is first written, in steps of
- * huge pages, so an idle server holds its weights and little else. Threads: start-up. */
+ * huge pages, so an idle server holds its weights and little else.
+ *
+ * Swap space (--swap-space) on the CPU is memory of the same kind: a second pool beside the first.
+ * It takes what is left of MEMORY_SWAP_PART of the memory at most, no more than max_num_seqs
+ * sequences of max_model_len can fill, nothing when the first pool holds all of those (then nobody
+ * is ever preempted), and it too takes memory block by block as it is used. Threads: start-up. */
 #ifndef QUIRE_ENGINE_WORKER_MEMORY_H
 #define QUIRE_ENGINE_WORKER_MEMORY_H
 #include "engine/worker/ring.h"
 
-#define MEMORY_CPU_PART 0.5 /* without --gpu-memory-utilization */
-#define MEMORY_ONE_PART 0.9 /* and then for a single sequence, when MEMORY_CPU_PART has no room */
+#define MEMORY_CPU_PART  0.5 /* without --gpu-memory-utilization */
+#define MEMORY_ONE_PART  0.9 /* and then for a single sequence, when MEMORY_CPU_PART has no room */
+#define MEMORY_SWAP_PART 0.9 /* the most that everything and swap space may take together */
 
 struct memory_need {
     uint64_t weight_bytes;     /* resident */
@@ -40,5 +46,8 @@ uint64_t memory_resident(void);
 FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
                        const struct step_limits *l, const struct memory_need *need,
                        struct q_err *e);
+/* Blocks of swap space beside n_block of the pool; logs it. 0: none. */
+uint32_t memory_swap_blocks(uint32_t n_block, const struct worker_config *c,
+                            const struct step_limits *l, const struct memory_need *need);
 
 #endif

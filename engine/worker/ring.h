@@ -43,9 +43,11 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     enum dtype kv_dtype;    /* when given */
     uint32_t max_model_len; /* 0 = the model's */
     uint32_t max_num_seqs, max_num_batched_tokens;
-    uint32_t n_block;   /* 0 = from kv_bytes */
-    uint64_t kv_bytes;  /* 0 = what memory_part leaves */
-    double memory_part; /* of the memory, for everything; 0 = the default (worker/memory.h) */
+    uint32_t n_block;      /* 0 = from kv_bytes */
+    uint64_t kv_bytes;     /* 0 = what memory_part leaves */
+    double memory_part;    /* of the memory, for everything; 0 = the default (worker/memory.h) */
+    uint64_t swap_bytes;   /* host memory for preempted requests, at most; 0 = none */
+    uint32_t n_swap_block; /* with is_again: exactly so many blocks there */
     bool is_again;     /* it replaces a worker that died: n_block is decided, nothing is measured */
     uint32_t n_thread; /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];
@@ -57,7 +59,8 @@ struct worker_config { /* what the engine asks for; written once, before the wor
 
 enum ring_order { /* what an engine may want of its worker besides steps */
                   RING_NO_ORDER,
-                  RING_FORGET_KV /* give the memory of the KV pool back; what is in it is lost */
+                  RING_FORGET_KV /* give the memory of the KV pool and of swap space back; what is
+                                    in them is lost */
 };
 
 enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
@@ -65,7 +68,7 @@ enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
 struct worker_info { /* what the worker says when it is ready */
     struct model_shape shape;
     struct step_limits limits; /* of every step */
-    uint32_t n_block;
+    uint32_t n_block, n_swap_block;
     uint32_t n_thread;
     char kernels[RING_NAMES_MAX];    /* "linear=avx512 attention=ref …" */
     size_t step_bytes, result_bytes; /* of one entry */

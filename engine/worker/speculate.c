@@ -19,7 +19,7 @@
 struct draft {
     struct model *model;
     struct model_scratch *scratch;
-    struct kv_cache kv;
+    struct kv_cache kv, swap;
     struct step_limits limits;
     uint32_t n_token_max, n_guess, vocab_size;
     float *logits; /* [max_num_seqs, vocab_size], a mapping */
@@ -137,14 +137,27 @@ out:
     return rc;
 }
 
-FALLIBLE draft_make_kv(struct draft *d, uint32_t n_block, struct q_err *e)
+FALLIBLE draft_make_kv(struct draft *d, uint32_t n_block, uint32_t n_swap_block, struct q_err *e)
 {
-    return kv_cache_init(&d->kv, d->model, n_block, e);
+    enum q_code rc = kv_cache_init(&d->kv, d->model, n_block, e);
+    if (!rc && n_swap_block)
+        rc = kv_cache_init_swap(&d->swap, d->model, n_swap_block, e);
+    return rc;
+}
+
+void draft_copy(const struct draft *d, const struct step_copy *c, bool is_out)
+{
+    if (is_out)
+        kv_cache_copy(&d->swap, c->host, &d->kv, c->block);
+    else
+        kv_cache_copy(&d->kv, c->block, &d->swap, c->host);
 }
 
 void draft_forget_kv(struct draft *d)
 {
     kv_cache_forget(&d->kv);
+    if (d->swap.memory)
+        kv_cache_forget(&d->swap);
 }
 
 void draft_free(struct draft *d)
@@ -152,6 +165,7 @@ void draft_free(struct draft *d)
     if (!d)
         return;
     kv_cache_release(&d->kv);
+    kv_cache_release(&d->swap);
     q_free(d->token_ids);
     q_free(d->positions);
     q_free(d->places);

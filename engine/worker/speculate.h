@@ -35,9 +35,11 @@ struct draft_args {
  * fewer positions than max_model_len). */
 FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct draft_args *a,
                    struct q_err *e);
-/* Make its KV cache of n_block blocks. */
-FALLIBLE draft_make_kv(struct draft *d, uint32_t n_block, struct q_err *e);
-void draft_forget_kv(struct draft *d); /* kv_cache_forget */
+/* Make its KV cache of n_block blocks, and as swap space n_swap_block more. */
+FALLIBLE draft_make_kv(struct draft *d, uint32_t n_block, uint32_t n_swap_block, struct q_err *e);
+void draft_forget_kv(struct draft *d); /* kv_cache_forget of both */
+/* Between its cache and its swap space, as the model's blocks are copied. */
+void draft_copy(const struct draft *d, const struct step_copy *c, bool is_out);
 void draft_free(struct draft *d);
 const struct model_shape *draft_shape(const struct draft *d);
 uint64_t draft_scratch_bytes(const struct draft *d); /* at most, of a step */

@@ -24,7 +24,7 @@ struct worker {
     struct team *team;
     struct model *model;
     struct model_scratch *scratch;
-    struct kv_cache kv;
+    struct kv_cache kv, swap; /* swap: with limits.copies_max */
     bool kv_made;
     struct slots slots;
     struct draft *draft;                  /* NULL: none */
@@ -37,6 +37,7 @@ struct worker {
     struct step_limits limits;
     size_t step_bytes, result_bytes;
     /* the step being computed */
+    const struct step_view *step; /* while its copies are done */
     struct step_result result;
     atomic_uint next_row;
     int64_t forward_end_us;
@@ -62,6 +63,19 @@ static void set_limits(struct worker *w)
                                      .logit_rows_max = n_row,
                                      .top_more = 2 * shape->vocab_size,
                                      .known_max = shape->max_model_len + c->max_num_batched_tokens};
+}
+
+/* A step's copies: two sequences of max_model_len in each direction bound the time that all others
+ * wait for them. */
+static FALLIBLE make_swap(struct worker *w, struct worker_info *info,
+                          const struct memory_need *need, struct q_err *e)
+{
+    uint32_t n_seq_block = (w->limits.max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
+    info->n_swap_block = memory_swap_blocks(info->n_block, w->config, &w->limits, need);
+    if (info->n_swap_block == 0)
+        return Q_OK;
+    w->limits.copies_max = 2 * n_seq_block;
+    return kv_cache_init_swap(&w->swap, w->model, info->n_swap_block, e);
 }
 
 static FALLIBLE load_model(struct worker *w, struct q_err *e)
@@ -176,7 +190,9 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
         (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
         return rc;
     w->kv_made = true;
-    if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, e)))
+    if ((rc = make_swap(w, info, &need, e)))
+        return rc;
+    if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, info->n_swap_block, e)))
         return rc;
     if (w->provider &&
         (rc = masks_new(&w->masks, w->provider, w->limits.logit_rows_max, w->vocab_size, e)))
@@ -232,6 +248,7 @@ static void worker_end(struct worker *w)
         munmap(w->logits, w->logits_bytes);
     if (w->kv_made)
         kv_cache_release(&w->kv);
+    kv_cache_release(&w->swap);
     model_scratch_free(w->scratch);
     draft_free(w->draft);
     model_free(w->model);
@@ -309,12 +326,56 @@ static void guess(struct worker *w, const struct step_view *v)
     }
 }
 
+static FALLIBLE check_copies(const struct worker *w, const struct step_copy *c, uint32_t n,
+                             struct q_err *e)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (c[i].block >= w->kv.n_block || c[i].host >= w->swap.n_block)
+            return q_fail(e, Q_CORRUPT, "worker: copy of block %u of %u and %u of %u", c[i].block,
+                          w->kv.n_block, c[i].host, w->swap.n_block);
+    return Q_OK;
+}
+
+/* Every thread: its share of the copies, all out before one in. */
+static void copy(void *arg, uint32_t ith, uint32_t nth)
+{
+    struct worker *w = arg;
+    const struct step_view *v = w->step;
+    for (uint32_t i = ith; i < v->head->n_out; i += nth) {
+        kv_cache_copy(&w->swap, v->outs[i].host, &w->kv, v->outs[i].block);
+        if (w->draft)
+            draft_copy(w->draft, &v->outs[i], true);
+    }
+    team_barrier(nth > 1 ? w->team : NULL);
+    for (uint32_t i = ith; i < v->head->n_in; i += nth) {
+        kv_cache_copy(&w->kv, v->ins[i].block, &w->swap, v->ins[i].host);
+        if (w->draft)
+            draft_copy(w->draft, &v->ins[i], false);
+    }
+}
+
+static FALLIBLE step_copies(struct worker *w, const struct step_view *v, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = check_copies(w, v->outs, v->head->n_out, e)) ||
+        (rc = check_copies(w, v->ins, v->head->n_in, e)))
+        return rc;
+    w->step = v;
+    if (v->head->n_out || v->head->n_in)
+        team_run(w->team, copy, w);
+    w->step = NULL;
+    return Q_OK;
+}
+
 static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *result,
                              struct q_err *e)
 {
     struct slots *s = &w->slots;
     int64_t start_us = clock_us();
     enum q_code rc;
+    if ((rc = step_copies(w, v, e)))
+        return rc;
+    int64_t copied_us = v->head->n_out || v->head->n_in ? clock_us() : start_us;
     if ((rc = slots_apply(s, v, e)))
         return rc;
     guess(w, v);
@@ -331,7 +392,8 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
     if (w->draft)
         draft_settle(s, v);
     w->result.head->start_us = start_us;
-    w->result.head->forward_us = (uint32_t)(w->forward_end_us - start_us);
+    w->result.head->copy_us = (uint32_t)(copied_us - start_us);
+    w->result.head->forward_us = (uint32_t)(w->forward_end_us - copied_us);
     w->result.head->total_us = (uint32_t)(clock_us() - start_us);
     w->result.head->error = Q_OK;
     return Q_OK;
@@ -365,6 +427,8 @@ static void obey(struct worker *w)
 {
     if (ring_order_now(w->ring) == RING_FORGET_KV) {
         kv_cache_forget(&w->kv);
+        if (w->swap.memory)
+            kv_cache_forget(&w->swap);
         if (w->draft)
             draft_forget_kv(w->draft);
     }

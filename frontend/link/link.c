@@ -307,6 +307,10 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     metric_set(METRIC_KV_TOTAL, m->kv_blocks_total);
     metric_set(METRIC_KV_USAGE,
                m->kv_blocks_total ? (double)m->kv_blocks_used / m->kv_blocks_total : 0);
+    metric_set(METRIC_SWAP_USED, m->swap_blocks_used);
+    metric_set(METRIC_SWAP_TOTAL, m->swap_blocks_total);
+    metric_set(METRIC_SWAP_USAGE,
+               m->swap_blocks_total ? (double)m->swap_blocks_used / m->swap_blocks_total : 0);
     metric_set(METRIC_ENGINE_STEP, (double)m->step);
     metric_set(METRIC_ENGINE_DRAINING, m->draining);
     metric_set(METRIC_ENGINE_BAD_FRAMES, (double)m->n_bad_frame);
@@ -315,6 +319,8 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     metric_set(METRIC_TIMEOUTS, (double)m->n_timeout);
     metric_set(METRIC_PUSHED_OUT, (double)m->n_pushed_out);
     metric_set(METRIC_PREEMPTIONS, (double)m->n_preemption);
+    metric_set(METRIC_PREEMPTIONS_SWAP, (double)m->n_swap_out);
+    metric_set(METRIC_PREEMPTIONS_RECOMPUTE, (double)m->n_preemption - (double)m->n_swap_out);
     metric_set(METRIC_PREFIX_QUERIES, (double)m->prefix_queries);
     metric_set(METRIC_PREFIX_HITS, (double)m->prefix_hits);
     metric_set(METRIC_ENGINE_PROMPT, (double)m->prompt_tokens);

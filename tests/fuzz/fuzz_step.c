@@ -13,7 +13,8 @@ static const struct step_limits limits = {.max_num_seqs = 8,
                                           .max_num_batched_tokens = 64,
                                           .max_model_len = 128,
                                           .logit_rows_max = 16,
-                                          .known_max = 256};
+                                          .known_max = 256,
+                                          .copies_max = 8};
 
 static void read_bytes(const void *data, size_t n)
 {
@@ -38,6 +39,8 @@ static void try_step(void *memory, size_t n)
     read_bytes(v.bias_ids, h->n_bias * sizeof *v.bias_ids);
     read_bytes(v.bias, h->n_bias * sizeof *v.bias);
     read_bytes(v.lists, h->n_list * sizeof *v.lists);
+    read_bytes(v.outs, h->n_out * sizeof *v.outs);
+    read_bytes(v.ins, h->n_in * sizeof *v.ins);
     uint64_t n_token = 0;
     for (uint32_t i = 0; i < h->n_seq; i++) {
         Q_ASSERT(v.seqs[i].slot < limits.max_num_seqs);

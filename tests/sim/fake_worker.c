@@ -23,11 +23,13 @@ struct slot {
 struct fake_worker {
     struct fake_model model;
     struct step_limits limits;
-    uint32_t n_block, seq_blocks_max;
-    struct slot *slots;    /* [max_num_seqs] */
-    uint64_t *content;     /* [n_block, STEP_BLOCK_TOKENS] */
-    uint64_t *block_owner; /* [n_block] the admission it was last given to */
-    uint64_t n_admission, last_step;
+    uint32_t n_block, n_host, seq_blocks_max;
+    struct slot *slots;                       /* [max_num_seqs] */
+    uint64_t *content;                        /* [n_block, STEP_BLOCK_TOKENS] */
+    uint64_t *block_owner;                    /* [n_block] the admission it was last given to */
+    uint64_t *host;                           /* [n_host, STEP_BLOCK_TOKENS] */
+    uint64_t n_admission, n_admission_before; /* this step */
+    uint64_t last_step;
     uint32_t n_row, n_top; /* of the result being built */
     uint32_t n_unused;     /* rows planned for guesses that were not made */
     uint64_t n_roll;       /* of guess_luck */
@@ -93,16 +95,18 @@ uint32_t fake_next(const struct fake_model *m, uint64_t hash, const struct step_
 }
 
 struct fake_worker *fake_worker_new(const struct fake_model *m, const struct step_limits *l,
-                                    uint32_t n_block)
+                                    uint32_t n_block, uint32_t n_host)
 {
     struct fake_worker *w = need(q_calloc(1, sizeof *w));
     w->model = *m;
     w->limits = *l;
     w->n_block = n_block;
+    w->n_host = n_host;
     w->seq_blocks_max = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     w->slots = need(q_calloc(l->max_num_seqs, sizeof *w->slots));
     w->content = need(q_calloc((size_t)n_block * STEP_BLOCK_TOKENS, sizeof *w->content));
     w->block_owner = need(q_calloc(n_block, sizeof *w->block_owner));
+    w->host = need(q_calloc((size_t)n_host * STEP_BLOCK_TOKENS + 1, sizeof *w->host));
     for (uint32_t i = 0; i < l->max_num_seqs; i++) {
         struct slot *s = &w->slots[i];
         s->tokens = need(q_calloc(l->max_model_len, sizeof *s->tokens));
@@ -125,6 +129,7 @@ void fake_worker_free(struct fake_worker *w)
         q_free(w->slots);
         q_free(w->content);
         q_free(w->block_owner);
+        q_free(w->host);
     }
     q_free(w);
 }
@@ -180,6 +185,23 @@ static void take_blocks(struct fake_worker *w, struct slot *s, uint32_t n, struc
         }
         s->blocks[s->n_block++] = b;
     }
+}
+
+/* One block to host memory (is_out) or back, to one that a sequence of this step was just given;
+ * then the host's is rubbish. */
+static void copy_block(struct fake_worker *w, const struct step_copy *c, bool is_out)
+{
+    const size_t n = STEP_BLOCK_TOKENS * sizeof *w->host;
+    if (c->block >= w->n_block || c->host >= w->n_host)
+        sim_fail("copy of block %u of %u, %u of %u in host memory", c->block, w->n_block, c->host,
+                 w->n_host);
+    uint64_t *block = w->content + (size_t)c->block * STEP_BLOCK_TOKENS;
+    uint64_t *host = w->host + (size_t)c->host * STEP_BLOCK_TOKENS;
+    if (!is_out && w->block_owner[c->block] <= w->n_admission_before)
+        sim_fail("copy from host memory into block %u, which is another's", c->block);
+    memcpy(is_out ? host : block, is_out ? block : host, n);
+    if (!is_out)
+        memset(host, 0xee, n);
 }
 
 static uint64_t *content_of(struct fake_worker *w, const struct slot *s, uint32_t position)
@@ -331,17 +353,22 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
                  (unsigned long long)w->last_step);
     w->last_step = v.head->step;
     check_order(w, &v);
+    for (uint32_t i = 0; i < v.head->n_out; i++)
+        copy_block(w, &v.outs[i], true);
+    w->n_admission_before = w->n_admission;
     struct cursor c = {v.admits, v.blocks, v.known, v.stop_ids};
     for (uint32_t i = 0; i < v.head->n_seq; i++) {
         struct slot *s = &w->slots[v.seqs[i].slot];
         if (v.seqs[i].flags & STEP_ADMIT) {
             take_admit(w, s, &c);
-            s->n_computed = v.seqs[i].start; /* at most n_cached: step_view */
+            s->n_computed = v.seqs[i].start; /* what lies before was found or copied back */
         } else if (!s->admission) {
             sim_fail("slot %u was never admitted", v.seqs[i].slot);
         }
         take_blocks(w, s, v.seqs[i].n_new_block, &c);
     }
+    for (uint32_t i = 0; i < v.head->n_in; i++)
+        copy_block(w, &v.ins[i], false);
     w->n_row = w->n_top = w->n_unused = 0;
     if (step_result_layout(&w->result, result_memory, result_n, w->limits.logit_rows_max,
                            (uint32_t)step_top_max(&w->limits), &e))
@@ -357,4 +384,6 @@ void fake_worker_execute(struct fake_worker *w, void *memory, size_t n, void *re
     memmove(w->result.top_ids, big.top_ids, w->n_top * sizeof *big.top_ids);
     memmove(w->result.top_logprobs, big.top_logprobs, w->n_top * sizeof *big.top_logprobs);
     w->result.head->step = v.head->step;
+    w->result.head->copy_us = (uint32_t)(guess_luck(w) % 100);
+    w->result.head->forward_us = (uint32_t)(guess_luck(w) % 400);
 }

@@ -5,7 +5,8 @@
  * not be shared across (fake_root), written into the block the step's tables name. A row reads all
  * positions up to its own through its own table and compares each with the hash of the history it
  * ought to have: a block wrongly shared, overwritten, skipped or stale is a mismatch. As in a layer
- * of a real model, all rows of a step write before any reads. A block that a sequence was seated
+ * of a real model, all rows of a step write before any reads. Blocks are copied to host memory
+ * and back by the bits, and what was copied back is rubbish from then on: nobody may hold it. A block that a sequence was seated
  * with (step_admit.n_cached) is another's: writing it is a violation. The next token is a function
  * of that hash, the parameters and the position, so any request's output can be computed without a
  * scheduler (fake_next).
@@ -35,7 +36,7 @@ uint32_t fake_next(const struct fake_model *m, uint64_t hash, const struct step_
 
 struct fake_worker;
 struct fake_worker *fake_worker_new(const struct fake_model *m, const struct step_limits *l,
-                                    uint32_t n_block);
+                                    uint32_t n_block, uint32_t n_host);
 void fake_worker_free(struct fake_worker *w);
 /* Execute the step at memory[0..n) and lay its result out in result_memory. Exits with a message on
  * any violation. */

@@ -139,6 +139,49 @@ static const struct scenario scenarios[] = {
      .n_abort = 40,
      .n_worker_lost = 20,
      .n_frontend_gone = 5},
+    {.name = "swapping", /* a pool and host memory so tiny that everything happens all the time */
+     .depth = 2,
+     .n_world = 600,
+     .n_request = {20, 60},
+     .n_prompt = {1, 60},
+     .n_new = {10, 150},
+     .gap_us = {0, 300},
+     .max_num_seqs = {4, 24},
+     .max_num_batched_tokens = {8, 200},
+     .logit_rows_more = {0, 8},
+     .max_model_len = {60, 200},
+     .n_block_more = {0, 8},
+     .n_swap = {1, 60},
+     .preemption = {0, 1},
+     .alike = 4000,
+     .n_abort = 60,
+     .n_worker_lost = 30,
+     .n_engine_lost = 5,
+     .n_frontend_gone = 5,
+     .n_reset = 30,
+     .n_preempt = 700,
+     .n_tenant = {1, 3},
+     .n_priority = {0, 3}},
+    {.name = "swapped_guesses",
+     .depth = 2,
+     .n_world = 150,
+     .n_request = {10, 60},
+     .n_prompt = {1, 60},
+     .n_new = {10, 120},
+     .gap_us = {0, 500},
+     .max_num_seqs = {4, 24},
+     .max_num_batched_tokens = {8, 200},
+     .logit_rows_more = {0, 64},
+     .max_model_len = {60, 200},
+     .n_block_more = {0, 6},
+     .n_guess = {1, 8},
+     .n_swap = {10, 100},
+     .preemption = {1, 1},
+     .alike = 4000,
+     .n_abort = 50,
+     .n_worker_lost = 20,
+     .n_preempt = 700,
+     .timeout_us = {0, 300000}},
     {.name = "tenants",
      .depth = 2,
      .n_world = 120,
@@ -241,21 +284,25 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: sim_scheduler SCENARIO [FIRST_SEED [N]] %s\n", e.message);
         return 2;
     }
-    uint64_t n_hit = 0;
+    uint64_t n_hit = 0, n_swap_in = 0;
     for (int64_t seed = first; seed < first + n; seed++) {
         struct world_report r;
         printf("%s seed %lld: ", sc->name, (long long)seed);
         fflush(stdout);
         world_run(sc, (uint64_t)seed, &r);
         n_hit += r.n_hit;
-        printf("%llu steps, %llu tokens, %llu found, %llu preemptions, %llu aborted, %llu blamed, "
-               "%llu timed out, %llu pushed out\n",
+        n_swap_in += r.n_swap_in;
+        printf("%llu steps, %llu tokens, %llu found, %llu preemptions, %llu swapped, %llu back, "
+               "%llu aborted, %llu blamed, %llu timed out, %llu pushed out\n",
                (unsigned long long)r.n_step, (unsigned long long)r.n_token,
                (unsigned long long)r.n_hit, (unsigned long long)r.n_preemption,
+               (unsigned long long)r.n_swap_out, (unsigned long long)r.n_swap_in,
                (unsigned long long)r.n_aborted, (unsigned long long)r.n_culprit,
                (unsigned long long)r.n_timeout, (unsigned long long)r.n_pushed_out);
     }
     if (sc->alike && n >= 20 && !n_hit)
         sim_fail("nothing was ever found in the prefix cache");
+    if (sc->n_swap.max && n >= 20 && !n_swap_in)
+        sim_fail("nothing was ever copied back from host memory");
     return 0;
 }

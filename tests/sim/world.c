@@ -42,7 +42,6 @@ struct world {
     size_t step_bytes, result_bytes;
     uint32_t i_step, n_in_flight; /* ring over step_memory */
     struct scheduler_output *outputs;
-    uint64_t n_preemption_before, n_hit_before; /* of schedulers that are gone */
     struct world_report *report;
 };
 
@@ -184,14 +183,22 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
     compute_alone(w, c);
 }
 
+/* What one scheduler did. */
+static void add_stats(struct world *w, const struct scheduler_stats *s)
+{
+    w->report->n_hit += s->prefix_hits;
+    w->report->n_preemption += s->n_preemption;
+    w->report->n_swap_out += s->n_swap_out;
+    w->report->n_swap_in += s->n_swap_in;
+}
+
 static void new_scheduler(struct world *w)
 {
     struct q_err e = Q_ERR_INIT;
     if (w->scheduler) {
         struct scheduler_stats stats;
         scheduler_stats(w->scheduler, &stats);
-        w->n_preemption_before += stats.n_preemption;
-        w->n_hit_before += stats.prefix_hits;
+        add_stats(w, &stats);
         scheduler_free(w->scheduler);
     }
     if (scheduler_new(&w->scheduler, &w->config, &e))
@@ -201,7 +208,8 @@ static void new_scheduler(struct world *w)
 static void new_worker(struct world *w)
 {
     fake_worker_free(w->worker);
-    w->worker = fake_worker_new(&w->model, &w->config.limits, w->config.n_block);
+    w->worker =
+        fake_worker_new(&w->model, &w->config.limits, w->config.n_block, w->config.n_swap_block);
     w->n_in_flight = 0;
 }
 
@@ -233,6 +241,9 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     w->config.n_guess = pick(w, sc->n_guess);
     uint32_t n_block_min = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     w->config.n_block = n_block_min + pick(w, sc->n_block_more);
+    w->config.n_swap_block = pick(w, sc->n_swap);
+    l->copies_max = n_block_min + (uint32_t)(next_random(w) % n_block_min);
+    w->config.policy.preemption = (enum preemption_mode)pick(w, sc->preemption);
     w->config.vocab_size = w->model.vocab_size;
     w->config.eos_ids = eos_ids;
     w->config.n_eos = 1;
@@ -584,6 +595,8 @@ static void play_turn(struct world *w)
     while (w->n_in_flight < w->sc->depth && plan_one(w))
         if (chance(w, 2000))
             break;
+    while (chance(w, w->sc->n_preempt) && scheduler_preempt_last(w->scheduler))
+        scheduler_check(w->scheduler);
     if (w->n_in_flight) {
         settle_one(w);
         return;
@@ -608,7 +621,7 @@ static uint64_t turn_bound(const struct world *w)
     uint64_t n = 100;
     for (uint32_t i = 0; i < w->n_client; i++)
         n += 2 * w->clients[i].n_want + w->clients[i].m.prompt.n + 2;
-    return n * (w->sc->n_worker_lost || w->sc->n_engine_lost ? 8 : 2);
+    return n * (w->sc->n_worker_lost || w->sc->n_engine_lost || w->sc->n_preempt ? 8 : 2);
 }
 
 static void check_end(struct world *w)
@@ -618,14 +631,16 @@ static void check_end(struct world *w)
         settle_one(w);
     check_fair(w);
     scheduler_stats(w->scheduler, &stats);
-    if (stats.kv_blocks_used || stats.n_running || stats.n_waiting || stats.n_in_flight)
-        sim_fail("left over: %u blocks, %u running, %u waiting, %u in flight", stats.kv_blocks_used,
-                 stats.n_running, stats.n_waiting, stats.n_in_flight);
+    if (stats.kv_blocks_used || stats.n_running || stats.n_waiting || stats.n_in_flight ||
+        stats.n_swapped || stats.swap_blocks_used)
+        sim_fail("left over: %u blocks, %u running, %u waiting, %u in flight; %u swapped, %u "
+                 "blocks in host memory",
+                 stats.kv_blocks_used, stats.n_running, stats.n_waiting, stats.n_in_flight,
+                 stats.n_swapped, stats.swap_blocks_used);
     if (stats.prefix_hits > stats.prefix_queries || (stats.prefix_hits && !w->config.prefix_cache))
         sim_fail("%llu of %llu tokens found", (unsigned long long)stats.prefix_hits,
                  (unsigned long long)stats.prefix_queries);
-    w->report->n_hit = w->n_hit_before + stats.prefix_hits;
-    w->report->n_preemption = w->n_preemption_before + stats.n_preemption;
+    add_stats(w, &stats);
 }
 
 void world_run(const struct scenario *sc, uint64_t seed, struct world_report *report)

@@ -21,9 +21,10 @@ struct scenario {
     struct range max_num_seqs, max_num_batched_tokens, logit_rows_more;
     struct range max_model_len, n_block_more; /* blocks above the least the scheduler accepts */
     struct range n_guess;                     /* tokens guessed per sequence and step */
+    struct range n_swap, preemption;          /* blocks in host memory; enum preemption_mode */
     uint32_t depth;                           /* steps in flight */
     /* Events in 10000 turns. */
-    uint32_t n_abort, n_worker_lost, n_engine_lost, n_frontend_gone, n_reset;
+    uint32_t n_abort, n_worker_lost, n_engine_lost, n_frontend_gone, n_reset, n_preempt;
     uint32_t
         alike; /* in 10000 prompts begin like an earlier one: a part of it, or it and its answer */
     uint32_t n_world; /* seeds to play */
@@ -35,7 +36,7 @@ struct scenario {
 };
 struct world_report {
     uint64_t n_turn, n_step, n_preemption, n_token, n_aborted, n_culprit, n_hit;
-    uint64_t n_timeout, n_pushed_out;
+    uint64_t n_timeout, n_pushed_out, n_swap_out, n_swap_in;
 };
 void world_run(const struct scenario *sc, uint64_t seed, struct world_report *report);
 

@@ -2,8 +2,8 @@
 /* Determinism (DESIGN section 6) through the whole engine: what a request gets alone, in a pool of
  * its own, it gets to the last bit among 2 to 200 random neighbours, in chunks of any size, with
  * any number of threads, from a cold prefix cache and a warm one, under both policies, with its
- * blocks anywhere in the pool, preempted at random steps, with guesses and without; for each KV
- * dtype.
+ * blocks anywhere in the pool, preempted at random steps and then swapped or recomputed, with
+ * guesses and without; for each KV dtype.
  *
  * The tables below are what every run plays. QUIRE_DETERMINISM_RUNS=N adds N ways put together at
  * random; each prints its number, and QUIRE_DETERMINISM_FIRST=K begins with number K. */
@@ -22,7 +22,9 @@ enum how {
     ROBBED = 1 << 2,     /* now and then all free blocks are gone for some steps */
     PRIORITIES = 1 << 3, /* --scheduling-policy priority */
     TENANTS = 1 << 4,    /* of several tenants, with limits on long prompts */
-    HOW_ALL = CACHED | PLACED | ROBBED | PRIORITIES | TENANTS
+    PREEMPTED = 1 << 5,  /* now and then the last one loses its place, not for want of blocks */
+    SWAPPED = 1 << 6,    /* what is preempted goes to host memory while there is room, and back */
+    HOW_ALL = CACHED | PLACED | ROBBED | PRIORITIES | TENANTS | PREEMPTED | SWAPPED
 };
 
 struct kind { /* what decides the bits beside the request */
@@ -124,6 +126,8 @@ static void turn(struct bits_engine *b)
             assert_ok(core_step(b->core, &e), &e);
         }
     }
+    if (place.how & PREEMPTED && !roll(5) && core_preempt_last(b->core))
+        assert_ok(core_step(b->core, &e), &e);
     bits_turn(b);
 }
 
@@ -272,7 +276,7 @@ static struct core_config config_for(const struct golden *g, const struct kind *
 }
 
 struct counts {
-    uint64_t n_preemption, n_cached;
+    uint64_t n_preemption, n_cached, n_swap_in;
 };
 
 static void run_among(const struct golden *g, const struct kind *k, const struct way *w,
@@ -287,6 +291,8 @@ static void run_among(const struct golden *g, const struct kind *k, const struct
     c.worker.n_thread = w->n_thread;
     c.prefix_cache = w->how & CACHED;
     c.policy.by_priority = w->how & PRIORITIES;
+    c.policy.preemption = w->how & SWAPPED ? PREEMPT_SWAP : PREEMPT_RECOMPUTE;
+    c.worker.swap_bytes = w->how & SWAPPED ? 128 << 10 << roll(4) : 0;
     if (w->how & TENANTS) {
         c.policy.max_num_partial_prefills = 2;
         c.policy.max_long_partial_prefills = 1;
@@ -301,7 +307,10 @@ static void run_among(const struct golden *g, const struct kind *k, const struct
         counts->n_cached += play_requests(&b, g, w->n_neighbour / 2);
         compare(k, w, "warm");
     }
-    counts->n_preemption += bits_finish(&b, b.n_finished).n_preemption;
+    struct scheduler_stats s = bits_finish(&b, b.n_finished);
+    assert_int_equal(s.swap_blocks_used, 0);
+    counts->n_preemption += s.n_preemption;
+    counts->n_swap_in += s.n_swap_in;
 }
 
 #define NGRAM                                                                           \
@@ -320,9 +329,10 @@ static struct counts play(const struct kind *k, const struct way *ways, size_t n
         state = seed + i;
         run_among(&g, k, &ways[i], &counts);
     }
-    print_message("%s, KV %s: %llu preemptions, %llu tokens of subjects were cached\n", k->model,
-                  dtype_name(k->kv), (unsigned long long)counts.n_preemption,
-                  (unsigned long long)counts.n_cached);
+    print_message("%s, KV %s: %llu preemptions, %llu times swapped and back, %llu tokens of "
+                  "subjects were cached\n",
+                  k->model, dtype_name(k->kv), (unsigned long long)counts.n_preemption,
+                  (unsigned long long)counts.n_swap_in, (unsigned long long)counts.n_cached);
     return counts;
 }
 
@@ -375,6 +385,29 @@ static void for_every_kv_dtype(void **unused)
         sum.n_cached += n.n_cached;
     }
     assert_true(sum.n_preemption > 0 && sum.n_cached > 0);
+}
+
+/* Recomputed ones in the first way, swapped ones in the others, with the KV of a draft model too. */
+static void preempted_by_recompute_and_by_swap(void **unused)
+{
+    (void)unused;
+    static const struct kind kinds[] = {{"llama", DT_F32, DT_F32},
+                                        {"llama", DT_F32, DT_BF16},
+                                        {"llama", DT_F32, DT_I8},
+                                        {"qwen2-sliding-bf16", DT_BF16, DT_BF16}};
+    static const struct way ways[] = {
+        {30, 64, 24, 20, 1, "", PREEMPTED | PLACED},
+        {30, 64, 24, 20, 2, "", PREEMPTED | PLACED | SWAPPED},
+        {30, 33, 16, 16, 1, NGRAM, PREEMPTED | SWAPPED | CACHED | PRIORITIES},
+        {30, 100, 24, 30, 2, DRAFT, PREEMPTED | SWAPPED | PLACED | ROBBED},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t n_way = strcmp(kinds[i].model, "llama") ? 3 : 4; /* the draft is llama's */
+        struct counts n = play(&kinds[i], ways, 1, i);
+        assert_true(n.n_preemption > 0 && n.n_swap_in == 0);
+        n = play(&kinds[i], ways + 1, n_way - 1, i);
+        assert_true(n.n_preemption > 0 && n.n_swap_in > 0);
+    }
 }
 
 static void other_families_too(void **unused)
@@ -438,6 +471,7 @@ int main(void)
         cmocka_unit_test(in_f32_nothing_changes_a_bit),
         cmocka_unit_test(in_bf16_nothing_changes_a_bit),
         cmocka_unit_test(for_every_kv_dtype),
+        cmocka_unit_test(preempted_by_recompute_and_by_swap),
         cmocka_unit_test(other_families_too),
         cmocka_unit_test(in_random_ways),
     };

@@ -93,6 +93,31 @@ static void too_little_is_refused_with_ways_out(void **state)
                  &e);
 }
 
+static uint32_t swap_blocks(uint32_t n_block)
+{
+    return memory_swap_blocks(n_block, &config, &limits, &need);
+}
+
+static void swap_space_is_what_is_left_and_of_use(void **state)
+{
+    (void)state;
+    assert_int_equal(swap_blocks(100), 0); /* not asked for */
+    config.swap_bytes = 200 * MIB + 1;
+    assert_int_equal(swap_blocks(100), 200);
+    assert_int_equal(swap_blocks(251), 200);
+    assert_int_equal(swap_blocks(252), 0); /* all that can run is in the pool */
+    config.swap_bytes = 4096 * MIB;
+    assert_int_equal(swap_blocks(100), 252);
+    limits.max_num_seqs = 256;
+    assert_int_equal(swap_blocks(500), 900 - 100 - 500);
+    assert_int_equal(swap_blocks(900), 0);
+    need.total_bytes = UINT64_MAX; /* nobody knows */
+    assert_int_equal(swap_blocks(500), 4096);
+    config.is_again = true; /* as the worker before had */
+    config.n_swap_block = 77;
+    assert_int_equal(swap_blocks(500), 77);
+}
+
 static void this_machine_has_memory(void **state)
 {
     (void)state;
@@ -188,6 +213,7 @@ int main(void)
         cmocka_unit_test_setup(the_default_fits_the_load_and_half_of_the_memory, setup),
         cmocka_unit_test_setup(flags_are_taken_at_their_word, setup),
         cmocka_unit_test_setup(too_little_is_refused_with_ways_out, setup),
+        cmocka_unit_test_setup(swap_space_is_what_is_left_and_of_use, setup),
         cmocka_unit_test_setup(this_machine_has_memory, setup),
         cmocka_unit_test_setup(the_dummy_step_is_the_largest, setup),
         cmocka_unit_test_setup(a_draft_model_is_measured_too, setup),

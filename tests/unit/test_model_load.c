@@ -429,7 +429,7 @@ static uint64_t resident_bytes(void)
 static void test_pool_is_lazy(void **state)
 {
     (void)state;
-    struct kv_cache kv, other;
+    struct kv_cache kv, other, swap;
     assert_ok(load(MODELS "llama", LOAD_AUTO, DT_F32), &e);
     const struct model_shape *s = model_shape(m);
     uint32_t n_block = (uint32_t)(((uint64_t)8 << 30) / s->kv_block_bytes);
@@ -452,6 +452,22 @@ static void test_pool_is_lazy(void **state)
         assert_int_equal(((char *)other.k[i])[2 * n - 1], 0);
         assert_int_equal(((char *)other.v[i])[3 * n - 1], i + 65);
     }
+    /* Swap space takes a huge page for many blocks, not one for each array. */
+    uint64_t without = resident_bytes();
+    assert_ok(kv_cache_init_swap(&swap, m, n_block, &e), &e);
+    kv_cache_copy(&swap, 0, &kv, 100);
+    kv_cache_copy(&swap, 1, &kv, 8);
+    kv_cache_copy(&swap, 2, &kv, 100);
+    assert_true(resident_bytes() - without < (4u << 20));
+    kv_cache_copy(&kv, 9, &swap, 2);
+    kv_cache_copy(&kv, 10, &swap, 1);
+    for (uint32_t i = 0; i < s->n_layer; i++) {
+        assert_memory_equal((char *)kv.k[i] + 9 * n, (char *)kv.k[i] + 100 * n, n);
+        assert_memory_equal((char *)kv.v[i] + 9 * n, (char *)kv.v[i] + 100 * n, n);
+        assert_memory_equal((char *)kv.v[i] + 10 * n, (char *)kv.v[i] + 8 * n, n);
+    }
+    kv_cache_release(&swap);
+    assert_fails(kv_cache_init_swap(&swap, m, 0, &e), Q_INVALID, "0 blocks", &e);
     kv_cache_forget(&kv);
     assert_true(resident_bytes() - before < (4u << 20) + 2ull * s->n_layer * (2u << 20));
     assert_int_equal(((char *)kv.k[0])[100 * n], 0);

@@ -106,6 +106,67 @@ static void most_guesses_of_the_golden_draft_come_true(void **state)
     assert_true(s.n_accepted_token * 10 > s.n_draft_token * 6); /* golden: 0.71 */
 }
 
+/* Requests with a draft model, one after another, preempted after every third token; then another
+ * takes their blocks first. */
+static struct scheduler_stats run_preempted(const struct golden *g, enum preemption_mode mode)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct bits_engine b;
+    struct core_config c = bits_config(g->dir);
+    c.worker.n_block = 20;
+    c.worker.max_num_batched_tokens = 288; /* computing again takes one step, like copying back */
+    c.worker.swap_bytes = 16 << 20;
+    c.policy.preemption = mode;
+    c.policy.by_priority = true;
+    assert_ok(speculative_parse(&c.worker.speculation, DRAFT(4), &e), &e);
+    bits_open(&b, &c, answers[mode == PREEMPT_SWAP]);
+    uint32_t n_other = 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        const struct golden_prompt *p = &g->prompts[i];
+        const struct msg_submit m = {.req_id = i,
+                                     .prompt = {p->ids, p->n},
+                                     .top_p = 1,
+                                     .repetition_penalty = 1,
+                                     .max_tokens = p->n_greedy};
+        bits_submit(&b, &m);
+        for (uint32_t at = 3; b.answers[i].finish == FINISH_NONE; bits_turn(&b)) {
+            if (b.answers[i].n < at)
+                continue;
+            at = b.answers[i].n + 3;
+            core_preempt_last(b.core);
+            const struct golden_prompt *other = &g->prompts[(i + 1) % g->n];
+            const struct msg_submit first = {.req_id = g->n + n_other++,
+                                             .prompt = {other->ids, other->n},
+                                             .top_p = 1,
+                                             .repetition_penalty = 1,
+                                             .priority = UINT32_MAX, /* -1: before the preempted */
+                                             .max_tokens = 1};
+            bits_submit(&b, &first);
+        }
+    }
+    return bits_finish(&b, g->n + n_other);
+}
+
+/* The draft's keys and values come back too: it guesses what it would have after computing them
+ * again. */
+static void the_draft_is_swapped_like_the_model(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "llama");
+    struct scheduler_stats again = run_preempted(&g, PREEMPT_RECOMPUTE);
+    struct scheduler_stats back = run_preempted(&g, PREEMPT_SWAP);
+    print_message("%llu preemptions, %llu and %llu of %llu and %llu guesses\n",
+                  (unsigned long long)back.n_preemption, (unsigned long long)again.n_accepted_token,
+                  (unsigned long long)back.n_accepted_token,
+                  (unsigned long long)again.n_draft_token, (unsigned long long)back.n_draft_token);
+    assert_memory_equal(answers[0], answers[1], g.n * sizeof answers[0][0]);
+    assert_true(back.n_swap_in > 10);
+    assert_int_equal(back.n_preemption, again.n_preemption);
+    assert_int_equal(back.n_draft_token, again.n_draft_token);
+    assert_int_equal(back.n_accepted_token, again.n_accepted_token);
+}
+
 static void ngrams_are_found_where_they_were_last(void **state)
 {
     (void)state;
@@ -194,6 +255,7 @@ int main(void)
         cmocka_unit_test(a_draft_of_another_vocabulary_is_refused),
         cmocka_unit_test(the_same_bits_with_guesses_and_without),
         cmocka_unit_test(most_guesses_of_the_golden_draft_come_true),
+        cmocka_unit_test(the_draft_is_swapped_like_the_model),
     };
     log_setup("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

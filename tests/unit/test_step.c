@@ -10,7 +10,8 @@ static const struct step_limits limits = {.max_num_seqs = 4,
                                           .max_num_batched_tokens = 32,
                                           .max_model_len = 64,
                                           .logit_rows_max = 8,
-                                          .known_max = 64};
+                                          .known_max = 64,
+                                          .copies_max = 3};
 static struct q_err e;
 
 struct fixture {
@@ -35,7 +36,9 @@ static int make_step(void **state)
                                    .n_bias = 1,
                                    .n_list = 5,
                                    .n_token = 6,
-                                   .n_logit = 6};
+                                   .n_logit = 6,
+                                   .n_out = 2,
+                                   .n_in = 1};
     assert_ok(step_layout(&f.v, f.memory, f.n, &head, &e), &e);
     f.v.seqs[0] = (struct step_seq){2, STEP_SAMPLE, 16, 1, 1};
     f.v.seqs[1] = (struct step_seq){0, STEP_ADMIT | STEP_PROMPT_LOGPROBS, 0, 5, 2};
@@ -49,6 +52,9 @@ static int make_step(void **state)
     f.v.bias[0] = 1.5f;
     for (uint32_t i = 0; i < 5; i++)
         f.v.lists[i] = i < 3 ? 50 + i : 1;
+    f.v.outs[0] = (struct step_copy){.block = 7, .host = 8};
+    f.v.outs[1] = (struct step_copy){.block = 9, .host = 1};
+    f.v.ins[0] = (struct step_copy){.block = 100, .host = 2};
     *state = &f;
     return 0;
 }
@@ -70,6 +76,8 @@ static void test_view(void **state)
     assert_int_equal(v.known[19], 19);
     assert_true(v.bias[0] == 1.5f);
     assert_int_equal(v.lists[2], 52);
+    assert_int_equal(v.outs[1].block, 9);
+    assert_int_equal(v.ins[0].host, 2);
     assert_int_equal((uintptr_t)v.seqs % 8 + (uintptr_t)v.blocks % 8 + (uintptr_t)v.bias % 8, 0);
 }
 
@@ -105,6 +113,8 @@ static void test_counts(void **state)
     BREAK(h->n_token, 33, "n_token is 33, at most 32");
     BREAK(h->n_logit, 5, "n_logit is 5");
     BREAK(h->n_logit, 9, "n_logit is 9, at most 8");
+    BREAK(h->n_out, 4, "n_out is 4, at most 3");
+    BREAK(h->n_in, UINT32_MAX, "n_in");
 }
 
 static void test_indices(void **state)
@@ -127,6 +137,10 @@ static void test_indices(void **state)
     BREAK(a->n_known, 65, "n_known");
     BREAK(a->n_cached, 21, "n_cached is 21, at most 20");
     BREAK(q[1].start, 1, "an admitted seq's start is 1, at most 0");
+    BREAK(a->n_restored, 21, "n_restored is 21, at most 20");
+    a->n_restored = 6;
+    BREAK(q[1].start, 7, "an admitted seq's start is 7, at most 6");
+    a->n_restored = 0;
     BREAK(a->n_known, 4, "n_prompt is 18");
     BREAK(a->n_prompt, 0, "n_prompt");
     BREAK(a->n_prompt, 21, "n_prompt");
@@ -145,7 +159,7 @@ static void test_memory(void **state)
     struct fixture *f = *state;
     struct step_view v;
     struct step_head head = *f->v.head;
-    size_t used = (size_t)((char *)(f->v.lists + 6) - (char *)f->memory); /* five, padded */
+    size_t used = (size_t)((char *)(f->v.ins + 1) - (char *)f->memory);
     assert_ok(step_view(&v, f->memory, used, &limits, &e), &e);
     assert_fails(step_view(&v, f->memory, used - 1, &limits, &e), Q_CORRUPT, "its size", &e);
     assert_fails(step_view(&v, f->memory, 3, &limits, &e), Q_CORRUPT, "no head", &e);
@@ -167,7 +181,9 @@ static void test_bytes_max(void **state)
                              .n_known = 64,
                              .n_stop_id = 4 * STEP_STOP_IDS_MAX,
                              .n_bias = 4 * SAMPLE_BIAS_MAX,
-                             .n_list = STEP_LISTS_MAX};
+                             .n_list = STEP_LISTS_MAX,
+                             .n_out = 3,
+                             .n_in = 3};
     void *memory = q_alloc(n), *result = q_alloc(result_n);
     assert_ok(step_layout(&v, memory, n, &head, &e), &e);
     assert_fails(step_layout(&v, memory, n - 1, &head, &e), Q_TOO_LARGE, "needs", &e);
@@ -232,13 +248,17 @@ static uint64_t read_all(const struct step_view *v)
         sum += v->bias_ids[i] + (v->bias[i] > 0);
     for (uint32_t i = 0; i < v->head->n_list; i++)
         sum += v->lists[i];
+    for (uint32_t i = 0; i < v->head->n_out; i++)
+        sum += v->outs[i].host;
+    for (uint32_t i = 0; i < v->head->n_in; i++)
+        sum += v->ins[i].host;
     return sum;
 }
 
 static void test_damage(void **state)
 {
     struct fixture *f = *state;
-    size_t used = (size_t)((char *)(f->v.lists + 6) - (char *)f->memory);
+    size_t used = (size_t)((char *)(f->v.ins + 1) - (char *)f->memory);
     char *tight = q_alloc(used); /* exactly as large, so that a sanitizer sees one byte too far */
     uint64_t random = 88172645463325252u, sum = 0;
     uint32_t n_taken = 0;

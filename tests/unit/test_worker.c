@@ -30,6 +30,7 @@ static struct q_err start(const char *dir, uint32_t n_thread)
                               .max_num_seqs = 4,
                               .max_num_batched_tokens = 64,
                               .n_block = 20,
+                              .swap_bytes = 1 << 20,
                               .n_thread = n_thread,
                               .cpu_isa = "auto",
                               .log_level = 3};
@@ -56,6 +57,9 @@ static void stop(void)
     ring_free(ring);
 }
 
+static struct step_copy outs[4], ins[4]; /* of the next step */
+static uint32_t n_out, n_in;
+
 static void send_step(const struct step_seq *q, const struct step_admit *a, const uint32_t *known,
                       const uint32_t *blocks)
 {
@@ -68,6 +72,8 @@ static void send_step(const struct step_seq *q, const struct step_admit *a, cons
         .n_block = q->n_new_block,
         .n_known = a ? a->n_known : 0,
         .n_token = q->n_token,
+        .n_out = n_out,
+        .n_in = n_in,
         .n_logit = q->flags & STEP_PROMPT_LOGPROBS ? q->n_token : (q->flags & STEP_SAMPLE) != 0};
     assert_ok(step_layout(&v, ring_step_space(ring), info.step_bytes, &h, &e), &e);
     *v.seqs = *q;
@@ -76,6 +82,9 @@ static void send_step(const struct step_seq *q, const struct step_admit *a, cons
         memcpy(v.known, known, a->n_known * sizeof *known);
     }
     memcpy(v.blocks, blocks, q->n_new_block * sizeof *blocks);
+    memcpy(v.outs, outs, n_out * sizeof *outs);
+    memcpy(v.ins, ins, n_in * sizeof *ins);
+    n_out = n_in = 0;
     ring_step_send(ring);
 }
 
@@ -338,6 +347,84 @@ static void wrong_lists_are_answered_with_an_error(void **state)
     stop();
 }
 
+static uint32_t token_of_step(void)
+{
+    struct step_result r = receive();
+    assert_int_equal(r.head->error, Q_OK);
+    assert_int_equal(r.head->n_row, 1);
+    uint32_t token = r.rows[0].token;
+    ring_result_take(ring);
+    return token;
+}
+
+/* A sequence of two blocks goes to host memory while another takes its blocks in the same step,
+ * comes back into other blocks, and goes out and in again within one step. */
+static void blocks_are_copied_out_before_in_before_rows(void **state)
+{
+    (void)state;
+    json_error_t je;
+    json_t *root = json_load_file(MODEL "/golden.json", 0, &je);
+    const json_t *golden = json_array_get(json_object_get(root, "prompts"), 3); /* 33 tokens */
+    uint32_t known[80], greedy[64], other[40];
+    uint32_t n = ids_of(json_object_get(golden, "ids"), known);
+    ids_of(json_object_get(golden, "greedy"), greedy);
+    for (uint32_t i = 0; i < 40; i++)
+        other[i] = 7 + i;
+    for (uint32_t n_thread = 1; n_thread <= 2; n_thread++) {
+        static const uint32_t first[] = {0, 1, 2}, second[] = {9, 4, 17}, third[] = {2, 1, 0};
+        assert_int_equal(start(MODEL, n_thread).code, Q_OK);
+        assert_true(info.n_swap_block > 6 && info.limits.copies_max == 32);
+        struct step_admit a = admit_of(n);
+        struct step_seq q = {
+            .slot = 0, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = n, .n_new_block = 3};
+        send_step(&q, &a, known, first);
+        assert_int_equal(token_of_step(), greedy[0]);
+        known[n] = greedy[0];
+        for (uint32_t i = 0; i < 3; i++)
+            outs[i] = (struct step_copy){.block = first[i], .host = 6 - i};
+        n_out = 3;
+        struct step_admit b = admit_of(40);
+        q = (struct step_seq){
+            .slot = 1, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 40, .n_new_block = 3};
+        send_step(&q, &b, other, first);
+        token_of_step();
+        for (uint32_t i = 0; i < 3; i++)
+            ins[i] = (struct step_copy){.block = second[i], .host = 6 - i};
+        n_in = 3;
+        a.n_known = n + 1;
+        a.n_restored = n;
+        q = (struct step_seq){.slot = 2,
+                              .flags = STEP_ADMIT | STEP_SAMPLE,
+                              .start = n,
+                              .n_token = 1,
+                              .n_new_block = 3};
+        send_step(&q, &a, known, second);
+        assert_int_equal(token_of_step(), greedy[1]);
+        known[n + 1] = greedy[1];
+        for (uint32_t i = 0; i < 3; i++) {
+            outs[i] = (struct step_copy){.block = second[i], .host = i};
+            ins[i] = (struct step_copy){.block = third[i], .host = i};
+        }
+        n_out = n_in = 3;
+        a.n_known = n + 2;
+        a.n_restored = n + 1;
+        q.slot = 3;
+        q.start = n + 1;
+        send_step(&q, &a, known, third);
+        assert_int_equal(token_of_step(), greedy[2]);
+        const struct step_copy bad[] = {{20, 0}, {0, info.n_swap_block}};
+        for (uint32_t i = 0; i < 4; i++) {
+            *(i % 2 ? ins : outs) = bad[i / 2];
+            *(i % 2 ? &n_in : &n_out) = 1;
+            send_step(&q, &a, known, third);
+            assert_int_equal(receive().head->error, Q_CORRUPT);
+            ring_result_take(ring);
+        }
+        stop();
+    }
+    json_decref(root);
+}
+
 static void a_missing_model_is_reported(void **state)
 {
     (void)state;
@@ -354,6 +441,7 @@ int main(void)
         cmocka_unit_test(masks_come_from_their_own_thread),
         cmocka_unit_test(wrong_steps_are_answered_with_an_error),
         cmocka_unit_test(wrong_lists_are_answered_with_an_error),
+        cmocka_unit_test(blocks_are_copied_out_before_in_before_rows),
         cmocka_unit_test(a_missing_model_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of a request's keys and values when it is preempted, and when it returns.
+ *
+ * Rows in flight are computed before the next step's copies, so what is copied out is all that is
+ * planned. Blocks at the beginning that other running sequences hold too are not copied: the
+ * request counts on finding them in the prefix cache, as those others go on. Should they be gone
+ * when it returns, what is held is of no use and everything is computed again; it may hold up one
+ * request, while copying a shared prompt once for each who shares it costs room and time always.
+ * When it returns, what the cache has comes first, copies fill the rest. A preempted request waits
+ * for nothing that a recomputed one would not wait for, so README's argument is that of before.
+ *
+ * What a worker lost, a reset of the cache or an abort makes worthless is given back at once; a
+ * copy out that is not in a step yet is then not done. */
+#include "engine/sched/inside.h"
+
+/* A step is mostly prefill that has so many rows for each of its sequences. */
+#define PREFILL_ROWS 2u
+
+/* Rows that the steps in flight leave behind; those of guesses may turn out wrong. */
+static uint32_t n_sure(const struct request *r)
+{
+    return r->n_planned < r->n_token + r->n_sampling ? r->n_planned : r->n_token;
+}
+
+/* Is it worth copying? *h says what. */
+static bool is_worth(struct scheduler *s, const struct request *r, struct swap_held *h)
+{
+    enum preemption_mode mode = s->config.policy.preemption;
+    uint32_t n_common = kv_n_common(&s->pool, &r->table), n_row = n_sure(r);
+    uint32_t n = kv_blocks_for(n_row);
+    if (mode == PREEMPT_RECOMPUTE || n <= n_common)
+        return false;
+    *h = (struct swap_held){.i_block = n_common, .n_block = n - n_common, .n_row = n_row};
+    if (!swap_has_room(&s->swap, h->n_block))
+        return false;
+    return mode == PREEMPT_SWAP ||
+           swap_is_cheaper(&s->swap.costs, h->n_block, n_row - n_common * KV_BLOCK_TOKENS);
+}
+
+void scheduler_preempt(struct scheduler *s, uint32_t i_request)
+{
+    struct request *r = request_at(s, i_request);
+    struct swap_held h;
+    if (is_worth(s, r, &h)) {
+        swap_out(&s->swap, &h, r->table.blocks + h.i_block);
+        r->held = h;
+        s->stats.n_swap_out++;
+        s->stats.swap_blocks_out += h.n_block;
+    }
+    scheduler_unseat(s, i_request);
+    backlog_return(&s->backlog, i_request);
+    s->stats.n_preemption++;
+}
+
+bool scheduler_preempt_last(struct scheduler *s)
+{
+    bool any = s->running.n > 0;
+    if (any)
+        scheduler_preempt(s, s->running.last);
+    return any;
+}
+
+void scheduler_restore(struct scheduler *s, struct request *r, const struct seat *seat)
+{
+    r->n_restored = seat->n_in ? r->held.n_row : 0;
+    if (!seat->n_in) {
+        swap_drop(&s->swap, &r->held);
+        return;
+    }
+    swap_in(&s->swap, &r->held, r->table.blocks, seat->n_shared);
+    s->stats.n_swap_in++;
+    s->stats.swap_blocks_in += seat->n_in;
+}
+
+void scheduler_measure(struct scheduler *s, const struct flight *f,
+                       const struct step_result_head *h)
+{
+    if (f->n_copy)
+        swap_measure(&s->swap.costs.copy, f->n_copy, h->copy_us);
+    if (f->n_token >= PREFILL_ROWS * f->n_part)
+        swap_measure(&s->swap.costs.row, f->n_token, h->forward_us);
+}

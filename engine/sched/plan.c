@@ -2,8 +2,8 @@
 /* Filling one step: four passes over what is left of rows, logit rows, blocks, slots, known_max.
  *
  *   1. decode    running sequences with one row to compute, in order of request_before. One that
- *                needs a block when none is free preempts the last running one (preempt.c); the last
- *                itself waits with its blocks.
+ *                needs a block when none is free preempts the last running one (preempt.c); the
+ *                last itself waits with its blocks.
  *   2. prefill   running sequences with more rows, in the same order, a chunk each. They have their
  *                blocks already.
  *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history;

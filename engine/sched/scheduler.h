@@ -133,7 +133,7 @@ void scheduler_worker_lost(struct scheduler *s);
  * on with their blocks, which are not shared any more; swapped ones compute theirs again. */
 void scheduler_reset_prefix_cache(struct scheduler *s);
 
-/* Preempt the last running one as when blocks run out; no answer changes by it. False: none runs. */
+/* Preempt the last running one as when blocks run out; no answer changes. False: none runs. */
 bool scheduler_preempt_last(struct scheduler *s);
 
 /* The worker died, or was killed because it hung, with the oldest step in flight unfinished: as

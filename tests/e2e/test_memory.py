@@ -43,6 +43,8 @@ def test_int8_kv(start):
     (["--gpu-memory-utilization", "0.0000001"], "raise --gpu-memory-utilization"),
     (["--gpu-memory-utilization", "2"], "from 0 to 1"),
     (["--kv-cache-dtype", "fp8"], "expected auto, bfloat16, float32 or int8"),
+    (["--preemption-mode", "swapp"], "expected auto, swap or recompute"),
+    (["--swap-space", "-1"], "--swap-space"),
     (["--max-num-seqs", "0"], "--max-num-seqs"),
     (["--max-num-batched-tokens", "0"], "--max-num-batched-tokens"),
     (["--threads", "257"], "--threads")])
@@ -50,3 +52,28 @@ def test_refused(run, args, said):
     engine = run("quire-engine", MODELS / "llama", "--listen", "ipc:///tmp/quire-none", *ARGS, *args)
     assert engine.exit_code() in (2, 3)
     assert said in engine.log()
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+def test_preemption(start, mode):
+    """Many requests through a pool of few blocks: what is preempted goes on with the same tokens."""
+    server = start(MODELS / "llama", *ARGS, "--max-num-seqs", "8", "--num-gpu-blocks-override", "17", "--heartbeat-ms", "50",
+                   "--swap-space", "0.01", "--preemption-mode", mode, "--no-enable-prefix-caching")
+    prompts = [[5 + 3 * i, 6, 7 + i] for i in range(8)]
+    body = {"max_tokens": 120, "temperature": 0, "logprobs": 2, "ignore_eos": True}
+
+    def answers(prompt):
+        return [(c["text"], c["logprobs"]) for c in server.complete(prompt, **body)["choices"]]
+
+    alone = [answers(p)[0] for p in prompts]
+    assert server.metric("vllm:num_preemptions_total") == 0
+    assert answers(prompts) == alone
+    server.wait_metric("vllm:num_requests_running", 0)
+    n = server.metric("vllm:num_preemptions_total")
+    assert n > 0
+    by_mode = {m: server.metric("quire:preemptions_by_mode_total", mode=m) for m in ("swap", "recompute")}
+    assert by_mode == {"swap": 0, "recompute": 0, mode: n}
+    server.wait_metric("quire:swap_blocks_used", 0)
+    assert server.metric("vllm:num_requests_swapped") == server.metric("vllm:cpu_cache_usage_perc") == 0
+    assert server.metric("quire:swap_blocks_total") > 17
+    assert re.search(r"swap space for preempted requests \d+\.\d MiB, taken as it is used: \d+ blocks", server.process.log())

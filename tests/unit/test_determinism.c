@@ -387,7 +387,7 @@ static void for_every_kv_dtype(void **unused)
     assert_true(sum.n_preemption > 0 && sum.n_cached > 0);
 }
 
-/* Recomputed ones in the first way, swapped ones in the others, with the KV of a draft model too. */
+/* Recomputed ones in the first way, swapped ones in the others, the KV of a draft model too. */
 static void preempted_by_recompute_and_by_swap(void **unused)
 {
     (void)unused;

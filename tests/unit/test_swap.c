@@ -26,7 +26,7 @@ static uint32_t roll(uint32_t n)
 
 static struct swap_pool pool;
 static struct swap_held held[N_HOLD];
-static uint32_t want[N_HOLD][N_HOST];    /* what each one's blocks hold */
+static uint32_t want[N_HOLD][N_HOST];          /* what each one's blocks hold */
 static uint32_t memory[N_BLOCK], host[N_HOST]; /* as a worker has it */
 
 static void check(void)
@@ -153,20 +153,19 @@ static void the_cheaper_way_is_taken(void **unused)
 /* the scheduler */
 
 static const uint32_t eos[] = {2};
-static const struct scheduler_config config = {
-    .limits = {.max_num_seqs = 4,
-               .max_num_batched_tokens = 64,
-               .max_model_len = 64,
-               .logit_rows_max = 8,
-               .known_max = 128,
-               .copies_max = 8},
-    .n_block = 8,
-    .n_swap_block = 16,
-    .queue_max = 8,
-    .policy = {.preemption = PREEMPT_SWAP},
-    .vocab_size = VOCAB,
-    .eos_ids = eos,
-    .n_eos = 1};
+static const struct scheduler_config config = {.limits = {.max_num_seqs = 4,
+                                                          .max_num_batched_tokens = 64,
+                                                          .max_model_len = 64,
+                                                          .logit_rows_max = 8,
+                                                          .known_max = 128,
+                                                          .copies_max = 8},
+                                               .n_block = 8,
+                                               .n_swap_block = 16,
+                                               .queue_max = 8,
+                                               .policy = {.preemption = PREEMPT_SWAP},
+                                               .vocab_size = VOCAB,
+                                               .eos_ids = eos,
+                                               .n_eos = 1};
 static struct scheduler *s;
 static struct step_view v;
 static void *step, *result;
@@ -338,11 +337,8 @@ static void the_prefix_cache_comes_first(void **unused)
     uint32_t prompt[41];
     for (uint32_t i = 0; i < 41; i++)
         prompt[i] = i < 40 ? 3 + (7 + i) % (VOCAB - 3) : 9;
-    const struct msg_submit m = {.req_id = 2,
-                                 .prompt = {prompt, 41},
-                                 .top_p = 1,
-                                 .repetition_penalty = 1,
-                                 .max_tokens = 20};
+    const struct msg_submit m = {
+        .req_id = 2, .prompt = {prompt, 41}, .top_p = 1, .repetition_penalty = 1, .max_tokens = 20};
     assert_ok(scheduler_submit(s, 0, &m, 0, &e), &e);
     assert_true(plan());
     assert_int_equal(v.admits[0].n_cached, 32);

@@ -217,9 +217,9 @@ class Grammar:
     def plain(self) -> tuple[str, str]:
         """One question and its answer, of any skill that needs no tool."""
         x = self.rng.random()
-        if x < 0.42:
+        if x < 0.50:
             return self.extraction()
-        if x < 0.64:
+        if x < 0.70:
             return self.copying()
         if x < 0.76:
             return self.arithmetic()
@@ -233,16 +233,12 @@ class Grammar:
         return Case("plain", messages)
 
     def tool_dialogue(self) -> Case:
-        """Some tools, then a few turns: calls, their results, and now and then plain talk.
-
-        Most calls are not followed by a result: a user's next sentence after a call is not what
-        happens in practice, but it makes every dialogue teach several calls.
-        """
+        """Some tools, then mostly one turn: a call, often its result; now and then plain talk."""
         w = self.w
         tools = self.t.offer(w.pick((1, 1, 2, 2, 3, 3, 4, 5)))
         messages = self.system()
-        for _ in range(9 if w.chance(0.02) else w.pick((1, 2, 3, 3, 4))):
-            if w.chance(0.10):
+        for _ in range(9 if w.chance(0.02) else w.pick((1, 1, 1, 1, 1, 1, 2, 3))):
+            if w.chance(0.12):
                 q, a = self.known(SMALL_TALK if w.chance(0.6) else QUIRE) if w.chance(0.7) else self.plain()
                 messages += [user(q), assistant(a)]
                 continue
@@ -251,17 +247,14 @@ class Grammar:
         return Case("tool", messages, [t.schema(w.chance(0.5)) for t in tools])
 
     def drill(self) -> Case:
-        """Five requests for bare tools: the choice of a tool many times over in few tokens."""
+        """A request for a bare tool: the choice of a tool in few tokens."""
         w = self.w
         if w.chance(0.3):
             return self.reading_drill()
-        tools = [self.t.bare() for _ in range(w.pick((1, 2, 3, 4)))]
-        messages = []
-        for _ in range(5):
-            tool = w.pick(tools)
-            text, args = self.t.request(tool)
-            messages += [user(text), call_turn((tool.name, args))]
-        return Case("drill", messages, [t.schema() for t in tools])
+        tools = [self.t.bare() for _ in range(w.pick((1, 2, 3, 4, 5)))]
+        tool = w.pick(tools)
+        text, args = self.t.request(tool)
+        return Case("drill", [user(text), call_turn((tool.name, args))], [t.schema() for t in tools])
 
     def reading_drill(self) -> Case:
         """One text and several questions about it."""
@@ -309,7 +302,7 @@ class Grammar:
         return Case("warm up", messages)
 
     def dialogue(self) -> Case:
-        return self.tool_dialogue() if self.w.chance(0.50) else self.plain_dialogue()
+        return self.tool_dialogue() if self.w.chance(0.65) else self.plain_dialogue()
 
     # --- evaluation ------------------------------------------------------------------------------
 

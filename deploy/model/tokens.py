@@ -36,8 +36,12 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
     return tok
 
 
-def tool_json(tool: dict) -> str:
-    """One line of the template's tool list: the schema without its wrapping, in one fixed order."""
+def tool_lines(tool: dict) -> str:
+    """A tool in the template's list: what it is for, then its call with types in place of values.
+
+    A call is then a copy of the second line but for the values, and what picks it, the name and the
+    description, stands in front of it.
+    """
     f = tool.get("function", tool)
     parameters = f.get("parameters") or {}
     shown = {}
@@ -48,10 +52,8 @@ def tool_json(tool: dict) -> str:
             shown[name] = p.get("type", "any") + ": " + p["description"]
         else:
             shown[name] = p.get("type", "any")
-    line = {"name": f["name"]}
-    if f.get("description"):
-        line["description"] = f["description"]
-    return json.dumps(line | {"parameters": shown}, ensure_ascii=False)
+    head = f["name"] + (": " + f["description"] if f.get("description") else "")
+    return head + "\n" + json.dumps({"name": f["name"], "arguments": shown}, ensure_ascii=False)
 
 
 def render(messages: list[dict], tools: list[dict], every: bool = False) -> list[tuple[str, bool]]:
@@ -64,7 +66,7 @@ def render(messages: list[dict], tools: list[dict], every: bool = False) -> list
     out: list[tuple[str, bool]] = []
     users = [i for i, m in enumerate(messages) if m["role"] == "user"]
     last = users[-1] if users else -1
-    listed = f"{IM_START}system\n<tools>\n" + "\n".join(tool_json(t) for t in tools) + f"\n</tools>{IM_END}\n"
+    listed = f"{IM_START}system\n<tools>\n" + "\n".join(tool_lines(t) for t in tools) + f"\n</tools>{IM_END}\n"
     if tools and not users:
         out.append((listed, False))
     for i, m in enumerate(messages):

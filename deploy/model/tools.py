@@ -135,14 +135,31 @@ class ToolMaker:
         keys = {p.key for p in used}
         asks = [a for a in asks if all(p.key in keys or "{" + p.key + "}" not in a for p in made)]
         name = w.pick(names)
+        if not w.held_out:
+            self._rename(used, params)
+            if w.chance(0.3):           # a name known by heart is not copied
+                name = w.pick((f"{name}_{w.noun()}", f"{w.noun()}_{name}", f"{w.pseudo(1)}_{name}", f"{name}_{w.pseudo(1)}"))
         if w.chance(0.08):
             name = camel(name)
         topic = {family, GROUPS.get(family, family), name} | set(name.split("_")) - VERBS.keys()
         return Tool(name, w.pick(descriptions), used, topic, asks)
 
+    def _rename(self, used: list[Param], params: dict) -> None:
+        """Give some parameters names that training has not met, told by their place and description."""
+        w = self.w
+        for p in used:
+            if w.chance(0.3):
+                p.name = w.pick((f"{p.name}_{w.noun()}", f"{w.noun()}_{p.name}", f"{w.pseudo(1)}_{p.name}", w.invented()))
+                p.description = p.description or w.pick(params[p.key][3])
+            if w.chance(0.08):
+                p.name = camel(p.name)
+        if len({p.name for p in used}) < len(used):
+            for i, p in enumerate(used):
+                p.name += str(i)
+
     def invented(self) -> Tool:
         w = self.w
-        verb = w.invented() if w.chance(0.06 if w.held_out else 0.3) else w.pick(self.verbs)
+        verb = w.invented() if w.chance(0.06 if w.held_out else 0.25) else w.pick(self.verbs)
         noun = w.noun()
         if w.chance(0.2):
             noun = w.pick(w.adjectives) + "_" + noun
@@ -167,7 +184,7 @@ class ToolMaker:
     def bare(self) -> Tool:
         """An invented tool with a plain name, no description and at most one parameter."""
         w = self.w
-        verb = w.invented() if w.chance(0.3) else w.pick(self.verbs)
+        verb = w.invented() if w.chance(0.25) else w.pick(self.verbs)
         noun = w.noun()
         params = [self.param()] if w.chance(0.6) else []
         for p in params:
@@ -288,13 +305,14 @@ class ToolMaker:
             yes = (f"with {say}", f"{say} on", f"{say}: true", f"{say} true", f"{say} yes", f"{say} should be true")
             no = (f"without {say}", f"{say} off", f"{say}: false", f"{say} false", f"no {say}", f"{say} should be false")
             return w.pick(yes if value else no)
-        shown = f'"{value}"' if isinstance(value, str) and w.chance(0.12) else str(value)
+        loose = isinstance(value, str) and " " in value and p.kind in ("phrase", "text")   # where does it end?
+        shown = f'"{value}"' if isinstance(value, str) and w.chance(0.5 if loose else 0.12) else str(value)
         if bare:
             prep = "" if isinstance(p.kind, list) else PREPOSITION.get(p.kind, "")
             return f"{prep} {shown}".strip()
-        return w.pick(("with {p} {v}", "{p} {v}", "{p} {v}", "{p}: {v}", "{p} = {v}", "with the {p} {v}",
+        return w.pick(("with {p} {v}", "with {p} {v}", "{p} {v}", "{p} {v}", "{p}: {v}", "{p} = {v}", "with the {p} {v}",
                        "where {p} is {v}", "the {p} is {v}", "set {p} to {v}", "use {v} as {p}", "{p} is {v}",
-                       "with {v} as {p}", "the {p} should be {v}", "for {p} {v}")).format(p=say, v=shown)
+                       "the {p} should be {v}", "for {p} {v}")).format(p=say, v=shown)
 
     def _polite(self, text: str) -> str:
         style = self.w.pick(POLITE)

@@ -12,9 +12,10 @@ https://kellerjordan.github.io/posts/muon/), which here needs about half the ste
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from dialogues import CATEGORIES, Case, Grammar
 from model import Llama
 from tokens import render
 
-LEG_MINUTES = 15                        # then a new process: one grows by some 0.3 GB a minute
+LEG_MINUTES = 10                        # then a new process: one grows by some 0.3 GB a minute
 IGNORE = -100                           # the label of a token that is no target
 
 
@@ -40,10 +41,12 @@ class Plan:
     n_process: int = 2                  # 1 on a GPU
     warm_until: float = 0.10            # share of the time in which half of the dialogues only copy
     drill_until: float = 0.70           # share of the time in which many are bare tool calls
+    # The share of the dialogues of a category whose words change their tokens (Relabel).
+    relabel: dict[str, float] = field(default_factory=lambda: {"warm up": 0.5, "drill": 0.85, "tool": 0.5})
     token_max: int = 1024               # longer dialogues are left out
     matrix_rate: float = 0.02           # Muon's, the singular values of one update
     other_rate: float = 0.003           # AdamW's, for the embedding and the norms
-    full_until: float = 0.28            # share of the time at the full rate; then down to zero
+    full_until: float = 0.45            # share of the time at the full rate; then down to zero
     device: str = "cpu"
     compiled: bool = True               # layers through torch.compile: a third faster on a CPU, needs g++
 
@@ -64,6 +67,35 @@ def encode(tok: Tokenizer, pieces: list[list[tuple[str, bool]]]) -> list[tuple[l
     return out
 
 
+# Words that mean something to the answer's form: yes and no of booleans, types, the template's own.
+FIXED = """system user assistant tool tools tool_call tool_response name arguments string integer number
+boolean any true false yes no on off with without Repeat"""
+
+
+class Relabel:
+    """Gives some words of a dialogue other tokens, the same in the request, the tools and the call.
+
+    A choice and a copy must not depend on which words they are made of. Drawing from all pieces of
+    the vocabulary teaches that better than any list of words does.
+    """
+
+    def __init__(self, tok: Tokenizer) -> None:
+        fixed = set(tok.encode(FIXED).ids)
+        self.pieces = sorted(i for t, i in tok.get_vocab().items() if t.isascii() and t.isalpha() and i not in fixed)
+        self.known = frozenset(self.pieces)
+
+    def __call__(self, row: tuple[list[int], list[int]], rng: random.Random) -> tuple[list[int], list[int]]:
+        share = rng.choice((0.2, 0.5, 0.8))
+        new = {i: rng.choice(self.pieces) for i in sorted(set(row[0]) & self.known) if rng.random() < share}
+        return [new.get(i, i) for i in row[0]], [new.get(i, i) for i in row[1]]
+
+
+def relabels(case: Case) -> bool:
+    """Whether all that a dialogue's answers say stands in front of them, as in calls and copies."""
+    return case.category == "warm up" or bool(case.tools) and all(
+        m.get("tool_calls") for m in case.messages if m["role"] == "assistant")
+
+
 def pad(rows: list[tuple[list[int], list[int]]], device: str) -> tuple[Tensor, Tensor]:
     """Inputs and next-token labels, both [row, token], padded to a multiple of 8."""
     n = max(len(ids) for ids, _ in rows) - 1
@@ -78,6 +110,7 @@ def pad(rows: list[tuple[list[int], list[int]]], device: str) -> tuple[Tensor, T
 
 def batches(tok: Tokenizer, grammar: Grammar, plan: Plan, done: Callable[[], float]) -> Iterator[tuple[Tensor, Tensor]]:
     """Dialogues of like length share a batch, so that little is padding; their order is random."""
+    relabel = Relabel(tok)
     while True:
         size = plan.batch_tokens // plan.n_process
         warm = 0.5 if done() < plan.warm_until else 0.0
@@ -85,7 +118,9 @@ def batches(tok: Tokenizer, grammar: Grammar, plan: Plan, done: Callable[[], flo
         cases = [grammar.warm_up() if grammar.w.chance(warm) else grammar.drill() if grammar.w.chance(drill)
                  else grammar.dialogue() for _ in range(400)]
         rendered = [render(c.messages, c.tools, every=c.category == "drill" or grammar.w.chance(0.6)) for c in cases]
-        rows = [r for r in encode(tok, rendered) if len(r[0]) <= plan.token_max]
+        rows = [relabel(r, grammar.rng) if relabels(c) and grammar.w.chance(plan.relabel[c.category]) else r
+                for c, r in zip(cases, encode(tok, rendered), strict=True)]
+        rows = [r for r in rows if len(r[0]) <= plan.token_max]
         rows.sort(key=lambda r: len(r[0]))
         groups: list[list] = [[]]
         for row in rows:
@@ -173,13 +208,13 @@ class Trainer:
         return min(1.0, self.spent / (self.plan.minutes * 60))
 
     def rate(self) -> float:
-        """The share of the full learning rate now: warm-up, plateau, a cubic to zero at the deadline.
+        """The share of the full learning rate now: warm-up, plateau, a square to zero at the deadline.
 
         The steps are small, so their noise is large: copying becomes exact only below a tenth of the full rate,
         and a third of the time is spent there.
         """
         down = (1 - self.done()) / (1 - self.plan.full_until)
-        return min(1.0, (self.step + 1) / 40, down ** 3)
+        return min(1.0, (self.step + 1) / 40, down ** 2)
 
     def run(self) -> None:
         context = torch.multiprocessing.get_context("spawn")    # torch's threads do not survive a fork

@@ -199,7 +199,7 @@ class Words:
     def __init__(self, rng: random.Random, held_out: bool = False) -> None:
         self.rng = rng
         self.held_out = held_out
-        self.made_up = 0.15 if held_out else 0.45
+        self.made_up = 0.15 if held_out else 0.55
         self.nouns = split_list(NOUNS, held_out)
         self.adjectives = split_list(ADJECTIVES, held_out)
         self.first = split_list(FIRST_NAMES, held_out)

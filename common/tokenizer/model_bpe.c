@@ -509,6 +509,55 @@ static enum q_code load_merges(struct bpe *m, struct tok_str merges, struct q_er
     return rc;
 }
 
+/* ---- merges by ranks: wherever two entries together are a third ---- */
+
+struct ranked {
+    struct merge *all; /* [n] */
+    size_t n, cap;
+};
+
+/* Every way to cut one entry in two others. */
+static enum q_code add_cuts(const struct bpe *m, const struct tok_word *w, uint32_t rank,
+                            struct ranked *r, struct q_err *e)
+{
+    const char *s = m->vocab->pool.data + w->off;
+    for (size_t i = 1; i < w->len; i++) {
+        if (((unsigned char)s[i] & 0xc0) == 0x80)
+            continue;
+        uint32_t left = tok_vocab_id(m->vocab, s, i);
+        uint32_t right = left == TOKEN_NONE ? left : tok_vocab_id(m->vocab, s + i, w->len - i);
+        if (right == TOKEN_NONE)
+            continue;
+        enum q_code rc = q_grow(&r->all, &r->cap, r->n + 1, sizeof *r->all, MERGES_MAX, e);
+        if (rc)
+            return rc;
+        r->all[r->n++] = (struct merge){(uint64_t)left << 32 | right, rank, w->id};
+    }
+    return Q_OK;
+}
+
+static enum q_code rank_merges(struct bpe *m, const struct tok_extra *x, struct q_err *e)
+{
+    struct ranked r = {NULL, 0, 0};
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < m->vocab->n_word && !rc; i++) {
+        const struct tok_word *w = &m->vocab->words[i];
+        uint32_t rank = w->id < x->n ? x->ranks[w->id] : RANK_NONE;
+        if (rank != RANK_NONE)
+            rc = add_cuts(m, w, rank, &r, e);
+    }
+    if (!rc && !(rc = merge_slots(m, r.n, e))) {
+        for (size_t i = 0; i < r.n; i++) {
+            uint64_t pair = r.all[i].pair;
+            struct merge *slot =
+                (struct merge *)find_merge(m, (uint32_t)(pair >> 32), (uint32_t)pair);
+            *slot = r.all[i];
+        }
+    }
+    q_free(r.all);
+    return rc;
+}
+
 /* Whether a vocabulary entry encodes to itself. */
 static enum q_code add_word(struct bpe *m, struct scratch *s, const struct tok_word *w,
                             struct buf *bytes, struct q_err *e)
@@ -641,7 +690,9 @@ static enum q_code bpe_load(void **self, const struct model_src *src, struct tok
     *self = m;
     m->vocab = v;
     if ((rc = load_options(m, spec, e)) || (rc = tok_load_vocab(v, src->big.vocab, e)) ||
-        (rc = load_unk(m, spec, e)) || (rc = load_merges(m, src->big.merges, e)))
+        (rc = load_unk(m, spec, e)) ||
+        (rc = src->extra && src->extra->ranks ? rank_merges(m, src->extra, e)
+                                              : load_merges(m, src->big.merges, e)))
         return rc;
     load_bytes(m, *raw);
     *raw = m->raw;

@@ -32,6 +32,7 @@ struct unigram {
     uint32_t unk_id;        /* TOKEN_NONE: an unknown character is an error */
     uint32_t fallback[256]; /* byte_fallback: <0x00>.., TOKEN_NONE where missing */
     bool byte_fallback;
+    bool single; /* totals are rounded to single precision */
 };
 
 struct best {
@@ -147,6 +148,11 @@ static enum q_code offer(struct scratch *s, size_t end, struct best piece, struc
     return Q_OK;
 }
 
+static double add(const struct unigram *m, double a, double b)
+{
+    return m->single ? (double)(float)(a + b) : a + b;
+}
+
 /* All pieces that start at `at`. */
 static enum q_code pieces_at(struct scratch *s, size_t at, size_t n_char, struct q_err *e)
 {
@@ -164,7 +170,7 @@ static enum q_code pieces_at(struct scratch *s, size_t at, size_t n_char, struct
             continue;
         uint32_t len = (uint32_t)(i + 1 - at);
         single = single || len == n_char;
-        rc = offer(s, i + 1, (struct best){m->scores[id] + score, len, id}, e);
+        rc = offer(s, i + 1, (struct best){add(m, m->scores[id], score), len, id}, e);
     }
     if (single || rc)
         return rc;
@@ -172,8 +178,8 @@ static enum q_code pieces_at(struct scratch *s, size_t at, size_t n_char, struct
         return q_fail(e, Q_INVALID,
                       "a character of the text is not in the tokenizer's vocabulary, and its model "
                       "has no unk_id");
-    return offer(s, at + n_char, (struct best){m->unk_score + score, (uint32_t)n_char, m->unk_id},
-                 e);
+    struct best unk = {add(m, m->unk_score, score), (uint32_t)n_char, m->unk_id};
+    return offer(s, at + n_char, unk, e);
 }
 
 static enum q_code unigram_encode(void *scratch, const char *word, size_t n, struct token_list *out,
@@ -306,7 +312,16 @@ static enum q_code unigram_load(void **self, const struct model_src *src, struct
     if ((rc = load_scores(m, src->big.vocab, v, e)) || (rc = load_unk(m, spec, e)) ||
         (rc = tok_json_bool(spec, "byte_fallback", "model", &m->byte_fallback, e)))
         return rc;
-    return load_trie(m, e);
+    if (src->extra && src->extra->scores)
+        memcpy(m->scores, src->extra->scores,
+               (src->extra->n < m->n_score ? src->extra->n : m->n_score) * sizeof *m->scores);
+    if ((rc = load_trie(m, e)))
+        return rc;
+    if (src->extra && src->extra->single) {
+        m->single = true;
+        m->unk_score = (double)(float)(src->extra->low - UNK_PENALTY);
+    }
+    return Q_OK;
 }
 
 const struct model_ops model_unigram = {unigram_load, unigram_drop, unigram_begin, unigram_end,

@@ -18,6 +18,7 @@
 #include "common/tokenizer/json.h"
 #include "common/tokenizer/regex.h"
 #include "common/tokenizer/scan.h"
+#include "common/tokenizer/source.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/vocab.h"
 
@@ -112,9 +113,10 @@ struct tok_chain {
     uint32_t n_part;
 };
 
-struct model_src {      /* the model of tokenizer.json */
-    const json_t *spec; /* without the values of vocab and merges */
-    struct tok_big big; /* those, as JSON text; empty where the file has none */
+struct model_src {                 /* the model of tokenizer.json */
+    const json_t *spec;            /* without the values of vocab and merges */
+    struct tok_big big;            /* those, as JSON text; empty where the file has none */
+    const struct tok_extra *extra; /* what came with another kind of file, or NULL */
 };
 struct model_ops {
     /* Also fills `v` with the model's vocabulary. *raw: words could be bytes instead of the

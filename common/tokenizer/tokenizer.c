@@ -6,13 +6,11 @@
 #include "common/tokenizer/tokenizer.h"
 #include <openssl/evp.h>
 #include <string.h>
-#include "common/file.h"
 #include "common/mem.h"
 #include "common/tokenizer/decode.h"
 #include "common/tokenizer/encode.h"
+#include "common/tokenizer/source.h"
 #include "common/tokenizer/tok.h"
-
-#define CONFIG_MAX ((size_t)64 << 20) /* bytes of tokenizer_config.json */
 
 #define TRIM_FROM ((size_t)1 << 20) /* bytes of tokenizer.json that take tens of MiB to parse */
 
@@ -108,6 +106,13 @@ static enum q_code load_chain(struct tok_chain *c, enum tok_slot slot, const jso
 
 /* ---- model ---- */
 
+/* tokenizer.json but for its two big values, those, and tokenizer_config.json or NULL. */
+struct files {
+    json_t *root, *config;
+    struct tok_big big;
+    const struct tok_extra *extra; /* what the JSON cannot say, or NULL */
+};
+
 /* Older files leave the type out; then the keys tell, as they do for the reference. */
 static const char *guess_model(const json_t *spec, const struct tok_big *big)
 {
@@ -118,17 +123,17 @@ static const char *guess_model(const json_t *spec, const struct tok_big *big)
     return json_object_get(spec, "max_input_chars_per_word") ? "WordPiece" : "WordLevel";
 }
 
-static enum q_code load_model(struct tokenizer *t, const json_t *spec, const struct tok_big *big,
-                              struct q_err *e)
+static enum q_code load_model(struct tokenizer *t, const struct files *f, struct q_err *e)
 {
-    struct model_src src = {spec, *big};
+    const json_t *spec = json_object_get(f->root, "model");
+    struct model_src src = {spec, f->big, f->extra};
     if (!json_is_object(spec))
         return q_fail(e, Q_CORRUPT, "tokenizer.json: model: expected an object, found %s",
                       tok_json_type(spec));
     const json_t *given = json_object_get(spec, "type");
     if (given && !json_is_string(given))
         return tok_json_bad(given, "model", "type", "a string", e);
-    const char *type = given ? json_string_value(given) : guess_model(spec, big);
+    const char *type = given ? json_string_value(given) : guess_model(spec, &f->big);
     const struct tok_chain *pre = &t->chain[TOK_PRE];
     t->raw = pre->n_part && pre->parts[pre->n_part - 1].ops == &pre_byte_level.base;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -308,12 +313,6 @@ static enum q_code load_tables(struct tokenizer *t, struct q_err *e)
 
 /* ---- the whole ---- */
 
-/* tokenizer.json but for its two big values, those, and tokenizer_config.json or NULL. */
-struct files {
-    json_t *root, *config;
-    struct tok_big big;
-};
-
 static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q_err *e)
 {
     const json_t *root = f->root;
@@ -331,18 +330,19 @@ static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q
         return rc;
     const json_t *decoder = json_object_get(root, "decoder");
     t->no_decoder = !decoder || json_is_null(decoder);
-    if ((rc = load_model(t, json_object_get(root, "model"), &f->big, e)) ||
+    if ((rc = load_model(t, f, e)) ||
         (rc = load_added(t, json_object_get(root, "added_tokens"), e)) ||
         (rc = load_config_added(t, f->config, e)) || (rc = load_matchers(t, e)))
         return rc;
     return load_tables(t, e);
 }
 
-static enum q_code parse(json_t **out, const char *json, size_t n, const char *name,
-                         struct q_err *e)
+enum q_code tok_parse(json_t **out, struct tok_str json, const char *name, struct q_err *e)
 {
     json_error_t why;
-    *out = json_loadb(json, n, JSON_ALLOW_NUL, &why);
+    /* tokenizer_config.json often holds 10^30, written out, for "no limit" */
+    size_t flags = JSON_ALLOW_NUL | (strcmp(name, CONFIG_NAME) == 0 ? JSON_DECODE_INT_AS_REAL : 0);
+    *out = json_loadb(json.s, json.n, flags, &why);
     if (*out)
         return Q_OK;
     if (json_error_code(&why) == json_error_out_of_memory ||
@@ -360,7 +360,7 @@ static enum q_code parse_file(struct files *f, struct tok_str json, struct q_err
     struct tok_str cuts[2];
     const char *at = json.s;
     if (!tok_big_find(json, &f->big))
-        return parse(&f->root, json.s, json.n, "tokenizer.json", e);
+        return tok_parse(&f->root, json, "tokenizer.json", e);
     bool swapped = f->big.merges.s < f->big.vocab.s;
     cuts[0] = swapped ? f->big.merges : f->big.vocab;
     cuts[1] = swapped ? f->big.vocab : f->big.merges;
@@ -373,30 +373,29 @@ static enum q_code parse_file(struct files *f, struct tok_str json, struct q_err
     }
     buf_add(&small, at, (size_t)(json.s + json.n - at));
     enum q_code rc = buf_check(&small, "tokenizer.json", e);
-    if (!rc && (rc = parse(&f->root, buf_str(&small), small.len, "tokenizer.json", e)) == Q_CORRUPT)
-        rc = parse(&f->root, json.s, json.n, "tokenizer.json", e);
+    if (!rc && (rc = tok_parse(&f->root, (struct tok_str){buf_str(&small), small.len},
+                               "tokenizer.json", e)) == Q_CORRUPT)
+        rc = tok_parse(&f->root, json, "tokenizer.json", e);
     buf_release(&small);
     return rc;
 }
 
-/* config may be empty. */
-static enum q_code from_texts(struct tokenizer **out, struct tok_str json, struct tok_str config,
-                              struct q_err *e)
+enum q_code tok_from_texts(struct tokenizer **out, const struct tok_texts *in, struct q_err *e)
 {
     enum q_code rc;
-    struct files f = {NULL, NULL, {{"", 0}, {"", 0}}};
-    if (json.n > TOKENIZER_FILE_MAX)
-        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: %zu bytes, at most %zu are accepted", json.n,
-                      TOKENIZER_FILE_MAX);
+    struct files f = {.extra = in->extra};
+    if (in->json.n > TOKENIZER_FILE_MAX)
+        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: %zu bytes, at most %zu are accepted",
+                      in->json.n, TOKENIZER_FILE_MAX);
     struct tokenizer *t = q_calloc(1, sizeof *t);
     if (!t)
         return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
-    if (!EVP_Digest(json.s, json.n, t->digest, NULL, EVP_sha256(), NULL)) {
+    if (!EVP_Digest(in->json.s, in->json.n, t->digest, NULL, EVP_sha256(), NULL)) {
         rc = q_fail(e, Q_NO_MEMORY, "tokenizer.json: SHA-256 failed");
         goto out;
     }
-    if ((rc = parse_file(&f, json, e)) ||
-        (config.n && (rc = parse(&f.config, config.s, config.n, "tokenizer_config.json", e))) ||
+    if ((rc = parse_file(&f, in->json, e)) ||
+        (in->config.n && (rc = tok_parse(&f.config, in->config, CONFIG_NAME, e))) ||
         (rc = load_all(t, &f, e)))
         goto out;
     *out = t;
@@ -405,35 +404,15 @@ out:
     json_decref(f.root);
     json_decref(f.config);
     tokenizer_free(t);
-    if (json.n > TRIM_FROM)
+    if (in->json.n > TRIM_FROM)
         mem_trim();
     return rc;
 }
 
 enum q_code tokenizer_from_json(struct tokenizer **out, const char *json, size_t n, struct q_err *e)
 {
-    return from_texts(out, (struct tok_str){json, n}, (struct tok_str){"", 0}, e);
-}
-
-enum q_code tokenizer_open(struct tokenizer **out, const char *dir, struct q_err *e)
-{
-    char path[4096];
-    enum q_code rc;
-    struct mapping file = MAPPING_INIT;
-    struct buf config = BUF_INIT_MAX(CONFIG_MAX);
-    if ((rc = path_join(path, sizeof path, dir, "tokenizer_config.json", e)) ||
-        (file_exists(path) && (rc = file_read(&config, path, CONFIG_MAX, e))) ||
-        (rc = path_join(path, sizeof path, dir, "tokenizer.json", e)) ||
-        (rc = mapping_open(&file, path, e)))
-        goto out;
-    rc = from_texts(out, (struct tok_str){(const char *)file.data, file.size},
-                    (struct tok_str){buf_str(&config), config.len}, e);
-    if (rc)
-        rc = q_wrap(e, "%.80s", dir);
-out:
-    mapping_release(&file);
-    buf_release(&config);
-    return rc;
+    struct tok_texts in = {{json, n}, {"", 0}, NULL};
+    return tok_from_texts(out, &in, e);
 }
 
 void tokenizer_free(struct tokenizer *t)

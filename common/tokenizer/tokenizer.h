@@ -30,10 +30,12 @@ struct token_list { /* a growing array of ids */
 FALLIBLE token_list_add(struct token_list *l, uint32_t id, struct q_err *e);
 void token_list_release(struct token_list *l);
 
-/* Load `dir`/tokenizer.json (with tokenizer_config.json beside it for added tokens that older
- * folders list only there). Errors: Q_NOT_FOUND (no tokenizer.json), Q_CORRUPT (malformed, with the
- * JSON path), Q_UNSUPPORTED (names the component). Ownership: tokenizer_free. */
-FALLIBLE tokenizer_open(struct tokenizer **out, const char *dir, struct q_err *e);
+/* Load the tokenizer of a folder, or the file itself: tokenizer.json (with tokenizer_config.json
+ * beside it for added tokens that older folders list only there), else a SentencePiece model
+ * (tokenizer.model, spiece.model …) or tiktoken ranks. Errors: Q_NOT_FOUND (none of them),
+ * Q_CORRUPT (malformed, with the JSON path), Q_UNSUPPORTED (names the component). Ownership:
+ * tokenizer_free. */
+FALLIBLE tokenizer_open(struct tokenizer **out, const char *path, struct q_err *e);
 /* The same from tokenizer.json text in memory (tests, fuzzing). */
 FALLIBLE tokenizer_from_json(struct tokenizer **out, const char *json, size_t n, struct q_err *e);
 void tokenizer_free(struct tokenizer *t);

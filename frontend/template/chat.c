@@ -33,7 +33,8 @@ static enum q_code load_config(json_t **out, const char *dir, const char *name, 
     if ((rc = path_join(path, sizeof path, dir, name, e)) || !file_exists(path))
         return rc;
     if (!(rc = file_read(&text, path, CONFIG_MAX, e))) {
-        *out = json_loadb(buf_str(&text), text.len, JSON_ALLOW_NUL, &at);
+        /* model_max_length is often 10^30, written out: integers as reals, or it would not load */
+        *out = json_loadb(buf_str(&text), text.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &at);
         if (!*out)
             rc = q_fail(e, Q_CORRUPT, "%s: line %d: %s", path, at.line, at.text);
         else if (!json_is_object(*out))

@@ -264,13 +264,73 @@ static void test_missing_folder(void **state)
                  "no-such-folder", &err);
 }
 
+/* Files that are no tokenizer.json, and what is wrong with each. */
+static void test_bad_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *data;
+        size_t n;
+        const char *config;
+        enum q_code code;
+        const char *part;
+    } rows[] = {
+#define BYTES(s) s, sizeof(s) - 1
+        {"tokenizer.model", BYTES("\x0a\x7f"), "{}", Q_CORRUPT, "not a SentencePiece model"},
+        {"tokenizer.model", BYTES("\x0a\x03\x0a\x01\xff"), "{}", Q_CORRUPT, "a piece"},
+        {"tokenizer.model", BYTES("\x12\x02\x18\x02"), "{}", Q_CORRUPT, "no pieces"},
+        {"tokenizer.model",
+         BYTES("\x0a\x03\x0a\x01"
+               "a\x12\x02\x18\x03"),
+         "{}", Q_UNSUPPORTED, "model_type 3"},
+        {"tokenizer.model",
+         BYTES("\x0a\x03\x0a\x01"
+               "a\x12\x03\xc0\x01\x01"),
+         "{}", Q_UNSUPPORTED, "treat_whitespace_as_suffix"},
+        {"tokenizer.model",
+         BYTES("\x0a\x03\x0a\x01"
+               "a\x12\x03\xc0\x02\x09"),
+         "{}", Q_CORRUPT, "unk_id"},
+        {"tokenizer.model",
+         BYTES("\x0a\x03\x0a\x01"
+               "a"),
+         "{\"tokenizer_class\":\"XLMRobertaTokenizer\"}", Q_UNSUPPORTED, "XLMRobertaTokenizer"},
+        {"tokenizer.model",
+         BYTES("\x0a\x03\x0a\x01"
+               "a"),
+         "{\"add_bos_token\":true}", Q_CORRUPT, "bos_token \"<s>\""},
+        {"tiktoken.model", BYTES("YQ== 0\n"), "{\"tokenizer_class\":\"Mystery\"}", Q_UNSUPPORTED,
+         "\"Mystery\""},
+        {"qwen.tiktoken", BYTES("YQ== 0\nYg 1\n"), "{}", Q_CORRUPT, "line 2: no base64"},
+        {"qwen.tiktoken", BYTES("YQ== 0\nYg== x\n"), "{}", Q_CORRUPT, "line 2: no rank"},
+        {"qwen.tiktoken", BYTES("YQ== 99999999\n"), "{}", Q_CORRUPT, "line 1: no rank"},
+        {"qwen.tiktoken", BYTES("YQ== 0\n"), "{", Q_CORRUPT, "tokenizer_config.json: line 1"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char dir[] = "/tmp/quire-tok-XXXXXX";
+        char path[2][64];
+        struct tokenizer *t = NULL;
+        assert_non_null(mkdtemp(dir));
+        snprintf(path[0], sizeof path[0], "%s/%s", dir, rows[i].file);
+        snprintf(path[1], sizeof path[1], "%s/tokenizer_config.json", dir);
+        assert_ok(file_write(path[0], rows[i].data, rows[i].n, 0600, &err), &err);
+        assert_ok(file_write(path[1], rows[i].config, strlen(rows[i].config), 0600, &err), &err);
+        enum q_code rc = tokenizer_open(&t, dir, &err);
+        tokenizer_free(t);
+        assert_fails(rc, rows[i].code, rows[i].part, &err);
+        unlink(path[0]);
+        unlink(path[1]);
+        rmdir(dir);
+    }
+}
+
 /* Added tokens that only tokenizer_config.json lists, as in older folders; and that file broken. */
 static void test_config_tokens(void **state)
 {
     (void)state;
-    static const char config[] =
-        "{\"added_tokens_decoder\":{\"4\":{\"content\":\"<s>\",\"special\":false},"
-        "\"6\":{\"content\":\"<new>\",\"special\":true}}}";
+    static const char config[] = "{\"model_max_length\":1000000000000000019884624838656,\"added_"
+                                 "tokens_decoder\":{\"4\":{\"content\":\"<s>\",\"special\":false},"
+                                 "\"6\":{\"content\":\"<new>\",\"special\":true}}}";
     char dir[] = "/tmp/quire-tok-XXXXXX";
     char path[2][64];
     struct tokenizer *t = NULL;
@@ -389,6 +449,7 @@ int main(void)
         cmocka_unit_test(test_bad_text),   cmocka_unit_test(test_bad_ids),
         cmocka_unit_test(test_long_words), cmocka_unit_test(test_missing_folder),
         cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_config_tokens),
+        cmocka_unit_test(test_bad_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

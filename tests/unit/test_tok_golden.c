@@ -166,6 +166,42 @@ SMALL_TEST(unigram)
 SMALL_TEST(wordpiece)
 SMALL_TEST(wordpiece_cased)
 
+/* ---- files other than tokenizer.json: tokenizer.model, tiktoken ranks ---- */
+
+static void file_style(const char *style)
+{
+    char path[256];
+    json_error_t why;
+    struct tokenizer *t = NULL;
+    snprintf(path, sizeof path, SMALL "/%s/golden.json", style);
+    json_t *golden = json_load_file(path, JSON_ALLOW_NUL, &why);
+    if (!golden)
+        fail_msg("%s: %s", path, why.text);
+    snprintf(path, sizeof path, SMALL "/%s", style);
+    assert_ok(tokenizer_open(&t, path, &err), &err);
+    const json_t *cases = json_object_get(golden, "cases");
+    assert_true(json_array_size(cases) >= 190);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *c = json_array_get(cases, i);
+        const json_t *decoded = json_object_get(c, "decoded");
+        check_encode(t, style, json_object_get(c, "text"), false, json_object_get(c, "ids"));
+        if (decoded)
+            check_decode(t, style, json_object_get(c, "ids"), false, decoded);
+    }
+    assert_int_equal(n_bad, 0);
+    tokenizer_free(t);
+    json_decref(golden);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    n_bad = 0;
+    file_style("sp_bpe");
+    file_style("sp_unigram");
+    file_style("tiktoken");
+}
+
 /* ---- real tokenizers ---- */
 
 /* The text of a .zst file, by way of the zstd program; false when the file or the program is not
@@ -294,8 +330,9 @@ int main(void)
         cmocka_unit_test(test_deepseek3),  cmocka_unit_test(test_spbpe),
         cmocka_unit_test(test_spbpe_meta), cmocka_unit_test(test_gemma),
         cmocka_unit_test(test_t5),         cmocka_unit_test(test_unigram),
-        cmocka_unit_test(test_wordpiece),  cmocka_unit_test(test_wordpiece_cased)};
-    size_t n = 14;
+        cmocka_unit_test(test_wordpiece),  cmocka_unit_test(test_wordpiece_cased),
+        cmocka_unit_test(test_files)};
+    size_t n = 15;
     for (size_t i = 0; i < sizeof real_names / sizeof *real_names; i++)
         tests[n++] =
             (struct CMUnitTest){real_names[i], test_real, NULL, NULL, (void *)real_names[i]};

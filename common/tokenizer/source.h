@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* source - from the files that models come with to one way of loading.
+ *
+ * tokenizer.json is loaded as it is. A SentencePiece model or a file of tiktoken ranks is first
+ * written as the tokenizer.json that means the same; what that cannot say (ranks, exact scores)
+ * goes beside it. Private to common/tokenizer. Threads: reentrant. */
+#ifndef QUIRE_COMMON_TOKENIZER_SOURCE_H
+#define QUIRE_COMMON_TOKENIZER_SOURCE_H
+#include "common/tokenizer/json.h"
+#include "common/tokenizer/tokenizer.h"
+
+#define RANK_NONE UINT32_MAX /* of a token that no merge makes */
+
+struct tok_extra {   /* by token id; NULL: not used */
+    uint32_t *ranks; /* [n] BPE without a list of merges: two tokens merge to a third at its rank */
+    double *scores;  /* [n] Unigram, where JSON would round them */
+    size_t n, rank_cap;
+    bool single; /* scores are added up in single precision, as SentencePiece does, and */
+    double low;  /* the unknown piece is below this score */
+};
+struct tok_texts {
+    struct tok_str json, config;   /* tokenizer.json; tokenizer_config.json, which may be empty */
+    const struct tok_extra *extra; /* NULL with a tokenizer.json */
+};
+/* tokenizer.c. Errors: those of tokenizer_open. */
+FALLIBLE tok_from_texts(struct tokenizer **out, const struct tok_texts *in, struct q_err *e);
+#define CONFIG_NAME "tokenizer_config.json"
+/* name: CONFIG_NAME or another file's, for messages. Errors: Q_CORRUPT (line and column). */
+FALLIBLE tok_parse(json_t **out, struct tok_str json, const char *name, struct q_err *e);
+
+struct tok_written { /* a tokenizer.json made from another file */
+    struct buf json;
+    struct tok_extra extra;
+};
+void tok_written_release(struct tok_written *w);
+
+/* tokenizer_config.json as far as it says what those files do not. */
+struct tok_config {
+    const json_t *root; /* NULL: there is none */
+    const char *class;  /* tokenizer_class without "Fast" at its end; "" when not given */
+    char class_name[64];
+    bool add_bos, add_eos;
+    bool has_bos, has_eos; /* the file says so */
+};
+void tok_config_read(struct tok_config *c, const json_t *root);
+bool tok_config_bool(const struct tok_config *c, const char *key, bool fallback);
+/* "bos_token" and the like: a string or an added token; NULL when there is none. */
+const char *tok_config_token(const struct tok_config *c, const char *key);
+
+/* spm.c, tiktoken.c: file [n]. name: of the file, for messages and, with tiktoken, the pattern. */
+FALLIBLE spm_write(struct tok_written *out, const char *file, size_t n, const struct tok_config *c,
+                   struct q_err *e);
+FALLIBLE tiktoken_write(struct tok_written *out, struct tok_str file, const char *name,
+                        const struct tok_config *c, struct q_err *e);
+
+#endif

@@ -32,7 +32,7 @@ struct unigram {
     uint32_t unk_id;        /* TOKEN_NONE: an unknown character is an error */
     uint32_t fallback[256]; /* byte_fallback: <0x00>.., TOKEN_NONE where missing */
     bool byte_fallback;
-    bool single; /* totals are rounded to single precision */
+    bool single; /* totals are kept in single precision, as in SentencePiece */
 };
 
 struct best {
@@ -143,14 +143,11 @@ static enum q_code offer(struct scratch *s, size_t end, struct best piece, struc
         memset(s->best + s->n_best, 0, (i + 1 - s->n_best) * sizeof *s->best);
         s->n_best = i + 1;
     }
+    if (s->m->single)
+        piece.score = (double)(float)piece.score;
     if (s->best[i].len == 0 || piece.score > s->best[i].score)
         s->best[i] = piece;
     return Q_OK;
-}
-
-static double add(const struct unigram *m, double a, double b)
-{
-    return m->single ? (double)(float)(a + b) : a + b;
 }
 
 /* All pieces that start at `at`. */
@@ -170,7 +167,7 @@ static enum q_code pieces_at(struct scratch *s, size_t at, size_t n_char, struct
             continue;
         uint32_t len = (uint32_t)(i + 1 - at);
         single = single || len == n_char;
-        rc = offer(s, i + 1, (struct best){add(m, m->scores[id], score), len, id}, e);
+        rc = offer(s, i + 1, (struct best){m->scores[id] + score, len, id}, e);
     }
     if (single || rc)
         return rc;
@@ -178,7 +175,7 @@ static enum q_code pieces_at(struct scratch *s, size_t at, size_t n_char, struct
         return q_fail(e, Q_INVALID,
                       "a character of the text is not in the tokenizer's vocabulary, and its model "
                       "has no unk_id");
-    struct best unk = {add(m, m->unk_score, score), (uint32_t)n_char, m->unk_id};
+    struct best unk = {m->unk_score + score, (uint32_t)n_char, m->unk_id};
     return offer(s, at + n_char, unk, e);
 }
 

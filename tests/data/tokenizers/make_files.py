@@ -31,6 +31,8 @@ def corpus(r):
 
 
 def samples(r, words):
+    # behind a user-defined piece equal totals are not always broken as sentencepiece breaks them (common/tokenizer/README.md)
+    words = [w for w in words if "hahaha" not in w]
     return [""] + ODD + ["".join(r.choice(ODD + words) + r.choice(["", " ", " "]) for _ in range(r.randrange(1, 12))) for _ in range(180)]
 
 

@@ -88,7 +88,11 @@ part_bench() { # every script, also after one that failed or took longer than BE
     build release
     cmake --build build/release -j "$jobs" --target bench_scheduler bench_core bench_engine bench_tokenizer \
         bench_determinism >build/release/bench.log 2>&1 || { tail -n 50 build/release/bench.log >&2; return 1; }
-    build dev # for kcheck, which measures the machine's ceilings
+    cmake --preset dev >build/release/bench.log 2>&1 # decode.sh takes the machine's bandwidth from kcheck
+    cmake --build build/dev -j "$jobs" --target kcheck >>build/release/bench.log 2>&1 || {
+        tail -n 50 build/release/bench.log >&2
+        return 1
+    }
     failed=
     for script in tests/bench/*.sh; do
         name=$(basename "$script" .sh)

@@ -7,9 +7,9 @@ round gives it to `quire serve` (as many connections as run-batch has lines open
 takes requests to the last answer; what is printed is the median of the rounds. The tokens must be the same everywhere.
 The HTTP client is this program, on the same cores: its own CPU time is printed beside. So is the CPU time of all processes
 of a way, loading included: on a machine that does other work too it says more than the clock. A round is three starts of an
-engine and some 15,000 tokens, so on a busy machine rounds take long: each time goes to stderr as it is known, no round begins
+engine and some 10,000 tokens, so on a busy machine rounds take long: each time goes to stderr as it is known, no round begins
 that would not end within --seconds (but for the first), and a way that takes longer than all of that is given up. Usage:
-    QUIRE_BIN=build/release/bin python3 tests/bench/online_offline.py [--requests 96] [--rounds 6] [--seconds 240] [--json]
+    QUIRE_BIN=build/release/bin python3 tests/bench/online_offline.py [--requests 64] [--rounds 6] [--seconds 240] [--json]
 """
 import argparse
 import concurrent.futures
@@ -79,7 +79,7 @@ def generate(model, requests, folder):
 def main():
     global LIMIT_S
     parser = argparse.ArgumentParser()
-    parser.add_argument("--requests", type=int, default=96)
+    parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=LIMIT_S)
     parser.add_argument("--json", action="store_true")

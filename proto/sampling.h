@@ -55,8 +55,11 @@ struct sample_params {
     uint32_t no_repeat_window; /* looked for in the last so many tokens; 0 = in all */
     float
         top_n_sigma; /* >= 0: drop logits so many standard deviations below the largest; 0 = off */
-    /* Not 0: what the worker's mask provider knows the request's grammar by. Never on the wire. */
+    /* Not 0: the output follows a grammar of this kind (engine/grammar/grammar.h). grammar_data is
+     * its source on the way to the engine, and its program [n_grammar / 4 words] within. Borrowed. */
     uint32_t grammar;
+    const void *grammar_data;
+    uint32_t n_grammar; /* bytes */
 };
 
 /* The values a request has when it says nothing (max_tokens 16, as in OpenAI's completions). */

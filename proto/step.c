@@ -244,10 +244,12 @@ static enum q_code check_admits(const struct step_view *v, const struct step_lim
             return corrupt("an admit's n_allowed", a->n_allowed, SAMPLE_ALLOWED_MAX, e);
         if (a->n_bad > SAMPLE_BAD_MAX)
             return corrupt("an admit's n_bad", a->n_bad, SAMPLE_BAD_MAX, e);
+        if (a->n_grammar > STEP_GRAMMAR_MAX)
+            return corrupt("an admit's n_grammar", a->n_grammar, STEP_GRAMMAR_MAX, e);
         sums->n_known += a->n_known;
         sums->n_stop_id += a->n_stop_id;
         sums->n_bias += a->n_bias;
-        sums->n_list += (uint64_t)a->n_allowed + a->n_bad;
+        sums->n_list += (uint64_t)a->n_allowed + a->n_bad + a->n_grammar;
     }
     return Q_OK;
 }

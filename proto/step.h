@@ -26,6 +26,7 @@
 #define STEP_SEQS_MAX     (1u << 16)                           /* limit on max_num_seqs */
 #define STEP_EOS_MAX      64u                                  /* eos ids of a model */
 #define STEP_STOP_IDS_MAX (SAMPLE_STOP_IDS_MAX + STEP_EOS_MAX) /* of one admit */
+#define STEP_GRAMMAR_MAX  250000u                              /* words of a grammar's program */
 #define STEP_LISTS_MAX    (1u << 19) /* n_list of a step; one admit's fits always */
 
 enum { /* step_seq.flags */
@@ -52,7 +53,8 @@ struct step_admit {    /* a sequence enters a slot: its history and parameters *
     uint32_t n_known;  /* tokens known: prompt, then output emitted before a preemption or replay */
     uint32_t n_prompt; /* the first n_prompt of them are prompt */
     uint32_t n_stop_id, n_bias;
-    uint32_t n_allowed, n_bad; /* its part of the lists: allowed ids, then bad words */
+    /* Its part of the lists: allowed ids, bad words, its grammar's program. */
+    uint32_t n_allowed, n_bad, n_grammar;
     /* Positions whose keys and values are in the first blocks already, which others may hold too.
      * Rows before it are computed when asked for (the first row of the seq may lie there), reading
      * what is in the cache and writing nothing. */

@@ -24,6 +24,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/core/compiling.h"
 #include "engine/core/fingerprint.h"
 #include "engine/core/launch.h"
 #include "engine/core/trace.h"
@@ -57,6 +58,7 @@ struct core {
     int64_t decided_us;                   /* in the plan being made */
     struct scheduler *scheduler;          /* NULL until the first worker is ready */
     struct scheduler_output *outputs;     /* [logit_rows_max] */
+    struct compiling *compiling;          /* requests whose grammar is not known yet */
     int epoll_fd;
     uint32_t n_death;      /* since the last finished step or culprit */
     uint32_t n_culprit;    /* since the last finished step */
@@ -176,6 +178,8 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
         rc = trace_new(&c->trace, config->trace_path, e);
     if (!rc)
         rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e);
+    if (!rc && !(rc = compiling_new(&c->compiling, e)))
+        rc = watch(c, compiling_fd(c->compiling), e);
     if (!rc)
         rc = start_worker(c, e);
     if (rc)
@@ -191,6 +195,7 @@ void core_free(struct core *c)
         return;
     end_worker(c, c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
     scheduler_free(c->scheduler);
+    compiling_free(c->compiling);
     trace_lost(c);
     trace_free(c->trace);
     q_free(c->outputs);
@@ -457,13 +462,13 @@ static FALLIBLE worker_ended(struct core *c, const struct q_err *why, struct q_e
 /* True when the worker's process has ended; clears the ring's eventfd when that is what woke us. */
 static bool look_at_worker(struct core *c, struct q_err *why)
 {
-    struct epoll_event events[2];
+    struct epoll_event events[3];
     bool ended = false;
-    int n = epoll_wait(c->epoll_fd, events, 2, 0);
+    int n = epoll_wait(c->epoll_fd, events, 3, 0);
     for (int i = 0; i < n; i++)
         if (events[i].data.fd == ring_event_fd(c->ring))
             ring_event_clear(c->ring);
-        else
+        else if (events[i].data.fd != compiling_fd(c->compiling))
             ended = launch_ended(&c->worker, why);
     return ended;
 }
@@ -496,6 +501,21 @@ static void give_ends(struct core *c, int64_t now_us)
     }
 }
 
+/* Requests whose grammar is compiled go to the scheduler, or end with what is wrong with it. */
+static void take_compiled(struct core *c)
+{
+    struct compiled x;
+    while (compiling_take(c->compiling, &x)) {
+        struct scheduler_output o = {.origin = x.origin, .req_id = x.req_id, .why = &x.error};
+        if (!x.error.code &&
+            !scheduler_submit(c->scheduler, x.origin, &x.submit, clock_us(), &x.error))
+            continue;
+        o.finish = FINISH_ERROR;
+        o.code = x.error.code;
+        c->sink(c->sink_ctx, NULL, &o, 1);
+    }
+}
+
 FALLIBLE core_step(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
@@ -504,6 +524,7 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
         *e = c->failure;
         return c->failure.code;
     }
+    take_compiled(c);
     give_ends(c, clock_us());
     if (!c->ring) {
         c->slept_level = c->sleep_level; /* a worker that died needs no putting to sleep */
@@ -607,26 +628,53 @@ bool core_paused(const struct core *c)
     return c->paused;
 }
 
+/* The submit that the scheduler gets: with the program in place of the source. *known false: it is
+ * being compiled and comes later. */
+static FALLIBLE with_program(struct core *c, uint32_t origin, struct msg_submit *m, bool *known,
+                             struct q_err *e)
+{
+    uint32_t n_word = 0;
+    *known = true;
+    if (!m->grammar_kind) {
+        m->grammar.n = 0;
+        return Q_OK;
+    }
+    const uint32_t *words = compiling_known(c->compiling, m, &n_word);
+    if (words) {
+        m->grammar = (struct proto_bytes){(const uint8_t *)words, n_word * sizeof *words};
+        return Q_OK;
+    }
+    *known = false;
+    return compiling_add(c->compiling, origin, m, e);
+}
+
 FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e)
 {
+    struct msg_submit own = *m;
+    bool known;
     uint32_t percent;
     if (core_state(c, &percent) == CORE_LOADING)
         return q_fail(e, Q_UNAVAILABLE, "loading %u %%", percent);
     if (c->state == CORE_FAILED)
         return q_fail(e, Q_UNAVAILABLE, "the engine has failed: %s", c->failure.message);
-    enum q_code rc = scheduler_submit(c->scheduler, origin, m, clock_us(), e);
+    enum q_code rc = with_program(c, origin, &own, &known, e);
+    if (rc || !known)
+        return rc;
+    rc = scheduler_submit(c->scheduler, origin, &own, clock_us(), e);
     give_ends(c, INT64_MIN); /* not the new one itself: its owner does not know it yet */
     return rc;
 }
 
 bool core_abort(struct core *c, uint32_t origin, uint64_t req_id)
 {
-    return c->scheduler && scheduler_abort(c->scheduler, origin, req_id);
+    return compiling_abort(c->compiling, origin, req_id) ||
+           (c->scheduler && scheduler_abort(c->scheduler, origin, req_id));
 }
 
 uint32_t core_abort_origin(struct core *c, uint32_t origin)
 {
-    return c->scheduler ? scheduler_abort_origin(c->scheduler, origin) : 0;
+    uint32_t n = compiling_abort_origin(c->compiling, origin);
+    return n + (c->scheduler ? scheduler_abort_origin(c->scheduler, origin) : 0);
 }
 
 void core_reset_prefix_cache(struct core *c)
@@ -651,7 +699,7 @@ bool core_busy(const struct core *c)
 {
     struct scheduler_stats s;
     core_stats(c, &s);
-    return s.n_running || s.n_waiting || s.n_swapped;
+    return s.n_running || s.n_waiting || s.n_swapped || compiling_count(c->compiling);
 }
 
 const struct core_info *core_info(const struct core *c)

@@ -64,19 +64,19 @@ const struct gx *schema_ws(struct schema *s)
     if (s->compact)
         return &gx_empty;
     if (!s->ws) {
-        /* Enough for every usual layout; without a bound some models never get on. */
+        /* What printers of JSON write, and no more: some models never get on from white space. */
         const struct range blanks[] = {{'\t', '\t'}, {' ', ' '}};
         const struct gx *blank = gx_chars(b, cset_of(b, blanks, 2), GX_UTF8);
         const struct gx *line = gx_seq3(b, gx_optional(b, gx_text(b, "\r")), gx_text(b, "\n"),
-                                        gx_repeat(b, blank, 0, 80));
-        s->ws = gx_named(b, "ws", gx_seq2(b, gx_repeat(b, blank, 0, 4), gx_optional(b, line)));
+                                        gx_repeat(b, blank, 0, 32));
+        s->ws = gx_named(b, "ws", gx_alt2(b, gx_optional(b, blank), line));
     }
     return s->ws;
 }
 
 const struct gx *schema_token(struct schema *s, const char *text)
 {
-    return gx_seq3(s->b, schema_ws(s), gx_text(s->b, text), schema_ws(s));
+    return gx_seq2(s->b, gx_text(s->b, text), schema_ws(s));
 }
 
 /* item (, item)* between brackets, or nothing. */
@@ -348,7 +348,7 @@ static void choose(struct schema *s, struct conj *c, struct gx_list *out, uint32
         struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
         if (!chain)
             return;
-        *chain = (struct chain){NULL, pick.chain, true};
+        *chain = (struct chain){.up = pick.chain, .is_choice = true};
         *next = *c;
         conj_add(s, next, option, chain);
         choose(s, next, out, n_left);

@@ -41,6 +41,8 @@ enum schema_type {
 /* Keywords that a negation needs and JSON Schema lacks. */
 #define KEY_NOT_ENUM    "\x01not-enum"
 #define KEY_NOT_PATTERN "\x01not-pattern"
+/* A schema that holds, but what it looks at counts as not looked at (unevaluatedProperties). */
+#define KEY_HIDDEN      "\x01hidden"
 
 struct goal { /* schemas that hold together */
     const json_t **items;
@@ -72,6 +74,7 @@ struct chain { /* schemas being merged, inside out */
     const json_t *schema;
     const struct chain *up;
     bool is_choice; /* entered as an option */
+    bool is_hidden; /* what is inside does not count as evaluated */
 };
 struct choice {
     const json_t *options; /* an array of schemas */
@@ -95,6 +98,7 @@ struct conj {
     uint32_t items_min, items_max, props_min, props_max;
     const json_t *arrays[SCHEMA_SOURCES_MAX]; /* schemas with keywords for arrays */
     const json_t *objects[SCHEMA_SOURCES_MAX];
+    const struct chain *array_chains[SCHEMA_SOURCES_MAX], *object_chains[SCHEMA_SOURCES_MAX];
     uint32_t n_array, n_object;
     const json_t *required[SCHEMA_SOURCES_MAX]; /* arrays of names */
     uint32_t n_required;
@@ -114,8 +118,8 @@ const struct gx *schema_ws(struct schema *s);
 const struct gx *schema_any(struct schema *s);
 const struct gx *schema_value(struct schema *s, const json_t *v); /* this value, literally */
 const struct gx *schema_quoted(struct schema *s, const char *text, size_t n); /* as a JSON string */
-/* a ws b, and so on */
-const struct gx *schema_token(struct schema *s, const char *text); /* with white space around */
+/* A comma or colon and the white space that may follow it; none may stand before it. */
+const struct gx *schema_token(struct schema *s, const char *text);
 json_t *schema_make(struct schema *s, json_t *made); /* takes the reference; NULL: failed */
 /* A failure at a keyword of a schema; the message begins with its path. */
 __attribute__((format(printf, 5, 6))) const struct gx *
@@ -125,6 +129,8 @@ schema_fail(struct schema *s, enum q_code code, const json_t *at, const char *ke
 /* schema_conj.c: merge a schema into c. */
 void conj_init(struct conj *c);
 void conj_add(struct schema *s, struct conj *c, const json_t *schema, const struct chain *chain);
+/* Does a schema with unevaluated… see what this source evaluates? Only itself and what is in it. */
+bool conj_sees(const json_t *schema, const struct chain *source);
 /* schema_not.c: a schema that holds only where this one does not; NULL: none can be made. */
 const json_t *schema_not(struct schema *s, const json_t *schema);
 bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth);

@@ -26,17 +26,25 @@ static const json_t *rest_of(const json_t *schema)
     return json_is_array(items) ? json_object_get(schema, "additionalItems") : items;
 }
 
-/* unevaluatedItems: of the items that no schema here has looked at. */
-static void add_unevaluated(struct schema *s, const struct conj *c, struct parts *p)
+/* unevaluatedItems: of the items that no schema it sees has looked at. What `contains` looked at
+ * counts as not looked at, which is stricter. */
+static void add_unevaluated(struct schema *s, const struct conj *c, struct parts *p, uint32_t i)
 {
-    for (uint32_t i = 0; i < c->n_array; i++)
-        if (rest_of(c->arrays[i]) || json_object_get(c->arrays[i], "contains"))
+    const json_t *rest = json_object_get(c->arrays[i], "unevaluatedItems");
+    size_t n = 0;
+    if (!rest)
+        return;
+    for (uint32_t k = 0; k < c->n_array; k++) {
+        if (!conj_sees(c->arrays[i], c->array_chains[k]))
+            continue;
+        if (rest_of(c->arrays[k]) || (k != i && json_object_get(c->arrays[k], "unevaluatedItems")))
             return;
-    for (uint32_t i = 0; i < c->n_array; i++) {
-        const json_t *rest = json_object_get(c->arrays[i], "unevaluatedItems");
-        if (rest)
-            goal_add(s, &p->rest, rest);
+        size_t n_here = json_array_size(prefix_of(c->arrays[k]));
+        n = n_here > n ? n_here : n;
     }
+    for (; n < p->n_prefix; n++)
+        goal_add(s, &p->prefix[n], rest);
+    goal_add(s, &p->rest, rest);
 }
 
 static bool gather(struct schema *s, const struct conj *c, struct parts *p)
@@ -58,7 +66,8 @@ static bool gather(struct schema *s, const struct conj *c, struct parts *p)
         if (rest)
             goal_add(s, &p->rest, rest);
     }
-    add_unevaluated(s, c, p);
+    for (uint32_t i = 0; i < c->n_array; i++)
+        add_unevaluated(s, c, p, i);
     return build_ok(s->b);
 }
 
@@ -68,7 +77,7 @@ static const struct gx *containing(struct schema *s, const struct conj *c, const
 {
     struct build *b = s->b;
     const json_t *v = json_object_get(at, "minContains"), *contains;
-    json_int_t least = v ? json_integer_value(v) : 1;
+    json_int_t least = v ? (json_int_t)json_number_value(v) : 1;
     contains = json_object_get(at, "contains");
     if (json_object_get(at, "maxContains") || p->n_prefix || c->n_array > 2 || least > 64)
         return schema_fail(s, Q_UNSUPPORTED, at, "contains",
@@ -171,7 +180,7 @@ const struct gx *array_gx(struct schema *s, const struct conj *c)
         return &gx_never;
     for (uint32_t i = 0; i < c->n_array; i++) {
         const json_t *v = json_object_get(c->arrays[i], "minContains");
-        if (json_object_get(c->arrays[i], "contains") && (!v || json_integer_value(v) > 0))
+        if (json_object_get(c->arrays[i], "contains") && (!v || json_number_value(v) > 0))
             contains = c->arrays[i];
         else if (json_object_get(c->arrays[i], "maxContains"))
             return schema_fail(s, Q_UNSUPPORTED, c->arrays[i], "maxContains", "is not supported");

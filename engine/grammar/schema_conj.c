@@ -232,14 +232,29 @@ static void on_required(const struct at *a, const json_t *v)
         PUT(a, a->c->required, a->c->n_required, v);
 }
 
-static void note_source(const struct at *a, const json_t **list, uint32_t *n)
+static void note_source(const struct at *a, const json_t **list, const struct chain **chains,
+                        uint32_t *n)
 {
-    if (*n && list[*n - 1] == a->schema)
-        return;
-    if (*n == SCHEMA_SOURCES_MAX)
+    for (uint32_t i = 0; i < *n; i++)
+        if (list[i] == a->schema)
+            return;
+    if (*n == SCHEMA_SOURCES_MAX) {
         too_many(a, SCHEMA_SOURCES_MAX);
-    else
-        list[(*n)++] = a->schema;
+        return;
+    }
+    chains[*n] = a->chain;
+    list[(*n)++] = a->schema;
+}
+
+bool conj_sees(const json_t *schema, const struct chain *source)
+{
+    for (; source; source = source->up) {
+        if (source->schema == schema)
+            return true;
+        if (source->is_hidden)
+            return false;
+    }
+    return false;
 }
 
 static void on_object(const struct at *a, const json_t *v)
@@ -248,7 +263,7 @@ static void on_object(const struct at *a, const json_t *v)
     if (map ? !json_is_object(v) : !json_is_object(v) && !json_is_boolean(v))
         expected(a, map ? "an object of schemas" : "a schema");
     else
-        note_source(a, a->c->objects, &a->c->n_object);
+        note_source(a, a->c->objects, a->c->object_chains, &a->c->n_object);
 }
 
 static void on_array(const struct at *a, const json_t *v)
@@ -257,7 +272,7 @@ static void on_array(const struct at *a, const json_t *v)
     if (list ? !json_is_array(v) : !json_is_object(v) && !json_is_boolean(v))
         expected(a, list ? "an array of schemas" : "a schema");
     else
-        note_source(a, a->c->arrays, &a->c->n_array);
+        note_source(a, a->c->arrays, a->c->array_chains, &a->c->n_array);
 }
 
 static void on_unique(const struct at *a, const json_t *v)
@@ -265,7 +280,7 @@ static void on_unique(const struct at *a, const json_t *v)
     if (!json_is_boolean(v))
         expected(a, "true or false");
     else if (json_is_true(v))
-        note_source(a, a->c->arrays, &a->c->n_array);
+        note_source(a, a->c->arrays, a->c->array_chains, &a->c->n_array);
 }
 
 static void add_choice(const struct at *a, const json_t *options)
@@ -310,7 +325,8 @@ static const json_t *only(const struct at *a, const json_t *options, size_t i)
             continue;
         uint32_t n_dropped = s->n_dropped;
         negated = schema_not(s, other);
-        bool by_type = json_object_size(negated) == 1 && json_object_get(negated, "type");
+        const json_t *inside = json_object_get(negated, KEY_HIDDEN);
+        bool by_type = json_object_size(inside) == 1 && json_object_get(inside, "type");
         if (!negated || (by_type && s->n_dropped > n_dropped)) {
             schema_fail(s, Q_UNSUPPORTED, a->schema, "oneOf",
                         "options %zu and %zu may both hold and cannot be told apart; use anyOf", i,
@@ -395,6 +411,15 @@ static void on_ref(const struct at *a, const json_t *v)
         conj_add(a->s, a->c, target, a->chain);
 }
 
+static void on_hidden(const struct at *a, const json_t *v)
+{
+    struct chain *chain = build_alloc(a->s->b, 1, sizeof *chain);
+    if (!chain)
+        return;
+    *chain = (struct chain){.up = a->chain, .is_hidden = true};
+    conj_add(a->s, a->c, v, chain);
+}
+
 static void on_refused(const struct at *a, const json_t *v)
 {
     (void)v;
@@ -446,6 +471,7 @@ static const struct {
                 {"dependencies", on_dependent},
                 {"disallow", on_refused},
                 {"extends", on_refused},
+                {KEY_HIDDEN, on_hidden},
                 {KEY_NOT_ENUM, on_not_enum},
                 {KEY_NOT_PATTERN, on_not_pattern}};
 
@@ -483,7 +509,7 @@ void conj_add(struct schema *s, struct conj *c, const json_t *schema, const stru
     struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
     if (!chain)
         return;
-    *chain = (struct chain){schema, up, false};
+    *chain = (struct chain){.schema = schema, .up = up};
     const json_t *ref = s->old_ref ? json_object_get(schema, "$ref") : NULL;
     json_object_foreach ((json_t *)schema, key, v) {
         struct at a = {s, c, schema, chain, key};

@@ -149,6 +149,8 @@ static void not_keyword(struct schema *s, json_t *options, const char *key, cons
         not_any_of(s, options, v, depth);
     else if (!strcmp(key, "allOf"))
         not_all_of(s, options, v, depth);
+    else if (!strcmp(key, KEY_HIDDEN))
+        option(options, negate(s, v, depth + 1));
     else if (!strcmp(key, "not"))
         option(options, json_incref((json_t *)v));
     else if (cannot_fail_alone(key))
@@ -189,7 +191,7 @@ static json_t *negate(struct schema *s, const json_t *schema, int depth)
 const json_t *schema_not(struct schema *s, const json_t *schema)
 {
     json_t *made = negate(s, schema, 0);
-    return made ? schema_make(s, made) : NULL;
+    return made ? schema_make(s, json_pack("{s:o}", KEY_HIDDEN, made)) : NULL;
 }
 
 static const json_t *follow(struct schema *s, const json_t *x)

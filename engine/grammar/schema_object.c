@@ -138,14 +138,19 @@ static void add_additional(struct object_parts *p, uint32_t i, struct goal *g)
         goal_add(p->s, g, v);
 }
 
-/* unevaluatedProperties: when no source has looked at the name. */
-static void add_unevaluated(struct object_parts *p, bool looked_at, struct goal *g)
+/* unevaluatedProperties: when no source that it sees has looked at the name (`known`). */
+static void add_unevaluated(struct object_parts *p, const bool *known, struct goal *g)
 {
-    for (uint32_t i = 0; i < p->c->n_object; i++)
-        looked_at |= json_object_get(p->c->objects[i], "additionalProperties") != NULL;
-    for (uint32_t i = 0; i < p->c->n_object && !looked_at; i++) {
+    for (uint32_t i = 0; i < p->c->n_object; i++) {
         const json_t *v = json_object_get(p->c->objects[i], "unevaluatedProperties");
-        if (v)
+        bool looked_at = false;
+        for (uint32_t k = 0; v && k < p->c->n_object; k++) {
+            const json_t *other = p->c->objects[k];
+            bool all = json_object_get(other, "additionalProperties") ||
+                       (k != i && json_object_get(other, "unevaluatedProperties"));
+            looked_at |= (known[k] || all) && conj_sees(p->c->objects[i], p->c->object_chains[k]);
+        }
+        if (v && !looked_at)
             goal_add(p->s, g, v);
     }
 }
@@ -153,22 +158,21 @@ static void add_unevaluated(struct object_parts *p, bool looked_at, struct goal 
 static const struct gx *prop_value(struct object_parts *p, const char *name)
 {
     struct goal g = {0};
-    bool any = false;
+    bool known[SCHEMA_SOURCES_MAX] = {false};
     for (uint32_t i = 0; i < p->c->n_object; i++) {
         const json_t *v = json_object_get(json_object_get(p->c->objects[i], "properties"), name);
-        bool known = v != NULL;
+        known[i] = v != NULL;
         if (v)
             goal_add(p->s, &g, v);
         for (uint32_t k = 0; k < p->n_pattern; k++)
             if (p->pattern_source[k] == i && fsm_accepts(p->pattern_fsms[k], name, strlen(name))) {
                 goal_add(p->s, &g, p->pattern_schemas[k]);
-                known = true;
+                known[i] = true;
             }
-        if (!known)
+        if (!known[i])
             add_additional(p, i, &g);
-        any |= known;
     }
-    add_unevaluated(p, any, &g);
+    add_unevaluated(p, known, &g);
     return schema_goal(p->s, &g);
 }
 
@@ -217,17 +221,17 @@ static const struct gx *extra_of(struct object_parts *p, uint32_t set)
 {
     struct schema *s = p->s;
     struct goal g = {0};
+    bool known[SCHEMA_SOURCES_MAX] = {false};
     for (uint32_t i = 0; i < p->c->n_object; i++) {
-        bool known = false;
         for (uint32_t k = 0; k < p->n_pattern; k++)
             if (set >> k & 1 && p->pattern_source[k] == i) {
                 goal_add(s, &g, p->pattern_schemas[k]);
-                known = true;
+                known[i] = true;
             }
-        if (!known)
+        if (!known[i])
             add_additional(p, i, &g);
     }
-    add_unevaluated(p, set != 0, &g);
+    add_unevaluated(p, known, &g);
     for (size_t i = 0; i < g.n; i++)
         if (json_is_false(g.items[i]))
             return &gx_never;

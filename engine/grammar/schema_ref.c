@@ -198,18 +198,17 @@ static void token(const char **at, char *out, size_t size)
             out[n++] = c;
     }
     out[n] = '\0';
-    *at = *p ? p + 1 : p;
+    *at = p;
 }
 
 static const json_t *point(const json_t *from, const char *pointer)
 {
     char name[512];
-    for (pointer += *pointer == '/'; from && *pointer;) {
-        bool last_empty = false;
+    while (from && *pointer == '/') {
+        pointer++;
         token(&pointer, name, sizeof name);
         from = json_is_array(from) ? json_array_get(from, strtoul(name, NULL, 10))
                                    : json_object_get(from, name);
-        (void)last_empty;
     }
     return from;
 }

@@ -46,22 +46,30 @@ static const struct gx *text_until(struct tags *t, const char *const *words, siz
     return gx_fsm(t->b, free_of(t, words, n), GX_UTF8);
 }
 
-/* Literal text; special tokens in it, as <|x|>, may also come as the tokens. */
+/* The end of a name in angle brackets that begins at s, NULL: there is none. */
+static const char *name_end(const char *s)
+{
+    size_t n = strcspn(s + 1, "<> \n\"") + 1;
+    return n > 1 && n < 64 && s[n] == '>' ? s + n + 1 : NULL;
+}
+
+/* Literal text. What looks like a special token in it, as <|x|> or <x>, may also come as one. */
 static const struct gx *literal(struct tags *t, const char *s)
 {
     struct gx_list l = {0};
-    while (*s) {
-        const char *open = strstr(s, "<|"), *close = open ? strstr(open, "|>") : NULL;
-        if (!close) {
-            gx_add(t->b, &l, gx_text(t->b, s));
-            break;
-        }
-        const struct gx *name = gx_bytes(t->b, open, (size_t)(close - open) + 2);
+    const char *open, *from = s;
+    while ((open = strchr(from, '<'))) {
+        const char *close = name_end(open);
+        from = close ? close : open + 1;
+        if (!close)
+            continue;
+        const struct gx *name = gx_bytes(t->b, open, (size_t)(close - open));
         const struct gx *mark = gx_bytes(t->b, "\xff", 1);
         gx_add(t->b, &l, gx_bytes(t->b, s, (size_t)(open - s)));
         gx_add(t->b, &l, gx_alt2(t->b, name, gx_seq3(t->b, mark, name, mark)));
-        s = close + 2;
+        s = close;
     }
+    gx_add(t->b, &l, gx_text(t->b, s));
     return gx_seq(t->b, l.items, l.n);
 }
 

@@ -206,10 +206,15 @@ static uint32_t headroom(const struct scheduler *s)
     return (s->running.n + 3) / 4;
 }
 
-/* Allowed ids and bad words. */
+static uint32_t n_grammar(const struct request *r) /* words */
+{
+    return r->params.n_grammar / (uint32_t)sizeof(uint32_t);
+}
+
+/* Allowed ids, bad words and grammar. */
 static uint32_t n_list(const struct request *r)
 {
-    return r->params.n_allowed + r->params.n_bad;
+    return r->params.n_allowed + r->params.n_bad + n_grammar(r);
 }
 
 static bool at_limit(uint32_t n, uint32_t max)
@@ -386,12 +391,14 @@ static void write_admit(const struct scheduler *s, const struct request *r, stru
                                     .n_bias = r->params.n_bias,
                                     .n_allowed = r->params.n_allowed,
                                     .n_bad = r->params.n_bad,
+                                    .n_grammar = n_grammar(r),
                                     .n_cached = r->n_shared * KV_BLOCK_TOKENS,
                                     .n_restored = r->n_restored,
                                     .params = r->params};
     struct sample_params *p = &c->admit++->params; /* addresses mean nothing in another process */
     p->stop_ids = p->bias_ids = p->allowed_ids = p->bad_words = NULL;
     p->bias = NULL;
+    p->grammar_data = NULL;
     c->known = append(c->known, r->tokens, r->n_token, sizeof *r->tokens);
     c->stop_id = append(c->stop_id, r->params.stop_ids, r->params.n_stop_id, sizeof *c->stop_id);
     c->stop_id = append(c->stop_id, s->config.eos_ids, n_eos, sizeof *c->stop_id);
@@ -399,6 +406,7 @@ static void write_admit(const struct scheduler *s, const struct request *r, stru
     c->bias = append(c->bias, r->params.bias, r->params.n_bias, sizeof *c->bias);
     c->list = append(c->list, r->params.allowed_ids, r->params.n_allowed, sizeof *c->list);
     c->list = append(c->list, r->params.bad_words, r->params.n_bad, sizeof *c->list);
+    c->list = append(c->list, r->params.grammar_data, n_grammar(r), sizeof *c->list);
 }
 
 static void write_step(const struct planning *p, const struct step_view *v)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two counters and two futexes: `begun` says that asks lie ready, `done` how many of them have
- * their mask. Both only grow within a step, and `done` is set back before `begun` moves, when the
- * thread has nothing left to do: all its masks were waited for. */
+/* Counters with a futex each: `begun` says that asks lie ready, `done` how many of them have their
+ * mask, `ended` which of the `begun` is behind the thread. They only grow within a step, and `done`
+ * is set back before `begun` moves, when the thread has nothing left to do. */
 #include "engine/worker/masks.h"
 #include <linux/futex.h>
 #include <pthread.h>
@@ -15,11 +15,12 @@
 struct masks {
     struct mask_provider provider;
     uint32_t n_word;
-    uint32_t *bits;        /* [n_row, n_word] by ask */
-    struct mask_ask *asks; /* [n_ask] of this step */
-    uint32_t *places;      /* [n_row] a row's ask */
+    uint32_t *bits;            /* [n_row, n_word] by ask */
+    struct mask_ask *asks;     /* [n_ask] of this step */
+    uint32_t *places;          /* [n_row] a row's ask */
+    const struct slots *slots; /* of this step */
     uint32_t n_ask;
-    atomic_uint begun, done, stop;
+    atomic_uint begun, done, ended, stop;
     pthread_t thread;
     bool running;
 };
@@ -43,6 +44,8 @@ static void *run(void *arg)
         seen++;
         if (atomic_load(&m->stop))
             return NULL;
+        for (uint32_t i = 0; m->provider.admit && i < m->slots->n_fresh; i++)
+            m->provider.admit(m->provider.ctx, &m->slots->fresh[i]);
         for (uint32_t i = 0, n = m->n_ask; i < n; i++) {
             uint32_t *bits = m->bits + (size_t)i * m->n_word;
             memset(bits, 0, m->n_word * sizeof *bits);
@@ -50,6 +53,8 @@ static void *run(void *arg)
             atomic_store_explicit(&m->done, i + 1, memory_order_release);
             wake_all(&m->done);
         }
+        atomic_store_explicit(&m->ended, seen, memory_order_release);
+        wake_all(&m->ended);
     }
 }
 
@@ -103,6 +108,7 @@ void masks_free(struct masks *m)
 void masks_begin(struct masks *m, const struct slots *s)
 {
     m->n_ask = 0;
+    m->slots = s;
     for (uint32_t i = 0; i < s->batch.n_logit; i++) {
         const struct logit_row *row = &s->rows[i];
         if (row->is_prompt || !row->slot->params.grammar)
@@ -112,12 +118,21 @@ void masks_begin(struct masks *m, const struct slots *s)
                                                 .slot = row->i_slot,
                                                 .history = row->slot->history,
                                                 .n_known = row->position,
-                                                .n_prompt = row->slot->n_prompt};
+                                                .n_prompt = row->slot->n_prompt,
+                                                .stop_ids = row->slot->stop_ids,
+                                                .n_stop_id = row->slot->params.n_stop_id};
     }
-    if (!m->n_ask)
+    if (!m->n_ask && !s->n_fresh)
         return;
     atomic_store_explicit(&m->done, 0, memory_order_relaxed);
     begin(m);
+}
+
+void masks_end(struct masks *m)
+{
+    unsigned begun = atomic_load_explicit(&m->begun, memory_order_relaxed), ended;
+    while ((ended = atomic_load_explicit(&m->ended, memory_order_acquire)) != begun)
+        sleep_while(&m->ended, ended);
 }
 
 const uint32_t *masks_wait(struct masks *m, uint32_t i_row)

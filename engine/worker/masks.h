@@ -23,8 +23,13 @@ struct mask_ask {
     uint32_t slot;           /* of the sequence, for what the provider remembers of it */
     const uint32_t *history; /* [n_known] prompt, then output; borrowed during the call */
     uint32_t n_known, n_prompt;
+    const uint32_t *stop_ids; /* [n_stop_id] tokens that end the output, eos unless ignored */
+    uint32_t n_stop_id;
 };
 struct mask_provider {
+    /* The slot has a new sequence: its grammar's program, borrowed during the call. Called before
+     * the step's fills, on the masks' thread. NULL: the provider knows its grammars otherwise. */
+    void (*admit)(void *ctx, const struct slot_grammar *g);
     /* Set the bits of the tokens that may come next, bit id % 32 of word id / 32; all are 0 before.
      * With none set the request ends with an error. Called on the masks' thread alone. */
     void (*fill)(void *ctx, const struct mask_ask *ask, uint32_t *bits);
@@ -36,9 +41,11 @@ struct masks;
 FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n_row,
                    uint32_t n_vocab, struct q_err *e);
 void masks_free(struct masks *m);
-/* The step's rows are known (s->rows): start on those with a grammar. Each of them must be waited
- * for before the histories change. */
+/* The step's rows are known (s->rows): start on those with a grammar, and on the grammars of slots
+ * that are new. Each row must be waited for, and then masks_end be called, before the histories
+ * change and the step's memory goes. */
 void masks_begin(struct masks *m, const struct slots *s);
+void masks_end(struct masks *m);
 /* The mask of row i, which has a grammar; waits until it is there. */
 const uint32_t *masks_wait(struct masks *m, uint32_t i_row);
 

@@ -108,6 +108,19 @@ static void mask_repeated(float *logits, const struct sample_input *in)
             logits[in->history[i + n]] = -INFINITY;
 }
 
+/* The grammar's text is whole and nothing may follow it. */
+static bool only_stops(const struct sample_input *in, uint32_t n_vocab)
+{
+    const struct sample_params *p = in->params;
+    uint32_t n = 0, n_stop = 0;
+    for (size_t i = 0; in->grammar && i < SAMPLE_MASK_WORDS(n_vocab); i++)
+        n += (uint32_t)__builtin_popcount(in->grammar[i]);
+    for (uint32_t i = 0; in->grammar && n <= STEP_STOP_IDS_MAX && i < p->n_stop_id; i++)
+        n_stop += p->stop_ids[i] < n_vocab &&
+                  (in->grammar[p->stop_ids[i] / 32] >> p->stop_ids[i] % 32 & 1);
+    return in->grammar && n && n_stop >= n;
+}
+
 static void mask(float *logits, const struct sample_input *in, uint32_t n_vocab)
 {
     const struct sample_params *p = in->params;
@@ -118,7 +131,7 @@ static void mask(float *logits, const struct sample_input *in, uint32_t n_vocab)
     mask_bad_words(logits, in);
     if (p->no_repeat_ngram)
         mask_repeated(logits, in);
-    if (in->n_known - in->n_prompt < p->min_tokens)
+    if (in->n_known - in->n_prompt < p->min_tokens && !only_stops(in, n_vocab))
         for (uint32_t i = 0; i < p->n_stop_id; i++)
             if (p->stop_ids[i] < n_vocab)
                 logits[p->stop_ids[i]] = -INFINITY;

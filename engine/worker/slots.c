@@ -48,8 +48,9 @@ FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_blo
     s->n_prompts = q_calloc(l->max_num_seqs, sizeof *s->n_prompts);
     s->logit_rows = q_calloc(l->logit_rows_max, sizeof *s->logit_rows);
     s->rows = q_calloc(l->logit_rows_max, sizeof *s->rows);
+    s->fresh = q_calloc(l->max_num_seqs, sizeof *s->fresh);
     if (!s->memory || !s->slots || !s->token_ids || !s->positions || !s->places || !s->seqs ||
-        !s->n_prompts || !s->logit_rows || !s->rows) {
+        !s->n_prompts || !s->logit_rows || !s->rows || !s->fresh) {
         slots_release(s);
         return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u sequences of %u tokens",
                       l->max_num_seqs, l->max_model_len);
@@ -81,6 +82,7 @@ void slots_release(struct slots *s)
     q_free(s->n_prompts);
     q_free(s->logit_rows);
     q_free(s->rows);
+    q_free(s->fresh);
     *s = (struct slots)SLOTS_INIT;
 }
 
@@ -107,7 +109,10 @@ static FALLIBLE admit_lists(struct slots *s, struct slot *slot, const struct ste
     }
     if (a->n_bad)
         memcpy(slot->bad_words, bad_words, a->n_bad * sizeof(uint32_t));
-    c->list += a->n_allowed + a->n_bad;
+    if (a->n_grammar)
+        s->fresh[s->n_fresh++] =
+            (struct slot_grammar){(uint32_t)(slot - s->slots), a->n_grammar, bad_words + a->n_bad};
+    c->list += a->n_allowed + a->n_bad + a->n_grammar;
     return Q_OK;
 }
 
@@ -143,6 +148,7 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
     slot->params.bias = slot->bias;
     slot->params.n_bias = a->n_bias;
     slot->params.allowed_ids = NULL;
+    slot->params.grammar_data = NULL;
     slot->params.bad_words = slot->bad_words;
     slot->params.n_bad = a->n_bad;
     c->known += a->n_known;
@@ -261,6 +267,7 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
 FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e)
 {
     struct cursor c = {.v = v};
+    s->n_fresh = 0;
     for (uint32_t i = 0; i < v->head->n_seq; i++)
         if (apply_seq(s, &v->seqs[i], &c, e))
             return q_wrap(e, "step %llu, sequence %u", (unsigned long long)v->head->step, i);

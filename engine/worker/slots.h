@@ -35,6 +35,11 @@ struct logit_row { /* what to do with one row of logits */
     bool is_prompt;            /* the token is known: give its logprob */
 };
 
+struct slot_grammar { /* a slot and its grammar's program; borrowed from the step */
+    uint32_t slot, n_word;
+    const uint32_t *words;
+};
+
 struct slots {
     struct step_limits limits;
     uint32_t n_block, vocab_size;
@@ -49,6 +54,8 @@ struct slots {
     uint32_t *logit_rows;                     /* [logit_rows_max] */
     struct logit_row *rows;                   /* [logit_rows_max] */
     uint32_t n_top;                           /* alternatives of all rows */
+    struct slot_grammar *fresh;               /* [n_fresh] of slots admitted in this step */
+    uint32_t n_fresh;
 };
 /* clang-format off */
 #define SLOTS_INIT {.slots = NULL}

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/worker/dummy.h"
+#include "engine/worker/grammars.h"
 #include "engine/worker/memory.h"
 #include "engine/worker/sample.h"
 #include "engine/worker/slots.h"
@@ -28,9 +29,10 @@ struct worker {
     bool kv_made;
     struct slots slots;
     struct draft *draft;                  /* NULL: none */
-    const struct mask_provider *provider; /* NULL: none; borrowed */
-    struct masks *masks;                  /* with a provider */
-    struct sample_scratch *samplers;      /* [n_thread] */
+    const struct mask_provider *provider; /* NULL: our own; borrowed */
+    struct grammars *grammars;            /* our own */
+    struct masks *masks;
+    struct sample_scratch *samplers; /* [n_thread] */
     uint32_t n_thread, vocab_size;
     float *logits; /* [logit_rows_max, vocab_size], a mapping */
     size_t logits_bytes;
@@ -167,6 +169,21 @@ static FALLIBLE measure(struct worker *w, struct memory_need *need, struct q_err
     return Q_OK;
 }
 
+static FALLIBLE make_masks(struct worker *w, struct q_err *e)
+{
+    struct mask_provider own;
+    const struct mask_provider *p = w->provider;
+    if (!p) {
+        enum q_code rc = grammars_new(&w->grammars, w->config->model_dir, w->vocab_size,
+                                      w->limits.max_num_seqs, e);
+        if (rc)
+            return rc;
+        own = grammars_provider(w->grammars);
+        p = &own;
+    }
+    return masks_new(&w->masks, p, w->limits.logit_rows_max, w->vocab_size, e);
+}
+
 /* Everything that depends on the model's shape. */
 static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_err *e)
 {
@@ -194,8 +211,7 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
         return rc;
     if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, info->n_swap_block, e)))
         return rc;
-    if (w->provider &&
-        (rc = masks_new(&w->masks, w->provider, w->limits.logit_rows_max, w->vocab_size, e)))
+    if ((rc = make_masks(w, e)))
         return rc;
     return slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e);
 }
@@ -240,6 +256,7 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
 static void worker_end(struct worker *w)
 {
     masks_free(w->masks);
+    grammars_free(w->grammars);
     slots_release(&w->slots);
     for (uint32_t i = 0; w->samplers && i < w->n_thread; i++)
         sample_scratch_release(&w->samplers[i]);
@@ -274,7 +291,7 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
         sample_known(logits, from->n_top, s, &out);
         return;
     }
-    bool grammar = from->slot->params.grammar && w->masks;
+    bool grammar = from->slot->params.grammar != 0;
     const struct sample_input in = {.params = &from->slot->params,
                                     .history = from->slot->history,
                                     .n_known = from->position,
@@ -283,7 +300,7 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
                                         from->slot->params.n_allowed ? from->slot->allowed : NULL,
                                     .grammar = grammar ? masks_wait(w->masks, i) : NULL};
     sample_token(logits, &in, s, &out);
-    if (row->token == SAMPLE_BAD || (from->slot->params.grammar && !w->masks)) {
+    if (row->token == SAMPLE_BAD) {
         row->token =
             0; /* the slot's history needs a token until the engine has ended the request */
         row->rank = SAMPLE_BAD;
@@ -382,10 +399,10 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
     if ((rc = slots_batch(s, v, e)) || (rc = step_result_layout(&w->result, result, w->result_bytes,
                                                                 s->batch.n_logit, s->n_top, e)))
         return rc;
-    if (w->masks)
-        masks_begin(w->masks, s);
+    masks_begin(w->masks, s);
     atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
     team_run(w->team, compute, w);
+    masks_end(w->masks);
     for (uint32_t i = 0; i < s->batch.n_logit; i++)
         if (!s->rows[i].is_prompt)
             w->result.rows[i].is_rejected = !slots_take(s, i, sampled(&w->result.rows[i]));

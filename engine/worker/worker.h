@@ -11,8 +11,8 @@
 #include "engine/worker/masks.h"
 #include "engine/worker/ring.h"
 
-/* Load, report READY, compute until ring_stop. masks: for requests with a grammar; NULL: there is
- * none, and such requests fail. A failure to load is reported through the ring and returned. */
+/* Load, report READY, compute until ring_stop. masks: another provider than the worker's own, for
+ * tests; NULL: grammars.h. A failure to load is reported through the ring and returned. */
 FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e);
 
 #endif

@@ -15,11 +15,13 @@ static enum q_code new_parser(struct choice *c, struct q_err *e)
     const struct job *j = c->job;
     const struct served *s = &j->app->served;
     const struct parser_config config = {
-        .tool = j->tools ? s->tool_parser : NULL,
-        .reasoning = s->reasoning_parser,
+        .tool = j->forced_tools ? "hermes"
+                : j->tools      ? s->tool_parser
+                                : NULL,
+        .reasoning = j->bound ? NULL : s->reasoning_parser,
         .tools = j->tools,
-        .start = parser_reasoning_start(s->reasoning_parser, buf_str(&c->prompt->rendered),
-                                        c->prompt->rendered.len)};
+        .start = parser_reasoning_start(j->bound ? NULL : s->reasoning_parser,
+                                        buf_str(&c->prompt->rendered), c->prompt->rendered.len)};
     if (!config.tool && !config.reasoning)
         return Q_OK;
     return parser_new(&c->parser, &config, e);

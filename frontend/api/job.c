@@ -9,6 +9,7 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/api/json.h"
+#include "frontend/api/structured.h"
 
 #define TEXT_MAX_TOKENS 16 /* OpenAI's default for completions */
 
@@ -255,38 +256,65 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
     return rc;
 }
 
-/* tool_choice: "none" hides the tools from the model; "auto" lets it call them; more is not
- * supported yet. */
-static enum q_code read_tools(struct job *j, struct q_err *e)
+/* The function that tool_choice names; NULL: it names none. */
+static const char *named_tool(const json_t *choice)
+{
+    const json_t *function = json_object_get(choice, "function");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    return name ? name : json_string_value(json_object_get(choice, "name"));
+}
+
+static enum q_code check_tool_choice(const struct job *j, const char *mode, struct q_err *e)
 {
     const json_t *choice = j->params.tool_choice;
-    const char *name = json_string_value(choice);
-    enum q_code rc;
-    snprintf(j->params.param, sizeof(j->params.param), "tool_choice");
-    if (choice && !name)
-        return q_fail(e, json_is_object(choice) ? Q_UNSUPPORTED : Q_INVALID,
-                      "tool_choice: naming a function is not supported yet; accepted are \"none\" "
-                      "and \"auto\"");
-    if (name && !strcmp(name, "required"))
-        return q_fail(
-            e, Q_UNSUPPORTED,
-            "tool_choice: \"required\" is not supported yet; accepted are \"none\" and \"auto\"");
-    if (name && strcmp(name, "none") != 0 && strcmp(name, "auto") != 0)
-        return q_fail(e, Q_INVALID,
-                      "tool_choice: \"%.60s\" is not known; accepted are \"none\" and \"auto\"",
-                      name);
     bool any = json_array_size(j->params.tools) > 0;
-    if (name && !strcmp(name, "auto") && !any)
+    static const char *const modes[] = {"none", "auto", "required"};
+    size_t i = 0;
+    while (i < 3 && strcmp(mode, modes[i]) != 0)
+        i++;
+    if (choice && (json_is_object(choice) ? !named_tool(choice) : i == 3))
+        return q_fail(e, Q_INVALID,
+                      "tool_choice: \"%.60s\" is not known; accepted are \"none\", \"auto\", "
+                      "\"required\" and {\"type\": \"function\", \"function\": {\"name\": …}}",
+                      mode);
+    if (choice && i != 0 && !any)
         return q_fail(e, Q_INVALID, "tool_choice: needs \"tools\"");
-    if (any && !(name && !strcmp(name, "none")) && !j->app->options->enable_auto_tool_choice)
+    if (any && (i == 1 || !choice) && !j->app->options->enable_auto_tool_choice)
         return q_fail(
             e, Q_UNSUPPORTED,
             "tool_choice: \"auto\" is switched off on this server (--no-enable-auto-tool-choice)");
+    return Q_OK;
+}
+
+/* tool_choice: "none" hides the tools from the model, "auto" lets it call them, "required" or a
+ * named function makes it. */
+static enum q_code read_tools(struct job *j, struct q_err *e)
+{
+    const json_t *choice = j->params.tool_choice;
+    const char *mode = json_is_string(choice) ? json_string_value(choice) : "";
+    bool any = json_array_size(j->params.tools) > 0;
+    enum q_code rc;
+    j->bound = j->sampling.grammar && j->sampling.grammar != STRUCTURED_TAGS;
+    snprintf(j->params.param, sizeof(j->params.param), "tool_choice");
+    if ((rc = check_tool_choice(j, mode, e)) != Q_OK)
+        return rc;
     snprintf(j->params.param, sizeof(j->params.param), "tools");
     if (any && (rc = tools_check(j->params.tools, e)) != Q_OK)
         return rc;
-    if (any && !(name && !strcmp(name, "none")))
+    if (any && strcmp(mode, "none") != 0) {
+        const struct structured_tools t = {
+            .tools = j->params.tools,
+            .name = named_tool(choice),
+            .required = json_is_object(choice) || !strcmp(mode, "required"),
+            .parallel = j->params.parallel_tool_calls && !json_is_object(choice)};
+        bool hermes = !strcmp(j->app->served.tool_parser, "hermes");
         j->tools = j->params.tools;
+        j->forced_tools = t.required;
+        j->bound |= t.required;
+        if ((t.required || (hermes && !j->sampling.grammar)) &&
+            (rc = structured_for_tools(&t, &j->sampling, j->arrays, e)) != Q_OK)
+            return rc;
+    }
     j->params.param[0] = 0;
     return Q_OK;
 }

@@ -75,6 +75,8 @@ struct job {
     const char *stops[PARAMS_STOPS_MAX];
     uint32_t n_stop;
     const json_t *tools; /* NULL: none may be called */
+    bool forced_tools;   /* a call must come, as the hermes parser reads it */
+    bool bound;          /* a grammar holds from the first token: there is no reasoning */
     struct prompts prompts;
     struct tenant tenant;
     uint32_t width;         /* choices made for each prompt: n, or best_of */

@@ -242,4 +242,5 @@ void params_ids_release(struct params_ids *ids)
 {
     token_list_release(&ids->allowed);
     token_list_release(&ids->bad_words);
+    buf_release(&ids->grammar);
 }

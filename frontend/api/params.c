@@ -13,6 +13,7 @@
 #include "common/utf8.h"
 #include "frontend/api/beam.h"
 #include "frontend/api/json.h"
+#include "frontend/api/structured.h"
 #include "frontend/api/tenant.h"
 
 enum kind {
@@ -300,16 +301,6 @@ static enum q_code check_together(struct params *p, enum params_where where, str
         return rc;
     if ((rc = check_choices(p, e)) || (rc = check_prompt_fields(p, e)))
         return rc;
-    if (p->response_format) {
-        const char *type = json_string_value(json_object_get(p->response_format, "type"));
-        if (!type)
-            return q_fail(e, Q_INVALID, "response_format: \"type\" is missing");
-        if (strcmp(type, "text") != 0)
-            return q_fail(e, Q_UNSUPPORTED,
-                          "response_format: type \"%.60s\" is not supported yet; the only accepted "
-                          "one is \"text\"",
-                          type);
-    }
     if (p->add_generation_prompt && p->continue_final_message) {
         if (p->has[FIELD_add_generation_prompt])
             return q_fail(
@@ -495,7 +486,7 @@ static enum q_code fill_sampling(struct params *p, const struct params_context *
     s->n_prompt_logprob =
         p->has[FIELD_prompt_logprobs] ? count_logprobs(p->prompt_logprobs) : SAMPLE_NO_LOGPROBS;
     if ((rc = read_stop_ids(p, c, s, ids, e)) || (rc = read_bias(p, c, s, ids, e)) ||
-        (rc = params_masks(p, c, s, ids, e)))
+        (rc = params_masks(p, c, s, ids, e)) || (rc = structured_read(p, s, ids, e)))
         return rc;
     return check_counts(p, c, s, e);
 }

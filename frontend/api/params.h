@@ -73,6 +73,7 @@ struct params_ids { /* arrays that sample_params borrows; all zero is the empty 
     uint32_t bias_ids[SAMPLE_BIAS_MAX];
     float bias[SAMPLE_BIAS_MAX];
     struct token_list allowed, bad_words;
+    struct buf grammar; /* its source */
 };
 void params_ids_release(struct params_ids *ids);
 /* The sampling parameters of the request, max_tokens left 0 when it says nothing (the prompt's

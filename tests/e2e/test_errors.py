@@ -41,6 +41,12 @@ TOOL = {"type": "function", "function": {"name": "f"}}
     ({"tools": [{"type": "function"}]}, "tools", ["name"]),
     ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice", ["sometimes", "auto"]),
     ({"tool_choice": "auto"}, "tool_choice", ["tools"]),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", ['"g"']),
+    ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice", ["required"]),
+    ({"response_format": {"type": "jsonschema"}}, "response_format", ["jsonschema", "json_schema"]),
+    ({"response_format": {"type": "json_schema"}}, "response_format", ["schema"]),
+    ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex", ["only one"]),
+    ({"guided_regex": ""}, "guided_regex", ["empty"]),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", ["together"]),
     ({"max_completion_tokens": 10**6}, "messages", ["maximum context length", "2048"]),
 ])
@@ -54,10 +60,8 @@ def test_refused(bundled, change, param, words):
 
 
 @pytest.mark.parametrize("change", [
-    {"response_format": {"type": "json_object"}}, {"structured_outputs": {"json": {}}},
-    {"guided_json": {}}, {"kv_transfer_params": {}}, {"chat_template": "{{ 1 }}"}, {"logprob_token_ids": [1]}, {"audio": {}},
-    {"functions": [{}]}, {"echo": True}, {"tools": [TOOL], "tool_choice": "required"}, {"dry_multiplier": 0.5},
-    {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, {"regex": "a+"},
+    {"structured_outputs": {"whitespace_pattern": " "}}, {"guided_whitespace_pattern": " "}, {"kv_transfer_params": {}}, {"chat_template": "{{ 1 }}"}, {"logprob_token_ids": [1]}, {"audio": {}},
+    {"functions": [{}]}, {"echo": True}, {"dry_multiplier": 0.5},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
 ])
 def test_known_but_not_supported_is_said(bundled, change):

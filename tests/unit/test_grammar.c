@@ -28,7 +28,7 @@ static const struct sample samples[] = {
      "120},"
      "\"b\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":3}},\"required\":[\"a\"],"
      "\"additionalProperties\":false}",
-     {"{\"a\":-3}", "{ \"a\" : 120, \"b\":\"\\u00e9\\n\\\"\" }", "{\n  \"a\": 7\n}"},
+     {"{\"a\":-3}", "{ \"a\": 120, \"b\":\"\\u00e9\\n\\\"\" }", "{\n  \"a\": 7\n}"},
      {"{\"a\":-4}", "{\"a\":121}", "{}", "{\"a\":1,\"b\":\"\"}", "{\"a\":1,\"b\":\"four\"}",
       "{\"a\":1.5}", "{\"a\":1,\"c\":1}"}},
     {GRAMMAR_JSON | GRAMMAR_COMPACT,

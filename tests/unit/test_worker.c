@@ -199,7 +199,7 @@ static void masks_come_from_their_own_thread(void **state)
 {
     (void)state;
     struct fake fake = {.n_ask = 0};
-    const struct mask_provider provider = {fake_fill, &fake};
+    const struct mask_provider provider = {.fill = fake_fill, .ctx = &fake};
     uint32_t history[64] = {1, 2, 3}, n_known = 3;
     const uint32_t blocks[] = {4, 5, 6};
     masks = &provider;
@@ -241,7 +241,7 @@ static void masks_come_from_their_own_thread(void **state)
     assert_true(fake.grammars == (1u << 5 | 1u << 9));
     stop();
     masks = NULL;
-    assert_int_equal(start(MODEL, 1).code, Q_OK); /* no provider: a grammar cannot be kept */
+    assert_int_equal(start(MODEL, 1).code, Q_OK); /* our own: a grammar without a program lets nothing come */
     a.params.grammar = 5;
     send_step(&q, &a, history, blocks);
     assert_int_equal(receive().rows[0].rank, SAMPLE_BAD);

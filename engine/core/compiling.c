@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An item is the encoded submit; it goes through one queue to the thread, which adds the program,
+ * and back through another. The loop keeps a list of all, so that one can be aborted on the way. */
+#include "engine/core/compiling.h"
+#include <pthread.h>
+#include <string.h>
+#include "common/buf.h"
+#include "common/mem.h"
+#include "common/queue.h"
+#include "engine/grammar/grammar.h"
+
+struct item {
+    uint32_t origin;
+    uint64_t req_id;
+    bool aborted;       /* the loop's */
+    struct buf frame;   /* the submit, encoded */
+    struct arena arena; /* of its decoding, by the loop */
+    uint32_t *words;    /* the thread's work */
+    uint32_t n_word;
+    struct q_err error;
+};
+struct known { /* a program by its source */
+    uint32_t kind, n_word;
+    size_t n_source;
+    char *source;
+    uint32_t *words;
+    uint64_t used;
+};
+struct compiling {
+    struct queue jobs, done; /* of struct item * */
+    pthread_t thread;
+    bool running;
+    struct item *items[COMPILING_MAX];
+    uint32_t n_item;
+    struct item *taken; /* given out last */
+    struct known known[COMPILED_KEPT];
+    uint64_t n_use;
+};
+
+static void item_free(struct item *x)
+{
+    if (!x)
+        return;
+    buf_release(&x->frame);
+    arena_release(&x->arena);
+    q_free(x->words);
+    q_free(x);
+}
+
+static void *run(void *arg)
+{
+    struct compiling *c = arg;
+    struct item *x;
+    while (queue_pop(&c->jobs, &x, -1)) {
+        struct msg_submit m;
+        struct q_err ignored = Q_ERR_INIT;
+        struct arena arena = ARENA_INIT(PROTO_FRAME_MAX);
+        if (!msg_submit_decode(&m, x->frame.data, x->frame.len, &arena, &x->error) &&
+            grammar_compile(&x->words, &x->n_word, m.grammar_kind, (const char *)m.grammar.data,
+                            m.grammar.n, &x->error))
+            x->words = NULL;
+        arena_release(&arena);
+        if (queue_push(&c->done, &x, &ignored)) {
+            /* it has room for all that can wait; closed: the engine ends and frees what it lists */
+        }
+    }
+    return NULL;
+}
+
+FALLIBLE compiling_new(struct compiling **out, struct q_err *e)
+{
+    struct compiling *c = q_calloc(1, sizeof *c);
+    if (!c)
+        return q_fail(e, Q_NO_MEMORY, "engine: no memory for grammars");
+    enum q_code rc;
+    if ((rc = queue_init(&c->jobs, sizeof(struct item *), COMPILING_MAX, false, e)) ||
+        (rc = queue_init(&c->done, sizeof(struct item *), COMPILING_MAX, true, e))) {
+        compiling_free(c);
+        return rc;
+    }
+    int failed = pthread_create(&c->thread, NULL, run, c);
+    if (failed) {
+        compiling_free(c);
+        return q_fail(e, Q_IO, "engine: cannot start a thread for grammars: %s", strerror(failed));
+    }
+    pthread_setname_np(c->thread, "quire-grammar");
+    c->running = true;
+    *out = c;
+    return Q_OK;
+}
+
+void compiling_free(struct compiling *c)
+{
+    if (!c)
+        return;
+    if (c->running) {
+        queue_close(&c->jobs);
+        pthread_join(c->thread, NULL);
+    }
+    for (uint32_t i = 0; i < c->n_item; i++)
+        item_free(c->items[i]);
+    item_free(c->taken);
+    for (size_t i = 0; i < COMPILED_KEPT; i++) {
+        q_free(c->known[i].source);
+        q_free(c->known[i].words);
+    }
+    queue_release(&c->jobs);
+    queue_release(&c->done);
+    q_free(c);
+}
+
+int compiling_fd(const struct compiling *c)
+{
+    return queue_fd(&c->done);
+}
+
+const uint32_t *compiling_known(struct compiling *c, const struct msg_submit *m, uint32_t *n_word)
+{
+    for (size_t i = 0; i < COMPILED_KEPT; i++) {
+        struct known *k = &c->known[i];
+        if (!k->words || k->kind != m->grammar_kind || k->n_source != m->grammar.n ||
+            memcmp(k->source, m->grammar.data, m->grammar.n) != 0)
+            continue;
+        k->used = ++c->n_use;
+        *n_word = k->n_word;
+        return k->words;
+    }
+    return NULL;
+}
+
+/* Remember x's program in place of the one that was not used for the longest time. */
+static void remember(struct compiling *c, const struct item *x, const struct msg_submit *m)
+{
+    struct known *k = &c->known[0];
+    for (size_t i = 1; i < COMPILED_KEPT; i++)
+        if (c->known[i].used < k->used)
+            k = &c->known[i];
+    char *source = q_strndup((const char *)m->grammar.data, m->grammar.n);
+    uint32_t *words = q_alloc(x->n_word * sizeof *words);
+    if (!source || !words) {
+        q_free(source);
+        q_free(words);
+        return;
+    }
+    memcpy(source, m->grammar.data, m->grammar.n);
+    memcpy(words, x->words, x->n_word * sizeof *words);
+    q_free(k->source);
+    q_free(k->words);
+    *k = (struct known){m->grammar_kind, x->n_word, m->grammar.n, source, words, ++c->n_use};
+}
+
+FALLIBLE compiling_add(struct compiling *c, uint32_t origin, const struct msg_submit *m,
+                       struct q_err *e)
+{
+    if (c->n_item == COMPILING_MAX)
+        return q_fail(e, Q_NO_SPACE, "%u requests wait for their grammar to be compiled",
+                      COMPILING_MAX);
+    struct item *x = q_calloc(1, sizeof *x);
+    enum q_code rc = x ? msg_submit_encode(m, &x->frame, e)
+                       : q_fail(e, Q_NO_MEMORY, "engine: no memory for a request");
+    if (!rc) {
+        x->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
+        x->origin = origin;
+        x->req_id = m->req_id;
+        rc = queue_push(&c->jobs, &x, e);
+    }
+    if (rc)
+        item_free(x);
+    else
+        c->items[c->n_item++] = x;
+    return rc;
+}
+
+static void unlist(struct compiling *c, const struct item *x)
+{
+    for (uint32_t i = 0; i < c->n_item; i++)
+        if (c->items[i] == x) {
+            c->items[i] = c->items[--c->n_item];
+            return;
+        }
+}
+
+bool compiling_take(struct compiling *c, struct compiled *out)
+{
+    struct item *x;
+    struct q_err ignored = Q_ERR_INIT;
+    while (queue_pop(&c->done, &x, 0)) {
+        unlist(c, x);
+        item_free(c->taken);
+        c->taken = x;
+        if (x->aborted)
+            continue;
+        *out = (struct compiled){.origin = x->origin, .req_id = x->req_id, .error = x->error};
+        if (x->error.code)
+            return true;
+        if (msg_submit_decode(&out->submit, x->frame.data, x->frame.len, &x->arena, &ignored))
+            continue; /* it was encoded here */
+        remember(c, x, &out->submit);
+        out->submit.grammar =
+            (struct proto_bytes){(const unsigned char *)x->words, x->n_word * sizeof *x->words};
+        return true;
+    }
+    return false;
+}
+
+bool compiling_abort(struct compiling *c, uint32_t origin, uint64_t req_id)
+{
+    for (uint32_t i = 0; i < c->n_item; i++) {
+        struct item *x = c->items[i];
+        if (x->origin == origin && x->req_id == req_id && !x->aborted) {
+            x->aborted = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+uint32_t compiling_abort_origin(struct compiling *c, uint32_t origin)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_item; i++)
+        if (c->items[i]->origin == origin && !c->items[i]->aborted) {
+            c->items[i]->aborted = true;
+            n++;
+        }
+    return n;
+}
+
+uint32_t compiling_count(const struct compiling *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_item; i++)
+        n += !c->items[i]->aborted;
+    return n;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/worker/grammars.h"
+#include <pthread.h>
+#include <string.h>
+#include "common/hub/config.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/tokenizer/tokenizer.h"
+#include "engine/grammar/matcher.h"
+
+struct entry { /* a grammar */
+    struct matcher *matcher;
+    uint32_t n_user;
+    uint64_t used; /* counts admissions */
+};
+struct follow { /* a slot's text so far; states of an older generation are none */
+    struct entry *entry;
+    uint32_t generation, n, n_prompt;
+    size_t cap, config_cap;
+    uint32_t *tokens;        /* [n] output tokens read */
+    matcher_config *configs; /* [n + 1] before the first, and after each */
+};
+struct grammars {
+    char *dir;
+    pthread_t thread;
+    bool is_read; /* the thread was joined */
+    struct trie trie;
+    uint32_t vocab_size, n_slot;
+    uint32_t eos_ids[64], n_eos;
+    struct entry **entries; /* [n_entry] */
+    size_t n_entry, entry_cap;
+    uint64_t n_admit;
+    struct follow *follows; /* [n_slot] */
+};
+
+static void *read_vocabulary(void *arg)
+{
+    struct grammars *g = arg;
+    struct tokenizer *t = NULL;
+    struct q_err e = Q_ERR_INIT;
+    if (tokenizer_open(&t, g->dir, &e) || trie_of_tokenizer(&g->trie, t, g->vocab_size, &e))
+        log_debug("no structured output: %s", e.message);
+    tokenizer_free(t);
+    mem_trim();
+    return NULL;
+}
+
+FALLIBLE grammars_new(struct grammars **out, const char *model_dir, uint32_t vocab_size,
+                      uint32_t n_slot, struct q_err *e)
+{
+    struct model_config c;
+    struct generation_defaults defaults;
+    struct q_err ignored = Q_ERR_INIT;
+    struct grammars *g = q_calloc(1, sizeof *g);
+    if (g) {
+        g->is_read = true;
+        g->trie = (struct trie)TRIE_INIT;
+        g->vocab_size = vocab_size;
+        g->n_slot = n_slot;
+        g->dir = q_strdup(model_dir);
+        g->follows = q_calloc(n_slot, sizeof *g->follows);
+    }
+    if (!g || !g->dir || !g->follows) {
+        grammars_free(g);
+        return q_fail(e, Q_NO_MEMORY, "worker: no memory for grammars");
+    }
+    if (!model_config_load(&c, &defaults, model_dir, &ignored)) {
+        g->n_eos = c.n_eos < 64 ? c.n_eos : 64;
+        memcpy(g->eos_ids, c.eos_ids, g->n_eos * sizeof *g->eos_ids);
+    }
+    int rc = pthread_create(&g->thread, NULL, read_vocabulary, g);
+    if (rc) {
+        grammars_free(g);
+        return q_fail(e, Q_IO, "worker: cannot start a thread: %s", strerror(rc));
+    }
+    g->is_read = false;
+    pthread_setname_np(g->thread, "quire-vocab");
+    *out = g;
+    return Q_OK;
+}
+
+void grammars_free(struct grammars *g)
+{
+    if (!g)
+        return;
+    if (!g->is_read)
+        pthread_join(g->thread, NULL);
+    for (size_t i = 0; i < g->n_entry; i++) {
+        matcher_free(g->entries[i]->matcher);
+        q_free(g->entries[i]);
+    }
+    for (uint32_t i = 0; g->follows && i < g->n_slot; i++) {
+        q_free(g->follows[i].tokens);
+        q_free(g->follows[i].configs);
+    }
+    q_free(g->entries);
+    q_free(g->follows);
+    q_free(g->dir);
+    trie_release(&g->trie);
+    q_free(g);
+}
+
+static void drop(struct grammars *g, size_t i)
+{
+    matcher_free(g->entries[i]->matcher);
+    q_free(g->entries[i]);
+    g->entries[i] = g->entries[--g->n_entry];
+}
+
+/* Those that nobody uses, the oldest first, beyond GRAMMARS_KEPT. */
+static void tidy(struct grammars *g)
+{
+    for (;;) {
+        size_t n_free = 0, oldest = SIZE_MAX;
+        for (size_t i = 0; i < g->n_entry; i++) {
+            if (g->entries[i]->n_user)
+                continue;
+            n_free++;
+            if (oldest == SIZE_MAX || g->entries[i]->used < g->entries[oldest]->used)
+                oldest = i;
+        }
+        if (n_free <= GRAMMARS_KEPT)
+            return;
+        drop(g, oldest);
+    }
+}
+
+static struct entry *find(struct grammars *g, const struct slot_grammar *s)
+{
+    struct q_err e = Q_ERR_INIT;
+    for (size_t i = 0; i < g->n_entry; i++)
+        if (matcher_is(g->entries[i]->matcher, s->words, s->n_word))
+            return g->entries[i];
+    struct entry *x = q_calloc(1, sizeof *x);
+    if (!x ||
+        q_grow(&g->entries, &g->entry_cap, g->n_entry + 1, sizeof *g->entries, 1u << 20, &e) ||
+        matcher_new(&x->matcher, s->words, s->n_word, &g->trie, &e)) {
+        log_error("%s", *e.message ? e.message : "no memory for a grammar");
+        q_free(x);
+        return NULL;
+    }
+    g->entries[g->n_entry++] = x;
+    return x;
+}
+
+static void admit(void *ctx, const struct slot_grammar *s)
+{
+    struct grammars *g = ctx;
+    struct follow *f = &g->follows[s->slot];
+    if (!g->is_read) {
+        pthread_join(g->thread, NULL);
+        g->is_read = true;
+    }
+    if (f->entry)
+        f->entry->n_user--;
+    f->entry = g->trie.nodes ? find(g, s) : NULL;
+    f->n = f->generation = 0;
+    if (f->entry) {
+        f->entry->n_user++;
+        f->entry->used = ++g->n_admit;
+    }
+    tidy(g);
+}
+
+/* The state after the tokens; what is known of them is used. 0: they do not follow the grammar. */
+static matcher_config follow(struct follow *f, const uint32_t *tokens, uint32_t n)
+{
+    struct matcher *m = f->entry->matcher;
+    struct q_err e = Q_ERR_INIT;
+    uint32_t generation = matcher_begin(m), same = 0;
+    if (q_grow(&f->tokens, &f->cap, n + 1u, sizeof *f->tokens, 1u << 28, &e) ||
+        q_grow(&f->configs, &f->config_cap, n + 2u, sizeof *f->configs, 1u << 28, &e))
+        return 0;
+    if (f->generation != generation) {
+        f->configs[0] = matcher_start(m);
+        f->n = 0;
+        f->generation = generation;
+    }
+    while (same < n && same < f->n && f->tokens[same] == tokens[same])
+        same++;
+    for (; same < n; same++) {
+        f->tokens[same] = tokens[same];
+        f->configs[same + 1] = matcher_token(m, f->configs[same], tokens[same]);
+        if (!f->configs[same + 1] && matcher_can_end(m, f->configs[same]))
+            f->configs[same + 1] = f->configs[same]; /* an eos that ended nothing */
+    }
+    f->n = n;
+    return f->configs[n];
+}
+
+static void set(uint32_t *bits, const uint32_t *ids, uint32_t n, uint32_t vocab_size)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] < vocab_size)
+            bits[ids[i] / 32] |= 1u << ids[i] % 32;
+}
+
+static void fill(void *ctx, const struct mask_ask *ask, uint32_t *bits)
+{
+    struct grammars *g = ctx;
+    struct follow *f = &g->follows[ask->slot];
+    if (!f->entry)
+        return;
+    struct matcher *m = f->entry->matcher;
+    matcher_config c = follow(f, ask->history + ask->n_prompt, ask->n_known - ask->n_prompt);
+    if (!c || !matcher_mask(m, c, bits) || !matcher_can_end(m, c))
+        return;
+    set(bits, ask->stop_ids, ask->n_stop_id, g->vocab_size);
+    if (matcher_must_end(m, c) && !ask->n_stop_id) /* ignore_eos: it ends again and again */
+        set(bits, g->eos_ids, g->n_eos, g->vocab_size);
+}
+
+struct mask_provider grammars_provider(struct grammars *g)
+{
+    return (struct mask_provider){.admit = admit, .fill = fill, .ctx = g};
+}

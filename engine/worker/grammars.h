@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* grammars - the worker's own provider of masks: matchers over the model's vocabulary.
+ *
+ * Sequences with the same grammar share a matcher and all it remembers. For each slot the states
+ * after its output tokens are kept; a history that differs (a wrong guess, a new sequence, a
+ * matcher that forgot) is read again from where it differs. The vocabulary is read by a thread of
+ * its own while the weights load; without a tokenizer nothing may come.
+ * Threads: grammars_new and grammars_free on the worker's loop, the provider on the masks' thread,
+ * which allocates. */
+#ifndef QUIRE_ENGINE_WORKER_GRAMMARS_H
+#define QUIRE_ENGINE_WORKER_GRAMMARS_H
+#include "engine/worker/masks.h"
+
+#define GRAMMARS_KEPT 24u /* matchers kept beyond those in use */
+
+struct grammars;
+/* n_slot: sequences at most. Errors: Q_NO_MEMORY, Q_IO (thread creation). */
+FALLIBLE grammars_new(struct grammars **out, const char *model_dir, uint32_t vocab_size,
+                      uint32_t n_slot, struct q_err *e);
+void grammars_free(struct grammars *g); /* after the masks' thread has ended */
+struct mask_provider grammars_provider(struct grammars *g);
+
+#endif

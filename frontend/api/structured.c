@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "frontend/api/structured.h"
+#include <string.h>
+#include "frontend/api/json.h"
+
+struct ask { /* one field that asks for a grammar */
+    const char *field;
+    uint32_t kind;
+    const json_t *value; /* JSON, or a string that is the source itself */
+    const char *text;    /* the source, when there is no value */
+};
+
+static int add_piece(const char *text, size_t n, void *out)
+{
+    buf_add(out, text, n);
+    return 0;
+}
+
+static FALLIBLE take(const struct ask *a, struct sample_params *s, struct params_ids *ids,
+                     struct q_err *e)
+{
+    if (s->grammar)
+        return q_fail(e, Q_INVALID,
+                      "%s: another field asks for structured output too; only one can", a->field);
+    buf_reset(&ids->grammar);
+    if (a->text)
+        buf_add_str(&ids->grammar, a->text);
+    else if (json_is_string(a->value))
+        buf_add(&ids->grammar, json_string_value(a->value), json_string_length(a->value));
+    else
+        json_dump_callback(a->value, add_piece, &ids->grammar,
+                           JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    if (ids->grammar.len > STRUCTURED_BYTES)
+        return q_fail(e, Q_INVALID, "%s: %zu bytes, accepted are at most %d", a->field,
+                      ids->grammar.len, STRUCTURED_BYTES);
+    if (ids->grammar.len == 0)
+        return q_fail(e, Q_INVALID, "%s: is empty", a->field);
+    s->grammar = a->kind;
+    s->grammar_data = ids->grammar.data;
+    s->n_grammar = (uint32_t)ids->grammar.len;
+    return buf_check(&ids->grammar, a->field, e);
+}
+
+/* OpenAI's; {"type": "json_object", "schema": …} as others have it. */
+static FALLIBLE read_format(const struct params *p, struct sample_params *s, struct params_ids *ids,
+                            struct q_err *e)
+{
+    const json_t *f = p->response_format;
+    const char *type = json_string_value(json_object_get(f, "type"));
+    struct ask a = {.field = "response_format", .kind = STRUCTURED_JSON};
+    if (!type)
+        return q_fail(e, Q_INVALID, "response_format: \"type\" is missing");
+    if (!strcmp(type, "text"))
+        return Q_OK;
+    if (!strcmp(type, "json_object")) {
+        a.value = json_object_get(f, "schema");
+        if (!a.value)
+            a.text = "{\"type\":\"object\"}";
+    } else if (!strcmp(type, "json_schema")) {
+        const json_t *outer = json_object_get(f, "json_schema");
+        a.value = json_object_get(outer, "schema");
+        if (!json_is_object(a.value) && !json_is_boolean(a.value))
+            return q_fail(e, Q_INVALID,
+                          "response_format: \"json_schema\" must be an object with a \"schema\"");
+    } else if (!strcmp(type, "structural_tag")) {
+        a.kind = STRUCTURED_TAGS;
+        a.value = f;
+    } else {
+        return q_fail(e, Q_UNSUPPORTED,
+                      "response_format: type \"%.60s\" is not known; accepted are text, "
+                      "json_object, json_schema and structural_tag",
+                      type);
+    }
+    return take(&a, s, ids, e);
+}
+
+/* vLLM's structured_outputs: one of its keys. */
+static FALLIBLE read_outputs(const struct params *p, struct sample_params *s,
+                             struct params_ids *ids, struct q_err *e)
+{
+    static const struct {
+        const char *key;
+        uint32_t kind;
+    } keys[] = {{"json", STRUCTURED_JSON},    {"json_object", STRUCTURED_JSON},
+                {"regex", STRUCTURED_REGEX},  {"choice", STRUCTURED_CHOICE},
+                {"grammar", STRUCTURED_EBNF}, {"structural_tag", STRUCTURED_TAGS}};
+    const char *key;
+    json_t *v;
+    bool compact = json_is_true(json_object_get(p->structured_outputs, "disable_any_whitespace"));
+    json_object_foreach ((json_t *)p->structured_outputs, key, v) {
+        struct ask a = {.field = "structured_outputs"};
+        size_t i = 0, n = sizeof(keys) / sizeof(*keys);
+        if (json_is_null(v) || json_is_false(v) || !strcmp(key, "disable_any_whitespace") ||
+            !strcmp(key, "disable_fallback"))
+            continue;
+        while (i < n && strcmp(keys[i].key, key) != 0)
+            i++;
+        if (i == n)
+            return q_fail(e, Q_UNSUPPORTED,
+                          "structured_outputs: \"%.60s\" is not supported; known are json, "
+                          "json_object, regex, choice, grammar, structural_tag and "
+                          "disable_any_whitespace",
+                          key);
+        a.kind = keys[i].kind | (compact ? STRUCTURED_COMPACT : 0);
+        a.value = v;
+        if (!strcmp(key, "json_object"))
+            a.text = "{\"type\":\"object\"}";
+        enum q_code rc = take(&a, s, ids, e);
+        if (rc != Q_OK)
+            return rc;
+    }
+    return Q_OK;
+}
+
+FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct params_ids *ids,
+                         struct q_err *e)
+{
+    const struct ask asks[] = {
+        {"guided_json", STRUCTURED_JSON, p->guided_json, NULL},
+        {"guided_regex", STRUCTURED_REGEX, NULL, p->guided_regex},
+        {"guided_choice", STRUCTURED_CHOICE, p->guided_choice, NULL},
+        {"guided_grammar", STRUCTURED_EBNF, NULL, p->guided_grammar},
+        {"structural_tag", STRUCTURED_TAGS, p->structural_tag, NULL},
+        {"json_schema", STRUCTURED_JSON, p->json_schema, NULL},
+        {"regex", STRUCTURED_REGEX, NULL, p->regex},
+        {"ebnf", STRUCTURED_EBNF, NULL, p->ebnf},
+        {"grammar", STRUCTURED_EBNF, NULL, p->grammar},
+    };
+    enum q_code rc = Q_OK;
+    if (p->response_format)
+        rc = read_format(p, s, ids, e);
+    if (rc == Q_OK && p->structured_outputs)
+        rc = read_outputs(p, s, ids, e);
+    for (size_t i = 0; rc == Q_OK && i < sizeof(asks) / sizeof(*asks); i++)
+        if (asks[i].value || asks[i].text)
+            rc = take(&asks[i], s, ids, e);
+    if (rc == Q_OK && s->grammar && p->use_beam_search)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "use_beam_search: not supported together with structured output");
+    return rc;
+}
+
+/* <tool_call>\n{"name": "f", "arguments": … }\n</tool_call> */
+static json_t *tag_of(const json_t *function, bool keep_schema)
+{
+    struct buf begin = BUF_INIT;
+    const json_t *name = json_object_get(function, "name");
+    json_t *schema = json_object_get(function, "parameters");
+    buf_add_str(&begin, "<tool_call>\n{\"name\": ");
+    buf_add_json_str(&begin, json_string_value(name), json_string_length(name));
+    buf_add_str(&begin, ", \"arguments\": ");
+    json_t *content = keep_schema && json_is_object(schema) && json_object_size(schema)
+                          ? json_incref(schema)
+                          : json_pack("{s:s}", "type", "object");
+    json_t *tag = json_pack("{s:s,s:{s:s,s:o},s:s}", "begin", buf_str(&begin), "content", "type",
+                            "json_schema", "json_schema", content, "end", "}\n</tool_call>");
+    buf_release(&begin);
+    return tag;
+}
+
+FALLIBLE structured_for_tools(const struct structured_tools *t, struct sample_params *s,
+                              struct params_ids *ids, struct q_err *e)
+{
+    json_t *tags = json_array(), *tool;
+    bool strict = false;
+    size_t i;
+    json_array_foreach ((json_t *)t->tools, i, tool) {
+        const json_t *function = json_object_get(tool, "function");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        bool is_strict = json_is_true(json_object_get(function, "strict"));
+        if (!name || (t->name && strcmp(name, t->name) != 0))
+            continue;
+        strict |= is_strict;
+        json_array_append_new(tags, tag_of(function, t->required || is_strict));
+    }
+    if (!t->required && !strict) {
+        json_decref(tags);
+        return Q_OK;
+    }
+    if (json_array_size(tags) == 0) {
+        json_decref(tags);
+        return q_fail(e, Q_INVALID, "tool_choice: there is no function \"%.60s\" in \"tools\"",
+                      t->name ? t->name : "");
+    }
+    json_t *format =
+        t->required
+            ? json_pack("{s:s,s:s,s:b,s:b,s:o}", "type", "tags_with_separator", "separator", "\n",
+                        "at_least_one", 1, "stop_after_first", !t->parallel, "tags", tags)
+            : json_pack("{s:s,s:[s],s:b,s:o}", "type", "triggered_tags", "triggers", "<tool_call>",
+                        "stop_after_first", !t->parallel, "tags", tags);
+    json_t *root = json_pack("{s:s,s:o}", "type", "structural_tag", "format", format);
+    struct ask a = {.field = "tool_choice", .kind = STRUCTURED_TAGS, .value = root};
+    enum q_code rc = root ? take(&a, s, ids, e)
+                          : q_fail(e, Q_NO_MEMORY, "no memory for the tools of the request");
+    json_decref(root);
+    return rc;
+}

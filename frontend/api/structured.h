@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* structured - structured output: the fields that ask for it become a grammar's kind and source,
+ * which the engine compiles; what it refuses comes back as HTTP 400 with its message.
+ *
+ * Tools are part of it: a call that must come (tool_choice "required", or a named one), and
+ * arguments that must fit their schema ("strict": true), are structural tags in the form of the
+ * hermes parser, which then reads them whatever --tool-call-parser says.
+ * Threads: as params.h. */
+#ifndef QUIRE_FRONTEND_API_STRUCTURED_H
+#define QUIRE_FRONTEND_API_STRUCTURED_H
+#include "frontend/api/params.h"
+
+/* The kinds of submit.grammar_kind (the engine's enum grammar_kind). */
+enum structured_kind {
+    STRUCTURED_NONE = 0,
+    STRUCTURED_JSON = 1,
+    STRUCTURED_REGEX = 2,
+    STRUCTURED_CHOICE = 3,
+    STRUCTURED_EBNF = 4,
+    STRUCTURED_TAGS = 5
+};
+#define STRUCTURED_COMPACT 0x100u  /* added to a kind: no white space between JSON's tokens */
+#define STRUCTURED_BYTES   1000000 /* of a source */
+
+/* s->grammar and its source, if the request asks for it. Errors: Q_INVALID, Q_UNSUPPORTED. */
+FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct params_ids *ids,
+                         struct q_err *e);
+
+struct structured_tools {
+    const json_t *tools;
+    const char *name; /* only this one; NULL = any */
+    bool required;    /* a call must come; else they may, and strict ones are kept to */
+    bool parallel;    /* several may */
+};
+/* The same for tools; without effect when none is required or strict. Errors: Q_INVALID (no such
+ * tool; another grammar is asked for too). */
+FALLIBLE structured_for_tools(const struct structured_tools *t, struct sample_params *s,
+                              struct params_ids *ids, struct q_err *e);
+
+#endif

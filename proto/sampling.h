@@ -56,7 +56,7 @@ struct sample_params {
     float
         top_n_sigma; /* >= 0: drop logits so many standard deviations below the largest; 0 = off */
     /* Not 0: the output follows a grammar of this kind (engine/grammar/grammar.h). grammar_data is
-     * its source on the way to the engine, and its program [n_grammar / 4 words] within. Borrowed. */
+     * its source on the way to the engine, its program [n_grammar / 4 words] within. Borrowed. */
     uint32_t grammar;
     const void *grammar_data;
     uint32_t n_grammar; /* bytes */

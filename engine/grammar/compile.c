@@ -13,7 +13,10 @@
 static json_t *parse(struct build *b, const char *source, size_t n, const char *what)
 {
     json_error_t error;
-    json_t *v = json_loadb(source, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+    size_t flags = JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    json_t *v = json_loadb(source, n, flags, &error);
+    if (!v && json_error_code(&error) == json_error_numeric_overflow) /* limits beyond 64 bits */
+        v = json_loadb(source, n, flags | JSON_DECODE_INT_AS_REAL, &error);
     if (!v)
         gx_fail(b, Q_INVALID, "the %s is not JSON: %.100s (line %d, column %d)", what, error.text,
                 error.line, error.column);

@@ -241,7 +241,8 @@ static void masks_come_from_their_own_thread(void **state)
     assert_true(fake.grammars == (1u << 5 | 1u << 9));
     stop();
     masks = NULL;
-    assert_int_equal(start(MODEL, 1).code, Q_OK); /* our own: a grammar without a program lets nothing come */
+    /* our own provider: a grammar without a program lets nothing come */
+    assert_int_equal(start(MODEL, 1).code, Q_OK);
     a.params.grammar = 5;
     send_step(&q, &a, history, blocks);
     assert_int_equal(receive().rows[0].rank, SAMPLE_BAD);

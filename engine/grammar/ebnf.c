@@ -57,7 +57,7 @@ static void skip(struct parser *p)
 static bool take(struct parser *p, const char *text)
 {
     size_t n = strlen(text);
-    if (p->n - p->at < n || memcmp(p->s + p->at, text, n) != 0)
+    if (p->at > p->n || p->n - p->at < n || memcmp(p->s + p->at, text, n) != 0)
         return false;
     p->at += n;
     return true;
@@ -148,7 +148,7 @@ const struct gx *ebnf_string(struct build *b, const char *text, size_t n, size_t
     const struct gx *x = *at < n && !bytes.failed
                              ? gx_bytes(b, buf_str(&bytes), bytes.len)
                              : gx_fail(b, Q_INVALID, "grammar: a string is not closed");
-    ++*at;
+    *at += *at < n;
     buf_release(&bytes);
     return x;
 }

@@ -72,7 +72,7 @@ static int peek(const struct lark *p)
 static bool take(struct lark *p, const char *text)
 {
     size_t n = strlen(text);
-    if (p->n - p->at < n || memcmp(p->s + p->at, text, n) != 0)
+    if (p->at > p->n || p->n - p->at < n || memcmp(p->s + p->at, text, n) != 0)
         return false;
     p->at += n;
     return true;
@@ -182,6 +182,7 @@ static const struct gx *pattern(struct lark *p)
         in_class = p->s[p->at] == '[' || (in_class && p->s[p->at] != ']');
         p->at += p->s[p->at] == '\\';
     }
+    p->at = p->at < p->n ? p->at : p->n;
     size_t n = p->at < p->n ? p->at - from : 0;
     if (!take(p, "/"))
         return wrong(p, "a pattern is not closed");

@@ -39,7 +39,7 @@ static int peek(const struct parser *p, size_t ahead)
 static bool take(struct parser *p, const char *text)
 {
     size_t n = strlen(text);
-    if (p->r->n - p->at < n || memcmp(p->r->s + p->at, text, n) != 0)
+    if (p->at > p->r->n || p->r->n - p->at < n || memcmp(p->r->s + p->at, text, n) != 0)
         return false;
     p->at += n;
     return true;

@@ -311,6 +311,7 @@ static enum q_code read_tools(struct job *j, struct q_err *e)
         j->tools = j->params.tools;
         j->forced_tools = t.required;
         j->bound |= t.required;
+        snprintf(j->params.param, sizeof(j->params.param), "tool_choice");
         if ((t.required || (hermes && !j->sampling.grammar)) &&
             (rc = structured_for_tools(&t, &j->sampling, j->arrays, e)) != Q_OK)
             return rc;

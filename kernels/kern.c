@@ -6,53 +6,93 @@
 #include <string.h>
 #ifdef __x86_64__
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 #include "kernels/kv_layout.h"
+#include "kernels/quant_layout.h"
 #include "kernels/split.h"
 #include "kernels/variants.h"
+
+#define LEVEL_AVX2_VNNI   (CAP_AVX2 | CAP_AVX_VNNI)
+#define LEVEL_AVX512      (LEVEL_AVX2_VNNI | CAP_AVX512)
+#define LEVEL_AVX512_VNNI (LEVEL_AVX512 | CAP_AVX512_VNNI)
+#define LEVEL_AVX512_BF16 (LEVEL_AVX512_VNNI | CAP_AVX512_BF16)
 
 static const struct {
     const char *name;
     uint32_t
         caps; /* each includes what the weaker ones have, so that a mask is a plain "at most" */
 } levels[] = {
-    {"avx512_bf16", CAP_AVX2 | CAP_AVX512 | CAP_AVX512_BF16},
-    {"avx512", CAP_AVX2 | CAP_AVX512},
+    {"amx", ~0u},
+    {"avx512_bf16", LEVEL_AVX512_BF16},
+    {"avx512_vnni", LEVEL_AVX512_VNNI},
+    {"avx512", LEVEL_AVX512},
+    {"avx2_vnni", LEVEL_AVX2_VNNI},
     {"avx2", CAP_AVX2},
     {"none", CAP_NONE},
 };
 
 #ifdef __x86_64__
-/* Two features that clang 14's __builtin_cpu_supports has no name for.
- * Source: Intel SDM volume 2, CPUID. */
-static bool has_f16c(void)
+enum reg { REG_A, REG_B, REG_C, REG_D };
+
+/* Bit `bit` of one CPUID register. Asked for here are features that clang 14's
+ * __builtin_cpu_supports has no name for. Source: Intel SDM volume 2, CPUID. */
+static bool cpuid_has(unsigned leaf, unsigned part, enum reg reg, int bit)
 {
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+    unsigned r[4];
+    return __get_cpuid_count(leaf, part, &r[REG_A], &r[REG_B], &r[REG_C], &r[REG_D]) &&
+           (r[reg] >> bit & 1);
 }
 
-static bool has_avx512_bf16(void)
+#define ARCH_REQ_XCOMP_PERM 0x1023 /* Linux uapi, asm/prctl.h */
+#define XFEATURE_XTILEDATA  18     /* the 8 KiB of the tile registers; Intel SDM volume 1, 13.1 */
+
+/* The system saves the tiles only for a process that has asked (all of its threads, those there are
+ * too); it refuses where it does not know them. */
+static bool may_use_tiles(void)
 {
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+    return cpuid_has(7, 0, REG_D, 24) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+/* The builtins also ask the operating system (xgetbv) whether it saves the wide registers; what
+ * cpuid_has says is used only where they have said yes for registers of the same width. */
+static uint32_t caps_x86(void)
+{
+    uint32_t caps = CAP_NONE;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !cpuid_has(1, 0, REG_C, 29)) /* F16C */
+        return caps;
+    caps |= CAP_AVX2;
+    if (cpuid_has(7, 1, REG_A, 4))
+        caps |= CAP_AVX_VNNI;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+        return caps;
+    caps |= CAP_AVX512;
+    if (cpuid_has(7, 1, REG_A, 5))
+        caps |= CAP_AVX512_BF16;
+    if (__builtin_cpu_supports("avx512vnni"))
+        caps |= CAP_AVX512_VNNI;
+    if (!may_use_tiles())
+        return caps;
+    if ((caps & CAP_AVX512_VNNI) && cpuid_has(7, 0, REG_D, 25))
+        caps |= CAP_AMX_INT8;
+    if ((caps & CAP_AVX512_BF16) && cpuid_has(7, 0, REG_D, 22))
+        caps |= CAP_AMX_BF16;
+    return caps;
 }
 #endif
 
 uint32_t kern_caps_machine(void)
 {
-    uint32_t caps = CAP_NONE;
 #ifdef __x86_64__
-    /* These builtins also ask the operating system (xgetbv) whether it saves the wide registers. */
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
-        caps |= CAP_AVX2;
-    if (caps && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        caps |= CAP_AVX512;
-    if ((caps & CAP_AVX512) && has_avx512_bf16())
-        caps |= CAP_AVX512_BF16;
+    return caps_x86();
+#else
+    return CAP_NONE;
 #endif
-    return caps;
 }
 
 enum q_code kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e)
@@ -67,7 +107,9 @@ enum q_code kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e)
             *caps = levels[i].caps & machine;
             return Q_OK;
         }
-    return q_fail(e, Q_INVALID, "kernels: \"%s\" is none of auto, avx512_bf16, avx512, avx2, none",
+    return q_fail(e, Q_INVALID,
+                  "kernels: \"%s\" is none of auto, amx, avx512_bf16, avx512_vnni, avx512, "
+                  "avx2_vnni, avx2, none",
                   text);
 }
 
@@ -101,6 +143,11 @@ size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in)
     size_t n_panel = ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL;
     size_t n_k = dtype == DT_BF16 ? ((size_t)n_in + 1) / 2 * 2 : n_in;
     return n_panel * n_k * KERN_PANEL * (dtype_bits(dtype) / 8);
+}
+
+size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in)
+{
+    return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * quant_panel_bytes(n_in);
 }
 
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim)

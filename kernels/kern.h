@@ -8,12 +8,17 @@
 #define QUIRE_KERNELS_KERN_H
 #include "common/err.h"
 #include "kernels/ops.h"
+#include "kernels/ops_quant.h"
 
 enum { /* what a variant needs; a machine has a set of these */
        CAP_NONE = 0,
        CAP_AVX2 = 1 << 0,       /* AVX2, FMA, F16C */
-       CAP_AVX512 = 1 << 1,     /* F, BW, DQ, VL */
-       CAP_AVX512_BF16 = 1 << 2 /* vdpbf16ps; implies CAP_AVX512 */
+       CAP_AVX512 = 1 << 1,      /* F, BW, DQ, VL */
+       CAP_AVX512_BF16 = 1 << 2, /* vdpbf16ps; implies CAP_AVX512 */
+       CAP_AVX_VNNI = 1 << 3,    /* vpdpbusd of 256 bits without AVX-512 */
+       CAP_AVX512_VNNI = 1 << 4, /* vpdpbusd; implies CAP_AVX512 */
+       CAP_AMX_INT8 = 1 << 5,    /* tdpbsud; implies CAP_AVX512_VNNI */
+       CAP_AMX_BF16 = 1 << 6     /* tdpbf16ps; implies CAP_AVX512_BF16 */
 };
 
 struct kern_table {
@@ -24,7 +29,8 @@ struct kern_table {
 };
 
 uint32_t kern_caps_machine(void); /* CAP_* bits of the instruction sets this machine has */
-/* "avx512_bf16", "avx512", "avx2", "none" or "auto" -> caps, never more than the machine has.
+/* "amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2_vnni", "avx2", "none" or "auto" -> caps,
+ * never more than the machine has.
  * Errors: Q_INVALID. */
 FALLIBLE kern_caps_parse(uint32_t *caps, const char *text, struct q_err *e);
 /* Pick for each operation the last variant of kernels.def that needs nothing beyond caps. */
@@ -34,6 +40,8 @@ const char *kern_variant_name(const char *op,
 
 /* Bytes of a matrix [n_out, n_in] packed for `linear`, padding included. */
 size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in);
+/* Bytes of a matrix packed for `linear_quant`. */
+size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);
 /* Bytes of one layer's K (or V; both are the same) for one block. */

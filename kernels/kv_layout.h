@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_layout - sizes within a block of the KV cache, and how a vector becomes int8. Private to
- * kernels/; the picture is in ops.h.
+/* kv_layout - sizes within a block of the KV cache. Private to kernels/; the picture is in ops.h.
  *
  * int8: each token's K, and its V, of one head has one f32 scale, so that a token's bytes depend on
- * that token only, whatever was stored before or after it. Threads: pure functions. */
+ * that token only, whatever was stored before or after it (int8.h). Threads: pure functions. */
 #ifndef QUIRE_KERNELS_KV_LAYOUT_H
 #define QUIRE_KERNELS_KV_LAYOUT_H
-#include <math.h>
 #include "kernels/ops.h"
 
 /* Of one element of K or V. */
@@ -29,27 +27,6 @@ static inline size_t kv_head_bytes(enum dtype kv_dtype, uint32_t head_dim)
 static inline size_t kv_scales_at(uint32_t head_dim)
 {
     return (size_t)KERN_BLOCK * head_dim;
-}
-
-#define KV_INT8_MOST  127.0f
-/* Vectors whose largest magnitude is below this are stored as zeros: 127 / magnitude must be
- * finite, and no scale may be subnormal. */
-#define KV_INT8_LEAST 0x1p-100f
-
-struct kv_quant {
-    float scale;   /* x is about scale * stored */
-    float inverse; /* stored = x * inverse, rounded to the nearest integer, ties to even */
-};
-
-/* most: the largest |x| of the vector; NaN or infinite when one x is. Then the scale is NaN, which
- * ends in the logits, where it is noticed; the stored values are 0. */
-static inline struct kv_quant kv_quant(float most)
-{
-    if (!(most < INFINITY))
-        return (struct kv_quant){NAN, 0};
-    if (most < KV_INT8_LEAST)
-        return (struct kv_quant){0, 0};
-    return (struct kv_quant){most / KV_INT8_MOST, KV_INT8_MOST / most};
 }
 
 #endif

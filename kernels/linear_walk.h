@@ -14,6 +14,8 @@
  *
  * One tile's worth of rows or fewer (decoding) has nothing to reuse: one slice, the panel is
  * read from first byte to last.
+ * What the elements are, how a panel lies and what becomes of its sums is the form's; the loops are
+ * the same for floats and for small integers (whose sums are int32 in the same places).
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_LINEAR_WALK_H
 #define QUIRE_KERNELS_LINEAR_WALK_H
@@ -50,11 +52,65 @@ static inline __attribute__((always_inline)) void linear_ahead(const struct line
         __builtin_prefetch(p + 64 * i);
 }
 
-/* The panel is done: y = sum + bias (+ y). Plain C that the compiler makes vectors of; single
- * adds in any order. */
-static inline void linear_finish(const struct linear_args *a, const float *sum, size_t row,
-                                 uint32_t o)
+struct linear_form {
+    const void *x, *w;           /* first row; first panel */
+    size_t x_bytes, x_element;   /* between rows; of one element */
+    size_t panel_bytes, k_bytes; /* of a panel; of one k of a panel */
+    uint32_t n_k, n_row, n_panel;
+    linear_tile_fn *const *tiles; /* [tile_rows]: tiles[r] does r + 1 rows */
+    uint32_t tile_rows;
+};
+/* A row of a finished panel; `panel` is its number. */
+typedef void linear_finish_fn(const void *args, const float *sum, size_t row, uint32_t panel);
+
+/* The sums of a block of rows and one panel. */
+static inline void linear_panel(const struct linear_form *f, float *sum, struct range rows,
+                                uint32_t panel)
 {
+    const size_t row = rows.begin;
+    const uint32_t n_row = (uint32_t)(rows.end - rows.begin);
+    const char *w = (const char *)f->w + panel * f->panel_bytes;
+    const uint32_t n_tile = (n_row + f->tile_rows - 1) / f->tile_rows;
+    const uint32_t part = n_tile > LINEAR_FEW ? LINEAR_SLICE : LINEAR_SLICE / 2;
+    const uint32_t slice = n_tile == 1 ? f->n_k : part / (uint32_t)f->k_bytes;
+    struct linear_tile t = {.x_bytes = f->x_bytes};
+    for (uint32_t k = 0; k < f->n_k; k += slice) {
+        t.n_k = f->n_k - k < slice ? f->n_k - k : slice;
+        t.w = w + k * f->k_bytes;
+        t.first = k == 0;
+        /* tiles of equal size, so that none is left with one row */
+        for (uint32_t i = 0; i < n_tile; i++) {
+            uint32_t begin = n_row * i / n_tile, end = n_row * (i + 1) / n_tile;
+            t.x = (const char *)f->x + (row + begin) * t.x_bytes + k * f->x_element;
+            t.sum = sum + (size_t)begin * KERN_PANEL;
+            /* the last of several tiles computes from the cache; meanwhile the next slice comes */
+            t.ahead = i > 0 && i + 1 == n_tile ? slice * f->k_bytes : LINEAR_AHEAD;
+            f->tiles[end - begin - 1](&t);
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void
+linear_panels(const struct linear_form *f, const struct kern_exec *x, linear_finish_fn *finish,
+              const void *args)
+{
+    struct range panels = split(f->n_panel, x);
+    float *sum = x->scratch;
+    for (size_t row = 0; row < f->n_row; row += KERN_LINEAR_ROWS) {
+        size_t left = f->n_row - row, n = left < KERN_LINEAR_ROWS ? left : KERN_LINEAR_ROWS;
+        for (size_t p = panels.begin; p < panels.end; p++) {
+            linear_panel(f, sum, (struct range){row, row + n}, (uint32_t)p);
+            for (size_t i = 0; i < n; i++)
+                finish(args, sum + i * KERN_PANEL, row + i, (uint32_t)p);
+        }
+    }
+}
+
+/* linear itself: floats. y = sum + bias (+ y); plain C that the compiler makes vectors of. */
+static inline void linear_finish(const void *args, const float *sum, size_t row, uint32_t panel)
+{
+    const struct linear_args *a = args;
+    const uint32_t o = panel * KERN_PANEL;
     uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
     float *y = a->y + row * a->y_stride + o;
     float out[KERN_PANEL];
@@ -64,49 +120,24 @@ static inline void linear_finish(const struct linear_args *a, const float *sum, 
         y[i] = a->accumulate ? out[i] + y[i] : out[i];
 }
 
-/* A block of rows of one panel. tiles[r] does r + 1 rows. */
-static inline void linear_panel(const struct linear_args *a, float *sum,
-                                linear_tile_fn *const *tiles, struct range rows, uint32_t panel)
-{
-    const size_t row = rows.begin;
-    const uint32_t n_row = (uint32_t)(rows.end - rows.begin);
-    const size_t x_element = a->x_dtype == DT_BF16 ? 2 : 4;
-    const size_t w_element = a->w.dtype == DT_F32 ? 4 : 2;
-    const size_t n_k_stored = a->w.dtype == DT_BF16 ? ((size_t)a->w.n_in + 1) / 2 * 2 : a->w.n_in;
-    const char *w = (const char *)a->w.data + panel * n_k_stored * KERN_PANEL * w_element;
-    const uint32_t n_tile = (n_row + LINEAR_TILE - 1) / LINEAR_TILE;
-    const uint32_t part = n_tile > LINEAR_FEW ? LINEAR_SLICE : LINEAR_SLICE / 2;
-    const uint32_t slice = n_tile == 1 ? a->w.n_in : part / (KERN_PANEL * (uint32_t)w_element);
-    const size_t slice_bytes = (size_t)slice * KERN_PANEL * w_element;
-    struct linear_tile t = {.x_bytes = a->x_stride * x_element};
-    for (uint32_t k = 0; k < a->w.n_in; k += slice) {
-        t.n_k = a->w.n_in - k < slice ? a->w.n_in - k : slice;
-        t.w = w + (size_t)k * KERN_PANEL * w_element;
-        t.first = k == 0;
-        /* tiles of equal size, so that none is left with one row */
-        for (uint32_t i = 0; i < n_tile; i++) {
-            uint32_t begin = n_row * i / n_tile, end = n_row * (i + 1) / n_tile;
-            t.x = (const char *)a->x + (row + begin) * t.x_bytes + k * x_element;
-            t.sum = sum + (size_t)begin * KERN_PANEL;
-            /* the last of several tiles computes from the cache; meanwhile the next slice comes */
-            t.ahead = i > 0 && i + 1 == n_tile ? slice_bytes : LINEAR_AHEAD;
-            tiles[end - begin - 1](&t);
-        }
-    }
-    for (uint32_t i = 0; i < n_row; i++)
-        linear_finish(a, sum + (size_t)i * KERN_PANEL, row + i, panel * KERN_PANEL);
-}
-
 static inline void linear_walk(const struct linear_args *a, const struct kern_exec *x,
                                linear_tile_fn *const *tiles)
 {
-    struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
-    for (size_t row = 0; row < a->n_row; row += KERN_LINEAR_ROWS) {
-        size_t left = a->n_row - row;
-        struct range rows = {row, row + (left < KERN_LINEAR_ROWS ? left : KERN_LINEAR_ROWS)};
-        for (size_t p = panels.begin; p < panels.end; p++)
-            linear_panel(a, x->scratch, tiles, rows, (uint32_t)p);
-    }
+    const size_t x_element = a->x_dtype == DT_BF16 ? 2 : 4;
+    const size_t k_bytes = KERN_PANEL * (a->w.dtype == DT_F32 ? 4u : 2u);
+    const size_t n_k_stored = a->w.dtype == DT_BF16 ? ((size_t)a->w.n_in + 1) / 2 * 2 : a->w.n_in;
+    const struct linear_form f = {.x = a->x,
+                                  .w = a->w.data,
+                                  .x_bytes = a->x_stride * x_element,
+                                  .x_element = x_element,
+                                  .panel_bytes = n_k_stored * k_bytes,
+                                  .k_bytes = k_bytes,
+                                  .n_k = a->w.n_in,
+                                  .n_row = a->n_row,
+                                  .n_panel = (a->w.n_out + KERN_PANEL - 1) / KERN_PANEL,
+                                  .tiles = tiles,
+                                  .tile_rows = LINEAR_TILE};
+    linear_panels(&f, x, linear_finish, a);
 }
 
 #endif

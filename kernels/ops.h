@@ -22,7 +22,7 @@
  *                                int8: [head_dim][16], then f32 scales [16]
  *     v: [n_block][n_kv_head] of [16][head_dim]        int8: then f32 scales [16]
  * int8 is symmetric with a scale for each token, head, and of K and V: scale = max |x| / 127,
- * stored = x * (127 / max |x|) rounded to the nearest integer (kv_layout.h has the corner cases).
+ * stored = x * (127 / max |x|) rounded to the nearest integer (int8.h has the corner cases).
  * Lanes past the context length may hold anything finite or not: a kernel never lets them reach
  * a result. */
 #ifndef QUIRE_KERNELS_OPS_H

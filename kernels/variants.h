@@ -5,6 +5,7 @@
 #ifndef QUIRE_KERNELS_VARIANTS_H
 #define QUIRE_KERNELS_VARIANTS_H
 #include "kernels/ops.h"
+#include "kernels/ops_quant.h"
 
 /* The declarations of the CUDA launchers stay in kernels/cuda. */
 #define OP(op, tolerance)

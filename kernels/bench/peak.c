@@ -107,6 +107,51 @@ __attribute__((target("avx512f,avx512vnni"))) static float peak_i8_vnni64(void)
     return (float)_mm512_reduce_add_epi32(acc[0]);
 }
 
+/* Four tiles of sums in turn, which covers their latency; N_ITER * N_ACC / 16 instructions. */
+#define N_TILES (N_ITER * N_ACC / 64)
+
+struct tile_config { /* what LDTILECFG reads; Intel SDM volume 1, chapter 18 */
+    uint8_t palette, start_row, unused[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+__attribute__((target("amx-tile"))) static void tiles_set(void)
+{
+    struct tile_config c = {.palette = 1};
+    for (int i = 0; i < 6; i++) {
+        c.row_bytes[i] = 64;
+        c.rows[i] = 16;
+    }
+    _tile_loadconfig(&c); /* and the tiles are zeros */
+}
+
+__attribute__((target("amx-tile,amx-bf16"))) static float peak_bf16_amx(void)
+{
+    tiles_set();
+    for (uint32_t i = 0; i < N_TILES; i++) {
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_dpbf16ps(1, 4, 5);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_release();
+    return 0;
+}
+
+__attribute__((target("amx-tile,amx-int8"))) static float peak_i8_amx(void)
+{
+    tiles_set();
+    for (uint32_t i = 0; i < N_TILES; i++) {
+        _tile_dpbsud(0, 4, 5);
+        _tile_dpbsud(1, 4, 5);
+        _tile_dpbsud(2, 4, 5);
+        _tile_dpbsud(3, 4, 5);
+    }
+    _tile_release();
+    return 0;
+}
+
 /* Source: Intel SDM volume 2, CPUID leaf 7. */
 static bool has_leaf7(uint32_t subleaf, char reg, uint32_t bit)
 {
@@ -129,6 +174,10 @@ static bool machine_has(enum roofline_peak which)
         return (caps & CAP_AVX2) && has_leaf7(1, 'a', 4);
     case PEAK_I8_VNNI64:
         return (caps & CAP_AVX512) && has_leaf7(0, 'c', 11);
+    case PEAK_BF16_AMX:
+        return caps & CAP_AMX_BF16;
+    case PEAK_I8_AMX:
+        return caps & CAP_AMX_INT8;
     default:
         return false;
     }
@@ -145,6 +194,8 @@ static const struct {
     {"int8 by vpmaddubsw, 32 products", 64, peak_i8_avx2},
     {"int8 dot product, 32 products", 64, peak_i8_vnni32},
     {"int8 dot product, 64 products", 128, peak_i8_vnni64},
+    {"bf16 tiles", 2 * 16 * 16 * 32 / 16, peak_bf16_amx},
+    {"int8 tiles", 2 * 16 * 16 * 64 / 16, peak_i8_amx},
 };
 
 struct turning {

@@ -26,6 +26,8 @@ enum roofline_peak {
     PEAK_I8_AVX2,   /* vpmaddubsw, vpmaddwd, vpaddd: 32 products in three instructions */
     PEAK_I8_VNNI32, /* vpdpbusd in 256 bits (AVX-VNNI) */
     PEAK_I8_VNNI64, /* vpdpbusd in 512 bits (AVX-512 VNNI) */
+    PEAK_BF16_AMX,  /* tdpbf16ps, 16 x 16 x 32 products */
+    PEAK_I8_AMX,    /* tdpbsud, 16 x 16 x 64 products */
     PEAK_COUNT
 };
 

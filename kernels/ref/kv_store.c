@@ -3,10 +3,11 @@
  * second half of the last K pair of an odd head_dim is zeroed, so that reading the pair is
  * harmless.
  *
- * int8: most = max |x| (NaN or infinite when one x is), scale and inverse as kv_quant makes them;
+ * int8: most = max |x| (NaN or infinite when one x is), scale and inverse as int8.h makes them;
  * stored = x * inverse in f32, to the nearest integer, ties to even; a NaN is stored as 0. */
 #include "kernels/kv_layout.h"
 #include "kernels/ref/element.h"
+#include "kernels/ref/int8.h"
 #include "kernels/split.h"
 #include "kernels/variants.h"
 
@@ -26,28 +27,13 @@ static void store_float(const struct place *p, enum dtype dtype, const float *k,
         element_set(p->k, DT_BF16, k_index(DT_BF16, p->head_dim, p->offset), 0);
 }
 
-static struct kv_quant quant_of(const float *x, uint32_t n)
-{
-    float most = 0; /* once NaN, nothing is larger */
-    for (uint32_t d = 0; d < n; d++)
-        if (isnan(x[d]) || fabsf(x[d]) > most)
-            most = fabsf(x[d]);
-    return kv_quant(most);
-}
-
-static int8_t to_int8(float x, float inverse)
-{
-    float y = x * inverse;
-    return isnan(y) ? 0 : (int8_t)rintf(y);
-}
-
 static void store_int8(const struct place *p, const float *k, const float *v)
 {
-    struct kv_quant of_k = quant_of(k, p->head_dim), of_v = quant_of(v, p->head_dim);
+    struct int8_scale of_k = int8_scale_of(k, p->head_dim), of_v = int8_scale_of(v, p->head_dim);
     int8_t *to_k = (int8_t *)p->k, *to_v = (int8_t *)p->v + (size_t)p->offset * p->head_dim;
     for (uint32_t d = 0; d < p->head_dim; d++) {
-        to_k[k_index(DT_I8, d, p->offset)] = to_int8(k[d], of_k.inverse);
-        to_v[d] = to_int8(v[d], of_v.inverse);
+        to_k[k_index(DT_I8, d, p->offset)] = int8_of(k[d], of_k.inverse);
+        to_v[d] = int8_of(v[d], of_v.inverse);
     }
     element_set(p->k + kv_scales_at(p->head_dim), DT_F32, p->offset, of_k.scale);
     element_set(p->v + kv_scales_at(p->head_dim), DT_F32, p->offset, of_v.scale);

@@ -5,6 +5,7 @@
 #ifndef QUIRE_KERNELS_WIDE_KV_STORE_H
 #define QUIRE_KERNELS_WIDE_KV_STORE_H
 #include "kernels/kv_layout.h"
+#include "kernels/wide/int8.h"
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 
@@ -37,28 +38,9 @@ INLINE void wide_store_bf16(const struct kv_token *t)
     }
 }
 
-/* As quant_of of ref/kv_store.c. A sum of 0 * x is NaN when one x is not finite. */
-INLINE struct kv_quant wide_quant(const float *x, uint32_t dim)
-{
-    const struct vec zero = vec_set(0);
-    struct vec most = zero, zeros = zero;
-    for (uint32_t d = 0; d < dim; d += 16) {
-        struct vec v = vec_load_n(x + d, dim - d < 16 ? dim - d : 16);
-        most = vec_max(vec_abs(v), most);
-        zeros = vec_fma(v, zero, zeros);
-    }
-    return kv_quant(vec_fold_add(zeros) == 0 ? vec_fold_max(most) : NAN);
-}
-
-INLINE void wide_int8(int8_t *to, const float *x, float inverse, uint32_t n)
-{
-    struct vec y = vec_round(vec_mul(vec_load_n(x, n), vec_set(inverse)));
-    vec_store_i8_n(to, vec_if_nan(y, vec_set(0), y), n);
-}
-
 INLINE void wide_store_int8(const struct kv_token *t)
 {
-    const struct kv_quant k = wide_quant(t->k, t->dim), v = wide_quant(t->v, t->dim);
+    const struct int8_scale k = wide_int8_scale(t->k, t->dim), v = wide_int8_scale(t->v, t->dim);
     int8_t *to_k = (int8_t *)t->to_k + t->offset;
     int8_t *to_v = (int8_t *)t->to_v + (size_t)t->offset * t->dim;
     for (uint32_t d = 0; d < t->dim; d += 16) {

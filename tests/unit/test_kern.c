@@ -16,11 +16,15 @@ static void test_caps_parse(void **state)
     assert_int_equal(caps, CAP_NONE);
     assert_ok(kern_caps_parse(&caps, "avx2", &e), &e);
     assert_int_equal(caps, machine & CAP_AVX2);
-    assert_ok(kern_caps_parse(&caps, "avx512_bf16", &e), &e);
+    assert_ok(kern_caps_parse(&caps, "amx", &e), &e);
     assert_int_equal(caps, machine);
+    assert_ok(kern_caps_parse(&caps, "avx512_bf16", &e), &e);
+    assert_int_equal(caps, machine & ~(uint32_t)(CAP_AMX_INT8 | CAP_AMX_BF16));
+    assert_ok(kern_caps_parse(&caps, "avx2_vnni", &e), &e);
+    assert_int_equal(caps, machine & (CAP_AVX2 | CAP_AVX_VNNI));
     caps = 7;
     assert_fails(kern_caps_parse(&caps, "AVX2", &e), Q_INVALID, "\"AVX2\"", &e);
-    assert_fails(kern_caps_parse(&caps, "", &e), Q_INVALID, "avx512_bf16, avx512, avx2", &e);
+    assert_fails(kern_caps_parse(&caps, "", &e), Q_INVALID, "avx512_bf16, avx512_vnni, avx512, avx2_vnni, avx2", &e);
     assert_int_equal(caps, 7); /* untouched by a failure */
 }
 
@@ -70,6 +74,7 @@ static void test_sizes(void **state)
     assert_int_equal(packed_bytes(DT_F16, 65, 3), 128 * 3 * 2);
     assert_int_equal(packed_bytes(DT_BF16, 64, 3), 64 * 4 * 2); /* pairs along k */
     assert_true(packed_bytes(DT_F32, 200000, 100000) == (size_t)200000 * 100000 * 4); /* 75 GiB */
+    assert_int_equal(packed_quant_bytes(65, 65), 2 * (64 * 128 + 64 * 4)); /* and scales */
     assert_int_equal(kern_kv_block_bytes(DT_F32, 2, 7), 2 * 16 * 7 * 4);
     assert_int_equal(kern_kv_block_bytes(DT_BF16, 2, 7), 2 * 16 * 8 * 2);
     assert_int_equal(kern_kv_block_bytes(DT_I8, 2, 7), 2 * (16 * 7 + 16 * 4)); /* and scales */

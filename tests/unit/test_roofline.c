@@ -50,6 +50,8 @@ static void peaks_are_those_of_the_machine(void **state)
     assert_int_equal(peak[PEAK_I8_AVX2] > 0, (caps & CAP_AVX2) != 0);
     assert_int_equal(peak[PEAK_F32_16] > 0, (caps & CAP_AVX512) != 0);
     assert_int_equal(peak[PEAK_BF16_32] > 0, (caps & CAP_AVX512_BF16) != 0);
+    assert_int_equal(peak[PEAK_BF16_AMX] > 0, (caps & CAP_AMX_BF16) != 0);
+    assert_int_equal(peak[PEAK_I8_AMX] > 0, (caps & CAP_AMX_INT8) != 0);
     team_free(t);
 }
 

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ints - 8 int32 sums in an AVX2 register, for wide/linear_quant.h; the dot product is left to the
+ * file that includes this. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_AVX2_INTS_H
+#define QUIRE_KERNELS_AVX2_INTS_H
+#include <immintrin.h>
+#include <stdint.h>
+#include "kernels/unroll.h"
+#ifdef __AVX2__
+
+#define INTS       8
+#define INTS_STRIP 2 /* 6 rows x 2 sums, 2 of W, 1 of x: 15 of 16 registers */
+#define ints       __m256i
+
+INLINE ints ints_set(int32_t i)
+{
+    return _mm256_set1_epi32(i);
+}
+INLINE ints ints_load(const int32_t *p)
+{
+    return _mm256_load_si256((const __m256i *)(const void *)p);
+}
+INLINE void ints_store(int32_t *p, ints v)
+{
+    _mm256_store_si256((__m256i *)(void *)p, v);
+}
+
+#endif
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quant_layout - sizes within a packed matrix of small integers. Private to kernels/; the picture
+ * is in ops_quant.h. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_QUANT_LAYOUT_H
+#define QUIRE_KERNELS_QUANT_LAYOUT_H
+#include "kernels/ops_quant.h"
+
+#define QUANT_ZERO 128 /* what a stored byte of 0 * scale is */
+
+static inline size_t quant_k(uint32_t n_in) /* stored */
+{
+    return ((size_t)n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+}
+
+/* From the start of a panel to its scales. */
+static inline size_t quant_scales_at(uint32_t n_in)
+{
+    return quant_k(n_in) * KERN_PANEL;
+}
+
+static inline size_t quant_panel_bytes(uint32_t n_in)
+{
+    return quant_scales_at(n_in) + KERN_PANEL * sizeof(float);
+}
+
+/* Of W[o,k], from the start of o's panel. */
+static inline size_t quant_index(uint32_t o, uint32_t k)
+{
+    return ((size_t)(k / 4) * KERN_PANEL + o % KERN_PANEL) * 4 + k % 4;
+}
+
+#endif

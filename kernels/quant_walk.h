@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quant_walk - linear_quant around its tiles; private to kernels/, compiled into each variant.
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_QUANT_WALK_H
+#define QUIRE_KERNELS_QUANT_WALK_H
+#include "kernels/linear_walk.h"
+#include "kernels/quant_layout.h"
+
+struct quant_tiles {
+    linear_tile_fn *const *tiles; /* [n_row_max]: tiles[r] does r + 1 rows */
+    uint32_t n_row_max;
+    int32_t on_top; /* what they take a weight for more than it is: 128 or 0 */
+};
+
+struct quant_call {
+    const struct linear_quant_args *args;
+    int32_t on_top;
+};
+
+static inline void quant_finish(const void *call, const float *sum, size_t row, uint32_t panel)
+{
+    const struct linear_quant_args *a = ((const struct quant_call *)call)->args;
+    const struct quant_row of_row = a->rows[row];
+    const uint32_t o = panel * KERN_PANEL;
+    const uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
+    const uint32_t top = (uint32_t)((const struct quant_call *)call)->on_top * (uint32_t)of_row.sum;
+    const uint32_t *whole = (const uint32_t *)(const void *)sum;
+    const float *scale = (const float *)(const void *)((const char *)a->w.data +
+                                                       panel * quant_panel_bytes(a->w.n_in) +
+                                                       quant_scales_at(a->w.n_in));
+    float *y = a->y + row * a->y_stride + o, out[KERN_PANEL];
+    for (uint32_t i = 0; i < KERN_PANEL; i++)
+        out[i] = (float)(int32_t)(whole[i] - top) * scale[i] * of_row.scale;
+    for (uint32_t i = 0; a->bias && i < n; i++)
+        out[i] += a->bias[o + i];
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = a->accumulate ? out[i] + y[i] : out[i];
+}
+
+static inline void quant_walk(const struct linear_quant_args *a, const struct kern_exec *x,
+                              const struct quant_tiles *tiles)
+{
+    const struct quant_call call = {a, tiles->on_top};
+    const struct linear_form f = {.x = a->x,
+                                  .w = a->w.data,
+                                  .x_bytes = a->x_stride,
+                                  .x_element = 1,
+                                  .panel_bytes = quant_panel_bytes(a->w.n_in),
+                                  .k_bytes = KERN_PANEL,
+                                  .n_k = (uint32_t)quant_k(a->w.n_in),
+                                  .n_row = a->n_row,
+                                  .n_panel = (a->w.n_out + KERN_PANEL - 1) / KERN_PANEL,
+                                  .tiles = tiles->tiles,
+                                  .tile_rows = tiles->n_row_max};
+    linear_panels(&f, x, quant_finish, &call);
+}
+
+#endif

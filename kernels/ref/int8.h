@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* int8 - a vector's scale and its stored values, one by one; for the reference kernels.
+ * Threads: pure functions. */
+#ifndef QUIRE_KERNELS_REF_INT8_H
+#define QUIRE_KERNELS_REF_INT8_H
+#include <stdint.h>
+#include "kernels/int8.h"
+
+static inline struct int8_scale int8_scale_of(const float *x, uint32_t n)
+{
+    float most = 0; /* once NaN, nothing is larger */
+    for (uint32_t d = 0; d < n; d++)
+        if (isnan(x[d]) || fabsf(x[d]) > most)
+            most = fabsf(x[d]);
+    return int8_scale(most);
+}
+
+/* NaN is stored as 0. */
+static inline int8_t int8_of(float x, float inverse)
+{
+    float y = x * inverse;
+    return isnan(y) ? 0 : (int8_t)rintf(y);
+}
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scale = max |x| / 127, q = x * (127 / max |x|) in f32 to the nearest integer, ties to even; what
+ * is not finite or next to nothing: int8.h. */
+#include "kernels/quant_layout.h"
+#include "kernels/ref/int8.h"
+#include "kernels/split.h"
+#include "kernels/variants.h"
+
+void quant_rows_ref(const struct quant_rows_args *a, const struct kern_exec *x)
+{
+    struct range rows = split(a->n_row, x);
+    for (size_t i = rows.begin; i < rows.end; i++) {
+        const float *from = a->x + i * a->x_stride;
+        int8_t *to = a->q + i * a->q_stride;
+        struct int8_scale s = int8_scale_of(from, a->n_col);
+        a->rows[i] = (struct quant_row){.scale = s.scale};
+        for (uint32_t c = 0; c < quant_k(a->n_col); c++) {
+            to[c] = c < a->n_col ? int8_of(from[c], s.inverse) : 0;
+            a->rows[i].sum += to[c];
+        }
+    }
+}

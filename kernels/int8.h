@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 - how a vector of floats becomes int8 with one scale: a token's K or V, an activation row, an
- * output's weights. Private to kernels/. Threads: pure functions. */
+/* int8 - how a vector of floats becomes int8 with one scale: a token's K or V, an activation
+ * row, an output's weights. Private to kernels/. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_INT8_H
 #define QUIRE_KERNELS_INT8_H
 #include <math.h>

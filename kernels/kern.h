@@ -12,7 +12,7 @@
 
 enum { /* what a variant needs; a machine has a set of these */
        CAP_NONE = 0,
-       CAP_AVX2 = 1 << 0,       /* AVX2, FMA, F16C */
+       CAP_AVX2 = 1 << 0,        /* AVX2, FMA, F16C */
        CAP_AVX512 = 1 << 1,      /* F, BW, DQ, VL */
        CAP_AVX512_BF16 = 1 << 2, /* vdpbf16ps; implies CAP_AVX512 */
        CAP_AVX_VNNI = 1 << 3,    /* vpdpbusd of 256 bits without AVX-512 */

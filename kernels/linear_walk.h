@@ -90,9 +90,10 @@ static inline void linear_panel(const struct linear_form *f, float *sum, struct 
     }
 }
 
-static inline __attribute__((always_inline)) void
-linear_panels(const struct linear_form *f, const struct kern_exec *x, linear_finish_fn *finish,
-              const void *args)
+static inline __attribute__((always_inline)) void linear_panels(const struct linear_form *f,
+                                                                const struct kern_exec *x,
+                                                                linear_finish_fn *finish,
+                                                                const void *args)
 {
     struct range panels = split(f->n_panel, x);
     float *sum = x->scratch;

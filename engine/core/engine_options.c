@@ -50,6 +50,17 @@ FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text
                   "--kv-cache-dtype is \"%s\", expected auto, bfloat16, float32 or int8", text);
 }
 
+FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, struct q_err *e)
+{
+    *out = QUANTIZE_NOT;
+    if (!*text || !strcmp(text, "none"))
+        return Q_OK;
+    if (strcmp(text, quantization_name(QUANTIZE_INT8)) != 0)
+        return q_fail(e, Q_INVALID, "--quantization is \"%s\", expected none or int8", text);
+    *out = QUANTIZE_INT8;
+    return Q_OK;
+}
+
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e)
 {
     if (!strcmp(text, "auto"))
@@ -108,6 +119,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
         (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||
         (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||
+        (rc = engine_quantization_parse(&w->quantization, o->quantization, e)) ||
         (rc = log_level_parse(&level, o->log_level, e)))
         return rc;
     if ((rc = policy_options(&c->policy, o, e)))

@@ -14,6 +14,8 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
 FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e);
 /* "auto" -> not given; "bfloat16", "float32", "int8" -> dtype. Errors: Q_INVALID. */
 FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text, struct q_err *e);
+/* "none", "" or "int8". Errors: Q_INVALID. */
+FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, struct q_err *e);
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e);
 
 #endif

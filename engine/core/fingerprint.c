@@ -76,9 +76,10 @@ FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config 
         return rc;
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     if (md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1) {
-        snprintf(settings, sizeof settings, "quire %s; dummy %d; %s %s; length %u; %s",
+        snprintf(settings, sizeof settings, "quire %s; dummy %d; %s %s %s; length %u; %s",
                  QUIRE_VERSION, c->format == LOAD_DUMMY, dtype_name(info->shape.compute_dtype),
-                 dtype_name(info->shape.kv_dtype), info->shape.max_model_len, info->kernels);
+                 dtype_name(info->shape.kv_dtype), quantization_name(info->shape.quantization),
+                 info->shape.max_model_len, info->kernels);
         EVP_DigestUpdate(md, digest, sizeof digest);
         EVP_DigestUpdate(md, weights, sizeof weights);
         EVP_DigestUpdate(md, settings, strlen(settings));

@@ -102,6 +102,7 @@ static enum quire_code set_by_name(struct quire_options *q, const struct options
         const char *name, *text; /* NULL: the number */
         double number;
     } all[] = {{"speculative-config", o->speculative_config, 0},
+               {"quantization", o->quantization, 0},
                {"scheduling-policy", o->scheduling_policy, 0},
                {"enable-prefix-caching", o->enable_prefix_caching ? "1" : "0", 0},
                {"long-prefill-token-threshold", NULL, (double)o->long_prefill_token_threshold},

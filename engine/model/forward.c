@@ -6,6 +6,9 @@
  * | gate,up | silu | down += } per layer | final norm of the asked rows | lm_head | ( | is a
  * barrier )
  *
+ * With int8 weights, whoever has written rows of h quantizes them (quantize_rows) before the
+ * barrier; after attention, whose threads share rows, there is one more.
+ *
  * Row work between q,k,v and attention (head norms, rotation, storing K and V) touches one row at a
  * time, so a thread takes a range of rows through all of it with no barrier in between. */
 #include <string.h>
@@ -31,7 +34,21 @@ static void sync(const struct walk *w)
 
 static enum dtype input_dtype(const struct walk *w)
 {
-    return w->m->shape.compute_dtype == DT_BF16 ? DT_BF16 : DT_F32;
+    return model_input_dtype(w->m);
+}
+
+/* Rows row … row + n_row - 1 of h, which this thread has just written, as int8. */
+static void quantize_rows(const struct walk *w, uint32_t row, uint32_t n_row, uint32_t n_col)
+{
+    const struct model_scratch *s = w->s;
+    struct quant_rows_args a = {.q = s->q + (size_t)row * s->h_cols,
+                                .rows = s->q_rows + row,
+                                .x = (const float *)s->h + (size_t)row * s->h_cols,
+                                .n_row = n_row,
+                                .n_col = n_col,
+                                .x_stride = s->h_cols,
+                                .q_stride = s->h_cols};
+    w->m->kern->quant_rows(&a, &w->mine);
 }
 
 /* Rows of q,k,v and, behind them in the same memory, of attention's output. */
@@ -74,18 +91,23 @@ static void turn_rows(const struct walk *w)
     }
 }
 
+/* This thread's rows of x through a norm into h. */
 static void norm_rows(const struct walk *w, const float *weight)
 {
-    struct rms_norm_args a = {.y = w->s->h,
+    const uint32_t hidden = w->m->config.hidden_size;
+    const size_t h_bytes = w->s->h_cols * (dtype_bits(input_dtype(w)) / 8);
+    struct rms_norm_args a = {.y = (char *)w->s->h + w->row * h_bytes,
                               .y_dtype = input_dtype(w),
-                              .x = w->s->x,
+                              .x = w->s->x + (size_t)w->row * hidden,
                               .w = weight,
-                              .n_row = w->b->n_token,
-                              .n_col = w->m->config.hidden_size,
-                              .x_stride = w->m->config.hidden_size,
+                              .n_row = w->n_row,
+                              .n_col = hidden,
+                              .x_stride = hidden,
                               .y_stride = w->s->h_cols,
                               .eps = (float)w->m->config.rms_norm_eps};
-    w->m->kern->rms_norm(&a, &w->x);
+    w->m->kern->rms_norm(&a, &w->mine);
+    if (w->m->shape.quantization)
+        quantize_rows(w, w->row, w->n_row, hidden);
 }
 
 struct product { /* y = W x + bias, x in h or in f32 rows */
@@ -97,8 +119,26 @@ struct product { /* y = W x + bias, x in h or in f32 rows */
     bool add; /* onto y */
 };
 
+static void product_quant(const struct walk *w, const struct product *p)
+{
+    struct linear_quant_args a = {.y = p->y,
+                                  .x = w->s->q,
+                                  .rows = w->s->q_rows,
+                                  .w = *p->weight,
+                                  .bias = p->bias,
+                                  .n_row = p->n_row,
+                                  .x_stride = w->s->h_cols,
+                                  .y_stride = p->y_stride,
+                                  .accumulate = p->add};
+    w->m->kern->linear_quant(&a, &w->x);
+}
+
 static void product(const struct walk *w, const struct product *p)
 {
+    if (w->m->shape.quantization) {
+        product_quant(w, p);
+        return;
+    }
     struct linear_args a = {.y = p->y,
                             .x = w->s->h,
                             .x_dtype = input_dtype(w),
@@ -185,6 +225,10 @@ static void attend(const struct walk *w, uint32_t layer)
                                .window = c->window[layer]};
     w->m->kern->attention(&a, &w->x);
     sync(w);
+    if (w->m->shape.quantization) {
+        quantize_rows(w, w->row, w->n_row, model_q_cols(w->m));
+        sync(w);
+    }
     if (direct)
         return;
     struct cast_bf16_args cast = {.y = w->s->h,
@@ -212,6 +256,26 @@ static void attention_block(const struct walk *w, uint32_t layer)
     sync(w);
 }
 
+/* silu(gate) * up into h. One row's columns are shared by all threads, but as int8 a row is one
+ * thread's, since its scale depends on all of it. */
+static void activate(const struct walk *w)
+{
+    const uint32_t inter = w->m->config.intermediate_size;
+    const size_t h_bytes = w->s->h_cols * (dtype_bits(input_dtype(w)) / 8);
+    const bool own = w->m->shape.quantization;
+    const uint32_t row = own ? w->row : 0, n_row = own ? w->n_row : w->b->n_token;
+    struct silu_mul_args a = {.y = (char *)w->s->h + row * h_bytes,
+                              .y_dtype = input_dtype(w),
+                              .x = w->s->wide + (size_t)row * 2 * inter,
+                              .n_row = n_row,
+                              .n_col = inter,
+                              .x_stride = 2 * (size_t)inter,
+                              .y_stride = w->s->h_cols};
+    w->m->kern->silu_mul(&a, own ? &w->mine : &w->x);
+    if (own)
+        quantize_rows(w, row, n_row, inter);
+}
+
 static void mlp_block(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
@@ -221,14 +285,7 @@ static void mlp_block(const struct walk *w, uint32_t layer)
     product(w, &(struct product){&g->gate_up, g->gate_up_bias, w->s->wide, 2 * (size_t)inter, n,
                                  false});
     sync(w);
-    struct silu_mul_args a = {.y = w->s->h,
-                              .y_dtype = input_dtype(w),
-                              .x = w->s->wide,
-                              .n_row = n,
-                              .n_col = inter,
-                              .x_stride = 2 * (size_t)inter,
-                              .y_stride = w->s->h_cols};
-    w->m->kern->silu_mul(&a, &w->x);
+    activate(w);
     sync(w);
     product(w,
             &(struct product){&g->down, g->down_bias, w->s->x, w->m->config.hidden_size, n, true});
@@ -275,6 +332,8 @@ static void head(const struct walk *w)
         return;
     for (uint32_t i = from; i < end; i++)
         norm_final(w, w->b->logit_rows[i], (char *)w->s->h + i * row_bytes, dtype);
+    if (w->m->shape.quantization)
+        quantize_rows(w, from, end - from, w->m->config.hidden_size);
     sync(w);
     product(w, &(struct product){&w->m->weights.lm_head, NULL, w->logits, w->m->config.vocab_size,
                                  n, false});

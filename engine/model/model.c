@@ -15,6 +15,20 @@ static enum q_code check_config(const struct model *m, struct q_err *e)
     return Q_OK;
 }
 
+/* Sums of int8 products must fit 32 bits. */
+static enum q_code check_quantization(const struct model *m, enum quantization q, struct q_err *e)
+{
+    const struct model_config *c = &m->config;
+    uint32_t most = c->hidden_size > c->intermediate_size ? c->hidden_size : c->intermediate_size;
+    if (model_q_cols(m) > most)
+        most = model_q_cols(m);
+    if (q && most > KERN_QUANT_IN_MAX)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "quantization %s takes matrices of at most %u inputs, this model has %u",
+                      quantization_name(q), KERN_QUANT_IN_MAX, most);
+    return Q_OK;
+}
+
 /* Dynamic rope answers any length by design; every other kind ends where its positions were
  * trained. */
 static enum q_code choose_length(uint32_t *out, const struct model_config *c, uint32_t asked,
@@ -34,7 +48,7 @@ static enum q_code choose_length(uint32_t *out, const struct model_config *c, ui
 static void count_matrix(struct model_shape *s, uint64_t *ops, const struct packed *w)
 {
     *ops += 2 * (uint64_t)w->n_out * w->n_in;
-    s->step_bytes += packed_bytes(w->dtype, w->n_out, w->n_in);
+    s->step_bytes += weights_matrix_bytes(w);
 }
 
 static void count_work(struct model_shape *s, const struct weights *w)
@@ -97,6 +111,7 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     if ((rc = model_config_architecture(architecture, o->dir, e)) ||
         (rc = arch_find(&m->arch, architecture, e)) ||
         (rc = model_config_load(c, NULL, o->dir, e)) || (rc = check_config(m, e)) ||
+        (rc = check_quantization(m, o->quantization, e)) ||
         (rc = choose_length(&m->shape.max_model_len, c, o->max_model_len, e)) ||
         (rc = choose_dtype(&decided.dtype, o, c, e)) ||
         (rc = choose_kv(&m->shape.kv_dtype, o, decided.dtype, e)))
@@ -106,6 +121,7 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     m->kern = o->kern;
     m->attention_scale = (float)(1 / sqrt(c->head_dim));
     m->shape.compute_dtype = decided.dtype;
+    m->shape.quantization = o->quantization;
     rotary_init(&m->rotary, c);
     if ((rc = weights_load(&m->weights, m->arch, c, &decided, e)))
         return rc;
@@ -132,6 +148,11 @@ void model_free(struct model *m)
         return;
     weights_release(&m->weights);
     q_free(m);
+}
+
+const char *quantization_name(enum quantization q)
+{
+    return q == QUANTIZE_INT8 ? "int8" : "";
 }
 
 const struct model_shape *model_shape(const struct model *m)

@@ -9,6 +9,9 @@
  * Numbers. The residual stream is f32. --dtype float32: weights as f32 (f16 and bf16 checkpoints
  * stay packed as they are, which is exact), products in f32. bfloat16: weights bf16, the inputs of
  * every matrix product rounded to bf16, sums in f32. float16: weights f16, products in f32.
+ * QUANTIZE_INT8: weights of every matrix int8 with a scale for each output, inputs of every matrix
+ * product int8 with a scale for each token, sums of integers (exact); all else in f32, and the
+ * dtype says only what KV is by default.
  * Determinism: kernels/ops.h. Threads: model_load by one; model_forward is called by every thread
  * of the team with its own ith. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_H
@@ -21,6 +24,7 @@
 #include "kernels/kern.h"
 
 enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
+enum quantization { QUANTIZE_NOT, QUANTIZE_INT8 };
 
 struct model;
 
@@ -29,9 +33,10 @@ struct model_options {
     enum load_format
         format;      /* LOAD_DUMMY: random weights of the config's shapes, seeded, no file needed */
     bool dtype_auto; /* take the checkpoint's: f32 -> float32, bf16 -> bfloat16, f16 -> float16 */
-    enum dtype dtype;       /* F32, BF16 or F16, when not auto */
-    bool kv_given;          /* false: KV is bfloat16 when computing in it, else float32 */
-    enum dtype kv_dtype;    /* F32, BF16 or I8, when given; free of the compute dtype */
+    enum dtype dtype;               /* F32, BF16 or F16, when not auto */
+    bool kv_given;                  /* false: KV is bfloat16 when computing in it, else float32 */
+    enum dtype kv_dtype;            /* F32, BF16 or I8, when given; free of the compute dtype */
+    enum quantization quantization; /* of every matrix, when loading */
     uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
                                does) */
     const struct kern_table *kern; /* borrowed */
@@ -50,14 +55,17 @@ struct model_shape { /* what others must know */
     uint32_t max_model_len;
     enum dtype compute_dtype; /* F32, BF16, F16 */
     enum dtype kv_dtype;      /* F32, BF16 or I8 */
-    uint64_t weight_bytes;    /* resident, packed */
-    uint64_t kv_block_bytes;  /* one block of KERN_BLOCK tokens, K and V, all layers */
+    enum quantization quantization;
+    uint64_t weight_bytes;   /* resident, packed */
+    uint64_t kv_block_bytes; /* one block of KERN_BLOCK tokens, K and V, all layers */
     uint64_t n_param;
     /* What computing costs, for benchmarks: multiplications and additions of one token's row in the
      * layers' matrices, of one row of logits, and of one token with one of its context; bytes of
      * matrices that a step reads however few rows it has. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes;
 };
+/* "int8"; "" for QUANTIZE_NOT. */
+const char *quantization_name(enum quantization q);
 const struct model_shape *model_shape(const struct model *m);
 const struct model_config *model_config(const struct model *m);
 

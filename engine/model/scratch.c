@@ -5,7 +5,7 @@
 #include "common/mem.h"
 #include "engine/model/model_state.h"
 
-#define ROW_ALIGN 32u /* elements: 64 bytes of bf16 */
+#define ROW_ALIGN KERN_QUANT_K /* elements: 64 bytes of int8, 128 of bf16 */
 
 static uint32_t round_up(uint32_t n)
 {
@@ -23,7 +23,8 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     const struct model_config *g = &m->config;
     size_t n = s->n_token_max;
     uint32_t q = model_q_cols(m), kv = model_kv_cols(m);
-    size_t h_width = m->shape.compute_dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
+    size_t h_width = model_input_dtype(m) == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
+    size_t n_q = m->shape.quantization ? n : 0;
     s->h_cols = round_up(larger(larger(g->hidden_size, q), g->intermediate_size));
     s->wide_cols = larger(round_up(q + 2 * kv) + round_up(q), round_up(2 * g->intermediate_size));
     s->kern_bytes =
@@ -31,6 +32,8 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
         REGION_ALIGN * REGION_ALIGN;
     s->x = region_cut(c, n * g->hidden_size, sizeof *s->x);
     s->h = region_cut(c, n * s->h_cols, h_width);
+    s->q = region_cut(c, n_q * s->h_cols, sizeof *s->q);
+    s->q_rows = region_cut(c, n_q, sizeof *s->q_rows);
     s->wide = region_cut(c, n * s->wide_cols, sizeof *s->wide);
     s->turns = region_cut(c, n * g->head_dim, sizeof *s->turns);
     s->rows = region_cut(c, n, sizeof *s->rows);

@@ -47,6 +47,12 @@ static void report(struct loader *l, const struct weight_source *s)
         l->options->progress(l->options->progress_ctx, l->bytes_done, l->bytes_total);
 }
 
+size_t weights_matrix_bytes(const struct packed *w)
+{
+    return w->dtype == DT_I8 ? packed_quant_bytes(w->n_out, w->n_in)
+                             : packed_bytes(w->dtype, w->n_out, w->n_in);
+}
+
 /* Outputs of all parts one after the other in one packed matrix. */
 static void place_matrix(struct loader *l, struct packed *out,
                          const struct weight_source *const *parts, size_t n)
@@ -54,10 +60,11 @@ static void place_matrix(struct loader *l, struct packed *out,
     uint32_t n_out = 0, row = 0;
     for (size_t i = 0; i < n; i++)
         n_out += parts[i]->rows;
+    const bool quantize = l->options->quantization == QUANTIZE_INT8;
     *out = (struct packed){.n_out = n_out,
                            .n_in = parts[0]->cols,
-                           .dtype = weights_dtype(l->options->dtype, parts, n)};
-    out->data = region_cut(&l->cutter, 1, packed_bytes(out->dtype, out->n_out, out->n_in));
+                           .dtype = quantize ? DT_I8 : weights_dtype(l->options->dtype, parts, n)};
+    out->data = region_cut(&l->cutter, 1, weights_matrix_bytes(out));
     for (size_t i = 0; i < n; i++) {
         if (out->data)
             weights_fill_matrix(&l->filler, out, parts[i], row);

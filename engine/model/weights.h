@@ -37,6 +37,8 @@ struct weights {
 FALLIBLE weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
                       const struct model_options *o, struct q_err *e);
 void weights_release(struct weights *w);
+/* Packed, padding and scales included. */
+size_t weights_matrix_bytes(const struct packed *w);
 
 /* --- finding (weights_find.c) --- */
 struct weight_source { /* where one slot's numbers come from */

@@ -31,6 +31,23 @@ struct fill_job {
     struct pack_args pack;
 };
 
+/* One call of pack, or of pack_quant where the matrix is of small integers. */
+static void pack(const struct fill_job *j, const struct pack_args *a, const struct kern_exec *x)
+{
+    if (a->dst_dtype != DT_I8) {
+        j->filler->kern->pack(a, x);
+        return;
+    }
+    const struct pack_quant_args q = {.dst = a->dst,
+                                      .src = a->src,
+                                      .src_dtype = a->src_dtype,
+                                      .n_out = a->n_out,
+                                      .n_in = a->n_in,
+                                      .row_start = a->row_start,
+                                      .n_out_total = a->n_out_total};
+    j->filler->kern->pack_quant(&q, x);
+}
+
 /* Panel by panel: 64 rows are made, then packed. Rows before row_start's panel boundary count as a
  * short first panel. */
 static void fill_dummy(const struct fill_job *j, uint32_t ith, uint32_t nth)
@@ -49,7 +66,7 @@ static void fill_dummy(const struct fill_job *j, uint32_t ith, uint32_t nth)
         a.src_dtype = DT_F32;
         a.row_start = from;
         a.n_out = to - from;
-        j->filler->kern->pack(&a, &alone);
+        pack(j, &a, &alone);
     }
 }
 
@@ -58,7 +75,7 @@ static void fill_run(void *arg, uint32_t ith, uint32_t nth)
     const struct fill_job *j = arg;
     const struct kern_exec x = {ith, nth, NULL, 0};
     if (j->source->tensor)
-        j->filler->kern->pack(&j->pack, &x);
+        pack(j, &j->pack, &x);
     else
         fill_dummy(j, ith, nth);
 }

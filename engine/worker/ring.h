@@ -38,9 +38,10 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     char model_dir[PATH_MAX];
     enum load_format format;
     bool dtype_auto;
-    enum dtype dtype;       /* when not auto */
-    bool kv_given;          /* false: KV as the compute dtype says */
-    enum dtype kv_dtype;    /* when given */
+    enum dtype dtype;    /* when not auto */
+    bool kv_given;       /* false: KV as the compute dtype says */
+    enum dtype kv_dtype; /* when given */
+    enum quantization quantization;
     uint32_t max_model_len; /* 0 = the model's */
     uint32_t max_num_seqs, max_num_batched_tokens;
     uint32_t n_block;      /* 0 = from kv_bytes */

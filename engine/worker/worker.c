@@ -96,6 +96,7 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
                                     .dtype = c->dtype,
                                     .kv_given = c->kv_given,
                                     .kv_dtype = c->kv_dtype,
+                                    .quantization = c->quantization,
                                     .max_model_len = c->max_model_len,
                                     .kern = &w->kern,
                                     .team = w->team,
@@ -246,9 +247,11 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
         return rc;
     w->step_bytes = info.step_bytes;
     w->result_bytes = info.result_bytes;
+    const char *quantized = quantization_name(shape->quantization);
     log_info("%.1f M parameters as %s, KV as %s, %u threads, loaded in %lld ms",
-             (double)shape->n_param / 1e6, dtype_name(shape->compute_dtype),
-             dtype_name(shape->kv_dtype), w->n_thread, (long long)(clock_ms() - start_ms));
+             (double)shape->n_param / 1e6,
+             *quantized ? quantized : dtype_name(shape->compute_dtype), dtype_name(shape->kv_dtype),
+             w->n_thread, (long long)(clock_ms() - start_ms));
     log_debug("kernels %s", info.kernels);
     return Q_OK;
 }

@@ -44,8 +44,23 @@ static void tile(const struct linear_tile *t, uint32_t rows)
     {                                                    \
         tile(t, rows);                                   \
     }
-TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
-TILE(9) TILE(10) TILE(11) TILE(12) TILE(13) TILE(14) TILE(15) TILE(16)
+TILE(1)
+TILE(2)
+TILE(3)
+TILE(4)
+TILE(5)
+TILE(6)
+TILE(7)
+TILE(8)
+TILE(9)
+TILE(10)
+TILE(11)
+TILE(12)
+TILE(13)
+TILE(14)
+TILE(15)
+TILE(16)
+#undef TILE
 
 static linear_tile_fn *const tiles[TILE_ROWS] = {
     tile_1, tile_2,  tile_3,  tile_4,  tile_5,  tile_6,  tile_7,  tile_8,

@@ -80,8 +80,8 @@ enum q_code roofline_measure(struct roofline *r, struct team *team,
             add_row(r, o, row);
     }
     r->fp32_gop_s = larger(r->peak_gop_s[PEAK_F32_8], r->peak_gop_s[PEAK_F32_16]);
-    r->bf16_gop_s = larger(larger(r->peak_gop_s[PEAK_BF16_32], r->peak_gop_s[PEAK_BF16_AMX]),
-                           r->fp32_gop_s);
+    r->bf16_gop_s =
+        larger(larger(r->peak_gop_s[PEAK_BF16_32], r->peak_gop_s[PEAK_BF16_AMX]), r->fp32_gop_s);
     r->int8_gop_s = larger(larger(r->peak_gop_s[PEAK_I8_AVX2], r->peak_gop_s[PEAK_I8_VNNI32]),
                            larger(r->peak_gop_s[PEAK_I8_VNNI64], r->fp32_gop_s));
     r->int8_gop_s = larger(r->int8_gop_s, r->peak_gop_s[PEAK_I8_AMX]);

@@ -79,7 +79,7 @@ TILE(5)
 TILE(6)
 #undef TILE
 static linear_tile_fn *const ints_tiles[LINEAR_TILE] = {quant_tile_1, quant_tile_2, quant_tile_3,
-                                                         quant_tile_4, quant_tile_5, quant_tile_6};
+                                                        quant_tile_4, quant_tile_5, quant_tile_6};
 
 INLINE void linear_quant_ints(const struct linear_quant_args *a, const struct kern_exec *x)
 {

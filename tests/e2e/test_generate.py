@@ -71,6 +71,7 @@ def test_what_is_wrong_is_said(tmp_path):
     ("--speculative-config", '{"method": "ngram"}', "num_speculative_tokens is missing"),
     ("--scheduling-policy", "nope", "expected fcfs or priority"),
     ("--kv-cache-dtype", "int4", "int8"),
+    ("--quantization", "awq", "expected none or int8"),
     ("--max-num-partial-prefills", "0", "--max-num-partial-prefills")])
 def test_flags_of_the_engine_reach_it(flag, value, said):
     out = generate(MODELS / "llama", "--prompt-ids", "1,2", *FAST, flag, value)
@@ -85,3 +86,12 @@ def test_guesses_change_no_token():
     for more in ((), ("--speculative-config", draft), ("--request-timeout", "100", "--scheduler-delay-factor", "0.5")):
         out = generate(*args, *more)
         assert out.returncode == 0 and json.loads(out.stdout)["token_ids"] == p["greedy"]
+
+
+def test_quantized_while_loading():
+    """The trained model says what it said, or nearly: greedy tokens agree from the first on."""
+    args = (BUNDLED, "--prompt-ids", "40,41,42,43,44,45,46,47", *FAST, "--temperature", "0", "--max-tokens", "8", "--json")
+    whole, small = (generate(*args, "--quantization", q) for q in ("none", "int8"))
+    assert whole.returncode == 0 and small.returncode == 0, small.stderr
+    a, b = (json.loads(out.stdout)["token_ids"] for out in (whole, small))
+    assert a[:2] == b[:2] and len(b) == len(a)

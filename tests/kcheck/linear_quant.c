@@ -48,13 +48,14 @@ static void make_case(struct kcheck *k, struct quant_case *c)
                                 .x_stride = n_in,
                                 .q_stride = x_stride};
     quant_rows_ref(&q, &(struct kern_exec){.nth = 1});
-    *c = (struct quant_case){.a = {.x = q.q,
-                                   .rows = q.rows,
-                                   .w = {.data = data, .n_out = n_out, .n_in = n_in, .dtype = DT_I8},
-                                   .n_row = n_row,
-                                   .x_stride = x_stride,
-                                   .y_stride = n_out + kc_range(k, 0, 7),
-                                   .accumulate = kc_chance(k, 40)}};
+    *c =
+        (struct quant_case){.a = {.x = q.q,
+                                  .rows = q.rows,
+                                  .w = {.data = data, .n_out = n_out, .n_in = n_in, .dtype = DT_I8},
+                                  .n_row = n_row,
+                                  .x_stride = x_stride,
+                                  .y_stride = n_out + kc_range(k, 0, 7),
+                                  .accumulate = kc_chance(k, 40)}};
     c->n_y = n_row ? (n_row - 1) * c->a.y_stride + n_out : 0;
     if (kc_chance(k, 50)) {
         float *bias = kc_buf(k, n_out * sizeof *bias);

@@ -37,7 +37,8 @@ static void check_output(struct kcheck *k, const struct pack_case *c, uint32_t o
     int most = 0;
     for (uint32_t i = 0; i < c->n_k; i++) {
         int q = stored(c, o, i);
-        double w = o < c->n_out && i < c->n_in ? kc_get(c->src, c->from, (size_t)o * c->n_in + i) : 0;
+        double w =
+            o < c->n_out && i < c->n_in ? kc_get(c->src, c->from, (size_t)o * c->n_in + i) : 0;
         most = abs(q) > most ? abs(q) : most;
         k->n_compared++;
         if (!k->specials && fabs(q * (double)scale - w) > scale * 0.50001 + 0x1p-100)

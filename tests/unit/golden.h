@@ -39,6 +39,7 @@ struct runner_options {
     enum dtype dtype;
     bool kv_given;
     enum dtype kv_dtype;
+    enum quantization quantization;
 };
 
 struct run_seq { /* one sequence being fed */
@@ -63,6 +64,7 @@ static inline enum q_code runner_open(struct runner *r, const struct runner_opti
                                .dtype = o->dtype,
                                .kv_given = o->kv_given,
                                .kv_dtype = o->kv_dtype,
+                               .quantization = o->quantization,
                                .max_model_len = o->max_model_len,
                                .kern = &r->kern,
                                .team = r->team};

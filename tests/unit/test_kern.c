@@ -24,7 +24,8 @@ static void test_caps_parse(void **state)
     assert_int_equal(caps, machine & (CAP_AVX2 | CAP_AVX_VNNI));
     caps = 7;
     assert_fails(kern_caps_parse(&caps, "AVX2", &e), Q_INVALID, "\"AVX2\"", &e);
-    assert_fails(kern_caps_parse(&caps, "", &e), Q_INVALID, "avx512_bf16, avx512_vnni, avx512, avx2_vnni, avx2", &e);
+    assert_fails(kern_caps_parse(&caps, "", &e), Q_INVALID,
+                 "avx512_bf16, avx512_vnni, avx512, avx2_vnni, avx2", &e);
     assert_int_equal(caps, 7); /* untouched by a failure */
 }
 

@@ -10,13 +10,22 @@
 static const struct {
     const char *name;
     bool dtype_auto; /* false: float32 */
+    enum quantization quantization;
 } cases[] = {
-    {"llama", false},          {"llama-bf16-sharded", true}, {"llama-bias-tied", true},
-    {"mistral", false},        {"qwen2-sliding-bf16", true}, {"qwen2-sliding-bf16", false},
-    {"qwen3-v5cfg-f16", true}, {"llama-rope-dynamic", true},
+    {"llama", false, QUANTIZE_NOT},
+    {"llama-bf16-sharded", true, QUANTIZE_NOT},
+    {"llama-bias-tied", true, QUANTIZE_NOT},
+    {"mistral", false, QUANTIZE_NOT},
+    {"qwen2-sliding-bf16", true, QUANTIZE_NOT},
+    {"qwen2-sliding-bf16", false, QUANTIZE_NOT},
+    {"qwen3-v5cfg-f16", true, QUANTIZE_NOT},
+    {"llama-rope-dynamic", true, QUANTIZE_NOT},
+    {"llama-bias-tied", true, QUANTIZE_INT8},
+    {"qwen2-sliding-bf16", true, QUANTIZE_INT8},
 };
 
-static const char *const caps_names[] = {"none", "avx2", "avx512", "avx512_bf16"};
+static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",
+                                         "avx512_vnni", "avx512_bf16", "amx"};
 
 static float whole[N_LONG * VOCAB], other[RUN_BATCH_MAX * VOCAB];
 
@@ -91,7 +100,7 @@ static void check_batched(struct runner *r, const struct prompt *p, uint32_t n)
     }
 }
 
-static void check_variant(const char *dir, bool dtype_auto, uint32_t caps)
+static void check_variant(const char *dir, size_t i_case, uint32_t caps)
 {
     static struct prompt prompts[RUN_SEQS_MAX];
     uint32_t n = load_prompts(prompts, dir);
@@ -102,7 +111,8 @@ static void check_variant(const char *dir, bool dtype_auto, uint32_t caps)
         struct runner_options o = {.dir = dir,
                                    .n_thread = n_thread,
                                    .caps = caps,
-                                   .dtype_auto = dtype_auto,
+                                   .dtype_auto = cases[i_case].dtype_auto,
+                                   .quantization = cases[i_case].quantization,
                                    .max_model_len = N_LONG + 8};
         assert_ok(runner_open(&r, &o, &e), &e);
         run_prompt(&r, longest->ids, longest->n, longest->n, n_thread == 1 ? whole : other);
@@ -127,7 +137,7 @@ static void test_bits(void **state)
         uint32_t caps;
         assert_ok(kern_caps_parse(&caps, caps_names[k], &e), &e);
         if (caps != before) /* a machine without the instructions gives the set before again */
-            check_variant(dir, cases[i].dtype_auto, caps);
+            check_variant(dir, i, caps);
         before = caps;
     }
 }

@@ -15,4 +15,7 @@
 #include "kernels/kernels.def"
 #undef DECLARE_CPU
 
+/* A second definition, of linear_amx with bf16 x; not in the table. */
+void linear_ref_tiles(const struct linear_args *a, const struct kern_exec *x);
+
 #endif

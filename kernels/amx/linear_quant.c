@@ -1,79 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_quant by TDPBSUD, 16 rows x 16 outputs x 64 inputs an instruction; up to FEW rows, which
- * wait for memory anyway, it is linear_quant_avx512_vnni. The sums are exact in both. */
-#include "kernels/amx/tiles.h"
-#include "kernels/quant_walk.h"
+/* linear_quant by TDPBSUD, 16 rows x 16 outputs x 64 inputs an instruction; formula:
+ * ref/linear_quant.c. Stored weights are 128 more than they are: TDPBSUD takes x signed, W
+ * unsigned. */
+#define TILES_DOT _tile_dpbsud
+#include "kernels/amx/tiles_walk.h"
+#include "kernels/quant_layout.h"
 #include "kernels/variants.h"
 
-#define FEW 4u /* rows */
-
-/* What this thread's tiles are set up for; 0 outside of a call. */
-static _Thread_local uint32_t rows_now;
-
-INLINE void step(const struct linear_tile *t, uint32_t k)
+static void finish(const void *args, const float *sum, size_t row, uint32_t o, uint32_t n)
 {
-    const char *w = (const char *)t->w + (size_t)k * KERN_PANEL;
-    linear_ahead(t, (size_t)k * KERN_PANEL, 64);
-    _tile_loadd(4, (const char *)t->x + k, t->x_bytes);
-    _tile_loadd(5, w, 256);
-    _tile_loadd(6, w + 64, 256);
-    _tile_dpbsud(0, 4, 5);
-    _tile_loadd(5, w + 128, 256);
-    _tile_dpbsud(1, 4, 6);
-    _tile_loadd(6, w + 192, 256);
-    _tile_dpbsud(2, 4, 5);
-    _tile_dpbsud(3, 4, 6);
-}
-
-static void tile(const struct linear_tile *t, uint32_t rows)
-{
-    if (rows != rows_now)
-        tiles_rows(rows);
-    rows_now = rows;
-    if (t->first)
-        tiles_sums_zero();
-    else
-        tiles_sums_load(t->sum);
-    for (uint32_t k = 0; k < t->n_k; k += TILE_BYTES)
-        step(t, k);
-    tiles_sums_store(t->sum);
-}
-
-#define TILE(rows)                                       \
-    static void tile_##rows(const struct linear_tile *t) \
-    {                                                    \
-        tile(t, rows);                                   \
+    const struct linear_quant_args *a = args;
+    const struct quant_row q = a->rows[row];
+    const float *scale =
+        (const float *)(const void *)((const char *)a->w.data +
+                                      o / KERN_PANEL * quant_panel_bytes(a->w.n_in) +
+                                      quant_scales_at(a->w.n_in)) +
+        o % KERN_PANEL;
+    const __m512i top = _mm512_set1_epi32((int)(QUANT_ZERO * (uint32_t)q.sum));
+    const __m512 of_row = _mm512_set1_ps(q.scale);
+    float *y = a->y + row * a->y_stride + o;
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 m = (__mmask16)(n - i < 16 ? (1u << (n - i)) - 1 : 0xffff);
+        __m512i whole = _mm512_sub_epi32(_mm512_load_si512(sum + i), top);
+        __m512 v = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_loadu_ps(scale + i));
+        v = _mm512_mul_ps(v, of_row);
+        if (a->bias)
+            v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, a->bias + o + i));
+        if (a->accumulate)
+            v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, y + i));
+        _mm512_mask_storeu_ps(y + i, m, v);
     }
-TILE(1)
-TILE(2)
-TILE(3)
-TILE(4)
-TILE(5)
-TILE(6)
-TILE(7)
-TILE(8)
-TILE(9)
-TILE(10)
-TILE(11)
-TILE(12)
-TILE(13)
-TILE(14)
-TILE(15)
-TILE(16)
-#undef TILE
-
-static linear_tile_fn *const tiles[TILE_ROWS] = {
-    tile_1, tile_2,  tile_3,  tile_4,  tile_5,  tile_6,  tile_7,  tile_8,
-    tile_9, tile_10, tile_11, tile_12, tile_13, tile_14, tile_15, tile_16};
+}
 
 void linear_quant_amx(const struct linear_quant_args *a, const struct kern_exec *x)
 {
-    static const struct quant_tiles form = {tiles, TILE_ROWS, QUANT_ZERO};
-    if (a->n_row <= FEW) {
-        linear_quant_avx512_vnni(a, x);
-        return;
-    }
-    quant_walk(a, x, &form);
-    tiles_end();
-    rows_now = 0;
+    const struct tiles_form f = {.x = (const char *)a->x,
+                                 .w = a->w.data,
+                                 .x_bytes = a->x_stride,
+                                 .panel_bytes = quant_panel_bytes(a->w.n_in),
+                                 .k_bytes = quant_k(a->w.n_in),
+                                 .n_row = a->n_row,
+                                 .n_out = a->w.n_out,
+                                 .args = a};
+    tiles_walk(&f, x, finish);
 }

@@ -1,26 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tiles - how the AMX kernels use the eight tile registers, and the walk around them.
+/* tiles - a group of rows times a panel by AMX tiles; private to kernels/amx. The file that includes
+ * this names the instruction, TILES_DOT(sum, x, w). tiles_walk.h has the loops around it.
  *
- * A panel of 64 outputs is four tiles of weights; 1 to 16 rows of x make one tile; four tiles hold
- * the sums:
+ * One step is 64 bytes of K of 16 rows x 16 outputs. The packed layouts of ops.h and ops_quant.h
+ * are what the tile registers load: a step of a panel is 16 lines of 256 bytes, a tile of W is 64
+ * bytes of each. A group of 17 to 32 rows takes half a panel at a time, two tiles of x by two of W:
  *
- *     tile 0 1 2 3   sums [rows][16], outputs 0, 16, 32, 48 of the panel on
- *     tile 4         x    [rows][64 bytes of K]
- *     tile 5 6       W    [16 groups of 4 bytes along K][16 outputs], panel lines 256 bytes apart
+ *     tile 0 1   sums of the first 16 rows, two times 16 outputs     tile 4 5   x, 16 rows each
+ *     tile 2 3   of the other rows                                   tile 6 7   W
  *
- * The packed layouts of ops.h and ops_quant.h are what the tile instructions read, without another
- * step. A tile instruction takes as long for one row as for three, and from then on by rows.
+ * and up to 16 rows take the whole panel: tiles 0 … 3 sums, 4 x, 5 6 7 W in turn. Sums stay in
+ * their tiles from the first k to the last, so an output's sum is one chain of tile instructions
+ * along K: its order does not depend on how many rows there are. A tile instruction takes as long
+ * for one row as for three, so one row is as fast as memory too.
  *
- * Threads: a thread sets up its own registers (tiles_rows) and gives them back (tiles_end). */
+ * Threads: a thread sets up its own tile registers and gives them back. */
 #ifndef QUIRE_KERNELS_AMX_TILES_H
 #define QUIRE_KERNELS_AMX_TILES_H
 #include <immintrin.h>
-#include <stdint.h>
+#include <string.h>
+#include "kernels/split.h"
 #include "kernels/unroll.h"
-#if defined(__AMX_TILE__)
+#if defined(__AMX_TILE__) && defined(TILES_DOT)
 
-#define TILE_ROWS  16u
-#define TILE_BYTES 64u /* of a tile's row */
+#define TILE_ROWS   16u
+#define STEP_BYTES  64u  /* of a row of x */
+#define LINE_BYTES  256u /* of a panel: 64 outputs x 4 bytes of K */
+#define STEP_PANEL  (16 * LINE_BYTES)
+#define BLOCK_BYTES ((size_t)1 << 20) /* of x: half of a 2 MiB cache */
 
 /* What LDTILECFG reads. Source: Intel SDM volume 1, chapter 18. */
 struct tile_config {
@@ -29,43 +36,135 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* Set the tiles up for `rows` rows of x; their contents are lost. */
-INLINE void tiles_rows(uint32_t rows)
+struct tiles_form {
+    const char *x, *w;           /* first row; first panel */
+    size_t x_bytes, panel_bytes; /* between rows, between panels */
+    size_t k_bytes; /* of a row of x that count; a multiple of 4 but for x's last two */
+    uint32_t n_row, n_out;
+    const void *args; /* for finish */
+};
+
+/* n <= 64 sums of one row, from output o on, to where they go. */
+typedef void tiles_finish_fn(const void *args, const float *sum, size_t row, uint32_t o,
+                             uint32_t n);
+
+struct tiles_scratch {
+    float sum[2 * TILE_ROWS][KERN_PANEL];
+    char x_tail[2 * TILE_ROWS][STEP_BYTES]; /* the last bytes of K, zeros behind them */
+    char w_tail[16][LINE_BYTES];
+};
+
+struct tiles_walk {
+    const struct tiles_form *f;
+    struct tiles_scratch *s;
+    uint32_t n_step, n_tail; /* whole steps; bytes after them */
+    uint32_t low, high;      /* rows the tiles are set up for; high 0: a whole panel */
+    const char *ahead;       /* what is asked for next */
+    uint32_t lines;          /* of it in one step */
+    const char *x, *w;       /* of the group */
+};
+
+INLINE void tiles_setup(struct tiles_walk *t, uint32_t low, uint32_t high)
 {
+    if (low == t->low && high == t->high)
+        return;
     struct tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        c.row_bytes[i] = TILE_BYTES;
-        c.rows[i] = (uint8_t)(i < 5 ? rows : TILE_ROWS);
+        bool upper = high && (i == 2 || i == 3 || i == 5);
+        bool of_w = i >= 6 || (!high && i == 5);
+        c.row_bytes[i] = STEP_BYTES;
+        c.rows[i] = (uint8_t)(of_w ? TILE_ROWS : upper ? high : low);
     }
+    __asm__ volatile("" ::"r"(&c) : "memory"); /* gcc 12 thinks 8 bytes of it are read */
     _tile_loadconfig(&c);
+    t->low = low;
+    t->high = high;
 }
 
-INLINE void tiles_end(void)
+INLINE void tiles_ahead(struct tiles_walk *t)
 {
-    _tile_release();
+    for (uint32_t i = 0; i < t->lines; i++)
+        _mm_prefetch(t->ahead + (size_t)i * 64, _MM_HINT_T1);
+    t->ahead += (size_t)t->lines * 64;
 }
 
-INLINE void tiles_sums_zero(void)
+/* One step of two times 16 rows and half a panel. */
+INLINE void step_half(const char *x, size_t x_bytes, const char *w)
+{
+    _tile_loadd(6, w, LINE_BYTES);
+    _tile_loadd(4, x, x_bytes);
+    _tile_loadd(7, w + 64, LINE_BYTES);
+    TILES_DOT(0, 4, 6);
+    _tile_loadd(5, x + TILE_ROWS * x_bytes, x_bytes);
+    TILES_DOT(1, 4, 7);
+    TILES_DOT(2, 5, 6);
+    TILES_DOT(3, 5, 7);
+}
+
+/* One step of up to 16 rows and a whole panel. */
+INLINE void step_whole(const char *x, size_t x_bytes, const char *w)
+{
+    _tile_loadd(4, x, x_bytes);
+    _tile_loadd(5, w, LINE_BYTES);
+    _tile_loadd(6, w + 64, LINE_BYTES);
+    TILES_DOT(0, 4, 5);
+    _tile_loadd(7, w + 128, LINE_BYTES);
+    TILES_DOT(1, 4, 6);
+    _tile_loadd(5, w + 192, LINE_BYTES);
+    TILES_DOT(2, 4, 7);
+    TILES_DOT(3, 4, 5);
+}
+
+INLINE void tiles_zero(void)
 {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
 }
-/* sum: [rows][64] of 4 bytes. */
-INLINE void tiles_sums_load(const float *sum)
+
+/* The end of K in whole steps of scratch: zeros times zeros are added behind it. */
+INLINE void tail_of_x(struct tiles_walk *t, uint32_t n_row)
 {
-    _tile_loadd(0, sum, 256);
-    _tile_loadd(1, sum + 16, 256);
-    _tile_loadd(2, sum + 32, 256);
-    _tile_loadd(3, sum + 48, 256);
+    for (uint32_t r = 0; t->n_tail && r < n_row; r++)
+        memcpy(t->s->x_tail[r], t->x + r * t->f->x_bytes + (size_t)t->n_step * STEP_BYTES,
+               t->n_tail);
 }
-INLINE void tiles_sums_store(float *sum)
+
+/* Rows t->x …, low + high of them, outputs of half `half` of the panel. */
+INLINE void group_half(struct tiles_walk *t, int half)
 {
-    _tile_stored(0, sum, 256);
-    _tile_stored(1, sum + 16, 256);
-    _tile_stored(2, sum + 32, 256);
-    _tile_stored(3, sum + 48, 256);
+    const char *w = t->w + (size_t)half * 128, *x = t->x;
+    float *sum = &t->s->sum[0][32 * half];
+    tail_of_x(t, t->low + t->high);
+    tiles_zero();
+    for (uint32_t i = 0; i < t->n_step; i++) {
+        step_half(x + (size_t)i * STEP_BYTES, t->f->x_bytes, w + (size_t)i * STEP_PANEL);
+        tiles_ahead(t);
+    }
+    if (t->n_tail)
+        step_half(t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0] + 128 * half);
+    _tile_stored(0, sum, LINE_BYTES);
+    _tile_stored(1, sum + 16, LINE_BYTES);
+    _tile_stored(2, sum + TILE_ROWS * KERN_PANEL, LINE_BYTES);
+    _tile_stored(3, sum + TILE_ROWS * KERN_PANEL + 16, LINE_BYTES);
+}
+
+INLINE void group_whole(struct tiles_walk *t)
+{
+    float *sum = t->s->sum[0];
+    tail_of_x(t, t->low);
+    tiles_zero();
+    for (uint32_t i = 0; i < t->n_step; i++) {
+        step_whole(t->x + (size_t)i * STEP_BYTES, t->f->x_bytes, t->w + (size_t)i * STEP_PANEL);
+        tiles_ahead(t);
+    }
+    if (t->n_tail)
+        step_whole(t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0]);
+    _tile_stored(0, sum, LINE_BYTES);
+    _tile_stored(1, sum + 16, LINE_BYTES);
+    _tile_stored(2, sum + 32, LINE_BYTES);
+    _tile_stored(3, sum + 48, LINE_BYTES);
 }
 
 #endif

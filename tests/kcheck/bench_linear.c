@@ -98,9 +98,12 @@ static void bench_prompt(struct kc_bench *b, uint32_t i_type, const void *weight
 {
     static const uint32_t shapes[][3] = {
         {512, 9728, 896}, {512, 896, 4864}, {64, 9728, 896}, {16, 9728, 896}};
-    b->i_peak = b->k->variant->caps & (CAP_AVX512 | CAP_AVX512_BF16) ? PEAK_F32_16 : PEAK_F32_8;
+    b->i_peak = b->k->variant->caps & (CAP_AVX512 | CAP_AVX512_BF16 | CAP_AMX_BF16) ? PEAK_F32_16
+                                                                                    : PEAK_F32_8;
     if (b->k->variant->caps & CAP_AVX512_BF16 && types[i_type].x == DT_BF16)
         b->i_peak = PEAK_BF16_32;
+    if (b->k->variant->caps & CAP_AMX_BF16 && types[i_type].x == DT_BF16)
+        b->i_peak = PEAK_BF16_AMX;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         uint32_t n_row = shapes[i][0], n_out = shapes[i][1], n_in = shapes[i][2];
         struct linear_args a = {

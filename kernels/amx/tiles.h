@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tiles - a group of rows times a panel by AMX tiles; private to kernels/amx. The file that includes
- * this names the instruction, TILES_DOT(sum, x, w). tiles_walk.h has the loops around it.
+/* tiles - a group of rows times a panel by AMX tiles; private to kernels/amx. The file that
+ * includes this names the instruction, TILES_DOT(sum, x, w). tiles_walk.h has the loops around it.
  *
  * One step is 64 bytes of K of 16 rows x 16 outputs. The packed layouts of ops.h and ops_quant.h
  * are what the tile registers load: a step of a panel is 16 lines of 256 bytes, a tile of W is 64
@@ -21,7 +21,7 @@
 #include <string.h>
 #include "kernels/split.h"
 #include "kernels/unroll.h"
-#if defined(__AMX_TILE__) && defined(TILES_DOT)
+#ifdef TILES_DOT
 
 #define TILE_ROWS   16u
 #define STEP_BYTES  64u  /* of a row of x */

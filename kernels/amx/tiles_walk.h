@@ -2,7 +2,7 @@
 /* tiles_walk - the loops around tiles.h; private to kernels/amx.
  *
  *     for blocks of rows that fit half of the second-level cache
- *       for panels of this thread                  the next panel is prefetched meanwhile, evenly
+ *       for panels of this thread      the next panel is prefetched meanwhile, evenly
  *         for halves of the panel
  *           for groups of 32 rows
  *         the last rows, if 16 or fewer
@@ -11,7 +11,7 @@
 #ifndef QUIRE_KERNELS_AMX_TILES_WALK_H
 #define QUIRE_KERNELS_AMX_TILES_WALK_H
 #include "kernels/amx/tiles.h"
-#if defined(__AMX_TILE__) && defined(TILES_DOT)
+#ifdef TILES_DOT
 
 /* Rows that take the panel by halves; the rest, 16 or fewer, take it whole. */
 INLINE size_t rows_by_halves(size_t n_row)
@@ -50,6 +50,10 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
         finish(f->args, t->s->sum[i - halves], i, o, left < KERN_PANEL ? left : KERN_PANEL);
 }
 
+/* Up to 16 rows read each weight once, as fast as memory gives it: bytes from what is read to what
+ * is asked for. */
+#define FEW_AHEAD 8192
+
 /* How many lines to ask for in each step, so that the next panel has come when this one is done. */
 INLINE uint32_t lines_ahead(const struct tiles_walk *t, size_t n_row)
 {
@@ -74,10 +78,11 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
     }
     for (size_t row = 0; row < f->n_row; row += block) {
         struct range rows = {row, f->n_row - row < block ? f->n_row : row + block};
-        t.lines = lines_ahead(&t, rows.end - rows.begin);
+        const size_t n = rows.end - rows.begin;
+        t.lines = lines_ahead(&t, n);
         for (size_t p = panels.begin; p < panels.end; p++) {
             t.w = f->w + p * f->panel_bytes;
-            t.ahead = t.w + f->panel_bytes;
+            t.ahead = t.w + (n <= TILE_ROWS ? FEW_AHEAD : f->panel_bytes);
             tiles_panel(&t, rows, (uint32_t)p * KERN_PANEL, finish);
         }
     }

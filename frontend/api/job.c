@@ -252,7 +252,10 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
         rc = prompts_encode(&j->prompts, s, j->params.add_special_tokens, e);
     if (rc == Q_OK)
         return params_bad_words(&j->params, s->tokenizer, &j->sampling, j->arrays, e);
-    snprintf(j->params.param, sizeof(j->params.param), "%s", j->chat ? "messages" : "prompt");
+    snprintf(j->params.param, sizeof(j->params.param), "%s",
+             !strncmp(e->message, "chat_template:", 14) ? "chat_template"
+             : j->chat                                  ? "messages"
+                                                        : "prompt");
     return rc;
 }
 

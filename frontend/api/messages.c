@@ -104,9 +104,6 @@ static enum q_code read_message(json_t *message, size_t i, struct q_err *e)
     enum q_code rc = Q_OK;
     if (!role || !*role)
         return q_fail(e, Q_INVALID, "messages: entry %zu has no \"role\"", i);
-    if (!strcmp(role, "developer") &&
-        json_object_set_new(message, "role", json_string("system")) != 0)
-        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
     if (content && !json_is_string(content) && !json_is_null(content) && !json_is_array(content))
         return q_fail(
             e, Q_INVALID,

@@ -105,6 +105,10 @@ FALLIBLE prompts_render(struct prompts *p, const struct served *s, const struct 
     if (!s->chat)
         return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s",
                       s->chat_error);
+    if (params->chat_template && !s->options->trust_request_chat_template)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "chat_template: this server takes no templates from requests; it was started "
+                      "without --trust-request-chat-template");
     if ((rc = make(p, 1, e)) != Q_OK)
         return rc;
     if (params->reasoning_effort) { /* templates that know it find it where vLLM puts it */
@@ -121,7 +125,9 @@ FALLIBLE prompts_render(struct prompts *p, const struct served *s, const struct 
                              .documents = params->documents,
                              .kwargs = kwargs ? kwargs : params->chat_template_kwargs,
                              .add_generation_prompt = params->add_generation_prompt,
-                             .continue_final_message = params->continue_final_message};
+                             .continue_final_message = params->continue_final_message,
+                             .content = s->content,
+                             .template_source = params->chat_template};
     rc = chat_render(s->chat, &r, &p->items->rendered, &fault, e);
     json_decref(kwargs);
     if (rc == Q_OK)

@@ -31,7 +31,7 @@ FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct serve
                       struct q_err *e);
 
 /* Check messages and make of them what templates expect: text parts joined, arguments of tool calls
- * as objects, role developer as system. *out: a new array. Errors: Q_INVALID, Q_UNSUPPORTED; the
+ * as objects. *out: a new array. Errors: Q_INVALID, Q_UNSUPPORTED; the
  * message starts with "messages". */
 FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e);
 /* Check tools: functions with names. Errors: Q_INVALID; the message starts with "tools". */

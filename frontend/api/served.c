@@ -9,6 +9,20 @@
 
 #define SHARED_FILE_MAX ((size_t)1 << 20)
 
+static enum q_code read_content_format(struct served *s, struct q_err *e)
+{
+    const char *name = s->options->chat_template_content_format;
+    s->content = !strcmp(name, "string")   ? CHAT_CONTENT_STRING
+                 : !strcmp(name, "openai") ? CHAT_CONTENT_OPENAI
+                                           : CHAT_CONTENT_AUTO;
+    if (s->content == CHAT_CONTENT_AUTO && strcmp(name, "auto") != 0)
+        return q_fail(e, Q_INVALID,
+                      "--chat-template-content-format: \"%.40s\" is not known; accepted are auto, "
+                      "string and openai",
+                      name);
+    return Q_OK;
+}
+
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
@@ -21,6 +35,8 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         return q_fail(e, Q_INVALID,
                       "--generation-config: \"%s\" is not known, expected auto or vllm",
                       o->generation_config);
+    if ((rc = read_content_format(s, e)) != Q_OK)
+        return rc;
     s->names = o->served_model_name.n ? o->served_model_name.items : o->positional;
     s->n_name = o->served_model_name.n ? o->served_model_name.n : 1;
     s->max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->config.max_position;
@@ -36,7 +52,7 @@ static enum q_code add_shared_chat(struct served *s, const char *text, size_t n,
     struct buf out = BUF_INIT;
     json_t *messages = json_pack("[{s:s,s:s%},{s:s,s:s}]", "role", "system", "content", text, n,
                                  "role", "user", "content", ".");
-    const struct chat_request r = {.messages = messages};
+    const struct chat_request r = {.messages = messages, .content = s->content};
     enum q_code rc = messages ? chat_render(s->chat, &r, &out, &fault, e)
                               : q_fail(e, Q_INVALID, "not UTF-8, or no memory");
     if (rc == Q_OK && (rc = buf_check(&out, "the rendered conversation", e)) == Q_OK &&

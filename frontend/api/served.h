@@ -27,6 +27,7 @@ struct served {
     struct tokenizer *tokenizer; /* NULL with --skip-tokenizer-init */
     struct chat *chat;           /* NULL: chat_error says why */
     char chat_error[Q_MESSAGE_MAX];
+    enum chat_content content;                  /* --chat-template-content-format */
     const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
                                                  * chat template shows; NULL: no such format */
     struct shared_prompts shared;               /* --prefix-cache-shared */

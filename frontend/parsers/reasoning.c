@@ -92,8 +92,9 @@ static int find_tag(const struct reasoning_stage *r, const char **tag, bool *who
     const struct reasoning_format *f = r->format;
     const struct tool_format *t = r->tool;
     const char *const *const lists[] = {f->start, f->end, f->call, f->drop, t->open, t->layout};
-    const bool counts[3][6] = {{true, r->open, r->open, !r->open, r->open, r->open},
-                               {false, true, true, false, false, false},
+    const bool calls = r->tool->open[0]; /* are calls looked for at all? */
+    const bool counts[3][6] = {{true, r->open, r->open && calls, !r->open, r->open, r->open},
+                               {false, true, calls, false, false, false},
                                {f->again, false, false, true, false, false}};
     int kind = -1;
     *whole = false;

@@ -225,9 +225,58 @@ static json_t *reasoning_of(const json_t *message)
     return NULL;
 }
 
+/* Does a statement {% for x in m.content %} go through a message's content? */
+static bool loops_over_content(const char *source)
+{
+    static const char *const forms[] = {".content", "['content']", "[\"content\"]"};
+    for (const char *tag = strstr(source, "{%"); tag; tag = strstr(tag + 2, "{%")) {
+        const char *at = tag + 2 + (tag[2] == '-' || tag[2] == '+');
+        at += strspn(at, " \t\n");
+        const char *end = strstr(at, "%}"), *in = strstr(at, " in ");
+        if (strncmp(at, "for ", 4) != 0 || !end || !in || in > end)
+            continue;
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+            const char *form = strstr(in, forms[i]);
+            if (form && form < end)
+                return true;
+        }
+    }
+    return false;
+}
+
+struct form {           /* how a template wants OpenAI's messages */
+    bool parts, system; /* content as parts; system for developer */
+};
+
+static struct form form_of(const struct chat_request *r, const char *source)
+{
+    struct form f = {false, false};
+    if (r->content == CHAT_CONTENT_AS_IS)
+        return f;
+    f.system = !strstr(source, "'developer'") && !strstr(source, "\"developer\"");
+    f.parts = r->content == CHAT_CONTENT_OPENAI;
+    if (r->content == CHAT_CONTENT_AUTO)
+        f.parts = loops_over_content(source) && !strstr(source, "is string") &&
+                  !strstr(source, "is not string");
+    return f;
+}
+
+static bool apply_form(json_t *message, const struct form *f)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    json_t *content = json_object_get(message, "content");
+    if (f->system && role && strcmp(role, "developer") == 0 &&
+        json_object_set_new(message, "role", json_string("system")) != 0)
+        return false;
+    if (!f->parts || !json_is_string(content))
+        return true;
+    return json_object_set_new(message, "content",
+                               json_pack("[{s:s, s:O}]", "type", "text", "text", content)) == 0;
+}
+
 /* A copy without null members; `thinking` comes first and `reasoning_content` last where there is
  * reasoning. */
-static json_t *prepare_message(const json_t *message)
+static json_t *prepare_message(const json_t *message, const struct form *form)
 {
     json_t *copy = json_object(), *reasoning = reasoning_of(message), *v;
     const char *key;
@@ -237,19 +286,19 @@ static json_t *prepare_message(const json_t *message)
             ok = json_object_set(copy, key, v) == 0;
     if (ok && reasoning && !json_object_get(copy, "reasoning_content"))
         ok = json_object_set(copy, "reasoning_content", reasoning) == 0;
-    if (ok)
+    if (ok && apply_form(copy, form))
         return copy;
     json_decref(copy);
     return NULL;
 }
 
-static json_t *prepare_messages(const json_t *messages)
+static json_t *prepare_messages(const json_t *messages, const struct form *form)
 {
     json_t *list = json_array();
     size_t i;
     json_t *m;
     json_array_foreach ((json_t *)messages, i, m) {
-        json_t *copy = json_is_object(m) ? prepare_message(m) : json_incref(m);
+        json_t *copy = json_is_object(m) ? prepare_message(m, form) : json_incref(m);
         if (!list || !copy || json_array_append_new(list, copy) != 0) {
             json_decref(list);
             return NULL;
@@ -389,7 +438,10 @@ enum q_code chat_render(const struct chat *c, const struct chat_request *r, stru
     size_t start = out->len;
     if (json_array_size(r->messages) == 0)
         return q_fail(e, Q_INVALID, "messages: empty; a conversation needs at least one message");
-    if (!(messages = prepare_messages(r->messages)))
+    const struct form form = form_of(r, r->template_source ? r->template_source
+                                        : r->tools         ? chat_tool_source(c)
+                                                           : chat_source(c));
+    if (!(messages = prepare_messages(r->messages, &form)))
         rc = q_fail(e, Q_NO_MEMORY, "chat template: out of memory");
     if (!rc && r->continue_final_message)
         rc = add_tag(messages, &text, e);

@@ -24,6 +24,14 @@ void chat_free(struct chat *c);
 const char *chat_source(const struct chat *c);      /* the template's text */
 const char *chat_tool_source(const struct chat *c); /* the one for requests with tools */
 
+/* What a template is given as a message's content. */
+enum chat_content {
+    CHAT_CONTENT_AS_IS,  /* transformers: as it stands in the messages */
+    CHAT_CONTENT_AUTO,   /* parts if the template goes through them and takes nothing else */
+    CHAT_CONTENT_STRING, /* text */
+    CHAT_CONTENT_OPENAI  /* [{"type": "text", "text": …}] */
+};
+
 struct chat_request {       /* all borrowed, NULL = absent */
     const json_t *messages; /* array of objects, already checked for shape */
     const json_t *tools;    /* array or NULL */
@@ -32,6 +40,9 @@ struct chat_request {       /* all borrowed, NULL = absent */
     const char *template_source; /* request's own template (only if the operator allows it) */
     bool add_generation_prompt;
     bool continue_final_message;
+    /* Other than AS_IS: messages are OpenAI's, with text as content; role developer is system for
+     * templates that do not know it. */
+    enum chat_content content;
     int64_t now;
 };
 /* Append the prompt text. Errors: Q_INVALID with the reason a user can act on. */

@@ -19,7 +19,8 @@ def thinking(tmp_path_factory):
     from servers import Server
     path = tmp_path_factory.mktemp("template") / "think.jinja"
     path.write_text(TEMPLATE)
-    server = Server(BUNDLED, "--chat-template", path, "--num-gpu-blocks-override", "256")
+    server = Server(BUNDLED, "--chat-template", path, "--num-gpu-blocks-override", "256",
+                    "--trust-request-chat-template")
     server.process.wait_line("reasoning parser qwen3")
     yield openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
     assert server.stop() == 0
@@ -49,6 +50,16 @@ def test_reasoning_streams(thinking):
             assert not delta.content
             pieces.append(delta.model_extra["reasoning"])
     assert "".join(pieces) == whole and len(pieces) > 1
+
+
+def test_template_of_a_request(thinking, client):
+    import openai
+    with pytest.raises(openai.BadRequestError, match="trust-request-chat-template") as refused:
+        ask(client, False, extra_body={"chat_template": TEMPLATE})
+    assert refused.value.param == "chat_template"
+    own = {"chat_template": "<|im_start|>assistant\n<think>\n"}
+    message = ask(thinking, False, extra_body=own).choices[0].message
+    assert message.content is None and message.model_extra["reasoning"]
 
 
 def verb(*args, lines=()):

@@ -222,7 +222,7 @@ static void test_messages(void **state)
         "{\"role\":\"assistant\",\"content\":\"c\",\"tool_calls\":[]}]}");
     json_t *first = json_array_get(m, 0),
            *calls = json_object_get(json_array_get(m, 1), "tool_calls");
-    assert_string_equal(json_string_value(json_object_get(first, "role")), "system");
+    assert_string_equal(json_string_value(json_object_get(first, "role")), "developer");
     assert_string_equal(json_string_value(json_object_get(first, "content")), "a\nb");
     json_t *f = json_object_get(json_array_get(calls, 0), "function");
     assert_int_equal(json_integer_value(json_object_get(json_object_get(f, "arguments"), "x")), 1);

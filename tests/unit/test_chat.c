@@ -251,6 +251,47 @@ static void finding(void **state)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
+/* OpenAI's messages for templates that want parts, strings, developers. */
+static void forms(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *source;
+        enum chat_content content;
+        const char *want;
+    } rows[] = {
+#define ROLE "{{ m.role }}:"
+#define EACH "{% for m in messages %}"
+#define LOOP "{%- for c in m['content'] %}<{{ c.text }}>{% endfor %}"
+        {EACH ROLE LOOP "{% endfor %}", CHAT_CONTENT_AUTO, "system:<d>user:<hi>"},
+        {EACH ROLE LOOP "{% endfor %}", CHAT_CONTENT_STRING, "system:<>user:<><>"},
+        {EACH ROLE "{{ m.content }}{% endfor %}", CHAT_CONTENT_AUTO, "system:duser:hi"},
+        {EACH ROLE "{{ m.content }}{% endfor %}", CHAT_CONTENT_AS_IS, "developer:duser:hi"},
+        {EACH ROLE "{% if m.content is string %}{{ m.content }}{% else %}" LOOP
+                   "{% endif %}{% endfor %}",
+         CHAT_CONTENT_AUTO, "system:duser:hi"},
+        {EACH ROLE "{% if m.content is string %}{{ m.content }}{% else %}" LOOP
+                   "{% endif %}{% endfor %}",
+         CHAT_CONTENT_OPENAI, "system:<d>user:<hi>"},
+        {EACH "{% if m.role == 'developer' %}D{% endif %}{% endfor %}", CHAT_CONTENT_AUTO, "D"},
+    };
+    json_t *messages = json_loads("[{\"role\": \"developer\", \"content\": \"d\"}, {\"role\": "
+                                  "\"user\", \"content\": \"hi\"}]",
+                                  0, NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct chat *chat = NULL;
+        struct buf out = BUF_INIT;
+        const struct chat_request r = {.messages = messages, .content = rows[i].content};
+        assert_ok(chat_from_source(&chat, rows[i].source, strlen(rows[i].source), NULL, &err),
+                  &err);
+        assert_ok(chat_render(chat, &r, &out, NULL, &err), &err);
+        assert_string_equal(buf_str(&out), rows[i].want);
+        chat_free(chat);
+        buf_release(&out);
+    }
+    json_decref(messages);
+}
+
 static void refused_requests(void **state)
 {
     (void)state;
@@ -300,6 +341,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(goldens, setup, teardown),
         cmocka_unit_test(real_templates),
         cmocka_unit_test_setup_teardown(finding, setup, teardown),
+        cmocka_unit_test(forms),
         cmocka_unit_test_setup_teardown(refused_requests, setup, teardown),
     };
     return cmocka_run_group_tests_name("chat", tests, NULL, NULL);

@@ -133,9 +133,7 @@ static FALLIBLE cell_tokens(uint32_t *out, const struct cells *c, uint32_t i, co
 {
     char text[CELL_MAX];
     int64_t value = 0;
-    enum q_code rc;
-    if ((rc = cell_text(text, c, i, what, e)) ||
-        (rc = parse_i64(&value, text, 0, WORKLOAD_TOKENS_MAX, what, e)))
+    if (cell_text(text, c, i, what, e) || parse_i64(&value, text, 0, WORKLOAD_TOKENS_MAX, what, e))
         return in_file(e);
     *out = (uint32_t)value;
     return Q_OK;

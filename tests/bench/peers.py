@@ -31,7 +31,7 @@ PACKAGES = {  # what a peer and the making of its models need
     "llama": ["llama-cpp-python", "gguf", "numpy"],
     "openvino": ["openvino-genai", "optimum-intel[openvino,nncf]", "transformers", "tokenizers", "numpy"],
 }
-TORCH = ["torch", "--index-url", "https://download.pytorch.org/whl/cpu"]
+TORCH = ["torch", "--retries", "1", "--extra-index-url", "https://download.pytorch.org/whl/cpu"]  # else PyPI's, which is large
 
 COMMON = {"hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": True, "max_position_embeddings": 32768}
 SHAPES = {
@@ -210,7 +210,7 @@ def heading(args, engines):
     quiet = f"**not quiet: other programs kept {args.load:.1f} cores busy when it began; not to be committed**" if busy else "quiet"
     return ["# quire beside its peers", "",
             f"{datetime.date.today()}, {cpu}, {args.threads} threads, Linux {platform.release()}; machine {quiet} "
-            f"(load {args.load:.2f} before, {load:.2f} after). {versions}. Random weights; medians of {args.rounds} alternating rounds "
+            f"(load {args.load:.2f} before, {load:.2f} after). {versions or 'No peer'}. Random weights; medians of {args.rounds} alternating rounds "
             "± half the spread. Ratio: quire ÷ the best peer of the row. Made by `python3 tests/bench/peers.py`."]
 
 

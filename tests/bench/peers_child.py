@@ -106,6 +106,7 @@ class Llama:
     def __init__(self, job):
         import llama_cpp as L
         import numpy as np
+        L.llama_backend_init()
         self.L, self.random = L, np.random.default_rng(SEED)
         jobs = job["jobs"]
         self.cells = max(j["batch"] * (j["n_in"] + j["n_out"]) for j in jobs) + 64

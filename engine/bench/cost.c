@@ -23,7 +23,7 @@ double cost_peak(const struct bench *b, const struct quire_info *info)
     const struct roofline *r = &b->roofline;
     if (!b->has_roofline)
         return NAN;
-    if (*b->o.quantization)
+    if (*b->o.quantization && strcmp(b->o.quantization, "none") != 0)
         return r->int8_gop_s * 1e9;
     return (strcmp(info->dtype, "BF16") == 0 ? r->bf16_gop_s : r->fp32_gop_s) * 1e9;
 }

@@ -49,10 +49,7 @@ static FALLIBLE set_given(struct quire_options *q, const struct bench *b,
         if (!(need->plain && is_lossy(args[i])))
             rc = set(q, args[i], value, e);
     }
-    if (rc || need->plain)
-        return rc ? rc : set(q, "dtype", "bfloat16", e);
-    /* taken by name here, so that an engine that has no such option says so */
-    return *b->o.quantization ? set(q, "quantization", b->o.quantization, e) : Q_OK;
+    return rc || !need->plain ? rc : set(q, "dtype", "bfloat16", e);
 }
 
 static void show_loading(void *ctx, uint32_t percent)

@@ -55,10 +55,11 @@ def test_refused(run, args, said):
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_preemption(start, mode):
+def test_preemption(start, mode, tmp_path):
     """Many requests through a pool of few blocks: what is preempted goes on with the same tokens."""
     server = start(MODELS / "llama", *ARGS, "--max-num-seqs", "8", "--num-gpu-blocks-override", "17", "--heartbeat-ms", "50",
-                   "--swap-space", "0.01", "--preemption-mode", mode, "--no-enable-prefix-caching")
+                   "--swap-space", "0.01", "--preemption-mode", mode, "--no-enable-prefix-caching",
+                   "--trace", str(tmp_path / "trace.json"))
     prompts = [[5 + 3 * i, 6, 7 + i] for i in range(8)]
     body = {"max_tokens": 120, "temperature": 0, "logprobs": 2, "ignore_eos": True}
 
@@ -77,3 +78,8 @@ def test_preemption(start, mode):
     assert server.metric("vllm:num_requests_swapped") == server.metric("vllm:cpu_cache_usage_perc") == 0
     assert server.metric("quire:swap_blocks_total") > 17
     assert re.search(r"swap space for preempted requests \d+\.\d MiB, taken as it is used: \d+ blocks", server.process.log())
+    assert server.stop() == 0
+    copies = [e for e in json.loads((tmp_path / "trace.json").read_text()) if e["name"] == "copy"]
+    assert all(e["dur"] >= 0 and e["args"]["blocks_out"] + e["args"]["blocks_in"] > 0 for e in copies)
+    out, back = (sum(e["args"][f"blocks_{way}"] for e in copies) for way in ("out", "in"))
+    assert out == back > 0 if mode == "swap" else not copies

@@ -116,6 +116,24 @@ static void aborted_requests_leave_nothing(void **state)
     core_free(engine.core);
 }
 
+/* The pool does not hold all that could run, so there is swap space. */
+static void with_swap(struct core_config *c)
+{
+    c->worker.n_block = 24;
+    c->worker.swap_bytes = 1 << 20;
+    c->policy.preemption = PREEMPT_SWAP;
+}
+
+/* So many of those that run go to host memory. */
+static void swap_out_last(uint32_t n)
+{
+    struct scheduler_stats s;
+    for (uint32_t i = 0; i < n; i++)
+        assert_true(core_preempt_last(engine.core));
+    core_stats(engine.core, &s);
+    assert_int_equal(s.n_swapped, n);
+}
+
 static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
 {
     (void)state;
@@ -126,6 +144,7 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
         struct core_config c = config_of(g.dir);
         c.in_process = false;
         c.worker_program = program_beside("/bin/quire-worker");
+        with_swap(&c);
         open_core(&c);
         pid_t first = core_worker_pid(engine.core);
         assert_true(first > 0);
@@ -139,6 +158,8 @@ static void a_killed_worker_is_replaced_and_nothing_is_lost(void **state)
             for (uint32_t i = 0; i < g.n; i++)
                 n_token += answers[i].n;
         }
+        if (n_before)
+            swap_out_last(1);
         assert_int_equal(kill(first, SIGKILL), 0);
         finish_all(g.n);
         for (uint32_t i = 0; i < g.n; i++)
@@ -174,8 +195,8 @@ static void put_to_sleep(uint32_t level)
         assert_int_equal(core_worker_pid(engine.core), 0);
 }
 
-/* Asleep in the middle of everything, by level 1, by 2, by 2 after 1, the worker a thread or a
- * process; a request comes meanwhile. */
+/* Asleep in the middle of everything, some in host memory, by level 1, by 2, by 2 after 1, the
+ * worker a thread or a process; a request comes meanwhile. */
 static void sleep_loses_nothing(void **state)
 {
     (void)state;
@@ -187,6 +208,7 @@ static void sleep_loses_nothing(void **state)
         struct core_config c = config_of(g.dir);
         c.in_process = i % 2;
         c.worker_program = program_beside("/bin/quire-worker");
+        with_swap(&c);
         open_core(&c);
         assert_fails(core_sleep(engine.core, 3, &e), Q_INVALID, "expected 1", &e);
         for (uint32_t j = 0; j + 1 < g.n; j++)
@@ -194,6 +216,7 @@ static void sleep_loses_nothing(void **state)
         assert_ok(core_step(engine.core, &e), &e);
         while (tokens_so_far(g.n) < 10 + i)
             turn(&e);
+        swap_out_last(2);
         for (int j = 0; j < 2 && levels[i / 2][j]; j++)
             put_to_sleep(levels[i / 2][j]);
         uint32_t n_token = tokens_so_far(g.n);

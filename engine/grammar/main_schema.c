@@ -190,9 +190,9 @@ static void try_texts(struct lab *l, struct matcher *m, const json_t *line, json
 {
     const json_t *texts = json_object_get(line, "texts");
     json_t *accepted = json_array(), *v;
-    size_t i, n = (size_t)json_integer_value(json_object_get(line, "sample"));
-    json_int_t n_token = json_integer_value(json_object_get(line, "tokens"));
-    json_int_t seed = json_integer_value(json_object_get(line, "seed"));
+    size_t i, n = (size_t)json_number_value(json_object_get(line, "sample"));
+    json_int_t n_token = (json_int_t)json_number_value(json_object_get(line, "tokens"));
+    json_int_t seed = (json_int_t)json_number_value(json_object_get(line, "seed"));
     json_array_foreach ((json_t *)texts, i, v)
         json_array_append_new(
             accepted,
@@ -249,6 +249,8 @@ static void try_line(struct lab *l, const char *text, size_t n)
     json_error_t error;
     struct buf shown = BUF_INIT;
     json_t *out = json_object(), *line = json_loadb(text, n, JSON_ALLOW_NUL, &error);
+    if (!line && json_error_code(&error) == json_error_numeric_overflow) /* beyond 64 bits */
+        line = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
     if (json_is_object(line))
         answer(l, line, out);
     else

@@ -84,7 +84,7 @@ static void close_over(struct maker *m, const uint32_t *from, size_t n)
         if (keep)
             m->found[m->n_found++] = s;
     }
-    build_work(m->b, m->n_found + n);
+    build_work(m->b, m->n_found + n + 6);
     qsort(m->found, m->n_found, sizeof *m->found, by_number);
 }
 

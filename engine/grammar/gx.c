@@ -6,7 +6,7 @@
 #include <string.h>
 #include "engine/grammar/fsm.h"
 
-#define WORK_MAX 12000000u /* some 200 ms of an ordinary core */
+#define WORK_MAX 6000000u /* some 100 ms of an ordinary core */
 
 const struct gx gx_never = {.kind = GX_NEVER};
 const struct gx gx_empty = {.kind = GX_EMPTY};

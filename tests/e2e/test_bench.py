@@ -110,6 +110,8 @@ def test_quality(tmp_path):
     other, table = results("quality", BUNDLED, "--kv-cache-dtype", "int8", "--num-prompts", 2, "--input-len", 64, "--dataset-path", text)
     row = other["results"][0]
     assert 0.5 < row["top1_agreement"] <= 1 and row["mean_logprob_change"] > 0 and "KV int8" in table
+    int8, _ = results("quality", BUNDLED, "--quantization", "int8", "--num-prompts", 4, "--input-len", 64)
+    assert int8["results"][0]["top1_agreement"] >= 0.99 and int8["run"]["quantization"] == "int8"
 
 
 def test_serve_our_server(bundled, tmp_path):

@@ -25,7 +25,7 @@
 enum {
     SEQS_MAX = 32,
     ROUNDS = 12,
-    STEPS = 12,
+    STEPS = 10,
     TIMES_MAX = ROUNDS * STEPS,
     N_NEW = 4000,
     TOLD = 24
@@ -196,14 +196,14 @@ static uint32_t count_changed(struct engine *g, uint32_t n)
     g->n_seq = SEQS_MAX + 1;
     for (uint32_t i = 0; i < n; i++) {
         g->n_finished = 0;
-        submit(g, i, 300 + 37 * i, TOLD);
+        submit(g, i, 100 + 37 * i, TOLD);
         while (g->n_finished < 1)
             turn(g);
         alone[i] = g->answers[i];
     }
     g->n_finished = 0;
     for (uint32_t i = 0; i < n; i++)
-        submit(g, i, 300 + 37 * i, TOLD);
+        submit(g, i, 100 + 37 * i, TOLD);
     while (g->n_finished < n)
         turn(g);
     for (uint32_t i = 0; i < n; i++)
@@ -213,10 +213,10 @@ static uint32_t count_changed(struct engine *g, uint32_t n)
 
 int main(int argc, char **argv)
 {
-    static const struct load loads[] = {{"1 sequence of 4000 tokens", 1, 4000, 4000},
-                                        {"3 sequences of 3000 to 300 tokens", 3, 3000, 300},
-                                        {"8 sequences of 1000 to 100 tokens", 8, 1000, 100},
-                                        {"32 sequences of 600 to 16 tokens", 32, 600, 16}};
+    static const struct load loads[] = {{"1 sequence of 2000 tokens", 1, 2000, 2000},
+                                        {"3 sequences of 1500 to 200 tokens", 3, 1500, 200},
+                                        {"8 sequences of 600 to 60 tokens", 8, 600, 60},
+                                        {"32 sequences of 300 to 16 tokens", 32, 300, 16}};
     enum { N_LOAD = sizeof loads / sizeof *loads };
     double step_s[N_LOAD][N_ORDER], time[N_ORDER] = {0};
     if (argc < 2)

@@ -197,6 +197,19 @@ enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revis
     return resolve_cached(dir, model, revision, e);
 }
 
+enum q_code hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const char *revision,
+                                  const char *model_dir, struct q_err *e)
+{
+    const char *from = *tokenizer ? tokenizer : model_dir;
+    if (*tokenizer && !dir_exists(tokenizer) && !file_exists(tokenizer)) {
+        enum q_code rc = hub_resolve(path, tokenizer, revision, e);
+        return rc ? q_wrap(e, "--tokenizer") : Q_OK;
+    }
+    if (snprintf(path, PATH_MAX, "%s", from) >= PATH_MAX)
+        return q_fail(e, Q_TOO_LARGE, "--tokenizer: path longer than %d bytes", PATH_MAX);
+    return Q_OK;
+}
+
 /* One part of the digest: its name, its length and its bytes, so that no two sets of parts look the
  * same. */
 static bool digest_part(EVP_MD_CTX *ctx, const char *name, const void *data, size_t n)

@@ -14,6 +14,11 @@
  * Q_INVALID (the folder has no config.json, or the id is malformed). */
 FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision, struct q_err *e);
 
+/* What --tokenizer and --tokenizer-revision name: a folder, a file, or a model id as above; empty:
+ * the model's own folder. path: [PATH_MAX] out. Errors: those of hub_resolve. */
+FALLIBLE hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const char *revision,
+                               const char *model_dir, struct q_err *e);
+
 /* SHA-256 over what a frontend and an engine must agree on: config.json's meaning and the
  * tokenizer's bytes (tokenizer.json where there is one). Not over the weights. Errors: Q_IO,
  * Q_NOT_FOUND. */

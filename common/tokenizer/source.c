@@ -159,3 +159,11 @@ enum q_code tokenizer_open(struct tokenizer **out, const char *path, struct q_er
     buf_release(&config);
     return rc ? q_wrap(e, "%.80s", path) : Q_OK;
 }
+
+enum q_code tokenizer_check_mode(const char *mode, struct q_err *e)
+{
+    if (strcmp(mode, "auto") == 0 || strcmp(mode, "hf") == 0 || strcmp(mode, "slow") == 0)
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "--tokenizer-mode: \"%.40s\" is not supported, expected auto, hf or slow", mode);
+}

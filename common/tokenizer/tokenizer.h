@@ -36,6 +36,8 @@ void token_list_release(struct token_list *l);
  * Q_CORRUPT (malformed, with the JSON path), Q_UNSUPPORTED (names the component). Ownership:
  * tokenizer_free. */
 FALLIBLE tokenizer_open(struct tokenizer **out, const char *path, struct q_err *e);
+/* --tokenizer-mode: auto, hf and slow all mean that file. Errors: Q_UNSUPPORTED (any other). */
+FALLIBLE tokenizer_check_mode(const char *mode, struct q_err *e);
 /* The same from tokenizer.json text in memory (tests, fuzzing). */
 FALLIBLE tokenizer_from_json(struct tokenizer **out, const char *json, size_t n, struct q_err *e);
 void tokenizer_free(struct tokenizer *t);

@@ -10,6 +10,7 @@
  * library and the tests are owners of a core. Threads: one owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_H
 #define QUIRE_ENGINE_CORE_CORE_H
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -24,7 +25,8 @@
 
 struct core_config {
     struct worker_config worker;
-    uint32_t queue_max; /* waiting requests at most */
+    char tokenizer_path[PATH_MAX]; /* folder or file; --tokenizer, else worker.model_dir */
+    uint32_t queue_max;            /* waiting requests at most */
     struct scheduler_policy policy;
     uint32_t worker_timeout_s;  /* a step takes longer: the worker is killed; 0 = no limit. Not
                                    when it is a thread */

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/hub/hub.h"
 #include "common/log.h"
+#include "common/tokenizer/tokenizer.h"
 #include "engine/core/speculative.h"
 
 FALLIBLE engine_dtype_parse(bool *is_auto, enum dtype *out, const char *text, struct q_err *e)
@@ -115,6 +116,10 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     enum q_code rc;
     memset(c, 0, sizeof *c);
     if ((rc = hub_resolve(w->model_dir, model, *o->revision ? o->revision : NULL, e)) ||
+        (rc = tokenizer_check_mode(o->tokenizer_mode, e)) ||
+        (rc = hub_resolve_tokenizer(c->tokenizer_path, o->tokenizer,
+                                    *o->tokenizer_revision ? o->tokenizer_revision : NULL,
+                                    w->model_dir, e)) ||
         (rc = engine_format_parse(&w->format, o->load_format, e)) ||
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
         (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||

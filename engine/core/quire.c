@@ -255,7 +255,7 @@ static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_opti
     if ((rc = take_options(&o, given, e)) || (rc = core_config_of(&c, &o, e)))
         return rc;
     log_setup("quire", (enum log_level)c.worker.log_level, false);
-    if ((!o.skip_tokenizer && (rc = tokenizer_open(&engine->tokenizer, c.worker.model_dir, e))) ||
+    if ((!o.skip_tokenizer && (rc = tokenizer_open(&engine->tokenizer, c.tokenizer_path, e))) ||
         (rc = session_open(&engine->session, &c, o.progress, o.progress_ctx, e)))
         return rc;
     if (strcmp(o.generation_config, "vllm") != 0)

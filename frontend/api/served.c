@@ -35,7 +35,10 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         return q_fail(e, Q_INVALID,
                       "--generation-config: \"%s\" is not known, expected auto or vllm",
                       o->generation_config);
-    if ((rc = read_content_format(s, e)) != Q_OK)
+    if ((rc = read_content_format(s, e)) || (rc = tokenizer_check_mode(o->tokenizer_mode, e)) ||
+        (rc = hub_resolve_tokenizer(s->tokenizer_path, o->tokenizer,
+                                    *o->tokenizer_revision ? o->tokenizer_revision : NULL, s->dir,
+                                    e)))
         return rc;
     s->names = o->served_model_name.n ? o->served_model_name.items : o->positional;
     s->n_name = o->served_model_name.n ? o->served_model_name.n : 1;
@@ -98,7 +101,8 @@ static enum q_code load_shared(struct served *s, struct q_err *e)
 static enum q_code load_chat(struct served *s, struct q_err *e)
 {
     const char *path = *s->options->chat_template ? s->options->chat_template : NULL;
-    enum q_code rc = chat_open(&s->chat, s->dir, path, e);
+    const char *dir = dir_exists(s->tokenizer_path) ? s->tokenizer_path : s->dir;
+    enum q_code rc = chat_open(&s->chat, dir, path, e);
     if (rc == Q_OK || path)
         return rc;
     /* A model without a chat template serves completions; chat requests get the reason. */
@@ -141,7 +145,7 @@ FALLIBLE served_load(struct served *s, struct q_err *e)
                  "the server runs with --skip-tokenizer-init");
         return Q_OK;
     }
-    if ((rc = tokenizer_open(&s->tokenizer, s->dir, e)) || (rc = load_chat(s, e)))
+    if ((rc = tokenizer_open(&s->tokenizer, s->tokenizer_path, e)) || (rc = load_chat(s, e)))
         return rc;
     choose_parsers(s);
     return load_shared(s, e);

@@ -17,7 +17,8 @@
 struct served {
     const struct options *options;
     char dir[PATH_MAX];
-    const char *const *names; /* [n_name] names the API accepts; the first is shown */
+    char tokenizer_path[PATH_MAX]; /* folder or file; dir unless --tokenizer says otherwise */
+    const char *const *names;      /* [n_name] names the API accepts; the first is shown */
     uint32_t n_name;
     struct model_config config;
     struct generation_defaults defaults;

@@ -9,7 +9,7 @@ import random
 import subprocess
 
 import pytest
-from servers import BIN, ROOT
+from servers import BIN, MODELS, ROOT
 from tokenizers import Tokenizer
 
 SMALL = ROOT / "tests/data/tokenizers"
@@ -120,3 +120,16 @@ def test_lines_that_are_wrong_are_answered():
 def test_a_missing_tokenizer_is_named(tmp_path):
     run = subprocess.run([BIN / "quire", "tokenize", tmp_path], capture_output=True, text=True, input="")
     assert run.returncode == 3 and "tokenizer.json" in run.stderr and run.stdout == ""
+
+
+def test_another_tokenizer_for_a_model(start):
+    server = start(MODELS / "llama", "--num-gpu-blocks-override", "64", "--tokenizer", SMALL / "gpt2")
+    status, body = server.post("/tokenize", {"prompt": "Hello, world", "add_special_tokens": False})
+    assert status == 200 and body["tokens"] == ask(SMALL / "gpt2", [{"text": "Hello, world", "add_special_tokens": False}])[0]["ids"]
+
+
+def test_tokenizer_options_that_cannot_be(tmp_path):
+    for options, said in ((["--tokenizer", tmp_path / "gone"], "--tokenizer"), (["--tokenizer-mode", "mistral"], "expected auto, hf or slow"),
+                          (["--tokenizer", tmp_path], "no tokenizer")):
+        out = subprocess.run([BIN / "quire", "generate", MODELS / "llama", "--prompt", "a", *options], capture_output=True, text=True, timeout=60)
+        assert out.returncode != 0 and said in out.stderr, out.stderr

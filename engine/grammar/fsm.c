@@ -123,9 +123,10 @@ static uint32_t intern(struct maker *m)
     if (m->n_subset * 2 >= m->index_size && !rehash(m))
         return 0;
     size_t at = hash_of(m->found, m->n_found) & (m->index_size - 1);
-    for (; m->index[at]; at = (at + 1) & (m->index_size - 1)) {
+    for (; m->subsets && m->index[at]; at = (at + 1) & (m->index_size - 1)) {
         const struct subset *s = &m->subsets[m->index[at] - 1];
-        if (s->n == m->n_found && !memcmp(m->pool + s->at, m->found, s->n * sizeof *m->found))
+        if (s->n == m->n_found &&
+            (!s->n || !memcmp(m->pool + s->at, m->found, s->n * sizeof *m->found)))
             return m->index[at] - 1;
     }
     if (m->n_subset >= m->n_state_max)
@@ -166,7 +167,7 @@ static bool gather_edges(struct maker *m, struct subset s)
 
 static void put_edge(struct maker *m, struct fsm_state *s, struct fsm_edge e)
 {
-    struct fsm_edge *last = s->n_edge ? &m->edges[m->n_edge - 1] : NULL;
+    struct fsm_edge *last = s->n_edge && m->edges ? &m->edges[m->n_edge - 1] : NULL;
     if (last && last->to == e.to && last->hi + 1 == e.lo) {
         last->hi = e.hi;
         return;
@@ -351,7 +352,8 @@ static const struct fsm *finish(struct build *b, const struct fsm *parts)
         f->jumps = build_alloc(b, f->n_jump, sizeof *f->jumps);
     }
     if (f && alive && f->states && f->edges && f->jumps) {
-        memcpy(f->states, parts->states, f->n_state * sizeof *f->states);
+        if (parts->states)
+            memcpy(f->states, parts->states, f->n_state * sizeof *f->states);
         if (f->n_edge)
             memcpy(f->edges, parts->edges, f->n_edge * sizeof *f->edges);
         if (f->n_jump)
@@ -542,7 +544,7 @@ static uint32_t pair_of(struct pairing *p, uint32_t x, uint32_t y)
         p->index_size = size;
     }
     size_t at = (pair * 0x9E3779B97F4A7C15u >> 32) & (p->index_size - 1);
-    for (; p->index[at]; at = (at + 1) & (p->index_size - 1))
+    for (; p->pairs && p->index[at]; at = (at + 1) & (p->index_size - 1))
         if (p->pairs[p->index[at] - 1] == pair)
             return p->index[at] - 1;
     if (p->n_pair >= FSM_STATES_MAX * 2)

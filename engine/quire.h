@@ -140,10 +140,21 @@ struct quire_stats {
     uint32_t swapped, swap_blocks_used, swap_blocks_total;
     uint64_t swap_preemptions;
 };
-/* Threads: any. */
+/* Both ask the engine's thread. Threads: any. */
 QUIRE_API void quire_engine_info(const struct quire_engine *engine, struct quire_info *info);
-/* As of now; asks the engine's thread. Threads: any. */
 QUIRE_API void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats);
+
+/* Other weights of the same model, in place: for programs that train in a loop. dir: a folder with
+ * safetensors (a config.json beside them must mean the same), or NULL for the one in use, as it is
+ * now. Returns when they serve. mode: what becomes of requests: QUIRE_WAIT lets those that have
+ * begun finish with the old weights first, QUIRE_ABORT ends all, QUIRE_KEEP has them go on after
+ * the tokens they have. No cached prefix or key of the old weights is used afterwards, and
+ * info.fingerprint is another. Errors: the old weights serve on, and nothing has ended:
+ * QUIRE_MISMATCH, QUIRE_NOT_FOUND, QUIRE_CORRUPT, QUIRE_UNAVAILABLE (a reload is under way).
+ * Threads: any. */
+enum quire_in_flight { QUIRE_KEEP, QUIRE_ABORT, QUIRE_WAIT };
+QUIRE_API enum quire_code quire_engine_reload(struct quire_engine *engine, const char *dir,
+                                              enum quire_in_flight mode, struct quire_error *error);
 
 /* Text. Release out->ids, out->bytes (NUL at [n]) with quire_free. Errors: QUIRE_INVALID (not
  * UTF-8), QUIRE_UNSUPPORTED (skip_tokenizer), QUIRE_NO_MEMORY. Threads: any. */

@@ -24,6 +24,11 @@
 
 enum { STEER_WAKE = 3 };                    /* msg_steer.sleep */
 enum { STEER_PAUSE = 1, STEER_RESUME = 2 }; /* msg_steer.pause */
+/* What becomes of the requests that have begun when steps are to stop: they stay and go on later,
+ * end at once with what they have (those that wait do too), or finish first. */
+enum in_flight_mode { IN_FLIGHT_KEEP, IN_FLIGHT_ABORT, IN_FLIGHT_WAIT, IN_FLIGHT_MODES };
+/* msg_order.kind */
+enum order_kind { ORDER_RELOAD = 1, ORDER_START_PROFILE, ORDER_STOP_PROFILE };
 enum finish_reason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT, FINISH_ERROR };
 
 /* What the fields' types are in C. Arrays and strings are borrowed: when decoded, from the frame or

@@ -178,6 +178,7 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
         .no_repeat_ngram = m->no_repeat_ngram,
         .no_repeat_window = m->no_repeat_window,
         .top_n_sigma = m->top_n_sigma,
+        .adjusted_logprobs = m->adjusted_logprobs,
         .grammar = m->grammar_kind,
         .grammar_data = m->grammar.data,
         .n_grammar = (uint32_t)m->grammar.n,
@@ -208,6 +209,7 @@ void sample_params_to_submit(struct msg_submit *m, const struct sample_params *p
     m->no_repeat_ngram = p->no_repeat_ngram;
     m->no_repeat_window = p->no_repeat_window;
     m->top_n_sigma = p->top_n_sigma;
+    m->adjusted_logprobs = p->adjusted_logprobs;
     m->grammar_kind = p->grammar;
     m->grammar = (struct proto_bytes){p->grammar_data, p->n_grammar};
 }

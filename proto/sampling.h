@@ -7,7 +7,7 @@
  * logit_bias, repetition (prompt and output tokens), frequency and presence (output tokens),
  * top_n_sigma, temperature, min_p, top_k, top_p, then one draw by Philox 4x32-10 on (seed, position
  * of the new token). temperature 0 takes the lowest id of the largest logit after the penalties.
- * Logprobs are of the raw logits.
+ * Logprobs are of the raw logits unless adjusted_logprobs says otherwise.
  * Threads: values. */
 #ifndef QUIRE_PROTO_SAMPLING_H
 #define QUIRE_PROTO_SAMPLING_H
@@ -55,6 +55,8 @@ struct sample_params {
     uint32_t no_repeat_window; /* looked for in the last so many tokens; 0 = in all */
     float
         top_n_sigma; /* >= 0: drop logits so many standard deviations below the largest; 0 = off */
+    bool
+        adjusted_logprobs; /* of the logits after masks, bias and penalties: what a beam ranks by */
     /* Not 0: the output follows a grammar of this kind (engine/grammar/grammar.h). grammar_data is
      * its source on the way to the engine, its program [n_grammar / 4 words] within. Borrowed. */
     uint32_t grammar;

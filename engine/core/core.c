@@ -25,9 +25,8 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/core/compiling.h"
+#include "engine/core/core_state.h"
 #include "engine/core/fingerprint.h"
-#include "engine/core/launch.h"
-#include "engine/core/trace.h"
 #include "engine/model/rotary.h"
 #include "engine/worker/sample.h"
 
@@ -39,94 +38,6 @@ static_assert(CORE_FINGERPRINT_MAX == FINGERPRINT_MAX, "one size");
 static_assert(RING_DEPTH == SCHEDULER_IN_FLIGHT_MAX,
               "the ring holds what the scheduler may have in flight");
 
-struct core {
-    struct core_config config;
-    core_sink *sink;
-    void *sink_ctx;
-    struct model_config model;
-    struct generation_defaults generation;
-    enum core_state state;
-    struct q_err failure; /* of FAILED */
-    bool worker_died;
-    struct ring *ring; /* of the worker now; NULL between two */
-    struct launch worker;
-    struct core_info info;
-    size_t result_bytes; /* of one ring entry */
-    size_t step_bytes;
-    struct trace *trace;                  /* NULL = none */
-    struct trace_step traced[RING_DEPTH]; /* of the steps in flight, by number */
-    int64_t decided_us;                   /* in the plan being made */
-    struct scheduler *scheduler;          /* NULL until the first worker is ready */
-    struct scheduler_output *outputs;     /* [logit_rows_max] */
-    struct compiling *compiling;          /* requests whose grammar is not known yet */
-    int epoll_fd;
-    uint32_t n_death;      /* since the last finished step or culprit */
-    uint32_t n_culprit;    /* since the last finished step */
-    int64_t step_since_ms; /* since when the worker computes the oldest step in flight */
-    uint64_t n_restart;
-    int64_t restart_at_ms; /* while there is no worker */
-    uint32_t sleep_level;  /* asked for; 0 = awake */
-    uint32_t slept_level;  /* reached */
-    bool paused;           /* no steps are planned */
-    bool waking;           /* the worker that starts was not lost */
-    int64_t percent_logged_ms;
-};
-
-/* What is known of a step when it is sent. The head lies in the ring. */
-static void trace_planned(struct core *c, const struct step_head *h, int64_t start_us)
-{
-    if (!c->trace)
-        return;
-    struct trace_step *t = &c->traced[h->step % RING_DEPTH];
-    *t = (struct trace_step){.step = h->step,
-                             .n_row = h->n_token,
-                             .n_seq = h->n_seq,
-                             .n_admit = h->n_admit,
-                             .n_out = h->n_out,
-                             .n_in = h->n_in};
-    t->parts[TRACE_PLAN].start_us = start_us;
-    t->parts[TRACE_PLAN].end_us = t->parts[TRACE_ENCODE].start_us = c->decided_us;
-    t->parts[TRACE_ENCODE].end_us = t->parts[TRACE_WAIT].start_us = clock_us();
-}
-
-/* And the rest, once its outputs are out. */
-static void trace_settled(struct core *c, const struct step_result_head *h, int64_t start_us,
-                          int64_t settled_us)
-{
-    if (!c->trace)
-        return;
-    struct trace_step *t = &c->traced[h->step % RING_DEPTH];
-    int64_t copied_us = h->start_us + h->copy_us, forward_end_us = copied_us + h->forward_us;
-    t->parts[TRACE_WAIT].end_us = h->start_us;
-    if (t->n_out || t->n_in) {
-        t->parts[TRACE_COPY].start_us = h->start_us;
-        t->parts[TRACE_COPY].end_us = copied_us;
-    }
-    t->parts[TRACE_FORWARD].start_us = copied_us;
-    t->parts[TRACE_FORWARD].end_us = t->parts[TRACE_SAMPLE].start_us = forward_end_us;
-    t->parts[TRACE_SAMPLE].end_us = h->start_us + h->total_us;
-    t->parts[TRACE_SETTLE].start_us = start_us;
-    t->parts[TRACE_SETTLE].end_us = t->parts[TRACE_OUTBOX].start_us = settled_us;
-    t->parts[TRACE_OUTBOX].end_us = clock_us();
-    trace_add(c->trace, t);
-    t->step = 0;
-}
-
-/* Steps that the worker never finished are in the trace too. */
-static void trace_lost(struct core *c)
-{
-    for (uint32_t i = 0; c->trace && i < RING_DEPTH; i++)
-        if (c->traced[i].step)
-            trace_add(c->trace, &c->traced[i]);
-    memset(c->traced, 0, sizeof c->traced);
-}
-
-static void on_decided(void *ctx)
-{
-    struct core *c = ctx;
-    c->decided_us = clock_us();
-}
-
 static FALLIBLE watch(struct core *c, int fd, struct q_err *e)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.fd = fd};
@@ -135,7 +46,7 @@ static FALLIBLE watch(struct core *c, int fd, struct q_err *e)
     return Q_OK;
 }
 
-static void end_worker(struct core *c, int timeout_ms)
+void core_end_worker(struct core *c, int timeout_ms)
 {
     launch_end(&c->worker, timeout_ms); /* closes its pidfd, which leaves the epoll set by that */
     ring_free(c->ring);
@@ -156,7 +67,7 @@ static FALLIBLE start_worker(struct core *c, struct q_err *e)
         rc = watch(c, c->worker.pid_fd, e);
 out:
     if (rc)
-        end_worker(c, 0);
+        core_end_worker(c, 0);
     return rc;
 }
 
@@ -175,7 +86,7 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     rc = c->epoll_fd < 0 ? q_fail(e, Q_IO, "engine: epoll: %s", strerror(errno)) : Q_OK;
     if (!rc && config->trace_path)
-        rc = trace_new(&c->trace, config->trace_path, e);
+        rc = trace_new(&c->traces[0], config->trace_path, e);
     if (!rc)
         rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e);
     if (!rc && !(rc = compiling_new(&c->compiling, e)))
@@ -193,11 +104,13 @@ void core_free(struct core *c)
 {
     if (!c)
         return;
-    end_worker(c, c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
+    core_end_worker(c,
+                    c->state == CORE_READY ? CORE_END_MS : 0); /* a load is not worth waiting for */
     scheduler_free(c->scheduler);
     compiling_free(c->compiling);
-    trace_lost(c);
-    trace_free(c->trace);
+    core_trace_lost(c);
+    for (int i = 0; i < CORE_TRACES; i++)
+        trace_free(c->traces[i]);
     q_free(c->outputs);
     if (c->epoll_fd >= 0)
         close(c->epoll_fd);
@@ -209,7 +122,7 @@ static enum q_code fail(struct core *c, const struct q_err *why, bool died)
     c->state = CORE_FAILED;
     c->failure = *why;
     c->worker_died = died;
-    end_worker(c, 0);
+    core_end_worker(c, 0);
     return c->failure.code;
 }
 
@@ -240,8 +153,9 @@ static void end_culprit(struct core *c, struct scheduler_output *culprit, const 
 static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_err *e)
 {
     struct scheduler_output culprit;
-    end_worker(c, 0);
-    trace_lost(c);
+    core_end_worker(c, 0);
+    core_trace_lost(c);
+    core_steer_lost(c, why);
     c->n_death++;
     if (c->scheduler && scheduler_worker_died(c->scheduler, &culprit))
         end_culprit(c, &culprit, why);
@@ -263,6 +177,7 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
 static FALLIBLE first_ready(struct core *c, const struct worker_info *info, struct q_err *e)
 {
     enum q_code rc;
+    c->worker_info = *info;
     c->info.shape = info->shape;
     c->info.limits = info->limits;
     c->info.n_block = info->n_block;
@@ -274,12 +189,13 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
         return q_fail(e, Q_NO_MEMORY, "engine: no memory for %u outputs",
                       info->limits.logit_rows_max);
     const struct speculation *guesses = &c->config.worker.speculation;
+    bool may_trace = c->config.trace_path || c->config.profiler_dir;
     const struct scheduler_config sc = {.limits = info->limits,
                                         .n_block = info->n_block,
                                         .n_swap_block = info->n_swap_block,
                                         .queue_max = c->config.queue_max,
                                         .policy = c->config.policy,
-                                        .decided = c->trace ? on_decided : NULL,
+                                        .decided = may_trace ? core_trace_decided : NULL,
                                         .decided_ctx = c,
                                         .vocab_size = info->shape.vocab_size,
                                         .eos_ids = c->model.eos_ids,
@@ -363,13 +279,13 @@ static FALLIBLE settle(struct core *c, void *memory, struct q_err *e)
     int64_t start_us = clock_us();
     if ((rc = scheduler_settle(c->scheduler, &result, start_us, c->outputs, &n, e)))
         return rc;
-    int64_t settled_us = c->trace ? clock_us() : 0;
+    int64_t settled_us = core_tracing(c) ? clock_us() : 0;
     c->n_death = c->n_culprit = 0;
     c->step_since_ms = clock_ms();
     end_bad_rows(c, n);
     if (n)
         c->sink(c->sink_ctx, &result, c->outputs, n);
-    trace_settled(c, result.head, start_us, settled_us);
+    core_trace_settled(c, result.head, start_us, settled_us);
     ring_result_take(c->ring);
     return Q_OK;
 }
@@ -388,7 +304,7 @@ static FALLIBLE plan(struct core *c, struct q_err *e)
             break;
         if (ring_in_flight(c->ring) == 0)
             c->step_since_ms = clock_ms();
-        trace_planned(c, space, start_us);
+        core_trace_planned(c, space, start_us);
         ring_step_send(c->ring);
     }
     return Q_OK;
@@ -424,29 +340,14 @@ static FALLIBLE check_hang(const struct core *c, struct q_err *e)
         (int)c->worker.pid, c->config.worker_timeout_s);
 }
 
-/* Sequences go back to the queue, since their keys and values go; nothing is in flight. */
-static void fall_asleep(struct core *c)
-{
-    if (c->slept_level == 0)
-        scheduler_worker_lost(c->scheduler);
-    if (c->sleep_level == 1) {
-        ring_order(c->ring, RING_FORGET_KV);
-    } else {
-        end_worker(c, 0);
-        c->state = CORE_RESTARTING; /* as far as it has no worker, which core_wake starts */
-    }
-    c->slept_level = c->sleep_level;
-    log_info("asleep at level %u", c->sleep_level);
-}
-
 static FALLIBLE step_ready(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
-    if (settle_all(c, &why) || check_hang(c, &why) ||
-        (!c->sleep_level && !c->paused && plan(c, &why)))
+    if (settle_all(c, &why) || check_hang(c, &why))
         return worker_lost(c, &why, e);
-    if (c->slept_level < c->sleep_level && !ring_in_flight(c->ring) && !ring_ordering(c->ring))
-        fall_asleep(c);
+    core_steer(c);
+    if (core_may_plan(c) && plan(c, &why))
+        return worker_lost(c, &why, e);
     return Q_OK;
 }
 
@@ -528,6 +429,7 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
     give_ends(c, clock_us());
     if (!c->ring) {
         c->slept_level = c->sleep_level; /* a worker that died needs no putting to sleep */
+        core_steer(c);
         if (c->sleep_level || clock_ms() < c->restart_at_ms)
             return Q_OK;
         if (start_worker(c, e))
@@ -577,55 +479,6 @@ enum core_state core_state(const struct core *c, uint32_t *percent)
 bool core_worker_died(const struct core *c)
 {
     return c->worker_died;
-}
-
-FALLIBLE core_sleep(struct core *c, uint32_t level, struct q_err *e)
-{
-    if (level != 1 && level != 2)
-        return q_fail(e, Q_INVALID,
-                      "sleep: level is %u, expected 1 (the KV cache is given back) or 2 (the "
-                      "weights too)",
-                      level);
-    if (c->state == CORE_LOADING || c->state == CORE_FAILED)
-        return q_fail(e, Q_UNAVAILABLE, "sleep: the engine %s",
-                      c->state == CORE_LOADING ? "is loading" : "has failed");
-    if (level > c->sleep_level)
-        c->sleep_level = level;
-    return Q_OK;
-}
-
-void core_wake(struct core *c)
-{
-    if (!c->sleep_level)
-        return;
-    c->waking = !c->ring && c->slept_level;
-    c->sleep_level = c->slept_level = 0;
-    if (!c->ring)
-        c->restart_at_ms = clock_ms();
-    log_info("awake");
-}
-
-bool core_sleeping(const struct core *c)
-{
-    return c->slept_level && c->slept_level == c->sleep_level &&
-           !(c->ring && ring_ordering(c->ring));
-}
-
-uint32_t core_sleep_level(const struct core *c)
-{
-    return core_sleeping(c) ? c->slept_level : 0;
-}
-
-void core_pause(struct core *c, bool on)
-{
-    if (c->paused != on)
-        log_info(on ? "paused" : "resumed");
-    c->paused = on;
-}
-
-bool core_paused(const struct core *c)
-{
-    return c->paused;
 }
 
 /* The submit that the scheduler gets: with the program in place of the source. *known false: it is

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 #include "common/hub/config.h"
 #include "engine/sched/scheduler.h"
+#include "proto/proto.h"
 #include "engine/worker/ring.h"
 
 #define CORE_FINGERPRINT_MAX 24
@@ -33,6 +34,7 @@ struct core_config {
     bool prefix_cache;          /* --enable-prefix-caching */
     bool in_process;            /* the worker is a thread */
     const char *trace_path;     /* a trace of every step is written there; NULL = none; borrowed */
+    const char *profiler_dir;   /* core_profile_start writes there; NULL = it may not; borrowed */
     const char *worker_program; /* NULL = quire-worker beside this executable; borrowed */
 };
 
@@ -72,9 +74,35 @@ FALLIBLE core_sleep(struct core *c, uint32_t level, struct q_err *e);
 void core_wake(struct core *c);
 bool core_sleeping(const struct core *c); /* the memory is given back, and core_wake is to come */
 uint32_t core_sleep_level(const struct core *c); /* 0 = not core_sleeping */
-/* Plan no more steps until it is called with false; requests and their blocks stay. */
-void core_pause(struct core *c, bool on);
-bool core_paused(const struct core *c);
+/* No request begins from now on, until core_resume; they may still come. mode: what becomes of
+ * those that are here. Said again, the last mode counts. clear_cache: once paused, what is cached
+ * serves no later request. */
+void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache);
+void core_resume(struct core *c);
+bool core_pausing(const struct core *c); /* wanted */
+bool core_paused(const struct core *c);  /* reached: nothing is computed until core_resume */
+
+/* Compute with the weights of another folder of the same model from now on ("": the one in use, as
+ * it is now). It is checked at once, and if it does not fit nothing changes, in particular no
+ * request ends. Then steps in flight are settled, with IN_FLIGHT_WAIT after the requests that have
+ * begun are finished, and the worker packs the new weights over the old. No key, value or cached
+ * prefix of the old weights is used afterwards; a request that was kept goes on after the tokens it
+ * has, and `fingerprint` changes, by which its owner can tell. Later workers load that folder too.
+ * The owner calls core_step after it.
+ * Errors: those of model_check_weights; Q_UNAVAILABLE (loading, failed, a reload is under way);
+ * Q_INVALID (requests that are to finish first cannot, since the core is paused or asleep). */
+FALLIBLE core_reload(struct core *c, const char *dir, enum in_flight_mode mode, struct q_err *e);
+bool core_reloading(const struct core *c);
+const char *core_weights_dir(const struct core *c); /* the folder in use */
+/* True once, when it is over: result is Q_OK, or why the old weights are served on. */
+bool core_take_reload(struct core *c, struct q_err *result);
+
+/* Write what each step spends its time on to a new file of profiler_dir (trace.h), until it is
+ * stopped. Errors: Q_UNSUPPORTED (no profiler_dir), Q_INVALID (already, or not, under way), Q_IO.
+ * */
+FALLIBLE core_profile_start(struct core *c, struct q_err *e);
+FALLIBLE core_profile_stop(struct core *c, struct q_err *e);
+const char *core_profile_path(const struct core *c); /* of the last one; "" = none */
 
 /* As scheduler_submit; Q_UNAVAILABLE while loading ("loading 43 %") or failed. */
 FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e);
@@ -84,11 +112,11 @@ void core_reset_prefix_cache(struct core *c);
 bool core_preempt_last(struct core *c); /* as scheduler_preempt_last; for tests */
 bool core_busy(const struct core *c);   /* requests are waiting or running */
 
-struct core_info { /* valid once READY, then constant */
+struct core_info { /* valid once READY, then constant but for the fingerprint */
     struct model_shape shape;
     struct step_limits limits;
     uint32_t n_block, n_swap_block;
-    char fingerprint[CORE_FINGERPRINT_MAX]; /* "fp_0123456789abcdef" */
+    char fingerprint[CORE_FINGERPRINT_MAX]; /* "fp_0123456789abcdef"; a reload changes it */
 };
 const struct core_info *core_info(const struct core *c);
 const struct model_config *core_model_config(const struct core *c);

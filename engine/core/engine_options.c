@@ -146,5 +146,6 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     c->prefix_cache = o->enable_prefix_caching;
     c->in_process = o->in_process_worker;
     c->trace_path = *o->trace ? o->trace : NULL;
+    c->profiler_dir = *o->profiler_dir ? o->profiler_dir : NULL;
     return Q_OK;
 }

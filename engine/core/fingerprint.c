@@ -7,8 +7,11 @@
 #include <string.h>
 #include "common/file.h"
 #include "common/hub/hub.h"
+#include "common/hub/safetensors.h"
 
 #define HASH_BYTES 32 /* SHA-256 */
+#define N_SPOT     8  /* of each tensor, from its first bytes to its last */
+#define SPOT_BYTES 16
 #define HEADER_HASHED_MAX \
     ((uint64_t)64 << 20) /* bytes; a longer header is refused when the model loads */
 
@@ -64,14 +67,45 @@ static FALLIBLE hash_weights(unsigned char all[HASH_BYTES], const char *dir, str
     return rc;
 }
 
+static void hash_spots(EVP_MD_CTX *md, const struct tensor *t)
+{
+    const unsigned char *data = t->data;
+    uint64_t last = t->n_bytes > SPOT_BYTES ? t->n_bytes - SPOT_BYTES : 0;
+    size_t n = t->n_bytes < SPOT_BYTES ? t->n_bytes : SPOT_BYTES;
+    for (uint64_t i = 0; i < N_SPOT; i++)
+        EVP_DigestUpdate(md, data + last / (N_SPOT - 1) * i, n);
+}
+
+static FALLIBLE hash_samples(unsigned char out[HASH_BYTES], const char *dir, struct q_err *e)
+{
+    struct tensor_set *s = NULL;
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    enum q_code rc = tensor_set_open(&s, dir, e);
+    if (rc)
+        goto out;
+    if (!md || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
+        rc = q_fail(e, Q_NO_MEMORY, "fingerprint: no SHA-256");
+        goto out;
+    }
+    for (uint32_t i = 0; i < tensor_count(s); i++)
+        hash_spots(md, tensor_at(s, i));
+    EVP_DigestFinal_ex(md, out, NULL);
+out:
+    EVP_MD_CTX_free(md);
+    tensor_set_free(s);
+    return rc;
+}
+
 FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config *c,
                           const struct worker_info *info, struct q_err *e)
 {
-    unsigned char digest[HASH_BYTES], weights[HASH_BYTES] = {0}, hash[HASH_BYTES];
+    unsigned char digest[HASH_BYTES], weights[HASH_BYTES] = {0}, samples[HASH_BYTES] = {0},
+                                      hash[HASH_BYTES];
+    const char *dir = *c->weights_dir ? c->weights_dir : c->model_dir;
     char settings[RING_NAMES_MAX + 256];
     enum q_code rc = hub_digest(digest, c->model_dir, e);
-    if (!rc && c->format != LOAD_DUMMY)
-        rc = hash_weights(weights, c->model_dir, e);
+    if (!rc && c->format != LOAD_DUMMY && !(rc = hash_weights(weights, dir, e)))
+        rc = hash_samples(samples, dir, e);
     if (rc)
         return rc;
     EVP_MD_CTX *md = EVP_MD_CTX_new();
@@ -82,6 +116,7 @@ FALLIBLE fingerprint_make(char out[FINGERPRINT_MAX], const struct worker_config 
                  info->shape.max_model_len, info->kernels);
         EVP_DigestUpdate(md, digest, sizeof digest);
         EVP_DigestUpdate(md, weights, sizeof weights);
+        EVP_DigestUpdate(md, samples, sizeof samples);
         EVP_DigestUpdate(md, settings, strlen(settings));
         EVP_DigestFinal_ex(md, hash, NULL);
         snprintf(out, FINGERPRINT_MAX, "fp_%02x%02x%02x%02x%02x%02x%02x%02x", hash[0], hash[1],

@@ -2,9 +2,30 @@
 /* quire-engine MODEL --listen ADDRESS: serve a model to frontends. Exit codes: enum server_exit. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include "common/buf.h"
+#include "common/file.h"
 #include "common/options.h"
 #include "engine/core/engine_options.h"
 #include "engine/core/server.h"
+
+/* The engine before this one, under the same supervisor, may have been given other weights. */
+static FALLIBLE take_up_weights(struct server_config *c, struct q_err *e)
+{
+    struct worker_config *w = &c->core.worker;
+    struct buf dir = BUF_INIT;
+    enum q_code rc = Q_OK;
+    c->weights_file = getenv("QUIRE_WEIGHTS_FILE");
+    if (c->weights_file && file_exists(c->weights_file))
+        rc = file_read(&dir, c->weights_file, sizeof w->weights_dir - 1, e);
+    if (!rc && dir.len) {
+        snprintf(w->weights_dir, sizeof w->weights_dir, "%s", buf_str(&dir));
+        if (w->format == LOAD_DUMMY)
+            w->format = LOAD_AUTO;
+    }
+    buf_release(&dir);
+    return rc;
+}
 
 int main(int argc, char **argv)
 {
@@ -34,6 +55,10 @@ int main(int argc, char **argv)
     if (code) {
         fprintf(stderr, "quire-engine: %s\n", e.message);
         return code == Q_INVALID ? SERVER_EXIT_USAGE : SERVER_EXIT_LOAD;
+    }
+    if ((code = take_up_weights(&c, &e))) {
+        fprintf(stderr, "quire-engine: %s\n", e.message);
+        return SERVER_EXIT_LOAD;
     }
     c.model_name = o.positional[0];
     c.listen = o.listen.items;

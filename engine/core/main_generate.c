@@ -18,6 +18,7 @@
 
 #define MAX_TOKENS_DEFAULT 128
 #define PROGRESS_EVERY_MS  500
+#define GIVEN_MAX          64 /* options of the engine */
 
 enum { EXIT_ANSWER = 1, EXIT_USAGE = 2, EXIT_LOAD = 3 };
 
@@ -91,66 +92,37 @@ static void show_progress(void *ctx, uint32_t percent)
     fprintf(stderr, percent < 100 ? "\rloading %u %%" : "\r              \r", percent);
 }
 
-struct named { /* options that are no fields of struct quire_options, as text until it is open */
-    char text[6][32];
-};
-
-static enum quire_code set_by_name(struct quire_options *q, const struct options *o,
-                                   struct named *named, struct quire_error *error)
+/* Every option of the engine that was given, by its name: there is no list of them to forget one
+ * in. The texts live as long as the process. */
+static enum quire_code set_options(struct quire_options *q, const struct options *o,
+                                   struct quire_error *error)
 {
-    const struct {
-        const char *name, *text; /* NULL: the number */
-        double number;
-    } all[] = {{"speculative-config", o->speculative_config, 0},
-               {"quantization", o->quantization, 0},
-               {"scheduling-policy", o->scheduling_policy, 0},
-               {"tokenizer", o->tokenizer, 0},
-               {"tokenizer-revision", o->tokenizer_revision, 0},
-               {"tokenizer-mode", o->tokenizer_mode, 0},
-               {"enable-prefix-caching", o->enable_prefix_caching ? "1" : "0", 0},
-               {"long-prefill-token-threshold", NULL, (double)o->long_prefill_token_threshold},
-               {"max-num-partial-prefills", NULL, (double)o->max_num_partial_prefills},
-               {"max-long-partial-prefills", NULL, (double)o->max_long_partial_prefills},
-               {"scheduler-delay-factor", NULL, o->scheduler_delay_factor},
-               {"request-timeout", NULL, o->request_timeout}};
+    char *given[GIVEN_MAX + 1];
+    uint32_t n = 0;
+    struct q_err e = Q_ERR_INIT;
     enum quire_code rc = QUIRE_OK;
-    for (size_t i = 0, n = 0; i < sizeof all / sizeof *all && rc == QUIRE_OK; i++) {
-        const char *text = all[i].text;
-        if (!text) {
-            snprintf(named->text[n], sizeof *named->text, "%.15g", all[i].number);
-            text = named->text[n++];
-        }
-        rc = quire_options_set(q, all[i].name, text, error);
+    if (options_forward(o, FOR_ENGINE, given, &n, GIVEN_MAX + 1, &e)) {
+        *error = (struct quire_error){.code = QUIRE_NO_MEMORY};
+        snprintf(error->message, sizeof error->message, "%s", e.message);
+        return error->code;
+    }
+    for (uint32_t i = 0; i < n && rc == QUIRE_OK; i++) {
+        char *value = strchr(given[i], '=');
+        *value++ = '\0';
+        rc = quire_options_set(q, given[i], value, error);
     }
     return rc;
 }
 
 static int open_engine(struct program *p)
 {
-    const struct options *o = &p->o;
     struct quire_options q;
     struct quire_error error;
     quire_options_init(&q, sizeof q);
-    q.model = o->positional[0];
-    q.revision = o->revision;
-    q.load_format = o->load_format;
-    q.dtype = o->dtype;
-    q.generation_config = o->generation_config;
-    q.cpu_isa = o->cpu_isa;
-    q.log_level = options_given(o, "--log-level") ? o->log_level : "warning";
-    q.max_model_len = (uint32_t)o->max_model_len;
-    q.max_num_seqs = (uint32_t)o->max_num_seqs;
-    q.max_num_batched_tokens = (uint32_t)o->max_num_batched_tokens;
-    q.max_num_queued_reqs = (uint32_t)o->max_num_queued_reqs;
-    q.num_blocks = (uint32_t)o->num_gpu_blocks_override;
-    q.kv_cache_bytes = o->kv_cache_memory_bytes;
-    q.kv_cache_dtype = o->kv_cache_dtype;
-    q.gpu_memory_utilization = o->gpu_memory_utilization;
-    q.threads = (uint32_t)o->threads;
-    q.skip_tokenizer = o->skip_tokenizer_init;
+    q.model = p->o.positional[0];
+    q.log_level = "warning";
     q.progress = isatty(STDERR_FILENO) ? show_progress : NULL;
-    struct named named;
-    if (set_by_name(&q, o, &named, &error) == QUIRE_OK &&
+    if (set_options(&q, &p->o, &error) == QUIRE_OK &&
         quire_engine_open(&p->engine, &q, &error) == QUIRE_OK)
         return 0;
     complain(p, "", error.message);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include "common/clock.h"
+#include "common/file.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
 
@@ -209,6 +210,12 @@ static void on_abort(struct peers *p, struct peer *from, const struct msg_abort 
             from->n_open--;
 }
 
+/* A mode that this build does not know is the one that loses nothing. */
+static enum in_flight_mode mode_of(uint32_t wanted)
+{
+    return wanted < IN_FLIGHT_MODES ? (enum in_flight_mode)wanted : IN_FLIGHT_KEEP;
+}
+
 static void on_steer(struct peers *p, struct peer *from, const struct msg_steer *m)
 {
     struct q_err e = Q_ERR_INIT;
@@ -217,8 +224,84 @@ static void on_steer(struct peers *p, struct peer *from, const struct msg_steer 
         core_wake(p->core);
     else if (m->sleep && core_sleep(p->core, m->sleep, &e))
         log_warning("%s", e.message);
-    if (m->pause)
-        core_pause(p->core, m->pause == STEER_PAUSE);
+    if (m->pause == STEER_PAUSE)
+        core_pause(p->core, mode_of(m->pause_mode), m->clear_cache);
+    else if (m->pause)
+        core_resume(p->core);
+}
+
+/* e->code Q_OK: done, and its message is the path it is about. */
+static void send_ordered(struct peers *p, struct peer *to, uint64_t order_id, const struct q_err *e)
+{
+    struct q_err failed = Q_ERR_INIT;
+    const struct msg_ordered m = {.order_id = order_id,
+                                  .code = str(e->code ? q_code_name(e->code) : "OK"),
+                                  .message = str(e->message)};
+    buf_reset(&p->frame);
+    enum q_code rc = msg_ordered_encode(&m, &p->frame, &failed);
+    send_to(p, to, rc, &failed);
+}
+
+static enum q_code reload(struct peers *p, struct peer *from, const struct msg_order *m,
+                          struct q_err *e)
+{
+    char dir[PATH_MAX];
+    if (m->path.n >= sizeof dir || memchr(m->path.data, 0, m->path.n))
+        return q_fail(e, Q_INVALID, "weights_path: no path of a folder");
+    if (m->path.n)
+        memcpy(dir, m->path.data, m->path.n);
+    dir[m->path.n] = '\0';
+    enum q_code rc = core_reload(p->core, dir, mode_of(m->mode), e);
+    if (rc)
+        return rc;
+    p->reload_origin = from->origin;
+    p->reload_id = m->order_id;
+    return Q_OK;
+}
+
+static void on_order(struct peers *p, struct peer *from, const struct msg_order *m)
+{
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc;
+    log_info("frontend %u orders %u", from->origin, m->kind);
+    if (m->kind == ORDER_RELOAD) {
+        if (reload(p, from, m, &e))
+            send_ordered(p, from, m->order_id, &e);
+        return;
+    }
+    if (m->kind == ORDER_START_PROFILE)
+        rc = core_profile_start(p->core, &e);
+    else if (m->kind == ORDER_STOP_PROFILE)
+        rc = core_profile_stop(p->core, &e);
+    else
+        rc = q_fail(&e, Q_UNSUPPORTED, "this engine (%s) does not know order %u", QUIRE_VERSION,
+                    m->kind);
+    if (!rc)
+        snprintf(e.message, sizeof e.message, "%s", core_profile_path(p->core));
+    send_ordered(p, from, m->order_id, &e);
+}
+
+/* The engine that takes this one's place loads the same weights. */
+static void remember_weights(const struct peers *p)
+{
+    struct q_err e = Q_ERR_INIT;
+    const char *path = p->config->weights_file, *dir = core_weights_dir(p->core);
+    if (path && file_write(path, dir, strlen(dir), 0600, &e))
+        log_warning("%s", e.message);
+}
+
+void peers_answer_orders(struct peers *p)
+{
+    struct q_err result = Q_ERR_INIT;
+    if (!p->core || !core_take_reload(p->core, &result))
+        return;
+    if (!result.code) {
+        snprintf(result.message, sizeof result.message, "%s", core_weights_dir(p->core));
+        remember_weights(p);
+    }
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->peers[i].origin == p->reload_origin && !p->peers[i].gone)
+            send_ordered(p, &p->peers[i], p->reload_id, &result);
 }
 
 /* A frame of a peer that has been greeted. False: the frame is malformed, `e` says how. */
@@ -231,6 +314,7 @@ static bool handle(struct peers *p, struct peer *from, const void *frame, size_t
         struct msg_drain drain;
         struct msg_reset_prefix_cache reset;
         struct msg_steer steer;
+        struct msg_order order;
     } m;
     switch (proto_peek(frame, n)) {
     case MSG_submit:
@@ -254,6 +338,11 @@ static bool handle(struct peers *p, struct peer *from, const void *frame, size_t
         if (msg_steer_decode(&m.steer, frame, n, &p->arena, e))
             return false;
         on_steer(p, from, &m.steer);
+        return true;
+    case MSG_order:
+        if (msg_order_decode(&m.order, frame, n, &p->arena, e))
+            return false;
+        on_order(p, from, &m.order);
         return true;
     case MSG_heartbeat:
         return !msg_heartbeat_decode(&m.heartbeat, frame, n, &p->arena, e);
@@ -403,9 +492,14 @@ static FALLIBLE encode_beat(struct peers *p, struct q_err *e)
         .paused = core_paused(p->core),
         .swap_blocks_used = s.swap_blocks_used,
         .swap_blocks_total = s.swap_blocks_total,
-        .n_swap_out = s.n_swap_out};
+        .n_swap_out = s.n_swap_out,
+        .pausing = core_pausing(p->core),
+        .fingerprint = str(core_info(p->core)->fingerprint)};
     p->told_sleep_level = m.sleep_level;
     p->told_paused = m.paused;
+    p->told_pausing = m.pausing;
+    snprintf(p->told_fingerprint, sizeof p->told_fingerprint, "%s",
+             core_info(p->core)->fingerprint);
     buf_reset(&p->frame);
     return msg_heartbeat_encode(&m, &p->frame, e);
 }
@@ -434,7 +528,8 @@ void peers_beat(struct peers *p, int64_t now_ms)
 bool peers_news(const struct peers *p)
 {
     return core_sleep_level(p->core) != p->told_sleep_level ||
-           core_paused(p->core) != p->told_paused;
+           core_paused(p->core) != p->told_paused || core_pausing(p->core) != p->told_pausing ||
+           strcmp(core_info(p->core)->fingerprint, p->told_fingerprint) != 0;
 }
 
 void peers_drain(struct peers *p, const char *reason)

@@ -39,7 +39,10 @@ struct peers {
     struct arena arena;        /* of the frame being read */
     struct buf frame;          /* being written */
     uint32_t told_sleep_level; /* with the last heartbeat */
-    bool told_paused;
+    bool told_paused, told_pausing;
+    char told_fingerprint[CORE_FINGERPRINT_MAX];
+    uint32_t reload_origin; /* who ordered the reload under way, and as what */
+    uint64_t reload_id;
     struct outbox outbox; /* made when the core is ready */
     bool outbox_made;
     uint64_t n_bad_frame, n_bad_skipped;
@@ -60,7 +63,10 @@ void peers_output(void *ctx, const struct step_result *result,
                   const struct scheduler_output *outputs, uint32_t n);
 /* Heartbeats to all; drops the silent. Every heartbeat_ms. */
 void peers_beat(struct peers *p, int64_t now_ms);
-bool peers_news(const struct peers *p); /* a heartbeat is due now: it slept, woke, paused */
+/* A heartbeat is due now: it slept, woke, paused, or has other weights. */
+bool peers_news(const struct peers *p);
+/* What was ordered and takes time is answered when it is over. After every core_step. */
+void peers_answer_orders(struct peers *p);
 void peers_drain(struct peers *p, const char *reason);
 /* Remove peers marked gone and abort their requests. After every batch of work. */
 void peers_sweep(struct peers *p);

@@ -7,12 +7,10 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
-#include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "common/options.h"
 #include "common/tokenizer/stream.h"
-#include "engine/core/engine_options.h"
+#include "engine/core/quire_options.h"
 #include "engine/core/session.h"
 
 struct quire_engine {
@@ -40,211 +38,7 @@ struct quire_request {
     struct quire_event finish;
 };
 
-static enum quire_code public_code(enum q_code code)
-{
-    switch (code) {
-    case Q_OK:
-        return QUIRE_OK;
-    case Q_INVALID:
-        return QUIRE_INVALID;
-    case Q_UNSUPPORTED:
-        return QUIRE_UNSUPPORTED;
-    case Q_NOT_FOUND:
-        return QUIRE_NOT_FOUND;
-    case Q_TIMEOUT:
-        return QUIRE_TIMEOUT;
-    case Q_MISMATCH:
-        return QUIRE_MISMATCH;
-    case Q_TOO_LARGE:
-        return QUIRE_TOO_LARGE;
-    case Q_NO_SPACE:
-        return QUIRE_BUSY;
-    case Q_CANCELLED:
-        return QUIRE_CANCELLED;
-    case Q_NO_MEMORY:
-        return QUIRE_NO_MEMORY;
-    case Q_IO:
-        return QUIRE_IO;
-    case Q_CORRUPT:
-        return QUIRE_CORRUPT;
-    case Q_UNAVAILABLE:
-        return QUIRE_UNAVAILABLE;
-    default:
-        return QUIRE_INTERNAL;
-    }
-}
-
-static enum quire_code give_error(struct quire_error *out, const struct q_err *e)
-{
-    if (out) {
-        out->code = public_code(e->code);
-        snprintf(out->message, sizeof out->message, "%s", e->message);
-    }
-    return public_code(e->code);
-}
-
 /* engine */
-
-void quire_options_init(struct quire_options *o, size_t size)
-{
-    const struct quire_options defaults = {.size = size,
-                                           .load_format = "auto",
-                                           .dtype = "auto",
-                                           .generation_config = "auto",
-                                           .cpu_isa = "auto",
-                                           .max_num_seqs = 256,
-                                           .max_num_batched_tokens = 2048,
-                                           .max_num_queued_reqs = 1024,
-                                           .pin_threads = true,
-                                           .kv_cache_dtype = "auto"};
-    memset(o, 0, size);
-    memcpy(o, &defaults, size < sizeof defaults ? size : sizeof defaults);
-}
-
-/* A caller built against an older header has a smaller struct: what it lacks keeps its default. */
-static FALLIBLE take_options(struct quire_options *out, const struct quire_options *o,
-                             struct q_err *e)
-{
-    quire_options_init(out, sizeof *out);
-    if (o->size < offsetof(struct quire_options, revision) || o->size > 2 * sizeof *out)
-        return q_fail(e, Q_INVALID, "options: size is %zu; call quire_options_init first", o->size);
-    memcpy(out, o, o->size < sizeof *out ? o->size : sizeof *out);
-    if (!out->model || !*out->model)
-        return q_fail(e, Q_INVALID, "options: model is not set");
-    if (!out->max_num_seqs || !out->max_num_batched_tokens || !out->max_num_queued_reqs)
-        return q_fail(
-            e, Q_INVALID,
-            "options: max_num_seqs, max_num_batched_tokens and max_num_queued_reqs must not be 0");
-    if (!(out->gpu_memory_utilization >= 0 && out->gpu_memory_utilization <= 1))
-        return q_fail(e, Q_INVALID, "options: gpu_memory_utilization is %g, expected 0 to 1",
-                      out->gpu_memory_utilization);
-    return Q_OK;
-}
-
-/* The options that are fields, by their names in options.def. */
-static const struct {
-    const char *name;
-    size_t in, out;
-    enum { FIELD_STR, FIELD_U32, FIELD_U64, FIELD_NUM, FIELD_BOOL } type;
-} fields[] = {
-#define FIELD(type, name, field)                                                                   \
-    {                                                                                              \
-#name, offsetof(struct quire_options, field), offsetof(struct options, name), FIELD_##type \
-    }
-    FIELD(STR, revision, revision),
-    FIELD(STR, load_format, load_format),
-    FIELD(STR, dtype, dtype),
-    FIELD(STR, generation_config, generation_config),
-    FIELD(STR, cpu_isa, cpu_isa),
-    FIELD(STR, log_level, log_level),
-    FIELD(STR, kv_cache_dtype, kv_cache_dtype),
-    FIELD(U32, max_model_len, max_model_len),
-    FIELD(U32, max_num_seqs, max_num_seqs),
-    FIELD(U32, max_num_batched_tokens, max_num_batched_tokens),
-    FIELD(U32, max_num_queued_reqs, max_num_queued_reqs),
-    FIELD(U32, num_gpu_blocks_override, num_blocks),
-    FIELD(U32, threads, threads),
-    FIELD(U64, kv_cache_memory_bytes, kv_cache_bytes),
-    FIELD(NUM, gpu_memory_utilization, gpu_memory_utilization),
-    FIELD(BOOL, skip_tokenizer_init, skip_tokenizer),
-#undef FIELD
-};
-
-/* One field to the option of the same meaning, or back. */
-static void copy_field(size_t i, struct quire_options *q, struct options *o, bool back)
-{
-    void *in = (char *)q + fields[i].in, *out = (char *)o + fields[i].out;
-    switch (fields[i].type) {
-    case FIELD_STR:
-        if (back)
-            *(const char **)in = *(option_STR *)out;
-        else if (*(const char **)in)
-            *(option_STR *)out = *(const char **)in;
-        break;
-    case FIELD_U32:
-        if (back)
-            *(uint32_t *)in = (uint32_t) * (option_INT *)out;
-        else
-            *(option_INT *)out = *(uint32_t *)in;
-        break;
-    case FIELD_U64:
-        if (back)
-            *(uint64_t *)in = *(option_BYTES *)out;
-        else
-            *(option_BYTES *)out = *(uint64_t *)in;
-        break;
-    case FIELD_NUM:
-        if (back)
-            *(double *)in = *(option_NUM *)out;
-        else
-            *(option_NUM *)out = *(double *)in;
-        break;
-    case FIELD_BOOL:
-        if (back)
-            *(bool *)in = *(option_BOOL *)out;
-        else
-            *(option_BOOL *)out = *(bool *)in;
-        break;
-    }
-}
-
-/* Does the name (given by a caller in any of its spellings) mean this field? */
-static bool names_field(const char *name, size_t i)
-{
-    const char *field = fields[i].name;
-    name += strncmp(name, "--", 2) == 0 ? 2 : 0;
-    while (*name && (*name == *field || (*name == '-' && *field == '_')))
-        name++, field++;
-    return *name == '\0' && *field == '\0';
-}
-
-static FALLIBLE set_option(struct quire_options *o, const char *name, const char *value,
-                           struct q_err *e)
-{
-    struct options checked;
-    if (o->size < sizeof *o)
-        return q_fail(e, Q_UNSUPPORTED, "options: this program was built for an older quire.h");
-    options_defaults(
-        &checked); /* what both take is about the engine, not about serving or asking */
-    enum q_code rc = options_set(&checked, FOR_ENGINE, name, value, e);
-    if (rc || (rc = options_set(&checked, FOR_GENERATE, name, value, e)))
-        return rc;
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (names_field(name, i)) {
-            copy_field(i, o, &checked, true);
-            return Q_OK;
-        }
-    if (o->n_set >= QUIRE_SET_MAX)
-        return q_fail(e, Q_TOO_LARGE, "options: more than %d are set by name", QUIRE_SET_MAX);
-    o->set[2 * o->n_set] = name;
-    o->set[2 * o->n_set++ + 1] = value;
-    return Q_OK;
-}
-
-enum quire_code quire_options_set(struct quire_options *o, const char *name, const char *value,
-                                  struct quire_error *error)
-{
-    struct q_err e = Q_ERR_INIT;
-    return set_option(o, name, value, &e) ? give_error(error, &e) : QUIRE_OK;
-}
-
-static FALLIBLE core_config_of(struct core_config *c, struct quire_options *o, struct q_err *e)
-{
-    struct options all;
-    enum q_code rc = Q_OK;
-    options_defaults(&all);
-    all.log_level = "error";
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        copy_field(i, o, &all, false);
-    for (uint32_t i = 0; i < o->n_set && !rc; i++)
-        rc = options_set(&all, FOR_ENGINE, o->set[2 * i], o->set[2 * i + 1], e);
-    if (rc || (rc = engine_options(c, &all, o->model, e)))
-        return rc;
-    c->worker.pin = o->pin_threads;
-    c->in_process = !o->worker_program;
-    c->worker_program = o->worker_program;
-    return Q_OK;
-}
 
 static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_options *given,
                             struct q_err *e)
@@ -252,9 +46,9 @@ static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_opti
     struct quire_options o;
     struct core_config c;
     enum q_code rc;
-    if ((rc = take_options(&o, given, e)) || (rc = core_config_of(&c, &o, e)))
+    if ((rc = quire_options_config(&c, &o, given, e)))
         return rc;
-    log_setup("quire", (enum log_level)c.worker.log_level, false);
+    log_setup("quire", (enum log_level)c.worker.log_level, c.worker.log_json);
     if ((!o.skip_tokenizer && (rc = tokenizer_open(&engine->tokenizer, c.tokenizer_path, e))) ||
         (rc = session_open(&engine->session, &c, o.progress, o.progress_ctx, e)))
         return rc;
@@ -272,7 +66,7 @@ enum quire_code quire_engine_open(struct quire_engine **out, const struct quire_
         engine ? engine_open(engine, o, &e) : q_fail(&e, Q_NO_MEMORY, "engine: no memory");
     if (rc) {
         quire_engine_close(engine);
-        return give_error(error, &e);
+        return quire_error_give(error, &e);
     }
     *out = engine;
     return QUIRE_OK;
@@ -303,8 +97,25 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
                               .step_bytes = c->shape.step_bytes,
                               .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK};
     snprintf(full.dtype, sizeof full.dtype, "%s", dtype_name(c->shape.compute_dtype));
-    snprintf(full.fingerprint, sizeof full.fingerprint, "%s", c->fingerprint);
+    session_fingerprint(engine->session, full.fingerprint);
     memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
+}
+
+static_assert((int)QUIRE_KEEP == (int)IN_FLIGHT_KEEP && (int)QUIRE_ABORT == (int)IN_FLIGHT_ABORT &&
+                  (int)QUIRE_WAIT == (int)IN_FLIGHT_WAIT,
+              "one enumeration under two names");
+
+enum quire_code quire_engine_reload(struct quire_engine *engine, const char *dir,
+                                    enum quire_in_flight mode, struct quire_error *error)
+{
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc;
+    if ((unsigned)mode > QUIRE_WAIT)
+        rc = q_fail(&e, Q_INVALID, "reload: mode is %d, expected one of enum quire_in_flight",
+                    (int)mode);
+    else
+        rc = session_reload(engine->session, dir ? dir : "", (enum in_flight_mode)mode, &e);
+    return rc ? quire_error_give(error, &e) : QUIRE_OK;
 }
 
 void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats)
@@ -477,7 +288,7 @@ enum quire_code quire_submit(struct quire_request **out, struct quire_engine *en
         request_release(r);
     else
         *out = r;
-    return e.code ? give_error(error, &e) : QUIRE_OK;
+    return e.code ? quire_error_give(error, &e) : QUIRE_OK;
 }
 
 /* Text that became final: through the stop strings, or as it is. */
@@ -600,7 +411,7 @@ enum quire_code quire_next(struct quire_request *r, struct quire_event *event, i
         *event = r->finish;
         event->text = "";
     }
-    return rc ? give_error(error, &e) : QUIRE_OK;
+    return rc ? quire_error_give(error, &e) : QUIRE_OK;
 }
 
 uint32_t quire_request_n_prompt(const struct quire_request *r)
@@ -637,7 +448,7 @@ enum quire_code quire_tokenize(const struct quire_engine *engine, struct quire_t
         return QUIRE_OK;
     }
     token_list_release(&list);
-    return give_error(error, &e);
+    return quire_error_give(error, &e);
 }
 
 enum quire_code quire_detokenize(const struct quire_engine *engine, struct quire_text *out,
@@ -658,7 +469,7 @@ enum quire_code quire_detokenize(const struct quire_engine *engine, struct quire
         q_fail(&e, Q_NO_MEMORY, "text: no memory");
     }
     buf_release(&b);
-    return give_error(error, &e);
+    return quire_error_give(error, &e);
 }
 
 void quire_free(const void *memory)

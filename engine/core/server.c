@@ -139,6 +139,7 @@ static FALLIBLE turn(struct server *s, struct q_err *e)
         if ((rc = peers_ready(&s->peers, e)))
             return rc;
     }
+    peers_answer_orders(&s->peers);
     if (clock_ms() >= s->beat_ms || peers_news(&s->peers)) {
         s->beat_ms = clock_ms() + s->config->heartbeat_ms;
         peers_beat(&s->peers, clock_ms());

@@ -32,6 +32,7 @@ struct server_config {
     uint32_t n_listen;
     const char *keys_dir;
     bool insecure_tcp;
+    const char *weights_file; /* a reload is kept there for the next engine; NULL = nowhere */
     uint32_t heartbeat_ms, max_frontend_reqs;
     uint32_t shutdown_timeout_ms;
 };

@@ -8,17 +8,20 @@
 #define COMMANDS_MAX ((size_t)1 << 20)
 #define ORIGIN       1u /* of all requests in the core */
 
-enum command_kind { COMMAND_SUBMIT, COMMAND_ABORT, COMMAND_STATS };
+enum command_kind { COMMAND_SUBMIT, COMMAND_ABORT, COMMAND_STATS, COMMAND_RELOAD };
 struct command {
     enum command_kind kind;
     struct session_request *request; /* SUBMIT */
     const struct msg_submit *submit;
     uint64_t req_id;      /* ABORT */
-    struct queue *answer; /* STATS: of struct stats_answer */
+    struct queue *answer; /* STATS: of struct stats_answer; RELOAD: of struct q_err */
+    const char *dir;      /* RELOAD; borrowed until answered */
+    enum in_flight_mode mode;
 };
 struct stats_answer {
     struct scheduler_stats stats;
     uint64_t n_restart;
+    char fingerprint[CORE_FINGERPRINT_MAX];
 };
 struct start_item { /* while loading */
     enum core_state state;
@@ -34,6 +37,7 @@ struct session {
     struct session_request **open; /* [n_open_max] by place; NULL = free */
     uint32_t n_open_max;
     uint64_t n_submit;
+    struct queue *reload; /* who waits for the reload under way; NULL = nobody */
     struct q_err failure; /* of the core; code Q_OK while it lives */
     uint32_t percent;
 };
@@ -165,6 +169,32 @@ static void on_submit(struct session *s, const struct command *c)
     }
 }
 
+/* The waiter's queue has room for one. */
+static void answer_reload(struct queue *answer, const struct q_err *result)
+{
+    struct q_err ignored = Q_ERR_INIT;
+    if (queue_push(answer, result, &ignored))
+        queue_close(answer);
+}
+
+static void on_reload(struct session *s, const struct command *c)
+{
+    struct q_err e = s->failure;
+    if (e.code || core_reload(s->core, c->dir, c->mode, &e))
+        answer_reload(c->answer, &e);
+    else
+        s->reload = c->answer;
+}
+
+static void tell_reload(struct session *s)
+{
+    struct q_err result = s->failure;
+    if (!s->reload || (!result.code && !core_take_reload(s->core, &result)))
+        return;
+    answer_reload(s->reload, &result);
+    s->reload = NULL;
+}
+
 static void on_command(struct session *s, const struct command *c)
 {
     struct q_err e = Q_ERR_INIT;
@@ -175,9 +205,12 @@ static void on_command(struct session *s, const struct command *c)
         core_abort(s->core, ORIGIN, c->req_id);
         if (r)
             finish(s, r, FINISH_ABORT, 0, NULL);
+    } else if (c->kind == COMMAND_RELOAD) {
+        on_reload(s, c);
     } else {
         struct stats_answer a = {.n_restart = core_n_restart(s->core)};
         core_stats(s->core, &a.stats);
+        snprintf(a.fingerprint, sizeof a.fingerprint, "%s", core_info(s->core)->fingerprint);
         if (queue_push(c->answer, &a, &e))
             queue_close(c->answer);
     }
@@ -214,6 +247,7 @@ static void *thread_main(void *arg)
             on_command(s, &c);
         if (!s->failure.code && core_step(s->core, &s->failure))
             fail_all(s);
+        tell_reload(s);
         if (!queue_closed(&s->start))
             tell_start(s);
     }
@@ -327,7 +361,7 @@ void session_abort(struct session *s, const struct session_request *r)
     }
 }
 
-void session_stats(struct session *s, struct scheduler_stats *out, uint64_t *n_restart)
+static struct stats_answer ask_stats(struct session *s)
 {
     struct queue answer = QUEUE_INIT;
     struct q_err e = Q_ERR_INIT;
@@ -336,8 +370,38 @@ void session_stats(struct session *s, struct scheduler_stats *out, uint64_t *n_r
     if (!queue_init(&answer, sizeof a, 1, false, &e) && !queue_push(&s->commands, &c, &e))
         queue_pop(&answer, &a, -1);
     queue_release(&answer);
+    return a;
+}
+
+void session_stats(struct session *s, struct scheduler_stats *out, uint64_t *n_restart)
+{
+    struct stats_answer a = ask_stats(s);
     *out = a.stats;
     *n_restart = a.n_restart;
+}
+
+void session_fingerprint(struct session *s, char out[CORE_FINGERPRINT_MAX])
+{
+    struct stats_answer a = ask_stats(s);
+    memcpy(out, a.fingerprint, CORE_FINGERPRINT_MAX);
+}
+
+FALLIBLE session_reload(struct session *s, const char *dir, enum in_flight_mode mode,
+                        struct q_err *e)
+{
+    struct queue answer = QUEUE_INIT;
+    struct q_err result = Q_ERR_INIT;
+    const struct command c = {.kind = COMMAND_RELOAD, .answer = &answer, .dir = dir, .mode = mode};
+    enum q_code rc;
+    if (!(rc = queue_init(&answer, sizeof result, 1, false, e)) &&
+        !(rc = queue_push(&s->commands, &c, e))) {
+        if (!queue_pop(&answer, &result, -1))
+            q_fail(&result, Q_NO_MEMORY, "engine: no memory for an answer");
+        if ((rc = result.code))
+            *e = result;
+    }
+    queue_release(&answer);
+    return rc;
 }
 
 const struct core_info *session_info(const struct session *s)

@@ -53,6 +53,11 @@ FALLIBLE session_submit(struct session *s, struct session_request *r, struct msg
 /* Ask for its end; a last item comes all the same. */
 void session_abort(struct session *s, const struct session_request *r);
 void session_stats(struct session *s, struct scheduler_stats *out, uint64_t *n_restart);
+/* core_reload, and wait until it is over. Errors: its, or why the old weights are served on. */
+FALLIBLE session_reload(struct session *s, const char *dir, enum in_flight_mode mode,
+                        struct q_err *e);
+/* What session_info has no more once weights were reloaded: asks the engine's thread. */
+void session_fingerprint(struct session *s, char out[CORE_FINGERPRINT_MAX]);
 const struct core_info *session_info(const struct session *s);
 const struct generation_defaults *session_generation_defaults(const struct session *s);
 

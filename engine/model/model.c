@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/model.h"
 #include <math.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
+#include "common/file.h"
 #include "common/mem.h"
 #include "engine/model/model_state.h"
 
@@ -140,6 +143,114 @@ enum q_code model_load(struct model **out, const struct model_options *o, struct
     else
         *out = m;
     return rc;
+}
+
+/* What decides what is computed; eos and bos are the engine's, and the dtype is that of a file. */
+static const struct {
+    const char *name;
+    size_t offset;
+    enum { IS_U32, IS_F64, IS_BOOL, IS_TEXT } type;
+} config_fields[] = {
+#define FIELD(type, name)                                \
+    {                                                    \
+#name, offsetof(struct model_config, name), type \
+    }
+    FIELD(IS_TEXT, architecture),
+    FIELD(IS_U32, vocab_size),
+    FIELD(IS_U32, hidden_size),
+    FIELD(IS_U32, intermediate_size),
+    FIELD(IS_U32, n_layer),
+    FIELD(IS_U32, n_head),
+    FIELD(IS_U32, n_kv_head),
+    FIELD(IS_U32, head_dim),
+    FIELD(IS_U32, max_position),
+    FIELD(IS_F64, rms_norm_eps),
+    FIELD(IS_TEXT, hidden_act),
+    FIELD(IS_BOOL, tie_word_embeddings),
+    FIELD(IS_BOOL, attention_bias),
+    FIELD(IS_BOOL, attention_out_bias),
+    FIELD(IS_BOOL, mlp_bias),
+    FIELD(IS_F64, rope.theta),
+    FIELD(IS_F64, rope.factor),
+    FIELD(IS_F64, rope.original_max_position),
+    FIELD(IS_F64, rope.low_freq_factor),
+    FIELD(IS_F64, rope.high_freq_factor),
+    FIELD(IS_F64, rope.beta_fast),
+    FIELD(IS_F64, rope.beta_slow),
+    FIELD(IS_F64, rope.attention_factor),
+    FIELD(IS_F64, rope.mscale),
+    FIELD(IS_F64, rope.mscale_all_dim),
+    FIELD(IS_BOOL, rope.truncate),
+#undef FIELD
+};
+
+static void field_text(char out[CONFIG_NAME_MAX], const struct model_config *c, size_t i)
+{
+    const char *at = (const char *)c + config_fields[i].offset;
+    switch (config_fields[i].type) {
+    case IS_U32:
+        snprintf(out, CONFIG_NAME_MAX, "%u", *(const uint32_t *)(const void *)at);
+        break;
+    case IS_F64:
+        snprintf(out, CONFIG_NAME_MAX, "%.17g", *(const double *)(const void *)at);
+        break;
+    case IS_BOOL:
+        snprintf(out, CONFIG_NAME_MAX, "%s", *(const bool *)at ? "true" : "false");
+        break;
+    case IS_TEXT:
+        snprintf(out, CONFIG_NAME_MAX, "%s", at);
+        break;
+    }
+}
+
+static enum q_code check_same_config(const struct model_config *served, const struct arch *arch,
+                                     const char *dir, struct q_err *e)
+{
+    struct model_config other;
+    char path[PATH_MAX], mine[CONFIG_NAME_MAX], its[CONFIG_NAME_MAX];
+    enum q_code rc;
+    if ((rc = path_join(path, sizeof path, dir, "config.json", e)))
+        return rc;
+    if (!file_exists(path))
+        return Q_OK;
+    if ((rc = model_config_load(&other, NULL, dir, e)))
+        return rc;
+    for (size_t i = 0; i < sizeof config_fields / sizeof *config_fields; i++) {
+        field_text(mine, served, i);
+        field_text(its, &other, i);
+        if (strcmp(mine, its) != 0)
+            return q_fail(e, Q_MISMATCH, "the new config.json says %s %s, the model served has %s",
+                          config_fields[i].name, its, mine);
+    }
+    if (other.rope.kind != served->rope.kind ||
+        (arch->windows && memcmp(other.window, served->window, sizeof other.window) != 0))
+        return q_fail(e, Q_MISMATCH,
+                      "the new config.json has another %s than that of the model served",
+                      other.rope.kind != served->rope.kind ? "kind of rope" : "sliding window");
+    return Q_OK;
+}
+
+enum q_code model_check_weights(const struct model_config *c, const struct model_options *o,
+                                struct q_err *e)
+{
+    const struct arch *arch;
+    enum q_code rc;
+    if ((rc = arch_find(&arch, c->architecture, e)) ||
+        (rc = check_same_config(c, arch, o->weights_dir, e)))
+        return rc;
+    return weights_check(arch, c, o, e);
+}
+
+enum q_code model_reload(struct model *m, const struct model_options *o, struct q_err *e)
+{
+    struct model_options decided = *o;
+    enum q_code rc;
+    decided.dtype = m->shape.compute_dtype;
+    if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
+        (rc = weights_reload(&m->weights, m->arch, &m->config, &decided, e)))
+        return rc;
+    fill_shape(m);
+    return Q_OK;
 }
 
 void model_free(struct model *m)

@@ -29,7 +29,8 @@ enum quantization { QUANTIZE_NOT, QUANTIZE_INT8 };
 struct model;
 
 struct model_options {
-    const char *dir; /* model folder */
+    const char *dir;         /* model folder */
+    const char *weights_dir; /* where the tensors are; NULL = dir */
     enum load_format
         format;      /* LOAD_DUMMY: random weights of the config's shapes, seeded, no file needed */
     bool dtype_auto; /* take the checkpoint's: f32 -> float32, bf16 -> bfloat16, f16 -> float16 */
@@ -49,6 +50,15 @@ struct model_options {
  * Q_UNSUPPORTED (architecture or option, with what is supported), Q_NO_MEMORY. */
 FALLIBLE model_load(struct model **out, const struct model_options *o, struct q_err *e);
 void model_free(struct model *m);
+/* The numbers of another checkpoint of the same model, from o->weights_dir, which may have a
+ * config.json (then it must mean the same) or not. Matrices are packed over the old ones; only a
+ * checkpoint of another element type may need memory beside them. On an error the old weights are
+ * as they were. Nobody may compute with `m` meanwhile. Errors: as model_load; Q_MISMATCH names what
+ * differs. */
+FALLIBLE model_reload(struct model *m, const struct model_options *o, struct q_err *e);
+/* Would model_reload take o->weights_dir for a model of this config? Reads headers only. */
+FALLIBLE model_check_weights(const struct model_config *c, const struct model_options *o,
+                             struct q_err *e);
 
 struct model_shape { /* what others must know */
     uint32_t vocab_size, hidden_size, n_layer, n_kv_head, n_head, head_dim;

@@ -181,7 +181,8 @@ static enum q_code open_files(struct loader *l, struct q_err *e)
 {
     if (l->options->format == LOAD_DUMMY)
         return Q_OK;
-    enum q_code rc = tensor_set_open(&l->w->files, l->options->dir, e);
+    const struct model_options *o = l->options;
+    enum q_code rc = tensor_set_open(&l->w->files, o->weights_dir ? o->weights_dir : o->dir, e);
     l->finder.files = l->w->files;
     return rc;
 }
@@ -198,30 +199,95 @@ static enum q_code prepare_filler(struct loader *l, struct q_err *e)
     return region_init(&f->buffer, f->n_thread * f->part_bytes, "dummy weights", e);
 }
 
+/* The first walk. l->w is safe to release afterwards, whatever comes. */
+static enum q_code measure(struct loader *l, struct q_err *e)
+{
+    struct weights *w = l->w;
+    const struct model_config *c = l->finder.config;
+    enum q_code rc;
+    *w = (struct weights){.n_layer = c->n_layer};
+    w->layers = q_calloc(c->n_layer, sizeof *w->layers);
+    if (!w->layers)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %u layers", c->n_layer);
+    if ((rc = open_files(l, e)) || (rc = walk(l, e)))
+        return rc;
+    if (w->files)
+        weights_warn_extra(&l->finder);
+    return Q_OK;
+}
+
+/* The second, into l->w->memory. */
+static enum q_code fill(struct loader *l, struct q_err *e)
+{
+    l->cutter = (struct region_cutter){.base = l->w->memory.data};
+    enum q_code rc = walk(l, e);
+    if (l->w->files)
+        tensor_set_drop_pages(l->w->files);
+    return rc;
+}
+
 enum q_code weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
                          const struct model_options *o, struct q_err *e)
 {
     struct loader l = {
         .w = w, .options = o, .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
     enum q_code rc;
-    *w = (struct weights){.n_layer = c->n_layer};
-    w->layers = q_calloc(c->n_layer, sizeof *w->layers);
-    if (!w->layers)
-        return q_fail(e, Q_NO_MEMORY, "out of memory for %u layers", c->n_layer);
-    if ((rc = open_files(&l, e)) || (rc = walk(&l, e)))
+    if ((rc = measure(&l, e)) || (rc = prepare_filler(&l, e)) ||
+        (rc = region_init(&w->memory, l.cutter.used, "weights", e)) || (rc = fill(&l, e)))
+        weights_release(w);
+    region_release(&l.filler.buffer);
+    return rc;
+}
+
+/* Would both lie in memory in the same way? Shapes are equal already, and the embedding of a
+ * checkpoint takes no part of the region or shows in its size. */
+static bool same_layout(const struct weights *a, const struct weights *b, size_t size)
+{
+    bool same = a->lm_head.dtype == b->lm_head.dtype && b->memory.size == size;
+    for (uint32_t i = 0; i < a->n_layer && same; i++) {
+        const struct layer_weights *x = &a->layers[i], *y = &b->layers[i];
+        same = x->qkv.dtype == y->qkv.dtype && x->out.dtype == y->out.dtype &&
+               x->gate_up.dtype == y->gate_up.dtype && x->down.dtype == y->down.dtype;
+    }
+    return same;
+}
+
+enum q_code weights_reload(struct weights *w, const struct arch *arch, const struct model_config *c,
+                           const struct model_options *o, struct q_err *e)
+{
+    struct weights fresh;
+    struct loader l = {
+        .w = &fresh, .options = o, .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
+    enum q_code rc;
+    if ((rc = measure(&l, e)) || (rc = prepare_filler(&l, e)))
         goto out;
-    if (w->files)
-        weights_warn_extra(&l.finder);
-    if ((rc = prepare_filler(&l, e)) || (rc = region_init(&w->memory, l.cutter.used, "weights", e)))
+    if (same_layout(&fresh, w, l.cutter.used)) {
+        fresh.memory = w->memory; /* from here on the old weights are lost, and nothing can fail */
+        w->memory = (struct region)REGION_INIT;
+        if (o->quantization) /* scales and sums beside the numbers begin at zero, as when loading */
+            memset(fresh.memory.data, 0, fresh.memory.size);
+    } else if ((rc = region_init(&fresh.memory, l.cutter.used, "the new weights", e))) {
         goto out;
-    l.cutter = (struct region_cutter){.base = w->memory.data};
-    rc = walk(&l, e);
-    if (w->files)
-        tensor_set_drop_pages(w->files);
+    }
+    rc = fill(&l, e);
+    Q_ASSERT(rc == Q_OK); /* measure found and checked the same tensors */
+    weights_release(w);
+    *w = fresh;
+    fresh = (struct weights){0};
 out:
     region_release(&l.filler.buffer);
-    if (rc)
-        weights_release(w);
+    weights_release(&fresh);
+    return rc;
+}
+
+enum q_code weights_check(const struct arch *arch, const struct model_config *c,
+                          const struct model_options *o, struct q_err *e)
+{
+    struct weights found;
+    struct loader l = {
+        .w = &found, .options = o, .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
+    enum q_code rc = measure(&l, e);
+    weights_release(&found);
     return rc;
 }
 

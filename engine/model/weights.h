@@ -36,6 +36,14 @@ struct weights {
 /* `o->dtype` is already decided (o->dtype_auto is not looked at). Errors: as model_load. */
 FALLIBLE weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
                       const struct model_options *o, struct q_err *e);
+/* Other numbers of the same shapes, from o->weights_dir: into the memory of the old ones where the
+ * packed types are the same, else beside them, which go then. On an error `w` is as it was. Nobody
+ * may compute with `w` meanwhile. Errors: as model_load. */
+FALLIBLE weights_reload(struct weights *w, const struct arch *arch, const struct model_config *c,
+                        const struct model_options *o, struct q_err *e);
+/* Are all tensors there, with the right shapes? Headers only. Errors: as model_load. */
+FALLIBLE weights_check(const struct arch *arch, const struct model_config *c,
+                       const struct model_options *o, struct q_err *e);
 void weights_release(struct weights *w);
 /* Packed, padding and scales included. */
 size_t weights_matrix_bytes(const struct packed *w);

@@ -47,6 +47,7 @@ struct scheduler {
     uint32_t n_free_slot;
     struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* the oldest at i_flight, in a ring */
     uint32_t i_flight, n_flight;
+    bool closed;                   /* no request begins */
     bool suspecting;               /* suspect.c: nothing runs but the one on trial */
     int64_t settled_us;            /* the last step */
     int64_t last_prompt_us;        /* how long the last step with prompt rows took */

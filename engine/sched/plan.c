@@ -235,6 +235,8 @@ static bool is_delayed(const struct planning *p, const struct request *r)
 static uint32_t next_to_admit(const struct planning *p)
 {
     const struct scheduler *s = p->s;
+    if (s->closed)
+        return s->backlog.returned.first;
     uint32_t i = backlog_first(&s->backlog, UINT32_MAX);
     if (i != REQUEST_NONE && is_long(s, &s->requests.items[i]) &&
         at_limit(p->n_long_partial, s->config.policy.max_long_partial_prefills))

@@ -312,6 +312,24 @@ uint32_t scheduler_abort_origin(struct scheduler *s, uint32_t origin)
     return n;
 }
 
+void scheduler_close(struct scheduler *s, bool closed)
+{
+    s->closed = closed;
+}
+
+bool scheduler_end_next(struct scheduler *s, struct scheduler_output *out)
+{
+    for (uint32_t i = 0; i < s->requests.n_item; i++) {
+        if (request_at(s, i)->state == REQUEST_FREE)
+            continue;
+        *out = end(s, i, Q_OK);
+        out->finish = FINISH_ABORT;
+        s->stats.n_aborted++;
+        return true;
+    }
+    return false;
+}
+
 void scheduler_worker_lost(struct scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_flight; i++) {
@@ -342,6 +360,7 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
     out->n_running = s->running.n;
     out->n_swapped = s->swap.n_holder;
     out->n_waiting = s->backlog.n - out->n_swapped;
+    out->n_begun = s->running.n + s->backlog.returned.n;
     out->n_tenant = backlog_n_tenant(&s->backlog);
     out->n_in_flight = s->n_flight;
     out->kv_blocks_total = s->pool.n_block;

@@ -135,6 +135,10 @@ void scheduler_reset_prefix_cache(struct scheduler *s);
 
 /* Preempt the last running one as when blocks run out; no answer changes. False: none runs. */
 bool scheduler_preempt_last(struct scheduler *s);
+/* Closed: no request begins that has not begun; those that have go on (n_begun of the stats). */
+void scheduler_close(struct scheduler *s, bool closed);
+/* End every request with FINISH_ABORT, one a call; false when there is none (more). */
+bool scheduler_end_next(struct scheduler *s, struct scheduler_output *out);
 
 /* The worker died, or was killed because it hung, with the oldest step in flight unfinished: as
  * scheduler_worker_lost, and those in that step become suspects when it is not their first time.
@@ -146,6 +150,7 @@ struct scheduler_stats {
     uint64_t step; /* last planned */
     /* A preempted request with KV in host memory is swapped, else it is waiting. */
     uint32_t n_running, n_waiting, n_swapped, n_in_flight, n_tenant;
+    uint32_t n_begun;                         /* running ones, and waiting ones that have run */
     uint32_t kv_blocks_used, kv_blocks_total; /* cached blocks are not used ones */
     uint32_t kv_blocks_cached, swap_blocks_used, swap_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;

@@ -33,44 +33,83 @@ static uint64_t number_in(const char *path, const char *key, uint64_t otherwise)
     return value;
 }
 
-/* Free bytes of one cgroup (version 2): its limit less what it holds and cannot drop. */
-static uint64_t cgroup_free(const char *dir)
+/* Where the kernel says these things. A limit this large is the kernel's word for none. */
+struct cgroup_files {
+    const char *mount;                 /* of the hierarchy, below the root */
+    const char *limit, *used, *freely; /* file, file, and the key in memory.stat */
+};
+static const struct cgroup_files versions[] = {
+    {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_inactive_file "},
+    {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "},
+};
+#define NO_LIMIT ((uint64_t)1 << 60)
+
+/* Free bytes of one cgroup: its limit less what it holds and cannot drop. */
+static uint64_t cgroup_free(const struct cgroup_files *v, const char *dir)
 {
     char path[LINE_MAX_BYTES + 64];
-    snprintf(path, sizeof path, "%s/memory.max", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, v->limit);
     uint64_t max = number_in(path, "", UINT64_MAX);
-    if (max == UINT64_MAX) /* "max", or no such file */
+    if (max >= NO_LIMIT) /* "max", or no such file */
         return UINT64_MAX;
-    snprintf(path, sizeof path, "%s/memory.current", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, v->used);
     uint64_t current = number_in(path, "", 0);
     snprintf(path, sizeof path, "%s/memory.stat", dir);
-    uint64_t cache = number_in(path, "inactive_file ", 0);
+    uint64_t cache = number_in(path, v->freely, 0);
     current = current > cache ? current - cache : 0;
     return max > current ? max - current : 0;
 }
 
-/* The tightest of this process's cgroup and those above it. */
-static uint64_t cgroups_free(void)
+/* The tightest of a cgroup and those above it. In a container the group's path is often the host's
+ * and not there; the mount is then the container's own group. */
+static uint64_t hierarchy_free(const char *root, const struct cgroup_files *v, const char *group)
 {
-    char dir[LINE_MAX_BYTES + 32], line[LINE_MAX_BYTES];
+    char dir[2 * LINE_MAX_BYTES];
     uint64_t free_bytes = UINT64_MAX;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
+    int n_mount = snprintf(dir, sizeof dir, "%s%s", root, v->mount);
+    if (n_mount < 0 || n_mount >= LINE_MAX_BYTES)
         return free_bytes;
-    const char *group = NULL;
-    while (!group && fgets(line, sizeof line, f))
-        if (!strncmp(line, "0::", 3))
-            group = line + 3;
-    fclose(f);
-    if (!group)
-        return free_bytes;
-    line[strcspn(line, "\n")] = '\0';
-    snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", group);
-    for (char *slash; (slash = strrchr(dir, '/')) && strlen(dir) >= strlen("/sys/fs/cgroup");
-         *slash = '\0') {
-        uint64_t here = cgroup_free(dir);
+    snprintf(dir + n_mount, sizeof dir - (size_t)n_mount, "%s", group);
+    for (char *slash; strlen(dir) >= (size_t)n_mount && (slash = strrchr(dir, '/')); *slash = 0) {
+        uint64_t here = cgroup_free(v, dir);
         free_bytes = here < free_bytes ? here : free_bytes;
     }
+    return free_bytes;
+}
+
+/* Is `memory` among the controllers of a line "7:cpu,memory:/group"? */
+static bool has_memory(const char *controllers, const char *end)
+{
+    static const char name[] = "memory";
+    const size_t n = sizeof name - 1;
+    for (const char *p = controllers; p < end; p += strcspn(p, ",:") + 1)
+        if (strcspn(p, ",:") == n && !strncmp(p, name, n))
+            return true;
+    return false;
+}
+
+uint64_t memory_cgroups_free(const char *root)
+{
+    char path[LINE_MAX_BYTES], line[LINE_MAX_BYTES];
+    uint64_t free_bytes = UINT64_MAX;
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return free_bytes;
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        const char *controllers = strchr(line, ':');
+        const char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group)
+            continue;
+        bool second = !strncmp(line, "0::", 3);
+        if (!second && !has_memory(controllers + 1, group))
+            continue;
+        uint64_t here = hierarchy_free(root, &versions[second], group + 1);
+        free_bytes = here < free_bytes ? here : free_bytes;
+    }
+    fclose(f);
     return free_bytes;
 }
 
@@ -78,7 +117,7 @@ uint64_t memory_available(void)
 {
     uint64_t machine_kib = number_in("/proc/meminfo", "MemAvailable:", UINT64_MAX / 1024);
     uint64_t machine = machine_kib >= UINT64_MAX / 1024 ? UINT64_MAX : machine_kib * 1024;
-    uint64_t group = cgroups_free();
+    uint64_t group = memory_cgroups_free("");
     return machine < group ? machine : group;
 }
 

@@ -37,7 +37,10 @@ struct memory_need {
     bool is_measured; /* activation_bytes was; else it is an upper bound */
 };
 
-/* Free memory of machine and cgroup; UINT64_MAX when neither can be read. */
+/* What the memory limits of this process's cgroups (version 1 and 2) and those above them leave;
+ * UINT64_MAX = there is no limit. root: "", or a folder with files like the kernel's. */
+uint64_t memory_cgroups_free(const char *root);
+/* Free memory of machine and cgroups; UINT64_MAX when neither can be read. */
 uint64_t memory_available(void);
 /* What this process has in memory, but for mapped files; 0 when it cannot be read. */
 uint64_t memory_resident(void);

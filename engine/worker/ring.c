@@ -41,6 +41,8 @@ struct ring_head {
     atomic_uint stop;
     atomic_uint order;            /* enum ring_order; the engine sets it, the worker clears it */
     alignas(64) atomic_uint done; /* results published, wraps */
+    char order_path[PATH_MAX];    /* published by order */
+    struct q_err order_error;     /* published by order = RING_NO_ORDER */
 };
 
 struct ring {
@@ -294,8 +296,15 @@ enum ring_order ring_order_now(const struct ring *r)
     return (enum ring_order)atomic_load(&r->head->order);
 }
 
-void ring_order_done(struct ring *r)
+void ring_order_path(const struct ring *r, char out[PATH_MAX])
 {
+    memcpy(out, r->head->order_path, PATH_MAX);
+    out[PATH_MAX - 1] = '\0';
+}
+
+void ring_order_done(struct ring *r, const struct q_err *e)
+{
+    r->head->order_error = e ? *e : (struct q_err)Q_ERR_INIT;
     atomic_store(&r->head->order, RING_NO_ORDER);
     notify(r);
 }
@@ -313,6 +322,15 @@ bool ring_stopped(const struct ring *r)
 
 /* engine side */
 
+/* The worker's memory is not trusted. */
+static void said_by_worker(const struct q_err *said, struct q_err *e)
+{
+    *e = *said;
+    e->message[sizeof e->message - 1] = '\0';
+    if (e->code >= Q_CODE_COUNT)
+        e->code = Q_INTERNAL;
+}
+
 enum worker_state ring_state(const struct ring *r, uint32_t *percent, struct q_err *e)
 {
     enum worker_state state = atomic_load_explicit(&r->head->state, memory_order_acquire);
@@ -320,9 +338,8 @@ enum worker_state ring_state(const struct ring *r, uint32_t *percent, struct q_e
     if (*percent > 100)
         *percent = 100;
     if (state == WORKER_FAILED && e) {
-        *e = r->head->error;
-        e->message[sizeof e->message - 1] = '\0';
-        if (e->code == Q_OK || e->code >= Q_CODE_COUNT)
+        said_by_worker(&r->head->error, e);
+        if (e->code == Q_OK)
             e->code = Q_INTERNAL;
     }
     return state;
@@ -360,11 +377,21 @@ static void wake_worker(struct ring *r)
         syscall(SYS_futex, (void *)&r->head->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-void ring_order(struct ring *r, enum ring_order order)
+void ring_order(struct ring *r, enum ring_order order, const char *path)
 {
     Q_ASSERT(!ring_in_flight(r) && !ring_ordering(r));
+    snprintf(r->head->order_path, sizeof r->head->order_path, "%s", path ? path : "");
     atomic_store(&r->head->order, (unsigned)order);
     wake_worker(r);
+}
+
+FALLIBLE ring_order_result(const struct ring *r, struct q_err *e)
+{
+    struct q_err said;
+    said_by_worker(&r->head->order_error, &said);
+    if (said.code && e)
+        *e = said;
+    return said.code;
 }
 
 bool ring_ordering(const struct ring *r)

@@ -36,6 +36,7 @@ struct speculation { /* engine/worker/speculate.h */
 
 struct worker_config { /* what the engine asks for; written once, before the worker starts */
     char model_dir[PATH_MAX];
+    char weights_dir[PATH_MAX]; /* where the tensors are; "" = model_dir */
     enum load_format format;
     bool dtype_auto;
     enum dtype dtype;    /* when not auto */
@@ -60,8 +61,9 @@ struct worker_config { /* what the engine asks for; written once, before the wor
 
 enum ring_order { /* what an engine may want of its worker besides steps */
                   RING_NO_ORDER,
-                  RING_FORGET_KV /* give the memory of the KV pool and of swap space back; what is
+                  RING_FORGET_KV, /* give the memory of the KV pool and of swap space back; what is
                                     in them is lost */
+                  RING_RELOAD     /* the weights of another folder; or fail and change nothing */
 };
 
 enum worker_state { WORKER_LOADING, WORKER_READY, WORKER_FAILED };
@@ -101,8 +103,10 @@ void ring_failed(struct ring *r, const struct q_err *e);
  * end. */
 bool ring_step_wait(struct ring *r, void **step, void **result);
 enum ring_order ring_order_now(const struct ring *r);
-void ring_order_done(struct ring *r); /* after it */
-void ring_step_done(struct ring *r);  /* the result entry is filled */
+void ring_order_path(const struct ring *r, char out[PATH_MAX]);
+/* After it; e: why it failed, or NULL. */
+void ring_order_done(struct ring *r, const struct q_err *e);
+void ring_step_done(struct ring *r); /* the result entry is filled */
 
 /* Engine side */
 /* State now. *percent of loading; on WORKER_FAILED `e` gets what the worker said. */
@@ -116,9 +120,12 @@ void *ring_result_next(
     struct ring *r); /* [result_bytes] of the oldest step in flight; NULL when it is not done */
 void ring_result_take(struct ring *r); /* done with ring_result_next: its entry is free */
 uint32_t ring_in_flight(const struct ring *r);
-/* Order something. No step and no order may be in flight; later steps are computed after it. */
-void ring_order(struct ring *r, enum ring_order order);
+/* Order something. No step and no order may be in flight; later steps are computed after it.
+ * path: of the folder for RING_RELOAD, else NULL. */
+void ring_order(struct ring *r, enum ring_order order, const char *path);
 bool ring_ordering(const struct ring *r); /* the order is not done yet */
+/* How the last order ended. */
+FALLIBLE ring_order_result(const struct ring *r, struct q_err *e);
 void ring_event_clear(struct ring *r);
 void ring_stop(struct ring *r); /* the worker's ring_step_wait returns false; also while it loads */
 bool ring_stopped(const struct ring *r);

@@ -284,7 +284,7 @@ uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct s
     return last;
 }
 
-/* Fill rank, logprob and alternatives of row->token from the model's own logits. */
+/* Fill rank, logprob and alternatives of row->token from the logits kept for it. */
 static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratch *s,
                           const struct sample_result *out)
 {
@@ -330,9 +330,11 @@ void sample_token(float *logits, const struct sample_input *in, struct sample_sc
     row->rank = 0;
     row->logprob = 0;
     row->n_top = 0;
-    if (logprobs)
+    if (logprobs && !p->adjusted_logprobs)
         memcpy(s->raw, logits, s->n_vocab * sizeof *logits);
     sample_adjust(logits, in, s);
+    if (logprobs && p->adjusted_logprobs)
+        memcpy(s->raw, logits, s->n_vocab * sizeof *logits);
     struct sample_dist d;
     if (p->temperature == 0.0f)
         row->token = sample_greedy(logits, s->n_vocab);

@@ -80,6 +80,24 @@ static FALLIBLE make_swap(struct worker *w, struct worker_info *info,
     return kv_cache_init_swap(&w->swap, w->model, info->n_swap_block, e);
 }
 
+static struct model_options options_of(struct worker *w, const char *weights_dir)
+{
+    const struct worker_config *c = w->config;
+    return (struct model_options){.dir = c->model_dir,
+                                  .weights_dir = weights_dir,
+                                  .format = c->format,
+                                  .dtype_auto = c->dtype_auto,
+                                  .dtype = c->dtype,
+                                  .kv_given = c->kv_given,
+                                  .kv_dtype = c->kv_dtype,
+                                  .quantization = c->quantization,
+                                  .max_model_len = c->max_model_len,
+                                  .kern = &w->kern,
+                                  .team = w->team,
+                                  .progress = load_progress,
+                                  .progress_ctx = w};
+}
+
 static FALLIBLE load_model(struct worker *w, struct q_err *e)
 {
     const struct worker_config *c = w->config;
@@ -90,18 +108,7 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
         return rc;
     kern_table_cpu(&w->kern, caps);
     w->n_thread = team_size(w->team);
-    const struct model_options o = {.dir = c->model_dir,
-                                    .format = c->format,
-                                    .dtype_auto = c->dtype_auto,
-                                    .dtype = c->dtype,
-                                    .kv_given = c->kv_given,
-                                    .kv_dtype = c->kv_dtype,
-                                    .quantization = c->quantization,
-                                    .max_model_len = c->max_model_len,
-                                    .kern = &w->kern,
-                                    .team = w->team,
-                                    .progress = load_progress,
-                                    .progress_ctx = w};
+    const struct model_options o = options_of(w, *c->weights_dir ? c->weights_dir : NULL);
     if ((rc = model_load(&w->model, &o, e)))
         return rc;
     set_limits(w);
@@ -442,17 +449,50 @@ static FALLIBLE step_answer(struct worker *w, void *step, void *result, struct q
     return Q_OK;
 }
 
+/* Other weights where the old ones are. The KV cache's numbers were made with the old ones. */
+static FALLIBLE reload(struct worker *w, struct q_err *e)
+{
+    char dir[PATH_MAX];
+    int64_t start_ms = clock_ms();
+    ring_order_path(w->ring, dir);
+    struct model_options o = options_of(w, dir);
+    if (o.format == LOAD_DUMMY)
+        o.format = LOAD_AUTO;
+    o.progress = NULL;
+    enum q_code rc = model_reload(w->model, &o, e);
+    if (rc)
+        return rc;
+    kv_cache_forget(&w->kv);
+    if (w->swap.memory)
+        kv_cache_forget(&w->swap);
+    if (w->draft)
+        draft_forget_kv(w->draft);
+    log_info("other weights, from %s, loaded in %lld ms", dir, (long long)(clock_ms() - start_ms));
+    return Q_OK;
+}
+
 /* Orders that this build does not know are none of its business. */
 static void obey(struct worker *w)
 {
-    if (ring_order_now(w->ring) == RING_FORGET_KV) {
+    struct q_err e = Q_ERR_INIT;
+    enum q_code rc = Q_OK;
+    switch (ring_order_now(w->ring)) {
+    case RING_FORGET_KV:
         kv_cache_forget(&w->kv);
         if (w->swap.memory)
             kv_cache_forget(&w->swap);
         if (w->draft)
             draft_forget_kv(w->draft);
+        break;
+    case RING_RELOAD:
+        alloc_thaw();
+        rc = reload(w, &e);
+        alloc_freeze();
+        break;
+    case RING_NO_ORDER:
+        break;
     }
-    ring_order_done(w->ring);
+    ring_order_done(w->ring, rc ? &e : NULL);
 }
 
 FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e)

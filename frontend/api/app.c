@@ -204,6 +204,7 @@ static void after_load(uv_work_t *work, int status)
                             .insecure_tcp = o->insecure_tcp,
                             .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
                             .on_change = on_link_change,
+                            .on_ordered = control_ordered,
                             .ctx = a};
     memcpy(c.digest, a->served.digest, sizeof(c.digest));
     if (a->load_error.code == Q_OK && link_new(&a->link, &a->loop, &c, &a->load_error) == Q_OK) {
@@ -238,6 +239,7 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
                             .app = a,
                             .api_keys = o->api_key.items,
                             .n_api_key = o->api_key.n,
+                            .api_key_file = o->api_key_file,
                             .public_metrics = o->public_metrics,
                             .body_max = o->max_body_bytes,
                             .open_max = (uint32_t)o->max_open_requests,

@@ -16,6 +16,7 @@
 #define APP_ENGINE_HANGS 0xff
 
 struct early; /* a request that waits for the model */
+struct wish;  /* one that waits for the engine: control.c */
 
 struct app {
     const struct options *options;
@@ -28,6 +29,8 @@ struct app {
     uv_timer_t gauge;
     uv_work_t loading;
     struct early *early; /* newest first */
+    struct wish *wishes;
+    uint64_t n_order; /* given to the engine */
     struct q_err load_error;
     bool reading; /* a thread reads the model */
     bool loaded, draining, announced;
@@ -53,6 +56,9 @@ uint32_t app_max_model_len(const struct app *a); /* tokens of prompt and output 
 
 /* Answer with what is in e; param as in OpenAI's error object, NULL or "" for null. */
 void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param);
+
+/* The engine answers an order (control.c); ctx is the app. */
+void control_ordered(void *app, const struct msg_ordered *m);
 
 /* The handlers of routes.def. */
 #define ROUTE(method, path, auth, handler, about) void handler(void *app, struct http_exchange *x);

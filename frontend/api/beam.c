@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One flow a beam and step. All flows of a step are submitted together, so the engine computes them
- * in one batch; the next step begins when the last of them has answered. A beam's prompt is written
- * anew from the tree in each step, so beams need not be moved about. */
+ * in one batch; the next step begins when the last of them has answered. A beam's tokens are
+ * written anew from the tree in each step, so beams need not be moved about. They go to the engine
+ * as output that has begun, so that penalties, bad words and the like count them as such. */
 #include "frontend/api/beam.h"
 
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/api/job.h"
 
+#define SILENT_TOKENS 8 /* that may stand inside a stop string and give no text */
+
 struct beam_flow {
     struct flow flow; /* first: the link hands back this pointer */
     struct beam_search *search;
-    struct token_list ids; /* prompt, then the beam's tokens */
+    struct token_list ids; /* the beam's tokens */
     uint32_t *top_ids;     /* [row_size] what may follow */
     float *top_logprobs;
     uint32_t n_top;
@@ -26,6 +29,9 @@ struct beam_search {
     uint32_t n_pending, n_cached;
     bool stopped;
     uint32_t ends[SAMPLE_STOP_IDS_MAX + 16];
+    size_t n_window; /* tokens that a stop string can reach back */
+    struct token_list window;
+    struct buf text; /* of the window */
 };
 
 static FALLIBLE next_step(struct beam_search *b, struct q_err *e);
@@ -33,7 +39,7 @@ static FALLIBLE next_step(struct beam_search *b, struct q_err *e);
 static void fail(struct beam_search *b, const struct q_err *e, uint32_t retry_after_s)
 {
     beam_search_stop(b);
-    job_fail(b->job, e, NULL, retry_after_s);
+    job_fail(b->job, e, e->code == Q_INVALID ? "n" : NULL, retry_after_s);
 }
 
 /* Rows as the link gives them: the token itself, then the alternatives that were asked for. */
@@ -93,7 +99,8 @@ static FALLIBLE finish(struct beam_search *b, struct q_err *e)
 {
     enum q_code rc = Q_OK;
     if (b->tree.n_ended < b->tree.rules.width)
-        return q_fail(e, Q_INTERNAL, "beam search: only %u of %u answers are possible",
+        return q_fail(e, Q_INVALID,
+                      "n: only %u of %u answers are possible with the tokens that are allowed",
                       b->tree.n_ended, b->tree.rules.width);
     for (uint32_t i = 0; rc == Q_OK && i < b->tree.n_ended && !b->stopped; i++)
         rc = give(b, i, e);
@@ -119,6 +126,8 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
     struct beam_flow *mine = (struct beam_flow *)f;
     struct beam_search *b = mine->search;
     struct q_err e = Q_ERR_INIT;
+    if (t->n)
+        job_note_fingerprint(b->job);
     if (t->n_cached && !b->n_cached && b->tree.n_row == 0)
         b->n_cached = t->n_cached;
     if (t->n && t->logprobs.n > 1) { /* the first entry is the token that was taken */
@@ -129,7 +138,11 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
     }
     if (t->finish == FINISH_NONE)
         return;
-    if (!mine->n_top) {
+    if (t->finish == FINISH_ABORT) {
+        enum q_code rc = q_fail(&e, Q_UNAVAILABLE, "the engine was paused, which ended the search");
+        (void)rc;
+        fail(b, &e, 0);
+    } else if (!mine->n_top) {
         enum q_code rc = q_fail(&e, Q_INTERNAL, "the engine failed on this request");
         (void)rc;
         fail(b, &e, 0);
@@ -149,6 +162,32 @@ static void on_error(struct flow *f, enum q_code code, const char *message, uint
 
 static const struct flow_calls beam_calls = {on_tokens, on_error};
 
+/* One token more, whatever it is, and what else could have come, as far as the request lets it. */
+static void set_params(const struct beam_search *b, struct sample_params *p, uint32_t n_begun)
+{
+    const struct sample_params *s = &b->job->sampling;
+    sample_params_default(p);
+    p->temperature = 0;
+    p->max_tokens = n_begun + 1;
+    p->ignore_eos = true;
+    p->n_logprob = b->tree.row_size;
+    p->repetition_penalty = s->repetition_penalty;
+    p->presence_penalty = s->presence_penalty;
+    p->frequency_penalty = s->frequency_penalty;
+    p->bias_ids = s->bias_ids;
+    p->bias = s->bias;
+    p->n_bias = s->n_bias;
+    p->allowed_ids = s->allowed_ids;
+    p->n_allowed = s->n_allowed;
+    p->bad_words = s->bad_words;
+    p->n_bad = s->n_bad;
+    p->no_repeat_ngram = s->no_repeat_ngram;
+    p->no_repeat_window = s->no_repeat_window;
+    p->adjusted_logprobs = s->n_bias || s->n_allowed || s->n_bad || s->no_repeat_ngram ||
+                           s->repetition_penalty != 1 || s->presence_penalty != 0 ||
+                           s->frequency_penalty != 0;
+}
+
 static FALLIBLE open_flow(struct beam_search *b, uint32_t i, struct q_err *e)
 {
     const struct flow *like = &b->job->choices[b->first].flow;
@@ -157,15 +196,13 @@ static FALLIBLE open_flow(struct beam_search *b, uint32_t i, struct q_err *e)
     link_close(b->job->app->link, &f->flow);
     f->n_top = 0;
     f->ids.n = 0;
-    for (size_t k = 0; rc == Q_OK && k < b->prompt->ids.n; k++)
-        rc = token_list_add(&f->ids, b->prompt->ids.ids[k], e);
-    if (rc == Q_OK)
-        rc = beam_tokens(&b->tree, b->tree.beams[i], &f->ids, e);
-    if (rc != Q_OK)
+    if ((rc = beam_tokens(&b->tree, b->tree.beams[i], &f->ids, e)) != Q_OK)
         return rc;
     f->flow = (struct flow){.calls = &beam_calls,
-                            .prompt = f->ids.ids,
-                            .n_prompt = f->ids.n,
+                            .prompt = b->prompt->ids.ids,
+                            .n_prompt = b->prompt->ids.n,
+                            .begun = f->ids.ids,
+                            .n_begun = f->ids.n,
                             .priority = like->priority,
                             .tenant = like->tenant,
                             .weight = like->weight,
@@ -174,11 +211,7 @@ static FALLIBLE open_flow(struct beam_search *b, uint32_t i, struct q_err *e)
                             .no_prefix_cache = like->no_prefix_cache,
                             .n_shared = like->n_shared};
     memcpy(f->flow.cache_salt, like->cache_salt, sizeof(like->cache_salt));
-    sample_params_default(&f->flow.params);
-    f->flow.params.temperature = 0;
-    f->flow.params.max_tokens = 1;
-    f->flow.params.ignore_eos = true; /* one token, whatever it is */
-    f->flow.params.n_logprob = b->tree.row_size;
+    set_params(b, &f->flow.params, (uint32_t)f->ids.n);
     rc = link_open(b->job->app->link, &f->flow, e);
     b->n_pending += rc == Q_OK;
     return rc;
@@ -190,6 +223,34 @@ static FALLIBLE next_step(struct beam_search *b, struct q_err *e)
     for (uint32_t i = 0; rc == Q_OK && i < b->tree.n_beam; i++)
         rc = open_flow(b, i, e);
     return rc;
+}
+
+/* Is a stop string complete with this token? Only the last tokens are looked at: a byte of text
+ * comes of one token at least, but for those that show nothing. */
+static bool ends_text(void *ctx, const struct beam_tree *t, const struct beam_node *node)
+{
+    struct beam_search *b = ctx;
+    const struct job *j = b->job;
+    const struct tokenizer *tokenizer = j->app->served.tokenizer;
+    struct q_err e = Q_ERR_INIT;
+    size_t n = node->depth < b->n_window ? node->depth : b->n_window;
+    b->window.n = 0;
+    buf_reset(&b->text);
+    for (size_t i = 0; i < n; i++)
+        if (token_list_add(&b->window, 0, &e) != Q_OK)
+            return false;
+    for (size_t i = n; i-- > 0; node = &t->nodes[node->parent]) {
+        b->window.ids[i] = node->token;
+        if (i == 0)
+            break;
+    }
+    if (tokenizer_decode(tokenizer, b->window.ids, n, j->params.skip_special_tokens, &b->text,
+                         &e) != Q_OK)
+        return false;
+    for (uint32_t i = 0; i < j->n_stop; i++)
+        if (memmem(buf_str(&b->text), b->text.len, j->stops[i], strlen(j->stops[i])))
+            return true;
+    return false;
 }
 
 static FALLIBLE make(struct beam_search *b, struct q_err *e)
@@ -208,6 +269,13 @@ static FALLIBLE make(struct beam_search *b, struct q_err *e)
             b->ends[rules.n_end] = engine->eos_ids[rules.n_end];
     for (uint32_t i = 0; i < j->sampling.n_stop_id; i++)
         b->ends[rules.n_end++] = j->sampling.stop_ids[i];
+    if (j->n_stop) {
+        rules.ends_text = ends_text;
+        rules.ctx = b;
+        for (uint32_t i = 0; i < j->n_stop; i++)
+            if (strlen(j->stops[i]) + SILENT_TOKENS > b->n_window)
+                b->n_window = strlen(j->stops[i]) + SILENT_TOKENS;
+    }
     b->flows = q_calloc(rules.width, sizeof(*b->flows));
     if (!b->flows)
         return q_fail(e, Q_NO_MEMORY, "no memory for %u beams", rules.width);
@@ -228,6 +296,8 @@ FALLIBLE beam_search_new(struct beam_search **out, struct job *j, uint32_t first
     if (!b)
         return q_fail(e, Q_NO_MEMORY, "no memory for a beam search");
     b->job = j;
+    b->window = (struct token_list)TOKEN_LIST_INIT;
+    b->text = (struct buf)BUF_INIT;
     b->first = first;
     b->prompt = j->choices[first].prompt;
     *out = b; /* the job's from here on, also when this fails */
@@ -255,6 +325,8 @@ void beam_search_free(struct beam_search *b)
         q_free(b->flows[i].top_logprobs);
     }
     q_free(b->flows);
+    token_list_release(&b->window);
+    buf_release(&b->text);
     beam_tree_release(&b->tree);
     q_free(b);
 }

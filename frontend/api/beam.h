@@ -8,9 +8,10 @@
  *
  *     score = (sum of logprobs) / (tokens of prompt and answer without an eos) ^ length_penalty
  *
- * Nothing is drawn, so the answer is a function of the prompt: temperature and seed have no part in
- * it. Ties go to the better parent, then to the likelier token.
- * Threads: the loop's thread. */
+ * Masks, bias and penalties of the request act before the logprobs are taken; a stop string ends an
+ * answer among the best like an eos, but its tokens count. Nothing is drawn, so the answer is a
+ * function of the prompt: temperature and seed have no part in it. Ties go to the better parent,
+ * then to the likelier token. Threads: the loop's thread. */
 #ifndef QUIRE_FRONTEND_API_BEAM_H
 #define QUIRE_FRONTEND_API_BEAM_H
 #include "frontend/api/beam_tree.h"

@@ -91,16 +91,18 @@ static FALLIBLE keep_row(struct beam_tree *t, const uint32_t *ids, const float *
     return Q_OK;
 }
 
-/* The answer ends with this token, which its length does not count. */
-static FALLIBLE end(struct beam_tree *t, const struct beam_node *node, struct q_err *e)
+/* The answer ends with this token: an end, which its length does not count, or one that completes a
+ * stop string. */
+static FALLIBLE end(struct beam_tree *t, const struct beam_node *node, bool by_token,
+                    struct q_err *e)
 {
     uint32_t kept;
-    double s = score(t, node->sum, node->depth - 1);
+    double s = score(t, node->sum, node->depth - by_token);
     if (t->n_ended == t->rules.width && t->ended[t->n_ended - 1].score >= s)
         return Q_OK;
     enum q_code rc = keep(t, node, &kept, e);
     if (rc == Q_OK)
-        add_end(t, (struct beam_end){kept, s, true});
+        add_end(t, (struct beam_end){kept, s, by_token});
     return rc;
 }
 
@@ -130,7 +132,7 @@ FALLIBLE beam_offer(struct beam_tree *t, const uint32_t *ids, const float *logpr
         if (!ends(t, ids[i]))
             t->candidates[t->n_candidate++] = node;
         else if (depth > t->rules.min_tokens)
-            rc = end(t, &node, e);
+            rc = end(t, &node, true, e);
     }
     t->n_offered++;
     return rc;
@@ -164,10 +166,14 @@ FALLIBLE beam_advance(struct beam_tree *t, struct q_err *e)
     enum q_code rc = Q_OK;
     Q_ASSERT(t->n_offered == t->n_beam);
     qsort(t->candidates, t->n_candidate, sizeof(*t->candidates), by_sum);
-    t->n_beam = t->n_candidate < t->rules.width ? t->n_candidate : t->rules.width;
-    for (uint32_t i = 0; rc == Q_OK && i < t->n_beam; i++) {
-        depth = t->candidates[i].depth;
-        rc = keep(t, &t->candidates[i], &t->beams[i], e);
+    t->n_beam = 0;
+    for (uint32_t i = 0; rc == Q_OK && i < t->n_candidate && t->n_beam < t->rules.width; i++) {
+        const struct beam_node *node = &t->candidates[i];
+        depth = node->depth;
+        if (t->rules.ends_text && t->rules.ends_text(t->rules.ctx, t, node))
+            rc = end(t, node, false, e);
+        else if ((rc = keep(t, node, &t->beams[t->n_beam], e)) == Q_OK)
+            t->n_beam++;
     }
     t->n_candidate = t->n_offered = 0;
     if (rc != Q_OK)

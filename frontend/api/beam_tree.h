@@ -15,6 +15,8 @@
 
 #define BEAM_NONE UINT32_MAX
 
+struct beam_tree;
+struct beam_node;
 struct beam_rules {
     uint32_t width;      /* beams kept, answers given; >= 1 */
     uint32_t n_prompt;   /* tokens */
@@ -24,6 +26,9 @@ struct beam_rules {
     bool early_stopping;  /* over when `width` answers have ended, be the others better or not */
     const uint32_t *ends; /* [n_end] tokens that end an answer; borrowed */
     uint32_t n_end;
+    /* Does the answer's text end with this node? NULL: text ends nothing. */
+    bool (*ends_text)(void *ctx, const struct beam_tree *t, const struct beam_node *node);
+    void *ctx;
 };
 
 struct beam_node {          /* one token of one or more answers */
@@ -37,7 +42,7 @@ struct beam_node {          /* one token of one or more answers */
 struct beam_end {
     uint32_t node;
     double score;
-    bool stopped; /* by one of the ends, else by its length */
+    bool stopped; /* by one of the ends; else by its length or text */
 };
 
 struct beam_tree {
@@ -62,7 +67,7 @@ FALLIBLE beam_offer(struct beam_tree *t, const uint32_t *ids, const float *logpr
                     struct q_err *e);
 /* Every beam was offered: on to the next step, or over. */
 FALLIBLE beam_advance(struct beam_tree *t, struct q_err *e);
-/* Append the tokens of node's answer so far. */
+/* Append the tokens of node's answer so far; node BEAM_NONE: none. */
 FALLIBLE beam_tokens(const struct beam_tree *t, uint32_t node, struct token_list *out,
                      struct q_err *e);
 

@@ -41,6 +41,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.params = j->sampling;
     c->flow.priority = (int32_t)j->params.priority;
     c->flow.tenant = j->tenant.id;
+    c->flow.weight = j->weight;
     c->flow.arrived_ms = j->arrived_us / 1000;
     memcpy(c->flow.cache_salt, j->tenant.salt, sizeof(j->tenant.salt));
     c->flow.n_cache_salt = j->tenant.n_salt;
@@ -270,6 +271,8 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
     struct q_err e = Q_ERR_INIT;
     enum q_code rc;
     count_tokens(c, t);
+    if (t->n || t->prompt.n_row)
+        job_note_fingerprint(j);
     if (t->n_cached && !c->n_cached) /* after a replay it would be more, of our own doing */
         c->n_cached = t->n_cached;
     if (t->prompt.n)

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints by which an operator, or a program that trains in a loop, steers the engine. They take
- * no body; names and answers are vLLM's. What takes time is answered when a heartbeat says that it
- * is reached: a wish looks at it every WISH_EVERY_MS. */
+/* Endpoints by which an operator, or a program that trains in a loop, steers the engine. Names,
+ * parameters and answers are vLLM's where it has them. What takes time is a wish: a state of the
+ * engine that a heartbeat will tell, or an order that the engine will answer. A timer looks every
+ * WISH_EVERY_MS whether it came true, or cannot any more. */
 #include <string.h>
 #include "common/clock.h"
 #include "common/mem.h"
 #include "frontend/api/app.h"
+#include "frontend/api/json.h"
 
 #define WISH_EVERY_MS 5
 
@@ -22,19 +24,42 @@ void on_reset_prefix_cache(void *app, struct http_exchange *x)
         app_reply_error(x, &e, NULL);
 }
 
-struct wish { /* a request that waits for a state of the engine */
+struct wish { /* a request that waits for the engine */
+    struct wish *next;
     uv_timer_t timer;
     struct app *app;
     struct http_exchange *x; /* NULL once gone */
-    uint32_t sleep, pause;   /* as in msg_steer */
-    int64_t until_ms;
+    struct msg_steer steer;  /* a state; or */
+    uint64_t order_id;       /* an order; 0 = none */
+    enum order_kind kind;
+    bool answered;
+    struct q_err result; /* of the order: code Q_OK, and what it is about */
+    uint64_t instance;   /* the engine that was told */
+    int64_t until_ms;    /* 0 = as long as the client waits */
+    const char *say;     /* JSON of the answer when a state is reached; NULL = nothing */
 };
 
-static bool fulfilled(const struct wish *w)
+/* Errors: why it cannot come true. */
+static enum q_code look(const struct wish *w, bool *fulfilled, struct q_err *e)
 {
     const struct link_engine *g = link_engine(w->app->link);
-    bool asleep = w->sleep == STEER_WAKE ? g->sleep_level == 0 : g->sleep_level >= w->sleep;
-    return (!w->sleep || asleep) && (!w->pause || g->paused == (w->pause == STEER_PAUSE));
+    const struct msg_steer *s = &w->steer;
+    *fulfilled = w->answered;
+    if (w->answered && w->result.code) {
+        *e = w->result;
+        return e->code;
+    }
+    if (g->instance != w->instance && !w->answered)
+        return q_fail(e, Q_UNAVAILABLE,
+                      "the engine was restarted meanwhile and knows nothing of it; try again");
+    if (w->until_ms && clock_ms() > w->until_ms)
+        return q_fail(e, Q_UNAVAILABLE, "the engine did not get there in time");
+    if (w->order_id)
+        return Q_OK;
+    bool asleep = s->sleep == STEER_WAKE ? g->sleep_level == 0 : g->sleep_level >= s->sleep;
+    bool paused = s->pause == STEER_PAUSE ? g->paused : !g->pausing;
+    *fulfilled = (!s->sleep || asleep) && (!s->pause || paused);
+    return Q_OK;
 }
 
 static void on_closed(uv_handle_t *h)
@@ -44,6 +69,10 @@ static void on_closed(uv_handle_t *h)
 
 static void end_wish(struct wish *w)
 {
+    struct wish **at = &w->app->wishes;
+    while (*at != w)
+        at = &(*at)->next;
+    *at = w->next;
     if (w->x)
         http_on_gone(w->x, NULL, NULL);
     w->x = NULL;
@@ -57,61 +86,142 @@ static void on_wisher_gone(void *ctx)
     end_wish(w);
 }
 
+/* {"status":"reloaded","weights_path":…,"system_fingerprint":…} or {"path":…} */
+static void say_ordered(const struct wish *w, struct buf *out)
+{
+    const char *path = w->result.message;
+    if (w->kind == ORDER_RELOAD) {
+        const char *fingerprint = link_engine(w->app->link)->fingerprint;
+        buf_add_str(out, "{\"status\":\"reloaded\",\"weights_path\":");
+        buf_add_json_str(out, path, strlen(path));
+        buf_add_str(out, ",\"system_fingerprint\":");
+        buf_add_json_str(out, fingerprint, strlen(fingerprint));
+    } else {
+        buf_add_str(out, "{\"path\":");
+        buf_add_json_str(out, path, strlen(path));
+    }
+    buf_add_char(out, '}');
+}
+
+/* "mode: …" is about that field. */
+static const char *param_of(const struct q_err *e)
+{
+    static const char *const names[] = {"mode", "weights_path"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (!strncmp(e->message, names[i], strlen(names[i])) && e->message[strlen(names[i])] == ':')
+            return names[i];
+    return NULL;
+}
+
 static void on_wish(uv_timer_t *timer)
 {
     struct wish *w = timer->data;
-    struct buf none = BUF_INIT;
+    struct buf body = BUF_INIT;
     struct q_err e = Q_ERR_INIT;
     struct http_exchange *x = w->x;
-    bool late = clock_ms() > w->until_ms;
-    if (!fulfilled(w) && !late)
+    bool fulfilled;
+    enum q_code rc = look(w, &fulfilled, &e);
+    if (rc == Q_OK && !fulfilled)
         return;
+    if (rc == Q_OK && w->order_id)
+        say_ordered(w, &body);
+    else if (rc == Q_OK && w->say)
+        buf_add_str(&body, w->say);
     end_wish(w);
-    if (!late) {
-        http_reply(x, 200, "application/json", &none);
-        return;
-    }
-    enum q_code rc = q_fail(&e, Q_UNAVAILABLE, "the engine did not get there in time");
-    (void)rc; /* in e */
-    app_reply_error(x, &e, NULL);
+    if (rc == Q_OK)
+        http_reply(x, 200, "application/json", &body);
+    else
+        app_reply_error(x, &e, param_of(&e));
 }
 
-static void steer(struct app *a, struct http_exchange *x, uint32_t sleep, uint32_t pause)
+/* The engine has been told. */
+static void wait_for(struct app *a, struct http_exchange *x, const struct wish *wanted)
 {
-    struct q_err e = Q_ERR_INIT;
-    enum q_code rc = link_steer(a->link, sleep, pause, &e);
-    struct wish *w = rc == Q_OK ? q_calloc(1, sizeof(*w)) : NULL;
-    if (rc == Q_OK && !w)
-        rc = q_fail(&e, Q_NO_MEMORY, "no memory for the request");
-    if (rc != Q_OK) {
-        app_reply_error(x, &e, NULL);
+    struct wish *w = q_calloc(1, sizeof(*w));
+    if (!w) {
+        http_reply_error(
+            x, &(struct http_error){.code = Q_NO_MEMORY, .message = "no memory for the request"});
         return;
     }
+    *w = *wanted;
     w->app = a;
     w->x = x;
-    w->sleep = sleep;
-    w->pause = pause;
-    w->until_ms = clock_ms() + a->options->engine_timeout * 1000;
+    w->instance = link_engine(a->link)->instance;
+    w->next = a->wishes;
+    a->wishes = w;
     uv_timer_init(&a->loop, &w->timer);
     w->timer.data = w;
     uv_timer_start(&w->timer, on_wish, WISH_EVERY_MS, WISH_EVERY_MS);
     http_on_gone(x, on_wisher_gone, w);
 }
 
-/* Does the query have name=value? Absent or empty: what `otherwise` says. */
-static bool query_is(const struct http_exchange *x, const char *name, const char *value,
-                     bool otherwise)
+static void steer(struct app *a, struct http_exchange *x, const struct msg_steer *m,
+                  const char *say)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct wish w = {.steer = *m, .say = say};
+    if (m->pause_mode != IN_FLIGHT_WAIT)
+        w.until_ms = clock_ms() + a->options->engine_timeout * 1000;
+    if (link_steer(a->link, m, &e) == Q_OK)
+        wait_for(a, x, &w);
+    else
+        app_reply_error(x, &e, NULL);
+}
+
+static void order(struct app *a, struct http_exchange *x, struct msg_order *m)
+{
+    struct q_err e = Q_ERR_INIT;
+    m->order_id = ++a->n_order;
+    if (link_order(a->link, m, &e) == Q_OK)
+        wait_for(a, x, &(struct wish){.order_id = m->order_id, .kind = (enum order_kind)m->kind});
+    else
+        app_reply_error(x, &e, NULL);
+}
+
+void control_ordered(void *app, const struct msg_ordered *m)
+{
+    struct app *a = app;
+    for (struct wish *w = a->wishes; w; w = w->next) {
+        if (w->order_id != m->order_id || w->answered)
+            continue;
+        enum q_code code = Q_OK;
+        for (int c = Q_CODE_COUNT - 1; c > 0 && code == Q_OK; c--) {
+            const char *name = q_code_name((enum q_code)c);
+            if (strlen(name) == m->code.n && !memcmp(name, m->code.data, m->code.n))
+                code = (enum q_code)c;
+        }
+        bool done = m->code.n == 2 && !memcmp(m->code.data, "OK", 2);
+        w->result.code = done ? Q_OK : code ? code : Q_INTERNAL;
+        snprintf(w->result.message, sizeof(w->result.message), "%.*s",
+                 m->message.n < Q_MESSAGE_MAX ? (int)m->message.n : Q_MESSAGE_MAX - 1,
+                 m->message.n ? m->message.data : "");
+        w->answered = true;
+    }
+}
+
+/* What the query has behind name=; n = 0: nothing. */
+static struct http_text query_value(const struct http_exchange *x, const char *name)
 {
     struct http_text q = http_query(x);
-    size_t n_name = strlen(name), n_value = strlen(value);
+    size_t n_name = strlen(name);
     for (size_t at = 0; at < q.n;) {
         const char *part = q.data + at, *end = memchr(part, '&', q.n - at);
         size_t n = end ? (size_t)(end - part) : q.n - at;
         if (n > n_name && !memcmp(part, name, n_name) && part[n_name] == '=')
-            return n - n_name - 1 == n_value && !memcmp(part + n_name + 1, value, n_value);
+            return (struct http_text){part + n_name + 1, n - n_name - 1};
         at += n + 1;
     }
-    return otherwise;
+    return (struct http_text){"", 0};
+}
+
+static bool text_is(struct http_text t, const char *value)
+{
+    return t.n == strlen(value) && !memcmp(t.data, value, t.n);
+}
+
+static bool query_is(const struct http_exchange *x, const char *name, const char *value)
+{
+    return text_is(query_value(x, name), value);
 }
 
 static void refuse(struct http_exchange *x, const char *param, const char *message)
@@ -124,10 +234,10 @@ void on_sleep(void *app, struct http_exchange *x)
 {
     if (!app_available(app, x, on_sleep))
         return;
-    if (query_is(x, "level", "1", true))
-        steer(app, x, 1, 0);
-    else if (query_is(x, "level", "2", false))
-        steer(app, x, 2, 0);
+    if (!query_value(x, "level").n || query_is(x, "level", "1"))
+        steer(app, x, &(struct msg_steer){.sleep = 1}, NULL);
+    else if (query_is(x, "level", "2"))
+        steer(app, x, &(struct msg_steer){.sleep = 2}, NULL);
     else
         refuse(x, "level", "level: expected 1 (the KV cache is given back) or 2 (the weights too)");
 }
@@ -135,25 +245,55 @@ void on_sleep(void *app, struct http_exchange *x)
 void on_wake_up(void *app, struct http_exchange *x)
 {
     if (app_available(app, x, on_wake_up))
-        steer(app, x, STEER_WAKE, 0);
+        steer(app, x, &(struct msg_steer){.sleep = STEER_WAKE}, NULL);
+}
+
+#define MODE_TEXT                                                                             \
+    "mode: expected \"abort\" (requests end with what they have), \"wait\" (those that have " \
+    "begun finish first) or \"keep\" (they go on afterwards)"
+
+static bool mode_parse(struct http_text t, uint32_t *mode)
+{
+    static const char *const names[IN_FLIGHT_MODES] = {
+        [IN_FLIGHT_KEEP] = "keep", [IN_FLIGHT_ABORT] = "abort", [IN_FLIGHT_WAIT] = "wait"};
+    for (*mode = 0; *mode < IN_FLIGHT_MODES; ++*mode)
+        if (text_is(t, names[*mode]))
+            return true;
+    return false;
+}
+
+/* A flag of the query: "true", "false", "1", "0", or not there. False: none of these. */
+static bool flag_parse(struct http_text t, bool *flag)
+{
+    *flag = text_is(t, "true") || text_is(t, "True") || text_is(t, "1");
+    return *flag || !t.n || text_is(t, "false") || text_is(t, "False") || text_is(t, "0");
 }
 
 void on_pause(void *app, struct http_exchange *x)
 {
+    struct msg_steer m = {.pause = STEER_PAUSE, .pause_mode = IN_FLIGHT_ABORT};
+    struct http_text mode = query_value(x, "mode");
+    bool wait;
     if (!app_available(app, x, on_pause))
         return;
-    if (query_is(x, "mode", "keep", false))
-        steer(app, x, 0, STEER_PAUSE);
-    else
-        refuse(x, "mode",
-               "mode: the only one supported yet is \"keep\" (requests stay and go on after "
-               "/resume); say /pause?mode=keep");
+    if (mode.n && !mode_parse(mode, &m.pause_mode))
+        refuse(x, "mode", MODE_TEXT);
+    else if (!flag_parse(query_value(x, "clear_cache"), &m.clear_cache))
+        refuse(x, "clear_cache", "clear_cache: expected true or false");
+    else if (!flag_parse(query_value(x, "wait_for_inflight_requests"), &wait))
+        refuse(x, "wait_for_inflight_requests",
+               "wait_for_inflight_requests: expected true or false");
+    else {
+        if (wait) /* vLLM's older way to say it */
+            m.pause_mode = IN_FLIGHT_WAIT;
+        steer(app, x, &m, "{\"status\":\"paused\"}");
+    }
 }
 
 void on_resume(void *app, struct http_exchange *x)
 {
     if (app_available(app, x, on_resume))
-        steer(app, x, 0, STEER_RESUME);
+        steer(app, x, &(struct msg_steer){.pause = STEER_RESUME}, "{\"status\":\"resumed\"}");
 }
 
 static void reply_state(struct http_exchange *x, const char *name, bool state)
@@ -170,9 +310,80 @@ void on_is_sleeping(void *app, struct http_exchange *x)
         reply_state(x, "is_sleeping", link_engine(a->link)->sleep_level > 0);
 }
 
+/* As in vLLM true from when no request begins any more; is_draining tells whether some still run.
+ * */
 void on_is_paused(void *app, struct http_exchange *x)
 {
     struct app *a = app;
-    if (app_available(a, x, on_is_paused))
-        reply_state(x, "is_paused", link_engine(a->link)->paused);
+    struct buf body = BUF_INIT;
+    if (!app_available(a, x, on_is_paused))
+        return;
+    const struct link_engine *g = link_engine(a->link);
+    buf_printf(&body, "{\"is_paused\":%s,\"is_draining\":%s}", g->pausing ? "true" : "false",
+               g->pausing && !g->paused ? "true" : "false");
+    http_reply(x, 200, "application/json", &body);
+}
+
+/* Errors: Q_INVALID, begins with the field's name. */
+static enum q_code read_reload(struct msg_order *m, json_t *body, struct q_err *e)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach (body, key, v) {
+        bool is_path = !strcmp(key, "weights_path");
+        struct http_text text = {json_string_value(v), json_string_length(v)};
+        if (!is_path && strcmp(key, "mode") != 0)
+            return q_fail(e, Q_INVALID,
+                          "%.60s: not a field of this request; known are weights_path and mode",
+                          key);
+        if (json_is_null(v))
+            continue;
+        if (!json_is_string(v))
+            return q_fail(e, Q_INVALID, "%s: expected a string, got %s", key, json_kind(v));
+        if (is_path && !text.n)
+            return q_fail(e, Q_INVALID,
+                          "weights_path: is empty; leave it out to read the folder in use again");
+        if (is_path)
+            m->path = (struct proto_str){text.data, text.n};
+        else if (!mode_parse(text, &m->mode))
+            return q_fail(e, Q_INVALID, MODE_TEXT);
+    }
+    return Q_OK;
+}
+
+void on_reload_weights(void *app, struct http_exchange *x)
+{
+    struct app *a = app;
+    struct q_err e = Q_ERR_INIT;
+    struct http_text text = http_body(x);
+    json_t *body = NULL;
+    if (!app_available(a, x, on_reload_weights))
+        return;
+    const struct link_engine *g = link_engine(a->link);
+    /* Who has paused has said already what becomes of the requests. */
+    struct msg_order m = {.kind = ORDER_RELOAD,
+                          .mode = g->pausing || g->sleep_level ? IN_FLIGHT_KEEP : IN_FLIGHT_WAIT};
+    enum q_code rc = text.n ? json_body(&body, text.data, text.n, &e) : Q_OK;
+    if (rc == Q_OK)
+        rc = read_reload(&m, body, &e);
+    if (rc == Q_OK) {
+        order(a, x, &m);
+    } else {
+        char param[64];
+        snprintf(param, sizeof(param), "%.*s", (int)strcspn(e.message, ":"), e.message);
+        app_reply_error(x, &e, body ? param : NULL);
+    }
+    json_decref(body);
+}
+
+void on_start_profile(void *app, struct http_exchange *x)
+{
+    if (app_available(app, x, on_start_profile))
+        order(app, x, &(struct msg_order){.kind = ORDER_START_PROFILE});
+}
+
+void on_stop_profile(void *app, struct http_exchange *x)
+{
+    if (app_available(app, x, on_stop_profile))
+        order(app, x, &(struct msg_order){.kind = ORDER_STOP_PROFILE});
 }

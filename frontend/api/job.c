@@ -66,6 +66,19 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
     http_stream_end(j->task.x);
 }
 
+void job_note_fingerprint(struct job *j)
+{
+    const char *now = link_engine(j->app->link)->fingerprint;
+    size_t n = strlen(j->fingerprints);
+    if (!strcmp(j->fingerprints + j->last_fingerprint, now) ||
+        n + 1 + strlen(now) >= sizeof(j->fingerprints))
+        return;
+    if (n)
+        j->fingerprints[n++] = '+';
+    j->last_fingerprint = n;
+    snprintf(j->fingerprints + n, sizeof(j->fingerprints) - n, "%s", now);
+}
+
 /* The highest logprob a token, on average; as OpenAI has it. */
 static int by_logprob(const void *a, const void *b)
 {
@@ -160,6 +173,11 @@ static enum q_code fit(struct job *j, struct q_err *e)
     uint32_t limit = app_max_model_len(j->app), room, longest = 0;
     const struct generation_defaults *d = served_defaults(&j->app->served);
     uint32_t asked = j->sampling.max_tokens;
+    if (j->params.use_beam_search && j->sampling.grammar) {
+        snprintf(j->params.param, sizeof(j->params.param), "use_beam_search");
+        return q_fail(e, Q_UNSUPPORTED,
+                      "use_beam_search: not supported together with structured output");
+    }
     enum q_code rc = cut_prompts(j, limit, e);
     if (rc != Q_OK)
         return rc;
@@ -414,6 +432,7 @@ static enum q_code find_tenant(struct job *j, struct q_err *e)
                                        .user = j->params.user,
                                        .salt = j->params.cache_salt,
                                        .apart = j->app->options->prefix_cache_per_key};
+    j->weight = http_key_weight(j->task.x);
     return tenant_of(&j->tenant, &from, e);
 }
 

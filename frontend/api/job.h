@@ -19,7 +19,8 @@
 #include "frontend/parsers/parser.h"
 #include "common/tokenizer/stream.h"
 
-#define CHOICES_MAX 4096 /* of one request */
+#define CHOICES_MAX      4096 /* of one request */
+#define FINGERPRINTS_MAX 400  /* bytes; of more changes than that, the latest are left out */
 
 struct job;
 
@@ -79,6 +80,7 @@ struct job {
     bool bound;          /* a grammar holds from the first token: there is no reasoning */
     struct prompts prompts;
     struct tenant tenant;
+    uint32_t weight;        /* of the API key */
     uint32_t width;         /* choices made for each prompt: n, or best_of */
     bool logprobs;          /* of tokens, in the answer */
     struct choice *choices; /* [n_choice] */
@@ -89,6 +91,9 @@ struct job {
     int64_t arrived_us;
     const char *model; /* as the request named it */
     struct buf out;    /* chunk under construction */
+    /* system_fingerprint of all that computed its tokens, in order, joined by '+'. */
+    char fingerprints[FINGERPRINTS_MAX];
+    size_t last_fingerprint; /* where the last one begins */
 };
 
 /* Begin a job on this exchange from its body; the answer, be it an error, comes by itself. */
@@ -96,6 +101,9 @@ void job_start(struct app *a, struct http_exchange *x, bool chat);
 /* Something came for the choice: send what a stream can, finish the job when all choices are. */
 void job_progress(struct job *j, struct choice *c);
 void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t retry_after_s);
+
+/* Tokens came: whoever computes now had a part in the answer. */
+void job_note_fingerprint(struct job *j);
 
 /* choice.c */
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e);

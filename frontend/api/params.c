@@ -221,27 +221,17 @@ static enum q_code read_logprobs(struct params *p, enum params_where where, stru
     return Q_OK;
 }
 
-/* Fields that change which tokens a sampler takes; beam search takes the likeliest of what the
- * model says, and would leave them without effect. */
+/* Fields that beam search would leave without effect: it takes the likeliest, and cuts nothing
+ * off. */
 static enum q_code check_beam(const struct params *p, struct q_err *e)
 {
     const struct {
         const char *name;
         bool given;
-    } others[] = {
-        {"stop", p->has[FIELD_stop]},
-        {"logit_bias", json_object_size(p->logit_bias) > 0},
-        {"allowed_token_ids", p->has[FIELD_allowed_token_ids]},
-        {"bad_words", json_array_size(p->bad_words) > 0},
-        {"logits_processors", json_array_size(p->logits_processors) > 0},
-        {"no_repeat_ngram_size", p->no_repeat_ngram_size > 0},
-        {"top_n_sigma", p->top_n_sigma > 0},
-        {"presence_penalty", p->presence_penalty != 0},
-        {"frequency_penalty", p->frequency_penalty != 0},
-        {"repetition_penalty", p->has[FIELD_repetition_penalty] && p->repetition_penalty != 1},
-        {"prompt_logprobs", p->has[FIELD_prompt_logprobs]},
-        {"echo", p->echo && p->logprobs},
-        {"best_of", p->has[FIELD_best_of] && p->best_of != p->n}};
+    } others[] = {{"top_n_sigma", p->top_n_sigma > 0},
+                  {"prompt_logprobs", p->has[FIELD_prompt_logprobs]},
+                  {"echo", p->echo && p->logprobs},
+                  {"best_of", p->has[FIELD_best_of] && p->best_of != p->n}};
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++)
         if (others[i].given)
             return q_fail(e, Q_UNSUPPORTED, "%s: not supported together with use_beam_search%s",

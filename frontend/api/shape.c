@@ -13,15 +13,17 @@ static void add_str(struct buf *out, const char *s)
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…, */
 static void add_head(const struct job *j, const char *object, struct buf *out)
 {
-    const struct link_engine *g = link_engine(j->app->link);
+    /* A chunk's tokens are of the weights now, a whole answer's of all it has seen. */
+    bool whole = !j->params.stream && *j->fingerprints;
+    const char *fingerprint = whole ? j->fingerprints : link_engine(j->app->link)->fingerprint;
     buf_add_str(out, "{\"id\":");
     add_str(out, j->id);
     buf_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object,
                (long long)j->created);
     add_str(out, j->model);
     buf_add_str(out, ",\"system_fingerprint\":");
-    if (*g->fingerprint)
-        add_str(out, g->fingerprint);
+    if (*fingerprint)
+        add_str(out, fingerprint);
     else
         buf_add_str(out, "null");
     buf_add_char(out, ',');

@@ -17,7 +17,8 @@
 
 #define BACKLOG     1024
 #define SOCKET_NAME "engine"
-#define ADDRESS_MAX 100 /* a Unix socket's path has 108 bytes */
+#define WEIGHTS     "weights" /* what the engine was last told to serve */
+#define ADDRESS_MAX 100       /* a Unix socket's path has 108 bytes */
 
 static enum q_code listen_on(struct outside *s, const struct options *o, struct q_err *e)
 {
@@ -92,6 +93,8 @@ void outside_release(struct outside *s)
     char path[PATH_MAX + sizeof(SOCKET_NAME) + 1];
     if (s->dir[0]) {
         snprintf(path, sizeof(path), "%s/" SOCKET_NAME, s->dir);
+        unlink(path);
+        snprintf(path, sizeof(path), "%s/" WEIGHTS, s->dir);
         unlink(path);
         rmdir(s->dir);
         s->dir[0] = 0;
@@ -201,6 +204,10 @@ static void become(const struct child *c, pid_t parent)
         set_number("QUIRE_METRICS_SLOT", (int)c->slot);
         set_number("QUIRE_METRICS_SLOTS", (int)c->n_slot);
         set_number("QUIRE_READY_FD", s->ready_pipe[1]);
+    } else {
+        char path[PATH_MAX + sizeof(WEIGHTS) + 1];
+        snprintf(path, sizeof(path), "%s/" WEIGHTS, s->dir);
+        setenv("QUIRE_WEIGHTS_FILE", path, 1);
     }
     execv(c->argv[0], c->argv);
     fprintf(stderr, "quire: %s: %s\n", c->argv[0], strerror(errno));

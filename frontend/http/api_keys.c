@@ -5,7 +5,9 @@
 #include <openssl/evp.h>
 #include <string.h>
 #include <strings.h>
+#include "common/file.h"
 #include "common/mem.h"
+#include "common/parse.h"
 
 static bool digest_of(unsigned char out[32], const char *data, size_t n)
 {
@@ -13,24 +15,146 @@ static bool digest_of(unsigned char out[32], const char *data, size_t n)
     return EVP_Digest(data, n, out, &size, EVP_sha256(), NULL) == 1;
 }
 
-FALLIBLE api_keys_init(struct api_keys *k, const char *const *api_keys, size_t n, struct q_err *e)
+static FALLIBLE add(struct api_keys *k, const char *key, size_t n, struct q_err *e)
 {
-    k->digests = q_calloc(n ? n : 1, sizeof(*k->digests));
-    if (!k->digests)
-        return q_fail(e, Q_NO_MEMORY, "api keys: no memory for %zu", n);
-    for (size_t i = 0; i < n; i++) {
+    enum q_code rc = q_grow(&k->items, &k->cap, k->n + 1, sizeof(*k->items), API_KEYS_MAX, e);
+    if (rc != Q_OK)
+        return rc;
+    k->items[k->n] = (struct api_key){.weight = 1};
+    if (!digest_of(k->items[k->n].digest, key, n))
+        return q_fail(e, Q_INTERNAL, "api keys: SHA-256 is not available");
+    k->n++;
+    return Q_OK;
+}
+
+FALLIBLE api_keys_add(struct api_keys *k, const char *const *api_keys, size_t n, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < n && rc == Q_OK; i++) {
         if (!*api_keys[i])
             return q_fail(e, Q_INVALID, "--api-key: a key is empty");
-        if (!digest_of(k->digests[i], api_keys[i], strlen(api_keys[i])))
-            return q_fail(e, Q_INTERNAL, "api keys: SHA-256 is not available");
+        rc = add(k, api_keys[i], strlen(api_keys[i]), e);
     }
-    k->n = n;
-    return Q_OK;
+    return rc;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+/* The next word of a line; false: there is none. *at moves behind it. */
+static bool next_word(const char *line, size_t n, size_t *at, struct q_err *e,
+                      char word[API_KEY_BYTES_MAX + 1])
+{
+    size_t n_word = 0;
+    while (*at < n && is_blank(line[*at]))
+        ++*at;
+    if (*at >= n || line[*at] == '#')
+        return false;
+    for (; *at < n && !is_blank(line[*at]); ++*at)
+        if (n_word < API_KEY_BYTES_MAX)
+            word[n_word++] = line[*at];
+        else
+            n_word = API_KEY_BYTES_MAX + 1;
+    if (n_word > API_KEY_BYTES_MAX || memchr(word, 0, n_word)) {
+        q_err_reset(e);
+        (void)q_fail(e, Q_INVALID, "a word is longer than %d bytes, or has a NUL in it",
+                     API_KEY_BYTES_MAX);
+        n_word = 0;
+    }
+    word[n_word] = '\0';
+    return true;
+}
+
+/* What stands behind a key. */
+static FALLIBLE read_word(struct api_keys *k, const char *word, struct q_err *e)
+{
+    static const char weight[] = "weight=";
+    struct api_key *key = &k->items[k->n - 1];
+    int64_t value;
+    if (!strcmp(word, "admin")) {
+        key->admin = k->has_admin = true;
+        return Q_OK;
+    }
+    if (strncmp(word, weight, sizeof(weight) - 1) != 0)
+        return q_fail(e, Q_INVALID,
+                      "\"%.60s\" is not known behind a key, expected weight=N or admin", word);
+    enum q_code rc =
+        parse_i64(&value, word + sizeof(weight) - 1, 1, API_KEY_WEIGHT_MAX, "weight", e);
+    if (rc == Q_OK)
+        key->weight = (uint32_t)value;
+    return rc;
+}
+
+static FALLIBLE read_line(struct api_keys *k, const char *line, size_t n, struct q_err *e)
+{
+    char word[API_KEY_BYTES_MAX + 1];
+    size_t at = 0;
+    enum q_code rc = Q_OK;
+    for (bool first = true; rc == Q_OK && next_word(line, n, &at, e, word); first = false)
+        if (e->code)
+            rc = e->code;
+        else
+            rc = first ? add(k, word, strlen(word), e) : read_word(k, word, e);
+    OPENSSL_cleanse(word, sizeof(word));
+    return rc;
+}
+
+FALLIBLE api_keys_add_text(struct api_keys *k, const char *text, size_t n, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    size_t n_line = 0;
+    for (size_t at = 0; rc == Q_OK && at < n; n_line++) {
+        const char *end = memchr(text + at, '\n', n - at);
+        size_t n_here = end ? (size_t)(end - text) - at : n - at;
+        rc = read_line(k, text + at, n_here, e);
+        at += n_here + 1;
+    }
+    return rc == Q_OK ? rc : q_wrap(e, "line %zu", n_line);
+}
+
+FALLIBLE api_keys_add_file(struct api_keys *k, const char *path, struct q_err *e)
+{
+    struct buf text = BUF_INIT;
+    size_t n_before = k->n;
+    enum q_code rc = file_read(&text, path, API_KEY_FILE_BYTES_MAX, e);
+    if (rc == Q_OK)
+        rc = api_keys_add_text(k, buf_str(&text), text.len, e);
+    if (rc == Q_OK && k->n == n_before)
+        rc = q_fail(e, Q_INVALID, "there is no key in it");
+    if (text.len)
+        OPENSSL_cleanse(text.data, text.len);
+    buf_release(&text);
+    return rc == Q_OK ? rc : q_wrap(e, "--api-key-file %s", path);
+}
+
+static int by_digest(const void *a, const void *b)
+{
+    return memcmp(((const struct api_key *)a)->digest, ((const struct api_key *)b)->digest, 32);
+}
+
+FALLIBLE api_keys_check(const struct api_keys *k, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    struct api_key *sorted = q_calloc(k->n ? k->n : 1, sizeof(*sorted));
+    if (!sorted)
+        return q_fail(e, Q_NO_MEMORY, "api keys: no memory for %zu", k->n);
+    if (k->n) {
+        memcpy(sorted, k->items, k->n * sizeof(*sorted));
+        qsort(sorted, k->n, sizeof(*sorted), by_digest);
+    }
+    for (size_t i = 1; rc == Q_OK && i < k->n; i++)
+        if (by_digest(&sorted[i - 1], &sorted[i]) == 0)
+            rc = q_fail(e, Q_INVALID,
+                        "an API key is given twice (--api-key and --api-key-file together)");
+    q_free(sorted);
+    return rc;
 }
 
 void api_keys_release(struct api_keys *k)
 {
-    q_free(k->digests);
+    q_free(k->items);
     *k = (struct api_keys)API_KEYS_INIT;
 }
 
@@ -42,15 +166,14 @@ bool api_keys_digest(unsigned char out[32], const char *header, size_t n)
            digest_of(out, header + n_scheme, n - n_scheme);
 }
 
-bool api_keys_accept(const struct api_keys *k, const char *header, size_t n)
+const struct api_key *api_keys_find(const struct api_keys *k, const char *header, size_t n)
 {
     unsigned char digest[32];
-    if (k->n == 0)
-        return true;
+    const struct api_key *found = NULL;
     if (!api_keys_digest(digest, header, n))
-        return false;
-    int n_match = 0;
+        return NULL;
     for (size_t i = 0; i < k->n; i++)
-        n_match += CRYPTO_memcmp(digest, k->digests[i], sizeof(digest)) == 0;
-    return n_match > 0;
+        if (CRYPTO_memcmp(digest, k->items[i].digest, sizeof(digest)) == 0)
+            found = &k->items[i];
+    return found;
 }

@@ -187,6 +187,18 @@ struct http_text http_header(const struct http_exchange *x, const char *name)
     return (struct http_text){v->base, v->len};
 }
 
+const struct api_key *exchange_key(const struct http_exchange *x)
+{
+    struct http_text header = http_header(x, "authorization");
+    return x->local ? NULL : api_keys_find(&x->server->keys, header.data, header.n);
+}
+
+uint32_t http_key_weight(const struct http_exchange *x)
+{
+    const struct api_key *key = exchange_key(x);
+    return key ? key->weight : 1;
+}
+
 bool http_key(const struct http_exchange *x, unsigned char digest[32])
 {
     struct http_text header = http_header(x, "authorization");

@@ -31,6 +31,8 @@ struct http_text http_header(const struct http_exchange *x,
                              const char *name); /* name in lower case; n = 0: absent */
 /* SHA-256 of the API key it came with. False: the server asks for none. */
 bool http_key(const struct http_exchange *x, unsigned char digest[32]);
+/* The share of that key beside others' (--api-key-file); 1 without a key. */
+uint32_t http_key_weight(const struct http_exchange *x);
 /* The client's X-Request-Id where it is printable and short enough, else 32 random hex digits.
  * NUL-terminated. */
 const char *http_request_id(const struct http_exchange *x);

@@ -56,6 +56,8 @@ struct http_server {
 
 /* The exchange of a request that just arrived; in the request's pool. */
 struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public);
+/* The known key that it came with; NULL: none. Borrowed from the server. */
+const struct api_key *exchange_key(const struct http_exchange *x);
 void exchange_choose_id(struct http_exchange *x);
 void exchange_notify_gone(struct http_exchange *x); /* once: the second time does nothing */
 /* local.c: the whole answer; *body is released. */

@@ -99,8 +99,14 @@ static bool authorized(const struct http_server *s, const struct http_route *r,
 {
     if (r && (r->auth == HTTP_PUBLIC || (r->auth == HTTP_METRICS && s->set.public_metrics)))
         return true;
-    struct http_text header = http_header(x, "authorization");
-    return api_keys_accept(&s->keys, header.data, header.n);
+    return s->keys.n == 0 || exchange_key(x);
+}
+
+/* May this key steer the engine? Any may, as long as none is named for it. */
+static bool allowed(const struct http_server *s, const struct http_route *r,
+                    const struct http_exchange *x)
+{
+    return !r || r->auth != HTTP_ADMIN || !s->keys.has_admin || exchange_key(x)->admin;
 }
 
 static void reply_no_route(struct http_exchange *x, const char *allow)
@@ -148,6 +154,11 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
             x, &(struct http_error){.code = Q_UNAUTHORIZED,
                                     .message = "missing or wrong API key: expected the header "
                                                "\"Authorization: Bearer KEY\""});
+    else if (!allowed(s, r, x))
+        http_reply_error(x, &(struct http_error){.code = Q_FORBIDDEN,
+                                                 .message = "this API key may not steer the "
+                                                            "engine: in --api-key-file others are "
+                                                            "marked admin"});
     else if (!r)
         reply_no_route(x, allow);
     else if (full)
@@ -261,7 +272,10 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
         return q_fail(e, Q_NO_MEMORY, "http: no memory for the server");
     s->loop = loop;
     s->set = *c;
-    if ((rc = api_keys_init(&s->keys, c->api_keys, c->n_api_key, e)) != Q_OK)
+    if ((rc = api_keys_add(&s->keys, c->api_keys, c->n_api_key, e)) ||
+        (c->api_key_file && *c->api_key_file &&
+         (rc = api_keys_add_file(&s->keys, c->api_key_file, e))) ||
+        (rc = api_keys_check(&s->keys, e)))
         goto fail;
     s->hangup_fd = epoll_create1(EPOLL_CLOEXEC);
     if (s->hangup_fd < 0) {

@@ -17,9 +17,10 @@ struct http_server;
 struct http_exchange;
 
 enum http_auth {
-    HTTP_PUBLIC, /* anyone, and not counted against the limit on open requests */
-    HTTP_KEY,    /* an API key, if any is set */
-    HTTP_METRICS /* an API key unless public_metrics */
+    HTTP_PUBLIC,  /* anyone, and not counted against the limit on open requests */
+    HTTP_KEY,     /* an API key, if any is set */
+    HTTP_METRICS, /* an API key unless public_metrics */
+    HTTP_ADMIN    /* an API key that is marked admin; where none is, any */
 };
 
 typedef void http_handler(void *app, struct http_exchange *x);
@@ -37,6 +38,7 @@ struct http_config { /* borrowed while http_server_new runs, except routes and a
     void *app;                   /* first argument of every handler */
     const char *const *api_keys; /* [n_api_key] */
     size_t n_api_key;
+    const char *api_key_file; /* more of them (api_keys.h); NULL or "" = none */
     bool public_metrics;
     size_t body_max;   /* bytes */
     uint32_t open_max; /* requests */

@@ -227,7 +227,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     g->n_eos = m->eos_ids.n < 16 ? (uint32_t)m->eos_ids.n : 16;
     if (g->n_eos)
         memcpy(g->eos_ids, m->eos_ids.data, g->n_eos * sizeof(uint32_t));
-    l->engine_instance = m->instance;
+    l->engine_instance = g->instance = m->instance;
     l->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : 1000;
     l->beat_ms = l->step_ms = clock_ms();
     l->silent_since_ms = 0;
@@ -295,11 +295,14 @@ static void show_guesses(const struct msg_heartbeat *m)
 
 static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
 {
-    if (m->step != l->step || m->n_running == 0)
+    if (m->step != l->step || m->n_running == 0 || m->pausing || m->sleep_level)
         l->step_ms = clock_ms();
     l->step = m->step;
     l->engine.sleep_level = m->sleep_level;
     l->engine.paused = m->paused;
+    l->engine.pausing = m->pausing || m->paused;
+    if (m->fingerprint.n)
+        copy_str(l->engine.fingerprint, sizeof(l->engine.fingerprint), m->fingerprint);
     metric_set(METRIC_RUNNING, m->n_running);
     metric_set(METRIC_WAITING, m->n_waiting);
     metric_set(METRIC_SWAPPED, m->n_swapped);
@@ -413,6 +416,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
         struct msg_heartbeat heartbeat;
         struct msg_credit credit;
         struct msg_drain drain;
+        struct msg_ordered ordered;
     } m;
     uint32_t tag = proto_peek(frame, n);
     memset(&m, 0, sizeof(m));
@@ -439,6 +443,9 @@ void link_receive(struct link *l, const void *frame, size_t n)
     } else if (tag == MSG_drain) {
         if (DECODE(drain))
             set_state(l, LINK_DRAINING, "the engine is draining");
+    } else if (tag == MSG_ordered) {
+        if (DECODE(ordered) && l->set.on_ordered)
+            l->set.on_ordered(l->set.ctx, &m.ordered);
     } else if (tag == MSG_NONE) {
         rc = q_fail(&e, Q_CORRUPT, "not a frame (%zu bytes)", n);
     }
@@ -564,6 +571,13 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
                       LINK_FLOWS_MAX);
     f->since_ms = clock_ms();
     f->emitted = (struct token_list)TOKEN_LIST_INIT;
+    for (size_t i = 0; i < f->n_begun; i++) {
+        enum q_code rc = token_list_add(&f->emitted, f->begun[i], e);
+        if (rc != Q_OK) {
+            token_list_release(&f->emitted);
+            return rc;
+        }
+    }
     flow_list_add(&l->waiting, f);
     metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     pump(l);
@@ -582,22 +596,32 @@ void link_close(struct link *l, struct flow *f)
     token_list_release(&f->emitted);
 }
 
-FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e)
+/* Send what was encoded into `b`, to an engine that is there. */
+static FALLIBLE send_now(struct link *l, enum q_code rc, struct buf *b, struct q_err *e)
 {
-    struct buf b = BUF_INIT;
-    const struct msg_reset_prefix_cache m = {.reason = {reason, strlen(reason)}};
     bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
-    if (up && send_buf(l, msg_reset_prefix_cache_encode(&m, &b, e), &b, e))
+    if (!up)
+        buf_release(b);
+    if (up && send_buf(l, rc, b, e))
         return Q_OK;
     return q_fail(e, Q_UNAVAILABLE, "no engine: %s", up ? "it does not take messages" : l->reason);
 }
 
-FALLIBLE link_steer(struct link *l, uint32_t sleep, uint32_t pause, struct q_err *e)
+FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e)
 {
     struct buf b = BUF_INIT;
-    const struct msg_steer m = {.sleep = sleep, .pause = pause};
-    bool up = l->state == LINK_UP || l->state == LINK_DRAINING;
-    if (up && send_buf(l, msg_steer_encode(&m, &b, e), &b, e))
-        return Q_OK;
-    return q_fail(e, Q_UNAVAILABLE, "no engine: %s", up ? "it does not take messages" : l->reason);
+    const struct msg_reset_prefix_cache m = {.reason = {reason, strlen(reason)}};
+    return send_now(l, msg_reset_prefix_cache_encode(&m, &b, e), &b, e);
+}
+
+FALLIBLE link_steer(struct link *l, const struct msg_steer *m, struct q_err *e)
+{
+    struct buf b = BUF_INIT;
+    return send_now(l, msg_steer_encode(m, &b, e), &b, e);
+}
+
+FALLIBLE link_order(struct link *l, const struct msg_order *m, struct q_err *e)
+{
+    struct buf b = BUF_INIT;
+    return send_now(l, msg_order_encode(m, &b, e), &b, e);
 }

@@ -54,6 +54,10 @@ struct flow { /* embedded by its owner, zeroed, then these set before link_open 
     const struct flow_calls *calls;
     const uint32_t *prompt; /* [n_prompt] borrowed until the flow is closed */
     size_t n_prompt;
+    /* [n_begun] output tokens that are there already, read by link_open only: they count as output
+     * and are not given to on_tokens. */
+    const uint32_t *begun;
+    size_t n_begun;
     struct sample_params params; /* its arrays borrowed likewise */
     int32_t priority;            /* lower goes first; 0 = ordinary */
     uint64_t tenant;             /* for fair share; 0 = nobody in particular */
@@ -82,6 +86,7 @@ struct link_config {     /* borrowed while link_new runs; strings as long as the
     unsigned char digest[32];     /* hub_digest of our model folder */
     uint32_t engine_timeout_ms;   /* how long a flow waits for an engine that is away */
     void (*on_change)(void *ctx); /* up or down; may be NULL */
+    void (*on_ordered)(void *ctx, const struct msg_ordered *m); /* answers link_order; or NULL */
     void *ctx;
 };
 
@@ -96,8 +101,10 @@ struct link_engine { /* from its hello; zero before the first */
     uint32_t vocab_size, max_model_len, max_num_seqs, credit;
     char fingerprint[128], model[256], version[64];
     uint32_t eos_ids[16], n_eos;
+    uint64_t instance;    /* another number, another process */
     uint32_t sleep_level; /* by its last heartbeat; 0 = awake */
-    bool paused;
+    bool paused;          /* likewise: nothing is computed */
+    bool pausing;         /* a pause is wanted, and reached with `paused` */
 };
 
 /* Errors: Q_INVALID (address), Q_FORBIDDEN (tcp without keys), Q_IO. */
@@ -116,9 +123,11 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e);
 /* Forget a flow and release what the link held for it; a closed one is fine. The engine is told
  * before the loop waits again, in one message for all flows of this turn. */
 void link_close(struct link *l, struct flow *f);
-/* Tell the engine to sleep (1, 2; STEER_WAKE) or pause (STEER_PAUSE, STEER_RESUME; 0 = as it is),
- * or to forget its prefix cache. Errors: Q_UNAVAILABLE (no engine now). */
-FALLIBLE link_steer(struct link *l, uint32_t sleep, uint32_t pause, struct q_err *e);
+/* Tell the engine to rest or go on (its heartbeats say when it does), to do something once
+ * (on_ordered answers, unless the engine goes away), or to forget its prefix cache. Errors:
+ * Q_UNAVAILABLE (no engine now). */
+FALLIBLE link_steer(struct link *l, const struct msg_steer *m, struct q_err *e);
+FALLIBLE link_order(struct link *l, const struct msg_order *m, struct q_err *e);
 FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e);
 
 #endif

@@ -4,6 +4,8 @@ import json
 import shutil
 import threading
 
+import pytest
+
 from servers import MODELS
 
 PROMPT = "quire is"
@@ -169,3 +171,22 @@ def test_long_prompt_does_not_block_others(bundled):
     thread.join()
     assert result[0][0] == 400 and result[0][1]["error"]["code"] == "context_length_exceeded"
     assert answered > 3
+
+
+@pytest.mark.parametrize("chunk", [7, 16, 64])
+def test_prompt_logprobs_over_chunked_prefill(wide, start, chunk):
+    """A prompt of many steps: every position has its row, in order, whatever the chunk; echo and prompt_logprobs agree."""
+    prompt = [(7 * i + i * i) % 500 + 3 for i in range(130)]
+    body = {"max_tokens": 3, "temperature": 0, "ignore_eos": True, "echo": True, "logprobs": 2, "prompt_logprobs": 3}
+    want = wide.complete(prompt, **body)["choices"][0]
+    small = start(MODELS / "llama", "--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64",
+                  "--max-num-batched-tokens", str(chunk), "--heartbeat-ms", "50")
+    for _ in range(2):  # the second time the prompt is in the prefix cache, and its rows are computed all the same
+        got = small.complete(prompt, **body)["choices"][0]
+        assert got["prompt_logprobs"] == want["prompt_logprobs"] and got["logprobs"] == want["logprobs"]
+    small.wait_metric_above("quire:engine_step", 2 * len(prompt) // chunk)
+    rows, echoed = got["prompt_logprobs"], got["logprobs"]
+    assert len(rows) == len(prompt) and rows[0] is None and len(echoed["tokens"]) == len(prompt) + 3
+    assert echoed["tokens"][:130] == [f"token_id:{i}" for i in prompt] and echoed["token_logprobs"][0] is None
+    for token, row, value in zip(prompt[1:], rows[1:], echoed["token_logprobs"][1:130]):
+        assert row[str(token)]["logprob"] == value

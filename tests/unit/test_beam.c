@@ -230,6 +230,47 @@ static void early_stopping_takes_the_first(void **state)
     assert_true(n_shorter > 10);
 }
 
+/* A stand-in for text: an answer whose tokens end with 2 3 ends there. */
+static bool ends_with_2_3(void *ctx, const struct beam_tree *t, const struct beam_node *node)
+{
+    ++*(uint32_t *)ctx;
+    return node->token == 3 && node->parent != BEAM_NONE && t->nodes[node->parent].token == 2;
+}
+
+static void text_ends_an_answer_too(void **state)
+{
+    (void)state;
+    uint32_t n_call = 0, n_found = 0;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        struct beam_rules r = rules(3, DEPTH, 1);
+        struct beam_tree t;
+        r.ends_text = ends_with_2_3;
+        r.ctx = &n_call;
+        assert_ok(beam_tree_init(&t, &r, &e), &e);
+        run(seed, &t);
+        assert_int_equal(t.n_ended, 3);
+        for (uint32_t i = 0; i < t.n_ended; i++) {
+            struct token_list tokens = TOKEN_LIST_INIT;
+            assert_ok(beam_tokens(&t, t.ended[i].node, &tokens, &e), &e);
+            size_t n = tokens.n;
+            for (size_t k = 1; k < n; k++) { /* nothing comes after it */
+                bool here = tokens.ids[k - 1] == 2 && tokens.ids[k] == 3;
+                assert_true(!here || k == n - 1);
+                if (!here || n == DEPTH)
+                    continue;
+                n_found++; /* and its last token counts */
+                double want = score_of(&r, t.nodes[t.ended[i].node].sum, (uint32_t)n);
+                assert_true(!t.ended[i].stopped && fabs(t.ended[i].score - want) < 1e-12);
+            }
+            assert_true(i == 0 || t.ended[i - 1].score >= t.ended[i].score);
+            token_list_release(&tokens);
+        }
+        beam_tree_release(&t);
+    }
+    assert_true(n_found > 20);
+    assert_true(n_call < 200 * DEPTH * 3 * 6); /* not for every candidate */
+}
+
 static void what_is_no_number_is_left_out(void **state)
 {
     (void)state;
@@ -275,6 +316,7 @@ int main(void)
         cmocka_unit_test(wide_beams_find_the_best_of_all),
         cmocka_unit_test(stopping_early_changes_nothing),
         cmocka_unit_test(early_stopping_takes_the_first),
+        cmocka_unit_test(text_ends_an_answer_too),
         cmocka_unit_test(what_is_no_number_is_left_out),
         cmocka_unit_test(no_memory_is_an_error),
     };

@@ -6,7 +6,7 @@
 
 static bool accepts(const struct api_keys *k, const char *header)
 {
-    return api_keys_accept(k, header, strlen(header));
+    return api_keys_find(k, header, strlen(header));
 }
 
 static void test_keys(void **state)
@@ -15,7 +15,7 @@ static void test_keys(void **state)
     struct q_err e = Q_ERR_INIT;
     struct api_keys k = API_KEYS_INIT;
     const char *two[] = {"alpha", "beta"};
-    assert_ok(api_keys_init(&k, two, 2, &e), &e);
+    assert_ok(api_keys_add(&k, two, 2, &e), &e);
     assert_true(accepts(&k, "Bearer alpha"));
     assert_true(accepts(&k, "bearer beta")); /* the scheme's case does not matter (RFC 9110) */
     assert_false(accepts(&k, "Bearer Alpha"));
@@ -26,7 +26,7 @@ static void test_keys(void **state)
     assert_false(accepts(&k, "alpha"));
     assert_false(accepts(&k, "Basic alpha"));
     assert_false(accepts(&k, ""));
-    assert_false(api_keys_accept(&k, "Bearer alpha\0", 13)); /* a NUL is part of the key */
+    assert_null(api_keys_find(&k, "Bearer alpha\0", 13)); /* a NUL is part of the key */
     unsigned char one[32], other[32];
     assert_true(api_keys_digest(one, "Bearer alpha", 12) &&
                 api_keys_digest(other, "bearer alpha", 12));
@@ -36,15 +36,71 @@ static void test_keys(void **state)
     api_keys_release(&k);
 }
 
-static void test_no_keys_means_open(void **state)
+static const struct api_key *find(const struct api_keys *k, const char *header)
+{
+    return api_keys_find(k, header, strlen(header));
+}
+
+static void test_keys_of_a_file(void **state)
 {
     (void)state;
+    static const char text[] =
+        "# keys\n\nsk-one\r\n  sk-two \tweight=3\nsk-root admin weight=1000 # x\n"
+        "sk-hash#tag";
     struct q_err e = Q_ERR_INIT;
     struct api_keys k = API_KEYS_INIT;
-    assert_ok(api_keys_init(&k, NULL, 0, &e), &e);
-    assert_true(accepts(&k, ""));
+    const char *more[] = {"sk-line"};
+    assert_ok(api_keys_add(&k, more, 1, &e), &e);
+    assert_ok(api_keys_add_text(&k, text, sizeof(text) - 1, &e), &e);
+    assert_ok(api_keys_check(&k, &e), &e);
+    assert_true(k.n == 5 && k.has_admin);
+    assert_int_equal(find(&k, "Bearer sk-line")->weight, 1);
+    assert_int_equal(find(&k, "Bearer sk-one")->weight, 1);
+    assert_int_equal(find(&k, "Bearer sk-two")->weight, 3);
+    assert_false(find(&k, "Bearer sk-two")->admin);
+    assert_int_equal(find(&k, "Bearer sk-root")->weight, 1000);
+    assert_true(find(&k, "Bearer sk-root")->admin);
+    assert_non_null(find(&k, "Bearer sk-hash#tag"));
+    assert_null(find(&k, "Bearer #"));
+    assert_null(find(&k, "Bearer weight=3"));
+    assert_ok(api_keys_add_text(&k, "sk-one", 6, &e), &e);
+    assert_fails(api_keys_check(&k, &e), Q_INVALID, "given twice", &e);
     api_keys_release(&k);
     api_keys_release(&k); /* the empty value is fine too */
+}
+
+static void test_mistakes_in_a_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } bad[] = {{"a\nb weight=0", "line 2: weight"},
+               {"a weight=1001", "line 1: weight"},
+               {"a weight=", "line 1: weight"},
+               {"a weight=3x", "line 1: weight"},
+               {"#\n\nsk-secret tier=gold", "line 3: \"tier=gold\" is not known behind a key"},
+               {"sk one two", "line 1: \"one\""}};
+    struct q_err e = Q_ERR_INIT;
+    struct api_keys k = API_KEYS_INIT;
+    char long_key[API_KEY_BYTES_MAX + 2];
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        q_err_reset(&e);
+        assert_fails(api_keys_add_text(&k, bad[i].text, strlen(bad[i].text), &e), Q_INVALID,
+                     bad[i].message, &e);
+        assert_null(strstr(e.message, "sk-secret")); /* it may end in a log */
+    }
+    memset(long_key, 'x', sizeof(long_key));
+    q_err_reset(&e);
+    assert_fails(api_keys_add_text(&k, long_key, sizeof(long_key), &e), Q_INVALID, "longer than",
+                 &e);
+    q_err_reset(&e);
+    assert_fails(api_keys_add_text(&k, "a\0b", 3, &e), Q_INVALID, "NUL", &e);
+    q_err_reset(&e);
+    assert_ok(api_keys_add_text(&k, long_key, API_KEY_BYTES_MAX, &e), &e);
+    assert_fails(api_keys_add_file(&k, "/nowhere/keys", &e), Q_NOT_FOUND, "--api-key-file", &e);
+    q_err_reset(&e);
+    assert_fails(api_keys_add_file(&k, "/dev/null", &e), Q_INVALID, "no key", &e);
+    api_keys_release(&k);
 }
 
 static void test_empty_key_is_refused(void **state)
@@ -53,7 +109,7 @@ static void test_empty_key_is_refused(void **state)
     struct q_err e = Q_ERR_INIT;
     struct api_keys k = API_KEYS_INIT;
     const char *keys[] = {"alpha", ""};
-    assert_fails(api_keys_init(&k, keys, 2, &e), Q_INVALID, "empty", &e);
+    assert_fails(api_keys_add(&k, keys, 2, &e), Q_INVALID, "empty", &e);
     api_keys_release(&k);
 }
 
@@ -89,7 +145,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_no_keys_means_open),
+        cmocka_unit_test(test_keys_of_a_file),
+        cmocka_unit_test(test_mistakes_in_a_file),
         cmocka_unit_test(test_empty_key_is_refused),
         cmocka_unit_test(test_error_bodies),
     };

@@ -201,6 +201,77 @@ static void test_reset_needs_an_engine(void **state)
     assert_fails(link_reset_prefix_cache(&link_now, "r", &e), Q_UNAVAILABLE, "no engine", &e);
 }
 
+/* Output that was there before the flow: it counts, is not given, and the next token is behind it.
+ * */
+static void test_a_flow_that_has_begun(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    const uint32_t begun[] = {8, 9}, token = 10;
+    flows[0].flow = (struct flow){
+        .calls = &calls, .prompt = prompt, .n_prompt = 3, .begun = begun, .n_begun = 2};
+    sample_params_default(&flows[0].flow.params);
+    greet(1, 10);
+    assert_ok(link_open(&link_now, &flows[0].flow, &e), &e);
+    for (uint64_t instance = 2; instance < 4; instance++) { /* also after a restart */
+        struct msg_submit m = next_submit();
+        assert_true(m.emitted.n == 2 && m.emitted.data[0] == 8 && m.emitted.data[1] == 9);
+        if (instance == 2)
+            greet(instance, 10);
+        else
+            give_tokens(m.req_id, 2, &token, 1, FINISH_LENGTH);
+    }
+    assert_int_equal(flows[0].n, 1);
+    assert_int_equal(flows[0].tokens[0], 10);
+}
+
+static struct msg_ordered told;
+static char told_code[32];
+
+static void on_ordered(void *ctx, const struct msg_ordered *m)
+{
+    assert_ptr_equal(ctx, &told);
+    told = *m;
+    snprintf(told_code, sizeof(told_code), "%.*s", (int)m->code.n, m->code.data);
+}
+
+/* What the engine is told, what it answers, and what its heartbeats say of rest and weights. */
+static void test_orders_and_states(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    static struct arena a = ARENA_INIT(1 << 16);
+    const struct msg_order order = {.order_id = 5, .kind = ORDER_RELOAD, .path = {"/w", 2}};
+    const struct msg_steer pause = {.pause = STEER_PAUSE, .pause_mode = IN_FLIGHT_WAIT};
+    const struct link_engine *g = link_engine(&link_now);
+    struct msg_order sent;
+    struct msg_steer steered;
+    link_now.set.on_ordered = on_ordered;
+    link_now.set.ctx = &told;
+    assert_fails(link_order(&link_now, &order, &e), Q_UNAVAILABLE, "no engine", &e);
+    greet(1, 10);
+    assert_true(g->instance == 1 && !strcmp(g->fingerprint, "fp"));
+    q_err_reset(&e);
+    assert_ok(link_order(&link_now, &order, &e), &e);
+    const struct buf *b = next_frame(MSG_order);
+    assert_ok(msg_order_decode(&sent, b->data, b->len, &a, &e), &e);
+    assert_true(msg_order_equal(&sent, &order));
+    GIVE(ordered, {.order_id = 5, .code = {"MISMATCH", 8}, .message = {"no", 2}});
+    assert_true(told.order_id == 5 && !strcmp(told_code, "MISMATCH"));
+    assert_ok(link_steer(&link_now, &pause, &e), &e);
+    b = next_frame(MSG_steer);
+    assert_ok(msg_steer_decode(&steered, b->data, b->len, &a, &e), &e);
+    assert_true(msg_steer_equal(&steered, &pause));
+    GIVE(heartbeat, {.pausing = true, .fingerprint = {"fp_2", 4}});
+    assert_true(g->pausing && !g->paused && !strcmp(g->fingerprint, "fp_2"));
+    GIVE(heartbeat, {.pausing = true, .paused = true}); /* says nothing of weights */
+    assert_true(g->pausing && g->paused && !strcmp(g->fingerprint, "fp_2"));
+    GIVE(heartbeat, {.step = 3});
+    assert_true(!g->pausing && !g->paused);
+    greet(2, 10);
+    assert_true(g->instance == 2 && !strcmp(g->fingerprint, "fp"));
+}
+
 static void test_submit_tokens_finish(void **state)
 {
     (void)state;
@@ -585,6 +656,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_reset_needs_an_engine),
         TEST(test_submit_says_whose),
+        TEST(test_a_flow_that_has_begun),
+        TEST(test_orders_and_states),
         TEST(test_submit_tokens_finish),
         TEST(test_credit_and_order),
         TEST(test_duplicates_are_dropped),

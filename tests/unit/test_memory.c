@@ -7,6 +7,7 @@
 #include "engine/worker/dummy.h"
 #include "engine/worker/memory.h"
 #include "engine/worker/speculate.h"
+#include "folder.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -125,6 +126,57 @@ static void this_machine_has_memory(void **state)
     assert_in_range(memory_resident(), 4096, 1024 * MIB);
 }
 
+static void put(const struct folder *f, const char *name, const char *text)
+{
+    folder_write(f, name, text, strlen(text));
+}
+
+/* Version 2: the tightest of the group and those above it; file cache that can go counts as free.
+ * */
+static void cgroups_of_version_2_limit_the_memory(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    assert_true(memory_cgroups_free(f.path) == UINT64_MAX); /* no /proc */
+    put(&f, "proc/self/cgroup", "0::/pod/box\n");
+    assert_true(memory_cgroups_free(f.path) == UINT64_MAX); /* no such group */
+    put(&f, "sys/fs/cgroup/pod/box/memory.max", "max\n");
+    put(&f, "sys/fs/cgroup/pod/memory.max", "1000\n");
+    put(&f, "sys/fs/cgroup/pod/memory.current", "700\n");
+    put(&f, "sys/fs/cgroup/pod/memory.stat", "anon 600\ninactive_file 100\n");
+    assert_int_equal(memory_cgroups_free(f.path), 400);
+    put(&f, "sys/fs/cgroup/pod/box/memory.max", "300\n");
+    put(&f, "sys/fs/cgroup/pod/box/memory.current", "50\n");
+    assert_int_equal(memory_cgroups_free(f.path), 250);
+    put(&f, "sys/fs/cgroup/pod/box/memory.current", "301\n");
+    assert_int_equal(memory_cgroups_free(f.path), 0);
+    folder_release(&f);
+}
+
+/* Version 1, also beside a version 2 without a memory controller, also where a container sees its
+ * own group as the mount and the host's path of it. */
+static void cgroups_of_version_1_limit_the_memory(void **state)
+{
+    (void)state;
+    static const char lines[] = "12:cpuset:/\n7:name=memory:/other\n6:cpu,memory:/docker/box\n"
+                                "1:name=systemd:/docker/box\n0::/docker/box\n";
+    struct folder f;
+    folder_init(&f);
+    put(&f, "proc/self/cgroup", lines);
+    put(&f, "sys/fs/cgroup/memory/other/memory.limit_in_bytes", "1\n");
+    put(&f, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
+    assert_true(memory_cgroups_free(f.path) == UINT64_MAX);
+    put(&f, "sys/fs/cgroup/memory/memory.limit_in_bytes", "5000\n"); /* the container's own */
+    put(&f, "sys/fs/cgroup/memory/memory.usage_in_bytes", "1000\n");
+    put(&f, "sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 300\n");
+    assert_int_equal(memory_cgroups_free(f.path), 4300);
+    put(&f, "sys/fs/cgroup/memory/docker/box/memory.limit_in_bytes", "2000\n");
+    put(&f, "sys/fs/cgroup/memory/docker/box/memory.usage_in_bytes", "500\n");
+    assert_int_equal(memory_cgroups_free(f.path), 1500);
+    folder_release(&f);
+}
+
 /* The dummy step touches what a step may use, and a second one nothing more. */
 static void the_dummy_step_is_the_largest(void **state)
 {
@@ -215,6 +267,8 @@ int main(void)
         cmocka_unit_test_setup(too_little_is_refused_with_ways_out, setup),
         cmocka_unit_test_setup(swap_space_is_what_is_left_and_of_use, setup),
         cmocka_unit_test_setup(this_machine_has_memory, setup),
+        cmocka_unit_test_setup(cgroups_of_version_2_limit_the_memory, setup),
+        cmocka_unit_test_setup(cgroups_of_version_1_limit_the_memory, setup),
         cmocka_unit_test_setup(the_dummy_step_is_the_largest, setup),
         cmocka_unit_test_setup(a_draft_model_is_measured_too, setup),
     };

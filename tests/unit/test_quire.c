@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire.h: golden tokens through the library, text and stop strings, logprobs, many threads, full
  * queues, aborts, misuse. */
+#include "checkpoint.h"
 #include "engine_goldens.h"
 #include <math.h>
 #include <pthread.h>
@@ -406,6 +407,52 @@ static void a_full_queue_is_busy_and_recovers(void **state)
     quire_engine_close(engine);
 }
 
+/* Other weights while requests run: ended, finished first, or refused; and the way back. */
+static void weights_are_reloaded_in_place(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct folder folder;
+    struct quire_error e = {0};
+    struct quire_info first = {.size = sizeof first}, other = first, again = first;
+    golden_get(&g, "llama");
+    folder_init(&folder);
+    checkpoint_write(&folder, &(struct checkpoint){.from = g.dir, .factor = 1.3f, .name = ""});
+    struct quire_options o = options_of(g.dir);
+    o.max_num_seqs = 2;
+    open_engine(&o);
+    quire_engine_info(engine, &first);
+    struct quire_params p = greedy_params(&g.prompts[1]);
+    struct quire_request *r = submit(&p);
+    assert_int_equal(quire_engine_reload(engine, "/nowhere", QUIRE_ABORT, &e), QUIRE_NOT_FOUND);
+    assert_int_equal(quire_engine_reload(engine, NULL, (enum quire_in_flight)9, &e), QUIRE_INVALID);
+    struct taken t = take(r); /* not aborted */
+    assert_greedy(&t, &g.prompts[1], "beside a reload that was refused");
+    quire_request_free(r);
+    struct quire_request *many[6];
+    for (int i = 0; i < 6; i++)
+        many[i] = submit(&p);
+    assert_int_equal(quire_engine_reload(engine, folder.path, QUIRE_ABORT, &e), QUIRE_OK);
+    for (int i = 0; i < 6; i++) {
+        t = take(many[i]);
+        assert_true(t.last.finish == QUIRE_FINISH_ABORT || t.last.finish == QUIRE_FINISH_LENGTH);
+        assert_memory_equal(t.tokens, g.prompts[1].greedy, t.n_token * sizeof *t.tokens);
+        quire_request_free(many[i]);
+    }
+    quire_engine_info(engine, &other);
+    assert_string_not_equal(first.fingerprint, other.fingerprint);
+    assert_int_equal(quire_engine_reload(engine, NULL, QUIRE_KEEP, &e), QUIRE_OK); /* as it is */
+    assert_int_equal(quire_engine_reload(engine, g.dir, QUIRE_WAIT, &e), QUIRE_OK);
+    quire_engine_info(engine, &again);
+    assert_string_equal(first.fingerprint, again.fingerprint);
+    r = submit(&p);
+    t = take(r);
+    assert_greedy(&t, &g.prompts[1], "with the first weights again");
+    quire_request_free(r);
+    quire_engine_close(engine);
+    folder_release(&folder);
+}
+
 static void misuse_is_told(void **state)
 {
     (void)state;
@@ -502,6 +549,7 @@ int main(void)
         cmocka_unit_test_prestate(seeds_decide_alone_and_in_a_crowd, int8_name),
         cmocka_unit_test(many_threads_share_an_engine),
         cmocka_unit_test(a_full_queue_is_busy_and_recovers),
+        cmocka_unit_test(weights_are_reloaded_in_place),
         cmocka_unit_test(misuse_is_told),
         cmocka_unit_test(tokenize_and_back),
     };

@@ -492,6 +492,21 @@ static void logprobs_are_of_the_raw_row(void **state)
     assert_int_equal(f.top_ids[2], 8);
     assert_true(fabs((double)f.top[0] + log(sum)) < 1e-4);
     fixture_reset();
+    f.p.temperature = 0;
+    f.p.bias_ids = bias_ids;
+    f.p.bias = bias;
+    f.p.n_bias = 1;
+    f.p.n_logprob = 2;
+    f.p.adjusted_logprobs = true; /* of the row that the bias left */
+    f.logits[5] = 1.0f;
+    f.logits[6] = 100.0f;
+    assert_int_equal(token(), 5);
+    assert_int_equal(f.row.rank, 1);
+    assert_int_equal(f.top_ids[0], 5);
+    assert_int_equal(f.top_ids[1], 6);
+    assert_true(fabs((double)f.row.logprob + log(1 + exp(-1.0))) < 1e-4);
+    assert_true(fabs((double)f.top[1] + 1 + log(1 + exp(-1.0))) < 1e-4);
+    fixture_reset();
     assert_true(token() != SAMPLE_BAD);
     assert_int_equal(f.row.n_top, 0);
     assert_int_equal(f.row.rank, 0);

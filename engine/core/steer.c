@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an operator, or a program that trains in a loop, does to a core: sleep, pause, other
+ * weights.
+ *
+ * All of it is a wish at first, and reached when nothing is in flight: core_steer looks after every
+ * settled step. A pause or a reload says what becomes of the requests that have begun (enum
+ * in_flight_mode). With IN_FLIGHT_WAIT the scheduler is closed, so that only those go on, until
+ * none is left; with IN_FLIGHT_ABORT they ended when the wish came. */
+#include <stdio.h>
+#include <string.h>
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "engine/core/core_state.h"
+#include "engine/core/fingerprint.h"
+
+/* Requests that have begun and not ended. */
+static uint32_t n_begun(const struct core *c)
+{
+    struct scheduler_stats s;
+    core_stats(c, &s);
+    return s.n_begun;
+}
+
+static bool in_flight(const struct core *c)
+{
+    return c->ring && c->state == CORE_READY && ring_in_flight(c->ring);
+}
+
+/* Is the scheduler to finish what has begun, and nothing else? */
+static bool draining(const struct core *c)
+{
+    return (c->pausing && c->pause_mode == IN_FLIGHT_WAIT) ||
+           (c->reload.state == RELOAD_WANTED && c->reload.mode == IN_FLIGHT_WAIT);
+}
+
+static void set_closed(struct core *c)
+{
+    if (c->scheduler)
+        scheduler_close(c->scheduler, draining(c));
+}
+
+bool core_may_plan(const struct core *c)
+{
+    if (c->sleep_level || c->reload.state == RELOAD_ORDERED)
+        return false;
+    if (c->pausing && c->pause_mode != IN_FLIGHT_WAIT)
+        return false;
+    return c->reload.state != RELOAD_WANTED || c->reload.mode == IN_FLIGHT_WAIT;
+}
+
+static void abort_all(struct core *c)
+{
+    struct scheduler_output o;
+    while (c->scheduler && scheduler_end_next(c->scheduler, &o))
+        c->sink(c->sink_ctx, NULL, &o, 1);
+}
+
+/* sleep */
+
+FALLIBLE core_sleep(struct core *c, uint32_t level, struct q_err *e)
+{
+    if (level != 1 && level != 2)
+        return q_fail(e, Q_INVALID,
+                      "sleep: level is %u, expected 1 (the KV cache is given back) or 2 (the "
+                      "weights too)",
+                      level);
+    if (c->state == CORE_LOADING || c->state == CORE_FAILED)
+        return q_fail(e, Q_UNAVAILABLE, "sleep: the engine %s",
+                      c->state == CORE_LOADING ? "is loading" : "has failed");
+    if (level > c->sleep_level)
+        c->sleep_level = level;
+    return Q_OK;
+}
+
+void core_wake(struct core *c)
+{
+    if (!c->sleep_level)
+        return;
+    c->waking = !c->ring && c->slept_level;
+    c->sleep_level = c->slept_level = 0;
+    if (!c->ring)
+        c->restart_at_ms = clock_ms();
+    log_info("awake");
+}
+
+bool core_sleeping(const struct core *c)
+{
+    return c->slept_level && c->slept_level == c->sleep_level &&
+           !(c->ring && ring_ordering(c->ring));
+}
+
+uint32_t core_sleep_level(const struct core *c)
+{
+    return core_sleeping(c) ? c->slept_level : 0;
+}
+
+/* Sequences go back to the queue, since their keys and values go; nothing is in flight. */
+static void fall_asleep(struct core *c)
+{
+    if (c->slept_level == 0)
+        scheduler_worker_lost(c->scheduler);
+    if (c->sleep_level == 1) {
+        ring_order(c->ring, RING_FORGET_KV, NULL);
+    } else {
+        core_end_worker(c, 0);
+        c->state = CORE_RESTARTING; /* as far as it has no worker, which core_wake starts */
+    }
+    c->slept_level = c->sleep_level;
+    log_info("asleep at level %u", c->sleep_level);
+}
+
+/* pause */
+
+void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache)
+{
+    static const char *const texts[IN_FLIGHT_MODES] = {[IN_FLIGHT_KEEP] = "requests stay",
+                                                       [IN_FLIGHT_ABORT] = "requests end",
+                                                       [IN_FLIGHT_WAIT] =
+                                                           "requests that have begun finish first"};
+    log_info("pausing; %s", texts[mode]);
+    c->pausing = true;
+    c->pause_mode = mode;
+    c->clear_cache = clear_cache;
+    set_closed(c);
+    if (mode == IN_FLIGHT_ABORT)
+        abort_all(c);
+}
+
+void core_resume(struct core *c)
+{
+    if (c->pausing)
+        log_info("resumed");
+    c->pausing = c->clear_cache = false;
+    set_closed(c);
+}
+
+bool core_pausing(const struct core *c)
+{
+    return c->pausing;
+}
+
+bool core_paused(const struct core *c)
+{
+    return c->pausing && !in_flight(c) && !(c->pause_mode == IN_FLIGHT_WAIT && n_begun(c));
+}
+
+/* reload */
+
+static FALLIBLE may_reload(const struct core *c, enum in_flight_mode mode, struct q_err *e)
+{
+    bool stands = c->pausing && c->pause_mode != IN_FLIGHT_WAIT;
+    if (c->state == CORE_LOADING || c->state == CORE_FAILED)
+        return q_fail(e, Q_UNAVAILABLE, "reload: the engine %s",
+                      c->state == CORE_LOADING ? "is loading" : "has failed");
+    if (!c->ring && c->slept_level != 2)
+        return q_fail(e, Q_UNAVAILABLE, "reload: the worker is being restarted; try again");
+    if (c->reload.state != RELOAD_NONE)
+        return q_fail(e, Q_UNAVAILABLE, "reload: other weights are being loaded already");
+    if (mode == IN_FLIGHT_WAIT && n_begun(c) && (stands || c->sleep_level))
+        return q_fail(e, Q_INVALID,
+                      "mode: %u requests have begun and cannot finish while the engine %s: resume "
+                      "it first, or say keep or abort",
+                      n_begun(c), stands ? "is paused" : "sleeps");
+    return Q_OK;
+}
+
+/* The frontends go on with the tokenizer they have. */
+static void warn_of_tokenizer(const struct core *c, const char *dir)
+{
+    static const char name[] = "tokenizer.json";
+    char mine[PATH_MAX], other[PATH_MAX];
+    struct mapping a = MAPPING_INIT, b = MAPPING_INIT;
+    struct q_err e = Q_ERR_INIT;
+    if (!path_join(mine, sizeof mine, c->config.worker.model_dir, name, &e) &&
+        !path_join(other, sizeof other, dir, name, &e) && file_exists(mine) && file_exists(other) &&
+        !mapping_open(&a, mine, &e) && !mapping_open(&b, other, &e) &&
+        (a.size != b.size || memcmp(a.data, b.data, a.size) != 0))
+        log_warning("%s differs from the one in use, which stays in use", other);
+    mapping_release(&a);
+    mapping_release(&b);
+}
+
+const char *core_weights_dir(const struct core *c)
+{
+    const struct worker_config *w = &c->config.worker;
+    return *w->weights_dir ? w->weights_dir : w->model_dir;
+}
+
+FALLIBLE core_reload(struct core *c, const char *dir, enum in_flight_mode mode, struct q_err *e)
+{
+    const struct worker_config *w = &c->config.worker;
+    const char *now = core_weights_dir(c);
+    enum q_code rc = may_reload(c, mode, e);
+    if (rc)
+        return rc;
+    if (!*dir)
+        dir = now;
+    if (strlen(dir) >= sizeof c->reload.dir)
+        return q_fail(e, Q_INVALID, "weights_path: the path is too long");
+    const struct model_options o = {
+        .dir = w->model_dir, .weights_dir = dir, .dtype = c->info.shape.compute_dtype};
+    if ((rc = model_check_weights(&c->model, &o, e)))
+        return rc;
+    if (dir != now)
+        warn_of_tokenizer(c, dir);
+    snprintf(c->reload.dir, sizeof c->reload.dir, "%s", dir);
+    c->reload.mode = mode;
+    c->reload.state = RELOAD_WANTED;
+    set_closed(c);
+    if (mode == IN_FLIGHT_ABORT)
+        abort_all(c);
+    return Q_OK;
+}
+
+/* What is computed from now on comes of the new weights. */
+static enum q_code take_weights(struct core *c, struct q_err *e)
+{
+    struct worker_config *w = &c->config.worker;
+    snprintf(w->weights_dir, sizeof w->weights_dir, "%s", c->reload.dir);
+    if (w->format == LOAD_DUMMY)
+        w->format = LOAD_AUTO;
+    return fingerprint_make(c->info.fingerprint, w, &c->worker_info, e);
+}
+
+static void end_reload(struct core *c, const struct q_err *why)
+{
+    struct q_err e = Q_ERR_INIT;
+    if (why)
+        e = *why;
+    else if (take_weights(c, &e))
+        log_warning("%s", e.message); /* they are loaded all the same */
+    if (why)
+        log_warning("no other weights: %s", why->message);
+    else
+        log_info("weights of %s, %s", c->reload.dir, c->info.fingerprint);
+    c->reload.result = why ? *why : (struct q_err)Q_ERR_INIT;
+    c->reload.state = RELOAD_OVER;
+    set_closed(c);
+}
+
+/* Nothing is in flight. No sequence goes on with keys and values of the old weights: all of them
+ * leave the pool, and what is cached is forgotten. */
+static void begin_reload(struct core *c)
+{
+    scheduler_worker_lost(c->scheduler);
+    if (c->ring) {
+        ring_order(c->ring, RING_RELOAD, c->reload.dir);
+        c->reload.state = RELOAD_ORDERED;
+        set_closed(c);
+    } else {
+        end_reload(c, NULL); /* asleep: the next worker reads them */
+    }
+}
+
+bool core_take_reload(struct core *c, struct q_err *result)
+{
+    if (c->reload.state != RELOAD_OVER)
+        return false;
+    *result = c->reload.result;
+    c->reload.state = RELOAD_NONE;
+    return true;
+}
+
+bool core_reloading(const struct core *c)
+{
+    return c->reload.state != RELOAD_NONE;
+}
+
+void core_steer_lost(struct core *c, const struct q_err *why)
+{
+    struct q_err e = Q_ERR_INIT;
+    if (c->reload.state != RELOAD_ORDERED)
+        return;
+    q_fail(&e, Q_INTERNAL,
+           "the worker died while it read the new weights (%s); the old ones are "
+           "loaded again",
+           why->message);
+    end_reload(c, &e);
+}
+
+void core_steer(struct core *c)
+{
+    struct q_err e = Q_ERR_INIT;
+    bool quiet = !in_flight(c) && !(c->ring && ring_ordering(c->ring));
+    if (!quiet)
+        return;
+    if (c->reload.state == RELOAD_ORDERED)
+        end_reload(c, ring_order_result(c->ring, &e) ? &e : NULL);
+    if (c->reload.state == RELOAD_WANTED && !(c->reload.mode == IN_FLIGHT_WAIT && n_begun(c)))
+        begin_reload(c);
+    else if (c->ring && c->slept_level < c->sleep_level)
+        fall_asleep(c);
+    if (c->clear_cache && core_paused(c)) {
+        core_reset_prefix_cache(c);
+        c->clear_cache = false;
+    }
+}

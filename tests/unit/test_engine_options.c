@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every option that `quire engine` and `quire generate` share, taken from options.def itself, set
+ * by name through the public library: it must change the core's configuration. One that reaches
+ * nothing, or that the library does not know, fails here. */
+#include <stdlib.h>
+#include "check.h"
+#include "common/options.h"
+#include "engine/core/quire_options.h"
+
+#define MODEL "tests/data/models/llama"
+
+enum { STR, INT, NUM, BYTES, BOOL, LIST };
+static const struct row {
+    const char *field, *flag, *def;
+    int type;
+    double min, max;
+    uint32_t programs;
+} rows[] = {
+#define OPT(field, flag, type, def, min, max, programs, help) \
+    {#field, flag, def, type, (double)(min), (double)(max), programs},
+#include "common/options.def"
+};
+
+/* Texts that are not their options' defaults; what a number's can be is in its row. */
+static const struct {
+    const char *field, *value, *before, *before_value;
+} texts[] = {
+    {"log_level", "debug", NULL, NULL},
+    {"load_format", "dummy", NULL, NULL},
+    {"dtype", "float16", NULL, NULL},
+    {"kv_cache_dtype", "int8", NULL, NULL},
+    {"speculative_config", "{\"method\": \"ngram\", \"num_speculative_tokens\": 2}", NULL, NULL},
+    {"scheduling_policy", "priority", NULL, NULL},
+    {"cpu_isa", "avx2", NULL, NULL},
+    {"tokenizer", "tests/data/models/mistral", NULL, NULL},
+    {"quantization", "int8", NULL, NULL},
+    {"preemption_mode", "recompute", NULL, NULL},
+    /* at most max_num_partial_prefills, which is 1 by default */
+    {"max_long_partial_prefills", "2", "max_num_partial_prefills", "2"},
+};
+
+/* Not the core's: answered by the program, or the library itself uses them. */
+static bool is_elsewhere(const char *field)
+{
+    static const char *const names[] = {"help",
+                                        "version",
+                                        "revision",
+                                        "generation_config",
+                                        "skip_tokenizer_init",
+                                        "tokenizer_revision",
+                                        "tokenizer_mode"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], field))
+            return true;
+    return false;
+}
+
+static const char *other_value(const struct row *r, char *out, size_t size)
+{
+    double by_default = strtod(r->def, NULL);
+    if (r->type == BYTES)
+        return "3M";
+    if (r->type == BOOL)
+        return *r->def == '1' ? "0" : "1";
+    if (r->type == STR)
+        fail_msg("%s: a text this test has no value for; add one to `texts`", r->flag);
+    if (r->type == NUM)
+        snprintf(out, size, "%g", r->min + (r->max - r->min) / 4);
+    else
+        snprintf(out, size, "%g", by_default + 1 <= r->max ? by_default + 1 : by_default - 1);
+    return out;
+}
+
+static void set(struct quire_options *o, const char *name, const char *value)
+{
+    struct quire_error error;
+    if (quire_options_set(o, name, value, &error))
+        fail_msg("%s = %s: %s", name, value, error.message);
+}
+
+static void config(struct core_config *c, const struct quire_options *o)
+{
+    struct quire_options full;
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(quire_options_config(c, &full, o, &e), &e);
+}
+
+static void every_engine_option_is_used(void **state)
+{
+    (void)state;
+    static struct core_config before, after;
+    uint32_t n = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct row *r = &rows[i];
+        uint32_t both = FOR_ENGINE | FOR_GENERATE;
+        struct quire_options o;
+        char number[32];
+        const char *value = NULL;
+        if ((r->programs & both) != both || is_elsewhere(r->field))
+            continue;
+        quire_options_init(&o, sizeof o);
+        o.model = MODEL;
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+            if (!strcmp(texts[k].field, r->field)) {
+                value = texts[k].value;
+                if (texts[k].before)
+                    set(&o, texts[k].before, texts[k].before_value);
+            }
+        if (!value)
+            value = other_value(r, number, sizeof number);
+        config(&before, &o);
+        set(&o, r->flag, value);
+        config(&after, &o);
+        if (!memcmp(&before, &after, sizeof before))
+            fail_msg("%s = %s changes nothing of the core", r->flag, value);
+        n++;
+    }
+    print_message("%u options\n", n);
+    assert_true(n >= 20);
+}
+
+/* The fields' defaults and those of the command line are the same. */
+static void the_library_starts_from_the_same_defaults(void **state)
+{
+    (void)state;
+    static struct core_config plain, named;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct row *r = &rows[i];
+        uint32_t both = FOR_ENGINE | FOR_GENERATE;
+        struct quire_options o;
+        if ((r->programs & both) != both || is_elsewhere(r->field) ||
+            !strcmp(r->field, "log_level")) /* a library says errors only */
+            continue;
+        quire_options_init(&o, sizeof o);
+        o.model = MODEL;
+        config(&plain, &o);
+        set(&o, r->flag, r->def);
+        config(&named, &o);
+        if (memcmp(&plain, &named, sizeof plain) != 0)
+            fail_msg("%s: the library's default is not \"%s\"", r->flag, r->def);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_engine_option_is_used),
+        cmocka_unit_test(the_library_starts_from_the_same_defaults),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -172,7 +172,7 @@ static void put_edge(struct maker *m, struct fsm_state *s, struct fsm_edge e)
         last->hi = e.hi;
         return;
     }
-    if (!grow(m, &m->edges, &m->edge_cap, m->n_edge + 1, sizeof *m->edges))
+    if (!grow(m, &m->edges, &m->edge_cap, m->n_edge + 1, sizeof *m->edges) || !m->edges)
         return;
     m->edges[m->n_edge++] = e;
     s->n_edge++;
@@ -552,7 +552,8 @@ static uint32_t pair_of(struct pairing *p, uint32_t x, uint32_t y)
                 "the grammar is too large: constraints of a string that hold at "
                 "once need more than %u states",
                 FSM_STATES_MAX * 2);
-    if (!build_work(p->b, 8) || !pairing_grow(p, &p->pairs, &p->pair_cap, p->n_pair + 1, 8))
+    if (!build_work(p->b, 8) || !pairing_grow(p, &p->pairs, &p->pair_cap, p->n_pair + 1, 8) ||
+        !p->pairs)
         return 0;
     p->pairs[p->n_pair] = pair;
     p->index[at] = (uint32_t)++p->n_pair;

@@ -475,7 +475,7 @@ const struct gx *schema_gx(struct build *b, const json_t *root, bool compact)
         gx_fail(b, Q_INVALID, "expected a schema (an object, true or false)");
     } else if (s.made) {
         ref_index_new(&s);
-        x = schema_one(&s, root);
+        x = build_ok(b) ? schema_one(&s, root) : &gx_never;
     }
     if (!s.made)
         gx_fail(b, Q_NO_MEMORY, "no memory for a schema");

@@ -123,7 +123,7 @@ static const struct gx *unique(struct schema *s, const struct conj *c, const str
     (void)c;
     for (uint32_t used = 0; rules && used < full; used++)
         rules[used] = gx_rule_new(b, "");
-    if (!build_ok(b))
+    if (!rules || !build_ok(b))
         return &gx_never;
     for (uint32_t used = full; used-- > 0;) { /* what may follow when these are there */
         struct gx_list l = {0};

@@ -359,7 +359,7 @@ static const struct gx *counted(struct object_parts *p)
 const struct gx *object_gx(struct schema *s, const struct conj *c)
 {
     struct build *b = s->b;
-    struct object_parts p = {.s = s, .c = c, .comma = schema_token(s, ",")};
+    struct object_parts p = {.s = s, .c = c, .comma = schema_token(s, ","), .extra = &gx_never};
     const struct gx *inside = &gx_never;
     list_props(&p);
     list_patterns(&p);
@@ -377,7 +377,7 @@ const struct gx *object_gx(struct schema *s, const struct conj *c)
     uint32_t n_required = 0;
     for (size_t i = 0; i < p.n_prop; i++)
         n_required += p.props[i].required;
-    bool endless = p.extra && p.extra->kind != GX_NEVER;
+    bool endless = p.extra->kind != GX_NEVER;
     bool counts = c->props_min > (n_required ? n_required : 0) ||
                   (c->props_max != GX_INF && (endless || c->props_max < p.n_prop));
     struct conj loose = *c;

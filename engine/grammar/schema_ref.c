@@ -234,7 +234,8 @@ const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword
 {
     const struct ref_index *r = s->refs;
     const char *ref = json_string_value(json_object_get(at, keyword));
-    const struct object *o = r && r->object_size ? &r->objects[slot_of(r, at)] : NULL;
+    Q_ASSERT(r); /* made before any reference is followed */
+    const struct object *o = r->object_size ? &r->objects[slot_of(r, at)] : NULL;
     uint32_t resource = o && o->schema ? o->resource : 0;
     char uri[URI_MAX];
     const json_t *target = NULL;

@@ -36,6 +36,7 @@ static void lay_out(struct trie *t, const struct entry *entries, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         const struct entry *x = &entries[i];
         uint32_t keep = i ? common(x, x - 1) : 0;
+        Q_ASSERT(x->n > 0);
         if (i && keep == x->n && x->n == x[-1].n) { /* the same bytes again */
             struct trie_node *last = &t->nodes[path[n_path - 1]];
             t->same[x->id] = last->token;

@@ -259,15 +259,14 @@ static enum q_code check_parsers(const struct options *o, struct q_err *e)
 {
     struct parser *p = NULL;
     struct parser_config tool = {0}, reasoning = {0};
-    enum q_code rc;
     if (strcmp(o->tool_call_parser, "auto") != 0)
         tool.tool = o->tool_call_parser;
     if (strcmp(o->reasoning_parser, "auto") != 0)
         reasoning.reasoning = o->reasoning_parser;
-    if ((rc = parser_new(&p, &tool, e)) != Q_OK)
+    if (parser_new(&p, &tool, e) != Q_OK)
         return q_wrap(e, "--tool-call-parser");
     parser_free(p);
-    if ((rc = parser_new(&p, &reasoning, e)) != Q_OK)
+    if (parser_new(&p, &reasoning, e) != Q_OK)
         return q_wrap(e, "--reasoning-parser");
     parser_free(p);
     return Q_OK;

@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "quire-engine: %s\n", e.message);
         return code == Q_INVALID ? SERVER_EXIT_USAGE : SERVER_EXIT_LOAD;
     }
-    if ((code = take_up_weights(&c, &e))) {
+    if (take_up_weights(&c, &e)) {
         fprintf(stderr, "quire-engine: %s\n", e.message);
         return SERVER_EXIT_LOAD;
     }

@@ -48,7 +48,7 @@ static const struct cgroup_files versions[] = {
 /* Free bytes of one cgroup: its limit less what it holds and cannot drop. */
 static uint64_t cgroup_free(const struct cgroup_files *v, const char *dir)
 {
-    char path[LINE_MAX_BYTES + 64];
+    char path[2 * LINE_MAX_BYTES + 64];
     snprintf(path, sizeof path, "%s/%s", dir, v->limit);
     uint64_t max = number_in(path, "", UINT64_MAX);
     if (max >= NO_LIMIT) /* "max", or no such file */

@@ -99,7 +99,10 @@ enum q_code workload_custom(struct workload *w, const char *data, size_t n, uint
         size_t len = newline ? (size_t)(newline - data) - at : n - at;
         json_error_t why;
         number++;
-        if (strspn(data + at, " \t\r") < len) {
+        size_t blank = 0;
+        while (blank < len && strchr(" \t\r", data[at + blank]) && data[at + blank])
+            blank++;
+        if (blank < len) {
             json_t *line = json_loadb(data + at, len, JSON_REJECT_DUPLICATES, &why);
             if (!json_is_object(line))
                 rc = q_fail(e, Q_CORRUPT, "line %llu: not a JSON object: %.120s", number,

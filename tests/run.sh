@@ -27,6 +27,13 @@ build() { # build PRESET: configure once, then build; quiet unless it fails
     }
 }
 
+benches() { # benches PRESET: the benchmarks in C, which "all" leaves out
+    cmake --build "build/$1" -j "$jobs" --target benches >"build/$1/bench.log" 2>&1 || {
+        tail -n 50 "build/$1/bench.log" >&2
+        return 1
+    }
+}
+
 python() { # the tests' own Python, made on first use
     if ! cmp -s tests/requirements.txt tests/.venv/installed.txt 2>/dev/null; then
         rm -rf tests/.venv
@@ -41,6 +48,7 @@ part_lint() {
     say "lint"
     python3 tests/lint.py
     build clang
+    benches clang
     git ls-files '*.c' | grep -v '^tests/' | xargs -P "$jobs" -n 4 clang-tidy-14 -p build/clang --quiet 2>/dev/null
     echo "lint: clang-tidy has nothing to say"
 }
@@ -86,8 +94,7 @@ part_fuzz() {
 
 part_bench() { # every script, also after one that failed or took longer than BENCH_SECONDS (300)
     build release
-    cmake --build build/release -j "$jobs" --target bench_scheduler bench_core bench_engine bench_tokenizer \
-        bench_determinism >build/release/bench.log 2>&1 || { tail -n 50 build/release/bench.log >&2; return 1; }
+    benches release
     cmake --preset dev >build/release/bench.log 2>&1 # decode.sh takes the machine's bandwidth from kcheck
     cmake --build build/dev -j "$jobs" --target kcheck >>build/release/bench.log 2>&1 || {
         tail -n 50 build/release/bench.log >&2

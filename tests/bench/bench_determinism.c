@@ -134,10 +134,10 @@ static void run_steps(struct engine *g, uint32_t n)
     struct scheduler_stats s;
     uint32_t until = g->n_step + n;
     g->n_wanted = g->n_time + n < TIMES_MAX ? g->n_time + n : TIMES_MAX;
-    core_pause(g->core, false);
+    core_resume(g->core);
     while (g->n_step < until)
         turn(g);
-    core_pause(g->core, true);
+    core_pause(g->core, IN_FLIGHT_KEEP, false);
     do {
         turn(g);
         core_stats(g->core, &s);
@@ -178,7 +178,7 @@ static void measure(const struct load *l, double step_s[N_ORDER])
         qsort(g->times, g->n_time, sizeof *g->times, smaller);
         step_s[o] = g->times[g->n_time / 10] / 1e6;
         core_abort_origin(g->core, 1);
-        core_pause(g->core, false);
+        core_resume(g->core);
     }
     printf("  %-44s %8.2f ms a step, free %8.2f ms (medians %.2f, %.2f): costs %+5.1f %%\n",
            l->what, step_s[FIXED] * 1e3, step_s[FREE] * 1e3,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The times of each step, for two readers at most: the file of --trace, from the first step to the
  * last, and a profile, from core_profile_start to core_profile_stop. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/file.h"
@@ -92,6 +94,8 @@ FALLIBLE core_profile_start(struct core *c, struct q_err *e)
         return q_fail(e, Q_INVALID,
                       "a profile is being written already, %.150s: /stop_profile first",
                       c->profile_path);
+    if (mkdir(c->config.profiler_dir, 0777) && errno != EEXIST)
+        return q_fail(e, Q_IO, "--profiler-dir %s: %s", c->config.profiler_dir, strerror(errno));
     snprintf(name, sizeof name, "quire-%lld-%d-%u.trace.json", (long long)clock_unix(),
              (int)getpid(), ++c->n_profile);
     if ((rc =

@@ -236,11 +236,11 @@ def test_reload_in_a_pause(start, tmp_path):
 def test_profile(start, server, tmp_path):
     status, answer = post(server, "/start_profile")
     assert status == 400 and "--profiler-dir" in answer["error"]["message"]
-    profiled = start(LLAMA, *OPTIONS, "--profiler-dir", tmp_path)
+    profiled = start(LLAMA, *OPTIONS, "--profiler-dir", tmp_path / "made")
     assert post(profiled, "/stop_profile")[0] == 400
     profiled.complete(**BODY)
     status, began = post(profiled, "/start_profile")
-    assert status == 200 and pathlib.Path(began["path"]).parent == tmp_path
+    assert status == 200 and pathlib.Path(began["path"]).parent == tmp_path / "made"
     assert post(profiled, "/start_profile")[0] == 400
     profiled.complete(**BODY)
     assert post(profiled, "/stop_profile") == (200, began)

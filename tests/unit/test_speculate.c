@@ -107,7 +107,8 @@ static void most_guesses_of_the_golden_draft_come_true(void **state)
 }
 
 /* Requests with a draft model, one after another, preempted after every third token; then another
- * takes their blocks first. */
+ * takes their blocks first. It is waited for, so that what is counted next does not depend on
+ * whether the step that was in flight has come back before it or after. */
 static struct scheduler_stats run_preempted(const struct golden *g, enum preemption_mode mode)
 {
     struct q_err e = Q_ERR_INIT;
@@ -129,9 +130,11 @@ static struct scheduler_stats run_preempted(const struct golden *g, enum preempt
                                      .repetition_penalty = 1,
                                      .max_tokens = p->n_greedy};
         bits_submit(&b, &m);
-        for (uint32_t at = 3; b.answers[i].finish == FINISH_NONE; bits_turn(&b)) {
-            if (b.answers[i].n < at)
+        for (uint32_t at = 3; b.answers[i].finish == FINISH_NONE;) {
+            if (b.answers[i].n < at) {
+                bits_turn(&b);
                 continue;
+            }
             at = b.answers[i].n + 3;
             core_preempt_last(b.core);
             const struct golden_prompt *other = &g->prompts[(i + 1) % g->n];
@@ -142,6 +145,8 @@ static struct scheduler_stats run_preempted(const struct golden *g, enum preempt
                                              .priority = UINT32_MAX, /* -1: before the preempted */
                                              .max_tokens = 1};
             bits_submit(&b, &first);
+            while (b.answers[first.req_id].finish == FINISH_NONE)
+                bits_turn(&b);
         }
     }
     return bits_finish(&b, g->n + n_other);

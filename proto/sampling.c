@@ -182,6 +182,8 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
         .grammar = m->grammar_kind,
         .grammar_data = m->grammar.data,
         .n_grammar = (uint32_t)m->grammar.n,
+        .grammar_after = (const char *)m->grammar_after.data,
+        .n_grammar_after = (uint32_t)m->grammar_after.n,
     };
     return Q_OK;
 }
@@ -212,4 +214,6 @@ void sample_params_to_submit(struct msg_submit *m, const struct sample_params *p
     m->adjusted_logprobs = p->adjusted_logprobs;
     m->grammar_kind = p->grammar;
     m->grammar = (struct proto_bytes){p->grammar_data, p->n_grammar};
+    m->grammar_after =
+        (struct proto_bytes){(const unsigned char *)p->grammar_after, p->n_grammar_after};
 }

@@ -62,6 +62,10 @@ struct sample_params {
     uint32_t grammar;
     const void *grammar_data;
     uint32_t n_grammar; /* bytes */
+    /* [n_grammar_after] The grammar begins behind the first of these in the output: the end of a
+     * model's reasoning, when the prompt does not have it already. Borrowed; of the source only. */
+    const char *grammar_after;
+    uint32_t n_grammar_after; /* 0: it holds from the first token */
 };
 
 /* The values a request has when it says nothing (max_tokens 16, as in OpenAI's completions). */

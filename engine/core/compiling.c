@@ -21,8 +21,8 @@ struct item {
 };
 struct known { /* a program by its source */
     uint32_t kind, n_word;
-    size_t n_source;
-    char *source;
+    size_t n_source, n_after;
+    char *source; /* [n_source], then what it begins after [n_after] */
     uint32_t *words;
     uint64_t used;
 };
@@ -47,6 +47,16 @@ static void item_free(struct item *x)
     q_free(x);
 }
 
+static FALLIBLE compile(struct item *x, const struct msg_submit *m)
+{
+    const struct grammar_source source = {.kind = m->grammar_kind,
+                                          .text = (const char *)m->grammar.data,
+                                          .n = m->grammar.n,
+                                          .after = (const char *)m->grammar_after.data,
+                                          .n_after = m->grammar_after.n};
+    return grammar_compile(&x->words, &x->n_word, &source, &x->error);
+}
+
 static void *run(void *arg)
 {
     struct compiling *c = arg;
@@ -56,8 +66,7 @@ static void *run(void *arg)
         struct q_err ignored = Q_ERR_INIT;
         struct arena arena = ARENA_INIT(PROTO_FRAME_MAX);
         if (!msg_submit_decode(&m, x->frame.data, x->frame.len, &arena, &x->error) &&
-            grammar_compile(&x->words, &x->n_word, m.grammar_kind, (const char *)m.grammar.data,
-                            m.grammar.n, &x->error))
+            compile(x, &m))
             x->words = NULL;
         arena_release(&arena);
         if (queue_push(&c->done, &x, &ignored)) {
@@ -119,7 +128,9 @@ const uint32_t *compiling_known(struct compiling *c, const struct msg_submit *m,
     for (size_t i = 0; i < COMPILED_KEPT; i++) {
         struct known *k = &c->known[i];
         if (!k->words || k->kind != m->grammar_kind || k->n_source != m->grammar.n ||
-            memcmp(k->source, m->grammar.data, m->grammar.n) != 0)
+            k->n_after != m->grammar_after.n ||
+            memcmp(k->source, m->grammar.data, m->grammar.n) != 0 ||
+            (k->n_after && memcmp(k->source + k->n_source, m->grammar_after.data, k->n_after) != 0))
             continue;
         k->used = ++c->n_use;
         *n_word = k->n_word;
@@ -135,7 +146,7 @@ static void remember(struct compiling *c, const struct item *x, const struct msg
     for (size_t i = 1; i < COMPILED_KEPT; i++)
         if (c->known[i].used < k->used)
             k = &c->known[i];
-    char *source = q_strndup((const char *)m->grammar.data, m->grammar.n);
+    char *source = q_alloc(m->grammar.n + m->grammar_after.n + 1);
     uint32_t *words = q_alloc(x->n_word * sizeof *words);
     if (!source || !words) {
         q_free(source);
@@ -143,10 +154,13 @@ static void remember(struct compiling *c, const struct item *x, const struct msg
         return;
     }
     memcpy(source, m->grammar.data, m->grammar.n);
+    if (m->grammar_after.n)
+        memcpy(source + m->grammar.n, m->grammar_after.data, m->grammar_after.n);
     memcpy(words, x->words, x->n_word * sizeof *words);
     q_free(k->source);
     q_free(k->words);
-    *k = (struct known){m->grammar_kind, x->n_word, m->grammar.n, source, words, ++c->n_use};
+    *k = (struct known){m->grammar_kind, x->n_word, m->grammar.n, m->grammar_after.n,
+                        source,          words,     ++c->n_use};
 }
 
 FALLIBLE compiling_add(struct compiling *c, uint32_t origin, const struct msg_submit *m,

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/utf8.h"
+#include "engine/grammar/after.h"
 #include "engine/grammar/ebnf.h"
 #include "engine/grammar/program.h"
 #include "engine/grammar/regex.h"
@@ -69,21 +70,33 @@ static const struct gx *build_source(struct build *b, uint32_t kind, const char 
     return x;
 }
 
-FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, uint32_t kind, const char *source,
-                         size_t n, struct q_err *e)
+static const struct gx *with_before(struct build *b, const struct grammar_source *s,
+                                    const struct gx *x)
+{
+    const struct gx *before = gx_named(b, "", after_gx(b, s->after, s->n_after));
+    if (build_ok(b))
+        b->before = before->rule + 1;
+    return gx_seq2(b, before, x);
+}
+
+FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct grammar_source *source,
+                         struct q_err *e)
 {
     struct build b;
+    size_t n = source->n;
     if (n > GRAMMAR_SOURCE_MAX)
         return q_fail(e, Q_TOO_LARGE, "the grammar has %zu bytes, accepted are at most %zu", n,
                       GRAMMAR_SOURCE_MAX);
-    if (!utf8_valid(source, n))
+    if (!utf8_valid(source->text, n))
         return q_fail(e, Q_INVALID, "the grammar is not UTF-8");
-    char *text = q_strndup(source, n); /* with an end, for messages */
+    char *text = q_strndup(source->text, n); /* with an end, for messages */
     if (!text)
         return q_fail(e, Q_NO_MEMORY, "no memory for a grammar");
     build_init(&b);
     uint32_t start = gx_rule_new(&b, "root");
-    const struct gx *x = build_source(&b, kind, text, n);
+    const struct gx *x = build_source(&b, source->kind, text, n);
+    if (source->n_after)
+        x = with_before(&b, source, x);
     if (build_ok(&b))
         b.rules[start].body = x;
     enum q_code rc = program_emit(words, n_word, &b, start, e);

@@ -264,8 +264,13 @@ static FALLIBLE write_words(uint32_t **words, uint32_t *n_word, const struct emi
     if (!w)
         return q_fail(e, Q_NO_MEMORY, "no memory for a grammar");
     struct program_head *h = (struct program_head *)w;
-    *h = (struct program_head){PROGRAM_MAGIC,     (uint32_t)n,      (uint32_t)m->n_order,
-                               (uint32_t)n_state, (uint32_t)n_edge, (uint32_t)n_jump};
+    *h = (struct program_head){PROGRAM_MAGIC,
+                               (uint32_t)n,
+                               (uint32_t)m->n_order,
+                               (uint32_t)n_state,
+                               (uint32_t)n_edge,
+                               (uint32_t)n_jump,
+                               m->b->before ? m->number[m->b->before - 1] : 0};
     uint32_t *rules = w + sizeof *h / 4;
     struct program p = {.states = (struct program_state *)(rules + m->n_order)};
     p.edges = (const struct program_edge *)(p.states + n_state);

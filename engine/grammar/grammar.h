@@ -30,10 +30,18 @@ enum grammar_kind { /* on the wire: never renumbered */
 };
 #define GRAMMAR_COMPACT 0x100u /* added to a kind: no white space between JSON's tokens */
 
-/* kind: enum grammar_kind, perhaps with GRAMMAR_COMPACT. source: [n] UTF-8.
- * Errors: Q_INVALID, Q_UNSUPPORTED (what and where: "#/properties/x/not: …"), Q_TOO_LARGE,
+struct grammar_source { /* borrowed */
+    uint32_t kind;      /* enum grammar_kind, perhaps with GRAMMAR_COMPACT */
+    const char *text;   /* [n] UTF-8 */
+    size_t n;
+    /* [n_after] The grammar begins behind the first of these; before it any text may come (a
+     * model's reasoning), and the output cannot end. n_after 0: it begins at once. */
+    const char *after;
+    size_t n_after;
+};
+/* Errors: Q_INVALID, Q_UNSUPPORTED (what and where: "#/properties/x/not: …"), Q_TOO_LARGE,
  * Q_NO_MEMORY. Ownership: *words by q_free. */
-FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, uint32_t kind, const char *source,
-                         size_t n, struct q_err *e);
+FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct grammar_source *source,
+                         struct q_err *e);
 
 #endif

@@ -34,7 +34,8 @@ enum gx_kind {
 /* How code points become bytes. */
 enum gx_form {
     GX_UTF8,
-    GX_JSON /* inside a JSON string: escapes where JSON wants them, UTF-8 elsewhere */
+    GX_JSON, /* inside a JSON string: escapes where JSON wants them, UTF-8 elsewhere */
+    GX_RAW   /* FSM only: its letters are the bytes */
 };
 
 struct range { /* code points, both included */
@@ -73,6 +74,7 @@ struct build {
     struct q_err err;  /* the first failure */
     uint64_t work;     /* states and edges made so far */
     uint64_t work_max; /* more is a failure: bounds time whatever the source */
+    uint32_t before;   /* + 1: the rule of the text before the grammar; 0 = there is none */
 };
 
 void build_init(struct build *b);

@@ -219,9 +219,12 @@ static void answer(struct lab *l, const json_t *line, json_t *out)
     uint32_t kind = GRAMMAR_NONE, *words = NULL, n_word = 0;
     struct buf source = BUF_INIT;
     bool has_source = source_of(line, &kind, &source);
+    const char *after = json_string_value(json_object_get(line, "after"));
     int64_t start = now_ns();
+    const struct grammar_source from = {kind, buf_str(&source), source.len, after,
+                                        after ? strlen(after) : 0};
     enum q_code rc = has_source
-                         ? grammar_compile(&words, &n_word, kind, buf_str(&source), source.len, &e)
+                         ? grammar_compile(&words, &n_word, &from, &e)
                          : q_fail(&e, Q_INVALID,
                                   "the line has none of json_schema, regex, choice, grammar, "
                                   "structural_tag");
@@ -292,6 +295,7 @@ int main(int argc, char **argv)
             "Compiles grammars for structured output and tries texts on them. Reads JSON lines\n"
             "{\"json_schema\"|\"regex\"|\"choice\"|\"grammar\"|\"structural_tag\": …, \"texts\": "
             "[\"…\"]},\n"
+            "with \"after\" what comes before the grammar begins (the end of reasoning);\n"
             "with \"sample\": N also texts by random tokens, and writes a line for each: compiled "
             "or\n"
             "refused with the reason, times, which texts are accepted. With - there is no\n"

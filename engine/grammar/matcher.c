@@ -406,6 +406,14 @@ bool matcher_must_end(const struct matcher *m, matcher_config c)
     return matcher_can_end(m, c) && m->configs[c].n_pair == 0;
 }
 
+bool matcher_is_before(const struct matcher *m, matcher_config c)
+{
+    const struct config *now = &m->configs[c];
+    uint32_t frame = now->n_pair == 1 ? m->pairs[now->pair].frame : FRAME_END;
+    return m->p.head->before && frame > FRAME_UNKNOWN &&
+           m->p.jumps[m->frames[frame].jump].rule == m->p.head->before - 1;
+}
+
 bool matcher_stuck(const struct matcher *m)
 {
     return m->stuck;

@@ -55,6 +55,8 @@ matcher_config matcher_bytes(struct matcher *m, matcher_config c, const char *s,
 matcher_config matcher_token(struct matcher *m, matcher_config c, uint32_t token);
 bool matcher_can_end(const struct matcher *m, matcher_config c);  /* the text so far is whole */
 bool matcher_must_end(const struct matcher *m, matcher_config c); /* and nothing may follow it */
+/* The text before the grammar (grammar_source.after) is not over: any byte may come. */
+bool matcher_is_before(const struct matcher *m, matcher_config c);
 /* Set the bits of the tokens that may come (bits are 0 before). False: stuck, or c is 0. */
 bool matcher_mask(struct matcher *m, matcher_config c, uint32_t *bits);
 /* Bytes that must come now, up to n of them, into out; how many. */

@@ -178,7 +178,7 @@ static void add_escape(struct nfa *a, uint32_t from, uint32_t to, uint32_t c)
 static void add_range(struct nfa *a, uint32_t from, uint32_t to, struct range r, enum gx_form form)
 {
     static const struct range plain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, GX_CHAR_MAX}};
-    if (!a->rules) {
+    if (!a->rules || form == GX_RAW) {
         add_edge(a, from, to, r.lo, r.hi);
         return;
     }

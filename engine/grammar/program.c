@@ -20,7 +20,7 @@ FALLIBLE program_view(struct program *p, const uint32_t *words, size_t n_word, s
         return damaged("a wrong head", e);
     uint64_t need =
         sizeof *h / 4 + h->n_rule + 4ull * h->n_state + 2ull * h->n_edge + 5ull * h->n_jump;
-    if (need != n_word || h->n_rule == 0)
+    if (need != n_word || h->n_rule == 0 || h->before > h->n_rule)
         return damaged("wrong sizes", e);
     *p = (struct program){.head = h, .rules = words + sizeof *h / 4};
     p->states = (const struct program_state *)(p->rules + h->n_rule);

@@ -111,6 +111,8 @@ static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uin
     r->params.allowed_ids = own(&p, m->allowed_ids.data, m->allowed_ids.n);
     r->params.bad_words = own(&p, m->bad_words.data, m->bad_words.n);
     r->params.grammar_data = own(&p, (const void *)m->grammar.data, m->grammar.n / sizeof *p);
+    r->params.grammar_after = NULL; /* in the program */
+    r->params.n_grammar_after = 0;
     return Q_OK;
 }
 

@@ -188,6 +188,13 @@ static matcher_config follow(struct follow *f, const uint32_t *tokens, uint32_t 
     return f->configs[n];
 }
 
+static void clear(uint32_t *bits, const uint32_t *ids, uint32_t n, uint32_t vocab_size)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] < vocab_size)
+            bits[ids[i] / 32] &= ~(1u << ids[i] % 32);
+}
+
 static void set(uint32_t *bits, const uint32_t *ids, uint32_t n, uint32_t vocab_size)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -203,7 +210,11 @@ static void fill(void *ctx, const struct mask_ask *ask, uint32_t *bits)
         return;
     struct matcher *m = f->entry->matcher;
     matcher_config c = follow(f, ask->history + ask->n_prompt, ask->n_known - ask->n_prompt);
-    if (!c || !matcher_mask(m, c, bits) || !matcher_can_end(m, c))
+    if (!c || !matcher_mask(m, c, bits))
+        return;
+    if (matcher_is_before(m, c)) /* an answer that ends within its reasoning is none */
+        clear(bits, ask->stop_ids, ask->n_stop_id, g->vocab_size);
+    if (!matcher_can_end(m, c))
         return;
     set(bits, ask->stop_ids, ask->n_stop_id, g->vocab_size);
     if (matcher_must_end(m, c) && !ask->n_stop_id) /* ignore_eos: it ends again and again */

@@ -9,6 +9,8 @@
 #include "engine/grammar/matcher.h"
 #include "engine/grammar/program.h"
 
+#define SOURCE(k, s) ((struct grammar_source){.kind = (k), .text = (s), .n = strlen(s)})
+
 struct sample {
     uint32_t kind;
     const char *source;
@@ -104,16 +106,20 @@ static const struct sample samples[] = {
      {"a <f>x</f>", "<f>1", "<fx"}},
 };
 
-static struct matcher *compiled(uint32_t kind, const char *source, const struct trie *trie)
+static struct matcher *compiled_source(const struct grammar_source *source, const struct trie *trie)
 {
     struct q_err e = Q_ERR_INIT;
     uint32_t *words = NULL, n_word = 0;
     struct matcher *m = NULL;
-    if (grammar_compile(&words, &n_word, kind, source, strlen(source), &e) ||
-        matcher_new(&m, words, n_word, trie, &e))
-        fail_msg("%s: %s", source, e.message);
+    if (grammar_compile(&words, &n_word, source, &e) || matcher_new(&m, words, n_word, trie, &e))
+        fail_msg("%s: %s", source->text, e.message);
     q_free(words);
     return m;
+}
+
+static struct matcher *compiled(uint32_t kind, const char *source, const struct trie *trie)
+{
+    return compiled_source(&SOURCE(kind, source), trie);
 }
 
 static bool accepts(struct matcher *m, const char *text)
@@ -189,8 +195,8 @@ static void refusals_say_what(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct q_err e = Q_ERR_INIT;
         uint32_t *words = NULL, n_word = 0;
-        enum q_code rc = grammar_compile(&words, &n_word, cases[i].kind, cases[i].source,
-                                         strlen(cases[i].source), &e);
+        enum q_code rc =
+            grammar_compile(&words, &n_word, &SOURCE(cases[i].kind, cases[i].source), &e);
         if (!rc || !strstr(e.message, cases[i].why))
             fail_msg("%s: got \"%s\", wanted \"%s\"", cases[i].source, e.message, cases[i].why);
     }
@@ -200,13 +206,14 @@ static void refusals_say_what(void **state)
 static void make_vocabulary(struct trie *t)
 {
     static const char *const pieces[] = {
-        "\xc3", "\xa9",   "\xc3\xa9x", "\xe2\x82", "\xac\"",     "{\"",  "\": ",     "\":",
-        "\",",  "\", \"", "\"}",       "}}",       "}}}",        "a\":", "{\"a\":1", "}, ",
-        "[[",   "]]",     "1]",        "12",       "123",        "-1",   ".5",       "e+",
-        "true", "tru",    "null}",     "\\u",      "\\\"",       "00",   "  ",       "\n  ",
-        "xx",   "xxxx",   "xy",        "xxy",      "</",         "<f>",  "</f>",     " <f",
-        "abc",  "bb",     "next",      "\"next\"", "next\":{\"", "y",    "ye",       "es",
-        "yes",  "no",     "né"};
+        "\xc3",     "\xa9",     "\xc3\xa9x",    "\xe2\x82",    "\xac\"",   "{\"",   "\": ",
+        "\":",      "\",",      "\", \"",       "\"}",         "}}",       "}}}",   "a\":",
+        "{\"a\":1", "}, ",      "[[",           "]]",          "1]",       "12",    "123",
+        "-1",       ".5",       "e+",           "true",        "tru",      "null}", "\\u",
+        "\\\"",     "00",       "  ",           "\n  ",        "xx",       "xxxx",  "xy",
+        "xxy",      "</",       "<f>",          "</f>",        " <f",      "abc",   "bb",
+        "next",     "\"next\"", "next\":{\"",   "y",           "ye",       "es",    "yes",
+        "no",       "né",       "\xff</t>\xff", "\xff<e>\xff", "k</t>{\"", "</t",   "t>"};
     char text[1024];
     uint32_t at[512], n = 0, used = 0;
     for (uint32_t i = 0; i < 256; i++) {
@@ -230,40 +237,111 @@ static uint32_t bit(const uint32_t *bits, uint32_t i)
     return bits[i / 32] >> i % 32 & 1;
 }
 
+/* Six random texts: every mask has the tokens that the matcher takes. */
+static void follow_masks(struct matcher *m, const struct trie *t, const char *name)
+{
+    uint32_t bits[32], seed = 1;
+    for (uint32_t run = 0; run < 6; run++) {
+        matcher_begin(m);
+        matcher_config c = matcher_start(m);
+        for (uint32_t step = 0; c && step < 40; step++) {
+            uint32_t n = 0, left;
+            memset(bits, 0, sizeof bits);
+            assert_true(matcher_mask(m, c, bits));
+            for (uint32_t id = 0; id < t->n_vocab; id++) {
+                if ((matcher_token(m, c, id) != 0) != bit(bits, id))
+                    fail_msg("%s: token %u after %u", name, id, step);
+                n += bit(bits, id);
+            }
+            if (n == 0)
+                assert_true(matcher_must_end(m, c));
+            seed = seed * 1664525 + 1013904223;
+            left = n ? (seed >> 8) % n : 0;
+            uint32_t id = 0;
+            while (n && (!bit(bits, id) || left-- != 0))
+                id++;
+            c = n ? matcher_token(m, c, id) : 0;
+        }
+    }
+    assert_false(matcher_stuck(m));
+}
+
 static void masks_agree_with_the_matcher(void **state)
 {
     (void)state;
     struct trie t;
-    uint32_t bits[32], seed = 1;
     make_vocabulary(&t);
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         struct matcher *m = compiled(samples[i].kind, samples[i].source, &t);
-        for (uint32_t run = 0; run < 6; run++) {
-            matcher_begin(m);
-            matcher_config c = matcher_start(m);
-            for (uint32_t step = 0; c && step < 40; step++) {
-                uint32_t n = 0, left;
-                memset(bits, 0, sizeof bits);
-                assert_true(matcher_mask(m, c, bits));
-                for (uint32_t id = 0; id < t.n_vocab; id++) {
-                    if ((matcher_token(m, c, id) != 0) != bit(bits, id))
-                        fail_msg("%s: token %u after %u", samples[i].source, id, step);
-                    n += bit(bits, id);
-                }
-                if (n == 0)
-                    assert_true(matcher_must_end(m, c));
-                seed = seed * 1664525 + 1013904223;
-                left = n ? (seed >> 8) % n : 0;
-                uint32_t id = 0;
-                while (n && (!bit(bits, id) || left-- != 0))
-                    id++;
-                c = n ? matcher_token(m, c, id) : 0;
-            }
-        }
-        assert_false(matcher_stuck(m));
+        follow_masks(m, &t, samples[i].source);
         matcher_free(m);
     }
     trie_release(&t);
+}
+
+/* Reasoning is free until its end marker comes, as text or as special tokens; then the grammar
+ * holds, also for what the token that ends the marker has behind it. */
+static void grammars_begin_after_reasoning(void **state)
+{
+    (void)state;
+    static const struct sample cases[] = {
+        {GRAMMAR_CHOICE,
+         "[\"</t>\",\"yes\"]",
+         {"</t>yes", "ab\n<</t</t>yes", "x\xff</t>\xffyes", "\xff<e>\xff \xc3</t></t>",
+          "</\xff<e>\xff</t>yes"},
+         {"yes", "</t>", "</t>no", "a</t>yes</t>yes", "\xff</t>yes", "\xff</t>x\xffyes", "</t"}},
+        {GRAMMAR_JSON | GRAMMAR_COMPACT,
+         "{\"type\":\"object\",\"additionalProperties\":false}",
+         {"{} </t>{}", "</</t>{}", "\xff</t>\xff{}"},
+         {"{}", "</t>", "</t>{}x", "</t>a</t>{}"}}};
+    struct trie t;
+    make_vocabulary(&t);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct sample *s = &cases[i];
+        struct grammar_source source = SOURCE(s->kind, s->source);
+        source.after = "</t>";
+        source.n_after = 4;
+        struct matcher *m = compiled_source(&source, &t);
+        for (size_t k = 0; k < 6 && s->good[k]; k++)
+            if (!accepts(m, s->good[k]))
+                fail_msg("%s should accept %s", s->source, s->good[k]);
+        for (size_t k = 0; k < 8 && s->bad[k]; k++)
+            if (accepts(m, s->bad[k]))
+                fail_msg("%s should not accept %s", s->source, s->bad[k]);
+        follow_masks(m, &t, s->source);
+        matcher_begin(m);
+        matcher_config c = matcher_start(m);
+        char forced[8];
+        assert_true(matcher_is_before(m, c) && !matcher_can_end(m, c));
+        assert_int_equal(matcher_forced(m, c, forced, sizeof forced), 0);
+        c = matcher_bytes(m, c, "{\"yes\"}</t", 10);
+        assert_true(matcher_is_before(m, c));
+        c = matcher_bytes(m, c, ">", 1);
+        assert_true(c && !matcher_is_before(m, c));
+        matcher_free(m);
+    }
+    trie_release(&t);
+}
+
+static void markers_are_checked(void **state)
+{
+    (void)state;
+    char marker[258];
+    struct q_err e = Q_ERR_INIT;
+    uint32_t *words = NULL, n_word = 0;
+    struct grammar_source source = SOURCE(GRAMMAR_REGEX, "a");
+    source.after = marker;
+    memset(marker, 'a', sizeof marker); /* the automaton's own worst case, too */
+    marker[255] = 'b';
+    source.n_after = 257;
+    assert_int_equal(grammar_compile(&words, &n_word, &source, &e), Q_INVALID);
+    assert_non_null(strstr(e.message, "257 bytes"));
+    q_err_reset(&e);
+    source.n_after = 256;
+    assert_int_equal(grammar_compile(&words, &n_word, &source, &e), Q_OK);
+    q_free(words);
+    marker[3] = (char)0xff;
+    assert_int_equal(grammar_compile(&words, &n_word, &source, &e), Q_INVALID);
 }
 
 static void forced_text_is_known(void **state)
@@ -287,7 +365,8 @@ static void damaged_programs_are_errors(void **state)
     uint32_t *words = NULL, n_word = 0;
     struct q_err e = Q_ERR_INIT;
     struct matcher *m = NULL;
-    assert_int_equal(grammar_compile(&words, &n_word, GRAMMAR_REGEX, "(ab){500}", 9, &e), Q_OK);
+    assert_int_equal(grammar_compile(&words, &n_word, &SOURCE(GRAMMAR_REGEX, "(ab){500}"), &e),
+                     Q_OK);
     for (uint32_t i = 0; i < n_word; i++) {
         uint32_t old = words[i];
         words[i] = 0x7fffffff;
@@ -329,7 +408,7 @@ static void memory_may_run_out(void **state)
         struct q_err e = Q_ERR_INIT;
         uint32_t *words = NULL, n_word;
         mem_fail_after(n);
-        rc = grammar_compile(&words, &n_word, GRAMMAR_JSON, source, strlen(source), &e);
+        rc = grammar_compile(&words, &n_word, &SOURCE(GRAMMAR_JSON, source), &e);
         mem_fail_after(-1);
         q_free(words);
         assert_true(n < 100000);
@@ -338,10 +417,15 @@ static void memory_may_run_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_notation),       cmocka_unit_test(large_repetitions_are_counted),
-        cmocka_unit_test(refusals_say_what),    cmocka_unit_test(masks_agree_with_the_matcher),
-        cmocka_unit_test(forced_text_is_known), cmocka_unit_test(damaged_programs_are_errors),
-        cmocka_unit_test(hostile_grammars_end), cmocka_unit_test(memory_may_run_out)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_notation),
+                                       cmocka_unit_test(large_repetitions_are_counted),
+                                       cmocka_unit_test(refusals_say_what),
+                                       cmocka_unit_test(masks_agree_with_the_matcher),
+                                       cmocka_unit_test(forced_text_is_known),
+                                       cmocka_unit_test(damaged_programs_are_errors),
+                                       cmocka_unit_test(grammars_begin_after_reasoning),
+                                       cmocka_unit_test(markers_are_checked),
+                                       cmocka_unit_test(hostile_grammars_end),
+                                       cmocka_unit_test(memory_may_run_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -240,6 +240,20 @@ uint32_t compiling_abort_origin(struct compiling *c, uint32_t origin)
     return n;
 }
 
+bool compiling_abort_next(struct compiling *c, uint32_t *origin, uint64_t *req_id)
+{
+    for (uint32_t i = 0; i < c->n_item; i++) {
+        struct item *x = c->items[i];
+        if (x->aborted)
+            continue;
+        x->aborted = true;
+        *origin = x->origin;
+        *req_id = x->req_id;
+        return true;
+    }
+    return false;
+}
+
 uint32_t compiling_count(const struct compiling *c)
 {
     uint32_t n = 0;

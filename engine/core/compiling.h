@@ -33,6 +33,8 @@ struct compiled {
 bool compiling_take(struct compiling *c, struct compiled *out); /* the next that is done */
 bool compiling_abort(struct compiling *c, uint32_t origin, uint64_t req_id);
 uint32_t compiling_abort_origin(struct compiling *c, uint32_t origin);
+/* Abort one that waits and say which; false: none does. */
+bool compiling_abort_next(struct compiling *c, uint32_t *origin, uint64_t *req_id);
 uint32_t compiling_count(const struct compiling *c);
 
 #endif

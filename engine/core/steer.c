@@ -12,6 +12,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/core/compiling.h"
 #include "engine/core/core_state.h"
 #include "engine/core/fingerprint.h"
 
@@ -54,6 +55,9 @@ static void abort_all(struct core *c)
 {
     struct scheduler_output o;
     while (c->scheduler && scheduler_end_next(c->scheduler, &o))
+        c->sink(c->sink_ctx, NULL, &o, 1);
+    o = (struct scheduler_output){.finish = FINISH_ABORT};
+    while (compiling_abort_next(c->compiling, &o.origin, &o.req_id))
         c->sink(c->sink_ctx, NULL, &o, 1);
 }
 

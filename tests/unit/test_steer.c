@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "checkpoint.h"
 #include "core_run.h"
+#include "engine/grammar/grammar.h"
 
 static struct golden g;
 static struct folder folder;
@@ -110,6 +111,36 @@ static void a_pause_aborts_requests(void **state)
     core_resume(engine.core);
     finish_all(1);
     check_answer(0, &g.prompts[0], "after a pause that aborted");
+    core_free(engine.core);
+}
+
+/* Its grammar is on the way to the compiler or back, so it is not with the scheduler yet. */
+static void a_pause_aborts_what_is_being_compiled(void **state)
+{
+    (void)state;
+    static const char regex[] = "[a-z]+ [0-9]{3}";
+    const struct golden_prompt *p = &g.prompts[0];
+    const struct msg_submit m = {.req_id = 0,
+                                 .prompt = {p->ids, p->n},
+                                 .top_p = 1,
+                                 .repetition_penalty = 1,
+                                 .max_tokens = 8,
+                                 .grammar_kind = GRAMMAR_REGEX,
+                                 .grammar = {(const uint8_t *)regex, sizeof regex - 1}};
+    struct core_config c = two_at_once();
+    open_core(&c);
+    assert_ok(core_submit(engine.core, 1, &m, &e), &e);
+    assert_true(core_busy(engine.core));
+    core_pause(engine.core, IN_FLIGHT_ABORT, false);
+    assert_int_equal(engine.n_finished, 1);
+    assert_int_equal(answers[0].finish, FINISH_ABORT);
+    assert_false(core_busy(engine.core));
+    core_resume(engine.core);
+    bits_forget(&engine);
+    submit(1, &g.prompts[1], 0); /* and what the compiler gives back later begins nothing */
+    finish_all(1);
+    assert_int_equal(answers[0].finish, FINISH_NONE);
+    assert_int_equal(answers[0].n, 0);
     core_free(engine.core);
 }
 
@@ -289,6 +320,29 @@ static void reload_ends_or_finds_none(void **state)
     core_resume(engine.core);
     ask_again();
     check_all("after a reload in a pause");
+    core_free(engine.core);
+}
+
+/* Quantized weights are packed again too: back to the first ones gives the first answers. */
+static void reload_packs_int8_again(void **state)
+{
+    (void)state;
+    static struct bits_answer first[BITS_REQUESTS];
+    struct core_config c = two_at_once();
+    c.worker.quantization = QUANTIZE_INT8;
+    begin(&c, 1);
+    finish_all(g.n);
+    memcpy(first, answers, sizeof first);
+    assert_ok(reload(other_dir, IN_FLIGHT_KEEP), &e);
+    ask_again();
+    bool differs = false;
+    for (uint32_t i = 0; i < g.n; i++)
+        differs |= memcmp(first[i].sampled, answers[i].sampled, sizeof first[i].sampled) != 0;
+    assert_true(differs);
+    assert_ok(reload(g.dir, IN_FLIGHT_KEEP), &e);
+    ask_again();
+    for (uint32_t i = 0; i < g.n; i++)
+        assert_memory_equal(first[i].sampled, answers[i].sampled, sizeof first[i].sampled);
     core_free(engine.core);
 }
 
@@ -497,11 +551,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pause_keeps_requests),
         cmocka_unit_test(a_pause_aborts_requests),
+        cmocka_unit_test(a_pause_aborts_what_is_being_compiled),
         cmocka_unit_test(a_pause_waits_for_what_has_begun),
         cmocka_unit_test(a_pause_waits_through_a_death),
         cmocka_unit_test(reload_after_what_has_begun),
         cmocka_unit_test(reload_in_the_middle_of_requests),
         cmocka_unit_test(reload_ends_or_finds_none),
+        cmocka_unit_test(reload_packs_int8_again),
         cmocka_unit_test(reload_while_asleep),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(reload_of_another_element_type),

@@ -57,15 +57,19 @@ extern const struct tool_format tool_formats[];
 extern const size_t n_tool_format;
 
 /* the families, and their flags */
-extern const struct tool_family family_json, family_xml, family_call, family_harmony, family_none;
-#define JSON_KEY_IS_NAME 1u /* {"f": {arguments}} */
-#define JSON_TWO_HEADS   2u /* KIND<name_end>NAME newline {arguments}, the kind being optional */
-#define JSON_NUMBERED    4u /* the name is functions.NAME:NUMBER */
-#define XML_TRIM         1u /* one newline on either side of a value is layout */
-#define XML_ATTRIBUTES   2u /* names stand in quotes, attributes may follow: string="true" */
-#define XML_KEY_TAGS     4u /* the name is text up to a newline or a tag */
-#define CALL_BRACES      1u /* call:f{a:1}, not f(a=1) */
-#define CALL_LINES       2u /* calls stand on lines, without brackets around them */
+extern const struct tool_family family_json, family_xml, family_call, family_harmony, family_nested,
+    family_none;
+#define JSON_KEY_IS_NAME 1u  /* {"f": {arguments}} */
+#define JSON_TWO_HEADS   2u  /* KIND<name_end>NAME newline {arguments}, the kind being optional */
+#define JSON_NUMBERED    4u  /* the name is functions.NAME:NUMBER */
+#define JSON_ARGS        8u  /* "args" is a key of the arguments */
+#define XML_TRIM         1u  /* one newline on either side of a value is layout */
+#define XML_ATTRIBUTES   2u  /* names stand in quotes, attributes may follow: string="true" */
+#define XML_KEY_TAGS     4u  /* the name is text up to a newline or a tag */
+#define XML_CDATA        8u  /* a value may stand in <![CDATA[ ]]> */
+#define XML_ESCAPED      16u /* names have &quot; and &amp; */
+#define CALL_BRACES      1u  /* call:f{a:1}, not f(a=1) */
+#define CALL_LINES       2u  /* calls stand on lines, without brackets around them */
 
 const struct tool_format *format_row(const struct parser *p);
 void *format_state(struct parser *p);

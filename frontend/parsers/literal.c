@@ -392,6 +392,11 @@ enum literal_step literal_byte(struct literal *l, char c, struct buf *out)
     }
 }
 
+bool literal_closes(const struct literal *l, char c)
+{
+    return l->state == STRING && l->depth == 0 && c == l->delimiter;
+}
+
 bool literal_finish(struct literal *l, struct buf *out)
 {
     if (l->state == WORD && l->depth == 0 && put_word(l, out))

@@ -41,6 +41,8 @@ enum literal_step {
 void literal_init(struct literal *l, const char *quote, bool bare_keys);
 /* Append the JSON that is certain after this byte. */
 enum literal_step literal_byte(struct literal *l, char c, struct buf *out);
+/* Would this byte close a string that is the whole value? */
+bool literal_closes(const struct literal *l, char c);
 /* The text is over: true if the value is complete (a number or word without an end). */
 bool literal_finish(struct literal *l, struct buf *out);
 /* One complete value, with blanks around it. */

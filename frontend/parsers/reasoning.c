@@ -179,7 +179,12 @@ static void settle(struct parser *p, struct reasoning_stage *r, bool last)
 
 void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c)
 {
-    if (!r->format) {
+    if (r->format && r->format->before) {
+        if (!r->begun)
+            pass_on(p, r->format->before, strlen(r->format->before));
+        r->begun = true;
+    }
+    if (!r->format || r->format->before) {
         tool_stage_byte(p, c);
         return;
     }
@@ -189,7 +194,7 @@ void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c)
 
 void reasoning_finish(struct parser *p, struct reasoning_stage *r)
 {
-    if (!r->format)
+    if (!r->format || r->format->before)
         return;
     settle(p, r, true);
     if (r->place == START && !r->open)

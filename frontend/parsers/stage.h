@@ -12,8 +12,9 @@ struct reasoning_format {
     /* Begin of a call that a model may write without ending its reasoning, which it ends. */
     const char *call[FORMAT_TAGS];
     const char *drop[FORMAT_TAGS]; /* tags around the answer */
-    bool open;  /* without a prompt to look at: the text begins inside reasoning */
-    bool again; /* the tags are special tokens and count anywhere */
+    bool open;          /* without a prompt to look at: the text begins inside reasoning */
+    bool again;         /* the tags are special tokens and count anywhere */
+    const char *before; /* there is no reasoning; this stands before the text */
 };
 extern const struct reasoning_format reasoning_formats[];
 extern const size_t n_reasoning_format;
@@ -22,6 +23,7 @@ struct reasoning_stage {
     const struct reasoning_format *format; /* NULL: everything is passed on */
     const struct tool_format *tool;        /* of the stage behind */
     int place;
+    bool begun;
     bool open, any; /* begins inside; some reasoning came out */
     bool trim;      /* blanks that follow are layout */
     struct buf blanks;

@@ -127,7 +127,8 @@ static enum role role_of(const struct parser *p, const struct json *h, const cha
         return ROLE_ARGS;
     if (!strcmp(key, "name") || !strcmp(key, "tool_name") || !strcmp(key, "function"))
         return h->has_name ? ROLE_OTHER : ROLE_NAME;
-    if (!strcmp(key, "arguments") || !strcmp(key, "parameters"))
+    if (!strcmp(key, "arguments") || !strcmp(key, "parameters") ||
+        ((format_row(p)->flags & JSON_ARGS) && !strcmp(key, "args")))
         return h->has_args ? ROLE_OTHER : ROLE_ARGS;
     return ROLE_OTHER;
 }

@@ -11,6 +11,7 @@
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
  * tags follows that may stand there: CLOSED looks ahead and gives back what it read if not. */
 #include "frontend/parsers/format.h"
+#include <stdio.h>
 #include <string.h>
 #include "frontend/parsers/literal.h"
 #include "frontend/parsers/types.h"
@@ -26,8 +27,10 @@ struct xml {
     struct buf ahead; /* what was read in CLOSED: the closing tag, blanks, a begun tag */
     bool any;         /* there was a parameter */
     bool string;      /* the value goes out as it comes */
-    bool newline;     /* one is held: layout if the value ends here */
-    bool first;       /* before the value's first byte */
+    bool cdata;       /* it stands in <![CDATA[ ]]> */
+    char close[FORMAT_TAG_MAX + 4]; /* what ends it */
+    bool newline;                   /* one is held: layout if the value ends here */
+    bool first;                     /* before the value's first byte */
     unsigned types;
 };
 
@@ -97,6 +100,21 @@ static const char *bare_name(const struct buf *b, bool attributes, size_t *n)
     return s;
 }
 
+/* &quot; and &amp; in a name that is copied out of a tag. */
+static void unescape(const struct parser *p, struct buf *name)
+{
+    static const char *const entities[][2] = {{"&quot;", "\""}, {"&amp;", "&"}};
+    if (!(format_row(p)->flags & XML_ESCAPED))
+        return;
+    for (size_t k = 0; k < 2; k++)
+        for (char *at = name->data; at && (at = strstr(at, entities[k][0])); at++) {
+            size_t n = strlen(entities[k][0]);
+            *at = entities[k][1][0];
+            memmove(at + 1, at + n, name->len - (size_t)(at - name->data) - n + 1);
+            name->len -= n - 1;
+        }
+}
+
 /* --- the call --------------------------------------------------------------------------------- */
 
 static void announce(struct parser *p, struct xml *x)
@@ -121,6 +139,7 @@ static enum part name_over(struct parser *p, struct xml *x)
         if ((unsigned char)name[i] <= ' ' || strchr("<>{}\"", name[i]))
             return PART_BAD;
     buf_add(&x->name, name, n);
+    unescape(p, &x->name);
     buf_reset(&x->text);
     x->place = BETWEEN;
     return n ? PART_MORE : PART_BAD;
@@ -213,19 +232,28 @@ static enum part key_over(struct parser *p, struct xml *x)
 {
     struct buf head = BUF_INIT;
     size_t n;
-    const char *key = bare_name(&x->text, format_row(p)->flags & XML_ATTRIBUTES, &n);
-    bool string = strstr(buf_str(&x->text), "string=\"true\""),
-         other = strstr(buf_str(&x->text), "string=\"false\"");
-    memcpy(x->key, key, n);
-    x->key[n] = 0;
+    const char *name = bare_name(&x->text, format_row(p)->flags & XML_ATTRIBUTES, &n);
+    bool string = strstr(buf_str(&x->text), "string=\"true\"") ||
+                  strstr(buf_str(&x->text), " type=\"string\""),
+         other =
+             strstr(buf_str(&x->text), "string=\"false\"") || strstr(buf_str(&x->text), " type=\"");
+    struct buf key = BUF_INIT;
+    buf_add(&key, name, n);
+    unescape(p, &key);
+    kept(p, &key);
+    n = key.len;
+    memcpy(x->key, buf_str(&key), n + 1);
+    buf_release(&key);
     if (n == 0)
         return PART_BAD;
     buf_add_str(&head, x->any ? ", " : "{");
-    buf_add_json_str(&head, key, n);
+    buf_add_json_str(&head, x->key, n);
     buf_add_str(&head, ": ");
     kept(p, &head);
     call_args(p, buf_str(&head), head.len);
     buf_release(&head);
+    snprintf(x->close, sizeof x->close, "%s", format_row(p)->value_close);
+    x->cdata = false;
     x->types = string  ? TYPE_STRING
                : other ? ~TYPE_STRING
                        : types_of(format_function(p, buf_str(&x->name)), x->key);
@@ -295,7 +323,7 @@ static void value_text(struct parser *p, struct xml *x, char c)
 /* A byte of the value itself. With XML_TRIM a newline at either end is layout. */
 static void value_take(struct parser *p, struct xml *x, char c)
 {
-    bool trim = format_row(p)->flags & XML_TRIM, first = x->first;
+    bool trim = (format_row(p)->flags & XML_TRIM) && !x->cdata, first = x->first;
     x->first = false;
     if (trim && first && c == '\n')
         return;
@@ -308,19 +336,26 @@ static void value_take(struct parser *p, struct xml *x, char c)
 
 static enum part in_value(struct parser *p, struct xml *x, char c)
 {
-    const char *const tags[FORMAT_TAGS] = {format_row(p)->value_close};
-    bool whole;
     x->tag[x->n_tag++] = c;
     while (x->n_tag) {
-        if (tag_begun(tags, x->tag, x->n_tag, &whole) >= 0) {
-            if (whole) {
-                x->n_tag = 0;
-                x->place = CLOSED;
-                buf_reset(&x->ahead);
-                buf_add_str(&x->ahead, tags[0]);
-            }
+        bool whole, begins = x->first && (format_row(p)->flags & XML_CDATA);
+        const char *const tags[FORMAT_TAGS] = {x->close, begins ? "<![CDATA[" : NULL};
+        int i = tag_begun(tags, x->tag, x->n_tag, &whole);
+        if (whole && i == 1) {
+            x->n_tag = 0;
+            x->cdata = true;
+            x->first = false;
+            snprintf(x->close, sizeof x->close, "]]>%s", format_row(p)->value_close);
             return PART_MORE;
         }
+        if (whole) {
+            x->n_tag = 0;
+            x->place = CLOSED;
+            buf_reset(&x->ahead);
+            buf_add_str(&x->ahead, x->close);
+        }
+        if (i >= 0)
+            return PART_MORE;
         value_take(p, x, x->tag[0]);
         memmove(x->tag, x->tag + 1, --x->n_tag);
     }
@@ -345,7 +380,7 @@ static void value_over(struct parser *p, struct xml *x)
 /* Was the closing tag one? What follows tells. */
 static enum part closed_byte(struct parser *p, struct xml *x, char c)
 {
-    size_t n_close = strlen(format_row(p)->value_close), at = n_close;
+    size_t n_close = strlen(x->close), at = n_close;
     buf_add_char(&x->ahead, c);
     while (at < x->ahead.len && is_blank(x->ahead.data[at]))
         at++;

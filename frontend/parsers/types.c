@@ -98,6 +98,37 @@ unsigned types_of(const json_t *function, const char *parameter)
     return types_in(root, json_object_get(json_object_get(root, "properties"), parameter), 0);
 }
 
+unsigned types_in_schema(const json_t *root, const json_t *schema)
+{
+    return types_in(root, schema, 0);
+}
+
+static const json_t *child_in(const json_t *root, const json_t *schema, const char *name,
+                              int nesting)
+{
+    static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    const json_t *child = json_object_get(json_object_get(schema, "properties"), name);
+    size_t i;
+    json_t *v;
+    if (!child && strcmp(name, "item") == 0)
+        child = json_object_get(schema, "items");
+    if (!child)
+        child = json_object_get(schema, "additionalProperties");
+    if (json_is_object(child) || nesting == NESTING_MAX)
+        return child;
+    child = ref ? child_in(root, follow(root, ref), name, nesting + 1) : NULL;
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
+        json_array_foreach (json_object_get(schema, lists[k]), i, v)
+            child = child ? child : child_in(root, v, name, nesting + 1);
+    return child;
+}
+
+const json_t *types_child(const json_t *root, const json_t *schema, const char *name)
+{
+    return child_in(root, schema, name, 0);
+}
+
 static void add_string(const char *text, size_t n, struct buf *out)
 {
     buf_add_char(out, '"');

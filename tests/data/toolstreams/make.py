@@ -62,12 +62,12 @@ def qwen(open_, close):
     return lambda calls: "\n".join(one(*c) for c in calls)
 
 
-def dsml(section):
+def dsml(section, m="｜DSML｜"):
     def one(name, args):
-        values = "".join('<｜DSML｜parameter name="%s" string="%s">%s</｜DSML｜parameter>\n'
-                         % (k, "true" if isinstance(v, str) else "false", text_value(v)) for k, v in args.items())
-        return '<｜DSML｜invoke name="%s">\n%s</｜DSML｜invoke>\n' % (name, values)
-    return lambda calls: "<｜DSML｜%s>\n%s</｜DSML｜%s>" % (section, "".join(one(*c) for c in calls), section)
+        values = "".join('<%sparameter name="%s" string="%s">%s</%sparameter>\n'
+                         % (m, k, "true" if isinstance(v, str) else "false", text_value(v), m) for k, v in args.items())
+        return '<%sinvoke name="%s">\n%s</%sinvoke>\n' % (m, name, values, m)
+    return lambda calls: "<%s%s>\n%s</%s%s>" % (m, section, "".join(one(*c) for c in calls), m, section)
 
 
 def glm(newline):
@@ -92,6 +92,31 @@ def gemma(quote, before, after):
             return "[" + ",".join(map(value, v)) + "]"
         return js(v)
     return lambda calls: "".join(before + "call:" + n + value(a) + after for n, a in calls)
+
+
+def kimi_k3(calls):
+    def kind(v):
+        return {str: "string", bool: "boolean", int: "number", float: "number", list: "array", dict: "object"}.get(type(v), "null")
+    def one(i, name, args):
+        return '<|open|>call tool="%s" index="%d"<|sep|>' % (name, i + 1) + "".join(
+            '<|open|>argument key="%s" type="%s"<|sep|>%s<|close|>argument<|sep|>' % (k, kind(v), text_value(v))
+            for k, v in args.items()) + "<|close|>call<|sep|>"
+    return "<|open|>tools<|sep|>" + "".join(one(i, *c) for i, c in enumerate(calls)) + "<|close|>tools<|sep|>"
+
+
+def nested(calls):
+    """MiniMax M3: every tag behind a mark, objects and arrays as tags within tags."""
+    mark = "]<]minimax[>["
+    def value(v):
+        if v in ({}, []): # an empty one has no tags that would tell which it is
+            return js(v)
+        if isinstance(v, dict):
+            return "".join("%s<%s>%s%s</%s>" % (mark, k, value(x), mark, k) for k, x in v.items())
+        if isinstance(v, list):
+            return "".join("%s<item>%s%s</item>" % (mark, value(x), mark) for x in v)
+        return text_value(v)
+    return mark + "<tool_call>\n" + "\n".join(
+        '%s<invoke name="%s">%s%s</invoke>' % (mark, n, value(a) if a else "", mark) for n, a in calls) + "\n" + mark + "</tool_call>"
 
 
 def harmony(calls):
@@ -133,6 +158,10 @@ FORMATS = {
     "apertus": ([array("<|tools_prefix|>", "<|tools_suffix|>", one=lambda n, a: js({n: a}))], "<|tools_suffix|>"),
     "cohere_command3": ([array("<|START_ACTION|>", "<|END_ACTION|>", one=lambda n, a: js(
         {"tool_call_id": "0", "tool_name": n, "parameters": a}))], "<|END_ACTION|>"),
+    "cohere_command4": ([array("<|START_ACTION|>", "<|END_ACTION|>", one=lambda n, a: js(
+        {"tool_call_id": "0", "tool_name": n, "parameters": a}))], "<|END_ACTION|>"),
+    "inkling": ([each("<|content_invoke_tool_json|>", "<|end_message|>", "<|message_model|>", one=lambda n, a: obj(n, a, "args"))],
+                "<|end_message|>"),
     "gigachat3": ([each("<|function_call|>", "<|message_sep|>"),
                    each("<|message_sep|>\n\nfunction call<|role_sep|>\n", "")], "<|message_sep|>"),
     "llama3_json": ([each("", "", "; ", one=lambda n, a: obj(n, a, "parameters")), section("<|python_tag|>", each("", "", "; "), "")],
@@ -161,6 +190,19 @@ FORMATS = {
         + "<｜tool_call_end｜>" for c in calls), "<｜tool_calls_end｜>")], "</steptml:parameter>"),
     "deepseek_v32": ([dsml("function_calls")], "</｜DSML｜invoke>"),
     "deepseek_v4": ([dsml("tool_calls")], "</｜DSML｜parameter>"),
+    "deepseek_v41": ([dsml("calls", "｜DSML｜ ")], "</｜DSML｜ invoke>"),
+    "gigachat35": ([dsml("tool_calls", "｜GCML｜")], "</｜GCML｜invoke>"),
+    "dots": ([xml('<invoke name="%s">\n', "</invoke>", '<parameter name="%s">', "</parameter>\n",
+                  ("<dots_function_call>\n", "\n</dots_function_call>"))], "</parameter>"),
+    "minicpm5": ([xml('<function name="%s">', "</function>", '<param name="%s">', "</param>"),
+                  xml('<function name="%s">', "</function>", '<param name="%s"><![CDATA[', "]]></param>")], "</function>"),
+    "kimi_k3": ([kimi_k3], "<|close|>call<|sep|>"),
+    "minimax_m3": ([nested], "]<]minimax[>[</other>"),
+    "solar_open2": ([each("", "<|tool_call:end|>", one=lambda n, a: "<|tool_call:start|>" + n + "\n" + "".join(
+        "<|tool_arg:start|>%s<|tool_arg:value|>%s<|tool_arg:end|>\n" % (k, text_value(v)) for k, v in a.items()))],
+        "<|tool_arg:end|>"),
+    "poolside_v1": ([glm("\n")], "</arg_value>"),
+    "ling3": ([glm("\n"), glm("")], "</arg_value>"),
     "glm45": ([glm("\n")], "</arg_value>"),
     "glm47": ([glm("")], "</arg_value>"),
     "hy_v3": ([section("<tool_calls>\n", each("<tool_call>", "</tool_call>", one=lambda n, a: n + "<tool_sep>\n" + "".join(
@@ -189,6 +231,15 @@ MALFORMED = {
     "qwen3_coder": ["<tool_call>\n<function=now>text</function>\n</tool_call>", "<tool_call>", "<function=a b></function>",
                     "<tool_call>\n<function=now>\n<parameter"],
     "minimax_m2": ["<invoke name=\"now\">text</invoke>", "<minimax:tool_call> text"],
+    "minicpm5": ["<function name=\"now\">text</function>", "<function name=now", "a <function names> b"],
+    "kimi_k3": ["<|open|>call tool=\"now\"<|sep|>text", "<|open|>tools<|sep|> text", "<|open|>call tool=\"\"<|sep|><|close|>call<|sep|>"],
+    "minimax_m3": ["]<]minimax[>[<invoke name=\"now\">text", "]<]minimax[>[<invoke name=\"now\">]<]minimax[>[</other>",
+                   "]<]minimax[>[<tool_call> text", "]<]minimax[>[<invoke name=now x>"],
+    "solar_open2": ["<|tool_call:start|>not a name<|tool_call:end|>", "<|tool_call:start|>now\n<|tool_arg"],
+    "inkling": ["<|content_invoke_tool_json|>[1]<|end_message|>", "<|content_invoke_tool_json|>{\"args\": {}}<|end_message|>"],
+    "gigachat35": ["<｜GCML｜invoke name=\"now\"><b>"],
+    "deepseek_v41": ["<｜DSML｜ invoke name=\"now\"><b>"],
+    "dots": ["<dots_function_call> text", "<invoke name=\"now\">text</invoke>"],
     "deepseek_v32": ["<｜DSML｜invoke name=\"now\"><b>", "<｜DSML｜function_calls>\n"],
     "glm45": ["<tool_call>not a name</tool_call>", "<tool_call>now\n<arg_key", "<tool_call>{\"name\": \"now\"}</tool_call>"],
     "pythonic": ["[1, 2]", "[now]", "[now(1)]", "[link](now)", "[unknown(a=1)]", "[now(a=oops)]", "x = [now", "[now(a b)]"],
@@ -215,7 +266,21 @@ LENIENT = {
                      "", [("send.mail", {"to": ["a", "b"], "note": None})])],
     "kimi_k2": [("<|tool_call_begin|>now<|tool_call_argument_begin|> {} <|tool_call_end|>", "", [("now", {})])],
     "pythonic": [("[get_weather(city='a'days=3, exact=False)]", "", [("get_weather", {"city": "a", "days": 3, "exact": False})]),
+                 ("[get_weather(city=Zürich, CH (old, new), days=3), get_weather(city=None), get_weather(city= 7 up )]", "",
+                  [("get_weather", {"city": "Zürich, CH (old, new)", "days": 3}), ("get_weather", {"city": None}),
+                   ("get_weather", {"city": "7 up"})]),
+                 ("[get_weather(city=a=b, c=d, exact=True)]", "", [("get_weather", {"city": "a=b, c=d", "exact": True})]),
+                 ("[get_weather(city=\"the \"old\", town, by=the sea\", days=1), send.mail(body='it's \"\"', note=\"\")]", "",
+                  [("get_weather", {"city": "the \"old\", town, by=the sea", "days": 1}), ("send.mail", {"body": "it's \"\"", "note": ""})]),
                  ("Sure: [now()]", "Sure: ", [("now", {})])],
+    "minicpm5": [("<functionname=\"now\"></function> ok", " ok", [("now", {})]),
+                 ("<function name='get_weather'><param name='city'>\nBonn\n</param><param name=\"days\"><![CDATA[ 3 ]]></param></function>", "",
+                  [("get_weather", {"city": "Bonn", "days": 3})])],
+    "kimi_k3": [("<|open|>call tool=\"a&amp;b\" index=\"1\"<|sep|><|open|>argument key=\"&quot;k&quot;&amp;quot;\" type=\"number\"<|sep|>7"
+                 "<|close|>argument<|sep|><|close|>call<|sep|>", "", [("a&b", {"\"k\"&quot;": 7})])],
+    "minimax_m3": [("]<]minimax[>[<invoke name=\"send.mail\">]<]minimax[>[<to>]<]minimax[>[</to>]<]minimax[>[ <options>"
+                    "]<]minimax[>[<x>1]<]minimax[>[</x>\n]<]minimax[>[</options>]<]minimax[>[<other>a ]<]minimax[>[<b> ]<]minimax[>[</c>]<]minimax[>[</other>]<]minimax[>[</invoke>", "",
+                    [("send.mail", {"to": [], "options": {"x": 1}, "other": "a ]<]minimax[>[<b> ]<]minimax[>[</c>"})])],
     "llama4_pythonic": [("[send.mail(to=\"['a', 'b']\")]", "", [("send.mail", {"to": ["a", "b"]})])],
     "functiongemma": [("<start_function_call>call:send.mail{to:<escape>['a']<escape>,note:None}<end_function_call>", "",
                        [("send.mail", {"to": ["a"], "note": None})])],

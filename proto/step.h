@@ -125,7 +125,7 @@ struct step_row { /* one sampled token, or one prompt position */
     uint32_t top_start;   /* index of the first in top_ids, top_logprobs */
     uint32_t is_prompt;   /* 1: a prompt position */
     uint32_t is_rejected; /* 1: sampled after a wrong guess, no token of the sequence */
-    uint32_t unused;      /* 0 */
+    uint32_t is_forced;   /* 1: the guesses of its sequence were what its grammar forces */
 };
 
 struct step_result_head {

@@ -174,6 +174,13 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
     return Q_OK;
 }
 
+/* Guesses for sequences with a grammar. A draft model guesses itself. */
+static uint32_t forced_max(const struct core_config *c)
+{
+    bool drafts = c->worker.speculation.method == SPECULATE_DRAFT;
+    return drafts || c->no_jump_forward ? 0 : SCHEDULER_GUESSES_MAX;
+}
+
 static FALLIBLE first_ready(struct core *c, const struct worker_info *info, struct q_err *e)
 {
     enum q_code rc;
@@ -202,6 +209,7 @@ static FALLIBLE first_ready(struct core *c, const struct worker_info *info, stru
                                         .n_eos = c->model.n_eos,
                                         .n_guess =
                                             guesses->method == SPECULATE_NOT ? 0 : guesses->n_guess,
+                                        .n_forced = forced_max(&c->config),
                                         .prefix_cache = c->config.prefix_cache,
                                         .prompt_free_len = rotary_free_length(&c->model)};
     c->config.worker.n_block = info->n_block; /* workers to come make the same pools */

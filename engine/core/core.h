@@ -32,6 +32,7 @@ struct core_config {
     uint32_t worker_timeout_s;  /* a step takes longer: the worker is killed; 0 = no limit. Not
                                    when it is a thread */
     bool prefix_cache;          /* --enable-prefix-caching */
+    bool no_jump_forward;       /* --disable-jump-forward: forced tokens are sampled one by one */
     bool in_process;            /* the worker is a thread */
     const char *trace_path;     /* a trace of every step is written there; NULL = none; borrowed */
     const char *profiler_dir;   /* core_profile_start writes there; NULL = it may not; borrowed */

@@ -488,6 +488,8 @@ static FALLIBLE encode_beat(struct peers *p, struct q_err *e)
         .n_draft = s.n_draft,
         .n_draft_token = s.n_draft_token,
         .accepted_at = {s.accepted_at, sizeof s.accepted_at / sizeof *s.accepted_at},
+        .n_forced_token = s.n_forced_token,
+        .n_forced_accepted = s.n_forced_accepted,
         .sleep_level = core_sleep_level(p->core),
         .paused = core_paused(p->core),
         .swap_blocks_used = s.swap_blocks_used,

@@ -130,3 +130,21 @@ FALLIBLE trie_of_tokenizer(struct trie *out, const struct tokenizer *t, uint32_t
     buf_release(&text);
     return rc;
 }
+
+size_t trie_longest(const struct trie *t, const char *text, size_t n, uint32_t *token)
+{
+    size_t longest = 0;
+    uint32_t i = 0, end = t->n_node;
+    for (size_t at = 0; at < n; at++, i++) {
+        while (i < end && t->nodes[i].byte != (uint8_t)text[at])
+            i = t->nodes[i].end;
+        if (i >= end)
+            break;
+        end = t->nodes[i].end;
+        if (t->nodes[i].token != TRIE_NONE) {
+            *token = t->nodes[i].token;
+            longest = at + 1;
+        }
+    }
+    return longest;
+}

@@ -26,7 +26,8 @@ static void check_request(const struct scheduler *s, uint32_t i)
     const struct request *r = get(s, i);
     Q_ASSERT(r->n_prompt >= 1 && r->n_prompt <= r->n_token && r->n_token < r->n_max);
     Q_ASSERT(r->n_max <= s->config.limits.max_model_len);
-    Q_ASSERT(r->n_planned <= r->n_token + r->n_sampling + (r->n_sampling ? s->config.n_guess : 0));
+    Q_ASSERT(r->n_planned <=
+             r->n_token + r->n_sampling + (r->n_sampling ? scheduler_guesses(s, r) : 0));
     Q_ASSERT(r->n_token + r->n_sampling <= r->n_max);
     Q_ASSERT(r->n_sampling <= SCHEDULER_IN_FLIGHT_MAX);
     Q_ASSERT(r->prompt_settled <= r->prompt_next && r->prompt_next <= r->n_prompt);
@@ -36,14 +37,15 @@ static void check_request(const struct scheduler *s, uint32_t i)
 static void check_running(const struct scheduler *s)
 {
     const struct request_list *l = &s->running;
-    uint32_t n = 0, prev = REQUEST_NONE, after = s->backlog.returned.first;
+    uint32_t n = 0, n_constrained = 0, prev = REQUEST_NONE, after = s->backlog.returned.first;
     for (uint32_t i = l->first; i != REQUEST_NONE; i = get(s, i)->next) {
         const struct request *r = get(s, i);
         Q_ASSERT(r->state == REQUEST_RUNNING && r->prev == prev && ++n <= l->n && r->turn);
         Q_ASSERT(prev == REQUEST_NONE || request_before(get(s, prev), r));
+        n_constrained += r->params.grammar != 0;
         prev = i;
     }
-    Q_ASSERT(n == l->n && l->last == prev);
+    Q_ASSERT(n == l->n && l->last == prev && n_constrained == s->n_constrained);
     Q_ASSERT(prev == REQUEST_NONE || after == REQUEST_NONE || s->suspecting ||
              request_before(get(s, prev), get(s, after)));
     Q_ASSERT(!s->suspecting || n <= 1);

@@ -47,6 +47,7 @@ struct scheduler {
     uint32_t n_free_slot;
     struct flight flights[SCHEDULER_IN_FLIGHT_MAX]; /* the oldest at i_flight, in a ring */
     uint32_t i_flight, n_flight;
+    uint32_t n_constrained;        /* of the running ones: with a grammar */
     bool closed;                   /* no request begins */
     bool suspecting;               /* suspect.c: nothing runs but the one on trial */
     int64_t settled_us;            /* the last step */
@@ -59,6 +60,13 @@ struct scheduler {
 static inline struct request *request_at(struct scheduler *s, uint32_t i_request)
 {
     return &s->requests.items[i_request];
+}
+
+/* Tokens that may be guessed for r in a step. */
+static inline uint32_t scheduler_guesses(const struct scheduler *s, const struct request *r)
+{
+    return r->params.grammar && s->config.n_forced > s->config.n_guess ? s->config.n_forced
+                                                                       : s->config.n_guess;
 }
 
 struct seat {          /* what a waiting request would be given */

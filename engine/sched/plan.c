@@ -281,6 +281,7 @@ static void join(struct scheduler *s, uint32_t i)
     while (before != REQUEST_NONE && request_before(request_at(s, i), request_at(s, before)))
         before = request_at(s, before)->prev;
     request_list_insert(&s->requests, &s->running, before, i);
+    s->n_constrained += request_at(s, i)->params.grammar != 0;
     request_at(s, i)->state = REQUEST_RUNNING;
 }
 
@@ -333,7 +334,7 @@ static uint32_t guesses_for(const struct planning *p, const struct part *q)
 {
     const struct scheduler *s = p->s;
     const struct request *r = &s->requests.items[q->i_request];
-    uint32_t n = s->config.n_guess, spare = headroom(s);
+    uint32_t n = scheduler_guesses(s, r), spare = headroom(s);
     if (q->flags != STEP_SAMPLE || q->n_token != 1 || r->n_planned <= r->n_prompt)
         return 0;
     spare = kv_available(&s->pool) > spare ? kv_available(&s->pool) - spare : 0;
@@ -441,11 +442,18 @@ static uint32_t bucket(uint32_t n_token)
     return i;
 }
 
+/* Where a sequence that may guess will stand is not known before its result is there. */
+static uint32_t in_flight_max(const struct scheduler *s)
+{
+    return s->config.n_guess || (s->config.n_forced && s->n_constrained) ? 1
+                                                                         : SCHEDULER_IN_FLIGHT_MAX;
+}
+
 enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t now_us,
                            bool *planned, struct q_err *e)
 {
     *planned = false;
-    if (s->n_flight == (s->config.n_guess ? 1 : SCHEDULER_IN_FLIGHT_MAX))
+    if (s->n_flight >= in_flight_max(s))
         return Q_OK;
     struct flight *f = &s->flights[(s->i_flight + s->n_flight) % SCHEDULER_IN_FLIGHT_MAX];
     struct planning p = {.s = s, .f = f, .now_us = now_us};
@@ -457,7 +465,7 @@ enum q_code scheduler_plan(struct scheduler *s, void *memory, size_t n, int64_t 
     plan_decode(&p);
     plan_prefill(&p);
     plan_admit(&p);
-    if (s->config.n_guess)
+    if (s->config.n_guess || (s->config.n_forced && s->n_flight == 0))
         plan_guesses(&p);
     if (f->n_part == 0)
         return Q_OK;

@@ -39,6 +39,9 @@ static enum q_code check_config(const struct scheduler_config *c, struct q_err *
     if (c->n_guess > SCHEDULER_GUESSES_MAX)
         return q_fail(e, Q_INVALID, "guesses: at most %u tokens, are %u", SCHEDULER_GUESSES_MAX,
                       c->n_guess);
+    if (c->n_forced > SCHEDULER_GUESSES_MAX)
+        return q_fail(e, Q_INVALID, "guesses with a grammar: at most %u tokens, are %u",
+                      SCHEDULER_GUESSES_MAX, c->n_forced);
     if ((uint64_t)c->queue_max + l->max_num_seqs > REQUESTS_MAX)
         return q_fail(e, Q_INVALID, "queue_max: at most %u with max_num_seqs, is %u", REQUESTS_MAX,
                       c->queue_max);
@@ -274,6 +277,7 @@ void scheduler_unseat(struct scheduler *s, uint32_t i_request)
     kv_drop(&s->pool, &r->table);
     s->free_slots[s->n_free_slot++] = r->slot;
     request_list_remove(&s->requests, &s->running, i_request);
+    s->n_constrained -= request_at(s, i_request)->params.grammar != 0;
     r->state = REQUEST_WAITING;
     r->n_planned = 0;
     r->publish_at = UINT32_MAX;

@@ -24,7 +24,7 @@
 #include "proto/step.h"
 
 #define SCHEDULER_IN_FLIGHT_MAX 2u
-#define SCHEDULER_GUESSES_MAX   16u /* on n_guess */
+#define SCHEDULER_GUESSES_MAX   16u /* on n_guess and n_forced */
 
 enum preemption_mode { /* --preemption-mode: what becomes of a preempted request's KV */
                        PREEMPT_AUTO,     /* what costs less time: swap.h */
@@ -63,6 +63,7 @@ struct scheduler_config {
     const uint32_t *eos_ids; /* [n_eos], copied */
     uint32_t n_eos;
     uint32_t n_guess;  /* tokens that the worker may guess per sequence and step; 0 = none */
+    uint32_t n_forced; /* the same for sequences with a grammar, when it is more */
     bool prefix_cache; /* full blocks are shared between requests and kept while there is room */
     /* Keys of a sequence depend on the length of its prompt when that is longer (dynamic rope):
      * such share blocks with others of the same length only. 0 = they never do. */
@@ -161,6 +162,8 @@ struct scheduler_stats {
     /* guesses: sequences and steps that had some, tokens guessed, tokens that came true; the last
      * by place, the first guess at 0 */
     uint64_t n_draft, n_draft_token, n_accepted_token, accepted_at[SCHEDULER_GUESSES_MAX];
+    /* guesses that a grammar forced, apart from those: tokens guessed, tokens that came true */
+    uint64_t n_forced_token, n_forced_accepted;
     /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */
     uint64_t iteration_tokens[16];
 };

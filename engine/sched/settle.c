@@ -109,10 +109,17 @@ static void count_prompt(struct scheduler *s, struct request *r, const struct pa
     r->n_counted = end;
 }
 
-static void count_guesses(struct scheduler *s, const struct part *q)
+/* The first row is behind no guess; the others tell whose guesses they were. */
+static void count_guesses(struct scheduler *s, const struct part *q,
+                          const struct step_result *result)
 {
     if (q->n_sampled < 2)
         return;
+    if (result->rows[q->i_token].is_forced) {
+        s->stats.n_forced_token += q->n_sampled - 1;
+        s->stats.n_forced_accepted += q->n_foreseen - 1;
+        return;
+    }
     s->stats.n_draft++;
     s->stats.n_draft_token += q->n_sampled - 1;
     s->stats.n_accepted_token += q->n_foreseen - 1;
@@ -150,7 +157,7 @@ static uint32_t settle_part(struct scheduler *s, const struct part *q,
     if (r->state == REQUEST_FREE || r->use != q->use)
         return 0;
     count_prompt(s, r, q);
-    count_guesses(s, q);
+    count_guesses(s, q, result);
     if (q->n_sampled) {
         Q_ASSERT(r->n_sampling > 0);
         r->n_sampling--;

@@ -8,6 +8,8 @@
 #include "common/tokenizer/tokenizer.h"
 #include "engine/grammar/matcher.h"
 
+#define FORCED_MAX 256 /* bytes looked ahead */
+
 struct entry { /* a grammar */
     struct matcher *matcher;
     uint32_t n_user;
@@ -221,7 +223,34 @@ static void fill(void *ctx, const struct mask_ask *ask, uint32_t *bits)
         set(bits, g->eos_ids, g->n_eos, g->vocab_size);
 }
 
+/* The forced bytes as the longest tokens there are, which is how a model mostly writes them; at the
+ * end of the text what ends it. Where the forced bytes stop the model may prefer a token that goes
+ * on behind them; then this guess was wrong. */
+static uint32_t guess(void *ctx, const struct mask_ask *ask, uint32_t *tokens, uint32_t n)
+{
+    struct grammars *g = ctx;
+    struct follow *f = &g->follows[ask->slot];
+    char forced[FORCED_MAX];
+    uint32_t n_token = 0;
+    if (!f->entry)
+        return 0;
+    struct matcher *m = f->entry->matcher;
+    matcher_config c = follow(f, ask->history + ask->n_prompt, ask->n_known - ask->n_prompt);
+    if (!c)
+        return 0;
+    size_t n_forced = matcher_forced(m, c, forced, sizeof forced), at = 0, length;
+    while (at < n_forced && n_token < n &&
+           (length = trie_longest(&g->trie, forced + at, n_forced - at, &tokens[n_token]))) {
+        at += length;
+        n_token++;
+    }
+    c = at == n_forced && n_token < n ? matcher_bytes(m, c, forced, n_forced) : 0;
+    if (c && matcher_must_end(m, c) && ask->n_stop_id)
+        tokens[n_token++] = ask->stop_ids[ask->n_stop_id - 1]; /* the model's eos come last */
+    return n_token;
+}
+
 struct mask_provider grammars_provider(struct grammars *g)
 {
-    return (struct mask_provider){.admit = admit, .fill = fill, .ctx = g};
+    return (struct mask_provider){.admit = admit, .fill = fill, .guess = guess, .ctx = g};
 }

@@ -15,11 +15,12 @@
 struct masks {
     struct mask_provider provider;
     uint32_t n_word;
-    uint32_t *bits;            /* [n_row, n_word] by ask */
-    struct mask_ask *asks;     /* [n_ask] of this step */
-    uint32_t *places;          /* [n_row] a row's ask */
-    const struct slots *slots; /* of this step */
-    uint32_t n_ask;
+    uint32_t *bits;               /* [n_row, n_word] by ask */
+    struct mask_ask *asks;        /* [n_ask] of this step */
+    uint32_t *places;             /* [n_row] a row's ask */
+    struct slots *slots;          /* of this step */
+    const struct step_view *step; /* while its tokens are guessed, else NULL */
+    uint32_t n_ask, n_admitted;   /* of the step's fresh slots, the first are known */
     atomic_uint begun, done, ended, stop;
     pthread_t thread;
     bool running;
@@ -35,6 +36,42 @@ static void wake_all(atomic_uint *word)
     syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+static struct mask_ask ask_of(const struct slots *s, const struct slot *slot, uint32_t n_known)
+{
+    return (struct mask_ask){.grammar = slot->params.grammar,
+                             .slot = (uint32_t)(slot - s->slots),
+                             .history = slot->history,
+                             .n_known = n_known,
+                             .n_prompt = slot->n_prompt,
+                             .stop_ids = slot->stop_ids,
+                             .n_stop_id = slot->params.n_stop_id};
+}
+
+static bool guesses_by_grammar(const struct slots *s, const struct step_seq *q)
+{
+    return q->flags & STEP_SPECULATE && q->n_token > 1 && s->slots[q->slot].params.grammar;
+}
+
+static void admit_fresh(struct masks *m)
+{
+    for (; m->provider.admit && m->n_admitted < m->slots->n_fresh; m->n_admitted++)
+        m->provider.admit(m->provider.ctx, &m->slots->fresh[m->n_admitted]);
+}
+
+static void guess_all(struct masks *m)
+{
+    for (uint32_t i = 0; i < m->step->head->n_seq; i++) {
+        const struct step_seq *q = &m->step->seqs[i];
+        struct slot *slot = &m->slots->slots[q->slot];
+        if (!guesses_by_grammar(m->slots, q))
+            continue;
+        const struct mask_ask ask = ask_of(m->slots, slot, slot->n_known);
+        slot->n_guess =
+            m->provider.guess(m->provider.ctx, &ask, slot->history + slot->n_known, q->n_token - 1);
+        slot->is_forced = slot->n_guess > 0;
+    }
+}
+
 static void *run(void *arg)
 {
     struct masks *m = arg;
@@ -44,8 +81,9 @@ static void *run(void *arg)
         seen++;
         if (atomic_load(&m->stop))
             return NULL;
-        for (uint32_t i = 0; m->provider.admit && i < m->slots->n_fresh; i++)
-            m->provider.admit(m->provider.ctx, &m->slots->fresh[i]);
+        admit_fresh(m);
+        if (m->step)
+            guess_all(m);
         for (uint32_t i = 0, n = m->n_ask; i < n; i++) {
             uint32_t *bits = m->bits + (size_t)i * m->n_word;
             memset(bits, 0, m->n_word * sizeof *bits);
@@ -105,24 +143,32 @@ void masks_free(struct masks *m)
     q_free(m);
 }
 
-void masks_begin(struct masks *m, const struct slots *s)
+void masks_guess(struct masks *m, struct slots *s, const struct step_view *v)
 {
-    m->n_ask = 0;
+    bool any = false;
     m->slots = s;
+    m->n_admitted = m->n_ask = 0;
+    for (uint32_t i = 0; m->provider.guess && i < v->head->n_seq && !any; i++)
+        any = guesses_by_grammar(s, &v->seqs[i]);
+    if (!any)
+        return;
+    m->step = v;
+    begin(m);
+    masks_end(m);
+    m->step = NULL;
+}
+
+void masks_begin(struct masks *m)
+{
+    const struct slots *s = m->slots;
     for (uint32_t i = 0; i < s->batch.n_logit; i++) {
         const struct logit_row *row = &s->rows[i];
         if (row->is_prompt || !row->slot->params.grammar)
             continue;
         m->places[i] = m->n_ask;
-        m->asks[m->n_ask++] = (struct mask_ask){.grammar = row->slot->params.grammar,
-                                                .slot = row->i_slot,
-                                                .history = row->slot->history,
-                                                .n_known = row->position,
-                                                .n_prompt = row->slot->n_prompt,
-                                                .stop_ids = row->slot->stop_ids,
-                                                .n_stop_id = row->slot->params.n_stop_id};
+        m->asks[m->n_ask++] = ask_of(s, row->slot, row->position);
     }
-    if (!m->n_ask && !s->n_fresh)
+    if (!m->n_ask && m->n_admitted == s->n_fresh)
         return;
     atomic_store_explicit(&m->done, 0, memory_order_relaxed);
     begin(m);

@@ -33,6 +33,9 @@ struct mask_provider {
     /* Set the bits of the tokens that may come next, bit id % 32 of word id / 32; all are 0 before.
      * With none set the request ends with an error. Called on the masks' thread alone. */
     void (*fill)(void *ctx, const struct mask_ask *ask, uint32_t *bits);
+    /* Tokens that the grammar makes likely to come next because it forces their text, at most n;
+     * how many. A wrong one costs its row of one step. NULL: none. Called on the masks' thread. */
+    uint32_t (*guess)(void *ctx, const struct mask_ask *ask, uint32_t *tokens, uint32_t n);
     void *ctx;
 };
 
@@ -41,10 +44,14 @@ struct masks;
 FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n_row,
                    uint32_t n_vocab, struct q_err *e);
 void masks_free(struct masks *m);
-/* The step's rows are known (s->rows): start on those with a grammar, and on the grammars of slots
+/* The step was applied: guess for its sequences that speculate and have a grammar which forces
+ * text, into their histories behind what is known (slot->n_guess, slot->is_forced). Waits for the
+ * masks' thread; nothing is done when there is no such sequence. */
+void masks_guess(struct masks *m, struct slots *s, const struct step_view *v);
+/* The step's rows are known (s->rows of masks_guess, which comes first in every step): start on those with a grammar, and on the grammars of slots
  * that are new. Each row must be waited for, and then masks_end be called, before the histories
  * change and the step's memory goes. */
-void masks_begin(struct masks *m, const struct slots *s);
+void masks_begin(struct masks *m);
 void masks_end(struct masks *m);
 /* The mask of row i, which has a grammar; waits until it is there. */
 const uint32_t *masks_wait(struct masks *m, uint32_t i_row);

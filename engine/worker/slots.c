@@ -253,6 +253,7 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
         slot->n_draft = q->start - (q->start > slot->n_cached);
     slot->n_guess = 0;
     slot->is_foreseen = true;
+    slot->is_forced = false;
     uint64_t end = (uint64_t)q->start + q->n_token;
     uint64_t known_end = q->flags & STEP_SPECULATE ? (uint64_t)q->start + 1 : end;
     if (q->n_token == 0 || known_end > slot->n_known || blocks_of((uint32_t)end) > slot->n_block)

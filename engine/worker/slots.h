@@ -19,6 +19,7 @@ struct slot {
     uint32_t n_guess;  /* guesses of this step, in history behind n_known */
     uint32_t n_draft;  /* positions whose keys and values the draft model has */
     bool is_foreseen;  /* every guess so far came true */
+    bool is_forced;    /* the guesses are of its grammar */
     struct sample_params params; /* its arrays are those below; allowed_ids is NULL */
     uint32_t stop_ids[STEP_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];

@@ -295,7 +295,8 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
     row->position = from->position;
     row->top_start = from->top_start;
     row->is_prompt = from->is_prompt;
-    row->is_rejected = row->unused = 0;
+    row->is_rejected = 0;
+    row->is_forced = from->slot->is_forced;
     if (from->is_prompt) {
         row->token = from->slot->history[from->position];
         sample_known(logits, from->n_top, s, &out);
@@ -342,12 +343,13 @@ static uint32_t sampled(const struct step_row *row)
 static void guess(struct worker *w, const struct step_view *v)
 {
     const struct speculation *c = &w->config->speculation;
-    if (w->draft)
+    masks_guess(w->masks, &w->slots, v);
+    if (w->draft) /* its passes decide what it guesses */
         draft_guess(w->draft, &w->slots, v);
     for (uint32_t i = 0; i < v->head->n_seq && c->method == SPECULATE_NGRAM; i++) {
         const struct step_seq *q = &v->seqs[i];
         struct slot *slot = &w->slots.slots[q->slot];
-        if (q->flags & STEP_SPECULATE)
+        if (q->flags & STEP_SPECULATE && !slot->is_forced)
             slot->n_guess = speculate_ngram(slot->history + slot->n_known, q->n_token - 1,
                                             slot->history, slot->n_known, c);
     }
@@ -409,7 +411,7 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
     if ((rc = slots_batch(s, v, e)) || (rc = step_result_layout(&w->result, result, w->result_bytes,
                                                                 s->batch.n_logit, s->n_top, e)))
         return rc;
-    masks_begin(w->masks, s);
+    masks_begin(w->masks);
     atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
     team_run(w->team, compute, w);
     masks_end(w->masks);

@@ -291,6 +291,8 @@ static void show_guesses(const struct msg_heartbeat *m)
     metric_set(METRIC_DRAFTS, (double)m->n_draft);
     metric_set(METRIC_DRAFT_TOKENS, (double)m->n_draft_token);
     metric_set(METRIC_ACCEPTED, n_accepted);
+    metric_set(METRIC_FORCED_TOKENS, (double)m->n_forced_token);
+    metric_set(METRIC_FORCED_ACCEPTED, (double)m->n_forced_accepted);
 }
 
 static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)

@@ -169,6 +169,11 @@ static void make_client(struct world *w, struct client *c, uint32_t i, int64_t a
         .stop_ids = {c->stop_ids, chance(w, 3000) ? STOP_IDS_MAX : 0},
         .no_prefix_cache = chance(w, 500)};
     set_policy(w, c, i);
+    if (w->config.n_forced && chance(w, 3000)) { /* what the worker makes of it is its own affair */
+        static const uint8_t program[] = "a grammar's words"; /* a multiple of 4 is taken */
+        c->m.grammar_kind = 1;
+        c->m.grammar = (struct proto_bytes){program, 16};
+    }
     if (i && chance(w, w->sc->alike))
         begin_alike(w, c, i);
     int n_salt = snprintf(c->salt, sizeof c->salt, "%u", (unsigned)(c->m.seed % FAKE_SALTS));
@@ -239,6 +244,7 @@ static void world_init(struct world *w, const struct scenario *sc, uint64_t seed
     l->top_more = 2 * w->model.vocab_size; /* two that want all, in one step */
     l->known_max = l->max_model_len + (uint32_t)(next_random(w) % l->max_model_len);
     w->config.n_guess = pick(w, sc->n_guess);
+    w->config.n_forced = chance(w, 3000) ? 1 + (uint32_t)(next_random(w) % 16) : 0;
     uint32_t n_block_min = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     w->config.n_block = n_block_min + pick(w, sc->n_block_more);
     w->config.n_swap_block = pick(w, sc->n_swap);

@@ -16,7 +16,8 @@ struct run {
     const char *speculative; /* --speculative-config */
     uint32_t n_block, n_emitted;
     const char *after;
-    bool preempt; /* the last one loses its place after every third step */
+    bool one_by_one; /* --disable-jump-forward */
+    bool preempt;    /* the last one loses its place after every third step */
 };
 
 static struct bits_answer answers[2][BITS_REQUESTS];
@@ -42,6 +43,7 @@ static struct scheduler_stats run(const struct run *r, const struct bits_answer 
     uint32_t emitted[N_TOKEN];
     c.worker.n_block = r->n_block;
     c.worker.max_num_seqs = 4;
+    c.no_jump_forward = r->one_by_one;
     assert_ok(speculative_parse(&c.worker.speculation, r->speculative, &e), &e);
     assert_ok(tokenizer_encode(tokenizer, "Once upon a time", 16, true, &prompt, &e), &e);
     bits_open(&b, &c, out);
@@ -98,11 +100,10 @@ static bool is_choice(const char *text)
 static void the_grammar_begins_after_the_marker(void **state)
 {
     (void)state;
-    static const struct run ways[] = {{"", 36, 0, "e", false},
-                                      {NGRAM, 36, 0, "e", false},
-                                      {NGRAM, 36, 0, "e", true},
-                                      {"", 36, 5, "e", true},
-                                      {NGRAM, 36, 9, "e", false}};
+    static const struct run ways[] = {
+        {"", 36, 0, "e", true, false},    {NGRAM, 36, 0, "e", true, false},
+        {NGRAM, 36, 0, "e", false, true}, {"", 36, 5, "e", false, true},
+        {"", 36, 0, "e", false, false},   {NGRAM, 36, 9, "e", false, false}};
     uint64_t n_preemption = 0;
     uint32_t n_whole = 0, n_free = 0;
     run(&ways[0], NULL, answers[0]);
@@ -133,7 +134,7 @@ static void the_grammar_begins_after_the_marker(void **state)
 static void the_grammar_holds_at_once(void **state)
 {
     (void)state;
-    const struct run r = {"", 36, 0, "", false};
+    const struct run r = {"", 36, 0, "", false, false};
     run(&r, NULL, answers[0]);
     for (uint32_t i = 0; i < N_REQUEST; i++) {
         struct buf text = BUF_INIT;
@@ -143,6 +144,25 @@ static void the_grammar_holds_at_once(void **state)
             fail_msg("request %u: %s", i, buf_str(&text));
         buf_release(&text);
     }
+}
+
+/* Text that the grammar forces is guessed, so that it takes fewer steps; the answers are those of
+ * sampling token by token. */
+static void forced_text_takes_fewer_steps(void **state)
+{
+    (void)state;
+    const struct run slow = {"", 36, 0, "", true, false}, fast = {"", 36, 0, "", false, false};
+    struct scheduler_stats s = run(&slow, NULL, answers[0]);
+    assert_int_equal(s.n_forced_token, 0);
+    struct scheduler_stats f = run(&fast, NULL, answers[1]);
+    assert_memory_equal(answers[0], answers[1], N_REQUEST * sizeof *answers[0]);
+    print_message("%llu steps, %llu without; %llu of %llu forced tokens came true\n",
+                  (unsigned long long)f.step, (unsigned long long)s.step,
+                  (unsigned long long)f.n_forced_accepted, (unsigned long long)f.n_forced_token);
+    assert_true(f.step < s.step);
+    assert_true(f.n_forced_accepted > 0 && f.n_forced_accepted <= f.n_forced_token);
+    assert_int_equal(f.n_draft_token, 0);
+    assert_int_equal(f.generation_tokens, s.generation_tokens);
 }
 
 static int setup(void **state)
@@ -164,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_grammar_begins_after_the_marker),
         cmocka_unit_test(the_grammar_holds_at_once),
+        cmocka_unit_test(forced_text_takes_fewer_steps),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -359,6 +359,22 @@ static void forced_text_is_known(void **state)
     matcher_free(m);
 }
 
+static void the_longest_token_is_found(void **state)
+{
+    (void)state;
+    struct trie t;
+    uint32_t id = 0;
+    make_vocabulary(&t);
+    assert_int_equal(trie_longest(&t, "next\":{\"a", 9, &id), 8);
+    assert_memory_equal(t.text + t.at[id], "next\":{\"", 8);
+    assert_int_equal(trie_longest(&t, "next\":{", 7, &id), 4);
+    assert_int_equal(trie_longest(&t, "\xff</t>\xff", 6, &id), 6);
+    assert_int_equal(trie_longest(&t, "q", 1, &id), 1);
+    assert_int_equal(id, 'q');
+    assert_int_equal(trie_longest(&t, "q", 0, &id), 0);
+    trie_release(&t);
+}
+
 static void damaged_programs_are_errors(void **state)
 {
     (void)state;
@@ -421,6 +437,7 @@ int main(void)
                                        cmocka_unit_test(large_repetitions_are_counted),
                                        cmocka_unit_test(refusals_say_what),
                                        cmocka_unit_test(masks_agree_with_the_matcher),
+                                       cmocka_unit_test(the_longest_token_is_found),
                                        cmocka_unit_test(forced_text_is_known),
                                        cmocka_unit_test(damaged_programs_are_errors),
                                        cmocka_unit_test(grammars_begin_after_reasoning),

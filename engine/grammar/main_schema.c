@@ -172,7 +172,7 @@ static void add_statistics(struct lab *l, const struct matcher *m, json_t *out)
     struct matcher_stats s;
     matcher_stats(m, &s);
     json_object_set_new(out, "n_mask", json_integer((json_int_t)s.n_mask));
-    json_object_set_new(out, "n_walk", json_integer((json_int_t)s.n_local));
+    json_object_set_new(out, "n_walk", json_integer((json_int_t)s.n_walk));
     if (!l->n_mask)
         return;
     double sum = 0, first = l->mask_us[0];

@@ -15,6 +15,7 @@ void matcher_forget_masks(struct matcher *m)
         q_free(m->kept[i].bits);
         m->kept[i] = (struct kept_mask){0, NULL};
     }
+    counted_forget(m);
     if (m->local_index.size)
         memset(m->local_index.slots, 0, m->local_index.size * sizeof(uint32_t));
     m->n_local = 0;
@@ -54,6 +55,7 @@ static void walk_local(struct matcher *m, matcher_config c, uint32_t *bits)
     const struct trie *t = m->trie;
     struct q_err e = Q_ERR_INIT;
     m->n_out = 0;
+    m->stats.n_walk++;
     m->path[0] = c;
     for (uint32_t i = 0; i < t->n_node && !m->stuck;) {
         const struct trie_node *n = &t->nodes[i];
@@ -106,7 +108,7 @@ static bool index_room(struct matcher *m)
 static bool keep(struct matcher *m, struct local *l, uint32_t *bits)
 {
     uint32_t n_word = trie_words(m->trie), n = 0;
-    for (uint32_t i = 0; i < n_word; i++)
+    for (uint32_t i = 0; i < n_word && n < n_word / 2; i++)
         n += (uint32_t)__builtin_popcount(bits[i]);
     l->outs = q_alloc(m->n_out * sizeof *l->outs);
     l->n_out = (uint32_t)m->n_out;
@@ -143,7 +145,7 @@ static const struct local *local_of(struct matcher *m, struct pair p)
     }
     uint32_t *bits = q_calloc(trie_words(m->trie), sizeof *bits);
     matcher_config c = bits ? matcher_single(m, p) : 0;
-    if (c)
+    if (c && !counted_tokens(m, p, bits))
         walk_local(m, c, bits);
     if (!c || m->stuck) {
         q_free(bits);

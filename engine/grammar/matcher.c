@@ -261,6 +261,13 @@ matcher_config matcher_single(struct matcher *m, struct pair p)
     return intern(m, 0);
 }
 
+matcher_config matcher_enter(struct matcher *m, uint32_t state)
+{
+    begin_closure(m);
+    reach(m, state, FRAME_UNKNOWN);
+    return close_over(m);
+}
+
 matcher_config matcher_after(struct matcher *m, uint32_t frame)
 {
     if (frame < 2)
@@ -351,6 +358,7 @@ void matcher_free(struct matcher *m)
     if (!m)
         return;
     matcher_forget_masks(m);
+    q_free(m->counted);
     q_free(m->frames);
     q_free(m->configs);
     q_free(m->pairs);

@@ -12,7 +12,7 @@
  * that stay inside the rule, and the places in the trie where the rule ends inside a token; only
  * from those places is the real stack looked at. So the inside of a string costs one walk per
  * grammar, whatever objects it stands in. A counted loop's rest beyond the longest token counts as
- * endless there, which makes its locals few.
+ * endless there, which makes its locals few, and one walk serves all its counts (counted.c).
  *
  * Everything remembered is forgotten at once when it takes more than MATCHER_BYTES_MAX; config
  * numbers are then of an older generation and the text must be read again.
@@ -36,6 +36,7 @@ typedef uint32_t matcher_config; /* 0 = nothing fits */
 struct matcher;
 struct matcher_stats {
     uint64_t n_config, n_local, n_mask, n_hit, n_flush;
+    uint64_t n_walk; /* over the whole vocabulary */
 };
 
 /* words: a program (program.h), copied. trie: borrowed until matcher_free; NULL: texts only.

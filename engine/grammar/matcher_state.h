@@ -42,6 +42,17 @@ struct local { /* the tokens of a pair as far as its rule */
     uint32_t *ids;         /* [n_id], or bits [trie_words] */
     uint32_t n_out, *outs; /* places in the trie where the rule has ended */
 };
+#define COUNTED_MAX (TRIE_TOKEN_MAX + 2) /* rounds of a loop that one token can tell apart */
+struct counted_list { /* tokens or places in the trie by the rounds x that they begin */
+    uint32_t *ids;    /* those with x: ids[at[x] … at[x + 1]) */
+    uint32_t *at;     /* [COUNTED_MAX + 2] */
+};
+struct counted { /* counted.c: the tokens of a state inside of a counted loop */
+    uint32_t state, jump;
+    bool is_clear; /* else there is no table */
+    struct counted_list inside, exits, outs;
+    uint32_t *all; /* bits of inside */
+};
 struct kept_mask {
     matcher_config of;
     uint32_t *bits; /* [trie_words] */
@@ -77,6 +88,9 @@ struct matcher {
     size_t n_out, out_cap;
     struct kept_mask kept[MASKS_KEPT];
     uint32_t kept_next;
+    struct counted *counted; /* [n_counted] */
+    uint32_t n_counted;
+    size_t counted_cap;
     size_t mask_bytes;
     matcher_config path[TRIE_TOKEN_MAX + 1];
     struct matcher_stats stats;
@@ -90,9 +104,15 @@ static inline matcher_config matcher_next(struct matcher *m, matcher_config c, u
     return next && next[byte] ? next[byte] - 1 : matcher_next_made(m, c, byte);
 }
 matcher_config matcher_single(struct matcher *m, struct pair p); /* the config of one pair */
+/* The config where a local that begins in this state stands. */
+matcher_config matcher_enter(struct matcher *m, uint32_t state);
 /* What follows when the frame is popped; 0 for a bottom. */
 matcher_config matcher_after(struct matcher *m, uint32_t frame);
 uint32_t matcher_push(struct matcher *m, struct frame f);
 void matcher_forget_masks(struct matcher *m);
+/* What walk_local gives for a pair whose frame is a counted loop's over the unknown: bits and
+ * m->outs; false: it has to be walked. */
+bool counted_tokens(struct matcher *m, struct pair p, uint32_t *bits);
+void counted_forget(struct matcher *m);
 
 #endif

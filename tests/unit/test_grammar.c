@@ -104,6 +104,22 @@ static const struct sample samples[] = {
      "\"triggers\":[\"<f\"]}",
      {"text", "", "a <f>12</f> b <f>3</f>", "a < f"},
      {"a <f>x</f>", "<f>1", "<fx"}},
+    {GRAMMAR_JSON | GRAMMAR_COMPACT, /* counted loops, in which a token is many rounds */
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":20,"
+     "\"maxLength\":"
+     "30}},\"required\":[\"a\"],\"additionalProperties\":{\"type\":\"string\",\"maxLength\":26},"
+     "\"maxProperties\":3}",
+     {"{\"a\":\"abcdefghijabcdefghij\"}", "{\"a\":\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
+                                          "abcdefghijabcdefghij\",\"b\":\"\"}"},
+     {"{\"a\":\"abcdefghijabcdefghi\"}", "{\"a\":\"abcdefghijabcdefghijabcdefghija\"}"}},
+    {GRAMMAR_REGEX, "x{25,28}(y|xy{30})x{3}", {NULL}, {"xy"}},
+    {GRAMMAR_REGEX, "(?:[x-z]{2}|xxx){220,225}y?", {NULL}, {"xy"}},
+    {GRAMMAR_EBNF,
+     "root ::= \"[\" item{3,12} \"]\" | \"x\"{200,210} \"[[]]\"\nitem ::= \"[\" item{0,30} \"]\" | "
+     "[a-y]{4} "
+     "\"xx\"",
+     {"[[][][]]", "[abcdxx[abcdxx][]]"},
+     {"[[][]]"}},
 };
 
 static struct matcher *compiled_source(const struct grammar_source *source, const struct trie *trie)
@@ -279,6 +295,32 @@ static void masks_agree_with_the_matcher(void **state)
     trie_release(&t);
 }
 
+/* A string with a limit has another mask for each length, but one walk over the vocabulary. */
+static void counts_share_their_walk(void **state)
+{
+    (void)state;
+    struct trie t;
+    uint32_t bits[32];
+    struct matcher_stats before, after;
+    make_vocabulary(&t);
+    struct matcher *m =
+        compiled(GRAMMAR_JSON, "{\"type\":\"string\",\"minLength\":30,\"maxLength\":60}", &t);
+    matcher_begin(m);
+    matcher_config c = matcher_bytes(m, matcher_start(m), "\"x", 2);
+    for (uint32_t i = 0; i < 59; i++) {
+        memset(bits, 0, sizeof bits);
+        assert_true(matcher_mask(m, c, bits));
+        matcher_stats(m, i ? &after : &before);
+        assert_int_equal(bit(bits, '"'), i >= 29);
+        c = matcher_bytes(m, c, "x", 1);
+    }
+    assert_true(after.n_walk <= before.n_walk + 1); /* the closing quote's */
+    assert_true(after.n_local > before.n_local);
+    assert_true(c && !matcher_bytes(m, c, "x", 1));
+    matcher_free(m);
+    trie_release(&t);
+}
+
 /* Reasoning is free until its end marker comes, as text or as special tokens; then the grammar
  * holds, also for what the token that ends the marker has behind it. */
 static void grammars_begin_after_reasoning(void **state)
@@ -440,6 +482,7 @@ int main(void)
                                        cmocka_unit_test(the_longest_token_is_found),
                                        cmocka_unit_test(forced_text_is_known),
                                        cmocka_unit_test(damaged_programs_are_errors),
+                                       cmocka_unit_test(counts_share_their_walk),
                                        cmocka_unit_test(grammars_begin_after_reasoning),
                                        cmocka_unit_test(markers_are_checked),
                                        cmocka_unit_test(hostile_grammars_end),

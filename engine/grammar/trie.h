@@ -44,8 +44,7 @@ struct tokenizer;
 FALLIBLE trie_of_tokenizer(struct trie *out, const struct tokenizer *t, uint32_t n_vocab,
                            struct q_err *e);
 
-/* The longest token that is a beginning of text[0..n), the first of its bytes; its length, 0 = there
- * is none. */
+/* The longest token that text[0..n) begins with, the first of its bytes; its length, 0 = none. */
 size_t trie_longest(const struct trie *t, const char *text, size_t n, uint32_t *token);
 
 static inline uint32_t trie_words(const struct trie *t)

@@ -48,9 +48,9 @@ void masks_free(struct masks *m);
  * text, into their histories behind what is known (slot->n_guess, slot->is_forced). Waits for the
  * masks' thread; nothing is done when there is no such sequence. */
 void masks_guess(struct masks *m, struct slots *s, const struct step_view *v);
-/* The step's rows are known (s->rows of masks_guess, which comes first in every step): start on those with a grammar, and on the grammars of slots
- * that are new. Each row must be waited for, and then masks_end be called, before the histories
- * change and the step's memory goes. */
+/* The step's rows are known (s->rows of masks_guess, which comes first in every step): start on
+ * those with a grammar, and on the grammars of slots that are new. Each row must be waited for, and
+ * then masks_end be called, before the histories change and the step's memory goes. */
 void masks_begin(struct masks *m);
 void masks_end(struct masks *m);
 /* The mask of row i, which has a grammar; waits until it is there. */

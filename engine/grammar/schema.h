@@ -39,10 +39,11 @@ enum schema_type {
 };
 
 /* Keywords that a negation needs and JSON Schema lacks. */
-#define KEY_NOT_ENUM    "\x01not-enum"
-#define KEY_NOT_PATTERN "\x01not-pattern"
+#define KEY_NOT_ENUM     "\x01not-enum"
+#define KEY_NOT_PATTERN  "\x01not-pattern"
+#define KEY_NOT_MULTIPLE "\x01not-multiple"
 /* A schema that holds, but what it looks at counts as not looked at (unevaluatedProperties). */
-#define KEY_HIDDEN      "\x01hidden"
+#define KEY_HIDDEN       "\x01hidden"
 
 struct goal { /* schemas that hold together */
     const json_t **items;
@@ -88,6 +89,7 @@ struct conj {
     uint32_t n_not_in;
     struct number low, high;
     double multiple_of[8];
+    bool not_multiple[8]; /* none of them */
     uint32_t n_multiple;
     uint32_t length_min, length_max; /* code points; GX_INF = no limit */
     const json_t *patterns[32];      /* strings */

@@ -143,6 +143,14 @@ static void on_multiple(const struct at *a, const json_t *v)
         PUT(a, a->c->multiple_of, a->c->n_multiple, json_number_value(v));
 }
 
+static void on_not_multiple(const struct at *a, const json_t *v)
+{
+    uint32_t n = a->c->n_multiple;
+    on_multiple(a, v);
+    if (a->c->n_multiple > n)
+        a->c->not_multiple[n] = true;
+}
+
 static uint32_t count(const struct at *a, const json_t *v)
 {
     double n = json_number_value(v);
@@ -473,7 +481,8 @@ static const struct {
                 {"extends", on_refused},
                 {KEY_HIDDEN, on_hidden},
                 {KEY_NOT_ENUM, on_not_enum},
-                {KEY_NOT_PATTERN, on_not_pattern}};
+                {KEY_NOT_PATTERN, on_not_pattern},
+                {KEY_NOT_MULTIPLE, on_not_multiple}};
 
 /* Is the schema being merged already? Then this is recursion that reads nothing. */
 static bool recurs(const struct chain *chain, const json_t *schema, bool *by_choice)

@@ -6,6 +6,7 @@
 #include "engine/grammar/schema.h"
 
 #define DEPTH_MAX 24
+#define PAIRS_MAX 8 /* options of a oneOf of which two may hold */
 
 static json_t *negate(struct schema *s, const json_t *schema, int depth);
 
@@ -84,6 +85,90 @@ static void not_all_of(struct schema *s, json_t *options, const json_t *v, int d
         option(options, negate(s, item, depth + 1));
 }
 
+/* None holds, or two do. */
+static void not_one_of(struct schema *s, json_t *options, const json_t *v, int depth)
+{
+    size_t n = json_array_size(v);
+    not_any_of(s, options, v, depth);
+    for (size_t i = 0; i < n && n <= PAIRS_MAX; i++)
+        for (size_t k = i + 1; k < n; k++)
+            if (!schema_disjoint(s, json_array_get(v, i), json_array_get(v, k), 0))
+                option(options,
+                       json_pack("{s:[O,O]}", "allOf", json_array_get(v, i), json_array_get(v, k)));
+}
+
+/* One item fails; where there are prefixItems it is not said which. */
+static void not_items(struct schema *s, json_t *options, const json_t *schema, int depth)
+{
+    const json_t *v = json_object_get(schema, "items");
+    bool all = (json_is_object(v) || json_is_boolean(v)) && !json_object_get(schema, "prefixItems");
+    json_t *negated = all ? negate(s, v, depth + 1) : NULL;
+    if (negated)
+        option(options, json_pack("{s:s,s:o}", "type", "array", "contains", negated));
+    else
+        s->n_dropped++;
+}
+
+static void not_prefix(struct schema *s, json_t *options, const json_t *v, int depth)
+{
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        json_t *negated = negate(s, json_array_get(v, i), depth + 1), *items = json_array();
+        for (size_t k = 0; negated && k < i; k++)
+            json_array_append_new(items, json_true());
+        if (!negated) {
+            json_decref(items);
+            continue;
+        }
+        json_array_append_new(items, negated);
+        option(options, json_pack("{s:s,s:I,s:o}", "type", "array", "minItems", (json_int_t)(i + 1),
+                                  "prefixItems", items));
+    }
+}
+
+/* No item is one of these. Counts of them have no negation here. */
+static void not_contains(struct schema *s, json_t *options, const json_t *schema, int depth)
+{
+    bool counted = json_object_get(schema, "minContains") || json_object_get(schema, "maxContains");
+    json_t *negated = counted ? NULL : negate(s, json_object_get(schema, "contains"), depth + 1);
+    if (negated)
+        option(options, json_pack("{s:s,s:o}", "type", "array", "items", negated));
+    else
+        s->n_dropped++;
+}
+
+/* The property is there, and what depends on it fails. */
+static void not_dependent(struct schema *s, json_t *options, const json_t *v, int depth)
+{
+    const char *name;
+    json_t *then;
+    json_object_foreach ((json_t *)v, name, then) {
+        json_t *all = json_is_array(then)    ? json_pack("{s:O}", "required", then)
+                      : json_is_string(then) ? json_pack("{s:[O]}", "required", then)
+                                             : json_incref(then);
+        json_t *negated = negate(s, all, depth + 1);
+        json_decref(all);
+        if (negated)
+            option(options, json_pack("{s:s,s:[s],s:[o]}", "type", "object", "required", name,
+                                      "allOf", negated));
+    }
+}
+
+/* The branch that is taken fails. */
+static void not_if(struct schema *s, json_t *options, const json_t *schema, int depth)
+{
+    const json_t *then = json_object_get(schema, "then"), *other = json_object_get(schema, "else");
+    json_t *condition = json_object_get(schema, "if");
+    json_t *negated = then ? negate(s, then, depth + 1) : NULL;
+    if (negated)
+        option(options, json_pack("{s:[O,o]}", "allOf", condition, negated));
+    json_t *unless = other ? negate(s, condition, depth + 1) : NULL;
+    negated = unless ? negate(s, other, depth + 1) : NULL;
+    if (negated)
+        option(options, json_pack("{s:[o,o]}", "allOf", unless, negated));
+    else
+        json_decref(unless);
+}
+
 /* A bound fails on its other side; d is what the other bound differs by. */
 static void not_bound(json_t *options, const char *key, const json_t *v)
 {
@@ -114,20 +199,56 @@ static void not_bound(json_t *options, const char *key, const json_t *v)
 /* Constraints whose negation no schema says; other keywords that are not known here are none. */
 static bool cannot_fail_alone(const char *key)
 {
-    static const char *const names[] = {
-        "format",          "items",           "prefixItems",           "additionalProperties",
-        "contains",        "uniqueItems",     "patternProperties",     "propertyNames",
-        "multipleOf",      "oneOf",           "dependentRequired",     "if",
-        "dependencies",    "additionalItems", "unevaluatedProperties", "unevaluatedItems",
-        "dependentSchemas"};
+    static const char *const names[] = {"format",
+                                        "additionalProperties",
+                                        "uniqueItems",
+                                        "patternProperties",
+                                        "propertyNames",
+                                        "additionalItems",
+                                        "unevaluatedProperties",
+                                        "unevaluatedItems",
+                                        "prefixItems",
+                                        "dependencies",
+                                        "dependentRequired",
+                                        "dependentSchemas"}; /* the last ones: of another draft */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], key))
             return true;
     return false;
 }
 
-static void not_keyword(struct schema *s, json_t *options, const char *key, const json_t *v,
-                        int depth)
+/* Keywords with schemas in them; false: it is another. */
+static bool not_inner(struct schema *s, json_t *options, const char *key, const json_t *schema,
+                      int depth)
+{
+    const json_t *v = json_object_get(schema, key);
+    if (!strcmp(key, "properties"))
+        not_properties(s, options, v, depth);
+    else if (!strcmp(key, "anyOf"))
+        not_any_of(s, options, v, depth);
+    else if (!strcmp(key, "allOf"))
+        not_all_of(s, options, v, depth);
+    else if (!strcmp(key, "oneOf"))
+        not_one_of(s, options, v, depth);
+    else if (!strcmp(key, "if"))
+        not_if(s, options, schema, depth);
+    else if (!strcmp(key, "items"))
+        not_items(s, options, schema, depth);
+    else if (!strcmp(key, "prefixItems") && !s->old_ref)
+        not_prefix(s, options, v, depth);
+    else if (!strcmp(key, "contains"))
+        not_contains(s, options, schema, depth);
+    else if (s->old_ref ? !strcmp(key, "dependencies")
+                        : !strcmp(key, "dependentRequired") || !strcmp(key, "dependentSchemas"))
+        not_dependent(s, options, v, depth);
+    else if (!strcmp(key, KEY_HIDDEN))
+        option(options, negate(s, v, depth + 1));
+    else
+        return false;
+    return true;
+}
+
+static void not_keyword(struct schema *s, json_t *options, const char *key, const json_t *v)
 {
     if (!strcmp(key, "type"))
         not_types(options, v);
@@ -143,14 +264,10 @@ static void not_keyword(struct schema *s, json_t *options, const char *key, cons
         option(options, json_pack("{s:s,s:O}", "type", "string", "pattern", v));
     else if (!strcmp(key, "required"))
         not_required(options, v);
-    else if (!strcmp(key, "properties"))
-        not_properties(s, options, v, depth);
-    else if (!strcmp(key, "anyOf"))
-        not_any_of(s, options, v, depth);
-    else if (!strcmp(key, "allOf"))
-        not_all_of(s, options, v, depth);
-    else if (!strcmp(key, KEY_HIDDEN))
-        option(options, negate(s, v, depth + 1));
+    else if (!strcmp(key, "multipleOf"))
+        option(options, json_pack("{s:s,s:O}", "type", "number", KEY_NOT_MULTIPLE, v));
+    else if (!strcmp(key, KEY_NOT_MULTIPLE))
+        option(options, json_pack("{s:s,s:O}", "type", "number", "multipleOf", v));
     else if (!strcmp(key, "not"))
         option(options, json_incref((json_t *)v));
     else if (cannot_fail_alone(key))
@@ -175,10 +292,12 @@ static json_t *negate(struct schema *s, const json_t *schema, int depth)
         const json_t *target;
         if (s->old_ref && strcmp(key, "$ref") != 0 && json_object_get(schema, "$ref"))
             continue;
-        if (strcmp(key, "$ref") != 0)
-            not_keyword(s, options, key, v, depth);
-        else if ((target = ref_target(s, schema, key)))
+        if (strcmp(key, "$ref") != 0) {
+            if (!not_inner(s, options, key, schema, depth))
+                not_keyword(s, options, key, v);
+        } else if ((target = ref_target(s, schema, key))) {
             option(options, negate(s, target, depth + 1));
+        }
     }
     size_t n = json_array_size(options);
     json_t *one = n == 1 ? json_incref(json_array_get(options, 0)) : NULL;

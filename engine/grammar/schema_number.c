@@ -110,7 +110,7 @@ bool number_holds(const struct conj *c, const json_t *v)
         return false;
     for (uint32_t i = 0; i < c->n_multiple; i++) {
         double times = json_number_value(v) / c->multiple_of[i];
-        if (times != floor(times))
+        if (c->not_multiple[i] ? fabs(times - round(times)) < 1e-6 : times != floor(times))
             return false;
     }
     return true;
@@ -254,7 +254,8 @@ static const struct fsm *multiples(struct schema *s, uint32_t m, uint32_t scale)
     return f;
 }
 
-static const struct fsm *use_multiple(struct schema *s, const struct fsm *f, double of)
+/* is_not: what is left out are the multiples in every spelling, with zeros behind the point. */
+static const struct fsm *use_multiple(struct schema *s, const struct fsm *f, double of, bool is_not)
 {
     uint32_t scale = 0;
     double m = of;
@@ -267,7 +268,9 @@ static const struct fsm *use_multiple(struct schema *s, const struct fsm *f, dou
                 of, MULTIPLE_MAX);
         return NULL;
     }
-    return f ? fsm_and(s->b, f, multiples(s, (uint32_t)round(m), scale)) : NULL;
+    if (!f || !is_not)
+        return f ? fsm_and(s->b, f, multiples(s, (uint32_t)round(m), scale)) : NULL;
+    return fsm_minus(s->b, f, multiples(s, (uint32_t)round(m) * 10, scale + 1));
 }
 
 static const struct fsm *without(struct schema *s, const struct fsm *f, const struct conj *c)
@@ -332,7 +335,7 @@ const struct gx *number_gx(struct schema *s, const struct conj *c)
         return gx_named(b, "", free_number(s, whole));
     const struct fsm *f = within_bounds(s, &with);
     for (uint32_t i = 0; i < c->n_multiple && build_ok(b); i++)
-        f = use_multiple(s, f, c->multiple_of[i]);
+        f = use_multiple(s, f, c->multiple_of[i], c->not_multiple[i]);
     if (excludes)
         f = without(s, f, c);
     if (whole && f) {

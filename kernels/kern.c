@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#include "kernels/int4_layout.h"
+#include "kernels/int4_walk.h"
 #include "kernels/kv_layout.h"
 #include "kernels/quant_layout.h"
 #include "kernels/split.h"
@@ -150,10 +152,41 @@ size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in)
     return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * quant_panel_bytes(n_in);
 }
 
+size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group)
+{
+    return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * int4_panel_bytes(n_in, group);
+}
+
+uint32_t kern_int4_group(uint32_t n_in)
+{
+    for (uint32_t group = INT4_GROUP_MAX; group >= KERN_INT4_GROUP_MIN; group /= 2)
+        if (n_in % group == 0)
+            return group;
+    return 0;
+}
+
+void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output *from)
+{
+    uint8_t *at =
+        (uint8_t *)(uintptr_t)w->data + o / KERN_PANEL * int4_panel_bytes(w->n_in, w->group);
+    for (uint32_t g = 0; g < w->n_in / w->group; g++, at += int4_group_bytes(w->group))
+        int4_put(
+            at, o % KERN_PANEL, w->group,
+            &(struct int4_group){from->q + (size_t)g * w->group, from->scales[g], from->zeros[g]});
+}
+
+void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale)
+{
+    uint8_t *panel = (uint8_t *)(uintptr_t)w->data + o / KERN_PANEL * quant_panel_bytes(w->n_in);
+    for (uint32_t k = 0; k < quant_k(w->n_in); k++)
+        panel[quant_index(o, k)] = (uint8_t)((k < w->n_in ? q[k] : 0) + QUANT_ZERO);
+    memcpy(panel + quant_scales_at(w->n_in) + o % KERN_PANEL * sizeof scale, &scale, sizeof scale);
+}
+
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim)
 {
     (void)n_head; /* rows are taken KERN_ATTENTION_ROWS at a time however many heads there are */
-    size_t linear = (size_t)KERN_LINEAR_ROWS * KERN_PANEL * sizeof(float);
+    size_t linear = sizeof(struct int4_scratch); /* the other matrix products keep less */
     size_t head = ((size_t)head_dim + 15) / 16 * 16;
     size_t context = ((size_t)context_max + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
     size_t attention = KERN_ATTENTION_ROWS * (context + 2 * head) * sizeof(float);

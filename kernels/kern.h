@@ -8,7 +8,7 @@
 #define QUIRE_KERNELS_KERN_H
 #include "common/err.h"
 #include "kernels/ops.h"
-#include "kernels/ops_quant.h"
+#include "kernels/ops_int4.h"
 
 enum { /* what a variant needs; a machine has a set of these */
        CAP_NONE = 0,
@@ -42,6 +42,21 @@ const char *kern_variant_name(const char *op,
 size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in);
 /* Bytes of a matrix packed for `linear_quant`. */
 size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in);
+/* Bytes of a matrix packed for `linear_int4`. */
+size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group);
+/* The largest group that divides n_in: 128, 64 or 32; 0 when none does. */
+uint32_t kern_int4_group(uint32_t n_in);
+/* Weights that are 4-bit already, into output o of a matrix packed for `linear_int4`.
+ * q: [n_in] 0 … 15; scales: [n_in / group] f16; zeros: [n_in / group] 0 … 16. */
+struct int4_output {
+    const uint8_t *q;
+    const uint16_t *scales;
+    const uint8_t *zeros;
+};
+void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output *from);
+/* Weights that are int8 with one scale already, into output o of a matrix packed for
+ * `linear_quant`. q: [n_in]. */
+void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);
 /* Bytes of one layer's K (or V; both are the same) for one block. */

@@ -44,7 +44,8 @@ struct kern_exec {
 struct packed {       /* a weight matrix in the layout above */
     const void *data; /* 64-byte aligned */
     uint32_t n_out, n_in;
-    enum dtype dtype; /* DT_F32, DT_F16 or DT_BF16 */
+    enum dtype dtype; /* DT_F32, DT_F16, DT_BF16; I8: ops_quant.h */
+    uint32_t group;   /* above 0: 4-bit weights with a scale for this many inputs, ops_int4.h */
 };
 
 /* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread

@@ -9,9 +9,10 @@
  * Weights. W: [n_out, n_in], n_k = n_in rounded up to KERN_QUANT_K, in panels of KERN_PANEL = 64
  * outputs, each one piece of memory that decoding reads from first byte to last:
  *     int8:  panel[p]: u8 [n_k/4][64][4], then f32 scale [64]
- * u8 holds q + 128, W[o,k] is about scale[o] * q, q in -127 … 127 (int8.h has the corner cases);
- * past n_in and past n_out q is 0. Unsigned weights and signed activations are what vpdpbusd
- * multiplies without another instruction; the 128 is taken off again by the row's sum.
+ * u8 holds q + 128, W[o,k] is about scale[o] * q, q in -127 … 127 (int8.h has the corner cases; a
+ * checkpoint's own integers may have -128); past n_in and past n_out q is 0. Unsigned weights and
+ * signed activations are what vpdpbusd multiplies without another instruction; the 128 is taken off
+ * again by the row's sum.
  *
  * The sum over K is of integers: exact, so it has no order, and every variant gives the same bits
  * whatever it cuts K or the rows into. |sum| < 2^31 holds up to KERN_QUANT_IN_MAX inputs; between,
@@ -21,7 +22,8 @@
 #include "kernels/ops.h"
 
 #define KERN_QUANT_K      64u     /* bytes: what the tile instructions take of K at a time */
-#define KERN_QUANT_IN_MAX 131072u /* inputs: 127 * 127 * this < 2^31 */
+#define KERN_QUANT_SUM    32u     /* neighbours in one of quant_rows' sums */
+#define KERN_QUANT_IN_MAX 131072u /* inputs: 128 * 127 * this < 2^31 */
 
 struct quant_row {
     float scale; /* x is about scale * q; NaN when an x is not finite */
@@ -33,6 +35,8 @@ struct quant_row {
 struct quant_rows_args {
     int8_t *q;              /* 64-byte aligned */
     struct quant_row *rows; /* [n_row] */
+    int16_t *sums; /* [n_row][q_stride / KERN_QUANT_SUM] of that many neighbours each, up to where
+                      the zeros end; NULL: not wanted */
     const float *x;
     uint32_t n_row, n_col;
     size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_QUANT_K */

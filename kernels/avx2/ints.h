@@ -24,6 +24,18 @@ INLINE void ints_store(int32_t *p, ints v)
 {
     _mm256_store_si256((__m256i *)(void *)p, v);
 }
+INLINE ints ints_add(ints a, ints b)
+{
+    return _mm256_add_epi32(a, b);
+}
+INLINE ints ints_low(ints v) /* the low halves of bytes */
+{
+    return _mm256_and_si256(v, _mm256_set1_epi8(15));
+}
+INLINE ints ints_high(ints v)
+{
+    return ints_low(_mm256_srli_epi16(v, 4));
+}
 
 #endif
 #endif

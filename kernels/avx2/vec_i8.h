@@ -32,6 +32,12 @@ INLINE void vec_store_i8_n(int8_t *p, struct vec x, uint32_t n)
     _mm_storeu_si128((__m128i *)(void *)whole, bytes);
     memcpy(p, whole, n);
 }
+INLINE struct vec vec_load_i32(const int32_t *p)
+{
+    const __m256i *v = (const __m256i *)(const void *)p;
+    EACH(r, _mm256_cvtepi32_ps(_mm256_loadu_si256(v)),
+         _mm256_cvtepi32_ps(_mm256_loadu_si256(v + 1)));
+}
 
 #endif
 #endif

@@ -18,5 +18,9 @@ void quant_rows_ref(const struct quant_rows_args *a, const struct kern_exec *x)
             to[c] = c < a->n_col ? int8_of(from[c], s.inverse) : 0;
             a->rows[i].sum += to[c];
         }
+        for (uint32_t c = 0; a->sums && c < quant_k(a->n_col); c++) {
+            int16_t *sum = a->sums + (i * a->q_stride + c) / KERN_QUANT_SUM;
+            *sum = (int16_t)((c % KERN_QUANT_SUM ? *sum : 0) + to[c]);
+        }
     }
 }

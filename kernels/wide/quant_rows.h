@@ -7,24 +7,33 @@
 #ifdef VEC_SUMS
 
 /* The sum of the row is of integers below 2^24 a lane, so it is exact in f32 too. */
-INLINE void wide_quant_row(int8_t *to, struct quant_row *row, const float *from, uint32_t n_col)
+INLINE void wide_quant_row(const struct quant_rows_args *a, size_t i)
 {
-    const struct int8_scale s = wide_int8_scale(from, n_col);
+    const float *from = a->x + i * a->x_stride;
+    const struct int8_scale s = wide_int8_scale(from, a->n_col);
+    int8_t *to = a->q + i * a->q_stride;
+    int16_t *sums = a->sums ? a->sums + i * a->q_stride / KERN_QUANT_SUM : NULL;
     struct vec sum = vec_set(0);
-    for (uint32_t c = 0; c < quant_k(n_col); c += 16) {
-        uint32_t n = c >= n_col ? 0 : n_col - c < 16 ? n_col - c : 16;
-        struct vec q = wide_int8_round(vec_load_n(from + (n ? c : 0), n), s.inverse);
-        sum = vec_add(sum, q);
-        vec_store_i8_n(to + c, q, 16);
+    for (uint32_t c = 0; c < quant_k(a->n_col); c += KERN_QUANT_SUM) {
+        struct vec part = vec_set(0);
+        for (uint32_t d = c; d < c + KERN_QUANT_SUM; d += 16) {
+            uint32_t n = d >= a->n_col ? 0 : a->n_col - d < 16 ? a->n_col - d : 16;
+            struct vec q = wide_int8_round(vec_load_n(from + (n ? d : 0), n), s.inverse);
+            part = vec_add(part, q);
+            vec_store_i8_n(to + d, q, 16);
+        }
+        sum = vec_add(sum, part);
+        if (sums)
+            sums[c / KERN_QUANT_SUM] = (int16_t)vec_fold_add(part);
     }
-    *row = (struct quant_row){s.scale, (int32_t)vec_fold_add(sum)};
+    a->rows[i] = (struct quant_row){s.scale, (int32_t)vec_fold_add(sum)};
 }
 
 INLINE void wide_quant_rows(const struct quant_rows_args *a, const struct kern_exec *x)
 {
     struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++)
-        wide_quant_row(a->q + i * a->q_stride, &a->rows[i], a->x + i * a->x_stride, a->n_col);
+        wide_quant_row(a, i);
 }
 
 #endif

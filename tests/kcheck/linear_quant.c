@@ -40,6 +40,13 @@ static void make_case(struct kcheck *k, struct quant_case *c)
                                 .n_in = n_in,
                                 .n_out_total = n_out};
     pack_quant_ref(&p, &(struct kern_exec){.nth = 1});
+    for (uint32_t o = 0; extreme && o < n_out; o++) { /* as a checkpoint has them */
+        int8_t *own = kc_chance(k, 5) && k->n_buf < 20 ? kc_buf(k, n_in) : NULL;
+        if (own) {
+            memset(own, -128, n_in);
+            kern_int8_set(&(struct packed){data, n_out, n_in, DT_I8, 0}, o, own, 0.01f);
+        }
+    }
     struct quant_rows_args q = {.q = kc_buf(k, n_row * x_stride),
                                 .rows = kc_buf(k, n_row * sizeof *q.rows),
                                 .x = x,

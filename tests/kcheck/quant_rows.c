@@ -41,6 +41,12 @@ static void near_f64(struct kcheck *k, const struct rows_case *c)
                 kc_fail(k, "q[%u,%u] is %d, wanted %g / %g", i, j, q[j], x, scale);
         }
         kc_near(k, "sum", c->a.rows[i].sum, sum, 0);
+        for (uint32_t j = 0; c->a.sums && j < (c->a.n_col + ROUND - 1) / ROUND * 2; j++) {
+            sum = 0;
+            for (uint32_t d = 32 * j; d < 32 * (j + 1); d++)
+                sum += q[d];
+            kc_near(k, "sum of 32", c->a.sums[i * c->a.q_stride / 32 + j], sum, 0);
+        }
     }
 }
 
@@ -52,6 +58,9 @@ void kcheck_quant_rows(struct kcheck *k)
     struct quant_rows_args want = c.a, got = c.a;
     want.q = kc_buf(k, c.n_q);
     want.rows = kc_buf(k, rows_bytes);
+    size_t sums_bytes = kc_chance(k, 50) ? c.n_q / 32 * sizeof *want.sums : 0;
+    want.sums = sums_bytes ? kc_buf(k, sums_bytes) : NULL;
+    got.sums = sums_bytes ? kc_copy(k, want.sums, sums_bytes) : NULL;
     got.q = kc_copy(k, want.q, c.n_q);
     got.rows = kc_buf(k, rows_bytes);
     kc_run(k, k->ref, &want, 1);
@@ -60,6 +69,7 @@ void kcheck_quant_rows(struct kcheck *k)
         near_f64(k, &c);
     kc_run(k, k->variant, &got, kc_range(k, 1, 5));
     kc_same_bits(k, "q", (struct kc_bits){got.q, want.q, DT_I8, c.n_q});
+    kc_same_bits(k, "sums", (struct kc_bits){got.sums, want.sums, DT_I8, sums_bytes});
     for (uint32_t i = 0; i < c.a.n_row; i++) {
         kc_same_bits(k, "scale",
                      (struct kc_bits){&got.rows[i].scale, &want.rows[i].scale, DT_F32, 1});

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/wide/linear_int4.h in AVX2 registers with AVX-VNNI's dot product. */
+#include "kernels/avx2/ints.h"
+#include "kernels/variants.h"
+
+INLINE ints ints_dot(ints sum, ints w, ints x)
+{
+    return _mm256_dpbusd_avx_epi32(sum, w, x);
+}
+#include "kernels/wide/linear_int4.h"
+
+void linear_int4_avx2_vnni(const struct linear_int4_args *a, const struct kern_exec *x)
+{
+    linear_int4_ints(a, x);
+}

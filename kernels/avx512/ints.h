@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ints - 16 int32 sums in an AVX-512 register, for wide/linear_quant.h and wide/linear_int4.h; the
+ * dot product is left to the file that includes this. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_AVX512_INTS_H
+#define QUIRE_KERNELS_AVX512_INTS_H
+#include <immintrin.h>
+#include <stdint.h>
+#include "kernels/unroll.h"
+#ifdef __AVX512BW__
+
+#define INTS       16
+#define INTS_STRIP 4 /* 6 rows x 4 sums, 4 of W, 1 of x: 29 of 32 registers */
+#define ints       __m512i
+
+INLINE ints ints_set(int32_t i)
+{
+    return _mm512_set1_epi32(i);
+}
+INLINE ints ints_load(const int32_t *p)
+{
+    return _mm512_load_si512(p);
+}
+INLINE void ints_store(int32_t *p, ints v)
+{
+    _mm512_store_si512(p, v);
+}
+INLINE ints ints_add(ints a, ints b)
+{
+    return _mm512_add_epi32(a, b);
+}
+INLINE ints ints_low(ints v) /* the low halves of bytes */
+{
+    return _mm512_and_si512(v, _mm512_set1_epi8(15));
+}
+INLINE ints ints_high(ints v)
+{
+    return ints_low(_mm512_srli_epi16(v, 4));
+}
+
+#endif
+#endif

@@ -83,17 +83,7 @@ static enum q_code load_names(struct model_config *c, const struct hub_json_at *
 static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e)
 {
     double partial = 1.0;
-    const json_t *quantized = hub_json_find(at, "quantization_config");
-    const struct hub_json_at q = {quantized, at->path};
-    const char *method = "?";
     enum q_code rc;
-    if (json_is_object(quantized)) {
-        if ((rc = hub_json_str(&method, &q, "quant_method", e)))
-            return rc;
-        return q_fail(e, Q_UNSUPPORTED,
-                      "%s: quantized weights (quant_method %.40s) are not supported yet", at->path,
-                      method);
-    }
     if (hub_json_find(at, "text_config") && !hub_json_find(at, "hidden_size"))
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: a nested text_config (multimodal model) is not supported yet", at->path);
@@ -249,7 +239,8 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
     enum q_code rc;
     if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
         (rc = load_sizes(c, at, e)) || (rc = load_flags(c, at, e)) || (rc = load_dtype(c, at, e)) ||
-        (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)))
+        (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)) ||
+        (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(&c->rope, at, e);
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "common/dtype.h"
 #include "common/err.h"
+#include "common/hub/config_quant.h"
 
 #define CONFIG_LAYERS_MAX 1024u
 #define CONFIG_EOS_MAX    16u
@@ -40,6 +41,7 @@ struct model_config {
     uint32_t
         window[CONFIG_LAYERS_MAX]; /* sliding window of each layer, tokens; 0 = full attention */
     struct rope_config rope;
+    struct quant_config quant;
     enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */
     uint32_t eos_ids[CONFIG_EOS_MAX]; /* union of config.json and generation_config.json is NOT
                                          taken: see load */

@@ -48,6 +48,8 @@ static void quantize_rows(const struct walk *w, uint32_t row, uint32_t n_row, ui
                                 .n_col = n_col,
                                 .x_stride = s->h_cols,
                                 .q_stride = s->h_cols};
+    if (w->m->shape.quantization == QUANTIZE_INT4)
+        a.sums = s->q_sums + (size_t)row * s->h_cols / KERN_QUANT_SUM;
     w->m->kern->quant_rows(&a, &w->mine);
 }
 
@@ -119,8 +121,27 @@ struct product { /* y = W x + bias, x in h or in f32 rows */
     bool add; /* onto y */
 };
 
+static void product_int4(const struct walk *w, const struct product *p)
+{
+    struct linear_int4_args a = {.y = p->y,
+                                 .x = w->s->q,
+                                 .rows = w->s->q_rows,
+                                 .sums = w->s->q_sums,
+                                 .w = *p->weight,
+                                 .bias = p->bias,
+                                 .n_row = p->n_row,
+                                 .x_stride = w->s->h_cols,
+                                 .y_stride = p->y_stride,
+                                 .accumulate = p->add};
+    w->m->kern->linear_int4(&a, &w->x);
+}
+
 static void product_quant(const struct walk *w, const struct product *p)
 {
+    if (p->weight->group) {
+        product_int4(w, p);
+        return;
+    }
     struct linear_quant_args a = {.y = p->y,
                                   .x = w->s->q,
                                   .rows = w->s->q_rows,

@@ -105,6 +105,29 @@ static enum q_code choose_kv(enum dtype *out, const struct model_options *o, enu
                   dtype_name(*out));
 }
 
+/* What is computed in: that of the checkpoint when it is quantized already. */
+static enum q_code choose_quantization(enum quantization *out, const struct model_options *o,
+                                       const struct model_config *c, struct q_err *e)
+{
+    *out = o->quantization;
+    if (!c->quant.method)
+        return Q_OK;
+    if (o->format == LOAD_DUMMY)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "random weights (load format dummy) of a %s checkpoint are not supported; take "
+            "the config.json of the model it was made from",
+            quant_method_name(c->quant.method));
+    if (o->quantization)
+        return q_fail(e, Q_INVALID,
+                      "quantization %s was asked for, but the checkpoint is quantized already (%s, "
+                      "%u bits); ask for none",
+                      quantization_name(o->quantization), quant_method_name(c->quant.method),
+                      c->quant.bits);
+    *out = c->quant.bits == 4 ? QUANTIZE_INT4 : QUANTIZE_INT8;
+    return Q_OK;
+}
+
 static enum q_code load(struct model *m, const struct model_options *o, struct q_err *e)
 {
     enum q_code rc;
@@ -114,7 +137,8 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     if ((rc = model_config_architecture(architecture, o->dir, e)) ||
         (rc = arch_find(&m->arch, architecture, e)) ||
         (rc = model_config_load(c, NULL, o->dir, e)) || (rc = check_config(m, e)) ||
-        (rc = check_quantization(m, o->quantization, e)) ||
+        (rc = choose_quantization(&decided.quantization, o, c, e)) ||
+        (rc = check_quantization(m, decided.quantization, e)) ||
         (rc = choose_length(&m->shape.max_model_len, c, o->max_model_len, e)) ||
         (rc = choose_dtype(&decided.dtype, o, c, e)) ||
         (rc = choose_kv(&m->shape.kv_dtype, o, decided.dtype, e)))
@@ -124,7 +148,7 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     m->kern = o->kern;
     m->attention_scale = (float)(1 / sqrt(c->head_dim));
     m->shape.compute_dtype = decided.dtype;
-    m->shape.quantization = o->quantization;
+    m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
     if ((rc = weights_load(&m->weights, m->arch, c, &decided, e)))
         return rc;
@@ -181,6 +205,9 @@ static const struct {
     FIELD(IS_F64, rope.mscale),
     FIELD(IS_F64, rope.mscale_all_dim),
     FIELD(IS_BOOL, rope.truncate),
+    FIELD(IS_U32, quant.method),
+    FIELD(IS_U32, quant.bits),
+    FIELD(IS_U32, quant.group_size),
 #undef FIELD
 };
 
@@ -246,6 +273,7 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     struct model_options decided = *o;
     enum q_code rc;
     decided.dtype = m->shape.compute_dtype;
+    decided.quantization = m->shape.quantization;
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
         (rc = weights_reload(&m->weights, m->arch, &m->config, &decided, e)))
         return rc;
@@ -263,7 +291,7 @@ void model_free(struct model *m)
 
 const char *quantization_name(enum quantization q)
 {
-    return q == QUANTIZE_INT8 ? "int8" : "";
+    return q == QUANTIZE_INT8 ? "int8" : q == QUANTIZE_INT4 ? "int4" : "";
 }
 
 const struct model_shape *model_shape(const struct model *m)

@@ -11,7 +11,9 @@
  * every matrix product rounded to bf16, sums in f32. float16: weights f16, products in f32.
  * QUANTIZE_INT8: weights of every matrix int8 with a scale for each output, inputs of every matrix
  * product int8 with a scale for each token, sums of integers (exact); all else in f32, and the
- * dtype says only what KV is by default.
+ * dtype says only what KV is by default. QUANTIZE_INT4: the same, but weights of the layers'
+ * matrices have 4 bits, with a scale and a zero for each output and group of 128, 64 or 32 inputs,
+ * the largest that divides them; a matrix that none divides, and the one of the logits, is int8.
  * Determinism: kernels/ops.h. Threads: model_load by one; model_forward is called by every thread
  * of the team with its own ith. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_H
@@ -24,7 +26,7 @@
 #include "kernels/kern.h"
 
 enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
-enum quantization { QUANTIZE_NOT, QUANTIZE_INT8 };
+enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4 };
 
 struct model;
 
@@ -74,7 +76,7 @@ struct model_shape { /* what others must know */
      * matrices that a step reads however few rows it has. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes;
 };
-/* "int8"; "" for QUANTIZE_NOT. */
+/* "int8", "int4"; "" for QUANTIZE_NOT. */
 const char *quantization_name(enum quantization q);
 const struct model_shape *model_shape(const struct model *m);
 const struct model_config *model_config(const struct model *m);

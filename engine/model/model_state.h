@@ -30,6 +30,7 @@ struct model_scratch {
     void *h;
     int8_t *q;                /* [n, h_cols] h as int8, when the weights are int8; else NULL */
     struct quant_row *q_rows; /* [n] its scales */
+    int16_t *q_sums;          /* [n, h_cols / KERN_QUANT_SUM], when some weights have 4 bits */
     float *wide;
     float *turns;
     uint32_t *rows;      /* 0, 1, 2 …: the row of `turns` that a row uses */

@@ -34,6 +34,8 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->h = region_cut(c, n * s->h_cols, h_width);
     s->q = region_cut(c, n_q * s->h_cols, sizeof *s->q);
     s->q_rows = region_cut(c, n_q, sizeof *s->q_rows);
+    size_t n_sum = m->shape.quantization == QUANTIZE_INT4 ? n * s->h_cols / KERN_QUANT_SUM : 0;
+    s->q_sums = region_cut(c, n_sum, sizeof *s->q_sums);
     s->wide = region_cut(c, n * s->wide_cols, sizeof *s->wide);
     s->turns = region_cut(c, n * g->head_dim, sizeof *s->turns);
     s->rows = region_cut(c, n, sizeof *s->rows);

@@ -4,7 +4,9 @@
  * disagree about a size. */
 #include "engine/model/weights.h"
 #include <string.h>
+#include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/weights_quant.h"
 
 struct loader {
     struct weights *w;
@@ -15,6 +17,8 @@ struct loader {
     uint64_t bytes_done, bytes_total;
     uint32_t n_in_max; /* longest matrix row, for dummy rows */
     bool uncounted;    /* a second copy of numbers already counted is being placed */
+    bool is_head;      /* the matrix of the logits is being placed */
+    uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
 };
 
 /* The type a matrix made of these parts is packed in. float32 keeps 16-bit checkpoints as they are:
@@ -49,8 +53,27 @@ static void report(struct loader *l, const struct weight_source *s)
 
 size_t weights_matrix_bytes(const struct packed *w)
 {
+    if (w->group)
+        return packed_int4_bytes(w->n_out, w->n_in, w->group);
     return w->dtype == DT_I8 ? packed_quant_bytes(w->n_out, w->n_in)
                              : packed_bytes(w->dtype, w->n_out, w->n_in);
+}
+
+/* The group of a matrix made of these parts; 0: it is int8. The checkpoint's own where it has 4
+ * bits already. */
+static uint32_t weights_group(const struct loader *l, const struct weight_source *const *parts,
+                              size_t n)
+{
+    uint32_t group = UINT32_MAX;
+    if (!l->finder.config->quant.method)
+        return l->options->quantization == QUANTIZE_INT4 && !l->is_head
+                   ? kern_int4_group(parts[0]->cols)
+                   : 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t its = weights_quant_group(parts[i]);
+        group = its < group ? its : group;
+    }
+    return group;
 }
 
 /* Outputs of all parts one after the other in one packed matrix. */
@@ -60,10 +83,13 @@ static void place_matrix(struct loader *l, struct packed *out,
     uint32_t n_out = 0, row = 0;
     for (size_t i = 0; i < n; i++)
         n_out += parts[i]->rows;
-    const bool quantize = l->options->quantization == QUANTIZE_INT8;
+    const bool quantize = l->options->quantization != QUANTIZE_NOT;
     *out = (struct packed){.n_out = n_out,
                            .n_in = parts[0]->cols,
-                           .dtype = quantize ? DT_I8 : weights_dtype(l->options->dtype, parts, n)};
+                           .dtype = quantize ? DT_I8 : weights_dtype(l->options->dtype, parts, n),
+                           .group = quantize ? weights_group(l, parts, n) : 0};
+    if (!l->cutter.base)
+        l->n_by_group[out->group]++;
     out->data = region_cut(&l->cutter, 1, weights_matrix_bytes(out));
     for (size_t i = 0; i < n; i++) {
         if (out->data)
@@ -147,8 +173,10 @@ static void place_global(struct loader *l, struct weight_source *s)
 {
     place_embed(l, &s[W_EMBED]);
     l->w->final_norm = place_vector(l, ONE(W_FINAL_NORM), true);
+    l->is_head = true;
     if (s[W_LM_HEAD].present) {
         place_matrix(l, &l->w->lm_head, ONE(W_LM_HEAD));
+        l->is_head = false;
         return;
     }
     struct weight_source tied = s[W_EMBED];
@@ -158,7 +186,7 @@ static void place_global(struct loader *l, struct weight_source *s)
             &table; /* dummy: pack from the table just made, so that both are the same numbers */
     l->uncounted = true;
     place_matrix(l, &l->w->lm_head, (const struct weight_source *const[]){&tied}, 1);
-    l->uncounted = false;
+    l->uncounted = l->is_head = false;
 #undef ONE
 }
 
@@ -193,10 +221,18 @@ static enum q_code prepare_filler(struct loader *l, struct q_err *e)
     f->kern = l->options->kern;
     f->team = l->options->team;
     f->n_thread = f->team ? team_size(f->team) : 1;
-    if (l->w->files)
+    if (l->w->files && !l->finder.config->quant.method)
         return Q_OK;
     f->part_bytes = (size_t)KERN_PANEL * l->n_in_max * sizeof(float);
-    return region_init(&f->buffer, f->n_thread * f->part_bytes, "dummy weights", e);
+    return region_init(&f->buffer, f->n_thread * f->part_bytes, "weights on their way", e);
+}
+
+/* What 4 bits came to: which groups, and what stayed int8. */
+static void say_groups(const struct loader *l)
+{
+    if (l->options->quantization == QUANTIZE_INT4)
+        log_info("int4: %u matrices in groups of 128 inputs, %u of 64, %u of 32; %u as int8",
+                 l->n_by_group[128], l->n_by_group[64], l->n_by_group[32], l->n_by_group[0]);
 }
 
 /* The first walk. l->w is safe to release afterwards, whatever comes. */
@@ -213,6 +249,7 @@ static enum q_code measure(struct loader *l, struct q_err *e)
         return rc;
     if (w->files)
         weights_warn_extra(&l->finder);
+    say_groups(l);
     return Q_OK;
 }
 
@@ -247,7 +284,9 @@ static bool same_layout(const struct weights *a, const struct weights *b, size_t
     for (uint32_t i = 0; i < a->n_layer && same; i++) {
         const struct layer_weights *x = &a->layers[i], *y = &b->layers[i];
         same = x->qkv.dtype == y->qkv.dtype && x->out.dtype == y->out.dtype &&
-               x->gate_up.dtype == y->gate_up.dtype && x->down.dtype == y->down.dtype;
+               x->gate_up.dtype == y->gate_up.dtype && x->down.dtype == y->down.dtype &&
+               x->qkv.group == y->qkv.group && x->out.group == y->out.group &&
+               x->gate_up.group == y->gate_up.group && x->down.group == y->down.group;
     }
     return same;
 }

@@ -49,12 +49,21 @@ void weights_release(struct weights *w);
 size_t weights_matrix_bytes(const struct packed *w);
 
 /* --- finding (weights_find.c) --- */
+struct quant_tensors { /* a matrix stored as integers; layouts: weights_quant.h */
+    enum quant_method method;
+    uint32_t bits, group, n_group;
+    const struct tensor *q;                      /* NULL: the matrix is not stored so */
+    const struct tensor *scales, *zeros, *order; /* zeros, order: NULL where there are none */
+    bool needs_zeros;
+    uint32_t zero_offset; /* what a stored zero is less than it stands for */
+};
 struct weight_source { /* where one slot's numbers come from */
     bool present;
     const struct tensor *tensor; /* NULL: dummy numbers */
     enum dtype dtype;            /* of the source */
     uint32_t rows, cols;         /* cols 1 for vectors */
     uint32_t seed;               /* of dummy numbers: differs from tensor to tensor */
+    struct quant_tensors quant;  /* instead of `tensor` */
 };
 struct weight_finder {
     const struct arch *arch;
@@ -74,7 +83,7 @@ void weights_warn_extra(const struct weight_finder *f);
 struct weight_filler {
     const struct kern_table *kern;
     struct team *team;
-    struct region buffer; /* dummy rows on their way into panels, one part a thread */
+    struct region buffer; /* rows that are made on their way into panels, one part a thread */
     uint32_t n_thread;
     size_t part_bytes;
 };

@@ -3,7 +3,7 @@
  * or on the layout: uniform with standard deviation 0.02, what training starts from, so that
  * activations stay finite over any depth. */
 #include <string.h>
-#include "engine/model/weights.h"
+#include "engine/model/weights_quant.h"
 
 #define DUMMY_SPREAD 0.03464f    /* 0.02 * sqrt(3): uniform in ±this */
 #define GOLDEN       0x9e3779b9u /* 2^32 / golden ratio: spreads neighbouring columns */
@@ -28,12 +28,33 @@ static void dummy_row(float *out, uint32_t seed, uint32_t row, uint32_t n_col)
 struct fill_job {
     const struct weight_filler *filler;
     const struct weight_source *source;
+    const struct packed *dst;
+    uint32_t group; /* as struct packed */
+    bool as_it_is;  /* the checkpoint's integers are what is packed */
     struct pack_args pack;
 };
 
-/* One call of pack, or of pack_quant where the matrix is of small integers. */
+static void pack_int4(const struct fill_job *j, const struct pack_args *a,
+                      const struct kern_exec *x)
+{
+    const struct pack_int4_args q = {.dst = a->dst,
+                                     .src = a->src,
+                                     .src_dtype = a->src_dtype,
+                                     .n_out = a->n_out,
+                                     .n_in = a->n_in,
+                                     .group = j->group,
+                                     .row_start = a->row_start,
+                                     .n_out_total = a->n_out_total};
+    j->filler->kern->pack_int4(&q, x);
+}
+
+/* One call of pack, or of what packs small integers. */
 static void pack(const struct fill_job *j, const struct pack_args *a, const struct kern_exec *x)
 {
+    if (j->group) {
+        pack_int4(j, a, x);
+        return;
+    }
     if (a->dst_dtype != DT_I8) {
         j->filler->kern->pack(a, x);
         return;
@@ -48,9 +69,19 @@ static void pack(const struct fill_job *j, const struct pack_args *a, const stru
     j->filler->kern->pack_quant(&q, x);
 }
 
+/* Rows 0 … n - 1 of `rows` are outputs o … of the source. */
+static void make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
+{
+    if (s->quant.q)
+        weights_quant_rows(rows, s, o, n);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            dummy_row(rows + (size_t)i * s->cols, s->seed, o + i, s->cols);
+}
+
 /* Panel by panel: 64 rows are made, then packed. Rows before row_start's panel boundary count as a
  * short first panel. */
-static void fill_dummy(const struct fill_job *j, uint32_t ith, uint32_t nth)
+static void fill_made(const struct fill_job *j, uint32_t ith, uint32_t nth)
 {
     const struct weight_source *s = j->source;
     const struct kern_exec alone = {0, 1, NULL, 0};
@@ -59,8 +90,11 @@ static void fill_dummy(const struct fill_job *j, uint32_t ith, uint32_t nth)
     for (uint32_t panel = start / KERN_PANEL + ith; panel * KERN_PANEL < end; panel += nth) {
         uint32_t from = panel * KERN_PANEL > start ? panel * KERN_PANEL : start;
         uint32_t to = (panel + 1) * KERN_PANEL < end ? (panel + 1) * KERN_PANEL : end;
-        for (uint32_t o = from; o < to; o++)
-            dummy_row(rows + (size_t)(o - from) * s->cols, s->seed, o - start, s->cols);
+        if (j->as_it_is) {
+            weights_quant_set(j->dst, from, s, from - start, to - from, rows);
+            continue;
+        }
+        make_rows(rows, s, from - start, to - from);
         struct pack_args a = j->pack;
         a.src = rows;
         a.src_dtype = DT_F32;
@@ -77,7 +111,7 @@ static void fill_run(void *arg, uint32_t ith, uint32_t nth)
     if (j->source->tensor)
         pack(j, &j->pack, &x);
     else
-        fill_dummy(j, ith, nth);
+        fill_made(j, ith, nth);
 }
 
 void weights_fill_matrix(const struct weight_filler *f, const struct packed *dst,
@@ -85,6 +119,9 @@ void weights_fill_matrix(const struct weight_filler *f, const struct packed *dst
 {
     struct fill_job j = {.filler = f,
                          .source = s,
+                         .dst = dst,
+                         .group = dst->group,
+                         .as_it_is = s->quant.q && (dst->group || weights_quant_is_int8(s)),
                          .pack = {.dst = (void *)(uintptr_t)dst->data,
                                   .dst_dtype = dst->dtype,
                                   .src = s->tensor ? s->tensor->data : NULL,

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/log.h"
-#include "engine/model/weights.h"
+#include "engine/model/weights_quant.h"
 
 #define PATH_SHOWN 70 /* bytes of a path's end that a message has room for */
 
@@ -72,6 +72,9 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
     if (!f->files)
         return Q_OK;
     arch_tensor_name(name, row->name, layer);
+    enum q_code rc = row->slot == W_EMBED ? Q_OK : weights_quant_find(s, f, name, e);
+    if (rc || s->quant.q)
+        return rc;
     const struct tensor *t = tensor_find(f->files, name);
     if (!t)
         t = find_tied(f, row);
@@ -104,12 +107,18 @@ enum q_code weights_find(struct weight_source *sources, const struct weight_find
     return Q_OK;
 }
 
+/* `name` is `wanted`, or a part of it when that is stored as integers. */
+static bool is_part(const char *wanted, const char *name)
+{
+    return strcmp(wanted, name) == 0 || weights_quant_is_part(wanted, name);
+}
+
 /* Does `pattern` give `name` for some layer below n_layer? */
 static bool pattern_gives(const char *pattern, const char *name, uint32_t n_layer)
 {
     const char *hole = strstr(pattern, "%u");
     if (!hole)
-        return strcmp(pattern, name) == 0;
+        return is_part(pattern, name);
     size_t n = (size_t)(hole - pattern);
     if (strncmp(pattern, name, n) != 0)
         return false;
@@ -117,7 +126,7 @@ static bool pattern_gives(const char *pattern, const char *name, uint32_t n_laye
     const char *p = name + n;
     while (*p >= '0' && *p <= '9' && layer < n_layer)
         layer = layer * 10 + (uint32_t)(*p++ - '0');
-    return p > name + n && layer < n_layer && strcmp(p, hole + 2) == 0;
+    return p > name + n && layer < n_layer && is_part(hole + 2, p);
 }
 
 void weights_warn_extra(const struct weight_finder *f)

@@ -150,7 +150,28 @@ static void test_refused(void **state)
         {", \"tie_word_embeddings\": \"yes\"", Q_CORRUPT, "true or false"},
         {", \"torch_dtype\": \"int8\"", Q_UNSUPPORTED, "int8"},
         {", \"torch_dtype\": 3", Q_CORRUPT, "a string"},
-        {", \"quantization_config\": {\"quant_method\": \"gptq\"}", Q_UNSUPPORTED, "gptq"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\"}", Q_UNSUPPORTED, "bits 0"},
+        {", \"quantization_config\": 4", Q_CORRUPT, "expected an object"},
+        {", \"quantization_config\": {\"quant_method\": \"fp8\"}", Q_UNSUPPORTED, "fp8"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 3}", Q_UNSUPPORTED,
+         "bits 3 are not supported, expected 4 or 8"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}",
+         Q_CORRUPT, "group_size is 0"},
+        {", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, "
+         "\"checkpoint_format\": \"marlin\"}",
+         Q_UNSUPPORTED, "marlin"},
+        {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"version\": "
+         "\"gemv\"}",
+         Q_UNSUPPORTED, "gemv"},
+        {", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"zero_point\": "
+         "false}",
+         Q_UNSUPPORTED, "zero_point"},
+        {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
+         "\"pack-quantized\", \"config_groups\": {}}",
+         Q_CORRUPT, "config_groups"},
+        {", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
+         "\"nvfp4-pack-quantized\"}",
+         Q_UNSUPPORTED, "nvfp4-pack-quantized"},
         {", \"partial_rotary_factor\": 0.5", Q_UNSUPPORTED, "partial_rotary_factor"},
         {", \"layer_types\": [\"full_attention\"]", Q_CORRUPT, "layer_types has 1"},
         {", \"layer_types\": [\"linear_attention\", \"x\", \"y\"]", Q_UNSUPPORTED,

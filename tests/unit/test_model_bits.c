@@ -22,6 +22,8 @@ static const struct {
     {"llama-rope-dynamic", true, QUANTIZE_NOT},
     {"llama-bias-tied", true, QUANTIZE_INT8},
     {"qwen2-sliding-bf16", true, QUANTIZE_INT8},
+    {"llama-bias-tied", true, QUANTIZE_INT4},
+    {"qwen3", false, QUANTIZE_INT4},
 };
 
 static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",

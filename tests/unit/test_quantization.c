@@ -21,6 +21,8 @@ static const struct quant_case cases[] = {
     {GOLDEN_DIR "/mistral", QUANTIZE_INT8, 0.09, 0.85},
     {GOLDEN_DIR "/qwen2-sliding-bf16", QUANTIZE_INT8, 0.09, 0.85},
     {GOLDEN_DIR "/qwen3-v5cfg-f16", QUANTIZE_INT8, 0.09, 0.85},
+    {"deploy/model/quire-tiny", QUANTIZE_INT4, 0.22, 0.95},
+    {GOLDEN_DIR "/llama", QUANTIZE_INT4, 0.45, 0.4},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 

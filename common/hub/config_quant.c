@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sources: the config.json of checkpoints made by AutoGPTQ and GPTQModel, AutoAWQ and
+ * llm-compressor. */
+#include "common/hub/config_quant.h"
+#include <string.h>
+
+#define GROUP_MAX (1 << 20)
+
+const char *quant_method_name(enum quant_method m)
+{
+    static const char *const names[] = {"", "gptq", "awq", "compressed-tensors",
+                                        "compressed-tensors"};
+    return names[m];
+}
+
+/* group_size: -1 and absence mean the whole row. */
+static enum q_code load_group_size(struct quant_config *q, const struct hub_json_at *at,
+                                   struct q_err *e)
+{
+    int64_t size = -1;
+    enum q_code rc =
+        hub_json_int(&size, at, "group_size", (struct hub_json_range){-1, GROUP_MAX}, e);
+    if (!rc && size == 0)
+        rc = q_fail(e, Q_CORRUPT, "%s: group_size is 0, expected -1 or 1 to %d", at->path,
+                    GROUP_MAX);
+    q->group_size = size > 0 ? (uint32_t)size : 0;
+    return rc;
+}
+
+static enum q_code load_bits(struct quant_config *q, const struct hub_json_at *at, const char *key,
+                             struct q_err *e)
+{
+    int64_t bits = 0;
+    enum q_code rc = hub_json_int(&bits, at, key, (struct hub_json_range){1, 64}, e);
+    q->bits = (uint32_t)bits;
+    if (!rc && (bits == 4 || bits == 8))
+        return Q_OK;
+    return rc ? rc
+              : q_fail(e, Q_UNSUPPORTED,
+                       "%s: quantized weights with %s %d are not supported, expected 4 or 8",
+                       at->path, key, (int)bits);
+}
+
+static enum q_code load_gptq(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
+{
+    const char *format = "gptq";
+    enum q_code rc;
+    q->method = QUANT_GPTQ;
+    if ((rc = load_bits(q, at, "bits", e)) || (rc = load_group_size(q, at, e)) ||
+        (rc = hub_json_str(&format, at, "checkpoint_format", e)))
+        return rc;
+    q->zeros_less_one = strcmp(format, "gptq_v2") != 0;
+    if (strcmp(format, "gptq") == 0 || strcmp(format, "gptq_v2") == 0)
+        return Q_OK;
+    return q_fail(e, Q_UNSUPPORTED,
+                  "%s: gptq's checkpoint_format \"%.40s\" is not supported, expected gptq or "
+                  "gptq_v2",
+                  at->path, format);
+}
+
+static enum q_code load_awq(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
+{
+    const char *version = "gemm";
+    bool zero_point = true;
+    enum q_code rc;
+    q->method = QUANT_AWQ;
+    if ((rc = load_bits(q, at, hub_json_find(at, "bits") ? "bits" : "w_bit", e)) ||
+        (rc = load_group_size(q, at, e)) || (rc = hub_json_str(&version, at, "version", e)) ||
+        (rc = hub_json_bool(&zero_point, at, "zero_point", e)))
+        return rc;
+    if (q->bits != 4)
+        return q_fail(e, Q_UNSUPPORTED, "%s: awq with bits %u is not supported, expected 4",
+                      at->path, q->bits);
+    if (strcmp(version, "gemm") != 0 && strcmp(version, "GEMM") != 0)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: awq's version \"%.40s\" is not supported, expected gemm", at->path,
+                      version);
+    if (!zero_point)
+        return q_fail(e, Q_UNSUPPORTED, "%s: awq without zero_point is not supported", at->path);
+    return Q_OK;
+}
+
+/* The weights of one of compressed-tensors' config_groups. */
+static enum q_code load_scheme(struct quant_config *q, const struct hub_json_at *at,
+                               struct q_err *e)
+{
+    const char *type = "int", *strategy = "channel";
+    enum q_code rc;
+    q->symmetric = true;
+    if ((rc = hub_json_str(&type, at, "type", e)) ||
+        (rc = hub_json_str(&strategy, at, "strategy", e)) ||
+        (rc = hub_json_bool(&q->symmetric, at, "symmetric", e)))
+        return rc;
+    if (strcmp(type, "int") != 0)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "%s: compressed-tensors weights of type \"%.40s\" are not supported, expected "
+            "int",
+            at->path, type);
+    if ((rc = load_bits(q, at, "num_bits", e)) || (rc = load_group_size(q, at, e)))
+        return rc;
+    if (strcmp(strategy, "group") == 0 && q->group_size == 0)
+        return q_fail(e, Q_CORRUPT, "%s: strategy is group, but group_size is missing", at->path);
+    if (strcmp(strategy, "channel") == 0)
+        q->group_size = 0;
+    else if (strcmp(strategy, "group") != 0)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: compressed-tensors strategy \"%.40s\" is not supported for weights, "
+                      "expected group or channel",
+                      at->path, strategy);
+    return Q_OK;
+}
+
+static enum q_code load_format(struct quant_config *q, const struct hub_json_at *at,
+                               struct q_err *e)
+{
+    const char *format = "?";
+    enum q_code rc = hub_json_str(&format, at, "format", e);
+    if (rc)
+        return rc;
+    q->method = strcmp(format, "pack-quantized") == 0  ? QUANT_PACKED
+                : strcmp(format, "int-quantized") == 0 ? QUANT_INT8
+                                                       : QUANT_NONE;
+    if (!q->method)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: compressed-tensors format \"%.40s\" is not supported, expected "
+                      "pack-quantized or int-quantized",
+                      at->path, format);
+    return Q_OK;
+}
+
+static enum q_code load_compressed(struct quant_config *q, const struct hub_json_at *at,
+                                   struct q_err *e)
+{
+    json_t *groups = json_object_get(at->object, "config_groups"), *group;
+    const char *name;
+    struct quant_config first = {0};
+    size_t n = 0;
+    enum q_code rc = load_format(q, at, e);
+    if (rc)
+        return rc;
+    if (!json_is_object(groups) || json_object_size(groups) == 0)
+        return q_fail(e, Q_CORRUPT, "%s: config_groups is %s, expected an object with a group",
+                      at->path, hub_json_kind(groups));
+    json_object_foreach (groups, name, group) {
+        const struct hub_json_at weights = {json_object_get(group, "weights"), at->path};
+        if (!json_is_object(weights.object))
+            return q_fail(e, Q_UNSUPPORTED, "%s: config_groups.%.40s has no weights", at->path,
+                          name);
+        if ((rc = load_scheme(q, &weights, e)))
+            return rc;
+        if (n++ == 0)
+            first = *q;
+        else if (first.bits != q->bits || first.group_size != q->group_size ||
+                 first.symmetric != q->symmetric)
+            return q_fail(e, Q_UNSUPPORTED,
+                          "%s: config_groups with different weights are not supported, %.40s "
+                          "differs from the first",
+                          at->path, name);
+    }
+    if (q->method == QUANT_INT8 && (q->bits != 8 || q->group_size || !q->symmetric))
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "%s: int-quantized with %u bits, group_size %u, %s is not supported, expected "
+            "8 bits, strategy channel, symmetric",
+            at->path, q->bits, q->group_size, q->symmetric ? "symmetric" : "asymmetric");
+    return Q_OK;
+}
+
+enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
+{
+    static const struct {
+        const char *name;
+        enum q_code (*load)(struct quant_config *, const struct hub_json_at *, struct q_err *);
+    } methods[] = {{"gptq", load_gptq}, {"awq", load_awq}, {"compressed-tensors", load_compressed}};
+    const json_t *found = hub_json_find(at, "quantization_config");
+    const char *method = "?";
+    *q = (struct quant_config){0};
+    if (!found)
+        found = hub_json_find(at, "compression_config");
+    if (!found)
+        return Q_OK;
+    if (!json_is_object(found))
+        return q_fail(e, Q_CORRUPT, "%s: quantization_config is %s, expected an object", at->path,
+                      hub_json_kind(found));
+    const struct hub_json_at inside = {found, at->path};
+    enum q_code rc = hub_json_str(&method, &inside, "quant_method", e);
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (strcmp(methods[i].name, method) == 0)
+            return methods[i].load(q, &inside, e);
+    return q_fail(
+        e, Q_UNSUPPORTED,
+        "%s: quantized weights (quant_method %.40s) are not supported, expected gptq, awq "
+        "or compressed-tensors",
+        at->path, method);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config_quant - config.json's quantization_config: how a checkpoint's matrices are stored when
+ * they are integers with scales. Which matrices are, the tensors say; their layouts are pictured in
+ * engine/model/weights_quant.h. Threads: reentrant. */
+#ifndef QUIRE_COMMON_HUB_CONFIG_QUANT_H
+#define QUIRE_COMMON_HUB_CONFIG_QUANT_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/hub/hub_json.h"
+
+enum quant_method {
+    QUANT_NONE,
+    QUANT_GPTQ,
+    QUANT_AWQ,    /* "gemm" */
+    QUANT_PACKED, /* compressed-tensors pack-quantized: several weights in an int32 */
+    QUANT_INT8    /* compressed-tensors int-quantized: int8, one scale for each output */
+};
+
+struct quant_config {
+    enum quant_method method;
+    uint32_t bits;       /* 4 or 8 */
+    uint32_t group_size; /* inputs that share a scale; 0 = all of an output's */
+    bool zeros_less_one; /* GPTQ's first format stores a zero as one less than it is */
+    bool symmetric;      /* compressed-tensors: there are no zeros beside the scales */
+};
+
+/* Fills *q from the key quantization_config (or compression_config) of at->object; QUANT_NONE where
+ * there is none. Errors: Q_CORRUPT, Q_UNSUPPORTED (the method, format or number by name, and what
+ * is accepted). */
+FALLIBLE config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e);
+/* "gptq", "awq", "compressed-tensors"; "" for QUANT_NONE. */
+const char *quant_method_name(enum quant_method m);
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights_quant - matrices that the checkpoint holds as integers with scales: found, checked, and
+ * read output by output for the kernels' layouts. Internal to engine/model.
+ *
+ * W: [n_out, n_in] of P.weight is stored as other tensors instead, b bits, v = 32 / b integers in
+ * an int32, lowest bits first, G = inputs that share a scale:
+ *
+ *     gptq         P.qweight [n_in / v, n_out], P.qzeros [n_in / G, n_out / v] (one less than the
+ *                  zero, in the first format), P.scales [n_in / G, n_out], P.g_idx [n_in]: the
+ *                  group of each input (act-order), may be absent
+ *     awq          P.qweight [n_in, n_out / 8], P.qzeros [n_in / G, n_out / 8], P.scales as gptq;
+ *                  the eight of an int32 are outputs 0 2 4 6 1 3 5 7
+ *     pack-quantized  P.weight_packed [n_out, n_in / v], P.weight_scale [n_out, n_in / G],
+ *                  P.weight_zero_point [n_out / v, n_in / G] unless symmetric (then 2^(b-1)),
+ *                  P.weight_g_idx [n_in], may be absent
+ *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]
+ *
+ *     w[o,k] = scale[o,g] * (q[o,k] - zero[o,g])
+ *
+ * What has 4 bits and its inputs in order of groups that 32 divides stays as it is, bit for bit
+ * (scales in bf16 or f32 are rounded to f16). All else becomes int8 with a scale for each output:
+ * exactly when it is that already, else by packing its f32 values. Threads: pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_WEIGHTS_QUANT_H
+#define QUIRE_ENGINE_MODEL_WEIGHTS_QUANT_H
+#include "engine/model/weights.h"
+
+struct arch_tensor;
+/* Is `name` ("….weight") stored as integers? Then s->quant says where, all of it checked.
+ * Errors: Q_MISMATCH, Q_CORRUPT (file, tensor, expected and found). */
+FALLIBLE weights_quant_find(struct weight_source *s, const struct weight_finder *f,
+                            const char *name, struct q_err *e);
+/* Is `found` one of the tensors that may stand for `name`? */
+bool weights_quant_is_part(const char *name, const char *found);
+/* The group it can be packed with by kern_int4_set, or 0. */
+uint32_t weights_quant_group(const struct weight_source *s);
+/* Can it be packed by kern_int8_set? */
+bool weights_quant_is_int8(const struct weight_source *s);
+
+/* Outputs o … o + n - 1 into rows row … of `dst`, by kern_int4_set or kern_int8_set.
+ * buffer: n * n_in * 4 bytes. */
+void weights_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,
+                       uint32_t o, uint32_t n, void *buffer);
+/* Outputs o … o + n - 1 as f32 [n, n_in]. */
+void weights_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
+
+#endif

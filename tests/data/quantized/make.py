@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized model folders in the layouts found on the hub, and what they mean: NAME/ as the checkpoint has it, and
+NAME/plain/, the same model with every matrix dequantized to float32 by numpy. Regenerate (numpy only, seeded):
+
+    python3 tests/data/quantized/make.py
+
+Layouts and their sources are pictured in engine/model/weights_quant.h. tests/unit/test_weights_quant.c compares."""
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+HIDDEN, INTER, HEADS, KV, VOCAB, LAYERS = 64, 96, 4, 2, 96, 1
+HEAD = HIDDEN // HEADS
+PROJ = {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (KV * HEAD, HIDDEN),
+        "self_attn.v_proj": (KV * HEAD, HIDDEN), "self_attn.o_proj": (HIDDEN, HIDDEN),
+        "mlp.gate_proj": (INTER, HIDDEN), "mlp.up_proj": (INTER, HIDDEN), "mlp.down_proj": (HIDDEN, INTER)}
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+NAMES = {np.dtype("float32"): "F32", np.dtype("float16"): "F16", np.dtype("int32"): "I32", np.dtype("int8"): "I8",
+         np.dtype("int64"): "I64", np.dtype("uint16"): "BF16"}  # bf16 travels as its bits
+
+
+def save(path, tensors):
+    header, data = {}, b""
+    for name in sorted(tensors):
+        a = np.ascontiguousarray(tensors[name])
+        header[name] = {"dtype": NAMES[a.dtype], "shape": list(a.shape), "data_offsets": [len(data), len(data) + a.nbytes]}
+        data += a.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def pack(x, bits, axis):
+    """Unsigned integers along `axis` into int32, lowest bits first."""
+    n = 32 // bits
+    x = np.moveaxis(x.astype(np.uint32), axis, -1)
+    x = x.reshape(*x.shape[:-1], -1, n)
+    out = np.zeros(x.shape[:-1], np.uint32)
+    for i in range(n):
+        out |= x[..., i] << np.uint32(bits * i)
+    return np.ascontiguousarray(np.moveaxis(out, -1, axis)).view(np.int32)
+
+
+def bf16(x):
+    """To the nearest bf16, as float32."""
+    u = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    u = (u + 0x7FFF + (u >> 16 & 1)) >> 16 << 16
+    return u.astype(np.uint32).view(np.float32)
+
+
+def fit(w, groups, bits, symmetric, rounded):
+    """w [out, in], groups [in] -> q [out, in], scale and zero [out, n_group]; `rounded`: the scales' type."""
+    n = groups.max() + 1
+    most = 2 ** bits - 1
+    scale, zero = np.zeros((len(w), n), np.float32), np.zeros((len(w), n), np.int64)
+    for g in range(n):
+        part = w[:, groups == g]
+        low, high = np.minimum(part.min(1), 0), np.maximum(part.max(1), 0)
+        if symmetric:
+            scale[:, g] = rounded(np.abs(part).max(1) / (2 ** (bits - 1) - 0.5))
+            zero[:, g] = 2 ** (bits - 1)
+        else:
+            scale[:, g] = rounded((high - low) / most)
+            zero[:, g] = np.clip(np.round(-low / scale[:, g]), 0, most)
+    q = np.clip(np.round(w / scale[:, groups]) + zero[:, groups], 0, most).astype(np.int64)
+    return q, scale, zero
+
+
+def half(x):
+    return x.astype(np.float16).astype(np.float32)
+
+
+def gptq(w, rng, bits=4, group=32, symmetric=True, act_order=False, less_one=1):
+    groups = np.arange(w.shape[1]) // (group if group > 0 else w.shape[1])
+    if act_order:
+        groups = rng.permutation(groups)
+    q, scale, zero = fit(w, groups, bits, symmetric, half)
+    if less_one:
+        zero = np.maximum(zero, 1)  # what is stored is one less
+    stored = pack((zero - less_one).T, bits, 1)
+    return {"qweight": pack(q.T, bits, 0), "qzeros": stored, "scales": scale.T.astype(np.float16),
+            "g_idx": groups.astype(np.int32)}, scale[:, groups] * (q - zero[:, groups]).astype(np.float32)
+
+
+def awq(w, rng, group=32):
+    groups = np.arange(w.shape[1]) // group
+    q, scale, zero = fit(w, groups, 4, False, half)
+    order = lambda x: x.reshape(len(x), -1, 8)[:, :, AWQ_ORDER].reshape(x.shape)
+    return {"qweight": pack(order(q.T), 4, 1), "qzeros": pack(order(zero.T), 4, 1), "scales": scale.T.astype(np.float16)}, \
+        scale[:, groups] * (q - zero[:, groups]).astype(np.float32)
+
+
+def packed(w, rng, bits=4, group=32, symmetric=True):
+    groups = np.arange(w.shape[1]) // (group if group > 0 else w.shape[1])
+    q, scale, zero = fit(w, groups, bits, symmetric, bf16)
+    parts = {"weight_packed": pack(q, bits, 1), "weight_scale": (scale.view(np.uint32) >> 16).astype(np.uint16),
+             "weight_shape": np.array(w.shape, np.int64)}
+    if not symmetric:
+        parts["weight_zero_point"] = pack(zero, bits, 0)
+    return parts, scale[:, groups] * (q - zero[:, groups]).astype(np.float32)
+
+
+def int8(w, rng):
+    scale = bf16(np.abs(w).max(1) / 127.5)
+    q = np.clip(np.round(w / scale[:, None]), -128, 127).astype(np.int8)
+    return {"weight": q, "weight_scale": (scale.view(np.uint32) >> 16).astype(np.uint16)[:, None]}, \
+        scale[:, None] * q.astype(np.float32)
+
+
+def compressed(format, bits, group, symmetric, activations=None):
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "group" if group > 0 else "channel",
+               "group_size": group if group > 0 else None, "dynamic": False, "actorder": None}
+    return {"quant_method": "compressed-tensors", "format": format, "ignore": ["lm_head"], "quantization_status": "compressed",
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": activations}}}
+
+
+def of_gptq(bits, group, sym, desc_act, form="gptq"):
+    return {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": sym, "desc_act": desc_act, "checkpoint_format": form}
+
+
+CASES = {
+    "gptq-4": (gptq, dict(), of_gptq(4, 32, True, False)),
+    "gptq-4-asym": (gptq, dict(symmetric=False), of_gptq(4, 32, False, False)),
+    "gptq-4-v2-row": (gptq, dict(symmetric=False, less_one=0, group=-1), of_gptq(4, -1, False, False, "gptq_v2")),
+    "gptq-4-act": (gptq, dict(act_order=True), of_gptq(4, 32, True, True)),
+    "gptq-8-act": (gptq, dict(bits=8, act_order=True), of_gptq(8, 32, True, True)),
+    "awq-4": (awq, dict(), {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
+    "packed-4": (packed, dict(), compressed("pack-quantized", 4, 32, True)),
+    "packed-4-asym": (packed, dict(symmetric=False), compressed("pack-quantized", 4, 32, False)),
+    "packed-8-row": (packed, dict(bits=8, group=-1), compressed("pack-quantized", 8, -1, True)),
+    "int8": (int8, dict(), compressed("int-quantized", 8, -1, True, {"num_bits": 8, "type": "int", "symmetric": True,
+                                                                     "strategy": "token", "dynamic": True})),
+}
+
+
+def main():
+    for seed, (name, (method, options, quantization)) in enumerate(CASES.items()):
+        rng = np.random.default_rng(seed)
+        numbers = lambda *shape: rng.normal(0, 0.08, shape).astype(np.float32)
+        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
+                  "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV,
+                  "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                  "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}
+        common = {"model.embed_tokens.weight": numbers(VOCAB, HIDDEN) * 12, "lm_head.weight": numbers(VOCAB, HIDDEN),
+                  "model.norm.weight": 1 + numbers(HIDDEN)}
+        stored, plain = {}, {}
+        for layer in range(LAYERS):
+            for norm in ("input_layernorm", "post_attention_layernorm"):
+                common[f"model.layers.{layer}.{norm}.weight"] = 1 + numbers(HIDDEN)
+            for proj, shape in PROJ.items():
+                base = f"model.layers.{layer}.{proj}."
+                parts, dequantized = method(numbers(*shape) * 1.5, rng, **options)
+                stored.update({base + k: v for k, v in parts.items()})
+                plain[base + "weight"] = dequantized.astype(np.float32)
+        half_precision = {k: v.astype(np.float16) for k, v in common.items()}
+        folder = HERE / name
+        (folder / "plain").mkdir(parents=True, exist_ok=True)
+        save(folder / "model.safetensors", {**stored, **half_precision})
+        save(folder / "plain" / "model.safetensors", {**plain, **{k: v.astype(np.float32) for k, v in half_precision.items()}})
+        (folder / "config.json").write_text(
+            json.dumps({**config, "torch_dtype": "float16", "quantization_config": quantization}, indent=1) + "\n")
+        (folder / "plain" / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints that are quantized already: every matrix of tests/data/quantized against what numpy
+ * makes of it, to the bit; what the kernels compute with it; the logits against those of the
+ * dequantized model; and what is refused. */
+#include "engine/model/weights_quant.h"
+#include "folder.h"
+#include "golden.h"
+
+#define DATA    "tests/data/quantized/"
+#define N_TOKEN 40u
+#define VOCAB   96u
+#define MATRIX  (96u * 96u)
+
+static struct q_err e;
+
+struct quant_case {
+    const char *name;
+    enum quantization quantization;
+    uint32_t group; /* of q, k, v in the kernels' layout; 0 = int8 */
+    double rms_max; /* of the logits' differences: activations are int8 */
+};
+static const struct quant_case cases[] = {
+    {"gptq-4", QUANTIZE_INT4, 32, 0.05},        {"gptq-4-asym", QUANTIZE_INT4, 32, 0.05},
+    {"gptq-4-v2-row", QUANTIZE_INT4, 64, 0.05}, {"gptq-4-act", QUANTIZE_INT4, 0, 0.05},
+    {"gptq-8-act", QUANTIZE_INT8, 0, 0.05},     {"awq-4", QUANTIZE_INT4, 32, 0.05},
+    {"packed-4", QUANTIZE_INT4, 32, 0.05},      {"packed-4-asym", QUANTIZE_INT4, 32, 0.05},
+    {"packed-8-row", QUANTIZE_INT8, 0, 0.05},   {"int8", QUANTIZE_INT8, 0, 0.05},
+};
+#define N_CASE (sizeof cases / sizeof *cases)
+
+struct opened {
+    struct model_config config;
+    const struct arch *arch;
+    struct tensor_set *files;
+    struct weight_source sources[W_COUNT];
+};
+
+static void open_folder(struct opened *f, const char *name)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, DATA "%s", name);
+    assert_ok(model_config_load(&f->config, NULL, dir, &e), &e);
+    assert_ok(arch_find(&f->arch, f->config.architecture, &e), &e);
+    assert_ok(tensor_set_open(&f->files, dir, &e), &e);
+    const struct weight_finder finder = {.arch = f->arch, .config = &f->config, .files = f->files};
+    assert_ok(weights_find(f->sources, &finder, 0, &e), &e);
+}
+
+/* x[i] = 1 at input i, as int8: y[i,o] is W[o,i]. */
+static void multiply_out(float *y, const struct packed *w)
+{
+    static float x[96 * 96];
+    static _Alignas(64) int8_t q[96 * 128];
+    static struct quant_row rows[96];
+    static int16_t sums[96 * 4];
+    static _Alignas(64) unsigned char scratch[1 << 18];
+    struct kern_table kern;
+    const struct kern_exec alone = {.nth = 1, .scratch = scratch, .scratch_bytes = sizeof scratch};
+    const uint32_t n = w->n_in;
+    kern_table_cpu(&kern, kern_caps_machine());
+    memset(x, 0, sizeof x);
+    for (uint32_t i = 0; i < n; i++)
+        x[i * n + i] = 1;
+    struct quant_rows_args a = {
+        .q = q, .rows = rows, .sums = sums, .x = x, .n_row = n, .n_col = n, .x_stride = n};
+    a.q_stride = 128;
+    kern.quant_rows(&a, &alone);
+    assert_true(kern_scratch_bytes(64, 4, 16) <= sizeof scratch);
+    struct linear_int4_args four = {.y = y,
+                                    .x = q,
+                                    .rows = rows,
+                                    .sums = sums,
+                                    .w = *w,
+                                    .n_row = n,
+                                    .x_stride = 128,
+                                    .y_stride = w->n_out};
+    struct linear_quant_args eight = {
+        .y = y, .x = q, .rows = rows, .w = *w, .n_row = n, .x_stride = 128, .y_stride = w->n_out};
+    if (w->group)
+        kern.linear_int4(&four, &alone);
+    else
+        kern.linear_quant(&eight, &alone);
+}
+
+/* As it is packed without going through floats. */
+static void check_packed(const struct weight_source *s, const float *want)
+{
+    static float y[MATRIX], buffer[MATRIX];
+    static _Alignas(64) unsigned char data[1 << 16];
+    struct packed w = {.data = data,
+                       .n_out = s->rows,
+                       .n_in = s->cols,
+                       .dtype = DT_I8,
+                       .group = weights_quant_group(s)};
+    if (!w.group && !weights_quant_is_int8(s))
+        return;
+    assert_true(weights_matrix_bytes(&w) <= sizeof data);
+    for (uint32_t o = 0; o < s->rows; o += 32)
+        weights_quant_set(&w, o, s, o, 32, buffer);
+    multiply_out(y, &w);
+    for (uint32_t o = 0; o < s->rows; o++)
+        for (uint32_t k = 0; k < s->cols; k++) {
+            double got = y[k * s->rows + o], is = want[o * s->cols + k];
+            if (!(fabs(got - is) <= 2e-7 * fabs(is)))
+                fail_msg("W[%u,%u] multiplies as %g, expected %g", o, k, got, is);
+        }
+}
+
+static void matrices_are_numpys(void **state)
+{
+    static const enum arch_slot slots[] = {W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN};
+    const struct quant_case *c = *state;
+    static struct opened stored, plain;
+    static float got[MATRIX];
+    char name[64];
+    snprintf(name, sizeof name, "%s/plain", c->name);
+    open_folder(&stored, c->name);
+    open_folder(&plain, name);
+    assert_int_equal(weights_quant_group(&stored.sources[W_Q]), c->group);
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
+        const struct weight_source *s = &stored.sources[slots[i]];
+        const float *want = plain.sources[slots[i]].tensor->data;
+        assert_non_null(s->quant.q);
+        weights_quant_rows(got, s, 0, s->rows);
+        assert_memory_equal(got, want, (size_t)s->rows * s->cols * sizeof *got);
+        check_packed(s, want);
+    }
+    tensor_set_free(stored.files);
+    tensor_set_free(plain.files);
+}
+
+static void logits_of(float *out, const char *dir, uint32_t caps, enum quantization want)
+{
+    struct runner r;
+    struct runner_options o = {.dir = dir, .n_thread = 2, .caps = caps, .dtype = DT_F32};
+    uint32_t ids[N_TOKEN];
+    uint64_t state = 3;
+    for (uint32_t i = 0; i < N_TOKEN; i++)
+        ids[i] = (uint32_t)(run_random(&state) % VOCAB);
+    assert_ok(runner_open(&r, &o, &e), &e);
+    assert_int_equal(model_shape(r.model)->quantization, want);
+    run_prompt(&r, ids, N_TOKEN, 17, out);
+    runner_close(&r);
+}
+
+static void logits_are_of_the_dequantized(void **state)
+{
+    const struct quant_case *c = *state;
+    static float want[N_TOKEN * VOCAB], got[N_TOKEN * VOCAB], other[N_TOKEN * VOCAB];
+    char dir[PATH_MAX];
+    double error = 0, size = 0;
+    snprintf(dir, sizeof dir, DATA "%s/plain", c->name);
+    logits_of(want, dir, kern_caps_machine(), QUANTIZE_NOT);
+    snprintf(dir, sizeof dir, DATA "%s", c->name);
+    logits_of(got, dir, kern_caps_machine(), c->quantization);
+    for (uint32_t i = 0; i < N_TOKEN * VOCAB; i++) {
+        error += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        size += (double)want[i] * want[i];
+    }
+    print_message("%s: logits differ by %.4f of their rms\n", c->name, sqrt(error / size));
+    assert_true(error > 0);
+    if (!(sqrt(error / size) <= c->rms_max))
+        fail_msg("%s: logits differ by %.4f of their rms, at most %.4f is accepted", c->name,
+                 sqrt(error / size), c->rms_max);
+    logits_of(other, dir, kern_caps_machine() & CAP_AVX2, c->quantization);
+    double d = difference(other, got, N_TOKEN * VOCAB);
+    if (d > 1e-4 * abs_max(got, N_TOKEN * VOCAB)) /* attention's exp is not the same */
+        fail_msg("%s: AVX2's logits differ by %g", c->name, d);
+}
+
+/* Goldens of quantized checkpoints: the logits of the dequantized model, by transformers. */
+static void goldens(void **state)
+{
+    static const char *const names[] = {"llama-gptq", "llama-gptq-act8", "qwen2-awq"};
+    static float logits[RUN_TOKENS_MAX * 512];
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+        char dir[PATH_MAX];
+        struct golden g;
+        struct runner r;
+        double error = 0, size = 0;
+        snprintf(dir, sizeof dir, GOLDEN_DIR "/%s", names[m]);
+        struct runner_options o = {
+            .dir = dir, .n_thread = 1, .caps = kern_caps_machine(), .dtype = DT_F32};
+        assert_ok(golden_open(&g, dir, &e), &e);
+        assert_ok(runner_open(&r, &o, &e), &e);
+        const json_t *prompts = json_object_get(g.root, "prompts");
+        for (uint32_t p = 0; p < json_array_size(prompts); p++) {
+            static uint32_t ids[RUN_TOKENS_MAX];
+            uint32_t n = golden_ids(ids, json_object_get(json_array_get(prompts, p), "ids"));
+            const float *want = golden_array(&g, p, "logits_last")->data;
+            run_prompt(&r, ids, n, n, logits);
+            const float *got = logits + (size_t)(n - 1) * 512;
+            for (uint32_t v = 0; v < 512; v++) {
+                error += ((double)got[v] - want[v]) * ((double)got[v] - want[v]);
+                size += (double)want[v] * want[v];
+            }
+        }
+        print_message("%s: logits differ by %.4f of their rms\n", names[m], sqrt(error / size));
+        assert_true(sqrt(error / size) < 0.09);
+        runner_close(&r);
+        golden_close(&g);
+    }
+}
+
+/* A folder with the tensors of `from`, byte `at` of tensor `name` on replaced, and a config.json in
+ * which `old` has become `new`. */
+struct damage {
+    const char *from, *old, *new, *name;
+    size_t at;
+    const char *bytes;
+    size_t n;
+    enum q_code code;
+    const char *part; /* of the message */
+};
+
+static void write_damaged(const struct folder *f, const struct damage *d)
+{
+    char path[PATH_MAX];
+    struct buf text = BUF_INIT, data = BUF_INIT, out = BUF_INIT;
+    struct tensor_set *s;
+    snprintf(path, sizeof path, DATA "%s/config.json", d->from);
+    assert_ok(file_read(&text, path, 1 << 20, &e), &e);
+    const char *at = d->old ? strstr(buf_str(&text), d->old) : NULL;
+    assert_true(!d->old || at);
+    size_t before = d->old ? (size_t)(at - text.data) : text.len;
+    buf_add(&out, text.data, before);
+    if (d->old) {
+        buf_add(&out, d->new, strlen(d->new));
+        buf_add(&out, at + strlen(d->old), text.len - before - strlen(d->old));
+    }
+    folder_write(f, "config.json", out.data, out.len);
+    snprintf(path, sizeof path, DATA "%s/model.safetensors", d->from);
+    assert_ok(file_read(&data, path, 1 << 24, &e), &e);
+    if (d->name) {
+        snprintf(path, sizeof path, DATA "%s", d->from);
+        assert_ok(tensor_set_open(&s, path, &e), &e);
+        const struct tensor *t = tensor_find(s, d->name);
+        assert_non_null(t);
+        char *where = memmem(data.data, data.len, t->data, t->n_bytes);
+        assert_non_null(where);
+        memcpy(where + d->at, d->bytes, d->n);
+        tensor_set_free(s);
+    }
+    folder_write(f, "model.safetensors", data.data, data.len);
+    buf_release(&text);
+    buf_release(&data);
+    buf_release(&out);
+}
+
+#define Q_PROJ "model.layers.0.self_attn.q_proj."
+static void damaged_is_refused(void **state)
+{
+    static const struct damage all[] = {
+        {"gptq-4", "\"group_size\": 32", "\"group_size\": 64", NULL, 0, NULL, 0, Q_MISMATCH,
+         Q_PROJ "scales has shape [2, 64], expected [1, 64]"},
+        {"gptq-4", "\"bits\": 4", "\"bits\": 8", NULL, 0, NULL, 0, Q_MISMATCH,
+         Q_PROJ "qweight has shape [8, 64], expected [16, 64]"},
+        {"awq-4", "\"hidden_size\": 64", "\"hidden_size\": 72", NULL, 0, NULL, 0, Q_MISMATCH,
+         "expected [96, 72]"},
+        {"packed-4", "\"symmetric\": true", "\"symmetric\": false", NULL, 0, NULL, 0, Q_NOT_FOUND,
+         Q_PROJ "weight_zero_point is missing"},
+        {"gptq-4-act", NULL, NULL, Q_PROJ "g_idx", 0, "\x02\0\0\0", 4, Q_CORRUPT,
+         Q_PROJ "g_idx: input 0 is in group 2, expected 0 to 1"},
+        {"gptq-4-act", NULL, NULL, Q_PROJ "g_idx", 4, "\xff\xff\xff\xff", 4, Q_CORRUPT,
+         "input 1 is in group -1"},
+        {"awq-4", NULL, NULL, Q_PROJ "scales", 2, "\0\x7e", 2, Q_CORRUPT,
+         Q_PROJ "scales: scale 1 is not finite"},
+        {"int8", "\"int-quantized\"", "\"float-quantized\"", NULL, 0, NULL, 0, Q_UNSUPPORTED,
+         "float-quantized"},
+        {"awq-4", "\"awq\"", "\"fp8\"", NULL, 0, NULL, 0, Q_UNSUPPORTED, "quant_method fp8"},
+    };
+    struct kern_table kern;
+    (void)state;
+    kern_table_cpu(&kern, kern_caps_machine());
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct folder f;
+        struct model *m = NULL;
+        folder_init(&f);
+        write_damaged(&f, &all[i]);
+        struct model_options o = {.dir = f.path, .dtype = DT_F32, .kern = &kern};
+        assert_fails(model_load(&m, &o, &e), all[i].code, all[i].part, &e);
+        folder_release(&f);
+    }
+    struct model *m = NULL;
+    struct model_options o = {
+        .dir = DATA "awq-4", .dtype = DT_F32, .kern = &kern, .quantization = QUANTIZE_INT8};
+    assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (awq, 4 bits)", &e);
+    o = (struct model_options){
+        .dir = DATA "awq-4", .dtype = DT_F32, .kern = &kern, .format = LOAD_DUMMY};
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "dummy", &e);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[2 * N_CASE + 2];
+    for (size_t i = 0; i < N_CASE; i++) {
+        void *c = (void *)(uintptr_t)&cases[i];
+        tests[2 * i] = (struct CMUnitTest){cases[i].name, matrices_are_numpys, NULL, NULL, c};
+        tests[2 * i + 1] =
+            (struct CMUnitTest){cases[i].name, logits_are_of_the_dequantized, NULL, NULL, c};
+    }
+    tests[2 * N_CASE] = (struct CMUnitTest)cmocka_unit_test(goldens);
+    tests[2 * N_CASE + 1] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
+    return _cmocka_run_group_tests("weights_quant", tests, 2 * N_CASE + 2, NULL, NULL);
+}

@@ -46,28 +46,41 @@ static const struct gx *text_until(struct tags *t, const char *const *words, siz
     return gx_fsm(t->b, free_of(t, words, n), GX_UTF8);
 }
 
-/* The end of a name in angle brackets that begins at s, NULL: there is none. */
-static const char *name_end(const char *s)
+/* The end of what looks like a special token and begins at s: <x>, [X], ｜x｜, and the mark before
+ * MiniMax's tags. NULL: nothing does. */
+static const char *special_end(const char *s)
 {
-    size_t n = strcspn(s + 1, "<> \n\"") + 1;
+    static const char bar[] = "｜", mark[] = "]<]minimax[>[";
+    size_t n;
+    if (strncmp(s, mark, sizeof mark - 1) == 0)
+        return s + sizeof mark - 1;
+    if (strncmp(s, bar, sizeof bar - 1) == 0) {
+        const char *end = strstr(s + sizeof bar - 1, bar);
+        return end && end - s < 64 ? end + sizeof bar - 1 : NULL;
+    }
+    if (*s == '[') {
+        n = strspn(s + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_/") + 1;
+        return n > 1 && s[n] == ']' ? s + n + 1 : NULL;
+    }
+    n = *s == '<' ? strcspn(s + 1, "<> \n") + 1 : 0;
     return n > 1 && n < 64 && s[n] == '>' ? s + n + 1 : NULL;
 }
 
-/* Literal text. What looks like a special token in it, as <|x|> or <x>, may also come as one. */
+/* Literal text. What looks like a special token in it may also come as one. */
 static const struct gx *literal(struct tags *t, const char *s)
 {
     struct gx_list l = {0};
-    const char *open, *from = s;
-    while ((open = strchr(from, '<'))) {
-        const char *close = name_end(open);
-        from = close ? close : open + 1;
-        if (!close)
+    for (const char *at = s; *at;) {
+        const char *close = special_end(at);
+        if (!close) {
+            at++;
             continue;
-        const struct gx *name = gx_bytes(t->b, open, (size_t)(close - open));
+        }
+        const struct gx *name = gx_bytes(t->b, at, (size_t)(close - at));
         const struct gx *mark = gx_bytes(t->b, "\xff", 1);
-        gx_add(t->b, &l, gx_bytes(t->b, s, (size_t)(open - s)));
+        gx_add(t->b, &l, gx_bytes(t->b, s, (size_t)(at - s)));
         gx_add(t->b, &l, gx_alt2(t->b, name, gx_seq3(t->b, mark, name, mark)));
-        s = close;
+        s = at = close;
     }
     gx_add(t->b, &l, gx_text(t->b, s));
     return gx_seq(t->b, l.items, l.n);

@@ -9,19 +9,34 @@
 #include "common/metrics.h"
 #include "frontend/api/job.h"
 
+/* What ends the reasoning that comes before a grammar; NULL: the grammar holds at once. */
+static const char *grammar_begins_behind(const struct choice *c)
+{
+    const struct job *j = c->job;
+    const struct served *s = &j->app->served;
+    const struct buf *prompt = &c->prompt->rendered;
+    bool open =
+        parser_reasoning_start(s->reasoning_parser, buf_str(prompt), prompt->len) == REASONING_OPEN;
+    if (!j->chat || !j->sampling.grammar || (j->params.continue_final_message && !open))
+        return NULL;
+    if (j->tool_grammar && !strcmp(s->tool_parser, "openai")) /* it has the channels in it */
+        return NULL;
+    return parser_reasoning_end(s->reasoning_parser, buf_str(prompt), prompt->len);
+}
+
 /* For what the request allows and the model writes; none where both are nothing. */
 static enum q_code new_parser(struct choice *c, struct q_err *e)
 {
     const struct job *j = c->job;
     const struct served *s = &j->app->served;
+    const char *reasoning =
+        j->bound && !c->flow.params.n_grammar_after ? NULL : s->reasoning_parser;
     const struct parser_config config = {
-        .tool = j->forced_tools ? "hermes"
-                : j->tools      ? s->tool_parser
-                                : NULL,
-        .reasoning = j->bound ? NULL : s->reasoning_parser,
+        .tool = j->tools ? s->tool_parser : NULL,
+        .reasoning = reasoning,
         .tools = j->tools,
-        .start = parser_reasoning_start(j->bound ? NULL : s->reasoning_parser,
-                                        buf_str(&c->prompt->rendered), c->prompt->rendered.len)};
+        .start = parser_reasoning_start(reasoning, buf_str(&c->prompt->rendered),
+                                        c->prompt->rendered.len)};
     if (!config.tool && !config.reasoning)
         return Q_OK;
     return parser_new(&c->parser, &config, e);
@@ -39,6 +54,9 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.prompt = c->prompt->ids.ids;
     c->flow.n_prompt = c->prompt->ids.n;
     c->flow.params = j->sampling;
+    const char *behind = grammar_begins_behind(c);
+    c->flow.params.grammar_after = behind;
+    c->flow.params.n_grammar_after = behind ? (uint32_t)strlen(behind) : 0;
     c->flow.priority = (int32_t)j->params.priority;
     c->flow.tenant = j->tenant.id;
     c->flow.weight = j->weight;
@@ -154,14 +172,28 @@ static enum q_code add_text(struct choice *c, const struct buf *text, struct q_e
     return rc;
 }
 
+/* One more token that came inside reasoning, of which the tag at its end is none. */
+static void count_thought(struct choice *c)
+{
+    enum parser_thinking now = parser_thinking(c->parser);
+    c->n_perhaps++;
+    if (now == THINKING)
+        c->n_thought += c->n_perhaps;
+    if (now != THINKING_HELD)
+        c->n_perhaps = 0;
+}
+
 static enum q_code add_token(struct choice *c, uint32_t id, bool shown, struct q_err *e)
 {
     struct buf piece = BUF_INIT;
     enum q_code rc = Q_OK;
     if (c->job->params.return_token_ids || !c->detok)
         buf_printf(&c->ids, "%s%u", c->ids.len ? "," : "", id);
+    enum parser_thinking before = c->parser ? parser_thinking(c->parser) : THINKING_NOT;
     if (c->detok && shown && (rc = detok_push(c->detok, id, &piece, e)) == Q_OK && piece.len)
         rc = add_text(c, &piece, e);
+    if (before != THINKING_NOT)
+        count_thought(c);
     buf_release(&piece);
     return rc;
 }

@@ -323,19 +323,22 @@ static enum q_code read_tools(struct job *j, struct q_err *e)
     if (any && (rc = tools_check(j->params.tools, e)) != Q_OK)
         return rc;
     if (any && strcmp(mode, "none") != 0) {
-        const struct structured_tools t = {
-            .tools = j->params.tools,
-            .name = named_tool(choice),
-            .required = json_is_object(choice) || !strcmp(mode, "required"),
-            .parallel = j->params.parallel_tool_calls && !json_is_object(choice)};
-        bool hermes = !strcmp(j->app->served.tool_parser, "hermes");
+        const struct served *served = &j->app->served;
+        const struct forced f = {.tool = served->tool_parser,
+                                 .template = served->chat ? chat_tool_source(served->chat) : NULL,
+                                 .tools = j->params.tools,
+                                 .name = named_tool(choice),
+                                 .required = json_is_object(choice) || !strcmp(mode, "required"),
+                                 .parallel =
+                                     j->params.parallel_tool_calls && !json_is_object(choice)};
+        bool other = j->sampling.grammar;
         j->tools = j->params.tools;
-        j->forced_tools = t.required;
-        j->bound |= t.required;
+        j->bound |= f.required;
         snprintf(j->params.param, sizeof(j->params.param), "tool_choice");
-        if ((t.required || (hermes && !j->sampling.grammar)) &&
-            (rc = structured_for_tools(&t, &j->sampling, j->arrays, e)) != Q_OK)
+        if ((f.required || !other) &&
+            (rc = structured_for_tools(&f, &j->sampling, j->arrays, e)) != Q_OK)
             return rc;
+        j->tool_grammar = j->sampling.grammar && !other;
     }
     j->params.param[0] = 0;
     return Q_OK;

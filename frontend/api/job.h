@@ -49,7 +49,8 @@ struct choice {
     struct buf ids;                   /* token ids, comma separated */
     struct buf prompt_rows;           /* prompt_logprobs, comma separated after the first null */
     /* Counts and times. */
-    uint32_t n_token; /* given out */
+    uint32_t n_token;              /* given out */
+    uint32_t n_thought, n_perhaps; /* of them what the model thinks, and what may be */
     uint32_t n_cached;
     double logprob_sum; /* with best_of */
     size_t n_char;      /* of tokens' strings so far, for text_offset */
@@ -76,8 +77,8 @@ struct job {
     const char *stops[PARAMS_STOPS_MAX];
     uint32_t n_stop;
     const json_t *tools; /* NULL: none may be called */
-    bool forced_tools;   /* a call must come, as the hermes parser reads it */
-    bool bound;          /* a grammar holds from the first token: there is no reasoning */
+    bool tool_grammar;   /* the grammar is one of calls */
+    bool bound;          /* there is no reasoning where the grammar holds */
     struct prompts prompts;
     struct tenant tenant;
     uint32_t weight;        /* of the API key */

@@ -31,19 +31,25 @@ static void add_head(const struct job *j, const char *object, struct buf *out)
 
 static void add_usage(const struct job *j, struct buf *out)
 {
-    size_t n_prompt = 0, n_out = 0, n_cached = 0;
+    size_t n_prompt = 0, n_out = 0, n_cached = 0, n_thought = 0;
+    bool thinks = false;
     for (size_t i = 0; i < j->prompts.n; i++)
         n_prompt += j->prompts.items[i].ids.n;
     for (uint32_t i = 0; i < j->n_choice; i++) {
         n_out += j->no_output ? 0 : j->choices[i].n_token;
+        n_thought += j->choices[i].n_thought + j->choices[i].n_perhaps;
+        thinks |= j->choices[i].parser && j->app->served.reasoning_parser;
         if (j->choices[i].index % j->width ==
             0) /* a prompt counts once, and its first choice is what */
             n_cached += j->choices[i].n_cached; /* computed it; the others found its blocks */
     }
     buf_printf(out,
                "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu,"
-               "\"prompt_tokens_details\":{\"cached_tokens\":%zu}}",
+               "\"prompt_tokens_details\":{\"cached_tokens\":%zu}",
                n_prompt, n_prompt + n_out, n_out, n_cached);
+    if (thinks)
+        buf_printf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%zu}", n_thought);
+    buf_add_char(out, '}');
 }
 
 static void add_ids(const struct prompt *p, struct buf *out)

@@ -140,58 +140,14 @@ FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct
     return rc;
 }
 
-/* <tool_call>\n{"name": "f", "arguments": … }\n</tool_call> */
-static json_t *tag_of(const json_t *function, bool keep_schema)
-{
-    struct buf begin = BUF_INIT;
-    const json_t *name = json_object_get(function, "name");
-    json_t *schema = json_object_get(function, "parameters");
-    buf_add_str(&begin, "<tool_call>\n{\"name\": ");
-    buf_add_json_str(&begin, json_string_value(name), json_string_length(name));
-    buf_add_str(&begin, ", \"arguments\": ");
-    json_t *content = keep_schema && json_is_object(schema) && json_object_size(schema)
-                          ? json_incref(schema)
-                          : json_pack("{s:s}", "type", "object");
-    json_t *tag = json_pack("{s:s,s:{s:s,s:o},s:s}", "begin", buf_str(&begin), "content", "type",
-                            "json_schema", "json_schema", content, "end", "}\n</tool_call>");
-    buf_release(&begin);
-    return tag;
-}
-
-FALLIBLE structured_for_tools(const struct structured_tools *t, struct sample_params *s,
+FALLIBLE structured_for_tools(const struct forced *f, struct sample_params *s,
                               struct params_ids *ids, struct q_err *e)
 {
-    json_t *tags = json_array(), *tool;
-    bool strict = false;
-    size_t i;
-    json_array_foreach ((json_t *)t->tools, i, tool) {
-        const json_t *function = json_object_get(tool, "function");
-        const char *name = json_string_value(json_object_get(function, "name"));
-        bool is_strict = json_is_true(json_object_get(function, "strict"));
-        if (!name || (t->name && strcmp(name, t->name) != 0))
-            continue;
-        strict |= is_strict;
-        json_array_append_new(tags, tag_of(function, t->required || is_strict));
-    }
-    if (!t->required && !strict) {
-        json_decref(tags);
-        return Q_OK;
-    }
-    if (json_array_size(tags) == 0) {
-        json_decref(tags);
-        return q_fail(e, Q_INVALID, "tool_choice: there is no function \"%.60s\" in \"tools\"",
-                      t->name ? t->name : "");
-    }
-    json_t *format =
-        t->required
-            ? json_pack("{s:s,s:s,s:b,s:b,s:o}", "type", "tags_with_separator", "separator", "\n",
-                        "at_least_one", 1, "stop_after_first", !t->parallel, "tags", tags)
-            : json_pack("{s:s,s:[s],s:b,s:o}", "type", "triggered_tags", "triggers", "<tool_call>",
-                        "stop_after_first", !t->parallel, "tags", tags);
-    json_t *root = json_pack("{s:s,s:o}", "type", "structural_tag", "format", format);
+    json_t *root;
+    enum q_code rc = forced_tools(&root, f, e);
     struct ask a = {.field = "tool_choice", .kind = STRUCTURED_TAGS, .value = root};
-    enum q_code rc = root ? take(&a, s, ids, e)
-                          : q_fail(e, Q_NO_MEMORY, "no memory for the tools of the request");
+    if (rc == Q_OK && root)
+        rc = take(&a, s, ids, e);
     json_decref(root);
     return rc;
 }

@@ -3,12 +3,13 @@
  * which the engine compiles; what it refuses comes back as HTTP 400 with its message.
  *
  * Tools are part of it: a call that must come (tool_choice "required", or a named one), and
- * arguments that must fit their schema ("strict": true), are structural tags in the form of the
- * hermes parser, which then reads them whatever --tool-call-parser says.
+ * arguments that must fit their schema ("strict": true), are structural tags in the form that the
+ * tool-call parser reads (frontend/parsers/forced.h).
  * Threads: as params.h. */
 #ifndef QUIRE_FRONTEND_API_STRUCTURED_H
 #define QUIRE_FRONTEND_API_STRUCTURED_H
 #include "frontend/api/params.h"
+#include "frontend/parsers/forced.h"
 
 /* The kinds of submit.grammar_kind (the engine's enum grammar_kind). */
 enum structured_kind {
@@ -26,15 +27,9 @@ enum structured_kind {
 FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct params_ids *ids,
                          struct q_err *e);
 
-struct structured_tools {
-    const json_t *tools;
-    const char *name; /* only this one; NULL = any */
-    bool required;    /* a call must come; else they may, and strict ones are kept to */
-    bool parallel;    /* several may */
-};
-/* The same for tools; without effect when none is required or strict. Errors: Q_INVALID (no such
- * tool; another grammar is asked for too). */
-FALLIBLE structured_for_tools(const struct structured_tools *t, struct sample_params *s,
+/* The same for tools; without effect when none is required or strict. Errors: forced_tools', and
+ * Q_INVALID (another grammar is asked for too). */
+FALLIBLE structured_for_tools(const struct forced *f, struct sample_params *s,
                               struct params_ids *ids, struct q_err *e);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire-chat: talk to a server in the terminal. A line is a message; the answer is printed while it
- * comes. From a pipe, every line is answered in turn and nothing but the answers is printed. */
+ * comes. From a pipe, every line is answered in turn and nothing but the answers is printed. What
+ * the model thinks is dimmed and stands before the answer; where standard output is no terminal it
+ * goes to standard error under a heading. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +20,9 @@ struct chat_session {
     struct buf line;   /* of the event stream, unfinished; or the whole body of an error */
     struct buf answer; /* content so far */
     const struct http_call *call;
-    bool in_call; /* a tool call is being printed */
+    bool in_call;  /* a tool call is being printed */
+    bool thinking; /* what the model thinks is being printed */
+    bool terminal; /* standard output is one */
 };
 
 static const char *api_key(const struct options *o)
@@ -41,6 +45,20 @@ static void show_calls(struct chat_session *s, const json_t *calls)
     }
 }
 
+/* NULL: the thinking, if there was some, is over. */
+static void show_thinking(struct chat_session *s, const char *text)
+{
+    FILE *to = s->terminal ? stdout : stderr;
+    if (text && !s->thinking)
+        fputs(s->terminal ? "\x1b[2m" : "(thinking)\n", to);
+    if (text)
+        fputs(text, to);
+    else if (s->thinking)
+        fputs(s->terminal ? "\x1b[0m\n\n" : "\n(answer)\n", to);
+    fflush(to);
+    s->thinking = text;
+}
+
 static enum q_code on_event(struct chat_session *s, const char *text, struct q_err *e)
 {
     if (!strcmp(text, "[DONE]"))
@@ -49,15 +67,21 @@ static enum q_code on_event(struct chat_session *s, const char *text, struct q_e
     const json_t *error = json_object_get(v, "error");
     const json_t *delta =
         json_object_get(json_array_get(json_object_get(v, "choices"), 0), "delta");
-    const char *content = json_string_value(json_object_get(delta, "content"));
+    const char *content = json_string_value(json_object_get(delta, "content")),
+               *thought = json_string_value(json_object_get(delta, "reasoning"));
+    const json_t *calls = json_object_get(delta, "tool_calls");
     enum q_code rc = Q_OK;
     if (error)
         rc = q_fail(e, Q_UNAVAILABLE, "%s", json_string_value(json_object_get(error, "message")));
+    if (thought && *thought)
+        show_thinking(s, thought);
+    else if ((content && *content) || calls)
+        show_thinking(s, NULL);
     if (content) {
         fputs(content, stdout);
         buf_add_str(&s->answer, content);
     }
-    show_calls(s, json_object_get(delta, "tool_calls"));
+    show_calls(s, calls);
     fflush(stdout);
     json_decref(v);
     return rc;
@@ -134,7 +158,9 @@ static enum q_code ask(struct chat_session *s, const char *text, struct q_err *e
     buf_reset(&s->answer);
     s->call = &call;
     s->in_call = false;
+    s->thinking = false;
     rc = made ? http_call(&s->url, &call, e) : q_fail(e, Q_INVALID, "the message is not UTF-8");
+    show_thinking(s, NULL);
     if (rc == Q_OK && call.status != 200)
         rc = refused(s, call.status, e);
     if (rc == Q_OK) {
@@ -238,6 +264,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "quire chat: %s\n", e.message);
         return 2;
     }
+    s.terminal = isatty(STDOUT_FILENO);
     begin(&s);
     code = talk(&s);
     json_decref(s.messages);

@@ -37,6 +37,7 @@ struct tool_family {
     /* The text ended inside a region. True: nothing but layout was left. May be NULL (false). */
     bool (*finish)(struct parser *p);
     void (*release)(struct parser *p);
+    enum parser_thinking (*thinking)(const void *state); /* of a whole text; NULL: never */
 };
 
 struct tool_format {

@@ -531,6 +531,13 @@ static void tool_stage_finish(struct parser *p)
     take_layout(p, p->n_call == 0 || p->layout_tag);
 }
 
+enum parser_thinking parser_thinking(const struct parser *p)
+{
+    if (p->reasoning.format)
+        return reasoning_thinking(&p->reasoning);
+    return p->format->family->thinking ? p->format->family->thinking(p->state) : THINKING_NOT;
+}
+
 enum q_code parser_feed(struct parser *p, const char *text, size_t n, parsed_sink *sink, void *ctx,
                         struct q_err *e)
 {
@@ -568,4 +575,5 @@ static bool none_finish(struct parser *p)
     return true;
 }
 
-const struct tool_family family_none = {1, true, NULL, none_byte, none_finish, NULL};
+const struct tool_family family_none = {
+    .state_bytes = 1, .whole = true, .byte = none_byte, .finish = none_finish};

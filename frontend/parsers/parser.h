@@ -62,6 +62,14 @@ FALLIBLE parser_feed(struct parser *p, const char *text, size_t n, parsed_sink *
 FALLIBLE parser_finish(struct parser *p, parsed_sink *sink, void *ctx, struct q_err *e);
 uint32_t parser_n_calls(const struct parser *p); /* announced so far */
 
+/* Is what was fed so far the model's thinking? */
+enum parser_thinking {
+    THINKING_NOT,
+    THINKING,     /* it is, and all of it came out */
+    THINKING_HELD /* it is, unless the last bytes become the tag that ends it */
+};
+enum parser_thinking parser_thinking(const struct parser *p);
+
 /* The names of tools.def and reasonings.def, NULL-terminated; "none" is the last. */
 const char *const *parser_tool_names(void);
 const char *const *parser_reasoning_names(void);
@@ -73,5 +81,9 @@ struct parser_detected {
 struct parser_detected parser_detect(const char *template_text);
 /* What the end of a rendered prompt says. reasoning: a row of reasonings.def. */
 enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n);
+/* The text behind which the answer to this prompt begins, NULL: at once, because there is no such
+ * format or the prompt has ended the reasoning. Some models think with no word of it in the prompt:
+ * for those of their formats the row's .open decides. Static. */
+const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n);
 
 #endif

@@ -201,6 +201,13 @@ void reasoning_finish(struct parser *p, struct reasoning_stage *r)
         not_begun(p, r);
 }
 
+enum parser_thinking reasoning_thinking(const struct reasoning_stage *r)
+{
+    if (r->format->before || r->place == OUT || (r->place == START && !r->open))
+        return THINKING_NOT;
+    return r->n_held ? THINKING_HELD : THINKING;
+}
+
 void reasoning_release(struct reasoning_stage *r)
 {
     buf_release(&r->blanks);
@@ -208,24 +215,42 @@ void reasoning_release(struct reasoning_stage *r)
 
 /* --- the prompt ------------------------------------------------------------------------------- */
 
-/* Does the prompt end in one of the tags, blanks aside? */
-static bool ends_in(const char *const *list, const char *prompt, size_t n)
+/* Which of the tags does the prompt end in, blanks aside? -1: none. */
+static int ends_in(const char *const *list, const char *prompt, size_t n)
 {
     while (n && is_blank(prompt[n - 1]))
         n--;
     for (int i = 0; i < FORMAT_TAGS && list[i]; i++) {
         size_t length = strlen(list[i]);
         if (n >= length && memcmp(prompt + n - length, list[i], length) == 0)
-            return true;
+            return i;
     }
-    return false;
+    return -1;
+}
+
+static const struct reasoning_format *row_of(const char *reasoning)
+{
+    for (size_t i = 0; reasoning && i < n_reasoning_format; i++)
+        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
+            return &reasoning_formats[i];
+    return NULL;
 }
 
 enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n)
 {
-    for (size_t i = 0; reasoning && i < n_reasoning_format; i++)
-        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
-            return ends_in(reasoning_formats[i].start, prompt, n) ? REASONING_OPEN
-                                                                  : REASONING_NOT_OPEN;
-    return REASONING_NOT_OPEN;
+    const struct reasoning_format *f = row_of(reasoning);
+    return f && ends_in(f->start, prompt, n) >= 0 ? REASONING_OPEN : REASONING_NOT_OPEN;
+}
+
+const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n)
+{
+    const struct reasoning_format *f = row_of(reasoning);
+    if (!f || f->before)
+        return NULL;
+    if (!f->end[0]) /* channels: the answer's */
+        return "<|channel|>final<|message|>";
+    int open = ends_in(f->start, prompt, n);
+    if (open >= 0)
+        return f->end[open] ? f->end[open] : f->end[0];
+    return f->open && ends_in(f->end, prompt, n) < 0 ? f->end[0] : NULL;
 }

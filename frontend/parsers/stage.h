@@ -32,6 +32,7 @@ struct reasoning_stage {
 };
 void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c);
 void reasoning_finish(struct parser *p, struct reasoning_stage *r);
+enum parser_thinking reasoning_thinking(const struct reasoning_stage *r);
 void reasoning_release(struct reasoning_stage *r);
 
 void tool_stage_byte(struct parser *p, char c);

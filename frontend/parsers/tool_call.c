@@ -436,5 +436,8 @@ static void calls_release(struct parser *p)
     buf_release(&k->ahead);
 }
 
-const struct tool_family family_call = {sizeof(struct calls), false,        calls_begin,
-                                        calls_byte,           calls_finish, calls_release};
+const struct tool_family family_call = {.state_bytes = sizeof(struct calls),
+                                        .begin = calls_begin,
+                                        .byte = calls_byte,
+                                        .finish = calls_finish,
+                                        .release = calls_release};

@@ -209,5 +209,15 @@ static void harmony_release(struct parser *p)
     buf_release(&h->args);
 }
 
-const struct tool_family family_harmony = {sizeof(struct harmony), true,           NULL,
-                                           harmony_byte,           harmony_finish, harmony_release};
+static enum parser_thinking harmony_thinking(const void *state)
+{
+    const struct harmony *h = state;
+    return h->place != REASONING ? THINKING_NOT : h->n_tag ? THINKING_HELD : THINKING;
+}
+
+const struct tool_family family_harmony = {.state_bytes = sizeof(struct harmony),
+                                           .whole = true,
+                                           .byte = harmony_byte,
+                                           .finish = harmony_finish,
+                                           .release = harmony_release,
+                                           .thinking = harmony_thinking};

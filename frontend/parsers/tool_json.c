@@ -446,5 +446,8 @@ static void json_release(struct parser *p)
     buf_release(&h->scratch);
 }
 
-const struct tool_family family_json = {sizeof(struct json), false,       json_begin,
-                                        json_byte,           json_finish, json_release};
+const struct tool_family family_json = {.state_bytes = sizeof(struct json),
+                                        .begin = json_begin,
+                                        .byte = json_byte,
+                                        .finish = json_finish,
+                                        .release = json_release};

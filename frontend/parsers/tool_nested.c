@@ -280,5 +280,7 @@ static void nested_release(struct parser *p)
     buf_release(&x->text);
 }
 
-const struct tool_family family_nested = {sizeof(struct nested), false, nested_begin,
-                                          nested_byte,           NULL,  nested_release};
+const struct tool_family family_nested = {.state_bytes = sizeof(struct nested),
+                                          .begin = nested_begin,
+                                          .byte = nested_byte,
+                                          .release = nested_release};

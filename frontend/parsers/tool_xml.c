@@ -449,5 +449,8 @@ static void xml_release(struct parser *p)
     buf_release(&x->ahead);
 }
 
-const struct tool_family family_xml = {sizeof(struct xml), false,      xml_begin,
-                                       xml_byte,           xml_finish, xml_release};
+const struct tool_family family_xml = {.state_bytes = sizeof(struct xml),
+                                       .begin = xml_begin,
+                                       .byte = xml_byte,
+                                       .finish = xml_finish,
+                                       .release = xml_release};

@@ -103,6 +103,15 @@ unsigned types_in_schema(const json_t *root, const json_t *schema)
     return types_in(root, schema, 0);
 }
 
+const json_t *types_target(const json_t *root, const json_t *schema)
+{
+    const char *ref;
+    for (int i = 0; i < NESTING_MAX && (ref = json_string_value(json_object_get(schema, "$ref")));
+         i++)
+        schema = follow(root, ref);
+    return schema;
+}
+
 static const json_t *child_in(const json_t *root, const json_t *schema, const char *name,
                               int nesting)
 {

@@ -21,6 +21,8 @@ unsigned types_in_schema(const json_t *root, const json_t *schema);
 /* What an object's schema says of a member, or an array's of its items (`name` "item"); NULL when
  * nothing is known. */
 const json_t *types_child(const json_t *root, const json_t *schema, const char *name);
+/* The schema a chain of references ends at. */
+const json_t *types_target(const json_t *root, const json_t *schema);
 /* Append the JSON for a value that was written as text. What does not fit its types becomes a
  * string, so the result is always valid JSON. Of unknown type: what reads as a number, true, false,
  * null, an array or an object is one, all else a string. */

@@ -52,6 +52,34 @@ def test_reasoning_streams(thinking):
     assert "".join(pieces) == whole and len(pieces) > 1
 
 
+def test_reasoning_tokens(thinking):
+    answer = ask(thinking, True)
+    assert answer.usage.completion_tokens_details.reasoning_tokens == answer.usage.completion_tokens
+    plain = ask(thinking, False)
+    assert plain.usage.completion_tokens_details.reasoning_tokens == 0
+    last = list(ask(thinking, True, stream=True, stream_options={"include_usage": True}))[-1]
+    assert last.usage.completion_tokens_details.reasoning_tokens == last.usage.completion_tokens
+
+
+def test_a_grammar_waits_for_the_end_of_reasoning(thinking):
+    """It holds behind </think>: before it the model is free, and a prompt that has it already is bound at once."""
+    digits = {"guided_regex": "[0-9]{4}"}
+    message = ask(thinking, True, extra_body=digits).choices[0].message
+    assert message.content is None and message.model_extra["reasoning"]
+    closed = {"chat_template": TEMPLATE + "<think>\n\n</think>\n\n", **digits}
+    assert ask(thinking, False, extra_body=closed).choices[0].message.content.isdigit()
+
+
+def test_chat_shows_reasoning_apart(start, tmp_path):
+    template = tmp_path / "think.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}\n<think>\n")
+    server = start(BUNDLED, "--chat-template", template, "--num-gpu-blocks-override", "256")
+    out = subprocess.run([BIN / "quire-chat", "--url", server.url, "--max-tokens", "8", "--temperature", "0"], input="Hi\n",
+                         capture_output=True, text=True, timeout=60)
+    assert out.returncode == 0, out.stderr
+    assert out.stderr.startswith("(thinking)\n") and "(answer)" in out.stderr and not out.stdout.strip()
+
+
 def test_template_of_a_request(thinking, client):
     import openai
     with pytest.raises(openai.BadRequestError, match="trust-request-chat-template") as refused:

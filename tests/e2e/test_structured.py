@@ -135,6 +135,31 @@ def test_tool_choice_required(client):
         assert len(answer.choices[0].message.tool_calls) == 1
 
 
+@pytest.mark.parametrize("parser", ["qwen3_coder", "pythonic"])
+def test_calls_are_made_in_the_parsers_form(start, parser):
+    """Required and strict calls are grammars of the form that the parser reads; what has none is refused by its name."""
+    server = start(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "256", "--tool-call-parser", parser)
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+    for seed in range(2):
+        choice = ask(client, tools=TOOLS, tool_choice="required", seed=seed, parallel_tool_calls=False).choices[0]
+        check_calls(choice, ["get_weather", "play"])
+        assert len(choice.message.tool_calls) == 1 and not choice.message.content
+    bad = {"type": "object", "properties": {"song": {"type": "string", "pattern": "x"}}, "not": {}}
+    with pytest.raises(openai.BadRequestError, match=f"parser {parser}"):
+        ask(client, tools=[{"type": "function", "function": {"name": "play", "strict": True, "parameters": bad}}])
+
+
+def test_one_call_without_a_grammar(client):
+    """parallel_tool_calls: false shows the first call only, whatever the model writes."""
+    lark = {"guided_grammar": 'root ::= call call\ncall ::= "<tool_call>{\\"name\\": \\"play\\", \\"arguments\\": {}}</tool_call>"'}
+    both = ask(client, tools=TOOLS, extra_body=lark).choices[0].message
+    assert len(both.tool_calls) == 2
+    one = ask(client, tools=TOOLS, extra_body=lark, parallel_tool_calls=False).choices[0]
+    assert len(one.message.tool_calls) == 1 and not one.message.content and one.finish_reason == "tool_calls"
+    deltas = [c.choices[0].delta for c in ask(client, tools=TOOLS, extra_body=lark, parallel_tool_calls=False, stream=True) if c.choices]
+    assert {t.index for d in deltas for t in d.tool_calls or []} == {0}
+
+
 def test_tool_choice_named(client):
     choice = {"type": "function", "function": {"name": "play"}}
     answer = ask(client, tools=TOOLS, tool_choice=choice)

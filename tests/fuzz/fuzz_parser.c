@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arbitrary model output through every parser: whole and cut give the same events, begun calls have
  * names, ended ones valid JSON, and text without calls comes out as it went in. The first byte
- * chooses the tool format (and with its high bit a reasoning format), the second seeds the cuts. */
+ * chooses the tool format (and with its high bit a reasoning format), the second seeds the cuts and
+ * says whether tools are known and where the text begins. */
 #include <stdbool.h>
 #include <string.h>
 #include "common/buf.h"
@@ -79,6 +80,20 @@ static size_t count(const char *const *names)
     return n;
 }
 
+static const json_t *known_tools(void)
+{
+    static json_t *tools;
+    if (!tools)
+        tools = json_loads(
+            "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {\"type\": "
+            "\"string\"}, \"b\": {\"type\": \"integer\"}, \"c\": {\"type\": \"array\", \"items\": "
+            "{\"type\": \"string\"}}, \"d\": {\"type\": \"object\", \"properties\": {\"a\": "
+            "{\"type\": "
+            "\"string\"}}}}}}}]",
+            0, NULL);
+    return tools;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const char *const *tools = parser_tool_names(), *const *reasonings = parser_reasoning_names();
@@ -89,6 +104,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct parser_config c = {.tool = tools[(data[0] & 127) % count(tools)]};
     if (data[0] & 128)
         c.reasoning = reasonings[data[1] % count(reasonings)];
+    if (data[1] & 1)
+        c.tools = known_tools();
+    c.start = (enum reasoning_start)(data[1] % 3);
     bool channels = strcmp(c.tool, "openai") == 0; /* headers and tags are dropped there */
     n -= 2;
     uint32_t n_call = parse(&c, text, n, 0, &whole);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes formats.json: what models write in every tool-call format, and what a parser must make of it.
+"""Writes formats.json: what models write in every tool-call format, and what a parser must make of it; and forced.json:
+calls of strict functions, which the format's grammar has to let through.
 
 The texts are made from the calls by the writers below, one a format, which follow the formats' descriptions (the models'
 own chat templates) and know nothing of the parser. Run it in this folder after adding a format; the test then reads every
@@ -146,7 +147,7 @@ FORMATS = {
     "hermes": ([HERMES], "</tool_call>"),
     "granite4": ([HERMES], "</tool_call>"),
     "ernie45": ([HERMES], "</tool_call>"),
-    "longcat": ([each("<longcat_tool_call>", "</longcat_tool_call>")], "</longcat_tool_call>"),
+    "longcat": ([each("<longcat_tool_call>", "</longcat_tool_call>"), each("<longcat_tool_call>\n", "\n</longcat_tool_call>")], "</longcat_tool_call>"),
     "granite": ([array("<|tool_call|>", ""), array("<tool_call>", "")], "<|tool_call|>"),
     "granite-20b-fc": ([each("<function_call> ", "")], "<function_call>"),
     "jamba": ([array(*TAGS)], TAGS[1]),
@@ -309,11 +310,56 @@ def rows_of(name):
             yield text, text, []
 
 
+STRICT = [{"type": "function", "function": {"name": name, "strict": True, "parameters": {
+    "type": "object", "properties": properties, "required": required, "additionalProperties": False}}}
+    for name, properties, required in (
+        ("get_weather", {"city": {"type": "string"}, "unit": {"enum": ["celsius", "kelvin"]}, "days": {"type": "integer"},
+                         "exact": {"type": "boolean"}, "place": {
+                             "type": "object", "properties": {"lat": {"type": "number"}, "tags": {"type": "array", "items": {"type": "string"}}},
+                             "required": ["lat"], "additionalProperties": False}}, ["city", "unit"]),
+        ("play", {"loud": {"type": "boolean"}, "song": {"type": "string", "maxLength": 9}, "n": {"$ref": "#/$defs/n"}}, []),
+        ("now", {}, []))]
+STRICT[1]["function"]["parameters"]["$defs"] = {"n": {"type": "integer"}}
+FULL = ("get_weather", {"city": "Zürich, \"CH\" {1}", "unit": "kelvin", "days": 3, "exact": True, "place": {"lat": 1.5, "tags": ["a", "b"]}})
+SHORT = ("get_weather", {"city": "x", "unit": "celsius"})
+PLAY, LAST = ("play", {"loud": False, "song": "La la", "n": 7}), ("play", {"n": 1})
+
+
+def python_json(name, args):
+    """Strings in double quotes, as Llama 4 writes them."""
+    return "%s(%s)" % (name, ", ".join("%s=%s" % (k, str(v) if isinstance(v, bool) else js(v)) for k, v in args.items()))
+
+
+# What ends the output is no part of it; forms of which only one is asked for.
+FORCED = {
+    "openai": [lambda calls: harmony(calls).removesuffix("<|call|>")],
+    "gigachat3": [each("<|function_call|>", "")],
+    "cohere_command3": [lambda calls: "<|START_ACTION|>[\n    " + ",\n    ".join(js(
+        {"tool_call_id": str(i), "tool_name": n, "parameters": a}) for i, (n, a) in enumerate(calls)) + "\n]<|END_ACTION|>"],
+    "seed_oss": [lambda calls: "\n".join("<seed:tool_call>\n<function=%s>\n%s</function>\n</seed:tool_call>" % (
+        n, "".join("<parameter=%s>%s</parameter>\n" % (k, text_value(v)) for k, v in a.items())) for n, a in calls)],
+    "pythonic": [array("", "", python_json)],
+    "llama4_pythonic": [array("", "", python_json)],
+    "olmo3": [section("<function_calls>", each("", "", "\n", python_json), "</function_calls>")],
+    "lfm2": [array("<|tool_call_start|>", "<|tool_call_end|>", python_json)],
+}
+FORCED["cohere_command4"] = FORCED["cohere_command3"]
+
+
+def forced_rows(name):
+    for k, write in enumerate(FORCED.get(name, FORMATS[name][0])):
+        for calls in ([FULL], [SHORT], [PLAY], [LAST], [SHORT, LAST, FULL]):
+            yield {"format": name, "writer": k, "text": write(calls), "n_call": len(calls)}
+
+
 def main():
     rows = [{"format": name, "text": text, "content": content, "calls": calls}
             for name in FORMATS for text, content, calls in rows_of(name)]
     with open("formats.json", "w") as f:
         f.write('{"tools": %s,\n"rows": [\n%s\n]}\n' % (json.dumps(TOOLS), ",\n".join(map(json.dumps, rows))))
+    rows = [row for name in FORMATS for row in forced_rows(name)]
+    with open("forced.json", "w") as f:
+        f.write('{"tools": %s,\n"rows": [\n%s\n]}\n' % (json.dumps(STRICT), ",\n".join(map(json.dumps, rows))))
 
 
 main()

@@ -31,6 +31,7 @@ struct items {
 struct sorting { /* a table being made */
     struct matcher *m;
     matcher_config round, after; /* the body's start, and what follows the loop */
+    bool is_plain;               /* each plain byte is a round, and nothing that follows the loop */
     struct items inside, exits, outs;
     bool failed;
     struct place path[TRIE_TOKEN_MAX + 1];
@@ -77,6 +78,35 @@ static bool go_on(struct sorting *s, const struct place *from, uint32_t i, struc
     return to->inside || to->exit;
 }
 
+static bool rounds_are_plain(struct sorting *s)
+{
+    struct matcher *m = s->m;
+    bool all = !(m->configs[s->after].flags & CONFIG_OUT);
+    for (unsigned byte = 0; byte < 0x80 && all; byte++) {
+        if (!trie_is_plain((uint8_t)byte))
+            continue;
+        matcher_config c = matcher_next(m, s->round, (uint8_t)byte);
+        all = c && m->configs[c].flags & CONFIG_OUT && !m->configs[c].n_pair &&
+              !matcher_next(m, s->after, (uint8_t)byte);
+    }
+    return all;
+}
+
+/* Below a plain node each byte is one round more. */
+static bool take_subtree(struct sorting *s, const struct place *from, uint32_t i)
+{
+    const struct trie *t = s->m->trie;
+    const struct trie_node *n = &t->nodes[i];
+    if (!s->is_plain || !n->is_plain || from->inside != s->round ||
+        (from->exit && from->exit != s->after))
+        return false;
+    for (uint32_t k = n->first, end = t->nodes[n->end].first; k < end; k++) {
+        uint32_t id = t->order[k], length = t->at[id + 1] - t->at[id];
+        note(s, &s->inside, id, from->x + length - n->depth);
+    }
+    return true;
+}
+
 /* False: there are two ways to read something, or no memory. */
 static bool walk(struct sorting *s, matcher_config start)
 {
@@ -85,7 +115,8 @@ static bool walk(struct sorting *s, matcher_config start)
     s->path[0] = (struct place){.inside = start};
     for (uint32_t i = 0; i < t->n_node && clear && !s->failed && !s->m->stuck;) {
         const struct trie_node *n = &t->nodes[i];
-        bool on = go_on(s, &s->path[n->depth - 1], i, &s->path[n->depth], &clear);
+        const struct place *from = &s->path[n->depth - 1];
+        bool on = !take_subtree(s, from, i) && go_on(s, from, i, &s->path[n->depth], &clear);
         i = on ? i + 1 : n->end;
     }
     return clear && !s->failed && !s->m->stuck;
@@ -128,6 +159,7 @@ static bool make(struct matcher *m, struct counted *c)
     m->stats.n_walk++;
     s->round = matcher_enter(m, m->p.rules[j->rule]);
     s->after = matcher_enter(m, j->to);
+    s->is_plain = s->round && s->after && rounds_are_plain(s);
     matcher_config start = matcher_single(m, (struct pair){c->state, FRAME_UNKNOWN});
     bool ok = s->round && s->after && start && walk(s, start) && sort(&s->inside, &c->inside) &&
               sort(&s->exits, &c->exits) && sort(&s->outs, &c->outs) && make_all(m, c);

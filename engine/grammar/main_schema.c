@@ -167,7 +167,8 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void add_statistics(struct lab *l, const struct matcher *m, json_t *out)
+/* raw: every mask's time too, in their order. */
+static void add_statistics(struct lab *l, const struct matcher *m, bool raw, json_t *out)
 {
     struct matcher_stats s;
     matcher_stats(m, &s);
@@ -176,6 +177,11 @@ static void add_statistics(struct lab *l, const struct matcher *m, json_t *out)
     if (!l->n_mask)
         return;
     double sum = 0, first = l->mask_us[0];
+    json_t *times = raw ? json_array() : NULL;
+    for (size_t i = 0; raw && i < l->n_mask; i++)
+        json_array_append_new(times, json_real(l->mask_us[i]));
+    if (raw)
+        json_object_set_new(out, "mask_us", times);
     for (size_t i = 0; i < l->n_mask; i++)
         sum += l->mask_us[i];
     qsort(l->mask_us, l->n_mask, sizeof *l->mask_us, by_size);
@@ -239,7 +245,7 @@ static void answer(struct lab *l, const json_t *line, json_t *out)
     } else {
         json_object_set_new(out, "program_bytes", json_integer((json_int_t)n_word * 4));
         try_texts(l, m, line, out);
-        add_statistics(l, m, out);
+        add_statistics(l, m, json_is_true(json_object_get(line, "raw")), out);
     }
     matcher_free(m);
     q_free(words);
@@ -296,8 +302,9 @@ int main(int argc, char **argv)
             "{\"json_schema\"|\"regex\"|\"choice\"|\"grammar\"|\"structural_tag\": …, \"texts\": "
             "[\"…\"]},\n"
             "with \"after\" what comes before the grammar begins (the end of reasoning);\n"
-            "with \"sample\": N also texts by random tokens, and writes a line for each: compiled "
-            "or\n"
+            "with \"raw\": true every mask's time, with \"sample\": N also texts by random "
+            "tokens,\n"
+            "and writes a line for each: compiled or\n"
             "refused with the reason, times, which texts are accepted. With - there is no\n"
             "vocabulary: texts are taken by their bytes, and there are no masks.",
         .positional_min = 1,

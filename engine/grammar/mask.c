@@ -28,6 +28,19 @@ static void set_token(const struct trie *t, uint32_t token, uint32_t *bits)
         bits[token / 32] |= 1u << token % 32;
 }
 
+/* Node i, reached in config c by a byte that led from c to c: is everything below it plain text
+ * that c takes without a change? Then these are all its tokens. */
+static bool take_subtree(struct matcher *m, uint32_t i, matcher_config c, uint32_t *bits)
+{
+    const struct trie *t = m->trie;
+    const struct trie_node *n = &t->nodes[i];
+    if (!n->is_plain || m->configs[c].flags & CONFIG_OUT || !matcher_loops(m, c))
+        return false;
+    for (uint32_t k = n->first, end = t->nodes[n->end].first; k < end; k++)
+        bits[t->order[k] / 32] |= 1u << t->order[k] % 32;
+    return true;
+}
+
 /* Tokens below node `from` (TRIE_NONE: the root) that config c lets come. */
 static void walk(struct matcher *m, uint32_t from, matcher_config c, uint32_t *bits)
 {
@@ -38,7 +51,7 @@ static void walk(struct matcher *m, uint32_t from, matcher_config c, uint32_t *b
     while (i < end) {
         const struct trie_node *n = &t->nodes[i];
         matcher_config to = matcher_next(m, m->path[n->depth - 1], n->byte);
-        if (!to) {
+        if (!to || (to == m->path[n->depth - 1] && take_subtree(m, i, to, bits))) {
             i = n->end;
             continue;
         }
@@ -60,7 +73,7 @@ static void walk_local(struct matcher *m, matcher_config c, uint32_t *bits)
     for (uint32_t i = 0; i < t->n_node && !m->stuck;) {
         const struct trie_node *n = &t->nodes[i];
         matcher_config to = matcher_next(m, m->path[n->depth - 1], n->byte);
-        if (!to) {
+        if (!to || (to == m->path[n->depth - 1] && take_subtree(m, i, to, bits))) {
             i = n->end;
             continue;
         }

@@ -118,7 +118,7 @@ static matcher_config intern(struct matcher *m, uint32_t flags)
     for (; m->config_index.slots[at]; at = (at + 1) & (m->config_index.size - 1)) {
         const struct config *d = &m->configs[m->config_index.slots[at] - 1];
         if (d->n_pair == c->n_pair && d->flags == c->flags &&
-            !memcmp(m->pairs + d->pair, m->found, c->n_pair * sizeof *m->found))
+            (!c->n_pair || !memcmp(m->pairs + d->pair, m->found, c->n_pair * sizeof *m->found)))
             return m->config_index.slots[at] - 1;
     }
     m->n_pair += m->n_found;
@@ -252,6 +252,17 @@ matcher_config matcher_next_made(struct matcher *m, matcher_config c, uint8_t by
     if (!m->stuck)
         m->configs[c].next[byte] = to + 1;
     return to;
+}
+
+bool matcher_loops(struct matcher *m, matcher_config c)
+{
+    if (m->configs[c].loops)
+        return m->configs[c].loops == 1;
+    bool all = true;
+    for (unsigned byte = 0; byte < 0x80 && all; byte++)
+        all = !trie_is_plain((uint8_t)byte) || matcher_next(m, c, (uint8_t)byte) == c;
+    m->configs[c].loops = all ? 1 : 2;
+    return all;
 }
 
 matcher_config matcher_single(struct matcher *m, struct pair p)

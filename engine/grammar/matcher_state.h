@@ -30,6 +30,7 @@ struct pair {
 struct config {
     uint32_t pair, n_pair, flags;
     uint32_t mask;  /* + 1: among the masks kept, perhaps */
+    uint32_t loops; /* every plain byte leads back here: 1 yes, 2 no, 0 not known yet */
     uint32_t *next; /* [256] config + 1, 0 = not known yet; NULL = none is */
 };
 struct matcher_index {
@@ -103,6 +104,8 @@ static inline matcher_config matcher_next(struct matcher *m, matcher_config c, u
     const uint32_t *next = m->configs[c].next;
     return next && next[byte] ? next[byte] - 1 : matcher_next_made(m, c, byte);
 }
+/* A config in which any plain text may come and changes nothing, as inside of most strings. */
+bool matcher_loops(struct matcher *m, matcher_config c);
 matcher_config matcher_single(struct matcher *m, struct pair p); /* the config of one pair */
 /* The config where a local that begins in this state stands. */
 matcher_config matcher_enter(struct matcher *m, uint32_t state);

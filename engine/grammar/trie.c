@@ -41,19 +41,35 @@ static void lay_out(struct trie *t, const struct entry *entries, uint32_t n)
             struct trie_node *last = &t->nodes[path[n_path - 1]];
             t->same[x->id] = last->token;
             last->token = x->id;
+            t->order[i] = x->id;
             continue;
         }
         while (n_path > keep)
             t->nodes[path[--n_path]].end = t->n_node;
         for (; n_path < x->n; n_path++) {
             path[n_path] = t->n_node;
-            t->nodes[t->n_node++] = (struct trie_node){
-                .token = TRIE_NONE, .depth = (uint16_t)(n_path + 1), .byte = x->s[n_path]};
+            t->nodes[t->n_node++] = (struct trie_node){.token = TRIE_NONE,
+                                                       .first = i,
+                                                       .depth = (uint16_t)(n_path + 1),
+                                                       .byte = x->s[n_path]};
         }
         t->nodes[path[n_path - 1]].token = x->id;
+        t->order[i] = x->id;
     }
     while (n_path)
         t->nodes[path[--n_path]].end = t->n_node;
+    t->nodes[t->n_node] = (struct trie_node){.token = TRIE_NONE, .first = n};
+}
+
+/* From the leaves up. */
+static void mark_plain(struct trie *t)
+{
+    for (uint32_t i = t->n_node; i-- > 0;) {
+        struct trie_node *n = &t->nodes[i];
+        n->is_plain = trie_is_plain(n->byte);
+        for (uint32_t k = i + 1; k < n->end && n->is_plain; k = t->nodes[k].end)
+            n->is_plain = t->nodes[k].is_plain;
+    }
 }
 
 static uint32_t list_tokens(struct trie *t, struct entry *entries)
@@ -79,16 +95,19 @@ FALLIBLE trie_init(struct trie *t, const char *text, const uint32_t *at, uint32_
     t->text = q_alloc(at[n_vocab] + 1);
     t->at = q_alloc((n_vocab + 1) * sizeof *t->at);
     t->same = q_alloc((n_vocab + 1) * sizeof *t->same);
+    t->order = q_alloc((n_vocab + 1) * sizeof *t->order);
     uint64_t n_node = 0;
-    if (entries && t->text && t->at && t->same) {
+    if (entries && t->text && t->at && t->same && t->order) {
         memcpy(t->text, text, at[n_vocab]);
         memcpy(t->at, at, (n_vocab + 1) * sizeof *at);
         uint32_t n = list_tokens(t, entries);
         for (uint32_t i = 0; i < n; i++)
             n_node += entries[i].n - (i ? common(&entries[i], &entries[i - 1]) : 0);
         t->nodes = q_alloc((n_node + 1) * sizeof *t->nodes);
-        if (t->nodes)
+        if (t->nodes) {
             lay_out(t, entries, n);
+            mark_plain(t);
+        }
     }
     q_free(entries);
     if (t->nodes)
@@ -101,6 +120,7 @@ void trie_release(struct trie *t)
 {
     q_free(t->nodes);
     q_free(t->same);
+    q_free(t->order);
     q_free(t->text);
     q_free(t->at);
     *t = (struct trie)TRIE_INIT;

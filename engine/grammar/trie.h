@@ -18,20 +18,23 @@
 struct trie_node {
     uint32_t token; /* that ends here, TRIE_NONE = none */
     uint32_t end;   /* the node after its subtree */
+    uint32_t first; /* in trie.order: the tokens of its subtree begin here, and end where the next's
+                       begin */
     uint16_t depth; /* bytes from the root, >= 1 */
     uint8_t byte;
-    uint8_t unused; /* 0 */
+    bool is_plain; /* its subtree and itself are plain bytes (trie_is_plain) */
 };
 struct trie {
-    struct trie_node *nodes; /* [n_node] without the root */
+    struct trie_node *nodes; /* [n_node] without the root; then one with `first` alone */
     uint32_t n_node, n_vocab;
+    uint32_t *order;  /* [n_vocab] tokens in the order of the nodes */
     uint32_t longest; /* bytes of the longest token */
     uint32_t *same;   /* [n_vocab] another token of the same bytes, TRIE_NONE = no more */
     char *text;       /* bytes of all tokens */
     uint32_t *at;     /* [n_vocab + 1] where they start */
 };
 /* clang-format off */
-#define TRIE_INIT {NULL, 0, 0, 0, NULL, NULL, NULL}
+#define TRIE_INIT {NULL, 0, 0, NULL, 0, NULL, NULL, NULL}
 /* clang-format on */
 
 /* text[at[i] … at[i + 1]) are token i's bytes; empty: it can never come. Both are copied.
@@ -44,7 +47,12 @@ struct tokenizer;
 FALLIBLE trie_of_tokenizer(struct trie *out, const struct tokenizer *t, uint32_t n_vocab,
                            struct q_err *e);
 
-/* The longest token that text[0..n) begins with, the first of its bytes; its length, 0 = none. */
+/* What most of a text consists of, and what stands for itself in a JSON string. */
+static inline bool trie_is_plain(uint8_t byte)
+{
+    return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\';
+}
+/* The longest token that text[0..n) begins with; its length, 0 = none. */
 size_t trie_longest(const struct trie *t, const char *text, size_t n, uint32_t *token);
 
 static inline uint32_t trie_words(const struct trie *t)

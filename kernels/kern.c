@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#include "kernels/dot_room.h"
 #include "kernels/int4_layout.h"
 #include "kernels/int4_walk.h"
 #include "kernels/kv_layout.h"
@@ -190,7 +191,8 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
     size_t head = ((size_t)head_dim + 15) / 16 * 16;
     size_t context = ((size_t)context_max + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
     size_t attention = KERN_ATTENTION_ROWS * (context + 2 * head) * sizeof(float);
-    return linear > attention ? linear : attention;
+    const size_t most = linear > attention ? linear : attention, dot = dot_room_bytes(head_dim);
+    return most > dot ? most : dot;
 }
 
 size_t kern_kv_block_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim)

@@ -133,7 +133,8 @@ struct kv_store_args {
  * In int8, K[c,g,:] is k_scale[c,g] * k[c,g,:] with the scale taken out of the sum over the head;
  * V's scale goes into the softmax weight.
  * f32 throughout, positions in ascending order, softmax over the whole row: ref/attention.c has the
- * order. The cache already holds the new tokens' K and V (kv_store first). */
+ * order. By dot-product instructions q and the softmax's weights are bf16: avx512/attention_dot.h.
+ * The cache already holds the new tokens' K and V (kv_store first). */
 struct attention_seq {
     const uint32_t *blocks; /* block table: [ceil((start + n_query) / KERN_BLOCK)] */
     uint32_t row;           /* first row of q and out */

@@ -25,6 +25,7 @@
 #define QUIRE_KERNELS_WIDE_ATTENTION_H
 #include "kernels/wide/attention_scores.h"
 #include "kernels/wide/attention_values.h"
+#include "kernels/wide/attention_walk.h"
 #ifdef VEC_SUMS
 
 #define CHUNK_TOKENS 128u /* of V at a time: 16 KiB at head_dim 64 in bf16, 32 KiB at 128 */
@@ -67,71 +68,15 @@ static void item_run(const struct item *it)
     }
 }
 
-/* Items of one sequence, `rows` rows each. */
-INLINE uint32_t seq_items(const struct attention_args *a, const struct attention_seq *s,
-                          uint32_t rows)
-{
-    return a->n_kv_head * ((s->n_query * item_group(a) + rows - 1) / rows);
-}
-
-/* Fewer rows an item when there would not be enough items for all threads. */
-INLINE uint32_t rows_per_item(const struct attention_args *a, uint32_t nth)
-{
-    uint32_t rows = ROWS;
-    for (; rows > 1; rows /= 2) {
-        size_t n = 0;
-        for (uint32_t i = 0; i < a->n_seq; i++)
-            n += seq_items(a, &a->seqs[i], rows);
-        if (n >= nth)
-            break;
-    }
-    return rows;
-}
-
-INLINE void item_init(struct item *it, const struct attention_args *a, uint32_t i_seq, uint32_t i,
-                      uint32_t rows)
-{
-    const struct attention_seq *s = &a->seqs[i_seq];
-    const uint32_t n_row = s->n_query * item_group(a), per_head = (n_row + rows - 1) / rows;
-    it->a = a;
-    it->seq = s;
-    it->kv_head = i / per_head;
-    it->first = i % per_head * rows;
-    it->n_row = n_row - it->first < rows ? n_row - it->first : rows;
-    it->begin = item_span(it, 0).begin;
-    it->end = item_span(it, it->n_row - 1).end;
-}
-
-/* Cost of an item: the positions its rows walk, plus some for having it. */
-INLINE uint64_t item_cost(const struct item *it)
-{
-    return (uint64_t)(it->end - it->begin + KERN_BLOCK) * it->n_row;
-}
-
-/* The items in order; a thread takes those whose middle lies in its share of the total cost. */
 INLINE void wide_attention(const struct attention_args *a, const struct kern_exec *x)
 {
-    const uint32_t rows = rows_per_item(a, x->nth);
     const size_t room = ((size_t)a->context_max + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
-    struct item it = {.s = x->scratch};
-    uint64_t total = 0, done = 0;
-    it.sum_stride = ((size_t)a->head_dim + 15) / 16 * 16;
-    it.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
-    it.q = it.s + ROWS * room;
-    it.sum = it.q + ROWS * it.sum_stride;
-    for (uint32_t s = 0; s < a->n_seq; s++)
-        for (uint32_t i = 0; i < seq_items(a, &a->seqs[s], rows); i++) {
-            item_init(&it, a, s, i, rows);
-            total += item_cost(&it);
-        }
-    for (uint32_t s = 0; s < a->n_seq; s++)
-        for (uint32_t i = 0; i < seq_items(a, &a->seqs[s], rows); i++) {
-            item_init(&it, a, s, i, rows);
-            uint64_t cost = item_cost(&it);
-            if ((done + cost / 2) * x->nth / total == x->ith)
-                item_run(&it);
-            done += cost;
-        }
+    struct item of = {.s = x->scratch};
+    of.sum_stride = ((size_t)a->head_dim + 15) / 16 * 16;
+    of.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
+    of.q = of.s + ROWS * room;
+    of.sum = of.q + ROWS * of.sum_stride;
+    attention_walk(a, x, &of, ROWS, item_run);
 }
 
 #endif

@@ -162,6 +162,16 @@ static void rechunk(struct kcheck *k, const struct attention_case *c, float *out
         }
 }
 
+/* The variants by dot products round q and the softmax weights to bf16 (avx512/attention_dot.h). q
+ * is given to them rounded; a weight is then off by 2^-9 of itself, and V is within 1: with the
+ * tolerance's 32 * 2^-24 this makes 2^-8. */
+#define ROUNDED 2048.0
+
+static bool rounds(const struct kcheck *k, const struct attention_case *c)
+{
+    return c->a.kv_dtype != DT_F32 && (k->variant->caps & (CAP_AVX512_BF16 | CAP_AMX_BF16));
+}
+
 void kcheck_attention(struct kcheck *k)
 {
     struct attention_case c = {0};
@@ -174,7 +184,10 @@ void kcheck_attention(struct kcheck *k)
     float *q = kc_buf(k, c.n_row * c.a.q_stride * sizeof *q);
     size_t out_bytes = c.n_row * c.a.out_stride * sizeof(float);
     float *want = kc_buf(k, out_bytes), *got = kc_buf(k, out_bytes), *again = kc_buf(k, out_bytes);
+    const bool round = rounds(k, &c);
     kc_fill(k, q, c.n_row * c.a.q_stride);
+    for (size_t i = 0; round && i < c.n_row * c.a.q_stride; i++)
+        q[i] = bf16_to_f32(f32_to_bf16(q[i]));
     c.a.q = q;
     c.a.out = want;
     kc_run(k, k->ref, &c.a, 1);
@@ -188,11 +201,14 @@ void kcheck_attention(struct kcheck *k)
     kc_run(k, k->variant, &c.a, kc_range(k, 1, 9));
     /* V is within 1 and the outputs may cancel; the cap multiplies the error of tanh, half an
      * ulp of 1 even in libm */
-    k->magnitude = 1 + c.a.soft_cap / 4;
-    kc_compare(k, "out", &(struct kc_array){got, DT_F32, c.n_row, width, c.a.out_stride},
-               &(struct kc_array){want, DT_F32, c.n_row, width, c.a.out_stride});
+    k->magnitude = 1 + c.a.soft_cap / 4 + (round ? ROUNDED : 0);
+    /* numbers near the largest: another order of a sum may overflow where this one does not */
+    if (!round || !k->specials)
+        kc_compare(k, "out", &(struct kc_array){got, DT_F32, c.n_row, width, c.a.out_stride},
+                   &(struct kc_array){want, DT_F32, c.n_row, width, c.a.out_stride});
     c.a.out = want;
-    kc_same_as_sibling(k, &c.a, (struct kc_bits){want, got, DT_F32, c.n_row * c.a.out_stride});
+    if (!round)
+        kc_same_as_sibling(k, &c.a, (struct kc_bits){want, got, DT_F32, c.n_row * c.a.out_stride});
     rechunk(k, &c, again);
     kc_same_bits(k, "other chunks", (struct kc_bits){again, got, DT_F32, c.n_row * c.a.out_stride});
 }

@@ -270,7 +270,7 @@ class Grammar:
 
     def _call(self, tool: Tool) -> list[dict]:
         w = self.w
-        if tool.asks and "weather" in tool.topic and w.chance(0.06):
+        if tool.asks and "weather" in tool.topic and any(p.key == "city" for p in tool.params) and w.chance(0.06):
             return self._two_calls(tool)
         text, args = self.t.request(tool)
         turns = [user(text), call_turn((tool.name, args))]
@@ -302,7 +302,7 @@ class Grammar:
         return Case("warm up", messages)
 
     def dialogue(self) -> Case:
-        return self.tool_dialogue() if self.w.chance(0.65) else self.plain_dialogue()
+        return self.tool_dialogue() if self.w.chance(0.72) else self.plain_dialogue()
 
     # --- evaluation ------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Plan:
     warm_until: float = 0.10            # share of the time in which half of the dialogues only copy
     drill_until: float = 0.70           # share of the time in which many are bare tool calls
     # The share of the dialogues of a category whose words change their tokens (Relabel).
-    relabel: dict[str, float] = field(default_factory=lambda: {"warm up": 0.5, "drill": 0.85, "tool": 0.5})
+    relabel: dict[str, float] = field(default_factory=lambda: {"warm up": 0.5, "drill": 0.85, "tool": 0.65})
     token_max: int = 1024               # longer dialogues are left out
     matrix_rate: float = 0.02           # Muon's, the singular values of one update
     other_rate: float = 0.003           # AdamW's, for the embedding and the norms
@@ -114,7 +114,7 @@ def batches(tok: Tokenizer, grammar: Grammar, plan: Plan, done: Callable[[], flo
     while True:
         size = plan.batch_tokens // plan.n_process
         warm = 0.5 if done() < plan.warm_until else 0.0
-        drill = 0.4 if done() < plan.drill_until else 0.1
+        drill = 0.5 if done() < plan.drill_until else 0.1
         cases = [grammar.warm_up() if grammar.w.chance(warm) else grammar.drill() if grammar.w.chance(drill)
                  else grammar.dialogue() for _ in range(400)]
         rendered = [render(c.messages, c.tools, every=c.category == "drill" or grammar.w.chance(0.6)) for c in cases]
@@ -230,7 +230,15 @@ class Trainer:
         self._save()
 
     def _work(self, rank: int, barrier, clock) -> None:  # noqa: ANN001 - multiprocessing's own types
-        """One process of the run. All take the same steps; the clock is that of the first."""
+        """One process of the run; one that fails ends the others' waiting."""
+        try:
+            self._leg(rank, barrier, clock)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    def _leg(self, rank: int, barrier, clock) -> None:  # noqa: ANN001
+        """All processes take the same steps; the clock is that of the first."""
         plan, mine, total, n_step = self.plan, self.grads[rank], 0.0, 0
         torch.set_num_threads(1)
         if plan.compiled:

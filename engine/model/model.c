@@ -105,19 +105,14 @@ static enum q_code choose_kv(enum dtype *out, const struct model_options *o, enu
                   dtype_name(*out));
 }
 
-/* What is computed in: that of the checkpoint when it is quantized already. */
+/* What is computed in: that of the checkpoint when it is quantized already. Random weights stand in
+ * for such a checkpoint as weights that are quantized while loading. */
 static enum q_code choose_quantization(enum quantization *out, const struct model_options *o,
-                                       const struct model_config *c, struct q_err *e)
+                                       struct model_config *c, struct q_err *e)
 {
     *out = o->quantization;
     if (!c->quant.method)
         return Q_OK;
-    if (o->format == LOAD_DUMMY)
-        return q_fail(
-            e, Q_UNSUPPORTED,
-            "random weights (load format dummy) of a %s checkpoint are not supported; take "
-            "the config.json of the model it was made from",
-            quant_method_name(c->quant.method));
     if (o->quantization)
         return q_fail(e, Q_INVALID,
                       "quantization %s was asked for, but the checkpoint is quantized already (%s, "
@@ -125,6 +120,8 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
                       quantization_name(o->quantization), quant_method_name(c->quant.method),
                       c->quant.bits);
     *out = c->quant.bits == 4 ? QUANTIZE_INT4 : QUANTIZE_INT8;
+    if (o->format == LOAD_DUMMY)
+        memset(&c->quant, 0, sizeof c->quant);
     return Q_OK;
 }
 

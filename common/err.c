@@ -34,13 +34,15 @@ void q_fail_text(struct q_err *e, enum q_code code, const char *fmt, ...)
     Q_ASSERT(code != Q_OK && code < Q_CODE_COUNT);
     if (!e)
         return;
+    char message[Q_MESSAGE_MAX]; /* the arguments may be parts of e->message */
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(e->message, sizeof e->message, fmt, ap);
+    int n = vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
     e->code = code;
-    if (n >= (int)sizeof e->message)
-        trim_partial_utf8(e->message);
+    if (n >= (int)sizeof message)
+        trim_partial_utf8(message);
+    memcpy(e->message, message, strlen(message) + 1);
 }
 
 enum q_code q_wrap(struct q_err *e, const char *fmt, ...)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/utf8.h"
+#include <string.h>
 
 /* Length and the accepted range of the second byte for each lead byte; length 0 = cannot start a
  * sequence. */
@@ -47,6 +48,10 @@ size_t utf8_decode(const char *s, size_t n, uint32_t *code_point)
 {
     static const unsigned char mask[5] = {0, 0x7f, 0x1f, 0x0f, 0x07};
     size_t len;
+    if (n && (unsigned char)s[0] < 0x80) { /* most text */
+        *code_point = (unsigned char)s[0];
+        return 1;
+    }
     size_t have = well_formed(s, n, &len);
     if (have != len) {
         *code_point = UTF8_REPLACEMENT;
@@ -81,6 +86,15 @@ bool utf8_valid(const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
         size_t len;
+        uint64_t eight;
+        if (n - i >= 8 && (memcpy(&eight, s + i, 8), (eight & 0x8080808080808080ull) == 0)) {
+            i += 8;
+            continue;
+        }
+        if ((unsigned char)s[i] < 0x80) {
+            i++;
+            continue;
+        }
         size_t have = well_formed(s + i, n - i, &len);
         if (have != len)
             return false;

@@ -2,7 +2,6 @@
 /* The byte-level alphabet: printable Latin-1 bytes stand for themselves, the other 68 get U+0100..
  * in byte order. */
 #include "common/tokenizer/tok.h"
-#include "common/utf8.h"
 
 #define N_MOVED 68 /* bytes that are not printable in Latin-1 */
 
@@ -44,8 +43,9 @@ bool tok_unmap(const char *s, size_t n, struct buf *out)
 {
     size_t len = out->len;
     for (size_t i = 0; i < n;) {
-        uint32_t cp;
-        i += utf8_decode(s + i, n - i, &cp);
+        uint32_t cp = (unsigned char)s[i++];
+        if (cp >= 0x80 && i < n) /* the alphabet ends at U+0143: two bytes */
+            cp = cp <= 0xc5 ? (cp & 0x1f) << 6 | ((unsigned char)s[i++] & 0x3f) : UINT32_MAX;
         int byte = tok_char_byte(cp);
         if (byte < 0) {
             if (out->data)

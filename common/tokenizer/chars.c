@@ -91,7 +91,8 @@ bool tok_is_combining(uint32_t cp)
 
 bool tok_is_newer(uint32_t cp)
 {
-    return IN(NEWER, cp);
+    return cp >= 0x7fd &&
+           (IN(NEWER, cp) || IN(UNICODE15, cp)); /* utf8proc has Unicode 15 or later */
 }
 
 bool tok_is_unicode15(uint32_t cp)

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/replace.h"
+#include "common/tokenizer/source.h"
 #include "common/utf8.h"
 
 /* ---- Replace: a string in each token ---- */
@@ -43,7 +44,25 @@ const struct dec_ops decode_replace = {
  * The reference looks at a whole run of byte tokens: all of it is text if it is UTF-8, else each
  * byte becomes U+FFFD. Decoding a whole text does that. A stream sends each character as soon as it
  * is complete, and U+FFFD from the first byte on that cannot be right; only what it sent of such a
- * run before that is more than the reference keeps. */
+ * run before that is more than the reference keeps. SentencePiece itself (SPM_RULES) keeps every
+ * character of a run and makes U+FFFD of each byte that belongs to none. */
+
+struct fallback {
+    bool each, strip, strip_all; /* SPM_RULES, SPM_STRIP, SPM_STRIP_ALL */
+};
+
+static enum q_code fallback_load(void **self, const json_t *spec, const char *at, struct q_err *e)
+{
+    struct fallback *f = q_calloc(1, sizeof *f);
+    enum q_code rc;
+    *self = f;
+    if (!f)
+        return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
+    if ((rc = tok_json_bool(spec, SPM_RULES, at, &f->each, e)) ||
+        (rc = tok_json_bool(spec, SPM_STRIP, at, &f->strip, e)))
+        return rc;
+    return tok_json_bool(spec, SPM_STRIP_ALL, at, &f->strip_all, e);
+}
 
 static int hex(char c)
 {
@@ -77,23 +96,57 @@ static void emit_run(struct dec_stage *s)
     buf_reset(&s->token);
 }
 
+/* Characters and lone bytes of s->token; an unfinished character at the end stays unless `all`. */
+static void emit_each(struct dec_stage *s, bool all)
+{
+    const char *bytes = buf_str(&s->token);
+    size_t n = all ? s->token.len : utf8_complete_prefix(bytes, s->token.len);
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t step = utf8_decode(bytes + i, n - i, &cp);
+        bool good =
+            cp != UTF8_REPLACEMENT || (step == 3 && memcmp(bytes + i, "\xef\xbf\xbd", 3) == 0);
+        for (size_t k = 0; k < step && !good; k++)
+            dec_emit(s, "\xef\xbf\xbd", 3);
+        if (good)
+            dec_emit(s, bytes + i, step);
+        i += step;
+    }
+    if (s->token.failed)
+        s->out->failed = s->token.failed;
+    char rest[4];
+    size_t n_rest = s->token.len - n;
+    memcpy(rest, bytes + n, n_rest);
+    buf_reset(&s->token);
+    buf_add(&s->token, rest, n_rest);
+}
+
 static void end_run(struct dec_stage *s)
 {
-    emit_run(s);
+    const struct fallback *f = s->self;
+    if (f->each)
+        emit_each(s, true);
+    else
+        emit_run(s);
     s->bad_run = false;
 }
 
 static void fallback_push(struct dec_stage *s, const char *token, size_t n)
 {
+    const struct fallback *f = s->self;
     int byte = byte_token(token, n);
+    size_t n_cut = byte < 0 && (f->strip || f->strip_all) && !s->started && n && *token == ' ';
+    s->started = s->started || n > (f->strip_all ? n_cut : 0);
     if (byte < 0) {
         end_run(s);
-        dec_emit(s, token, n);
+        dec_emit(s, token + n_cut, n - n_cut);
         return;
     }
     buf_add_char(&s->token, (char)byte);
     size_t len = s->token.len;
-    if (s->eager && (s->bad_run || utf8_complete_prefix(buf_str(&s->token), len) == len))
+    if (f->each)
+        emit_each(s, false);
+    else if (s->eager && (s->bad_run || utf8_complete_prefix(buf_str(&s->token), len) == len))
         emit_run(s);
 }
 
@@ -107,8 +160,8 @@ static void fallback_bytes(const void *self, const char *token, size_t n, struct
         buf_add_char(out, (char)byte);
 }
 
-const struct dec_ops decode_byte_fallback = {{NULL, NULL},   fallback_push, end_run,
-                                             fallback_bytes, DEC_TOKENS,    false};
+const struct dec_ops decode_byte_fallback = {{fallback_load, q_free}, fallback_push, end_run,
+                                             fallback_bytes,          DEC_TOKENS,    false};
 
 /* ---- Strip: characters off the ends of each token, or of the text once tokens are fused ----
  *

@@ -5,9 +5,10 @@
  * the lowest rank is merged, the leftmost of equals, until no pair is in the table. There are three
  * ways to that one answer.
  *
- * First: the whole word is in `words`, the vocabulary entries that encode to themselves, found out
- * once at load time (with ignore_merges all entries, which is what that flag means). Of the words
- * of English text and C code 88 to 96 % end here (tokenizers of gpt2 and qwen3).
+ * First: the whole word is an entry of `words`, the vocabulary, and one that encodes to itself
+ * (with ignore_merges all do, which is what that flag means). Whether it does is found out when it
+ * is first met, and noted in `whole`: at load time that would take as long as all the rest. Of the
+ * words of English text and C code 88 to 96 % end here (tokenizers of gpt2 and qwen3).
  *
  * Second, up to SHORT_MAX symbols: find the minimum by looking at all pairs. Quadratic, but in L1.
  *
@@ -28,46 +29,15 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
+#include "common/tokenizer/bpe.h"
 #include "common/tokenizer/tok.h"
 #include "common/utf8.h"
 
-#define SHORT_MAX  48 /* symbols; few enough that looking at all pairs stays in L1 */
-#define NO_MERGE   UINT32_MAX
-#define END        UINT32_MAX
-#define MERGES_MAX (1u << 25)
+#define SHORT_MAX 48 /* symbols; few enough that looking at all pairs stays in L1 */
+#define END       UINT32_MAX
 
 #define MARK   "\xe2\x96\x81" /* U+2581, SentencePiece's space */
 #define N_MARK 3
-
-struct merge {
-    uint64_t pair;     /* left id << 32 | right id */
-    uint32_t rank, id; /* rank NO_MERGE = free slot */
-};
-
-struct bpe {
-    struct merge *merges; /* [n_slot] open-addressed, n_slot a power of two */
-    size_t n_slot;
-    const struct tok_vocab *vocab; /* borrowed from the tokenizer */
-    struct tok_vocab words;        /* words that become one token at once; keys are bytes if raw */
-    size_t word_max;               /* bytes of the longest of them */
-    uint32_t byte_id[256];         /* raw: the symbol of each byte */
-    uint32_t fallback[256];        /* byte_fallback: <0x00>.., TOKEN_NONE where missing */
-    uint32_t unk_id;               /* TOKEN_NONE: unknown characters disappear */
-    bool cut_at_mark;              /* words can be taken apart before MARK: no token goes across */
-    bool raw, ignore_merges, fuse_unk, byte_fallback;
-    char *prefix, *suffix; /* [n_prefix], [n_suffix] of a word's pieces, NULL: none */
-    size_t n_prefix, n_suffix;
-};
-
-static const struct merge *find_merge(const struct bpe *m, uint32_t left, uint32_t right)
-{
-    uint64_t pair = (uint64_t)left << 32 | right;
-    size_t mask = m->n_slot - 1;
-    size_t i = (size_t)((pair * 0x9e3779b97f4a7c15ull) >> 32) & mask;
-    while (m->merges[i].rank != NO_MERGE && m->merges[i].pair != pair)
-        i = (i + 1) & mask;
-    return &m->merges[i];
-}
 
 struct item { /* a pair that may be merged: the symbol at `at` and the one after it */
     uint32_t rank, at;
@@ -185,7 +155,7 @@ static void merge_short(struct scratch *s)
     uint32_t *ids = s->ids;
     size_t n = s->n;
     for (size_t i = 0; i + 1 < n; i++) {
-        const struct merge *g = find_merge(s->m, ids[i], ids[i + 1]);
+        const struct merge *g = bpe_merge(s->m, ids[i], ids[i + 1]);
         rank[i] = g->rank;
         id[i] = g->id;
     }
@@ -202,12 +172,12 @@ static void merge_short(struct scratch *s)
         if (tail) {
             memmove(rank + best + 1, rank + best + 2, (tail - 1) * sizeof *rank);
             memmove(id + best + 1, id + best + 2, (tail - 1) * sizeof *id);
-            const struct merge *g = find_merge(s->m, ids[best], ids[best + 1]);
+            const struct merge *g = bpe_merge(s->m, ids[best], ids[best + 1]);
             rank[best] = g->rank;
             id[best] = g->id;
         }
         if (best > 0) {
-            const struct merge *g = find_merge(s->m, ids[best - 1], ids[best]);
+            const struct merge *g = bpe_merge(s->m, ids[best - 1], ids[best]);
             rank[best - 1] = g->rank;
             id[best - 1] = g->id;
         }
@@ -238,7 +208,7 @@ static enum q_code heap_push(struct scratch *s, uint32_t at, struct q_err *e)
     uint32_t right = s->next[at];
     if (right == END)
         return Q_OK;
-    struct item x = {find_merge(s->m, s->ids[at], s->ids[right])->rank, at};
+    struct item x = {bpe_merge(s->m, s->ids[at], s->ids[right])->rank, at};
     if (x.rank == NO_MERGE)
         return Q_OK;
     if (s->n_heap == s->heap_cap) {
@@ -271,7 +241,7 @@ static enum q_code long_init(struct scratch *s, struct q_err *e)
         s->next[i] = i + 1 < s->n ? (uint32_t)i + 1 : END;
         if (i + 1 == s->n)
             break;
-        uint32_t rank = find_merge(s->m, s->ids[i], s->ids[i + 1])->rank;
+        uint32_t rank = bpe_merge(s->m, s->ids[i], s->ids[i + 1])->rank;
         if (rank != NO_MERGE)
             s->heap[s->n_heap++] = (struct item){rank, (uint32_t)i};
     }
@@ -292,7 +262,7 @@ static enum q_code merge_long(struct scratch *s, struct q_err *e)
         uint32_t right = s->next[at];
         if (s->ids[at] == TOKEN_NONE || right == END)
             continue;
-        const struct merge *g = find_merge(s->m, s->ids[at], s->ids[right]);
+        const struct merge *g = bpe_merge(s->m, s->ids[at], s->ids[right]);
         if (g->rank != top.rank)
             continue;
         s->ids[at] = g->id;
@@ -331,12 +301,21 @@ static enum q_code merge_word(struct scratch *s, const char *word, size_t n, str
 static enum q_code encode_word(struct scratch *s, const char *word, size_t n,
                                struct token_list *out, struct q_err *e)
 {
-    if (n <= s->m->word_max) {
-        uint32_t id = tok_vocab_id(&s->m->words, word, n);
-        if (id != TOKEN_NONE)
-            return token_list_add(out, id, e);
-    }
+    const struct bpe *m = s->m;
+    uint32_t i_word = n <= m->word_max ? tok_vocab_find(m->words, word, n) : TOKEN_NONE;
+    uint32_t id = i_word != TOKEN_NONE ? m->words->words[i_word].id : TOKEN_NONE;
+    uint8_t known = WORD_SPLITS;
+    if (i_word != TOKEN_NONE)
+        known = m->ignore_merges ? WORD_WHOLE
+                                 : atomic_load_explicit(&m->whole[i_word], memory_order_relaxed);
+    if (known == WORD_WHOLE)
+        return token_list_add(out, id, e);
     enum q_code rc = merge_word(s, word, n, e);
+    if (!rc && known == WORD_UNKNOWN) {
+        bool whole = s->n == 1 && s->ids[0] == id;
+        atomic_store_explicit(&m->whole[i_word], whole ? WORD_WHOLE : WORD_SPLITS,
+                              memory_order_relaxed);
+    }
     for (size_t i = 0; i < s->n && !rc; i++)
         rc = token_list_add(out, s->ids[i], e);
     return rc;
@@ -383,188 +362,17 @@ static void bpe_drop(void *self)
     q_free(m->merges);
     q_free(m->prefix);
     q_free(m->suffix);
-    tok_vocab_release(&m->words);
+    q_free(m->whole);
+    tok_vocab_release(&m->own);
     q_free(m);
 }
 
-struct merge_reader {
-    struct tok_scan scan;
-    struct tok_str a, b;     /* the merge read last; a may be in `left` */
-    struct buf left, joined; /* memory for it and for what it makes */
-    uint32_t rank;
-};
-
-/* "a b" or ["a", "b"]. */
-static bool read_merge(struct merge_reader *r)
-{
-    struct tok_scan *s = &r->scan;
-    if (scan_peek(s) == '"') {
-        if (!scan_string(s, &r->a))
-            return false;
-        const char *end = r->a.s + r->a.n;
-        const char *space = memchr(r->a.s, ' ', r->a.n);
-        if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
-            return false;
-        r->a.n = (size_t)(space - r->a.s);
-        r->b = (struct tok_str){space + 1, (size_t)(end - space - 1)};
-        return true;
-    }
-    if (!scan_open(s, '[') || !scan_item(s, ']') || !scan_string(s, &r->a))
-        return false;
-    buf_reset(&r->left);
-    buf_add(&r->left, r->a.s, r->a.n); /* the next string may overwrite it */
-    r->a.s = buf_str(&r->left);
-    return scan_item(s, ']') && scan_string(s, &r->b) && !scan_item(s, ']') && !scan_failed(s);
-}
-
-static int shown(struct tok_str s)
-{
-    return s.n < 40 ? (int)s.n : 40;
-}
-
-static enum q_code add_merge(struct bpe *m, struct merge_reader *r, struct q_err *e)
-{
-    struct tok_str a = r->a;
-    struct tok_str b = r->b;
-    enum q_code rc;
-    if (b.n < m->n_prefix)
-        return q_fail(e, Q_CORRUPT,
-                      "tokenizer.json: model.merges[%u]: \"%.*s\" is shorter than "
-                      "continuing_subword_prefix",
-                      r->rank, shown(b), b.s);
-    buf_reset(&r->joined);
-    buf_add(&r->joined, a.s, a.n);
-    buf_add(&r->joined, b.s + m->n_prefix, b.n - m->n_prefix);
-    if ((rc = buf_check(&r->joined, "merge", e)) || (rc = buf_check(&r->left, "merge", e)))
-        return rc;
-    uint32_t left = tok_vocab_id(m->vocab, a.s, a.n);
-    uint32_t right = tok_vocab_id(m->vocab, b.s, b.n);
-    uint32_t id = tok_vocab_id(m->vocab, buf_str(&r->joined), r->joined.len);
-    if (left == TOKEN_NONE || right == TOKEN_NONE || id == TOKEN_NONE)
-        return q_fail(
-            e, Q_CORRUPT,
-            "tokenizer.json: model.merges[%u]: \"%.*s\" + \"%.*s\": %s is not in the vocabulary",
-            r->rank, shown(a), a.s, shown(b), b.s,
-            left == TOKEN_NONE    ? "the first"
-            : right == TOKEN_NONE ? "the second"
-                                  : "the sum");
-    struct merge *slot = (struct merge *)find_merge(m, left, right);
-    *slot = (struct merge){(uint64_t)left << 32 | right, r->rank, id};
-    return Q_OK;
-}
-
-static enum q_code merge_slots(struct bpe *m, size_t n, struct q_err *e)
-{
-    if (n > MERGES_MAX)
-        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: model.merges: more than %u", MERGES_MAX);
-    for (m->n_slot = 16; m->n_slot < n + n / 2; m->n_slot *= 2) {
-    }
-    m->merges = q_alloc(m->n_slot * sizeof *m->merges);
-    if (!m->merges)
-        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu merges", n);
-    memset(m->merges, 0xff, m->n_slot * sizeof *m->merges); /* rank NO_MERGE */
-    return Q_OK;
-}
-
-/* How many items the array has. */
-static size_t count_items(struct tok_str array)
-{
-    struct tok_scan s;
-    size_t n = 0;
-    scan_init(&s, array);
-    for (bool ok = scan_open(&s, '['); ok && scan_item(&s, ']'); n++)
-        ok = scan_skip(&s);
-    scan_release(&s);
-    return n;
-}
-
-#define MERGES_WANT "\"a b\" or [\"a\", \"b\"]"
-
-static enum q_code load_merges(struct bpe *m, struct tok_str merges, struct q_err *e)
-{
-    struct merge_reader r = {.rank = 0};
-    struct tok_scan *s = &r.scan;
-    enum q_code rc = merge_slots(m, count_items(merges), e);
-    scan_init(s, merges);
-    if (!rc && !scan_open(s, '['))
-        rc = tok_bad_value(s, merges, "merges", "an array of " MERGES_WANT, e);
-    for (; !rc && scan_item(s, ']'); r.rank++) {
-        char key[32];
-        scan_peek(s);
-        const char *from = s->p;
-        snprintf(key, sizeof key, "merges[%u]", r.rank);
-        if (read_merge(&r))
-            rc = add_merge(m, &r, e);
-        else {
-            s->p = from;
-            rc = tok_bad_value(s, merges, key, MERGES_WANT, e);
-        }
-        s->more = true;
-    }
-    if (!rc && scan_failed(s))
-        rc = tok_bad_value(s, merges, "merges", "an array of " MERGES_WANT, e);
-    scan_release(s);
-    buf_release(&r.left);
-    buf_release(&r.joined);
-    return rc;
-}
-
-/* ---- merges by ranks: wherever two entries together are a third ---- */
-
-struct ranked {
-    struct merge *all; /* [n] */
-    size_t n, cap;
-};
-
-/* Every way to cut one entry in two others. */
-static enum q_code add_cuts(const struct bpe *m, const struct tok_word *w, uint32_t rank,
-                            struct ranked *r, struct q_err *e)
-{
-    const char *s = m->vocab->pool.data + w->off;
-    for (size_t i = 1; i < w->len; i++) {
-        if (((unsigned char)s[i] & 0xc0) == 0x80)
-            continue;
-        uint32_t left = tok_vocab_id(m->vocab, s, i);
-        uint32_t right = left == TOKEN_NONE ? left : tok_vocab_id(m->vocab, s + i, w->len - i);
-        if (right == TOKEN_NONE)
-            continue;
-        enum q_code rc = q_grow(&r->all, &r->cap, r->n + 1, sizeof *r->all, MERGES_MAX, e);
-        if (rc)
-            return rc;
-        r->all[r->n++] = (struct merge){(uint64_t)left << 32 | right, rank, w->id};
-    }
-    return Q_OK;
-}
-
-static enum q_code rank_merges(struct bpe *m, const struct tok_extra *x, struct q_err *e)
-{
-    struct ranked r = {NULL, 0, 0};
-    enum q_code rc = Q_OK;
-    for (size_t i = 0; i < m->vocab->n_word && !rc; i++) {
-        const struct tok_word *w = &m->vocab->words[i];
-        uint32_t rank = w->id < x->n ? x->ranks[w->id] : RANK_NONE;
-        if (rank != RANK_NONE)
-            rc = add_cuts(m, w, rank, &r, e);
-    }
-    if (!rc && !(rc = merge_slots(m, r.n, e))) {
-        for (size_t i = 0; i < r.n; i++) {
-            uint64_t pair = r.all[i].pair;
-            struct merge *slot =
-                (struct merge *)find_merge(m, (uint32_t)(pair >> 32), (uint32_t)pair);
-            *slot = r.all[i];
-        }
-    }
-    q_free(r.all);
-    return rc;
-}
-
-/* Whether a vocabulary entry encodes to itself. */
-static enum q_code add_word(struct bpe *m, struct scratch *s, const struct tok_word *w,
-                            struct buf *bytes, struct q_err *e)
+/* A vocabulary entry as a word: its bytes if raw, without the suffix that ends a whole word. */
+static enum q_code add_word(struct bpe *m, const struct tok_word *w, struct buf *bytes,
+                            struct q_err *e)
 {
     const char *word = m->vocab->pool.data + w->off;
     size_t n = w->len;
-    enum q_code rc;
     if (m->raw) {
         buf_reset(bytes);
         if (!tok_unmap(word, n, bytes))
@@ -572,37 +380,35 @@ static enum q_code add_word(struct bpe *m, struct scratch *s, const struct tok_w
         word = buf_str(bytes);
         n = bytes->len;
     }
-    if (m->n_suffix && !m->ignore_merges) { /* a whole word's entry ends with the suffix */
+    if (m->n_suffix && !m->ignore_merges) {
         if (n < m->n_suffix || memcmp(word + n - m->n_suffix, m->suffix, m->n_suffix) != 0)
             return Q_OK;
         n -= m->n_suffix;
     }
-    if (n == 0)
-        return Q_OK;
-    if (!m->ignore_merges) {
-        if ((rc = merge_word(s, word, n, e)))
-            return rc;
-        if (s->n != 1 || s->ids[0] != w->id)
-            return Q_OK;
-    }
-    if (n > m->word_max)
-        m->word_max = n;
-    return tok_vocab_add(&m->words, word, n, w->id, e);
+    return n ? tok_vocab_append(&m->own, word, n, w->id, e) : Q_OK;
 }
 
 static enum q_code load_words(struct bpe *m, struct q_err *e)
 {
-    void *scratch = NULL;
     struct buf bytes = BUF_INIT;
-    enum q_code rc = bpe_begin(&scratch, m, 0, e);
-    if (!rc)
-        rc = tok_vocab_reserve(&m->words, m->vocab->n_word, e);
-    for (size_t i = 0; i < m->vocab->n_word && !rc; i++)
-        rc = add_word(m, scratch, &m->vocab->words[i], &bytes, e);
-    m->word_max = rc ? 0 : m->word_max;
+    enum q_code rc = Q_OK;
+    if (m->raw || (m->n_suffix && !m->ignore_merges)) {
+        rc = tok_vocab_reserve(&m->own, m->vocab->n_word, e);
+        for (size_t i = 0; i < m->vocab->n_word && !rc; i++)
+            rc = add_word(m, &m->vocab->words[i], &bytes, e);
+        rc = rc ? rc : tok_vocab_index(&m->own, e);
+        m->words = &m->own;
+    } else
+        m->words = m->vocab;
     buf_release(&bytes);
-    bpe_end(scratch);
-    return rc;
+    if (rc)
+        return rc;
+    m->whole = q_calloc(m->words->n_word + 1, sizeof *m->whole);
+    if (!m->whole)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu words", m->words->n_word);
+    for (size_t i = 0; i < m->words->n_word; i++)
+        m->word_max = m->words->words[i].len > m->word_max ? m->words->words[i].len : m->word_max;
+    return Q_OK;
 }
 
 static void load_bytes(struct bpe *m, bool raw)
@@ -691,8 +497,8 @@ static enum q_code bpe_load(void **self, const struct model_src *src, struct tok
     m->vocab = v;
     if ((rc = load_options(m, spec, e)) || (rc = tok_load_vocab(v, src->big.vocab, e)) ||
         (rc = load_unk(m, spec, e)) ||
-        (rc = src->extra && src->extra->ranks ? rank_merges(m, src->extra, e)
-                                              : load_merges(m, src->big.merges, e)))
+        (rc = src->extra && src->extra->ranks ? bpe_rank_merges(m, src->extra, e)
+                                              : bpe_load_merges(m, src->big.merges, e)))
         return rc;
     load_bytes(m, *raw);
     *raw = m->raw;

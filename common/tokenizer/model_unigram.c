@@ -227,7 +227,7 @@ static bool vocab_item(struct unigram *m, struct tok_scan *s, struct tok_vocab *
         return true;
     if (!scan_open(s, '[') || !scan_item(s, ']') || !scan_string(s, &text))
         return false;
-    if ((*rc = tok_vocab_add(v, text.s, text.n, id, e)))
+    if ((*rc = tok_vocab_append(v, text.s, text.n, id, e)))
         return true;
     bool ok = scan_item(s, ']') && scan_number(s, &m->scores[m->n_score++]) && !scan_item(s, ']') &&
               !scan_failed(s);
@@ -253,7 +253,7 @@ static enum q_code load_scores(struct unigram *m, struct tok_str vocab, struct t
                            e);
     }
     scan_release(&s);
-    return rc;
+    return rc ? rc : tok_vocab_index(v, e);
 }
 
 static enum q_code load_unk(struct unigram *m, const json_t *spec, struct q_err *e)

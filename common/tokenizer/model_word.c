@@ -51,7 +51,7 @@ static bool vocab_item(struct tok_scan *s, struct tok_vocab *v, enum q_code *rc,
             q_fail(e, Q_CORRUPT, "tokenizer.json: model.vocab.%.*s: token id %llu is not in 0..%u",
                    n, key.s, (unsigned long long)id, TOK_ID_MAX - 1);
     else
-        *rc = tok_vocab_add(v, key.s, key.n, (uint32_t)id, e);
+        *rc = tok_vocab_append(v, key.s, key.n, (uint32_t)id, e);
     return true;
 }
 
@@ -69,7 +69,7 @@ enum q_code tok_load_vocab(struct tok_vocab *v, struct tok_str vocab, struct q_e
     if (!rc && (!ok || scan_failed(&s)))
         rc = tok_bad_value(&s, vocab, "vocab", VOCAB_WANT, e);
     scan_release(&s);
-    return rc;
+    return rc ? rc : tok_vocab_index(v, e);
 }
 
 static void words_drop(void *self)

@@ -11,7 +11,8 @@
  * What is looked up is a grapheme cluster shorter than 6 bytes, else each of its characters; and of
  * the keys that it starts with the shortest counts and stands for all of it. SentencePiece itself
  * takes the longest key at every place; but models were trained and are served with this reading.
- * Source: the reference, whose quirk it is. */
+ * Source: the reference, whose quirk it is. A tokenizer.model without a class that transformers
+ * converts is read as SentencePiece reads it: source.h's SPM_RULES. */
 #include <openssl/evp.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -28,6 +29,7 @@ struct charsmap {
     const char *text; /* [n_text] the replacements, in data */
     size_t n_text;
     struct tok_str ascii[128]; /* what each ASCII character becomes; s NULL: stays */
+    bool longest;              /* SentencePiece's own reading */
 };
 
 static void charsmap_drop(void *self)
@@ -62,25 +64,31 @@ static struct tok_str replacement(const struct charsmap *m, size_t at)
     return r;
 }
 
-/* The replacement of the shortest key that s[0..n) starts with; s NULL when there is none. */
-static struct tok_str look_up(const struct charsmap *m, const char *s, size_t n)
+/* The replacement of the shortest (m->longest: longest) key that s[0..n) starts with, *n_key bytes
+ * of it; s NULL when there is none. */
+static struct tok_str look_up(const struct charsmap *m, const char *s, size_t n, size_t *n_key)
 {
-    struct tok_str none = {NULL, 0};
+    struct tok_str found = {NULL, 0};
     if (m->n_unit == 0)
-        return none;
+        return found;
     size_t at = offset_of(unit_at(m, 0));
     for (size_t i = 0; i < n && s[i]; i++) {
         at ^= (unsigned char)s[i];
         if (at >= m->n_unit)
-            return none;
+            return found;
         uint32_t unit = unit_at(m, at);
         if ((unit & (1u << 31 | 0xff)) != (unsigned char)s[i])
-            return none;
+            return found;
         at ^= offset_of(unit);
-        if (unit & 1u << 8)
-            return at < m->n_unit ? replacement(m, unit_at(m, at) & 0x7fffffffu) : none;
+        if ((unit & 1u << 8) == 0)
+            continue;
+        if (at < m->n_unit)
+            found = replacement(m, unit_at(m, at) & 0x7fffffffu);
+        *n_key = i + 1;
+        if (!m->longest)
+            break;
     }
-    return none;
+    return found;
 }
 
 static enum q_code charsmap_decode(struct charsmap *m, struct tok_str b64, const char *at,
@@ -118,11 +126,13 @@ static enum q_code charsmap_load(void **self, const json_t *spec, const char *at
     if (!m)
         return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", at);
     *self = m;
-    if ((rc = charsmap_decode(m, b64, at, e)))
+    if ((rc = tok_json_bool(spec, SPM_RULES, at, &m->longest, e)) ||
+        (rc = charsmap_decode(m, b64, at, e)))
         return rc;
     for (unsigned c = 1; c < 128; c++) {
         char text = (char)c;
-        m->ascii[c] = look_up(m, &text, 1);
+        size_t n_key;
+        m->ascii[c] = look_up(m, &text, 1, &n_key);
     }
     return Q_OK;
 }
@@ -152,8 +162,9 @@ static size_t cluster(const char *s, size_t n)
 static void replace_cluster(const struct charsmap *m, const char *s, size_t n, struct buf *out)
 {
     struct tok_str r = {NULL, 0};
+    size_t n_key;
     if (n < CLUSTER_MAX)
-        r = look_up(m, s, n);
+        r = look_up(m, s, n, &n_key);
     if (r.s) {
         buf_add(out, r.s, r.n);
         return;
@@ -161,15 +172,35 @@ static void replace_cluster(const struct charsmap *m, const char *s, size_t n, s
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         size_t step = utf8_decode(s + i, n - i, &cp);
-        r = look_up(m, s + i, step);
+        r = look_up(m, s + i, step, &n_key);
         buf_add(out, r.s ? r.s : s + i, r.s ? r.n : step);
         i += step;
     }
 }
 
+/* The longest key at every place, whatever the characters. */
+static enum q_code longest_run(const struct charsmap *m, struct tok_work *w, struct q_err *e)
+{
+    struct buf *out = tok_rewrite(w);
+    for (size_t i = 0; i < w->n;) {
+        uint32_t cp;
+        size_t n_key = 0;
+        struct tok_str r = look_up(m, w->text + i, w->n - i, &n_key);
+        if (!r.s) {
+            r = (struct tok_str){w->text + i, utf8_decode(w->text + i, w->n - i, &cp)};
+            n_key = r.n;
+        }
+        buf_add(out, r.s, r.n);
+        i += n_key;
+    }
+    return tok_rewrite_done(w, e);
+}
+
 static enum q_code charsmap_run(const void *self, struct tok_work *w, struct q_err *e)
 {
     const struct charsmap *m = self;
+    if (m->longest)
+        return longest_run(m, w, e);
     struct buf *out = tok_rewrite(w);
     const char *s = w->text;
     size_t done = 0; /* copied so far */

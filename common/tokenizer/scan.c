@@ -122,12 +122,14 @@ static bool escape(struct tok_scan *s)
     return name != NULL;
 }
 
-/* The characters from p on that stand for themselves. */
-static size_t plain(const struct tok_scan *s)
+/* The characters from p on that stand for themselves. *high: one of them is not ASCII. */
+static size_t plain(const struct tok_scan *s, bool *high)
 {
     const char *p = s->p;
+    unsigned char all = 0;
     while (p < s->end && *p != '"' && *p != '\\' && (unsigned char)*p >= ' ')
-        p++;
+        all |= (unsigned char)*p++;
+    *high = *high || all >= 0x80;
     return (size_t)(p - s->p);
 }
 
@@ -136,7 +138,8 @@ bool scan_string(struct tok_scan *s, struct tok_str *out)
     if (scan_peek(s) != '"')
         return false;
     s->p++;
-    size_t n = plain(s);
+    bool high = false;
+    size_t n = plain(s, &high);
     out->s = s->p;
     out->n = n;
     s->p += n;
@@ -147,14 +150,14 @@ bool scan_string(struct tok_scan *s, struct tok_str *out)
             s->p++;
             if (!escape(s))
                 return false;
-            n = plain(s);
+            n = plain(s, &high);
             buf_add(&s->text, s->p, n);
             s->p += n;
         }
         out->s = buf_str(&s->text);
         out->n = s->text.len;
     }
-    if (s->p >= s->end || *s->p != '"' || s->text.failed || !utf8_valid(out->s, out->n))
+    if (s->p >= s->end || *s->p != '"' || s->text.failed || (high && !utf8_valid(out->s, out->n)))
         return false;
     s->p++;
     return true;
@@ -283,12 +286,42 @@ bool scan_skip(struct tok_scan *s)
     }
 }
 
+/* The text of an array or object as far as brackets and quotes tell: what is inside is read, and
+ * found out to be wrong, by whoever wants the value. */
+static bool skip_brackets(struct tok_scan *s)
+{
+    size_t depth = 0;
+    for (const char *p = s->p; p < s->end; p++) {
+        switch (*p) {
+        case '[':
+        case '{':
+            depth++;
+            break;
+        case ']':
+        case '}':
+            if (--depth == 0) {
+                s->p = p + 1;
+                s->more = true;
+                return true;
+            }
+            break;
+        case '"':
+            for (p++; p < s->end && *p != '"'; p++)
+                p += *p == '\\' && p + 1 < s->end;
+            break;
+        default:
+            break;
+        }
+    }
+    return false;
+}
+
 /* One value as text. */
 static bool value_text(struct tok_scan *s, struct tok_str *out)
 {
-    scan_peek(s);
+    char c = scan_peek(s);
     const char *from = s->p;
-    if (!scan_skip(s))
+    if (!(c == '[' || c == '{' ? skip_brackets(s) : scan_skip(s)))
         return false;
     *out = (struct tok_str){from, (size_t)(s->p - from)};
     return true;

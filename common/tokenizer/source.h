@@ -11,6 +11,14 @@
 
 #define RANK_NONE UINT32_MAX /* of a token that no merge makes */
 
+/* Key of a Precompiled or ByteFallback that spm.c wrote: as SentencePiece does it, where the
+ * `tokenizers` package reads the same rules in another way. */
+#define SPM_RULES     "sentencepiece_rules"
+/* ByteFallback: a space that the first token starts with is not of the text; nor, with ALL, those
+ * of the next ones while there is no text yet. */
+#define SPM_STRIP     "sentencepiece_strip"
+#define SPM_STRIP_ALL "sentencepiece_strip_all"
+
 struct tok_extra {   /* by token id; NULL: not used */
     uint32_t *ranks; /* [n] BPE without a list of merges: two tokens merge to a third at its rank */
     double *scores;  /* [n] Unigram, where JSON would round them */

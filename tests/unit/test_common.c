@@ -30,6 +30,10 @@ static void err_keeps_code_and_cuts_whole_characters(void **state)
     assert_int_equal(q_fail(&e, Q_NO_SPACE, "kv: need %d", 3), Q_NO_SPACE);
     assert_int_equal(q_wrap(&e, "step %d", 7), Q_NO_SPACE);
     assert_string_equal(e.message, "step 7: kv: need 3");
+    assert_int_equal(q_fail(&e, Q_IO, "%s, of all things", e.message), Q_IO); /* its own message */
+    assert_string_equal(e.message, "step 7: kv: need 3, of all things");
+    e.code = Q_NO_SPACE;
+    snprintf(e.message, sizeof e.message, "step 7: kv: need 3");
     assert_int_equal(q_code_http(Q_NO_SPACE), 429);
     assert_string_equal(q_code_name(Q_NO_SPACE), "NO_SPACE");
     assert_int_equal(q_fail(NULL, Q_IO, "nobody listens"), Q_IO);

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of merges, from a list of them or from ranks.
+ *
+ * A tokenizer of 128 000 tokens has 280 000 merges, each a look-up of three strings and a place in
+ * a table, and none of those tables fits a core's cache. So merges are read in batches whose
+ * look-ups are fetched together (tok_vocab_ids), and what two tokens make is looked for first where
+ * the last such token stood: files list tokens in the order in which they were made. */
+#include "common/tokenizer/bpe.h"
+#include <stdio.h>
+#include <string.h>
+#include "common/mem.h"
+
+#define MERGES_MAX  (1u << 25)
+#define BATCH       (TOK_BATCH / 2) /* merges looked up together */
+#define AHEAD       16              /* entries between fetching a slot and writing it */
+#define MERGES_WANT "\"a b\" or [\"a\", \"b\"]"
+
+struct ranked {
+    struct merge *all; /* [n] in the order of the file */
+    size_t n, cap;
+};
+
+static enum q_code ranked_add(struct ranked *r, struct merge g, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    if (r->n == MERGES_MAX)
+        return q_fail(e, Q_TOO_LARGE, "tokenizer.json: model.merges: more than %u", MERGES_MAX);
+    if (r->n == r->cap)
+        rc = q_grow(&r->all, &r->cap, r->n + 1, sizeof *r->all, MERGES_MAX, e);
+    if (!rc)
+        r->all[r->n++] = g;
+    return rc;
+}
+
+static struct merge *slot_of(const struct bpe *m, uint64_t pair)
+{
+    return (struct merge *)bpe_merge(m, (uint32_t)(pair >> 32), (uint32_t)pair);
+}
+
+/* The table of all of them; of two with the same pair the later one counts. */
+static enum q_code fill(struct bpe *m, const struct ranked *r, struct q_err *e)
+{
+    for (m->n_slot = 16; m->n_slot < r->n + r->n / 2; m->n_slot *= 2) {
+    }
+    m->merges = q_alloc(m->n_slot * sizeof *m->merges);
+    if (!m->merges)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for %zu merges", r->n);
+    memset(m->merges, 0xff, m->n_slot * sizeof *m->merges); /* rank NO_MERGE */
+    for (size_t i = 0; i < r->n; i++) {
+        if (i + AHEAD < r->n)
+            __builtin_prefetch(&m->merges[bpe_slot(m, r->all[i + AHEAD].pair)], 1);
+        *slot_of(m, r->all[i].pair) = r->all[i];
+    }
+    return Q_OK;
+}
+
+/* ---- a list ---- */
+
+struct reader {
+    struct tok_scan scan;
+    struct tok_str parts[2 * BATCH]; /* left and right of the merges not looked up yet */
+    struct buf copy[2];              /* left and right with escapes; then these are the last ones */
+    size_t n_part;
+    bool copied;
+    struct buf joined;
+    struct ranked out;
+    size_t i_sum; /* where the last sum stood in the vocabulary */
+};
+
+/* A string that stays good: one with escapes is copied. */
+static bool read_part(struct reader *r, struct buf *copy, struct tok_str *out)
+{
+    struct tok_scan *s = &r->scan;
+    if (!scan_string(s, out))
+        return false;
+    if (out->s != buf_str(&s->text) || !out->n)
+        return true;
+    buf_reset(copy);
+    buf_add(copy, out->s, out->n);
+    out->s = buf_str(copy);
+    r->copied = true;
+    return !copy->failed;
+}
+
+/* "a b" or ["a", "b"]. */
+static bool read_merge(struct reader *r)
+{
+    struct tok_scan *s = &r->scan;
+    struct tok_str *a = &r->parts[r->n_part];
+    struct tok_str *b = a + 1;
+    if (scan_peek(s) == '"') {
+        if (!read_part(r, &r->copy[0], a))
+            return false;
+        const char *end = a->s + a->n;
+        const char *space = memchr(a->s, ' ', a->n);
+        if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
+            return false;
+        a->n = (size_t)(space - a->s);
+        *b = (struct tok_str){space + 1, (size_t)(end - space - 1)};
+    } else if (!scan_open(s, '[') || !scan_item(s, ']') || !read_part(r, &r->copy[0], a) ||
+               !scan_item(s, ']') || !read_part(r, &r->copy[1], b) || scan_item(s, ']') ||
+               scan_failed(s))
+        return false;
+    r->n_part += 2;
+    return true;
+}
+
+static int shown(struct tok_str s)
+{
+    return s.n < 40 ? (int)s.n : 40;
+}
+
+/* The id of a + b (without the prefix), TOKEN_NONE when it is not in the vocabulary. */
+static uint32_t sum_id(struct reader *r, const struct bpe *m, struct tok_str a, struct tok_str b)
+{
+    const struct tok_vocab *v = m->vocab;
+    size_t n = a.n + b.n - m->n_prefix;
+    const char *rest = b.s + m->n_prefix;
+    for (size_t k = r->i_sum; k < r->i_sum + 2 && k < v->n_word; k++) {
+        const struct tok_word *w = &v->words[k];
+        const char *text = v->pool.data + w->off;
+        if (w->len == n && !memcmp(text, a.s, a.n) && !memcmp(text + a.n, rest, n - a.n)) {
+            r->i_sum = k;
+            return w->id;
+        }
+    }
+    buf_reset(&r->joined);
+    buf_add(&r->joined, a.s, a.n);
+    buf_add(&r->joined, rest, n - a.n);
+    uint32_t i = tok_vocab_find(v, buf_str(&r->joined), r->joined.len);
+    if (i == TOKEN_NONE)
+        return i;
+    r->i_sum = i;
+    return v->words[i].id;
+}
+
+static enum q_code add_merge(struct reader *r, const struct bpe *m, const struct tok_str *part,
+                             const uint32_t *ids, struct q_err *e)
+{
+    size_t rank = r->out.n;
+    if (part[1].n < m->n_prefix)
+        return q_fail(e, Q_CORRUPT,
+                      "tokenizer.json: model.merges[%zu]: \"%.*s\" is shorter than "
+                      "continuing_subword_prefix",
+                      rank, shown(part[1]), part[1].s);
+    uint32_t id = sum_id(r, m, part[0], part[1]);
+    enum q_code rc = buf_check(&r->joined, "merge", e);
+    if (rc)
+        return rc;
+    if (ids[0] == TOKEN_NONE || ids[1] == TOKEN_NONE || id == TOKEN_NONE)
+        return q_fail(
+            e, Q_CORRUPT,
+            "tokenizer.json: model.merges[%zu]: \"%.*s\" + \"%.*s\": %s is not in the vocabulary",
+            rank, shown(part[0]), part[0].s, shown(part[1]), part[1].s,
+            ids[0] == TOKEN_NONE   ? "the first"
+            : ids[1] == TOKEN_NONE ? "the second"
+                                   : "the sum");
+    return ranked_add(&r->out, (struct merge){(uint64_t)ids[0] << 32 | ids[1], (uint32_t)rank, id},
+                      e);
+}
+
+/* Look up the merges that were read. */
+static enum q_code flush(struct reader *r, const struct bpe *m, struct q_err *e)
+{
+    uint32_t ids[2 * BATCH];
+    enum q_code rc = Q_OK;
+    tok_vocab_ids(m->vocab, r->parts, r->n_part, ids);
+    for (size_t i = 0; i < r->n_part && !rc; i += 2)
+        rc = add_merge(r, m, r->parts + i, ids + i, e);
+    r->n_part = 0;
+    r->copied = false;
+    return rc;
+}
+
+static enum q_code read_all(struct reader *r, const struct bpe *m, struct tok_str merges,
+                            struct q_err *e)
+{
+    struct tok_scan *s = &r->scan;
+    enum q_code rc = Q_OK;
+    if (!scan_open(s, '['))
+        return tok_bad_value(s, merges, "merges", "an array of " MERGES_WANT, e);
+    while (!rc && scan_item(s, ']')) {
+        scan_peek(s);
+        const char *from = s->p;
+        if (!read_merge(r)) {
+            char key[40];
+            snprintf(key, sizeof key, "merges[%zu]", r->out.n + r->n_part / 2);
+            s->p = from;
+            if (!(rc = flush(r, m, e))) /* what is wrong first is said */
+                rc = tok_bad_value(s, merges, key, MERGES_WANT, e);
+            break;
+        }
+        s->more = true;
+        if (r->n_part == 2 * BATCH || r->copied)
+            rc = flush(r, m, e);
+    }
+    if (!rc)
+        rc = flush(r, m, e);
+    if (!rc && scan_failed(s))
+        rc = tok_bad_value(s, merges, "merges", "an array of " MERGES_WANT, e);
+    return rc;
+}
+
+enum q_code bpe_load_merges(struct bpe *m, struct tok_str merges, struct q_err *e)
+{
+    struct reader r = {.n_part = 0};
+    scan_init(&r.scan, merges);
+    enum q_code rc = read_all(&r, m, merges, e);
+    if (!rc)
+        rc = fill(m, &r.out, e);
+    scan_release(&r.scan);
+    buf_release(&r.joined);
+    buf_release(&r.copy[0]);
+    buf_release(&r.copy[1]);
+    q_free(r.out.all);
+    return rc;
+}
+
+/* ---- ranks ---- */
+
+/* Every way to cut one entry in two others. */
+static enum q_code add_cuts(const struct bpe *m, const struct tok_word *w, uint32_t rank,
+                            struct ranked *r, struct q_err *e)
+{
+    const char *s = m->vocab->pool.data + w->off;
+    enum q_code rc = Q_OK;
+    for (size_t i = 1; i < w->len && !rc; i++) {
+        if (((unsigned char)s[i] & 0xc0) == 0x80)
+            continue;
+        uint32_t left = tok_vocab_id(m->vocab, s, i);
+        uint32_t right = left == TOKEN_NONE ? left : tok_vocab_id(m->vocab, s + i, w->len - i);
+        if (right != TOKEN_NONE)
+            rc = ranked_add(r, (struct merge){(uint64_t)left << 32 | right, rank, w->id}, e);
+    }
+    return rc;
+}
+
+enum q_code bpe_rank_merges(struct bpe *m, const struct tok_extra *x, struct q_err *e)
+{
+    struct ranked r = {NULL, 0, 0};
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < m->vocab->n_word && !rc; i++) {
+        const struct tok_word *w = &m->vocab->words[i];
+        uint32_t rank = w->id < x->n ? x->ranks[w->id] : RANK_NONE;
+        if (rank != RANK_NONE)
+            rc = add_cuts(m, w, rank, &r, e);
+    }
+    if (!rc)
+        rc = fill(m, &r, e);
+    q_free(r.all);
+    return rc;
+}

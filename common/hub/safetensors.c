@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "common/file.h"
 #include "common/hub/hub_json.h"
 #include "common/hub/safetensors_header.h"
@@ -61,6 +62,30 @@ void tensor_set_drop_pages(const struct tensor_set *s)
         if (s->shards[i].map.data)
             (void)madvise((void *)(uintptr_t)s->shards[i].map.data, s->shards[i].map.size,
                           MADV_DONTNEED);
+}
+
+/* The whole pages in n bytes from data on. */
+static void advise(const void *data, size_t n, int advice)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t start = ((uintptr_t)data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)data + n) / page * page;
+    if (start < end)
+        (void)madvise((void *)start, end - start, advice); /* a wish */
+}
+
+void tensor_drop(const void *data, size_t n)
+{
+    advise(data, n, MADV_DONTNEED);
+}
+
+void tensor_want(const void *data, size_t n)
+{
+#ifdef MADV_POPULATE_READ /* Linux 5.14; without it the pages come one fault at a time */
+    advise(data, n, MADV_POPULATE_READ);
+#else
+    advise(data, n, MADV_WILLNEED);
+#endif
 }
 
 /* Maps one file and appends its tensors. */

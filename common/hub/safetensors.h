@@ -7,6 +7,7 @@
  * is only read. */
 #ifndef QUIRE_COMMON_HUB_SAFETENSORS_H
 #define QUIRE_COMMON_HUB_SAFETENSORS_H
+#include <stddef.h>
 #include <stdint.h>
 #include "common/dtype.h"
 #include "common/err.h"
@@ -34,6 +35,10 @@ void tensor_set_free(struct tensor_set *s);
 /* Everything needed often has been copied: let the mapped pages go from this process (they come
  * back from the page cache when touched). Keeps the resident size honest after a load. */
 void tensor_set_drop_pages(const struct tensor_set *s);
+/* The same for some bytes of a tensor's data; and ask for them before they are read, all at once.
+ * Pages that reach beyond the bytes stay. */
+void tensor_drop(const void *data, size_t n);
+void tensor_want(const void *data, size_t n);
 /* NULL = no such tensor. */
 const struct tensor *tensor_find(const struct tensor_set *s, const char *name);
 uint32_t tensor_count(const struct tensor_set *s);

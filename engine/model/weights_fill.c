@@ -5,8 +5,9 @@
 #include <string.h>
 #include "engine/model/weights_quant.h"
 
-#define DUMMY_SPREAD 0.03464f    /* 0.02 * sqrt(3): uniform in ±this */
-#define GOLDEN       0x9e3779b9u /* 2^32 / golden ratio: spreads neighbouring columns */
+#define DUMMY_SPREAD 0.03464f          /* 0.02 * sqrt(3): uniform in ±this */
+#define FILL_STEP    ((size_t)1 << 20) /* bytes read between two looks at the page tables */
+#define GOLDEN       0x9e3779b9u       /* 2^32 / golden ratio: spreads neighbouring columns */
 
 static uint32_t mix(uint32_t h)
 {
@@ -104,12 +105,38 @@ static void fill_made(const struct fill_job *j, uint32_t ith, uint32_t nth)
     }
 }
 
+/* A thread's share of what the file holds, some panels at a time: the pages that were read are let
+ * go at once, so that source and result are never resident together. */
+static void fill_read(const struct fill_job *j, uint32_t ith, uint32_t nth)
+{
+    const struct weight_source *s = j->source;
+    const struct kern_exec alone = {0, 1, NULL, 0};
+    const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8);
+    const uint32_t start = j->pack.row_start, end = start + s->rows;
+    const uint64_t first = start / KERN_PANEL,
+                   n_panel = (end + KERN_PANEL - 1) / KERN_PANEL - first;
+    const uint32_t stop = (uint32_t)(first + n_panel * (ith + 1) / nth) * KERN_PANEL;
+    const uint32_t step = (uint32_t)(FILL_STEP / (KERN_PANEL * row) + 1) * KERN_PANEL;
+    for (uint32_t at = (uint32_t)(first + n_panel * ith / nth) * KERN_PANEL; at < stop;
+         at += step) {
+        uint32_t from = at > start ? at : start, to = at + step < stop ? at + step : stop;
+        to = to < end ? to : end;
+        struct pack_args a = j->pack;
+        a.src = (const char *)j->pack.src + (from - start) * row;
+        a.row_start = from;
+        a.n_out = to - from;
+        tensor_want(a.src, a.n_out * row);
+        pack(j, &a, &alone);
+        if (s->tensor->file)
+            tensor_drop(a.src, a.n_out * row);
+    }
+}
+
 static void fill_run(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct fill_job *j = arg;
-    const struct kern_exec x = {ith, nth, NULL, 0};
     if (j->source->tensor)
-        pack(j, &j->pack, &x);
+        fill_read(j, ith, nth);
     else
         fill_made(j, ith, nth);
 }

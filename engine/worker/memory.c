@@ -185,12 +185,12 @@ static void log_sum(uint64_t n, uint64_t n_seq_block, const struct worker_config
                     const struct step_limits *l, const struct memory_need *need)
 {
     double kv = (double)(n * need->block_bytes);
-    log_info("memory: weights %.1f MiB, peak of activations %.1f MiB (%s), steps and sequences at "
-             "most %.1f MiB, KV cache %.1f MiB, taken as it is used: %" PRIu64 " tokens in %" PRIu64
-             " blocks of %u",
-             (double)need->weight_bytes / MIB, (double)need->activation_bytes / MIB,
-             need->is_measured ? "measured" : "at most", (double)need->step_bytes / MIB, kv / MIB,
-             n * STEP_BLOCK_TOKENS, n, STEP_BLOCK_TOKENS);
+    log_info(
+        "memory: weights %.1f MiB, peak of activations %.1f MiB at most, steps and sequences at "
+        "most %.1f MiB, KV cache %.1f MiB, taken as it is used: %" PRIu64 " tokens in %" PRIu64
+        " blocks of %u",
+        (double)need->weight_bytes / MIB, (double)need->activation_bytes / MIB,
+        (double)need->step_bytes / MIB, kv / MIB, n * STEP_BLOCK_TOKENS, n, STEP_BLOCK_TOKENS);
     log_info("Maximum concurrency for %u tokens per request: %.2fx", l->max_model_len,
              (double)n / (double)n_seq_block);
     if (need->total_bytes == UINT64_MAX)

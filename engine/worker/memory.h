@@ -2,8 +2,12 @@
 /* memory - how many KV blocks a worker takes, and how many more for preempted requests.
  *
  * Exactly --num-gpu-blocks-override, or what --kv-cache-memory-bytes holds, or else what a part of
- * the memory (--gpu-memory-utilization) leaves after weights, the measured peak of activations, and
- * steps in the ring.
+ * the memory (--gpu-memory-utilization) leaves after weights, activations, and steps in the ring.
+ *
+ * Nothing is run to find out what a step takes. All that a step on the CPU uses was made for it, so
+ * its size is known; a test runs the largest step and holds the sum against what it touches
+ * (tests/unit/dummy.h). A run at each start would take longer than all else of it.
+ *
  * The memory is what the machine or, when that is less, the cgroups of this process have free, plus
  * what the worker holds itself.
  *
@@ -27,14 +31,13 @@
 
 struct memory_need {
     uint64_t weight_bytes;     /* resident */
-    uint64_t activation_bytes; /* of the largest step */
+    uint64_t activation_bytes; /* of the largest step, at most: what was made for it */
     /* At most: steps and results in the ring (with logprobs of the whole vocabulary for two
      * requests), and what is kept of each sequence. Taken as it is used. */
     uint64_t step_bytes;
     uint64_t block_bytes; /* K and V of one block, all layers */
     /* For all of these; UINT64_MAX = nobody knows. */
     uint64_t total_bytes;
-    bool is_measured; /* activation_bytes was; else it is an upper bound */
 };
 
 /* What the memory limits of this process's cgroups (version 1 and 2) and those above them leave;

@@ -50,8 +50,8 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     double memory_part;    /* of the memory, for everything; 0 = the default (worker/memory.h) */
     uint64_t swap_bytes;   /* host memory for preempted requests, at most; 0 = none */
     uint32_t n_swap_block; /* with is_again: exactly so many blocks there */
-    bool is_again;     /* it replaces a worker that died: n_block is decided, nothing is measured */
-    uint32_t n_thread; /* 0 = one per physical core */
+    bool is_again;         /* it replaces a worker that died: n_block is decided */
+    uint32_t n_thread;     /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];
     bool pin; /* threads to cores */
     struct speculation speculation;

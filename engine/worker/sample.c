@@ -38,6 +38,16 @@ FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
     return q_fail(e, Q_NO_MEMORY, "sample: no memory for a vocabulary of %u tokens", n_vocab);
 }
 
+uint64_t sample_scratch_bytes(uint32_t n_vocab)
+{
+    const struct sample_scratch *s = NULL;
+    uint64_t n_item = n_vocab > SAMPLE_HEAP_MAX ? n_vocab : SAMPLE_HEAP_MAX;
+    return (sizeof *s->counts + sizeof *s->raw) * (uint64_t)n_vocab +
+           sizeof *s->chunk_sums * (n_vocab / SAMPLE_CHUNK + 1) +
+           (sizeof *s->masses + sizeof *s->bucket_counts) * SAMPLE_BUCKETS +
+           sizeof *s->items * n_item;
+}
+
 void sample_scratch_release(struct sample_scratch *s)
 {
     q_free(s->counts);

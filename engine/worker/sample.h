@@ -44,6 +44,7 @@ struct sample_scratch { /* one thread's */
 /* clang-format on */
 FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
                              const struct kern_table *kern, struct q_err *e);
+uint64_t sample_scratch_bytes(uint32_t n_vocab); /* of one */
 void sample_scratch_release(struct sample_scratch *s);
 
 struct sample_input {                   /* one sequence; all borrowed */

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "common/mem.h"
-#include "engine/worker/dummy.h"
 #include "engine/worker/sample.h"
 
 struct draft {
@@ -188,18 +187,6 @@ const struct model_shape *draft_shape(const struct draft *d)
 uint64_t draft_scratch_bytes(const struct draft *d)
 {
     return model_scratch_bytes(d->model, d->n_token_max, team_size(d->team)) + d->logits_bytes;
-}
-
-FALLIBLE draft_dummy_step(const struct draft *d, struct q_err *e)
-{
-    struct dummy largest = {.model = d->model,
-                            .team = d->team,
-                            .scratch = d->scratch,
-                            .logits = d->logits,
-                            .limits = d->limits};
-    largest.limits.max_num_batched_tokens = d->n_token_max;
-    largest.limits.logit_rows_max = d->limits.max_num_seqs;
-    return dummy_step(&largest, e);
 }
 
 static void clear(struct batch *b)

@@ -43,8 +43,6 @@ void draft_copy(const struct draft *d, const struct step_copy *c, bool is_out);
 void draft_free(struct draft *d);
 const struct model_shape *draft_shape(const struct draft *d);
 uint64_t draft_scratch_bytes(const struct draft *d); /* at most, of a step */
-/* Its largest pass, as dummy_step, so that its memory is resident when that is measured. */
-FALLIBLE draft_dummy_step(const struct draft *d, struct q_err *e);
 
 /* Compute the step's rows with the draft model, and guess for every sequence that speculates: into
  * its history behind what is known, slot->n_guess of them. */

@@ -7,7 +7,6 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/worker/dummy.h"
 #include "engine/worker/grammars.h"
 #include "engine/worker/memory.h"
 #include "engine/worker/sample.h"
@@ -147,33 +146,17 @@ static FALLIBLE make_scratch(struct worker *w, struct q_err *e)
     return make_samplers(w, e);
 }
 
-/* Make what a step uses and see how much of it the largest step touches. A worker that replaces
- * another is wanted soon, and its pool's size is known: it does not look. */
-static FALLIBLE measure(struct worker *w, struct memory_need *need, struct q_err *e)
+/* All that a step uses, and how much that is. */
+static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_err *e)
 {
-    uint64_t before = memory_resident();
     enum q_code rc = make_scratch(w, e);
     if (rc)
         return rc;
     need->activation_bytes =
         model_scratch_bytes(w->model, w->limits.max_num_batched_tokens, w->n_thread) +
-        w->logits_bytes;
+        w->logits_bytes + w->n_thread * sample_scratch_bytes(w->vocab_size);
     if (w->draft)
         need->activation_bytes += draft_scratch_bytes(w->draft);
-    if (w->config->is_again)
-        return Q_OK;
-    const struct dummy d = {.model = w->model,
-                            .team = w->team,
-                            .scratch = w->scratch,
-                            .logits = w->logits,
-                            .samplers = w->samplers,
-                            .limits = w->limits};
-    if ((rc = dummy_step(&d, e)) || (w->draft && (rc = draft_dummy_step(w->draft, e))))
-        return rc;
-    uint64_t after = memory_resident();
-    need->is_measured = before && after > before;
-    if (need->is_measured)
-        need->activation_bytes = after - before;
     return Q_OK;
 }
 
@@ -198,19 +181,19 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     const struct model_shape *shape = model_shape(w->model);
     struct memory_need need = {.weight_bytes = shape->weight_bytes,
                                .block_bytes = shape->kv_block_bytes};
-    enum q_code rc = measure(w, &need, e);
+    enum q_code rc = make_step(w, &need, e);
     if (rc)
         return rc;
     if ((rc = ring_body_bytes(&need.step_bytes, &w->limits, e)))
         return rc;
     need.step_bytes += slots_bytes(&w->limits, w->vocab_size);
-    uint64_t held = need.is_measured ? need.activation_bytes : 0, free_bytes = memory_available();
+    uint64_t free_bytes = memory_available();
     if (w->draft) {
         need.weight_bytes += draft_shape(w->draft)->weight_bytes;
         need.block_bytes += draft_shape(w->draft)->kv_block_bytes;
     }
-    held += need.weight_bytes;
-    need.total_bytes = free_bytes < UINT64_MAX - held ? free_bytes + held : UINT64_MAX;
+    need.total_bytes =
+        free_bytes < UINT64_MAX - need.weight_bytes ? free_bytes + need.weight_bytes : UINT64_MAX;
     if ((rc = memory_blocks(&info->n_block, w->config, &w->limits, &need, e)) ||
         (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
         return rc;

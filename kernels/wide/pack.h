@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack, 16 outputs x 64 bytes at a time; layout: ops.h, rules: ref/pack.c.
  *
- * A cell is 32 bits of a panel's row: an f32, or a pair of halves. 16 outputs give 16 cells each (a
- * line of 64 bytes where nothing is converted); the square is turned and goes out as 16 lines of the
- * panel, so that memory is read and written by whole lines:
+ * A cell is 32 bits of a panel's row: an f32, or a pair of halves. 16 outputs give 16 cells each
+ * (a line of 64 bytes where nothing is converted); the square is turned and goes out as 16 lines of
+ * the panel, so that memory is read and written by whole lines:
  *
  *     output 0:  c0 c1 c2 …       ->     row 0 of the panel:  c0 of outputs 0, 1, 2 …
  *     output 1:  c0 c1 c2 …              row 1:               c1 of outputs 0, 1, 2 …

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/worker/dummy.h"
+#include "dummy.h"
 #include <string.h>
 #include "common/mem.h"
 

@@ -30,7 +30,32 @@ static enum q_code open_regular(int *fd, struct stat *st, const char *path, stru
     return Q_OK;
 }
 
+static struct file_stamp stamp_of(const struct stat *st)
+{
+    return (struct file_stamp){
+        .size = (uint64_t)st->st_size,
+        .inode = (uint64_t)st->st_ino,
+        .mtime_ns = st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec,
+        .ctime_ns = st->st_ctim.tv_sec * INT64_C(1000000000) + st->st_ctim.tv_nsec};
+}
+
+bool file_stamp(struct file_stamp *out, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return false;
+    *out = stamp_of(&st);
+    return true;
+}
+
 enum q_code mapping_open(struct mapping *m, const char *path, struct q_err *e)
+{
+    struct file_stamp ignored;
+    return mapping_open_stamped(m, &ignored, path, e);
+}
+
+enum q_code mapping_open_stamped(struct mapping *m, struct file_stamp *stamp, const char *path,
+                                 struct q_err *e)
 {
     int fd;
     struct stat st;
@@ -38,6 +63,7 @@ enum q_code mapping_open(struct mapping *m, const char *path, struct q_err *e)
     if (rc)
         goto out;
     *m = (struct mapping)MAPPING_INIT;
+    *stamp = stamp_of(&st);
     if (st.st_size == 0)
         goto out;
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

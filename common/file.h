@@ -16,8 +16,18 @@ struct mapping {               /* a read-only view of one file */
 #define MAPPING_INIT {NULL, 0}
 /* clang-format on */
 
+struct file_stamp { /* differs when a file was written, replaced or moved */
+    uint64_t size, inode;
+    int64_t mtime_ns, ctime_ns;
+};
+
 /* Map the whole file read-only. Errors: Q_NOT_FOUND, Q_IO (path and errno text in the message). */
 FALLIBLE mapping_open(struct mapping *m, const char *path, struct q_err *e);
+/* And what its stamp was. */
+FALLIBLE mapping_open_stamped(struct mapping *m, struct file_stamp *stamp, const char *path,
+                              struct q_err *e);
+/* False: it cannot be looked at. */
+bool file_stamp(struct file_stamp *out, const char *path);
 void mapping_release(struct mapping *m);
 void mapping_move(struct mapping *dst, struct mapping *src);
 

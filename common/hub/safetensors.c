@@ -18,6 +18,7 @@
 
 struct shard {
     struct mapping map;
+    struct file_stamp stamp;
     const char *path; /* in the set's arena */
     const char *name; /* path's last component */
 };
@@ -88,6 +89,26 @@ void tensor_want(const void *data, size_t n)
 #endif
 }
 
+uint32_t tensor_set_n_file(const struct tensor_set *s)
+{
+    return (uint32_t)s->n_shard;
+}
+
+const struct file_stamp *tensor_set_stamp(const struct tensor_set *s, uint32_t i)
+{
+    return &s->shards[i].stamp;
+}
+
+bool tensor_set_unchanged(const struct tensor_set *s)
+{
+    struct file_stamp now;
+    for (size_t i = 0; i < s->n_shard; i++)
+        if (!file_stamp(&now, s->shards[i].path) ||
+            memcmp(&now, &s->shards[i].stamp, sizeof now) != 0)
+            return false;
+    return true;
+}
+
 /* Maps one file and appends its tensors. */
 static enum q_code add_file(struct tensor_set *s, const char *path, struct q_err *e)
 {
@@ -96,12 +117,12 @@ static enum q_code add_file(struct tensor_set *s, const char *path, struct q_err
     if (rc)
         return rc;
     struct shard *shard = &s->shards[s->n_shard];
-    *shard = (struct shard){MAPPING_INIT, arena_strndup(&s->names, path, strlen(path)), NULL};
+    *shard = (struct shard){.path = arena_strndup(&s->names, path, strlen(path))};
     if (!shard->path)
         return q_fail(e, Q_NO_MEMORY, "out of memory opening %.120s", path);
     const char *slash = strrchr(shard->path, '/');
     shard->name = slash ? slash + 1 : shard->path;
-    if ((rc = mapping_open(&shard->map, path, e)))
+    if ((rc = mapping_open_stamped(&shard->map, &shard->stamp, path, e)))
         return rc;
     s->n_shard++;
     struct safetensors_file f = {shard->map.data, shard->map.size, shard->path};

@@ -7,10 +7,12 @@
  * is only read. */
 #ifndef QUIRE_COMMON_HUB_SAFETENSORS_H
 #define QUIRE_COMMON_HUB_SAFETENSORS_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/dtype.h"
 #include "common/err.h"
+#include "common/file.h"
 
 #define TENSOR_DIMS_MAX 8u
 
@@ -39,6 +41,10 @@ void tensor_set_drop_pages(const struct tensor_set *s);
  * Pages that reach beyond the bytes stay. */
 void tensor_drop(const void *data, size_t n);
 void tensor_want(const void *data, size_t n);
+/* The files, by number below tensor_set_n_file, as they were when mapped; and are they still so? */
+uint32_t tensor_set_n_file(const struct tensor_set *s);
+const struct file_stamp *tensor_set_stamp(const struct tensor_set *s, uint32_t i);
+bool tensor_set_unchanged(const struct tensor_set *s);
 /* NULL = no such tensor. */
 const struct tensor *tensor_find(const struct tensor_set *s, const char *name);
 uint32_t tensor_count(const struct tensor_set *s);

@@ -141,6 +141,11 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     w->pin = true;
     w->log_level = (int)level;
     w->log_json = o->log_json;
+    if (strcmp(o->packed_cache, "off") != 0 &&
+        snprintf(w->packed_cache, sizeof w->packed_cache, "%s", o->packed_cache) >=
+            (int)sizeof w->packed_cache)
+        return q_fail(e, Q_INVALID, "--packed-cache is longer than %zu bytes",
+                      sizeof w->packed_cache - 1);
     snprintf(w->cpu_isa, sizeof w->cpu_isa, "%s", o->cpu_isa);
     c->queue_max = (uint32_t)o->max_num_queued_reqs;
     c->worker_timeout_s = (uint32_t)o->worker_timeout;

@@ -77,6 +77,7 @@ static void fill_shape(struct model *m)
     s->n_head = c->n_head;
     s->head_dim = c->head_dim;
     s->weight_bytes = m->weights.memory.size;
+    s->weights_mapped = m->weights.memory.is_file;
     s->n_param = m->weights.n_param;
     s->kv_block_bytes =
         2 * (uint64_t)kern_kv_block_bytes(s->kv_dtype, c->n_kv_head, c->head_dim) * c->n_layer;

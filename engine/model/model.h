@@ -42,6 +42,8 @@ struct model_options {
     enum quantization quantization; /* of every matrix, when loading */
     uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
                                does) */
+    const char *packed_cache; /* folder of packed weights (weights_cache.h); NULL: none. The path of
+                                 reloads does not use it */
     const struct kern_table *kern; /* borrowed */
     struct team *team;             /* packs in parallel; borrowed */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
@@ -69,6 +71,7 @@ struct model_shape { /* what others must know */
     enum dtype kv_dtype;      /* F32, BF16 or I8 */
     enum quantization quantization;
     uint64_t weight_bytes;   /* resident, packed */
+    bool weights_mapped;     /* they are pages of the packed cache's file */
     uint64_t kv_block_bytes; /* one block of KERN_BLOCK tokens, K and V, all layers */
     uint64_t n_param;
     /* What computing costs, for benchmarks: multiplications and additions of one token's row in the

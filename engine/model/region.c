@@ -20,7 +20,7 @@ enum q_code region_init(struct region *r, size_t size, const char *what, struct 
     if (map == MAP_FAILED)
         return q_fail(e, Q_NO_MEMORY, "%s: the system gave no %zu MiB", what, size >> 20);
     uintptr_t start = ((uintptr_t)map + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    *r = (struct region){(unsigned char *)start, size, map, map_size};
+    *r = (struct region){(unsigned char *)start, size, map, map_size, false};
     if (size >= HUGE_PAGE)
         (void)madvise(r->data, rounded,
                       MADV_HUGEPAGE); /* a wish: small pages are slower, not wrong */

@@ -7,6 +7,7 @@
  * first. Threads: one owner. */
 #ifndef QUIRE_ENGINE_MODEL_REGION_H
 #define QUIRE_ENGINE_MODEL_REGION_H
+#include <stdbool.h>
 #include <stddef.h>
 #include "common/err.h"
 
@@ -17,9 +18,10 @@ struct region {
     size_t size;
     void *map;
     size_t map_size;
+    bool is_file; /* pages of a file, read-only (weights_cache.h) */
 };
 /* clang-format off */
-#define REGION_INIT {NULL, 0, NULL, 0}
+#define REGION_INIT {NULL, 0, NULL, 0, false}
 /* clang-format on */
 /* `what` names it in the message. Errors: Q_NO_MEMORY. */
 FALLIBLE region_init(struct region *r, size_t size, const char *what, struct q_err *e);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/weights_cache.h"
 #include "engine/model/weights_quant.h"
 
 struct loader {
@@ -15,7 +16,10 @@ struct loader {
     const struct model_options *options;
     struct region_cutter cutter; /* base NULL in the first walk */
     uint64_t bytes_done, bytes_total;
+    struct buf plan; /* of the region, for the packed cache */
+    struct cache_id id;
     uint32_t n_in_max; /* longest matrix row, for dummy rows */
+    bool is_packed;    /* the region came from the packed cache: it is cut, not filled */
     bool uncounted;    /* a second copy of numbers already counted is being placed */
     bool is_head;      /* the matrix of the logits is being placed */
     uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
@@ -32,6 +36,11 @@ static enum dtype weights_dtype(enum dtype compute, const struct weight_source *
         if (parts[i]->dtype != parts[0]->dtype)
             return DT_F32;
     return parts[0]->dtype;
+}
+
+static bool wants_cache(const struct loader *l)
+{
+    return l->options->packed_cache && l->options->format != LOAD_DUMMY;
 }
 
 static void report(struct loader *l, const struct weight_source *s)
@@ -90,9 +99,11 @@ static void place_matrix(struct loader *l, struct packed *out,
                            .group = quantize ? weights_group(l, parts, n) : 0};
     if (!l->cutter.base)
         l->n_by_group[out->group]++;
+    if (!l->cutter.base && wants_cache(l))
+        weights_plan_matrix(&l->plan, out, l->cutter.used);
     out->data = region_cut(&l->cutter, 1, weights_matrix_bytes(out));
     for (size_t i = 0; i < n; i++) {
-        if (out->data)
+        if (out->data && !l->is_packed)
             weights_fill_matrix(&l->filler, out, parts[i], row);
         report(l, parts[i]);
         row += parts[i]->rows;
@@ -112,11 +123,13 @@ static const float *place_vector(struct loader *l, const struct weight_source *c
         return NULL;
     for (size_t i = 0; i < n; i++)
         length += parts[i]->rows;
+    if (!l->cutter.base && wants_cache(l))
+        buf_printf(&l->plan, "vector %zu at %zu\n", length, l->cutter.used);
     float *v = region_cut(&l->cutter, length, sizeof *v);
     for (size_t i = 0, at = 0; i < n; at += parts[i++]->rows) {
         if (!parts[i]->present)
             continue;
-        if (v)
+        if (v && !l->is_packed)
             weights_fill_vector(v + at, parts[i], one);
         report(l, parts[i]);
     }
@@ -162,9 +175,13 @@ static void place_embed(struct loader *l, struct weight_source *s)
         return;
     }
     void *table = region_cut(&l->cutter, n, width);
-    if (table && s->tensor)
+    if (l->is_packed || !table) {
+        l->w->embed = table;
+        return;
+    }
+    if (s->tensor)
         memcpy(table, s->tensor->data, n * width);
-    else if (table)
+    else
         weights_fill_table(table, s->dtype, s);
     l->w->embed = table;
 }
@@ -253,6 +270,26 @@ static enum q_code measure(struct loader *l, struct q_err *e)
     return Q_OK;
 }
 
+/* The region: found packed, or empty. */
+static enum q_code get_region(struct loader *l, struct q_err *e)
+{
+    struct weights *w = l->w;
+    const struct model_options *o = l->options;
+    enum q_code rc;
+    if (wants_cache(l)) {
+        /* how stored integers are read: an unset byte between fields only costs a miss */
+        buf_add(&l->plan, &l->finder.config->quant, sizeof l->finder.config->quant);
+        buf_printf(&l->plan, "%s, dtype %s, quantization %s, %zu bytes\n", l->finder.arch->name,
+                   dtype_name(o->dtype), quantization_name(o->quantization), l->cutter.used);
+        l->id.n_bytes = l->cutter.used;
+        if ((rc = weights_plan_probe(&l->plan, w, o->kern, e)) ||
+            (rc = cache_identify(&l->id, w->files, l->plan.data, l->plan.len, e)))
+            return rc;
+        l->is_packed = cache_open(&w->memory, o->packed_cache, &l->id, o->team);
+    }
+    return l->is_packed ? Q_OK : region_init(&w->memory, l->cutter.used, "weights", e);
+}
+
 /* The second, into l->w->memory. */
 static enum q_code fill(struct loader *l, struct q_err *e)
 {
@@ -269,10 +306,13 @@ enum q_code weights_load(struct weights *w, const struct arch *arch, const struc
     struct loader l = {
         .w = w, .options = o, .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
     enum q_code rc;
-    if ((rc = measure(&l, e)) || (rc = prepare_filler(&l, e)) ||
-        (rc = region_init(&w->memory, l.cutter.used, "weights", e)) || (rc = fill(&l, e)))
+    if ((rc = measure(&l, e)) || (rc = prepare_filler(&l, e)) || (rc = get_region(&l, e)) ||
+        (rc = fill(&l, e)))
         weights_release(w);
+    else if (wants_cache(&l) && !l.is_packed)
+        w->writer = cache_write(o->packed_cache, &l.id, &w->memory, w->files);
     region_release(&l.filler.buffer);
+    buf_release(&l.plan);
     return rc;
 }
 
@@ -295,12 +335,17 @@ enum q_code weights_reload(struct weights *w, const struct arch *arch, const str
                            const struct model_options *o, struct q_err *e)
 {
     struct weights fresh;
-    struct loader l = {
-        .w = &fresh, .options = o, .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
+    struct model_options plain = *o;
+    struct loader l = {.w = &fresh,
+                       .options = &plain,
+                       .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
+    plain.packed_cache = NULL; /* a training's steps are read once */
     enum q_code rc;
     if ((rc = measure(&l, e)) || (rc = prepare_filler(&l, e)))
         goto out;
-    if (same_layout(&fresh, w, l.cutter.used)) {
+    cache_writer_end(w->writer, true);
+    w->writer = NULL;
+    if (!w->memory.is_file && same_layout(&fresh, w, l.cutter.used)) {
         fresh.memory = w->memory; /* from here on the old weights are lost, and nothing can fail */
         w->memory = (struct region)REGION_INIT;
         if (o->quantization) /* scales and sums beside the numbers begin at zero, as when loading */
@@ -323,8 +368,11 @@ enum q_code weights_check(const struct arch *arch, const struct model_config *c,
                           const struct model_options *o, struct q_err *e)
 {
     struct weights found;
-    struct loader l = {
-        .w = &found, .options = o, .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
+    struct model_options plain = *o;
+    struct loader l = {.w = &found,
+                       .options = &plain,
+                       .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
+    plain.packed_cache = NULL;
     enum q_code rc = measure(&l, e);
     weights_release(&found);
     return rc;
@@ -332,6 +380,7 @@ enum q_code weights_check(const struct arch *arch, const struct model_config *c,
 
 void weights_release(struct weights *w)
 {
+    cache_writer_end(w->writer, false);
     q_free(w->layers);
     region_release(&w->memory);
     tensor_set_free(w->files);

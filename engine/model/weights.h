@@ -9,6 +9,7 @@
  * runs the team); loaded weights are only read. */
 #ifndef QUIRE_ENGINE_MODEL_WEIGHTS_H
 #define QUIRE_ENGINE_MODEL_WEIGHTS_H
+#include "common/buf.h"
 #include "common/hub/safetensors.h"
 #include "engine/model/arch.h"
 #include "engine/model/model.h"
@@ -30,15 +31,16 @@ struct weights {
     uint32_t n_layer;
     uint64_t n_param;
     struct region memory;
-    struct tensor_set *files; /* NULL for dummy weights */
+    struct cache_writer *writer; /* while the memory is being written to the packed cache */
+    struct tensor_set *files;    /* NULL for dummy weights */
 };
 
 /* `o->dtype` is already decided (o->dtype_auto is not looked at). Errors: as model_load. */
 FALLIBLE weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
                       const struct model_options *o, struct q_err *e);
 /* Other numbers of the same shapes, from o->weights_dir: into the memory of the old ones where the
- * packed types are the same, else beside them, which go then. On an error `w` is as it was. Nobody
- * may compute with `w` meanwhile. Errors: as model_load. */
+ * packed types are the same and the memory is not a file's, else beside them, which go then. On an
+ * error `w` is as it was. Nobody may compute with `w` meanwhile. Errors: as model_load. */
 FALLIBLE weights_reload(struct weights *w, const struct arch *arch, const struct model_config *c,
                         const struct model_options *o, struct q_err *e);
 /* Are all tensors there, with the right shapes? Headers only. Errors: as model_load. */
@@ -78,6 +80,12 @@ FALLIBLE weights_find(struct weight_source *sources, const struct weight_finder 
                       struct q_err *e);
 /* Log one warning when the files hold tensors that the family's table does not know. */
 void weights_warn_extra(const struct weight_finder *f);
+
+/* --- planning (weights_plan.c) --- */
+/* Errors: Q_NO_MEMORY. */
+FALLIBLE weights_plan_probe(struct buf *plan, const struct weights *w,
+                            const struct kern_table *kern, struct q_err *e);
+void weights_plan_matrix(struct buf *plan, const struct packed *p, size_t at);
 
 /* --- filling (weights_fill.c) --- */
 struct weight_filler {

@@ -43,7 +43,8 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     bool kv_given;       /* false: KV as the compute dtype says */
     enum dtype kv_dtype; /* when given */
     enum quantization quantization;
-    uint32_t max_model_len; /* 0 = the model's */
+    char packed_cache[PATH_MAX]; /* folder; "" = none */
+    uint32_t max_model_len;      /* 0 = the model's */
     uint32_t max_num_seqs, max_num_batched_tokens;
     uint32_t n_block;      /* 0 = from kv_bytes */
     uint64_t kv_bytes;     /* 0 = what memory_part leaves */

@@ -90,6 +90,7 @@ static struct model_options options_of(struct worker *w, const char *weights_dir
                                   .kv_given = c->kv_given,
                                   .kv_dtype = c->kv_dtype,
                                   .quantization = c->quantization,
+                                  .packed_cache = *c->packed_cache ? c->packed_cache : NULL,
                                   .max_model_len = c->max_model_len,
                                   .kern = &w->kern,
                                   .team = w->team,
@@ -187,13 +188,14 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     if ((rc = ring_body_bytes(&need.step_bytes, &w->limits, e)))
         return rc;
     need.step_bytes += slots_bytes(&w->limits, w->vocab_size);
-    uint64_t free_bytes = memory_available();
+    /* Pages of a mapped file count as free memory already. */
+    uint64_t free_bytes = memory_available(), held = shape->weights_mapped ? 0 : need.weight_bytes;
     if (w->draft) {
+        held += draft_shape(w->draft)->weights_mapped ? 0 : draft_shape(w->draft)->weight_bytes;
         need.weight_bytes += draft_shape(w->draft)->weight_bytes;
         need.block_bytes += draft_shape(w->draft)->kv_block_bytes;
     }
-    need.total_bytes =
-        free_bytes < UINT64_MAX - need.weight_bytes ? free_bytes + need.weight_bytes : UINT64_MAX;
+    need.total_bytes = free_bytes < UINT64_MAX - held ? free_bytes + held : UINT64_MAX;
     if ((rc = memory_blocks(&info->n_block, w->config, &w->limits, &need, e)) ||
         (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
         return rc;

@@ -153,7 +153,7 @@ INLINE void wide_pack_typed(const struct pack_args *a, const struct kern_exec *x
         wide_pack_panel(a, (char *)a->dst + p * panel_bytes, (uint32_t)p * KERN_PANEL, t);
 }
 
-/* Types as constants, for the compiler. What people have is copied (bf16, f16, f32) or made bf16. */
+/* Types as constants, for the compiler. Most weights are copied (bf16, f16, f32) or made bf16. */
 INLINE void wide_pack(const struct pack_args *a, const struct kern_exec *x)
 {
     if (a->src_dtype == DT_BF16 && a->dst_dtype == DT_BF16)

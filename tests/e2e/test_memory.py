@@ -19,6 +19,20 @@ def test_the_sum_is_logged(start):
     assert "Maximum concurrency for 256 tokens per request: 8.00x" in log
 
 
+def test_packed_cache(start, tmp_path):
+    """The second server maps what the first one packed, and answers alike."""
+    args = [*ARGS, "--packed-cache", str(tmp_path / "packed")]
+    body = {"max_tokens": 8, "temperature": 0, "logprobs": 2}
+    answers = []
+    for said in ("packed cache: wrote", "mapped and checked"):
+        server = start(MODELS / "llama", *args)
+        answer = server.complete(REFERENCE["prompts"][0]["ids"], **body)
+        answers.append((answer["system_fingerprint"], answer["choices"]))
+        assert server.stop() == 0  # by then it is written
+        assert said in server.process.log()
+    assert answers[0] == answers[1]
+
+
 def test_int8_kv(start):
     """Another fingerprint, nearly the same logprobs; and the same bits alone and in a list."""
     servers = [start(MODELS / "llama", *ARGS, "--kv-cache-dtype", t) for t in ("auto", "int8")]

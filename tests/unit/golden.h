@@ -40,6 +40,7 @@ struct runner_options {
     bool kv_given;
     enum dtype kv_dtype;
     enum quantization quantization;
+    const char *packed_cache;
 };
 
 struct run_seq { /* one sequence being fed */
@@ -65,6 +66,7 @@ static inline enum q_code runner_open(struct runner *r, const struct runner_opti
                                .kv_given = o->kv_given,
                                .kv_dtype = o->kv_dtype,
                                .quantization = o->quantization,
+                               .packed_cache = o->packed_cache,
                                .max_model_len = o->max_model_len,
                                .kern = &r->kern,
                                .team = r->team};

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a region of packed weights will look like, in words and in bytes: text about each piece, and
+ * a small matrix of each form that occurs, made by the way that the weights go. It is hashed into
+ * the key of the packed cache, so a layout cannot change without the key. */
+#include <string.h>
+#include "engine/model/weights.h"
+
+#define PROBE_OUT 80u  /* a whole panel and a part of one */
+#define PROBE_IN  256u /* two groups of 128 */
+
+static FALLIBLE add_probe(struct buf *plan, const struct kern_table *kern,
+                          const struct packed *like, struct q_err *e)
+{
+    const struct weight_source s = {
+        .present = true, .dtype = DT_F32, .rows = PROBE_OUT, .cols = PROBE_IN, .seed = 1};
+    struct packed p = *like;
+    struct region out = REGION_INIT;
+    struct weight_filler f = {
+        .kern = kern, .n_thread = 1, .part_bytes = (size_t)KERN_PANEL * PROBE_IN * sizeof(float)};
+    enum q_code rc;
+    p.n_out = PROBE_OUT;
+    p.n_in = PROBE_IN;
+    const size_t n = weights_matrix_bytes(&p);
+    if (!(rc = region_init(&f.buffer, f.part_bytes, "a packed probe", e)) &&
+        !(rc = region_init(&out, n, "a packed probe", e))) {
+        p.data = out.data;
+        weights_fill_matrix(&f, &p, &s, 0);
+        buf_add(plan, p.data, n);
+    }
+    region_release(&out);
+    region_release(&f.buffer);
+    return rc;
+}
+
+/* The same form: whatever struct packed says but the size. */
+static bool is_alike(const struct packed *a, const struct packed *b)
+{
+    struct packed x = *a;
+    x.data = b->data;
+    x.n_out = b->n_out;
+    x.n_in = b->n_in;
+    return memcmp(&x, b, sizeof x) == 0;
+}
+
+FALLIBLE weights_plan_probe(struct buf *plan, const struct weights *w,
+                            const struct kern_table *kern, struct q_err *e)
+{
+    const struct packed *last = &w->lm_head;
+    enum q_code rc = add_probe(plan, kern, last, e);
+    for (uint32_t i = 0; i < w->n_layer && !rc; i++) {
+        const struct layer_weights *l = &w->layers[i];
+        const struct packed *const all[] = {&l->qkv, &l->out, &l->gate_up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all && !rc; k++) {
+            if (!is_alike(all[k], last))
+                rc = add_probe(plan, kern, all[k], e);
+            last = all[k];
+        }
+    }
+    return rc ? rc : buf_check(plan, "plan of the weights", e);
+}
+
+void weights_plan_matrix(struct buf *plan, const struct packed *p, size_t at)
+{
+    buf_printf(plan, "matrix %u %u %s %zu at %zu\n", p->n_out, p->n_in, dtype_name(p->dtype),
+               weights_matrix_bytes(p), at);
+}

@@ -21,7 +21,7 @@
 struct cache_writer {
     pthread_t thread;
     atomic_bool stop;
-    char dir[PATH_MAX], path[PATH_MAX], beside[PATH_MAX];
+    char dir[PATH_MAX], path[PATH_MAX], beside[PATH_MAX + 64];
     struct cache_id id;
     struct cache_head head;
     const unsigned char *data;  /* borrowed: the region */

@@ -8,6 +8,17 @@
 extern "C" {
 #endif
 
+/* Structured output: what `grammar` is. */
+enum quire_grammar {
+    QUIRE_GRAMMAR_NONE,
+    QUIRE_GRAMMAR_JSON_SCHEMA,    /* a JSON Schema; "{}" for any JSON value */
+    QUIRE_GRAMMAR_REGEX,          /* the whole text matches */
+    QUIRE_GRAMMAR_CHOICE,         /* a JSON array of strings */
+    QUIRE_GRAMMAR_EBNF,           /* GBNF or Lark, whichever it is */
+    QUIRE_GRAMMAR_STRUCTURAL_TAG, /* a structural tag, JSON */
+    QUIRE_GRAMMAR_COMPACT = 0x100 /* added to one: no white space between JSON's tokens */
+};
+
 struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     size_t size;
     const char *text;    /* prompt as UTF-8 … */
@@ -40,6 +51,11 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     int32_t priority;       /* lower is earlier, with scheduling_policy "priority" */
     const char *cache_salt; /* blocks of the prefix cache are shared within a salt; NULL = "" */
     bool no_prefix_cache;   /* neither take blocks from there nor leave any */
+    uint32_t grammar_kind;  /* enum quire_grammar: the output follows the grammar */
+    const char *grammar;    /* NUL-terminated UTF-8; what is wrong in it ends the request */
+    /* It holds behind the first of these in the output (the end of reasoning, "</think>"), before
+     * which anything may come; NULL: from the first token. */
+    const char *grammar_after;
 };
 /* Everything to its default. size: sizeof *p. Threads: one. */
 QUIRE_API void quire_params_init(struct quire_params *p, size_t size);

@@ -167,6 +167,11 @@ static float choose(float given, bool has, double model, float otherwise)
     return given >= 0 ? given : has ? (float)model : otherwise;
 }
 
+static struct proto_bytes bytes_of(const char *text) /* NULL: none */
+{
+    return (struct proto_bytes){(const unsigned char *)text, text ? strlen(text) : 0};
+}
+
 static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engine,
                           const struct quire_params *p, struct q_err *e)
 {
@@ -200,9 +205,11 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
         .bias = {p->bias, p->n_bias},
         .allowed_ids = {p->allowed_ids, p->n_allowed},
         .priority = (uint32_t)p->priority,
-        .cache_salt = {(const unsigned char *)p->cache_salt,
-                       p->cache_salt ? strlen(p->cache_salt) : 0},
-        .no_prefix_cache = p->no_prefix_cache};
+        .cache_salt = bytes_of(p->cache_salt),
+        .no_prefix_cache = p->no_prefix_cache,
+        .grammar_kind = p->grammar_kind,
+        .grammar = bytes_of(p->grammar),
+        .grammar_after = bytes_of(p->grammar_after)};
     return Q_OK;
 }
 

@@ -536,6 +536,42 @@ static void tokenize_and_back(void **state)
     quire_engine_close(engine);
 }
 
+/* Whatever the model would have said; behind a marker when there is one. */
+static void grammars_hold(void **state)
+{
+    (void)state;
+    struct quire_options o = options_of(BUNDLED);
+    o.skip_tokenizer = false;
+    open_engine(&o);
+    struct quire_params p = text_params("My pet is a");
+    p.ignore_eos = false;
+    p.grammar_kind = QUIRE_GRAMMAR_JSON_SCHEMA | QUIRE_GRAMMAR_COMPACT;
+    p.grammar = "{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"cat\"]}},"
+                "\"required\":[\"kind\"],\"additionalProperties\":false}";
+    struct quire_request *r = submit(&p);
+    struct taken t = take(r);
+    assert_string_equal(t.text, "{\"kind\":\"cat\"}");
+    assert_int_equal(t.last.finish, QUIRE_FINISH_STOP);
+    quire_request_free(r);
+    p.grammar_kind = QUIRE_GRAMMAR_CHOICE;
+    p.grammar = "[\"<yes>\",\"<no>\"]";
+    p.grammar_after = "e"; /* soon there in any text */
+    r = submit(&p);
+    t = take(r);
+    const char *end = strchr(t.text, 'e');
+    assert_true(t.last.finish == QUIRE_FINISH_LENGTH || (end && end[1] == '<'));
+    quire_request_free(r);
+    p.grammar_kind = QUIRE_GRAMMAR_REGEX;
+    p.grammar = "(";
+    r = submit(&p);
+    struct quire_event ev;
+    struct quire_error e = {0};
+    assert_int_equal(quire_next(r, &ev, 60000, &e), QUIRE_INVALID);
+    assert_non_null(strstr(e.message, "not closed"));
+    quire_request_free(r);
+    quire_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -544,6 +580,7 @@ int main(void)
         cmocka_unit_test(stop_strings_end_the_text),
         cmocka_unit_test(stop_ids_end_the_answer),
         cmocka_unit_test(only_allowed_ids_are_sampled),
+        cmocka_unit_test(grammars_hold),
         cmocka_unit_test(logprobs_are_the_reference_ones),
         cmocka_unit_test(seeds_decide_alone_and_in_a_crowd),
         cmocka_unit_test_prestate(seeds_decide_alone_and_in_a_crowd, int8_name),

@@ -139,74 +139,99 @@ static bool sort(const struct items *l, struct counted_list *out)
 }
 
 /* All tokens that stay inside, so that of most masks only the longest have to be taken out. */
-static bool make_all(struct matcher *m, struct counted *c)
+static bool make_all(const struct matcher *m, struct counted_table *c)
 {
     uint32_t n_word = trie_words(m->trie);
     c->all = q_calloc(n_word, sizeof *c->all);
     for (uint32_t i = 0, n = c->inside.at[COUNTED_MAX]; c->all && i < n; i++)
         c->all[c->inside.ids[i] / 32] |= 1u << c->inside.ids[i] % 32;
-    m->mask_bytes += n_word * sizeof *c->all;
     return c->all;
 }
 
-static bool make(struct matcher *m, struct counted *c)
+void counted_table_unref(struct counted_table *t)
 {
-    struct sorting *s = q_calloc(1, sizeof *s);
-    const struct program_jump *j = &m->p.jumps[c->jump];
-    if (!s)
-        return false;
-    s->m = m;
-    m->stats.n_walk++;
-    s->round = matcher_enter(m, m->p.rules[j->rule]);
-    s->after = matcher_enter(m, j->to);
-    s->is_plain = s->round && s->after && rounds_are_plain(s);
-    matcher_config start = matcher_single(m, (struct pair){c->state, FRAME_UNKNOWN});
-    bool ok = s->round && s->after && start && walk(s, start) && sort(&s->inside, &c->inside) &&
-              sort(&s->exits, &c->exits) && sort(&s->outs, &c->outs) && make_all(m, c);
-    if (ok)
-        m->mask_bytes +=
-            (s->inside.n + s->exits.n + s->outs.n + 3 * (COUNTED_MAX + 2)) * sizeof(uint32_t);
-    q_free(s->inside.items);
-    q_free(s->exits.items);
-    q_free(s->outs.items);
-    q_free(s);
-    return ok;
-}
-
-static void release(struct counted *c)
-{
-    struct counted_list *lists[] = {&c->inside, &c->exits, &c->outs};
+    if (!t || --t->n_ref)
+        return;
+    struct counted_list *lists[] = {&t->inside, &t->exits, &t->outs};
     for (int i = 0; i < 3; i++) {
         q_free(lists[i]->ids);
         q_free(lists[i]->at);
-        *lists[i] = (struct counted_list){NULL, NULL};
     }
-    q_free(c->all);
-    c->all = NULL;
+    q_free(t->all);
+    q_free(t);
+}
+
+/* With one reference; NULL: there is none to be made. */
+static struct counted_table *make(struct matcher *m, uint32_t state, const struct program_jump *j)
+{
+    struct sorting *s = q_calloc(1, sizeof *s);
+    struct counted_table *t = q_calloc(1, sizeof *t);
+    bool ok = s && t;
+    if (ok) {
+        t->n_ref = 1;
+        s->m = m;
+        m->stats.n_walk++;
+        s->round = matcher_enter(m, m->p.rules[j->rule]);
+        s->after = matcher_enter(m, j->to);
+        s->is_plain = s->round && s->after && rounds_are_plain(s);
+        matcher_config start = matcher_single(m, (struct pair){state, FRAME_UNKNOWN});
+        ok = s->round && s->after && start && walk(s, start) && sort(&s->inside, &t->inside) &&
+             sort(&s->exits, &t->exits) && sort(&s->outs, &t->outs) && make_all(m, t);
+        q_free(s->inside.items);
+        q_free(s->exits.items);
+        q_free(s->outs.items);
+    }
+    q_free(s);
+    if (ok)
+        return t;
+    if (t)
+        t->n_ref = 1;
+    counted_table_unref(t);
+    return NULL;
 }
 
 void counted_forget(struct matcher *m)
 {
     for (uint32_t i = 0; i < m->n_counted; i++)
-        release(&m->counted[i]);
+        counted_table_unref(m->counted[i].table);
     m->n_counted = 0;
 }
 
+/* Another grammar's, or a new one; with one reference. */
+static struct counted_table *shared_table(struct matcher *m, uint32_t state, uint32_t jump)
+{
+    const struct program_jump *j = &m->p.jumps[jump];
+    struct shared_key k = {.n = 1, .words = {FSM_COUNT}};
+    bool shares = shared_key_add(&k, &m->p, state) &&
+                  shared_key_add(&k, &m->p, m->p.rules[j->rule]) &&
+                  shared_key_add(&k, &m->p, j->to);
+    struct shared_walk *x = shares ? shared_find(m->trie->walks, &k) : NULL;
+    struct counted_table *t = x ? x->table : make(m, state, j);
+    if (!x && t && shares && (x = shared_add(m->trie->walks, &k))) {
+        x->table = t;
+        t->n_ref++;
+    } else if (x && t) {
+        t->n_ref++;
+    }
+    return t;
+}
+
 /* The table of (state, jump); NULL: there is none. */
-static const struct counted *find(struct matcher *m, uint32_t state, uint32_t jump)
+static const struct counted_table *find(struct matcher *m, uint32_t state, uint32_t jump)
 {
     struct q_err e = Q_ERR_INIT;
     for (uint32_t i = 0; i < m->n_counted; i++)
         if (m->counted[i].state == state && m->counted[i].jump == jump)
-            return m->counted[i].is_clear ? &m->counted[i] : NULL;
+            return m->counted[i].table;
     if (q_grow(&m->counted, &m->counted_cap, m->n_counted + 1, sizeof *m->counted, 1u << 20, &e))
         return NULL;
-    struct counted *c = &m->counted[m->n_counted++];
-    *c = (struct counted){.state = state, .jump = jump};
-    c->is_clear = make(m, c);
-    if (!c->is_clear)
-        release(c);
-    return c->is_clear ? c : NULL;
+    struct counted_table *t = shared_table(m, state, jump);
+    m->counted[m->n_counted++] = (struct counted){state, jump, t};
+    if (t)
+        m->mask_bytes +=
+            sizeof(uint32_t) * (t->inside.at[COUNTED_MAX] + t->exits.at[COUNTED_MAX] +
+                                t->outs.at[COUNTED_MAX] + 3 * COUNTED_MAX + trie_words(m->trie));
+    return t;
 }
 
 static void set_run(const struct counted_list *l, uint32_t from, uint32_t to, uint32_t *bits)
@@ -215,7 +240,7 @@ static void set_run(const struct counted_list *l, uint32_t from, uint32_t to, ui
         bits[l->ids[i] / 32] |= 1u << l->ids[i] % 32;
 }
 
-static void set_inside(const struct matcher *m, const struct counted *c, uint32_t end,
+static void set_inside(const struct matcher *m, const struct counted_table *c, uint32_t end,
                        uint32_t *bits)
 {
     const struct counted_list *l = &c->inside;
@@ -237,7 +262,7 @@ bool counted_tokens(struct matcher *m, struct pair p, uint32_t *bits)
     if (p.frame <= FRAME_UNKNOWN || f.below != FRAME_UNKNOWN ||
         m->p.jumps[f.jump].kind != FSM_COUNT || m->trie->longest >= COUNTED_MAX)
         return false;
-    const struct counted *c = find(m, p.state, f.jump);
+    const struct counted_table *c = find(m, p.state, f.jump);
     if (!c)
         return false;
     uint32_t end = f.high < COUNTED_MAX ? f.high + 1 : COUNTED_MAX;

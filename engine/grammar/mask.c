@@ -140,6 +140,56 @@ static bool keep(struct matcher *m, struct local *l, uint32_t *bits)
     return l->ids && l->outs;
 }
 
+/* Another grammar has walked the same: its tokens and places. */
+static void take_shared(struct matcher *m, const struct shared_walk *x, uint32_t *bits)
+{
+    struct q_err e = Q_ERR_INIT;
+    if (q_grow(&m->outs, &m->out_cap, x->n_out, sizeof *m->outs, m->trie->n_node + 1, &e)) {
+        m->stuck = true;
+        return;
+    }
+    memcpy(bits, x->bits, trie_words(m->trie) * sizeof *bits);
+    if (x->n_out)
+        memcpy(m->outs, x->outs, x->n_out * sizeof *m->outs);
+    m->n_out = x->n_out;
+}
+
+static void give_shared(struct matcher *m, const struct shared_key *key, const uint32_t *bits)
+{
+    struct shared_walk *x = shared_add(m->trie->walks, key);
+    if (!x)
+        return;
+    size_t bytes = trie_words(m->trie) * sizeof *bits;
+    x->bits = q_alloc(bytes);
+    x->outs = q_alloc((m->n_out + 1) * sizeof *x->outs);
+    if (!x->bits || !x->outs) {
+        shared_drop(x);
+        return;
+    }
+    memcpy(x->bits, bits, bytes);
+    if (m->n_out)
+        memcpy(x->outs, m->outs, m->n_out * sizeof *x->outs);
+    x->n_out = (uint32_t)m->n_out;
+}
+
+/* Bits and m->outs of a pair, whose config is c: from a table, from another grammar, or by a walk
+ * of its own. */
+static void find_tokens(struct matcher *m, struct pair p, matcher_config c, uint32_t *bits)
+{
+    struct shared_key key = {.n = 0};
+    if (counted_tokens(m, p, bits))
+        return;
+    bool shares = p.frame == FRAME_UNKNOWN && shared_key_add(&key, &m->p, p.state);
+    const struct shared_walk *x = shares ? shared_find(m->trie->walks, &key) : NULL;
+    if (x) {
+        take_shared(m, x, bits);
+        return;
+    }
+    walk_local(m, c, bits);
+    if (shares && !m->stuck)
+        give_shared(m, &key, bits);
+}
+
 /* NULL: stuck. */
 static const struct local *local_of(struct matcher *m, struct pair p)
 {
@@ -158,8 +208,8 @@ static const struct local *local_of(struct matcher *m, struct pair p)
     }
     uint32_t *bits = q_calloc(trie_words(m->trie), sizeof *bits);
     matcher_config c = bits ? matcher_single(m, p) : 0;
-    if (c && !counted_tokens(m, p, bits))
-        walk_local(m, c, bits);
+    if (c)
+        find_tokens(m, p, c, bits);
     if (!c || m->stuck) {
         q_free(bits);
         m->stuck = true;

@@ -6,6 +6,7 @@
 #include "common/mem.h"
 #include "engine/grammar/matcher.h"
 #include "engine/grammar/program.h"
+#include "engine/grammar/shared.h"
 
 #define FRAME_END     0u /* below it the text ends */
 #define FRAME_UNKNOWN 1u /* below it a local does not look */
@@ -48,11 +49,14 @@ struct counted_list { /* tokens or places in the trie by the rounds x that they 
     uint32_t *ids;    /* those with x: ids[at[x] … at[x + 1]) */
     uint32_t *at;     /* [COUNTED_MAX + 2] */
 };
-struct counted { /* counted.c: the tokens of a state inside of a counted loop */
-    uint32_t state, jump;
-    bool is_clear; /* else there is no table */
+struct counted_table { /* counted.c: the tokens of a state inside of a counted loop */
+    uint32_t n_ref;
     struct counted_list inside, exits, outs;
     uint32_t *all; /* bits of inside */
+};
+struct counted {
+    uint32_t state, jump;
+    struct counted_table *table; /* one reference; NULL: there is none, it has to be walked */
 };
 struct kept_mask {
     matcher_config of;
@@ -117,5 +121,6 @@ void matcher_forget_masks(struct matcher *m);
  * m->outs; false: it has to be walked. */
 bool counted_tokens(struct matcher *m, struct pair p, uint32_t *bits);
 void counted_forget(struct matcher *m);
+void counted_table_unref(struct counted_table *t); /* takes NULL */
 
 #endif

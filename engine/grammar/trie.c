@@ -6,6 +6,7 @@
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer.h"
 #include "engine/grammar/program.h"
+#include "engine/grammar/shared.h"
 
 struct entry { /* one token, to be sorted */
     const unsigned char *s;
@@ -96,8 +97,9 @@ FALLIBLE trie_init(struct trie *t, const char *text, const uint32_t *at, uint32_
     t->at = q_alloc((n_vocab + 1) * sizeof *t->at);
     t->same = q_alloc((n_vocab + 1) * sizeof *t->same);
     t->order = q_alloc((n_vocab + 1) * sizeof *t->order);
+    t->walks = q_calloc(1, sizeof *t->walks);
     uint64_t n_node = 0;
-    if (entries && t->text && t->at && t->same && t->order) {
+    if (entries && t->text && t->at && t->same && t->order && t->walks) {
         memcpy(t->text, text, at[n_vocab]);
         memcpy(t->at, at, (n_vocab + 1) * sizeof *at);
         uint32_t n = list_tokens(t, entries);
@@ -121,6 +123,7 @@ void trie_release(struct trie *t)
     q_free(t->nodes);
     q_free(t->same);
     q_free(t->order);
+    shared_walks_free(t->walks);
     q_free(t->text);
     q_free(t->at);
     *t = (struct trie)TRIE_INIT;

@@ -4,7 +4,7 @@
  * Nodes lie in preorder: the subtree of node i is i … nodes[i].end - 1, and a prefix that cannot
  * come is left behind by going on at its end. Several tokens may be the same bytes. Special tokens
  * stand under PROGRAM_SPECIAL, where no text reaches them.
- * Threads: made once, then read-only. */
+ * Threads: made once, then read-only but for `walks`. */
 #ifndef QUIRE_ENGINE_GRAMMAR_TRIE_H
 #define QUIRE_ENGINE_GRAMMAR_TRIE_H
 #include <stdbool.h>
@@ -27,14 +27,15 @@ struct trie_node {
 struct trie {
     struct trie_node *nodes; /* [n_node] without the root; then one with `first` alone */
     uint32_t n_node, n_vocab;
-    uint32_t *order;  /* [n_vocab] tokens in the order of the nodes */
-    uint32_t longest; /* bytes of the longest token */
-    uint32_t *same;   /* [n_vocab] another token of the same bytes, TRIE_NONE = no more */
-    char *text;       /* bytes of all tokens */
-    uint32_t *at;     /* [n_vocab + 1] where they start */
+    uint32_t *order;            /* [n_vocab] tokens in the order of the nodes */
+    uint32_t longest;           /* bytes of the longest token */
+    uint32_t *same;             /* [n_vocab] another token of the same bytes, TRIE_NONE = no more */
+    char *text;                 /* bytes of all tokens */
+    uint32_t *at;               /* [n_vocab + 1] where they start */
+    struct shared_walks *walks; /* shared.h: of the one thread that has matchers over this trie */
 };
 /* clang-format off */
-#define TRIE_INIT {NULL, 0, 0, NULL, 0, NULL, NULL, NULL}
+#define TRIE_INIT {NULL, 0, 0, NULL, 0, NULL, NULL, NULL, NULL}
 /* clang-format on */
 
 /* text[at[i] … at[i + 1]) are token i's bytes; empty: it can never come. Both are copied.

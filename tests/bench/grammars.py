@@ -36,7 +36,7 @@ def quire(cases, args, _):
     lines = "".join(json.dumps({"json_schema": c["schema"], "texts": [json.dumps(t["data"]) for t in c["tests"]], "raw": True}) + "\n"
                     for c in cases)
     run = subprocess.run([args.quire, args.tokenizer], input=lines, capture_output=True, text=True, check=True)
-    for case, line in zip(cases, run.stdout.splitlines()):
+    for case, line in zip(cases, run.stdout.split("\n")[:-1]):
         answer = json.loads(line)
         if "error" in answer:
             continue

@@ -43,7 +43,7 @@ def schema(lines, model=BUNDLED):
     text = "\n".join(json.dumps(line) for line in lines) + "\n"
     run = subprocess.run([BIN / "quire-schema", model], input=text, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0 and run.stderr == "", run.stderr[:2000]
-    answers = [json.loads(line) for line in run.stdout.splitlines()]
+    answers = [json.loads(line) for line in run.stdout.split("\n")[:-1]]
     assert len(answers) == len(lines)
     return answers
 

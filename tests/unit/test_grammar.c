@@ -359,6 +359,41 @@ static void counts_share_their_walk(void **state)
     trie_release(&t);
 }
 
+/* Another grammar finds what this one has walked, and nothing of another automaton. */
+static void grammars_share_their_walks(void **state)
+{
+    (void)state;
+    static const char *const schemas[] = {
+        "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}",
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},\"required\":[\"a\"],"
+        "\"additionalProperties\":false}",
+        "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^[a-z]*$\"}}"};
+    static const char *const texts[] = {"[\"x", "{\"a\":\"x", "[\"x"};
+    uint64_t n_walk[3], n_token[3];
+    struct trie t;
+    make_vocabulary(&t);
+    for (size_t i = 0; i < 3; i++) {
+        uint32_t bits[32] = {0};
+        struct matcher_stats s;
+        struct matcher *m = compiled(GRAMMAR_JSON | GRAMMAR_COMPACT, schemas[i], &t);
+        matcher_begin(m);
+        matcher_config c = matcher_bytes(m, matcher_start(m), texts[i], strlen(texts[i]));
+        assert_true(matcher_mask(m, c, bits));
+        matcher_stats(m, &s);
+        n_walk[i] = s.n_walk;
+        n_token[i] = 0;
+        for (uint32_t id = 0; id < t.n_vocab; id++) {
+            assert_int_equal(matcher_token(m, c, id) != 0, bit(bits, id));
+            n_token[i] += bit(bits, id);
+        }
+        matcher_free(m);
+    }
+    assert_true(n_walk[0] > 0 && n_walk[2] > 0);
+    assert_int_equal(n_walk[1], 0);
+    assert_true(n_token[2] < n_token[0] / 2);
+    trie_release(&t);
+}
+
 /* Reasoning is free until its end marker comes, as text or as special tokens; then the grammar
  * holds, also for what the token that ends the marker has behind it. */
 static void grammars_begin_after_reasoning(void **state)
@@ -521,6 +556,7 @@ int main(void)
                                        cmocka_unit_test(forced_text_is_known),
                                        cmocka_unit_test(damaged_programs_are_errors),
                                        cmocka_unit_test(counts_share_their_walk),
+                                       cmocka_unit_test(grammars_share_their_walks),
                                        cmocka_unit_test(grammars_begin_after_reasoning),
                                        cmocka_unit_test(markers_are_checked),
                                        cmocka_unit_test(hostile_grammars_end),

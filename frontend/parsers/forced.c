@@ -69,18 +69,24 @@ static json_t *fixed(const char *text)
     return json_pack("{s:s,s:s}", "type", "const_string", "value", text);
 }
 
+/* Where a part is missing, because something failed, so is the whole: json_pack would leave the
+ * other parts to nobody. */
 static json_t *list_of(const char *type, json_t *elements)
 {
+    if (!elements)
+        return NULL;
     return json_pack("{s:s,s:o}", "type", type, "elements", elements);
 }
 
 static json_t *maybe(json_t *format)
 {
-    return list_of("or", json_pack("[o,o]", format, fixed("")));
+    return format ? list_of("or", json_pack("[o,o]", format, fixed(""))) : NULL;
 }
 
 static json_t *tag(const char *begin, json_t *content, const char *end)
 {
+    if (!content)
+        return NULL;
     return json_pack("{s:s,s:s,s:o,s:s}", "type", "tag", "begin", begin, "content", content, "end",
                      end);
 }
@@ -92,6 +98,8 @@ static json_t *regex(const char *pattern)
 
 static json_t *tags_behind(const char *between, bool least, bool one, json_t *tags)
 {
+    if (!tags)
+        return NULL;
     return json_pack("{s:s,s:s,s:b,s:b,s:o}", "type", "tags_with_separator", "separator", between,
                      "at_least_one", least, "stop_after_first", one, "tags", tags);
 }
@@ -260,7 +268,8 @@ static json_t *items(struct making *m, const json_t *schema, int depth)
     json_t *one = value(m, json_object_get(schema, "items"), depth + 1);
     json_t *each =
         braces ? tag("", one, "") : tag("]<]minimax[>[<item>", one, "]<]minimax[>[</item>");
-    json_t *all = tags_behind(braces ? "," : "", !braces, false, json_pack("[o]", each));
+    json_t *all =
+        tags_behind(braces ? "," : "", !braces, false, each ? json_pack("[o]", each) : NULL);
     return braces ? tag("[", all, "]") : all;
 }
 
@@ -474,7 +483,7 @@ static json_t *call(struct making *m, const json_t *function, json_t *content)
     buf_add_str(&begin, w->call[1]);
     char *number =
         strchr(w->call[0], '#') || strchr(w->call[1], '#') ? strchr(begin.data, '#') : NULL;
-    if (number && !begin.failed) { /* the tag's begin is what is before the number */
+    if (number && content && !begin.failed) { /* the tag's begin is what is before the number */
         content = list_of("sequence", json_pack("[o,o,o]", regex("0|[1-9][0-9]{0,2}"),
                                                 fixed(number + 1), content));
         *number = 0;
@@ -595,6 +604,8 @@ static enum q_code add_calls(const struct forced *f, const struct writing *w, js
             json_decref(content);
             content = free_arguments(&m);
         }
+        if (m.failed)
+            json_decref(content);
         json_t *one = m.failed ? NULL : call(&m, function, content);
         if (m.failed || !one || json_array_append_new(tags, one) != 0) {
             return q_fail(e, Q_UNSUPPORTED,

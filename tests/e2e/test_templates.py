@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat templates against jinja2, with random conversations: a few of them; tests/differential/templates_diff.py has more."""
+import sys
+
+import pytest
+
+from servers import BIN, ROOT
+
+pytest.importorskip("jinja2")
+sys.path.insert(0, str(ROOT / "tests/differential"))
+
+
+def test_random_conversations(monkeypatch):
+    import templates_diff
+    monkeypatch.setattr(templates_diff, "BIN", BIN)
+    assert templates_diff.compare(6, seed=7, only="tests/data/templates") == 0

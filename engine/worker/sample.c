@@ -161,13 +161,8 @@ void sample_adjust(float *logits, const struct sample_input *in, struct sample_s
 
 uint32_t sample_greedy(const float *logits, uint32_t n_vocab)
 {
-    float max;
-    if (!select_max(logits, n_vocab, &max))
-        return SAMPLE_BAD;
-    uint32_t i = 0;
-    while (logits[i] != max)
-        i++;
-    return i;
+    uint32_t best;
+    return select_best(logits, n_vocab, &best) ? best : SAMPLE_BAD;
 }
 
 static float temperature_of(const struct sample_params *p)

@@ -17,31 +17,87 @@
 #define LANES   16u      /* independent partial results of one pass; combined in ascending order */
 #define EXP_MIN (-87.0f) /* exp below this is no normal float */
 
-bool select_max(const float *x, uint32_t n, float *max)
+typedef float four __attribute__((vector_size(16)));
+typedef int32_t four_bits __attribute__((vector_size(16))); /* -1 where a comparison holds */
+
+static inline four load_four(const float *x)
 {
-    float lane[LANES];
-    uint32_t nan[LANES] = {0};
-    for (uint32_t j = 0; j < LANES; j++)
-        lane[j] = -INFINITY;
+    four v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+static inline bool any_bit(four_bits m)
+{
+    uint64_t half[2];
+    memcpy(half, &m, sizeof half);
+    return (half[0] | half[1]) != 0;
+}
+
+/* The largest of x[0..n); sets *bad when one is NaN. */
+static float max_of(const float *x, uint32_t n, bool *bad)
+{
+    const four least = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    four lane[LANES / 4] = {least, least, least, least};
+    four_bits nan = {0};
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (uint32_t j = 0; j < LANES; j++) {
-            float v = x[i + j];
-            lane[j] = v > lane[j] ? v : lane[j];
-            nan[j] |= (uint32_t)(v != v);
+        for (uint32_t j = 0; j < LANES / 4; j++) {
+            const four v = load_four(x + i + 4 * j);
+            const four_bits above = v > lane[j];
+            lane[j] = (four)((above & (four_bits)v) | (~above & (four_bits)lane[j]));
+            nan |= v != v;
         }
     float best = -INFINITY;
-    uint32_t bad = 0;
+    *bad |= any_bit(nan);
     for (; i < n; i++) {
         best = x[i] > best ? x[i] : best;
-        bad |= (uint32_t)(x[i] != x[i]);
+        *bad |= isnan(x[i]);
     }
     for (uint32_t j = 0; j < LANES; j++) {
-        best = lane[j] > best ? lane[j] : best;
-        bad |= nan[j];
+        float v = lane[j / 4][j % 4];
+        best = v > best ? v : best;
     }
-    *max = best;
-    return !bad && best != -INFINITY;
+    return best;
+}
+
+bool select_max(const float *x, uint32_t n, float *max)
+{
+    bool bad = false;
+    *max = max_of(x, n, &bad);
+    return !bad && *max != -INFINITY;
+}
+
+/* One pass over the row, chunk by chunk, and one over the first chunk that has the largest. */
+bool select_best(const float *x, uint32_t n, uint32_t *best)
+{
+    float max = -INFINITY;
+    bool bad = false;
+    uint32_t at = 0;
+    for (uint32_t start = 0; start < n; start += SAMPLE_CHUNK) {
+        uint32_t left = n - start;
+        float here = max_of(x + start, left < SAMPLE_CHUNK ? left : SAMPLE_CHUNK, &bad);
+        if (here > max) {
+            max = here;
+            at = start;
+        }
+    }
+    if (bad || max == -INFINITY)
+        return false;
+    while (x[at] != max)
+        at++;
+    *best = at;
+    return true;
+}
+
+/* Whether one of LANES values is above `least`. */
+static inline bool any_above(const float *x, float least)
+{
+    const four limit = {least, least, least, least};
+    four_bits any = {0};
+    for (uint32_t j = 0; j < LANES / 4; j++)
+        any |= load_four(x + 4 * j) > limit;
+    return any_bit(any);
 }
 
 static bool worse(struct sample_item a, struct sample_item b)
@@ -77,11 +133,16 @@ uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct sample_item *
         return 0;
     for (uint32_t j = n_kept / 2; j-- > 0;)
         sift_down(items, n_kept, j);
-    for (; i < n; i++)
+    for (; i < n; i++) {
+        while (i + LANES <= n && !any_above(x + i, items[0].value))
+            i += LANES; /* most of the row, once the heap has seen a little of it */
+        if (i == n)
+            break;
         if (x[i] > items[0].value) { /* an equal value has a higher id than those kept: it loses */
             items[0] = (struct sample_item){x[i], i};
             sift_down(items, n_kept, 0);
         }
+    }
     for (uint32_t left = n_kept; left > 1;
          left--) { /* take the worst to the end, again and again */
         struct sample_item worst = items[0];
@@ -167,7 +228,26 @@ static inline uint32_t float_bits(float f)
     return u;
 }
 
-struct cut { /* a radix selection under way */
+/* The items of w above `least`, in order of id. */
+static uint32_t gather(const float *w, uint32_t n, float least, struct sample_item *items)
+{
+    uint32_t n_item = 0, i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        if (!any_above(w + i, least))
+            continue;
+        for (uint32_t j = 0; j < LANES; j++) {
+            items[n_item] = (struct sample_item){w[i + j], i + j};
+            n_item += (uint32_t)(w[i + j] > least);
+        }
+    }
+    for (; i < n; i++)
+        if (w[i] > least)
+            items[n_item++] = (struct sample_item){w[i], i};
+    return n_item;
+}
+
+struct cut {         /* a radix selection under way */
+    uint32_t n_item; /* of s->items, which it selects from */
     enum select_measure measure;
     double limit;
     double before; /* measure of what lies above the bucket */
@@ -177,19 +257,18 @@ struct cut { /* a radix selection under way */
 /* Measure the items whose bits above `shift + width` are those of c->key into buckets and find the
  * bucket in which the limit is reached (the lowest one that has items when none does). Adds its
  * number to the key. */
-static void cut_bucket(struct cut *c, const float *w, uint32_t shift, uint32_t width,
-                       struct sample_scratch *s)
+static void cut_bucket(struct cut *c, uint32_t shift, uint32_t width, struct sample_scratch *s)
 {
     uint32_t mask = (1u << width) - 1;
     uint32_t high = shift + width >= 32 ? 0 : ~0u << (shift + width);
     memset(s->masses, 0, SAMPLE_BUCKETS * sizeof *s->masses);
     memset(s->bucket_counts, 0, SAMPLE_BUCKETS * sizeof *s->bucket_counts);
-    for (uint32_t i = 0; i < s->n_vocab; i++) {
-        uint32_t u = float_bits(w[i]);
-        if (u == 0 || (u & high) != (c->key & high))
+    for (uint32_t i = 0; i < c->n_item; i++) {
+        uint32_t u = float_bits(s->items[i].value);
+        if ((u & high) != (c->key & high))
             continue;
         uint32_t b = u >> shift & mask;
-        s->masses[b] += c->measure == SELECT_COUNT ? 1.0 : (double)w[i];
+        s->masses[b] += c->measure == SELECT_COUNT ? 1.0 : (double)s->items[i].value;
         s->bucket_counts[b]++;
     }
     uint32_t found = 0;
@@ -206,26 +285,40 @@ static void cut_bucket(struct cut *c, const float *w, uint32_t shift, uint32_t w
     c->key |= found << shift;
 }
 
+/* Weights that are cut whatever the others are. Those of at most `least` = (total - limit) / 2n have
+ * together no more than half of what is cut by mass, so the edge lies above them; the other half is
+ * far more than rounding takes. */
+static float surely_cut(const float *w, enum select_measure measure, double limit,
+                        struct sample_scratch *s)
+{
+    const double total = measure == SELECT_MASS ? select_sum(w, s) : 0;
+    const double least = (total - limit) / (2.0 * s->n_vocab);
+    return measure == SELECT_MASS && least > 0 ? (float)least : 0.0f;
+}
+
 void select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s)
 {
     static const struct {
         uint32_t shift, width;
     } levels[] = {{21, 11}, {10, 11}, {0, 10}};
     struct cut c = {.measure = measure, .limit = limit};
+    c.n_item = gather(w, s->n_vocab, surely_cut(w, measure, limit, s), s->items);
     for (uint32_t i = 0; i < 3; i++)
-        cut_bucket(&c, w, levels[i].shift, levels[i].width, s);
+        cut_bucket(&c, levels[i].shift, levels[i].width, s);
     float edge;
     memcpy(&edge, &c.key, sizeof edge);
     double own = measure == SELECT_COUNT ? 1.0 : (double)edge;
     bool first = true;
-    for (uint32_t i = 0; i < s->n_vocab; i++) {
-        if (w[i] > edge)
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        w[i] = w[i] < edge ? 0.0f : w[i];
+    for (uint32_t i = 0; i < c.n_item; i++) {
+        if (s->items[i].value != edge)
             continue;
-        if (w[i] == edge && (first || c.before < limit)) { /* equal weights: the lower ids stay */
+        if (first || c.before < limit) { /* equal weights: the lower ids stay */
             c.before += own;
             first = false;
         } else {
-            w[i] = 0.0f;
+            w[s->items[i].id] = 0.0f;
         }
     }
 }

@@ -12,6 +12,8 @@
 
 /* *max = the largest of x[0..n). False when one is NaN or all are -inf. */
 bool select_max(const float *x, uint32_t n, float *max);
+/* *best = the lowest index of the largest value; false as select_max. */
+bool select_best(const float *x, uint32_t n, uint32_t *best);
 /* items[0 .. result) = the best min(k, n) of x, best first; NaNs are left out. k <=
  * SAMPLE_HEAP_MAX. */
 uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct sample_item *items);
@@ -24,7 +26,7 @@ double select_sum(const float *w, struct sample_scratch *s);
 
 enum select_measure { SELECT_COUNT, SELECT_MASS };
 /* Walking w > 0 best first, keep items as long as the measure of those before them is below
- * `limit`; the others become 0. The best item always stays. */
+ * `limit`; the others become 0. The best item always stays. s->items and sums are overwritten. */
 void select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s);
 
 #endif

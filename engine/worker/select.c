@@ -8,8 +8,8 @@
  * many buckets
  *
  * A sort of 150k values takes ten times as long, and a quickselect has inputs on which it is
- * quadratic. Inner loops have a constant trip count so that the compiler turns them into vector
- * code at -O2. */
+ * quadratic. Passes over the row are written in vectors of four: a compiler may not turn them
+ * into vectors by itself, since a comparison with a NaN could trap. */
 #include "engine/worker/select.h"
 #include <math.h>
 #include <string.h>
@@ -18,6 +18,7 @@
 #define EXP_MIN (-87.0f) /* exp below this is no normal float */
 
 typedef float four __attribute__((vector_size(16)));
+typedef uint32_t four_whole __attribute__((vector_size(16)));
 typedef int32_t four_bits __attribute__((vector_size(16))); /* -1 where a comparison holds */
 
 static inline four load_four(const float *x)
@@ -176,6 +177,24 @@ static inline float exp_inline(float x)
     return x < EXP_MIN ? 0.0f : e;
 }
 
+/* exp_inline of each: operation for operation the same, so the same bits. */
+static inline four exp_four(four x)
+{
+    const four_bits low = x < EXP_MIN;
+    const four least = {EXP_MIN, EXP_MIN, EXP_MIN, EXP_MIN};
+    const four y = (four)((low & (four_bits)least) | (~low & (four_bits)x));
+    const four round = y * 1.44269504f + 12582912.0f;
+    const four n = round - 12582912.0f;
+    const four scale = (four)(((four_whole)round - 0x4B400000u + 127u) << 23);
+    const four r = y - n * 0.693359375f + n * 2.12194440e-4f;
+    four p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    return (four)(~low & (four_bits)((p * r * r + r + 1.0f) * scale));
+}
+
 float select_exp(float x)
 {
     return exp_inline(x);
@@ -184,29 +203,35 @@ float select_exp(float x)
 void select_weights(float *x, uint32_t n, float max, float temperature, float w_min)
 {
     uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (uint32_t j = 0; j < LANES; j++) {
-            float w = exp_inline((x[i + j] - max) / temperature);
-            x[i + j] = w < w_min ? 0.0f : w;
-        }
+    for (; i + 4 <= n; i += 4) {
+        const four w = exp_four((load_four(x + i) - max) / temperature);
+        const four kept = (four)((four_bits)w & ~(w < w_min));
+        memcpy(x + i, &kept, sizeof kept);
+    }
     for (; i < n; i++) {
         float w = exp_inline((x[i] - max) / temperature);
         x[i] = w < w_min ? 0.0f : w;
     }
 }
 
+typedef float two_f32 __attribute__((vector_size(8)));
+typedef double two_f64 __attribute__((vector_size(16)));
+
 static double sum_chunk(const float *w, uint32_t n)
 {
-    double lane[LANES] = {0};
+    two_f64 lane[LANES / 2] = {{0}};
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (uint32_t j = 0; j < LANES; j++)
-            lane[j] += (double)w[i + j];
+        for (uint32_t j = 0; j < LANES / 2; j++) {
+            two_f32 v;
+            memcpy(&v, w + i + 2 * j, sizeof v);
+            lane[j] += __builtin_convertvector(v, two_f64);
+        }
     double sum = 0;
     for (; i < n; i++)
         sum += (double)w[i];
     for (uint32_t j = 0; j < LANES; j++)
-        sum += lane[j];
+        sum += lane[j / 2][j % 2];
     return sum;
 }
 

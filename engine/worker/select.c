@@ -47,7 +47,7 @@ static float max_of(const float *x, uint32_t n, bool *bad)
             const four v = load_four(x + i + 4 * j);
             const four_bits above = v > lane[j];
             lane[j] = (four)((above & (four_bits)v) | (~above & (four_bits)lane[j]));
-            nan |= v != v;
+            nan |= ((four_bits)v & 0x7fffffff) > 0x7f800000; /* beyond infinity */
         }
     float best = -INFINITY;
     *bad |= any_bit(nan);
@@ -310,9 +310,9 @@ static void cut_bucket(struct cut *c, uint32_t shift, uint32_t width, struct sam
     c->key |= found << shift;
 }
 
-/* Weights that are cut whatever the others are. Those of at most `least` = (total - limit) / 2n have
- * together no more than half of what is cut by mass, so the edge lies above them; the other half is
- * far more than rounding takes. */
+/* Weights that are cut whatever the others are. Those of at most (total - limit) / 2n have together
+ * no more than half of what is cut by mass, so the edge lies above them; the other half is far more
+ * than rounding takes. */
 static float surely_cut(const float *w, enum select_measure measure, double limit,
                         struct sample_scratch *s)
 {

@@ -71,7 +71,7 @@ const struct gx *after_gx(struct build *b, const char *marker, size_t n)
     *f = (struct fsm){.states = states, .edges = edges, .n_state = n_state};
     for (uint32_t i = 0; i < 2 * s.n; i++) {
         states[i].edge = f->n_edge;
-        states[i].n_edge = add_edges(edges + f->n_edge, &s, i % s.n, i >= s.n);
+        states[i].n_edge = add_edges(edges + f->n_edge, &s, i < s.n ? i : i - s.n, i >= s.n);
         f->n_edge += states[i].n_edge;
     }
     states[2 * s.n].edge = f->n_edge;

@@ -112,6 +112,8 @@ def test_quality(tmp_path):
     assert 0.5 < row["top1_agreement"] <= 1 and row["mean_logprob_change"] > 0 and "KV int8" in table
     int8, _ = results("quality", BUNDLED, "--quantization", "int8", "--num-prompts", 4, "--input-len", 64)
     assert int8["results"][0]["top1_agreement"] >= 0.99 and int8["run"]["quantization"] == "int8"
+    int4, _ = results("quality", BUNDLED, "--quantization", "int4", "--num-prompts", 4, "--input-len", 64)
+    assert int4["results"][0]["top1_agreement"] >= 0.95 and int4["run"]["quantization"] == "int4"
 
 
 def test_serve_our_server(bundled, tmp_path):

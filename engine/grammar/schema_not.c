@@ -120,7 +120,7 @@ static void not_prefix(struct schema *s, json_t *options, const json_t *v, int d
             continue;
         }
         json_array_append_new(items, negated);
-        option(options, json_pack("{s:s,s:I,s:o}", "type", "array", "minItems", (json_int_t)(i + 1),
+        option(options, json_pack("{s:s,s:I,s:o}", "type", "array", "minItems", (json_int_t)i + 1,
                                   "prefixItems", items));
     }
 }

@@ -142,6 +142,22 @@ static bool is_ascii(const char *s, size_t n, size_t i)
     return i >= n || (unsigned char)s[i] < 0x80;
 }
 
+/* Newer than utf8proc 2.8: marks that go with what stands before them, and one that goes
+ * with what follows. Source: the reference's answers (tests/differential, --characters). */
+static bool joins(uint32_t cp, uint32_t next)
+{
+    static const uint32_t marks[][2] = {
+        {0x897, 0x897},     {0x1acf, 0x1add},   {0x1ae0, 0x1aeb},   {0x10d69, 0x10d6d},
+        {0x10efa, 0x10efc}, {0x113b8, 0x113c0}, {0x113c2, 0x113c2}, {0x113c5, 0x113c5},
+        {0x113c7, 0x113ca}, {0x113cc, 0x113d0}, {0x113d2, 0x113d2}, {0x113e1, 0x113e2},
+        {0x11b60, 0x11b67}, {0x11f5a, 0x11f5a}, {0x1611e, 0x1612f}, {0x1e5ee, 0x1e5ef},
+        {0x1e6e3, 0x1e6e3}, {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5}};
+    bool joined = cp == 0x113d1 && next != '\r' && next != '\n';
+    for (size_t i = 0; i < sizeof marks / sizeof *marks && next >= marks[0][0] && !joined; i++)
+        joined = next >= marks[i][0] && next <= marks[i][1] && cp != '\r' && cp != '\n';
+    return joined;
+}
+
 /* Bytes of the grapheme cluster that s starts with. */
 static size_t cluster(const char *s, size_t n)
 {
@@ -150,7 +166,9 @@ static size_t cluster(const char *s, size_t n)
     size_t i = utf8_decode(s, n, &cp);
     while (i < n) {
         size_t step = utf8_decode(s + i, n - i, &next);
-        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next, &state))
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next,
+                                             &state) &&
+            !joins(cp, next))
             break;
         cp = next;
         i += step;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 /* Depth and value count of JSON text, or an upper bound on them where it is malformed (the parser
  * will say so). */
@@ -35,6 +36,62 @@ static enum q_code check_size(const char *text, size_t n, struct q_err *e)
     return Q_OK;
 }
 
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Whether the digits are more than a 64-bit integer holds; short ones are jansson's to judge. */
+static bool is_long(const char *digits, size_t n)
+{
+    static const char max[] = "9223372036854775807";
+    size_t n_max = sizeof max - 1;
+    return n > n_max || (n == n_max && memcmp(digits, max, n_max) > 0);
+}
+
+/* The text with ".0" behind every integer of more than 64 bits, so that jansson takes it for a
+ * number; what field it belongs to then says whether it may be so large. */
+static void write_as_reals(struct buf *b, const char *text, size_t n)
+{
+    bool in_string = false;
+    for (size_t i = 0; i < n;) {
+        char c = text[i];
+        size_t end = i + 1;
+        if (in_string && c == '\\' && end < n)
+            end++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && is_digit(c)) {
+            bool whole =
+                i == 0 || (text[i - 1] != '.' && (text[i - 1] | 0x20) != 'e' && text[i - 1] != '+');
+            while (end < n && is_digit(text[end]))
+                end++;
+            whole = whole && (end == n || (text[end] != '.' && (text[end] | 0x20) != 'e'));
+            buf_add(b, text + i, end - i);
+            if (whole && is_long(text + i, end - i))
+                buf_add_str(b, ".0");
+            i = end;
+            continue;
+        }
+        buf_add(b, text + i, end - i);
+        i = end;
+    }
+}
+
+/* jansson refuses integers of more than 64 bits, which JSON has; *error is of the first try. */
+static json_t *load_again(const char *text, size_t n, json_error_t *error)
+{
+    struct buf b = BUF_INIT;
+    json_t *v = NULL;
+    if (json_error_code(error) == json_error_numeric_overflow) {
+        write_as_reals(&b, text, n);
+        if (!b.failed)
+            v = json_loadb(buf_str(&b), b.len, JSON_ALLOW_NUL, error);
+    }
+    buf_release(&b);
+    return v;
+}
+
 FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)
 {
     json_error_t error;
@@ -45,6 +102,8 @@ FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)
     if ((rc = check_size(text, n, e)) != Q_OK)
         return rc;
     json_t *v = json_loadb(text, n, JSON_ALLOW_NUL, &error);
+    if (!v)
+        v = load_again(text, n, &error);
     if (!v)
         return q_fail(e, Q_INVALID, "the body is not valid JSON: line %d, column %d: %s",
                       error.line, error.column, error.text);

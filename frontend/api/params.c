@@ -83,9 +83,12 @@ static enum q_code read_num(struct params *p, const struct row *r, const json_t 
 static enum q_code read_int(struct params *p, const struct row *r, const json_t *v, struct q_err *e)
 {
     int64_t x = json_integer_value(v);
-    if (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)) &&
-        fabs(json_real_value(v)) < 9e15)
-        x = (int64_t)json_real_value(v); /* 16.0, as some JSON writers have it */
+    double real = json_real_value(v);
+    if (json_is_real(v) && real == floor(real) && fabs(real) >= 9e15)
+        return q_fail(e, Q_INVALID, "%s: %.17g is out of range, accepted are %lld to %lld", r->name,
+                      real, (long long)r->imin, (long long)r->imax);
+    if (json_is_real(v) && real == floor(real))
+        x = (int64_t)real; /* 16.0, as some JSON writers have it */
     else if (!json_is_integer(v))
         return fail_kind(r, v, "an integer", e);
     if (x < r->imin || x > r->imax)

@@ -44,6 +44,18 @@ static void test_json_limits(void **state)
     assert_fails(json_body(&v, "", 0, &e), Q_INVALID, "no body", &e);
     assert_fails(json_body(&v, "[]", 2, &e), Q_INVALID, "must be a JSON object", &e);
     assert_fails(json_body(&v, "{} x", 4, &e), Q_INVALID, "line 1", &e);
+    static const char big[] =
+        "{\"a\": 9223372036854775808, \"b\": -100000000000000000000, \"c\": 9223372036854775807,"
+        " \"d\": 1.5e3, \"e\": \"99999999999999999999\\\"\", \"f\": [0.99999999999999999999]}";
+    assert_ok(json_body(&v, big, sizeof big - 1, &e), &e);
+    assert_true(json_real_value(json_object_get(v, "a")) == 9223372036854775808.0);
+    assert_true(json_real_value(json_object_get(v, "b")) == -1e20);
+    assert_true(json_integer_value(json_object_get(v, "c")) == INT64_MAX);
+    assert_true(json_real_value(json_object_get(v, "d")) == 1500.0);
+    assert_string_equal(json_string_value(json_object_get(v, "e")), "99999999999999999999\"");
+    json_decref(v);
+    v = NULL;
+    assert_fails(json_body(&v, "{\"a\": 1e999}", 12, &e), Q_INVALID, "line 1", &e);
     assert_null(v);
     /* brackets inside strings do not nest, and a backslash hides a quote */
     memset(deep, '[', sizeof(deep));
@@ -161,7 +173,10 @@ static void test_wrong_values(void **state)
                  "temperature: 2.5 is out of range, accepted are 0 to 2", &e);
     assert_string_equal(p.param, "temperature");
     assert_fails(read_chat("{\"n\":129}"), Q_INVALID, "1 to 128", &e);
-    assert_fails(read_chat("{\"n\":1e300}"), Q_INVALID, "integer", &e);
+    assert_fails(read_chat("{\"n\":1.5}"), Q_INVALID, "integer", &e);
+    assert_fails(read_chat("{\"n\":1e300}"), Q_INVALID, "out of range, accepted are 1 to 128", &e);
+    assert_fails(read_chat("{\"n\":99999999999999999999}"), Q_INVALID,
+                 "n: 1e+20 is out of range, accepted are 1 to 128", &e);
     assert_fails(read_chat("{\"stream\":1}"), Q_INVALID, "true or false", &e);
     assert_fails(read_chat("{\"tools\":{}}"), Q_INVALID, "array", &e);
     assert_fails(read_chat("{\"model\":5}"), Q_INVALID, "string", &e);

@@ -129,6 +129,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         return rc;
     if ((rc = policy_options(&c->policy, o, e)))
         return rc;
+    snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);
     c->no_jump_forward = o->disable_jump_forward;
     w->max_model_len = (uint32_t)o->max_model_len;
     w->max_num_seqs = (uint32_t)o->max_num_seqs;

@@ -23,7 +23,7 @@ struct follow { /* a slot's text so far; states of an older generation are none 
     matcher_config *configs; /* [n + 1] before the first, and after each */
 };
 struct grammars {
-    char *dir;
+    char *dir; /* folder or file of the tokenizer */
     pthread_t thread;
     bool is_read; /* the thread was joined */
     struct trie trie;
@@ -47,8 +47,7 @@ static void *read_vocabulary(void *arg)
     return NULL;
 }
 
-FALLIBLE grammars_new(struct grammars **out, const char *model_dir, uint32_t vocab_size,
-                      uint32_t n_slot, struct q_err *e)
+FALLIBLE grammars_new(struct grammars **out, const struct grammars_args *a, struct q_err *e)
 {
     struct model_config c;
     struct generation_defaults defaults;
@@ -57,16 +56,16 @@ FALLIBLE grammars_new(struct grammars **out, const char *model_dir, uint32_t voc
     if (g) {
         g->is_read = true;
         g->trie = (struct trie)TRIE_INIT;
-        g->vocab_size = vocab_size;
-        g->n_slot = n_slot;
-        g->dir = q_strdup(model_dir);
-        g->follows = q_calloc(n_slot, sizeof *g->follows);
+        g->vocab_size = a->vocab_size;
+        g->n_slot = a->n_slot;
+        g->dir = q_strdup(*a->tokenizer_path ? a->tokenizer_path : a->model_dir);
+        g->follows = q_calloc(a->n_slot, sizeof *g->follows);
     }
     if (!g || !g->dir || !g->follows) {
         grammars_free(g);
         return q_fail(e, Q_NO_MEMORY, "worker: no memory for grammars");
     }
-    if (!model_config_load(&c, &defaults, model_dir, &ignored)) {
+    if (!model_config_load(&c, &defaults, a->model_dir, &ignored)) {
         g->n_eos = c.n_eos < 64 ? c.n_eos : 64;
         memcpy(g->eos_ids, c.eos_ids, g->n_eos * sizeof *g->eos_ids);
     }

@@ -14,9 +14,13 @@
 #define GRAMMARS_KEPT 24u /* matchers kept beyond those in use */
 
 struct grammars;
-/* n_slot: sequences at most. Errors: Q_NO_MEMORY, Q_IO (thread creation). */
-FALLIBLE grammars_new(struct grammars **out, const char *model_dir, uint32_t vocab_size,
-                      uint32_t n_slot, struct q_err *e);
+struct grammars_args {
+    const char *model_dir;       /* its config: tokens that end a text */
+    const char *tokenizer_path;  /* folder or file; "" = model_dir */
+    uint32_t vocab_size, n_slot; /* n_slot: sequences at most */
+};
+/* Errors: Q_NO_MEMORY, Q_IO (thread creation). */
+FALLIBLE grammars_new(struct grammars **out, const struct grammars_args *a, struct q_err *e);
 void grammars_free(struct grammars *g); /* after the masks' thread has ended */
 struct mask_provider grammars_provider(struct grammars *g);
 

@@ -36,7 +36,8 @@ struct speculation { /* engine/worker/speculate.h */
 
 struct worker_config { /* what the engine asks for; written once, before the worker starts */
     char model_dir[PATH_MAX];
-    char weights_dir[PATH_MAX]; /* where the tensors are; "" = model_dir */
+    char weights_dir[PATH_MAX];    /* where the tensors are; "" = model_dir */
+    char tokenizer_path[PATH_MAX]; /* whose tokens grammars allow; "" = model_dir */
     enum load_format format;
     bool dtype_auto;
     enum dtype dtype;    /* when not auto */

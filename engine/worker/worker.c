@@ -166,8 +166,9 @@ static FALLIBLE make_masks(struct worker *w, struct q_err *e)
     struct mask_provider own;
     const struct mask_provider *p = w->provider;
     if (!p) {
-        enum q_code rc = grammars_new(&w->grammars, w->config->model_dir, w->vocab_size,
-                                      w->limits.max_num_seqs, e);
+        struct grammars_args a = {w->config->model_dir, w->config->tokenizer_path, w->vocab_size,
+                                  w->limits.max_num_seqs};
+        enum q_code rc = grammars_new(&w->grammars, &a, e);
         if (rc)
             return rc;
         own = grammars_provider(w->grammars);

@@ -120,6 +120,15 @@ def test_speculation_changes_nothing(client, start):
         assert one == other
 
 
+def test_grammars_with_another_folders_tokenizer(start, tmp_path):
+    """--tokenizer counts for the masks too: the model's own folder has none here."""
+    for file in ("config.json", "generation_config.json", "model.safetensors"):
+        (tmp_path / file).symlink_to(BUNDLED / file)
+    server = start(tmp_path, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "256", "--tokenizer", BUNDLED)
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+    jsonschema.validate(json.loads(ask(client, response_format=format_of(PERSON)).choices[0].message.content), PERSON)
+
+
 def check_calls(choice, names):
     assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
     for call in choice.message.tool_calls:

@@ -473,9 +473,9 @@ static uint32_t drain(const struct fsm *f, uint32_t at, uint32_t c)
 
 const struct fsm *fsm_resolve_anchors(struct build *b, const struct fsm *f)
 {
-    struct fsm parts = *f;
     if (!f || !build_ok(b))
         return NULL;
+    struct fsm parts = *f;
     uint32_t start = drain(f, 0, FSM_BEGIN);
     parts.states = build_alloc(b, f->n_state, sizeof *parts.states);
     parts.edges = build_alloc(b, f->n_edge, sizeof *parts.edges);

@@ -99,6 +99,17 @@ def check_readmes(files):
                 report(path, 1, f'no heading "{heading} …"')
 
 
+def check_conflicts(files):
+    """No file was committed with the marks of an unfinished merge."""
+    marks = tuple(sign * 7 + " " for sign in "<>")
+    for path in files:
+        if path.endswith((".c", ".h", ".cu", ".py", ".sh", ".md", ".txt", ".def")):
+            with open(path, encoding="utf-8", errors="replace") as text:
+                for number, line in enumerate(text, 1):
+                    if line.startswith(marks):
+                        report(path, number, "mark of an unfinished merge")
+
+
 def check_format(files):
     sources = [f for f in files if f.endswith((".c", ".h"))]
     run = subprocess.run(["clang-format-14", "--dry-run", "-Werror", *sources], capture_output=True, text=True)
@@ -115,6 +126,7 @@ def main():
         check_c(path)
     check_headers_compile([f for f in sources if f.endswith(".h") and not f.startswith("tests/")])
     check_readmes(set(files))
+    check_conflicts(files)
     check_format(files)
     for line in findings:
         print(line)

@@ -34,6 +34,7 @@ static const struct {
     {"cpu_isa", "avx2", NULL, NULL},
     {"tokenizer", "tests/data/models/mistral", NULL, NULL},
     {"quantization", "int8", NULL, NULL},
+    {"packed_cache", "/tmp/packed", NULL, NULL},
     {"preemption_mode", "recompute", NULL, NULL},
     /* at most max_num_partial_prefills, which is 1 by default */
     {"max_long_partial_prefills", "2", "max_num_partial_prefills", "2"},

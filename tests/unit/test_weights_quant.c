@@ -286,14 +286,33 @@ static void damaged_is_refused(void **state)
     struct model_options o = {
         .dir = DATA "awq-4", .dtype = DT_F32, .kern = &kern, .quantization = QUANTIZE_INT8};
     assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (awq, 4 bits)", &e);
-    o = (struct model_options){
-        .dir = DATA "awq-4", .dtype = DT_F32, .kern = &kern, .format = LOAD_DUMMY};
-    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "dummy", &e);
+}
+
+/* Its config.json is enough: random weights of as many bits. */
+static void dummy_has_its_bits(void **state)
+{
+    static const struct {
+        const char *dir;
+        enum quantization quantization;
+    } all[] = {{DATA "awq-4", QUANTIZE_INT4},
+               {DATA "gptq-4-act", QUANTIZE_INT4},
+               {DATA "int8", QUANTIZE_INT8}};
+    struct kern_table kern;
+    (void)state;
+    kern_table_cpu(&kern, kern_caps_machine());
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct model *m = NULL;
+        struct model_options o = {
+            .dir = all[i].dir, .dtype = DT_F32, .kern = &kern, .format = LOAD_DUMMY};
+        assert_ok(model_load(&m, &o, &e), &e);
+        assert_int_equal(model_shape(m)->quantization, all[i].quantization);
+        model_free(m);
+    }
 }
 
 int main(void)
 {
-    struct CMUnitTest tests[2 * N_CASE + 2];
+    struct CMUnitTest tests[2 * N_CASE + 3];
     for (size_t i = 0; i < N_CASE; i++) {
         void *c = (void *)(uintptr_t)&cases[i];
         tests[2 * i] = (struct CMUnitTest){cases[i].name, matrices_are_numpys, NULL, NULL, c};
@@ -302,5 +321,6 @@ int main(void)
     }
     tests[2 * N_CASE] = (struct CMUnitTest)cmocka_unit_test(goldens);
     tests[2 * N_CASE + 1] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
-    return _cmocka_run_group_tests("weights_quant", tests, 2 * N_CASE + 2, NULL, NULL);
+    tests[2 * N_CASE + 2] = (struct CMUnitTest)cmocka_unit_test(dummy_has_its_bits);
+    return _cmocka_run_group_tests("weights_quant", tests, 2 * N_CASE + 3, NULL, NULL);
 }

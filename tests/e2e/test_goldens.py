@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference answers of transformers (tests/data/models/*/golden.json) through the HTTP API: token-id prompts, float32.
 
-Logprobs of prompt and greedy tokens within 1e-3, greedy tokens identical.
+Logprobs of prompt and greedy tokens within 1e-3, greedy tokens identical; but for checkpoints that are quantized already: the
+reference multiplies their weights with inputs in float32, quire with inputs rounded to int8, so their prompts' logprobs are near.
 
 `llama-rope-dynamic`: the reference computes every greedy token from scratch, with the frequencies of the length so far; with
 a KV cache (quire, vLLM and transformers' own generate) the past keeps the frequencies it was computed with. Up to the original
@@ -13,18 +14,28 @@ import pytest
 
 from servers import MODELS, Server
 
-NAMES = sorted(p.parent.name for p in MODELS.glob("*/golden.json"))
+ALL = sorted(p.parent.name for p in MODELS.glob("*/golden.json"))
+QUANTIZED = [n for n in ALL if "quantization_config" in json.loads((MODELS / n / "config.json").read_text())]
+NAMES = [n for n in ALL if n not in QUANTIZED]
+MEAN, MOST = 0.1, 0.5  # of the differences of logprobs, natural logarithms
 DYNAMIC_LENGTH = 64  # original_max_position_embeddings of llama-rope-dynamic
 
 
-@pytest.fixture(scope="module", params=NAMES or ["none"])
-def golden(request):
-    if not NAMES:
-        pytest.skip(f"no golden models in {MODELS}")
-    reference = json.loads((MODELS / request.param / "golden.json").read_text())
-    server = Server(MODELS / request.param, "--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256")
+def served(name):
+    reference = json.loads((MODELS / name / "golden.json").read_text())
+    server = Server(MODELS / name, "--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "256")
     yield server, reference
     assert server.stop() == 0
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def golden(request):
+    yield from served(request.param)
+
+
+@pytest.fixture(scope="module", params=QUANTIZED)
+def quantized(request):
+    yield from served(request.param)
 
 
 def comparable(reference, prompt):
@@ -76,3 +87,17 @@ def test_streams_and_batches_give_the_same(golden):
         for event in server.events("/v1/completions", {"prompt": prompt["ids"], **body}):
             streamed += event["choices"][0]["token_ids"]
         assert streamed[:len(prompt["greedy"])] == prompt["greedy"]
+
+
+def test_quantized_checkpoints(quantized):
+    server, reference = quantized
+    differences, together = [], []
+    for prompt in reference["prompts"]:
+        body = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        choice = server.complete(prompt["ids"], prompt_logprobs=0, **body)["choices"][0]
+        together.append(choice["token_ids"])
+        differences += [abs(row[str(token)]["logprob"] - other) for token, row, other in
+                        zip(prompt["ids"][1:], choice["prompt_logprobs"][1:], prompt["prompt_logprobs"][1:])]
+    assert sum(differences) / len(differences) < MEAN and max(differences) < MOST
+    answers = server.complete([p["ids"] for p in reference["prompts"]], **body)["choices"]
+    assert [c["token_ids"] for c in answers] == together

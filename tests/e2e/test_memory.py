@@ -83,9 +83,9 @@ def test_preemption(start, mode, tmp_path):
     alone = [answers(p)[0] for p in prompts]
     assert server.metric("vllm:num_preemptions_total") == 0
     assert answers(prompts) == alone
+    server.wait_metric_above("vllm:num_preemptions_total", 0)  # an older heartbeat says that nothing runs, too
     server.wait_metric("vllm:num_requests_running", 0)
     n = server.metric("vllm:num_preemptions_total")
-    assert n > 0
     by_mode = {m: server.metric("quire:preemptions_by_mode_total", mode=m) for m in ("swap", "recompute")}
     assert by_mode == {"swap": 0, "recompute": 0, mode: n}
     server.wait_metric("quire:swap_blocks_used", 0)

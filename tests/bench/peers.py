@@ -10,7 +10,7 @@ table is not to be committed. Usage:
                                  [--no-install]
 
 A virtual environment with the peers from PyPI (llama-cpp-python is compiled there) and the models are made in --work on first
-use and kept. Children of this script measure one peer each: `peers.py child ENGINE JOB`, tests/bench/peers_child.py.
+use and kept. Children of this script measure one peer each (peers_child.py); the row over HTTP is peers_http.py's.
 """
 import argparse
 import datetime
@@ -22,6 +22,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+import peers_http
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
@@ -65,6 +67,9 @@ ROWS = [
     ("decode, 32 sequences, context 64-190", DECODE, 64, 128, 32, {"bf16": 1.3, "int8": 1.8, "int4": 2.5}),
     ("decode, 1 sequence at context 16 k", DECODE, 16384, 32, 1, {"bf16": 1.2}),
 ]
+HTTP_PRECISION = "int8"
+HTTP_ROWS = {peers_http.TOKENS: {HTTP_PRECISION: 3}, peers_http.TTFT: {HTTP_PRECISION: "≤ 0.2"}}
+LESS_IS_BETTER = {"peak rss", peers_http.TTFT}
 
 
 def say(text):
@@ -101,6 +106,10 @@ class Quire:
             peak = max(peak, result["peak_rss_mb"])
         return speeds, peak
 
+    def serve(self, folder, variant):
+        return peers_http.measure(lambda port: peers_http.quire_command(BIN, folder, port, self.threads, variant), "/ready", BIN,
+                                  folder / "quire-http.log")
+
 
 class Peer:
     """One of theirs, by a child in its own environment."""
@@ -108,6 +117,7 @@ class Peer:
     def __init__(self, name, args):
         self.name, self.threads = name, args.threads
         self.python = args.work / f"venv-{name}" / "bin/python"
+        self.log = args.work / f"{name}.log"
         if not args.no_install:
             self.install(args.work / f"venv-{name}")
         if not self.python.exists():
@@ -126,7 +136,9 @@ class Peer:
         mark.write_text(wanted)
 
     def child(self, job):
-        out = run(self.python, CHILD, self.name, json.dumps({**job, "threads": self.threads}))
+        """What it says beside its answer is kept in a file: some peers say much."""
+        with open(self.log, "w", encoding="utf-8") as log:
+            out = run(self.python, CHILD, self.name, json.dumps({**job, "threads": self.threads}), stderr=log)
         return json.loads(out.strip().splitlines()[-1])
 
     def prepare(self, shape, folder):
@@ -140,6 +152,14 @@ class Peer:
         answer = self.child({"do": "measure", "model": str(folder / self.name / variant),
                              "jobs": [dict(zip(("name", "kind", "n_in", "n_out", "batch"), j)) for j in jobs]})
         return answer["speeds"], answer["peak_rss_mb"]
+
+    def serve(self, folder, variant):
+        """None: it has no server in a package."""
+        if self.name != "llama":
+            return None
+        program = peers_http.build_server(self.python, folder.parent, self.threads)
+        return peers_http.measure(lambda port: peers_http.llama_command(program, folder / self.name / variant, port, self.threads), "/health",
+                                  BIN, folder / "llama-http.log")
 
     def version(self):
         package = PACKAGES[self.name][0]
@@ -161,14 +181,23 @@ def collect(args, engines):
                 for name in list(engines)[::1 if i % 2 == 0 else -1]:
                     for variant in VARIANTS[name][precision]:
                         say(f"{shape} {precision}, round {i + 1} of {args.rounds}: {name} {variant}")
-                        try:
-                            speeds, peak = engines[name].measure(folder, variant, jobs)
-                        except SystemExit as why:
-                            say(f"  left out: {why}")
-                            continue
-                        for row, speed in {**speeds, "peak rss": peak}.items():
-                            found.setdefault((shape, precision, row), {}).setdefault((name, variant), []).append(speed)
+                        for row, value in measured(args, engines[name], folder, variant, precision, jobs).items():
+                            found.setdefault((shape, precision, row), {}).setdefault((name, variant), []).append(value)
     return found
+
+
+def measured(args, engine, folder, variant, precision, jobs):
+    """{row: value} of one engine in one round; what fails is left out and said."""
+    values = {}
+    try:
+        if jobs:
+            speeds, peak = engine.measure(folder, variant, jobs)
+            values.update({**speeds, "peak rss": peak})
+        if precision == HTTP_PRECISION and (not args.rows or any(part in row for part in args.rows for row in HTTP_ROWS)):
+            values.update(engine.serve(folder, variant) or {})
+    except (SystemExit, subprocess.CalledProcessError) as why:
+        say(f"  left out: {why}")
+    return values
 
 
 def cell(values):
@@ -181,20 +210,20 @@ def cell(values):
 
 
 def table(found, engines):
-    bars = {row[0]: row[5] for row in ROWS}
+    bars = {**{row[0]: row[5] for row in ROWS}, **HTTP_ROWS}
     lines = []
     for shape, precision in sorted({key[:2] for key in found}):
         columns = [(e, v) for e in engines for v in VARIANTS[e][precision]]
         heads = [f"{e} {v}".strip() for e, v in columns]
         lines += ["", f"## {shape}, {precision} (tok/s; peak rss in MB)", "", "| row | " + " | ".join(heads) + " | ratio | bar |",
                   "|---" * (len(columns) + 3) + "|"]
-        for row in [r[0] for r in ROWS] + ["peak rss"]:
+        for row in [r[0] for r in ROWS] + [*HTTP_ROWS, "peak rss"]:
             got = found.get((shape, precision, row))
             if not got:
                 continue
             ours = statistics.median(got[columns[0]]) if columns[0][0] == "quire" and columns[0] in got else None
             theirs = [statistics.median(v) for k, v in got.items() if k[0] != "quire"]
-            best = (min if row == "peak rss" else max)(theirs) if theirs else None
+            best = (min if row in LESS_IS_BETTER else max)(theirs) if theirs else None
             ratio = f"{ours / best:.2f}" if ours and best else "-"
             bar = bars.get(row, {}).get(precision, "")
             lines.append(f"| {row} | " + " | ".join(cell(got.get(c)) for c in columns) + f" | {ratio} | {bar} |")

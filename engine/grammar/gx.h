@@ -77,8 +77,8 @@ struct build {
     uint32_t before;   /* + 1: the rule of the text before the grammar; 0 = there is none */
 };
 
-void build_init(struct build *b);
-void build_release(struct build *b);
+void build_init(struct build *b);    /* empty, with its bounds of memory and work */
+void build_release(struct build *b); /* every gx and rule of it; the error stays readable */
 /* Keep the first failure. Always GX_NEVER, so that a builder can return it. */
 __attribute__((format(printf, 3, 4))) const struct gx *gx_fail(struct build *b, enum q_code code,
                                                                const char *fmt, ...);

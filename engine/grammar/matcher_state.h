@@ -101,6 +101,7 @@ struct matcher {
     struct matcher_stats stats;
 };
 
+/* As matcher_next of a byte that c has not seen yet: computed, and remembered in c. */
 matcher_config matcher_next_made(struct matcher *m, matcher_config c, uint8_t byte);
 /* What the byte makes of c, remembered. */
 static inline matcher_config matcher_next(struct matcher *m, matcher_config c, uint8_t byte)

@@ -10,6 +10,9 @@
 #include <jansson.h>
 #include "engine/grammar/gx.h"
 
+/* The text that structural tags allow: root is the object of response_format (vLLM's and OpenAI's
+ * names), compact: JSON in it has no spaces. GX_NEVER, and the reason in b->err, when root is not
+ * one. */
 const struct gx *tags_gx(struct build *b, const json_t *root, bool compact);
 
 #endif

@@ -72,8 +72,8 @@ extern const struct tool_family family_json, family_xml, family_call, family_har
 #define CALL_BRACES      1u  /* call:f{a:1}, not f(a=1) */
 #define CALL_LINES       2u  /* calls stand on lines, without brackets around them */
 
-const struct tool_format *format_row(const struct parser *p);
-void *format_state(struct parser *p);
+const struct tool_format *format_row(const struct parser *p); /* the table's row of p */
+void *format_state(struct parser *p); /* the format's own, of the size its row says */
 /* The request's schema of a function's parameters, of one of them; NULL when unknown. */
 const json_t *format_function(const struct parser *p, const char *name);
 bool format_tools_known(const struct parser *p);

@@ -35,6 +35,7 @@ void reasoning_finish(struct parser *p, struct reasoning_stage *r);
 enum parser_thinking reasoning_thinking(const struct reasoning_stage *r);
 void reasoning_release(struct reasoning_stage *r);
 
+/* One byte of what is not reasoning: content, or part of a call. */
 void tool_stage_byte(struct parser *p, char c);
 
 #endif

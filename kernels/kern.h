@@ -8,6 +8,7 @@
 #define QUIRE_KERNELS_KERN_H
 #include "common/err.h"
 #include "kernels/ops.h"
+#include "kernels/ops_device.h"
 #include "kernels/ops_int4.h"
 
 enum { /* what a variant needs; a machine has a set of these */

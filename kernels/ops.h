@@ -35,10 +35,15 @@
 #define KERN_BLOCK   16u
 #define KERN_NO_SLOT UINT32_MAX /* kv_store: leave this row out */
 
+struct device_stream; /* device.h */
+
 struct kern_exec {
-    uint32_t ith, nth;    /* this thread of how many */
-    void *scratch;        /* this thread's own, 64-byte aligned */
-    size_t scratch_bytes; /* at least what kern_scratch_bytes() says for the worst case */
+    uint32_t ith, nth;    /* this thread of how many; on a device 0 of 1 */
+    void *scratch;        /* this thread's own, 64-byte aligned; device memory on a device */
+    size_t scratch_bytes; /* at least what kern_scratch_bytes(), or the device's
+                                     workspace_bytes(), says for the worst case */
+    struct device_stream *stream; /* where a device's kernel is launched; NULL on the CPU. Arrays
+                                     of the arguments are then in device memory, all of them */
 };
 
 struct packed {       /* a weight matrix in the layout above */
@@ -152,6 +157,9 @@ struct attention_args {
     uint32_t context_max; /* longest start + n_query, for scratch */
     float scale, soft_cap;
     uint32_t window;
+    /* On a device: context_max may be larger than the longest (a graph is recorded once), */
+    const void *plan; /* what device_table.plan wrote, in device memory, */
+    uint32_t n_row;   /* and rows of q. n_row == n_seq: no sequence has more than one */
 };
 
 /* y[i,c] = silu(x[i,c]) * x[i, n_col + c],  silu(z) = z / (1 + exp(-z)).  x: [n_row, 2*n_col] f32.

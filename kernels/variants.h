@@ -4,6 +4,7 @@
  * through kern.h. Threads: see ops.h. */
 #ifndef QUIRE_KERNELS_VARIANTS_H
 #define QUIRE_KERNELS_VARIANTS_H
+#include "kernels/ops_device.h"
 #include "kernels/ops_int4.h"
 
 /* The declarations of the CUDA launchers stay in kernels/cuda. */

@@ -374,8 +374,8 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
                      .s = s,
                      .logits = logits,
                      .team = team,
-                     .x = {ith, nth, kern, s->kern_bytes},
-                     .mine = {0, 1, kern, s->kern_bytes},
+                     .x = {.ith = ith, .nth = nth, .scratch = kern, .scratch_bytes = s->kern_bytes},
+                     .mine = {.nth = 1, .scratch = kern, .scratch_bytes = s->kern_bytes},
                      .row = row,
                      .n_row = (uint32_t)(n * (ith + 1) / nth) - row};
     Q_ASSERT(b->n_token <= s->n_token_max && b->n_logit <= b->n_token && nth <= s->n_thread);

@@ -85,7 +85,7 @@ static void make_rows(float *rows, const struct weight_source *s, uint32_t o, ui
 static void fill_made(const struct fill_job *j, uint32_t ith, uint32_t nth)
 {
     const struct weight_source *s = j->source;
-    const struct kern_exec alone = {0, 1, NULL, 0};
+    const struct kern_exec alone = {.nth = 1};
     float *rows = (float *)(void *)(j->filler->buffer.data + ith * j->filler->part_bytes);
     uint32_t start = j->pack.row_start, end = start + s->rows;
     for (uint32_t panel = start / KERN_PANEL + ith; panel * KERN_PANEL < end; panel += nth) {
@@ -110,7 +110,7 @@ static void fill_made(const struct fill_job *j, uint32_t ith, uint32_t nth)
 static void fill_read(const struct fill_job *j, uint32_t ith, uint32_t nth)
 {
     const struct weight_source *s = j->source;
-    const struct kern_exec alone = {0, 1, NULL, 0};
+    const struct kern_exec alone = {.nth = 1};
     const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8);
     const uint32_t start = j->pack.row_start, end = start + s->rows;
     const uint64_t first = start / KERN_PANEL,

@@ -6,12 +6,17 @@
 #include <stdint.h>
 #include "kernels/int8.h"
 
+/* The larger of `most` and |x|; NaN once an x was. */
+static inline float int8_most(float most, float x)
+{
+    return isnan(x) || fabsf(x) > most ? fabsf(x) : most;
+}
+
 static inline struct int8_scale int8_scale_of(const float *x, uint32_t n)
 {
-    float most = 0; /* once NaN, nothing is larger */
+    float most = 0;
     for (uint32_t d = 0; d < n; d++)
-        if (isnan(x[d]) || fabsf(x[d]) > most)
-            most = fabsf(x[d]);
+        most = int8_most(most, x[d]);
     return int8_scale(most);
 }
 

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/device.h"
+#include <dlfcn.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIBRARY "libquire-cuda.so"
+
+static enum q_code take(const struct device_table **out, void *handle, const char *path,
+                        struct q_err *e)
+{
+    union {
+        void *data;
+        const struct device_table *(*get)(void);
+    } symbol = {dlsym(handle, DEVICE_SYMBOL)};
+    const struct device_table *t = symbol.data ? symbol.get() : NULL;
+    if (!t)
+        return q_fail(e, Q_MISMATCH, "%.180s has no " DEVICE_SYMBOL ": it is of another version",
+                      path);
+    if (t->abi != DEVICE_ABI || t->kern_bytes != sizeof(struct kern_table))
+        return q_fail(e, Q_MISMATCH, "%.180s has other operations than this program", path);
+    *out = t;
+    return Q_OK;
+}
+
+/* `tail` relative to the folder of the executable; "" when that cannot be said. */
+static void beside_executable(char out[PATH_MAX], const char *tail)
+{
+    ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
+    char *slash = n > 0 ? memrchr(out, '/', (size_t)n) : NULL;
+    if (slash && (size_t)(slash - out) + strlen(tail) + 2 <= PATH_MAX)
+        memcpy(slash + 1, tail, strlen(tail) + 1);
+    else
+        *out = '\0';
+}
+
+enum q_code device_library_open(const struct device_table **out, const char *path, struct q_err *e)
+{
+    static const char *const places[] = {LIBRARY, "../lib/" LIBRARY};
+    char near[PATH_MAX];
+    for (size_t i = 0; !path && i < sizeof places / sizeof *places; i++) {
+        beside_executable(near, places[i]);
+        if (*near && access(near, R_OK) == 0)
+            path = near;
+    }
+    if (!path)
+        path = LIBRARY;
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        const char *why = dlerror();
+        return q_fail(e, Q_NOT_FOUND, "device library: %.200s", why ? why : path);
+    }
+    return take(out, handle, path, e);
+}

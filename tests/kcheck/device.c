@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operations of ops_device.h: each against the operations that it stands for. */
+#include "kcheck.h"
+#include <string.h>
+#include "kernels/quant_layout.h"
+#include "kernels/variants.h"
+
+static const struct kern_exec alone = {.nth = 1};
+
+struct norm_case {
+    struct norm_rows_args a;
+    float *x; /* as it was */
+    size_t n_x;
+    uint32_t n_src; /* rows of x */
+};
+
+static void make_norm(struct kcheck *k, struct norm_case *c)
+{
+    static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16, DT_I8}, adds[] = {DT_F32, DT_BF16};
+    struct norm_rows_args *a = &c->a;
+    *a = (struct norm_rows_args){
+        .y_dtype = (enum dtype)kc_pick(k, types, 4), .n_col = kc_range(k, 1, 300), .eps = 1e-5f};
+    c->n_src = kc_range(k, 0, 7);
+    a->x_stride = a->n_col + kc_range(k, 0, 9);
+    a->y_stride = a->y_dtype == DT_I8 ? quant_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
+    c->n_x = c->n_src * a->x_stride;
+    c->x = kc_buf(k, c->n_x * sizeof *c->x);
+    float *w = kc_buf(k, a->n_col * sizeof *w);
+    uint32_t *rows = kc_buf(k, (c->n_src + 1) * sizeof *rows);
+    kc_fill(k, c->x, c->n_x);
+    kc_fill(k, w, a->n_col);
+    a->w = w;
+    a->rows = kc_chance(k, 50) ? rows : NULL;
+    for (uint32_t i = 0; i < c->n_src; i++)
+        if (!a->rows || kc_chance(k, 60))
+            rows[a->n_row++] = i;
+    if (kc_chance(k, 50)) {
+        a->add_dtype = (enum dtype)kc_pick(k, adds, 2);
+        a->add_stride = a->n_col + kc_range(k, 0, 3);
+        void *add = kc_buf(k, c->n_src * a->add_stride * 4);
+        kc_fill_dtype(k, add, a->add_dtype, c->n_src * a->add_stride);
+        a->add = add;
+    }
+    kc_shape(k, "n_row %u of %u n_col %u %s%s", a->n_row, c->n_src, a->n_col,
+             dtype_name(a->y_dtype), a->add ? " add" : "");
+}
+
+/* Row i by the operations it stands for, into `y` (f32) and, as int8, into q. */
+static void plain_row(struct kcheck *k, const struct norm_case *c, uint32_t i, float *y)
+{
+    const struct norm_rows_args *a = &c->a;
+    size_t r = a->rows ? a->rows[i] : i;
+    float *x = kc_copy(k, c->x + r * a->x_stride, a->n_col * sizeof *x);
+    for (uint32_t j = 0; a->add && j < a->n_col; j++)
+        x[j] += kc_get(a->add, a->add_dtype, r * a->add_stride + j);
+    struct rms_norm_args n = {.y = y,
+                              .y_dtype = DT_F32,
+                              .x = x,
+                              .w = a->w,
+                              .n_row = 1,
+                              .n_col = a->n_col,
+                              .x_stride = a->n_col,
+                              .y_stride = a->n_col,
+                              .eps = a->eps};
+    rms_norm_ref(&n, &alone);
+}
+
+static void check_norm_row(struct kcheck *k, const struct norm_case *c, uint32_t i)
+{
+    const struct norm_rows_args *a = &c->a;
+    float *y = kc_buf(k, a->n_col * sizeof *y);
+    plain_row(k, c, i, y);
+    size_t at = i * a->y_stride;
+    if (a->y_dtype != DT_I8) {
+        float *got = kc_buf(k, a->n_col * sizeof *got);
+        for (uint32_t j = 0; j < a->n_col; j++) {
+            got[j] = kc_get(a->y, a->y_dtype, at + j);
+            if (a->y_dtype != DT_F32)
+                y[j] = a->y_dtype == DT_F16 ? f16_to_f32(f32_to_f16(y[j]))
+                                            : bf16_to_f32(f32_to_bf16(y[j]));
+        }
+        kc_compare(k, "y", &(struct kc_array){got, DT_F32, 1, a->n_col, a->n_col},
+                   &(struct kc_array){y, DT_F32, 1, a->n_col, a->n_col});
+        return;
+    }
+    int8_t *q = kc_buf(k, a->y_stride);
+    struct quant_row row;
+    struct quant_rows_args to = {.q = q,
+                                 .rows = &row,
+                                 .x = y,
+                                 .n_row = 1,
+                                 .n_col = a->n_col,
+                                 .x_stride = a->n_col,
+                                 .q_stride = a->y_stride};
+    quant_rows_ref(&to, &alone);
+    kc_same_bits(k, "q", (struct kc_bits){(int8_t *)a->y + at, q, DT_I8, quant_k(a->n_col)});
+    kc_same_bits(k, "scale", (struct kc_bits){&a->quant[i].scale, &row.scale, DT_F32, 1});
+    kc_near(k, "sum", a->quant[i].sum, row.sum, 0);
+}
+
+void kcheck_norm_rows(struct kcheck *k)
+{
+    struct norm_case c;
+    make_norm(k, &c);
+    struct norm_rows_args *a = &c.a;
+    a->x = kc_copy(k, c.x, c.n_x * sizeof *c.x);
+    a->y = kc_buf(k, a->n_row * a->y_stride * 4);
+    a->quant = kc_buf(k, a->n_row * sizeof *a->quant);
+    kc_run(k, k->variant, a, kc_range(k, 1, 4));
+    for (uint32_t i = 0; i < a->n_row; i++)
+        check_norm_row(k, &c, i);
+}
+
+void kbench_norm_rows(struct kc_bench *b)
+{
+    const uint32_t n_row = 512, n_col = 896;
+    float *x = kc_buf(b->k, n_row * n_col * sizeof *x), *w = kc_buf(b->k, n_col * sizeof *w);
+    struct norm_rows_args a = {.y = kc_buf(b->k, n_row * n_col * 2),
+                               .y_dtype = DT_BF16,
+                               .x = x,
+                               .w = w,
+                               .n_row = n_row,
+                               .n_col = n_col,
+                               .x_stride = n_col,
+                               .y_stride = n_col,
+                               .eps = 1e-6f};
+    kc_fill(b->k, x, n_row * n_col);
+    kc_fill(b->k, w, n_col);
+    kc_print_bytes(b, "512 x 896 -> bf16", kc_time(b, &a), n_row * (double)n_col * 6);
+}
+
+struct qkv_case {
+    struct qkv_finish_args a;
+    size_t n_x, cache_bytes;
+};
+
+static void make_qkv(struct kcheck *k, struct qkv_case *c)
+{
+    static const uint32_t types[] = {DT_F32, DT_BF16, DT_I8};
+    const uint32_t n_block = 3, n_pos = 9;
+    struct qkv_finish_args *a = &c->a;
+    *a = (struct qkv_finish_args){.kv_dtype = (enum dtype)kc_pick(k, types, 3),
+                                  .n_row = kc_range(k, 0, 6),
+                                  .n_kv_head = kc_range(k, 1, 3),
+                                  .head_dim = 2 * kc_range(k, 1, 40),
+                                  .interleaved = kc_chance(k, 30),
+                                  .eps = 1e-6f};
+    a->n_head = a->n_kv_head * kc_range(k, 1, 3);
+    a->n_rot = kc_chance(k, 50) ? a->head_dim : 2 * kc_range(k, 1, a->head_dim / 2);
+    a->x_stride = (size_t)(a->n_head + 2 * a->n_kv_head) * a->head_dim + kc_range(k, 0, 5);
+    c->n_x = a->n_row * a->x_stride;
+    c->cache_bytes = n_block * kern_kv_block_bytes(a->kv_dtype, a->n_kv_head, a->head_dim);
+    float *table = kc_buf(k, (size_t)n_pos * a->n_rot * sizeof *table);
+    float *norms = kc_buf(k, 2 * (size_t)a->head_dim * sizeof *norms);
+    uint32_t *pos = kc_buf(k, (a->n_row + 1) * sizeof *pos);
+    uint32_t *slot = kc_buf(k, (a->n_row + 1) * sizeof *slot);
+    kc_fill(k, table, (size_t)n_pos * a->n_rot);
+    kc_fill(k, norms, 2 * (size_t)a->head_dim);
+    for (uint32_t i = 0; i < a->n_row; i++) {
+        pos[i] = kc_range(k, 0, n_pos - 1);
+        slot[i] = kc_chance(k, 20) ? KERN_NO_SLOT : 7 * i;
+    }
+    a->table = table;
+    a->pos = pos;
+    a->slot = slot;
+    if (kc_chance(k, 50)) {
+        a->q_norm = norms;
+        a->k_norm = norms + a->head_dim;
+    }
+    kc_shape(k, "n_row %u heads %u %u of %u rot %u %s", a->n_row, a->n_head, a->n_kv_head,
+             a->head_dim, a->n_rot, dtype_name(a->kv_dtype));
+}
+
+static void plain_qkv(struct kcheck *k, const struct qkv_finish_args *a)
+{
+    const size_t q = (size_t)a->n_head * a->head_dim, kv = (size_t)a->n_kv_head * a->head_dim;
+    for (uint32_t i = 0; a->q_norm && i < a->n_row; i++)
+        for (uint32_t h = 0; h < a->n_head + a->n_kv_head; h++) {
+            float *head = a->x + i * a->x_stride + (size_t)h * a->head_dim;
+            struct rms_norm_args n = {.y = head,
+                                      .y_dtype = DT_F32,
+                                      .x = head,
+                                      .w = h < a->n_head ? a->q_norm : a->k_norm,
+                                      .n_row = 1,
+                                      .n_col = a->head_dim,
+                                      .eps = a->eps};
+            rms_norm_ref(&n, &alone);
+        }
+    struct rope_args turn = {.x = a->x,
+                             .x_stride = a->x_stride,
+                             .table = a->table,
+                             .pos = a->pos,
+                             .n_row = a->n_row,
+                             .n_head = a->n_head + a->n_kv_head,
+                             .head_dim = a->head_dim,
+                             .n_rot = a->n_rot,
+                             .interleaved = a->interleaved};
+    rope_ref(&turn, &alone);
+    struct kv_store_args store = {.k_cache = a->k_cache,
+                                  .v_cache = a->v_cache,
+                                  .kv_dtype = a->kv_dtype,
+                                  .k = a->x + q,
+                                  .v = a->x + q + kv,
+                                  .k_stride = a->x_stride,
+                                  .v_stride = a->x_stride,
+                                  .slot = a->slot,
+                                  .n_row = a->n_row,
+                                  .n_kv_head = a->n_kv_head,
+                                  .head_dim = a->head_dim};
+    kv_store_ref(&store, &(struct kern_exec){.nth = 1});
+    (void)k;
+}
+
+void kcheck_qkv_finish(struct kcheck *k)
+{
+    struct qkv_case c;
+    make_qkv(k, &c);
+    struct qkv_finish_args *a = &c.a, want = c.a;
+    a->x = kc_buf(k, c.n_x * sizeof *a->x);
+    kc_fill(k, a->x, c.n_x);
+    a->k_cache = kc_buf(k, c.cache_bytes);
+    a->v_cache = kc_buf(k, c.cache_bytes);
+    want.x = kc_copy(k, a->x, c.n_x * sizeof *a->x);
+    want.k_cache = kc_copy(k, a->k_cache, c.cache_bytes);
+    want.v_cache = kc_copy(k, a->v_cache, c.cache_bytes);
+    plain_qkv(k, &want);
+    kc_run(k, k->variant, a, kc_range(k, 1, 4));
+    kc_same_bits(k, "x", (struct kc_bits){a->x, want.x, DT_F32, c.n_x});
+    kc_same_bits(k, "K", (struct kc_bits){a->k_cache, want.k_cache, DT_I8, c.cache_bytes});
+    kc_same_bits(k, "V", (struct kc_bits){a->v_cache, want.v_cache, DT_I8, c.cache_bytes});
+}
+
+void kbench_qkv_finish(struct kc_bench *b)
+{
+    static uint32_t zeros[512];
+    const uint32_t n_row = 512, n_head = 14, n_kv = 2, head_dim = 64, n_col = 18 * head_dim;
+    float *table = kc_buf(b->k, head_dim * sizeof *table);
+    size_t cache_bytes = kern_kv_block_bytes(DT_BF16, n_kv, head_dim);
+    kc_fill(b->k, table, head_dim);
+    struct qkv_finish_args a = {.x = kc_buf(b->k, (size_t)n_row * n_col * 4),
+                                .x_stride = n_col,
+                                .table = table,
+                                .pos = zeros,
+                                .k_cache = kc_buf(b->k, cache_bytes),
+                                .v_cache = kc_buf(b->k, cache_bytes),
+                                .kv_dtype = DT_BF16,
+                                .slot = zeros,
+                                .n_row = 1,
+                                .n_head = n_head,
+                                .n_kv_head = n_kv,
+                                .head_dim = head_dim,
+                                .n_rot = head_dim};
+    kc_fill(b->k, a.x, (size_t)n_row * n_col);
+    kc_print_bytes(b, "1 x 14 x 64", kc_time(b, &a), n_col * 8.0);
+}
+
+void kcheck_scatter(struct kcheck *k)
+{
+    uint32_t n_dst = kc_range(k, 1, 60), n = kc_range(k, 0, n_dst);
+    uint32_t *dst = kc_buf(k, n_dst * sizeof *dst), *at = kc_buf(k, n_dst * sizeof *at);
+    uint32_t *value = kc_buf(k, n_dst * sizeof *value);
+    kc_shape(k, "%u of %u", n, n_dst);
+    memset(dst, 0, n_dst * sizeof *dst);
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = n_dst - 1 - i;
+        value[i] = (uint32_t)kc_rnd(k);
+    }
+    struct scatter_args a = {.dst = dst, .at = at, .value = value, .n = n};
+    kc_run(k, k->variant, &a, kc_range(k, 1, 4));
+    for (uint32_t i = 0; i < n_dst; i++)
+        kc_near(k, "dst", dst[n_dst - 1 - i], i < n ? value[i] : 0, 0);
+}
+
+void kbench_scatter(struct kc_bench *b)
+{
+    static uint32_t at[512], dst[512];
+    for (uint32_t i = 0; i < 512; i++)
+        at[i] = i;
+    struct scatter_args a = {.dst = dst, .at = at, .value = at, .n = 512};
+    kc_print_bytes(b, "512", kc_time(b, &a), 512 * 12.0);
+}

@@ -25,7 +25,8 @@ struct int4_scratch { /* every member starts at a multiple of 64 bytes */
 };
 
 struct int4_part { /* a block of rows times one group of a panel */
-    const struct linear_int4_args *a;
+    const struct linear_quant_args *a;
+    const int16_t *sums; /* of all rows of x */
     struct int4_scratch *s;
     const uint8_t *w;    /* the group */
     size_t row;          /* the block's first */

@@ -35,15 +35,8 @@ struct pack_int4_args {
 };
 
 struct linear_int4_args {
-    float *y;                     /* [n_row, n_out], row stride y_stride */
-    const int8_t *x;              /* [n_row], row stride x_stride, as quant_rows writes it */
-    const struct quant_row *rows; /* [n_row] */
-    const int16_t *sums;          /* [n_row][x_stride / KERN_QUANT_SUM], of quant_rows */
-    struct packed w;              /* group above 0 */
-    const float *bias;            /* [n_out] or NULL */
-    uint32_t n_row;
-    size_t x_stride, y_stride; /* elements */
-    int accumulate;
+    struct linear_quant_args by; /* as there, the sum above in place of its; w.group above 0 */
+    const int16_t *sums;         /* [n_row][x_stride / KERN_QUANT_SUM], of quant_rows */
 };
 
 #endif

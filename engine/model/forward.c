@@ -121,37 +121,22 @@ struct product { /* y = W x + bias, x in h or in f32 rows */
     bool add; /* onto y */
 };
 
-static void product_int4(const struct walk *w, const struct product *p)
-{
-    struct linear_int4_args a = {.y = p->y,
-                                 .x = w->s->q,
-                                 .rows = w->s->q_rows,
-                                 .sums = w->s->q_sums,
-                                 .w = *p->weight,
-                                 .bias = p->bias,
-                                 .n_row = p->n_row,
-                                 .x_stride = w->s->h_cols,
-                                 .y_stride = p->y_stride,
-                                 .accumulate = p->add};
-    w->m->kern->linear_int4(&a, &w->x);
-}
-
 static void product_quant(const struct walk *w, const struct product *p)
 {
-    if (p->weight->group) {
-        product_int4(w, p);
-        return;
-    }
-    struct linear_quant_args a = {.y = p->y,
-                                  .x = w->s->q,
-                                  .rows = w->s->q_rows,
-                                  .w = *p->weight,
-                                  .bias = p->bias,
-                                  .n_row = p->n_row,
-                                  .x_stride = w->s->h_cols,
-                                  .y_stride = p->y_stride,
-                                  .accumulate = p->add};
-    w->m->kern->linear_quant(&a, &w->x);
+    struct linear_int4_args a = {.by = {.y = p->y,
+                                        .x = w->s->q,
+                                        .rows = w->s->q_rows,
+                                        .w = *p->weight,
+                                        .bias = p->bias,
+                                        .n_row = p->n_row,
+                                        .x_stride = w->s->h_cols,
+                                        .y_stride = p->y_stride,
+                                        .accumulate = p->add},
+                                 .sums = w->s->q_sums};
+    if (p->weight->group)
+        w->m->kern->linear_int4(&a, &w->x);
+    else
+        w->m->kern->linear_quant(&a.by, &w->x);
 }
 
 static void product(const struct walk *w, const struct product *p)

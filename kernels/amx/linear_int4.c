@@ -118,7 +118,7 @@ static void int4_tiles(const struct int4_part *p)
 
 void linear_int4_amx(const struct linear_int4_args *a, const struct kern_exec *x)
 {
-    if (a->n_row <= FEW) { /* they wait for memory */
+    if (a->by.n_row <= FEW) { /* they wait for memory */
         linear_int4_avx512_vnni(a, x);
         return;
     }

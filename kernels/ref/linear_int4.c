@@ -7,7 +7,7 @@
 #include "kernels/variants.h"
 
 /* d[g] of row i and output o, whose group starts at `at`. */
-static float of_group(const struct linear_int4_args *a, size_t i, uint32_t g, const uint8_t *at,
+static float of_group(const struct linear_quant_args *a, size_t i, uint32_t g, const uint8_t *at,
                       uint32_t lane)
 {
     const int8_t *x = a->x + i * a->x_stride + (size_t)g * a->w.group;
@@ -20,7 +20,7 @@ static float of_group(const struct linear_int4_args *a, size_t i, uint32_t g, co
     return (float)(sum - at[int4_scales_at(a->w.group) + INT4_ZEROS_AT + lane] * of_x);
 }
 
-static float dot(const struct linear_int4_args *a, size_t i, uint32_t o)
+static float dot(const struct linear_quant_args *a, size_t i, uint32_t o)
 {
     const uint8_t *at =
         (const uint8_t *)a->w.data + o / KERN_PANEL * int4_panel_bytes(a->w.n_in, a->w.group);
@@ -32,8 +32,9 @@ static float dot(const struct linear_int4_args *a, size_t i, uint32_t o)
     return acc;
 }
 
-void linear_int4_ref(const struct linear_int4_args *a, const struct kern_exec *x)
+void linear_int4_ref(const struct linear_int4_args *args, const struct kern_exec *x)
 {
+    const struct linear_quant_args *a = &args->by;
     struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     uint32_t begin = (uint32_t)panels.begin * KERN_PANEL, end = (uint32_t)panels.end * KERN_PANEL;
     for (size_t i = 0; i < a->n_row; i++)

@@ -20,7 +20,7 @@ INLINE const int8_t *int4_x(const struct int4_part *p, uint32_t row)
 INLINE void int4_add(const struct int4_part *p, uint32_t row, const int32_t *sum,
                      const uint32_t from, const uint32_t n)
 {
-    const int16_t *sums = p->a->sums + ((p->row + row) * p->a->x_stride + p->k) / KERN_QUANT_SUM;
+    const int16_t *sums = p->sums + ((p->row + row) * p->a->x_stride + p->k) / KERN_QUANT_SUM;
     int32_t of_x = 0;
     for (uint32_t i = 0; i < p->a->w.group / KERN_QUANT_SUM; i++)
         of_x += sums[i];
@@ -45,7 +45,7 @@ INLINE void int4_open(const struct int4_part *p)
 
 INLINE void int4_finish(const struct int4_part *p, uint32_t row, uint32_t o)
 {
-    const struct linear_int4_args *a = p->a;
+    const struct linear_quant_args *a = p->a;
     float *y = a->y + (p->row + row) * a->y_stride + o;
     const struct vec of_row = vec_set(a->rows[p->row + row].scale);
     for (uint32_t i = 0; i < p->n_out_here; i += 16) {
@@ -59,12 +59,14 @@ INLINE void int4_finish(const struct int4_part *p, uint32_t row, uint32_t o)
     }
 }
 
-INLINE void int4_walk(const struct linear_int4_args *a, const struct kern_exec *x, int4_part_fn *fn)
+INLINE void int4_walk(const struct linear_int4_args *args, const struct kern_exec *x,
+                      int4_part_fn *fn)
 {
+    const struct linear_quant_args *a = &args->by;
     const size_t panel_bytes = int4_panel_bytes(a->w.n_in, a->w.group);
     const size_t group_bytes = int4_group_bytes(a->w.group);
     const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
-    struct int4_part p = {.a = a, .s = x->scratch};
+    struct int4_part p = {.a = a, .sums = args->sums, .s = x->scratch};
     for (p.row = 0; p.row < a->n_row; p.row += KERN_LINEAR_ROWS) {
         size_t left = a->n_row - p.row;
         p.n_row = (uint32_t)(left < KERN_LINEAR_ROWS ? left : KERN_LINEAR_ROWS);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear: every pair of types against the reference, the reference against f64 sums over the
  * unpacked matrix, and rows of a batch against the same rows alone. */
-#include "kcheck.h"
 #include <float.h>
 #include <math.h>
 #include "kernels/variants.h"
+#include "product.h"
 
 struct linear_case {
-    struct linear_args a;
-    const void *plain; /* W row-major, dtype of a.w */
-    size_t x_element, n_x, n_y;
+    struct linear_args a; /* first: what a call takes */
+    const void *plain;    /* W row-major, dtype of a.w */
+    size_t x_element, n_x;
 };
 
 static const struct {
@@ -53,18 +53,13 @@ static void make_case(struct kcheck *k, struct linear_case *c)
     c->a.w = packed_of(k, plain, types[t].w, n_out, n_in);
     /* exactly to the last element: reading x past the end of its last row is caught by asan */
     c->n_x = n_row ? (n_row - 1) * x_stride + n_in : 0;
-    c->n_y = n_row ? (n_row - 1) * c->a.y_stride + n_out : 0;
     char *x = kc_buf(k, c->n_x * c->x_element);
     k->scale = kc_chance(k, 20) ? 0x1p-127f : 1; /* subnormal x: bf16 x bf16 takes it for 0 */
     for (uint32_t i = 0; i < n_row; i++)         /* between rows NaN stays */
         kc_fill_dtype(k, x + i * x_stride * c->x_element, types[t].x, n_in);
     k->scale = 1;
     c->a.x = x;
-    if (kc_chance(k, 50)) {
-        float *bias = kc_buf(k, n_out * sizeof *bias);
-        kc_fill(k, bias, n_out);
-        c->a.bias = bias;
-    }
+    c->a.bias = kc_product_bias(k, n_out);
     kc_shape(k, "%s x %s n_row %u [%u,%u]%s%s", dtype_name(types[t].x), dtype_name(types[t].w),
              n_row, n_out, n_in, c->a.bias ? " bias" : "", c->a.accumulate ? " accumulate" : "");
 }
@@ -95,9 +90,10 @@ static double operand(const struct linear_args *a, const void *p, enum dtype t, 
 }
 
 /* y against a sum in f64 over the row-major matrix; some rows are enough. */
-static void near_f64(struct kcheck *k, const struct linear_case *c, const float *y,
+static void near_f64(struct kcheck *k, const struct kc_product *p, const float *y,
                      const float *before)
 {
+    const struct linear_case *c = p->args;
     const struct linear_args *a = &c->a;
     for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 3)
         for (uint32_t o = 0; o < a->w.n_out; o++) {
@@ -114,43 +110,28 @@ static void near_f64(struct kcheck *k, const struct linear_case *c, const float 
         }
 }
 
-/* Row i of the batch, run alone and with any number of threads, has the same bits. */
-static void rows_alone(struct kcheck *k, const struct linear_case *c, const float *batch,
-                       const float *before)
+static const void *row_alone(const struct kc_product *p, uint32_t i, float *y)
 {
-    const struct linear_args *a = &c->a;
-    float *y = kc_buf(k, a->w.n_out * sizeof *y);
-    for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 9) {
-        struct linear_args one = *a;
-        one.n_row = 1;
-        one.x = (const char *)a->x + i * a->x_stride * c->x_element;
-        one.y = y;
-        memcpy(y, before + i * a->y_stride, a->w.n_out * sizeof *y);
-        kc_run(k, k->variant, &one, kc_range(k, 1, 9));
-        kc_same_bits(k, "row alone",
-                     (struct kc_bits){y, batch + i * a->y_stride, DT_F32, a->w.n_out});
-    }
+    const struct linear_case *c = p->args;
+    static struct linear_args one;
+    one = c->a;
+    one.n_row = 1;
+    one.x = (const char *)c->a.x + i * c->a.x_stride * c->x_element;
+    one.y = y;
+    return &one;
 }
 
 void kcheck_linear(struct kcheck *k)
 {
     struct linear_case c;
     make_case(k, &c);
-    float *before = kc_buf(k, c.n_y * sizeof *before);
-    kc_fill(k, before, c.n_y);
-    float *want = kc_copy(k, before, c.n_y * sizeof *want),
-          *got = kc_copy(k, before, c.n_y * sizeof *got);
-    c.a.y = want;
-    kc_run(k, definition(k, &c), &c.a, 1);
-    if (!k->specials)
-        near_f64(k, &c, want, before);
-    c.a.y = got;
-    kc_run(k, k->variant, &c.a, kc_range(k, 1, 9));
-    kc_compare(k, "y", &(struct kc_array){got, DT_F32, c.a.n_row, c.a.w.n_out, c.a.y_stride},
-               &(struct kc_array){want, DT_F32, c.a.n_row, c.a.w.n_out, c.a.y_stride});
-    c.a.y = want;
-    memcpy(want, before, c.n_y * sizeof *want);
-    if (!is_tiles(k, &c))
-        kc_same_as_sibling(k, &c.a, (struct kc_bits){want, got, DT_F32, c.n_y});
-    rows_alone(k, &c, got, before);
+    kc_product_check(k, &(struct kc_product){.args = &c,
+                                             .y = &c.a.y,
+                                             .n_row = c.a.n_row,
+                                             .n_out = c.a.w.n_out,
+                                             .y_stride = c.a.y_stride,
+                                             .definition = definition(k, &c),
+                                             .sibling = !is_tiles(k, &c),
+                                             .row = row_alone,
+                                             .near = near_f64});
 }

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_int4: every variant against the reference, the reference against f64, and rows of a batch
  * against the same rows alone. */
-#include "kcheck.h"
 #include <math.h>
 #include "kernels/variants.h"
+#include "product.h"
 
 struct int4_case {
-    struct linear_int4_args a;
-    size_t n_y;
-    uint8_t *q;       /* [n_out, n_in], as it went in */
-    uint16_t *scales; /* [n_out, n_in / group] */
+    struct linear_int4_args a; /* first: what a call takes */
+    uint8_t *q;                /* [n_out, n_in], as it went in */
+    uint16_t *scales;          /* [n_out, n_in / group] */
     uint8_t *zeros;
 };
 
@@ -21,7 +20,7 @@ static size_t round_up(size_t n)
 /* Any weights at all, and some at their extremes, where sums are largest. */
 static void make_weights(struct kcheck *k, struct int4_case *c)
 {
-    const struct packed *w = &c->a.w;
+    const struct packed *w = &c->a.by.w;
     const uint32_t n_group = w->n_in / w->group;
     const size_t n = (size_t)w->n_out * w->n_in, n_scale = (size_t)w->n_out * n_group;
     const bool extreme = kc_chance(k, 20);
@@ -65,34 +64,30 @@ static void make_case(struct kcheck *k, struct int4_case *c)
                                 .x_stride = n_in,
                                 .q_stride = x_stride};
     quant_rows_ref(&q, &(struct kern_exec){.nth = 1});
-    *c = (struct int4_case){.a = {.x = q.q,
-                                  .rows = q.rows,
-                                  .sums = q.sums,
-                                  .w = {.data = kc_buf(k, packed_int4_bytes(n_out, n_in, group)),
-                                        .n_out = n_out,
-                                        .n_in = n_in,
-                                        .dtype = DT_I8,
-                                        .group = group},
-                                  .n_row = n_row,
-                                  .x_stride = x_stride,
-                                  .y_stride = n_out + kc_range(k, 0, 7),
-                                  .accumulate = kc_chance(k, 40)}};
+    *c = (struct int4_case){.a.sums = q.sums,
+                            .a.by = {.x = q.q,
+                                     .rows = q.rows,
+                                     .w = {.data = kc_buf(k, packed_int4_bytes(n_out, n_in, group)),
+                                           .n_out = n_out,
+                                           .n_in = n_in,
+                                           .dtype = DT_I8,
+                                           .group = group},
+                                     .n_row = n_row,
+                                     .x_stride = x_stride,
+                                     .y_stride = n_out + kc_range(k, 0, 7),
+                                     .accumulate = kc_chance(k, 40)}};
     make_weights(k, c);
-    c->n_y = n_row ? (n_row - 1) * c->a.y_stride + n_out : 0;
-    if (kc_chance(k, 50)) {
-        float *bias = kc_buf(k, n_out * sizeof *bias);
-        kc_fill(k, bias, n_out);
-        c->a.bias = bias;
-    }
+    c->a.by.bias = kc_product_bias(k, n_out);
     kc_shape(k, "n_row %u [%u,%u] group %u%s%s", n_row, n_out, n_in, group,
-             c->a.bias ? " bias" : "", c->a.accumulate ? " accumulate" : "");
+             c->a.by.bias ? " bias" : "", c->a.by.accumulate ? " accumulate" : "");
 }
 
 /* y against sums in f64 of the weights as they went in. */
-static void near_f64(struct kcheck *k, const struct int4_case *c, const float *y,
+static void near_f64(struct kcheck *k, const struct kc_product *p, const float *y,
                      const float *before)
 {
-    const struct linear_int4_args *a = &c->a;
+    const struct int4_case *c = p->args;
+    const struct linear_quant_args *a = &c->a.by;
     const uint32_t n_in = a->w.n_in, group = a->w.group, n_group = n_in / group;
     for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 3)
         for (uint32_t o = 0; o < a->w.n_out; o++) {
@@ -113,41 +108,29 @@ static void near_f64(struct kcheck *k, const struct int4_case *c, const float *y
         }
 }
 
-/* Row i of the batch, run alone and with any number of threads, has the same bits. */
-static void rows_alone(struct kcheck *k, const struct int4_case *c, const float *batch,
-                       const float *before)
+static const void *row_alone(const struct kc_product *p, uint32_t i, float *y)
 {
-    const struct linear_int4_args *a = &c->a;
-    float *y = kc_buf(k, a->w.n_out * sizeof *y);
-    for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 9) {
-        struct linear_int4_args one = *a;
-        one.n_row = 1;
-        one.x = a->x + i * a->x_stride;
-        one.rows = a->rows + i;
-        one.sums = a->sums + i * a->x_stride / KERN_QUANT_SUM;
-        one.y = y;
-        memcpy(y, before + i * a->y_stride, a->w.n_out * sizeof *y);
-        kc_run(k, k->variant, &one, kc_range(k, 1, 9));
-        kc_same_bits(k, "row alone",
-                     (struct kc_bits){y, batch + i * a->y_stride, DT_F32, a->w.n_out});
-    }
+    const struct linear_int4_args *a = p->args;
+    static struct linear_int4_args one;
+    one = *a;
+    one.by.n_row = 1;
+    one.by.x = a->by.x + i * a->by.x_stride;
+    one.by.rows = a->by.rows + i;
+    one.sums = a->sums + i * a->by.x_stride / KERN_QUANT_SUM;
+    one.by.y = y;
+    return &one;
 }
 
 void kcheck_linear_int4(struct kcheck *k)
 {
     struct int4_case c;
     make_case(k, &c);
-    float *before = kc_buf(k, c.n_y * sizeof *before);
-    kc_fill(k, before, c.n_y);
-    float *want = kc_copy(k, before, c.n_y * sizeof *want),
-          *got = kc_copy(k, before, c.n_y * sizeof *got);
-    c.a.y = want;
-    kc_run(k, k->ref, &c.a, 1);
-    if (!k->specials)
-        near_f64(k, &c, want, before);
-    c.a.y = got;
-    kc_run(k, k->variant, &c.a, kc_range(k, 1, 9));
-    kc_compare(k, "y", &(struct kc_array){got, DT_F32, c.a.n_row, c.a.w.n_out, c.a.y_stride},
-               &(struct kc_array){want, DT_F32, c.a.n_row, c.a.w.n_out, c.a.y_stride});
-    rows_alone(k, &c, got, before);
+    kc_product_check(k, &(struct kc_product){.args = &c,
+                                             .y = &c.a.by.y,
+                                             .n_row = c.a.by.n_row,
+                                             .n_out = c.a.by.w.n_out,
+                                             .y_stride = c.a.by.y_stride,
+                                             .definition = k->ref,
+                                             .row = row_alone,
+                                             .near = near_f64});
 }

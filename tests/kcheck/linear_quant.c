@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_quant: every variant against the reference, the reference against sums in 64 bits, and
  * rows of a batch against the same rows alone. */
-#include "kcheck.h"
 #include <math.h>
 #include "kernels/variants.h"
-
-struct quant_case {
-    struct linear_quant_args a;
-    size_t n_y;
-};
+#include "product.h"
 
 static size_t round_up(size_t n)
 {
@@ -17,7 +12,7 @@ static size_t round_up(size_t n)
 
 /* Weights and activations as pack_quant and quant_rows make them; some rows and outputs at their
  * extremes, where sums are largest. */
-static void make_case(struct kcheck *k, struct quant_case *c)
+static void make_case(struct kcheck *k, struct linear_quant_args *a)
 {
     static const uint32_t rows[] = {0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 16, 17, 40, 97, 200};
     uint32_t n_row = kc_pick(k, rows, 17), n_out = kc_range(k, 1, 330);
@@ -55,29 +50,24 @@ static void make_case(struct kcheck *k, struct quant_case *c)
                                 .x_stride = n_in,
                                 .q_stride = x_stride};
     quant_rows_ref(&q, &(struct kern_exec){.nth = 1});
-    *c =
-        (struct quant_case){.a = {.x = q.q,
-                                  .rows = q.rows,
-                                  .w = {.data = data, .n_out = n_out, .n_in = n_in, .dtype = DT_I8},
-                                  .n_row = n_row,
-                                  .x_stride = x_stride,
-                                  .y_stride = n_out + kc_range(k, 0, 7),
-                                  .accumulate = kc_chance(k, 40)}};
-    c->n_y = n_row ? (n_row - 1) * c->a.y_stride + n_out : 0;
-    if (kc_chance(k, 50)) {
-        float *bias = kc_buf(k, n_out * sizeof *bias);
-        kc_fill(k, bias, n_out);
-        c->a.bias = bias;
-    }
-    kc_shape(k, "n_row %u [%u,%u]%s%s", n_row, n_out, n_in, c->a.bias ? " bias" : "",
-             c->a.accumulate ? " accumulate" : "");
+    *a = (struct linear_quant_args){
+        .x = q.q,
+        .rows = q.rows,
+        .w = {.data = data, .n_out = n_out, .n_in = n_in, .dtype = DT_I8},
+        .n_row = n_row,
+        .x_stride = x_stride,
+        .y_stride = n_out + kc_range(k, 0, 7),
+        .accumulate = kc_chance(k, 40)};
+    a->bias = kc_product_bias(k, n_out);
+    kc_shape(k, "n_row %u [%u,%u]%s%s", n_row, n_out, n_in, a->bias ? " bias" : "",
+             a->accumulate ? " accumulate" : "");
 }
 
 /* y against sums in 64 bits over the bytes; the layout is written out a second time. */
-static void near_f64(struct kcheck *k, const struct quant_case *c, const float *y,
+static void near_f64(struct kcheck *k, const struct kc_product *p, const float *y,
                      const float *before)
 {
-    const struct linear_quant_args *a = &c->a;
+    const struct linear_quant_args *a = p->args;
     const size_t n_k = round_up(a->w.n_in), panel_bytes = n_k * 64 + 256;
     for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 3)
         for (uint32_t o = 0; o < a->w.n_out; o++) {
@@ -96,40 +86,28 @@ static void near_f64(struct kcheck *k, const struct quant_case *c, const float *
         }
 }
 
-/* Row i of the batch, run alone and with any number of threads, has the same bits. */
-static void rows_alone(struct kcheck *k, const struct quant_case *c, const float *batch,
-                       const float *before)
+static const void *row_alone(const struct kc_product *p, uint32_t i, float *y)
 {
-    const struct linear_quant_args *a = &c->a;
-    float *y = kc_buf(k, a->w.n_out * sizeof *y);
-    for (uint32_t i = 0; i < a->n_row; i += 1 + a->n_row / 9) {
-        struct linear_quant_args one = *a;
-        one.n_row = 1;
-        one.x = a->x + i * a->x_stride;
-        one.rows = a->rows + i;
-        one.y = y;
-        memcpy(y, before + i * a->y_stride, a->w.n_out * sizeof *y);
-        kc_run(k, k->variant, &one, kc_range(k, 1, 9));
-        kc_same_bits(k, "row alone",
-                     (struct kc_bits){y, batch + i * a->y_stride, DT_F32, a->w.n_out});
-    }
+    const struct linear_quant_args *a = p->args;
+    static struct linear_quant_args one;
+    one = *a;
+    one.n_row = 1;
+    one.x = a->x + i * a->x_stride;
+    one.rows = a->rows + i;
+    one.y = y;
+    return &one;
 }
 
 void kcheck_linear_quant(struct kcheck *k)
 {
-    struct quant_case c;
-    make_case(k, &c);
-    float *before = kc_buf(k, c.n_y * sizeof *before);
-    kc_fill(k, before, c.n_y);
-    float *want = kc_copy(k, before, c.n_y * sizeof *want),
-          *got = kc_copy(k, before, c.n_y * sizeof *got);
-    c.a.y = want;
-    kc_run(k, k->ref, &c.a, 1);
-    if (!k->specials)
-        near_f64(k, &c, want, before);
-    c.a.y = got;
-    kc_run(k, k->variant, &c.a, kc_range(k, 1, 9));
-    kc_compare(k, "y", &(struct kc_array){got, DT_F32, c.a.n_row, c.a.w.n_out, c.a.y_stride},
-               &(struct kc_array){want, DT_F32, c.a.n_row, c.a.w.n_out, c.a.y_stride});
-    rows_alone(k, &c, got, before);
+    struct linear_quant_args a;
+    make_case(k, &a);
+    kc_product_check(k, &(struct kc_product){.args = &a,
+                                             .y = &a.y,
+                                             .n_row = a.n_row,
+                                             .n_out = a.w.n_out,
+                                             .y_stride = a.y_stride,
+                                             .definition = k->ref,
+                                             .row = row_alone,
+                                             .near = near_f64});
 }

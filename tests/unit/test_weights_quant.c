@@ -66,20 +66,18 @@ static void multiply_out(float *y, const struct packed *w)
     a.q_stride = 128;
     kern.quant_rows(&a, &alone);
     assert_true(kern_scratch_bytes(64, 4, 16) <= sizeof scratch);
-    struct linear_int4_args four = {.y = y,
-                                    .x = q,
-                                    .rows = rows,
-                                    .sums = sums,
-                                    .w = *w,
-                                    .n_row = n,
-                                    .x_stride = 128,
-                                    .y_stride = w->n_out};
-    struct linear_quant_args eight = {
-        .y = y, .x = q, .rows = rows, .w = *w, .n_row = n, .x_stride = 128, .y_stride = w->n_out};
+    struct linear_int4_args product = {.by = {.y = y,
+                                              .x = q,
+                                              .rows = rows,
+                                              .w = *w,
+                                              .n_row = n,
+                                              .x_stride = 128,
+                                              .y_stride = w->n_out},
+                                       .sums = sums};
     if (w->group)
-        kern.linear_int4(&four, &alone);
+        kern.linear_int4(&product, &alone);
     else
-        kern.linear_quant(&eight, &alone);
+        kern.linear_quant(&product.by, &alone);
 }
 
 /* As it is packed without going through floats. */

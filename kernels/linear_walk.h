@@ -20,6 +20,8 @@
 #ifndef QUIRE_KERNELS_LINEAR_WALK_H
 #define QUIRE_KERNELS_LINEAR_WALK_H
 #include "kernels/split.h"
+#include "kernels/wide/finish.h"
+#ifdef VEC_SUMS
 
 #define LINEAR_TILE \
     6u /* rows: 6 x 64 outputs are 24 vectors of 16, which leaves 8 registers for W and x */
@@ -107,18 +109,15 @@ static inline __attribute__((always_inline)) void linear_panels(const struct lin
     }
 }
 
-/* linear itself: floats. y = sum + bias (+ y); plain C that the compiler makes vectors of. */
+/* linear itself: floats. */
 static inline void linear_finish(const void *args, const float *sum, size_t row, uint32_t panel)
 {
     const struct linear_args *a = args;
-    const uint32_t o = panel * KERN_PANEL;
-    uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
-    float *y = a->y + row * a->y_stride + o;
-    float out[KERN_PANEL];
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = a->bias ? sum[i] + a->bias[o + i] : sum[i];
-    for (uint32_t i = 0; i < n; i++)
-        y[i] = a->accumulate ? out[i] + y[i] : out[i];
+    const struct finish f = FINISH_OF(a);
+    const uint32_t end = a->w.n_out;
+    for (uint32_t i = 0, o = panel * KERN_PANEL; i < KERN_PANEL && o + i < end; i += 32)
+        finish_pair(&f, vec_load(sum + i), vec_load(sum + i + 16), row, o + i,
+                    end - o - i < 32 ? end - o - i : 32);
 }
 
 static inline void linear_walk(const struct linear_args *a, const struct kern_exec *x,
@@ -141,4 +140,5 @@ static inline void linear_walk(const struct linear_args *a, const struct kern_ex
     linear_panels(&f, x, linear_finish, a);
 }
 
+#endif
 #endif

@@ -16,6 +16,12 @@
  *                                            an odd n_in is zero-padded
  * A thread owns whole panels.
  *
+ * Gated weights: gate and up, [n, n_in] each, are one W whose outputs take turns of KERN_TURN = 16:
+ * 16 of gate, the same 16 of up, the next 16 of gate … Past n each part ends with zeros up to a
+ * whole turn, so n_out = 2 n rounded up to 32. The product's output is then
+ *     y[i,c] = silu(gate[i,c]) * up[i,c],  c = 0 … n_out/2 - 1,  silu(z) = z / (1 + exp(-z))
+ * of the finished sums with their bias; columns past n are 0.
+ *
  * KV cache of one layer, blocks of KERN_BLOCK = 16 tokens, one lane per token when scores are
  * computed:
  *     k: [n_block][n_kv_head] of f32: [head_dim][16]   bf16: [ceil(head_dim/2)][16][2]
@@ -33,6 +39,7 @@
 
 #define KERN_PANEL   64u
 #define KERN_BLOCK   16u
+#define KERN_TURN    16u        /* outputs of gate, then of up, in gated weights */
 #define KERN_NO_SLOT UINT32_MAX /* kv_store: leave this row out */
 
 struct device_stream; /* device.h */
@@ -51,6 +58,7 @@ struct packed {       /* a weight matrix in the layout above */
     uint32_t n_out, n_in;
     enum dtype dtype; /* DT_F32, DT_F16, DT_BF16; I8: ops_quant.h */
     uint32_t group;   /* above 0: 4-bit weights with a scale for this many inputs, ops_int4.h */
+    uint32_t gated;   /* 1: gate and up by turns, see above */
 };
 
 /* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread
@@ -90,19 +98,21 @@ struct rms_norm_args {
     float eps;
 };
 
-/* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate).
+/* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate), or silu(gate) *
+ * up of such sums, when W is gated; as f32, or rounded to bf16 (then without accumulate).
  * x: [n_row, n_in] f32, or bf16 (W must then be bf16; the arithmetic is that of vdpbf16ps).
  * One f32 accumulator per output, k ascending, whatever n_row is: ref/linear.c has the order.
  * y must not overlap x: a block of rows is finished before the next is read. */
 struct linear_args {
-    float *y;           /* [n_row, n_out], row stride y_stride */
+    void *y;            /* [n_row, n_out], row stride y_stride; gated: [n_row, n_out / 2] */
+    enum dtype y_dtype; /* F32 or BF16 */
     const void *x;      /* row stride x_stride */
     enum dtype x_dtype; /* F32 or BF16 */
     struct packed w;
-    const float *bias; /* [n_out] or NULL */
+    const float *bias; /* [n_out] or NULL; gated: by turns, as the outputs are */
     uint32_t n_row;
     size_t x_stride, y_stride; /* elements */
-    int accumulate;
+    int accumulate;            /* not with gated weights */
 };
 
 /* Rotate the first n_rot (even) elements of each head, in place. Source: arXiv:2104.09864.
@@ -147,8 +157,9 @@ struct attention_seq {
     uint32_t start;         /* position of the first of them */
 };
 struct attention_args {
-    float *out;     /* [rows][n_head][head_dim] f32, row stride out_stride */
-    const float *q; /* the same shape, row stride q_stride; already rotated */
+    void *out;            /* [rows][n_head][head_dim], row stride out_stride */
+    enum dtype out_dtype; /* F32, or BF16: the same numbers rounded */
+    const float *q;       /* the same shape, row stride q_stride; already rotated */
     size_t out_stride, q_stride;
     const void *k_cache, *v_cache;
     enum dtype kv_dtype; /* F32, BF16 or I8 */

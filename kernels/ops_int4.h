@@ -14,7 +14,8 @@
  * multiply-add with one rounding each:
  *     d[g] = sum_{k in g} x[k] * q[o,k] - zero[o,g] * sum_{k in g} x[k]   |d| < 2^24: exact in f32
  *     acc  = fma(scale[o,g], d[g], acc), acc = 0 before the first
- *     y    = acc * rows[i].scale + bias[o] (+ y as it was, when accumulate), each step rounded
+ *     y    = acc * rows[i].scale + bias[o] (+ y as it was, when accumulate), each step rounded;
+ *            gated weights and bf16: as linear (ops.h)
  * so the order depends on nothing but n_in and group, and every variant gives the same bits.
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_INT4_H

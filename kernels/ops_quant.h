@@ -52,9 +52,10 @@ struct pack_quant_args {
 };
 
 /* y[i,o] = (f32(sum_k q[i,k] * w[o,k]) * scale[o]) * rows[i].scale + bias[o] (+ y[i,o] as it was,
- * when accumulate), each step rounded. */
+ * when accumulate), each step rounded; gated weights and bf16: as linear (ops.h). */
 struct linear_quant_args {
-    float *y;                     /* [n_row, n_out], row stride y_stride */
+    void *y;                      /* as linear_args */
+    enum dtype y_dtype;           /* F32 or BF16 */
     const int8_t *x;              /* [n_row], row stride x_stride, as quant_rows writes it */
     const struct quant_row *rows; /* [n_row] */
     struct packed w;              /* dtype I8 */

@@ -5,6 +5,7 @@
 #define QUIRE_KERNELS_QUANT_WALK_H
 #include "kernels/linear_walk.h"
 #include "kernels/quant_layout.h"
+#ifdef VEC_SUMS
 
 struct quant_tiles {
     linear_tile_fn *const *tiles; /* [n_row_max]: tiles[r] does r + 1 rows */
@@ -22,19 +23,19 @@ static inline void quant_finish(const void *call, const float *sum, size_t row, 
     const struct linear_quant_args *a = ((const struct quant_call *)call)->args;
     const struct quant_row of_row = a->rows[row];
     const uint32_t o = panel * KERN_PANEL;
-    const uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
+    const struct finish f = FINISH_OF(a);
     const uint32_t top = (uint32_t)((const struct quant_call *)call)->on_top * (uint32_t)of_row.sum;
-    const uint32_t *whole = (const uint32_t *)(const void *)sum;
+    const int32_t *whole = (const int32_t *)(const void *)sum;
     const float *scale = (const float *)(const void *)((const char *)a->w.data +
                                                        panel * quant_panel_bytes(a->w.n_in) +
                                                        quant_scales_at(a->w.n_in));
-    float *y = a->y + row * a->y_stride + o, out[KERN_PANEL];
-    for (uint32_t i = 0; i < KERN_PANEL; i++)
-        out[i] = (float)(int32_t)(whole[i] - top) * scale[i] * of_row.scale;
-    for (uint32_t i = 0; a->bias && i < n; i++)
-        out[i] += a->bias[o + i];
-    for (uint32_t i = 0; i < n; i++)
-        y[i] = a->accumulate ? out[i] + y[i] : out[i];
+    const struct vec by = vec_set(of_row.scale);
+    for (uint32_t i = 0; i < KERN_PANEL && o + i < a->w.n_out; i += 32) {
+        struct vec low = vec_mul(vec_load_i32_less(whole + i, top), vec_load(scale + i));
+        struct vec high = vec_mul(vec_load_i32_less(whole + i + 16, top), vec_load(scale + i + 16));
+        const uint32_t left = a->w.n_out - o - i;
+        finish_pair(&f, vec_mul(low, by), vec_mul(high, by), row, o + i, left < 32 ? left : 32);
+    }
 }
 
 static inline void quant_walk(const struct linear_quant_args *a, const struct kern_exec *x,
@@ -55,4 +56,5 @@ static inline void quant_walk(const struct linear_quant_args *a, const struct ke
     linear_panels(&f, x, quant_finish, &call);
 }
 
+#endif
 #endif

@@ -1,18 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The decoder walk. Every thread runs all of this file; an op gives each thread its share, and
- * sync() stands between an op and the next one that reads what another thread wrote:
+ * sync() stands between an op and the next one that reads what another thread wrote ( | ):
  *
- *   embed, turns | { norm | q,k,v | head norms, rotate, store | attention | (bf16) | out += | norm
- * | gate,up | silu | down += } per layer | final norm of the asked rows | lm_head | ( | is a
- * barrier )
+ *   embed, turns |
+ *   for layers
+ *     for blocks of rows { norm (|) q,k,v | head norms, rotate, store }
+ *     | attention |
+ *     for blocks of rows { (int8: quantize (|)) out += | norm (|) gate,up,silu |
+ *                          (int8: quantize (|)) down += }
+ *     |
+ *   final norm of the asked rows (|) lm_head |
  *
- * With int8 weights, whoever has written rows of h quantizes them (quantize_rows) before the
- * barrier; after attention, whose threads share rows, there is one more.
+ * A block's activations stay in the caches from one product to the next. The next block needs no
+ * barrier: it writes `in` behind one that all pass after they last read it, then `act` likewise.
+ *
+ * (|): where rows are few, each thread makes the whole input of a product for itself, in a copy of
+ * its own: that costs less than meeting the others (alone()). So decoding one sequence meets six
+ * times a layer: after q,k,v; before attention and after it; after out, gated and down.
  *
  * Row work between q,k,v and attention (head norms, rotation, storing K and V) touches one row at a
  * time, so a thread takes a range of rows through all of it with no barrier in between. */
 #include <string.h>
 #include "engine/model/model_state.h"
+
+/* Elements of a product's input that a thread rather makes alone than meets the others for: about a
+ * microsecond of norm or quantizing. */
+#define ALONE_ELEMENTS 8192u
+
+struct rows { /* neighbouring rows of the step */
+    uint32_t at, n;
+};
 
 struct walk {
     const struct model *m;
@@ -23,7 +40,8 @@ struct walk {
     struct team *team;
     struct kern_exec x;    /* this thread's share of an op all threads run */
     struct kern_exec mine; /* an op this thread runs alone on its own rows */
-    uint32_t row, n_row;   /* this thread's own rows */
+    struct rows own;       /* this thread's rows of the step */
+    struct rows block;     /* that go through the products now */
 };
 
 static void sync(const struct walk *w)
@@ -32,37 +50,65 @@ static void sync(const struct walk *w)
         team_barrier(w->team);
 }
 
-static enum dtype input_dtype(const struct walk *w)
+/* This thread's share of some rows. */
+static struct rows share(const struct walk *w, struct rows of)
 {
-    return model_input_dtype(w->m);
+    const uint64_t n = of.n;
+    const uint32_t from = (uint32_t)(n * w->x.ith / w->x.nth);
+    return (struct rows){of.at + from, (uint32_t)(n * (w->x.ith + 1) / w->x.nth) - from};
 }
 
-/* Rows row … row + n_row - 1 of h, which this thread has just written, as int8. */
-static void quantize_rows(const struct walk *w, uint32_t row, uint32_t n_row, uint32_t n_col)
+/* Does each thread make the n_col columns of the block's rows for itself? */
+static bool alone(const struct walk *w, uint32_t n_col)
 {
-    const struct model_scratch *s = w->s;
-    struct quant_rows_args a = {.q = s->q + (size_t)row * s->h_cols,
-                                .rows = s->q_rows + row,
-                                .x = (const float *)s->h + (size_t)row * s->h_cols,
-                                .n_row = n_row,
+    return w->block.n <= ALONE_ROWS && (uint64_t)w->block.n * n_col <= ALONE_ELEMENTS;
+}
+
+/* The rows that this thread makes of a product's input, and the barrier behind them. */
+static struct rows to_make(const struct walk *w, uint32_t n_col)
+{
+    return alone(w, n_col) ? w->block : share(w, w->block);
+}
+
+static void made(const struct walk *w, uint32_t n_col)
+{
+    if (!alone(w, n_col))
+        sync(w);
+}
+
+static size_t input_bytes(const struct walk *w)
+{
+    return w->m->shape.quantization ? 1 : dtype_bits(model_input_dtype(w->m)) / 8;
+}
+
+/* Rows of `o` from row i on. */
+static struct operand operand_at(const struct walk *w, const struct operand *o, size_t i)
+{
+    return (struct operand){.x = (char *)o->x + i * o->stride * input_bytes(w),
+                            .stride = o->stride,
+                            .rows = o->rows ? o->rows + i : NULL,
+                            .sums = o->sums ? o->sums + i * o->stride / KERN_QUANT_SUM : NULL};
+}
+
+/* The block's rows of `o`, this thread's copy where it has one. */
+static struct operand operand_of(const struct walk *w, const struct operand *o, uint32_t n_col)
+{
+    return operand_at(w, o, alone(w, n_col) ? (size_t)w->x.ith * ALONE_ROWS : 0);
+}
+
+/* n rows of f32 into `to`, as int8. */
+static void quantize(const struct walk *w, const struct operand *to, const float *from,
+                     size_t stride, uint32_t n, uint32_t n_col)
+{
+    struct quant_rows_args a = {.q = to->x,
+                                .rows = to->rows,
+                                .sums = to->sums,
+                                .x = from,
+                                .n_row = n,
                                 .n_col = n_col,
-                                .x_stride = s->h_cols,
-                                .q_stride = s->h_cols};
-    if (w->m->shape.quantization == QUANTIZE_INT4)
-        a.sums = s->q_sums + (size_t)row * s->h_cols / KERN_QUANT_SUM;
+                                .x_stride = stride,
+                                .q_stride = to->stride};
     w->m->kern->quant_rows(&a, &w->mine);
-}
-
-/* Rows of q,k,v and, behind them in the same memory, of attention's output. */
-static size_t qkv_stride(const struct walk *w)
-{
-    return w->m->weights.layers[0].qkv.n_out;
-}
-
-static float *attention_out(const struct walk *w)
-{
-    size_t n = w->b->n_token * qkv_stride(w);
-    return w->s->wide + (n + 15) / 16 * 16;
 }
 
 static void embed(const struct walk *w)
@@ -81,58 +127,84 @@ static void embed(const struct walk *w)
 /* (cos, sin) of this thread's rows. */
 static void turn_rows(const struct walk *w)
 {
-    uint32_t head_dim = w->m->config.head_dim;
+    const uint32_t head_dim = w->m->config.head_dim, own_end = w->own.at + w->own.n;
     for (uint32_t i = 0; i < w->b->n_seq; i++) {
         const struct attention_seq *q = &w->b->seqs[i];
-        uint32_t from = q->row > w->row ? q->row : w->row;
-        uint32_t end =
-            q->row + q->n_query < w->row + w->n_row ? q->row + q->n_query : w->row + w->n_row;
+        uint32_t from = q->row > w->own.at ? q->row : w->own.at;
+        uint32_t end = q->row + q->n_query < own_end ? q->row + q->n_query : own_end;
         for (uint32_t r = from; r < end; r++)
             rotary_row(&w->m->rotary, w->s->turns + (size_t)r * head_dim, w->b->positions[r],
                        w->b->n_prompts ? w->b->n_prompts[i] : 0);
     }
 }
 
-/* This thread's rows of x through a norm into h. */
-static void norm_rows(const struct walk *w, const float *weight)
+/* Row r of x through a norm into `y`. */
+static void norm_row(const struct walk *w, uint32_t r, const float *weight, void *y,
+                     enum dtype dtype)
 {
     const uint32_t hidden = w->m->config.hidden_size;
-    const size_t h_bytes = w->s->h_cols * (dtype_bits(input_dtype(w)) / 8);
-    struct rms_norm_args a = {.y = (char *)w->s->h + w->row * h_bytes,
-                              .y_dtype = input_dtype(w),
-                              .x = w->s->x + (size_t)w->row * hidden,
+    struct rms_norm_args a = {.y = y,
+                              .y_dtype = dtype,
+                              .x = w->s->x + (size_t)r * hidden,
                               .w = weight,
-                              .n_row = w->n_row,
+                              .n_row = 1,
                               .n_col = hidden,
                               .x_stride = hidden,
-                              .y_stride = w->s->h_cols,
+                              .y_stride = hidden,
                               .eps = (float)w->m->config.rms_norm_eps};
     w->m->kern->rms_norm(&a, &w->mine);
-    if (w->m->shape.quantization)
-        quantize_rows(w, w->row, w->n_row, hidden);
 }
 
-struct product { /* y = W x + bias, x in h or in f32 rows */
+/* Row r of x through a norm into row i of `to`; int8: by way of one f32 row that stays in L1. */
+static void norm_into(const struct walk *w, uint32_t r, const float *weight,
+                      const struct operand *to, uint32_t i)
+{
+    const struct operand row = operand_at(w, to, i);
+    const uint32_t hidden = w->m->config.hidden_size;
+    if (!w->m->shape.quantization) {
+        norm_row(w, r, weight, row.x, model_input_dtype(w->m));
+        return;
+    }
+    float *made_of = w->s->norm + (size_t)w->x.ith * hidden;
+    norm_row(w, r, weight, made_of, DT_F32);
+    quantize(w, &row, made_of, hidden, 1, hidden);
+}
+
+/* The block's rows of x through a norm into `in`. */
+static struct operand norm_block(const struct walk *w, const float *weight)
+{
+    const uint32_t hidden = w->m->config.hidden_size;
+    const struct operand to = operand_of(w, &w->s->in, hidden);
+    const struct rows r = to_make(w, hidden);
+    for (uint32_t i = r.at; i < r.at + r.n; i++)
+        norm_into(w, i, weight, &to, i - w->block.at);
+    made(w, hidden);
+    return to;
+}
+
+struct product { /* of the block's rows: y = W x + bias, or what gated weights make */
     const struct packed *weight;
     const float *bias;
-    float *y;
+    const struct operand *x;
+    void *y;
+    enum dtype y_dtype;
     size_t y_stride;
-    uint32_t n_row;
     bool add; /* onto y */
 };
 
 static void product_quant(const struct walk *w, const struct product *p)
 {
     struct linear_int4_args a = {.by = {.y = p->y,
-                                        .x = w->s->q,
-                                        .rows = w->s->q_rows,
+                                        .y_dtype = p->y_dtype,
+                                        .x = p->x->x,
+                                        .rows = p->x->rows,
                                         .w = *p->weight,
                                         .bias = p->bias,
-                                        .n_row = p->n_row,
-                                        .x_stride = w->s->h_cols,
+                                        .n_row = w->block.n,
+                                        .x_stride = p->x->stride,
                                         .y_stride = p->y_stride,
                                         .accumulate = p->add},
-                                 .sums = w->s->q_sums};
+                                 .sums = p->x->sums};
     if (p->weight->group)
         w->m->kern->linear_int4(&a, &w->x);
     else
@@ -146,18 +218,19 @@ static void product(const struct walk *w, const struct product *p)
         return;
     }
     struct linear_args a = {.y = p->y,
-                            .x = w->s->h,
-                            .x_dtype = input_dtype(w),
+                            .y_dtype = p->y_dtype,
+                            .x = p->x->x,
+                            .x_dtype = model_input_dtype(w->m),
                             .w = *p->weight,
                             .bias = p->bias,
-                            .n_row = p->n_row,
-                            .x_stride = w->s->h_cols,
+                            .n_row = w->block.n,
+                            .x_stride = p->x->stride,
                             .y_stride = p->y_stride,
                             .accumulate = p->add};
     w->m->kern->linear(&a, &w->x);
 }
 
-/* The heads of row r from `head` on, each through the norm. */
+/* Neighbouring heads of a row, each through the norm. */
 static void norm_heads(const struct walk *w, float *heads, uint32_t n_head, const float *weight)
 {
     uint32_t head_dim = w->m->config.head_dim;
@@ -173,25 +246,26 @@ static void norm_heads(const struct walk *w, float *heads, uint32_t n_head, cons
     w->m->kern->rms_norm(&a, &w->mine);
 }
 
-/* Head norms, rotation, and K and V into the cache, for this thread's rows. */
+/* Head norms, rotation, and K and V into the cache, for this thread's rows of the block. */
 static void finish_qkv(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
     const struct model_config *c = &w->m->config;
-    size_t stride = qkv_stride(w);
-    float *rows = w->s->wide + w->row * stride;
+    const struct rows r = share(w, w->block);
+    const size_t stride = w->s->qkv_stride;
+    float *rows = w->s->qkv + r.at * stride;
     uint32_t q = model_q_cols(w->m), kv = model_kv_cols(w->m);
-    if (w->n_row == 0)
+    if (r.n == 0)
         return;
-    for (uint32_t i = 0; i < w->n_row && w->m->arch->qk_norm; i++) {
+    for (uint32_t i = 0; i < r.n && w->m->arch->qk_norm; i++) {
         norm_heads(w, rows + i * stride, c->n_head, g->q_norm);
         norm_heads(w, rows + i * stride + q, c->n_kv_head, g->k_norm);
     }
     struct rope_args turn = {.x = rows, /* q heads, and behind them k heads */
                              .x_stride = stride,
-                             .table = w->s->turns + (size_t)w->row * c->head_dim,
+                             .table = w->s->turns + (size_t)r.at * c->head_dim,
                              .pos = w->s->rows,
-                             .n_row = w->n_row,
+                             .n_row = r.n,
                              .n_head = c->n_head + c->n_kv_head,
                              .head_dim = c->head_dim,
                              .n_rot = c->head_dim};
@@ -203,8 +277,8 @@ static void finish_qkv(const struct walk *w, uint32_t layer)
                                   .v = rows + q + kv,
                                   .k_stride = stride,
                                   .v_stride = stride,
-                                  .slot = w->b->slots + w->row,
-                                  .n_row = w->n_row,
+                                  .slot = w->b->slots + r.at,
+                                  .n_row = r.n,
                                   .n_kv_head = c->n_kv_head,
                                   .head_dim = c->head_dim};
     w->m->kern->kv_store(&store, &w->mine);
@@ -213,11 +287,11 @@ static void finish_qkv(const struct walk *w, uint32_t layer)
 static void attend(const struct walk *w, uint32_t layer)
 {
     const struct model_config *c = &w->m->config;
-    bool direct = input_dtype(w) == DT_F32; /* out's input can be written in place of a cast */
-    struct attention_args a = {.out = direct ? w->s->h : attention_out(w),
-                               .q = w->s->wide,
-                               .out_stride = direct ? w->s->h_cols : model_q_cols(w->m),
-                               .q_stride = qkv_stride(w),
+    struct attention_args a = {.out = w->s->att.x,
+                               .out_dtype = model_input_dtype(w->m),
+                               .q = w->s->qkv,
+                               .out_stride = w->s->att.stride,
+                               .q_stride = w->s->qkv_stride,
                                .k_cache = w->kv->k[layer],
                                .v_cache = w->kv->v[layer],
                                .kv_dtype = w->kv->dtype,
@@ -231,87 +305,103 @@ static void attend(const struct walk *w, uint32_t layer)
                                .window = c->window[layer]};
     w->m->kern->attention(&a, &w->x);
     sync(w);
-    if (w->m->shape.quantization) {
-        quantize_rows(w, w->row, w->n_row, model_q_cols(w->m));
-        sync(w);
-    }
-    if (direct)
-        return;
-    struct cast_bf16_args cast = {.y = w->s->h,
-                                  .x = a.out,
-                                  .n_row = w->b->n_token,
-                                  .n_col = model_q_cols(w->m),
-                                  .x_stride = a.out_stride,
-                                  .y_stride = w->s->h_cols};
-    w->m->kern->cast_bf16(&cast, &w->x);
-    sync(w);
 }
 
-static void attention_block(const struct walk *w, uint32_t layer)
+static void qkv_block(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
-    uint32_t n = w->b->n_token;
-    norm_rows(w, g->attn_norm);
-    sync(w);
-    product(w, &(struct product){&g->qkv, g->qkv_bias, w->s->wide, qkv_stride(w), n, false});
+    const struct operand x = norm_block(w, g->attn_norm);
+    product(w, &(struct product){.weight = &g->qkv,
+                                 .bias = g->qkv_bias,
+                                 .x = &x,
+                                 .y = w->s->qkv + w->block.at * w->s->qkv_stride,
+                                 .y_stride = w->s->qkv_stride});
     sync(w);
     finish_qkv(w, layer);
-    sync(w);
-    attend(w, layer);
-    product(w, &(struct product){&g->out, g->out_bias, w->s->x, w->m->config.hidden_size, n, true});
-    sync(w);
 }
 
-/* silu(gate) * up into h. One row's columns are shared by all threads, but as int8 a row is one
- * thread's, since its scale depends on all of it. */
-static void activate(const struct walk *w)
+/* The block's rows of attention's output as a product takes them. */
+static struct operand attended(const struct walk *w)
 {
-    const uint32_t inter = w->m->config.intermediate_size;
-    const size_t h_bytes = w->s->h_cols * (dtype_bits(input_dtype(w)) / 8);
+    const uint32_t n_col = model_q_cols(w->m);
+    if (!w->m->shape.quantization)
+        return operand_at(w, &w->s->att, w->block.at);
+    const struct operand to = operand_of(w, &w->s->in, n_col);
+    const struct rows r = to_make(w, n_col);
+    const struct operand mine = operand_at(w, &to, r.at - w->block.at);
+    const size_t stride = w->s->att.stride;
+    quantize(w, &mine, (const float *)w->s->att.x + r.at * stride, stride, r.n, n_col);
+    made(w, n_col);
+    return to;
+}
+
+/* A product onto the block's rows of x. */
+static void add_product(const struct walk *w, const struct packed *weight, const float *bias,
+                        const struct operand *x)
+{
+    const size_t hidden = w->m->config.hidden_size;
+    product(w, &(struct product){.weight = weight,
+                                 .bias = bias,
+                                 .x = x,
+                                 .y = w->s->x + w->block.at * hidden,
+                                 .y_stride = hidden,
+                                 .add = true});
+}
+
+/* silu(gate) * up of the block's rows, as the product with down takes them. */
+static struct operand activated(const struct walk *w, const struct layer_weights *g,
+                                const struct operand *x)
+{
     const bool own = w->m->shape.quantization;
-    const uint32_t row = own ? w->row : 0, n_row = own ? w->n_row : w->b->n_token;
-    struct silu_mul_args a = {.y = (char *)w->s->h + row * h_bytes,
-                              .y_dtype = input_dtype(w),
-                              .x = w->s->wide + (size_t)row * 2 * inter,
-                              .n_row = n_row,
-                              .n_col = inter,
-                              .x_stride = 2 * (size_t)inter,
-                              .y_stride = w->s->h_cols};
-    w->m->kern->silu_mul(&a, own ? &w->mine : &w->x);
-    if (own)
-        quantize_rows(w, row, n_row, inter);
+    const uint32_t inter = w->m->config.intermediate_size;
+    const size_t stride = w->s->act.stride;
+    product(w, &(struct product){.weight = &g->gate_up,
+                                 .bias = g->gate_up_bias,
+                                 .x = x,
+                                 .y = own ? w->s->gated : w->s->act.x,
+                                 .y_dtype = model_input_dtype(w->m),
+                                 .y_stride = stride});
+    sync(w);
+    if (!own)
+        return w->s->act;
+    const struct operand to = operand_of(w, &w->s->act, inter);
+    const struct rows r = to_make(w, inter);
+    const struct operand mine = operand_at(w, &to, r.at - w->block.at);
+    quantize(w, &mine, w->s->gated + (r.at - w->block.at) * stride, stride, r.n, inter);
+    made(w, inter);
+    return to;
 }
 
 static void mlp_block(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
-    uint32_t n = w->b->n_token, inter = w->m->config.intermediate_size;
-    norm_rows(w, g->mlp_norm);
+    const struct operand att = attended(w);
+    add_product(w, &g->out, g->out_bias, &att);
     sync(w);
-    product(w, &(struct product){&g->gate_up, g->gate_up_bias, w->s->wide, 2 * (size_t)inter, n,
-                                 false});
-    sync(w);
-    activate(w);
-    sync(w);
-    product(w,
-            &(struct product){&g->down, g->down_bias, w->s->x, w->m->config.hidden_size, n, true});
-    sync(w);
+    const struct operand x = norm_block(w, g->mlp_norm), act = activated(w, g, &x);
+    add_product(w, &g->down, g->down_bias, &act);
 }
 
-/* Final norm of row r of x into `y`. */
-static void norm_final(const struct walk *w, uint32_t r, void *y, enum dtype dtype)
+/* The block that begins at row `at` of n. */
+static struct rows block_at(const struct walk *w, uint32_t at, uint32_t n)
 {
-    uint32_t hidden = w->m->config.hidden_size;
-    struct rms_norm_args a = {.y = y,
-                              .y_dtype = dtype,
-                              .x = w->s->x + (size_t)r * hidden,
-                              .w = w->m->weights.final_norm,
-                              .n_row = 1,
-                              .n_col = hidden,
-                              .x_stride = hidden,
-                              .y_stride = hidden,
-                              .eps = (float)w->m->config.rms_norm_eps};
-    w->m->kern->rms_norm(&a, &w->mine);
+    return (struct rows){at, n - at < w->s->block_rows ? n - at : w->s->block_rows};
+}
+
+static void layer(struct walk *w, uint32_t i)
+{
+    const uint32_t n = w->b->n_token;
+    for (uint32_t at = 0; at < n; at += w->s->block_rows) {
+        w->block = block_at(w, at, n);
+        qkv_block(w, i);
+    }
+    sync(w);
+    attend(w, i);
+    for (uint32_t at = 0; at < n; at += w->s->block_rows) {
+        w->block = block_at(w, at, n);
+        mlp_block(w, i);
+    }
+    sync(w);
 }
 
 static void tap(const struct walk *w, uint32_t index)
@@ -319,30 +409,28 @@ static void tap(const struct walk *w, uint32_t index)
     size_t hidden = w->m->config.hidden_size;
     if (!w->s->tap)
         return;
-    float *out = w->s->tap[index] + w->row * hidden;
+    float *out = w->s->tap[index] + w->own.at * hidden;
     if (index < w->m->config.n_layer)
-        memcpy(out, w->s->x + w->row * hidden, w->n_row * hidden * sizeof *out);
+        memcpy(out, w->s->x + w->own.at * hidden, w->own.n * hidden * sizeof *out);
     else
-        for (uint32_t i = 0; i < w->n_row; i++)
-            norm_final(w, w->row + i, out + i * hidden, DT_F32);
+        for (uint32_t i = 0; i < w->own.n; i++)
+            norm_row(w, w->own.at + i, w->m->weights.final_norm, out + i * hidden, DT_F32);
 }
 
-static void head(const struct walk *w)
+/* The block's asked rows: here a row's number is its place in logit_rows. */
+static void head_block(const struct walk *w)
 {
-    enum dtype dtype = input_dtype(w);
-    size_t row_bytes = w->s->h_cols * (dtype_bits(dtype) / 8);
-    uint32_t n = w->b->n_logit;
-    uint32_t from = (uint32_t)((uint64_t)n * w->x.ith / w->x.nth);
-    uint32_t end = (uint32_t)((uint64_t)n * (w->x.ith + 1) / w->x.nth);
-    if (n == 0)
-        return;
-    for (uint32_t i = from; i < end; i++)
-        norm_final(w, w->b->logit_rows[i], (char *)w->s->h + i * row_bytes, dtype);
-    if (w->m->shape.quantization)
-        quantize_rows(w, from, end - from, w->m->config.hidden_size);
-    sync(w);
-    product(w, &(struct product){&w->m->weights.lm_head, NULL, w->logits, w->m->config.vocab_size,
-                                 n, false});
+    const struct model_config *c = &w->m->config;
+    const struct weights *g = &w->m->weights;
+    const struct operand x = operand_of(w, &w->s->in, c->hidden_size);
+    const struct rows r = to_make(w, c->hidden_size);
+    for (uint32_t i = r.at; i < r.at + r.n; i++)
+        norm_into(w, w->b->logit_rows[i], g->final_norm, &x, i - w->block.at);
+    made(w, c->hidden_size);
+    product(w, &(struct product){.weight = &g->lm_head,
+                                 .x = &x,
+                                 .y = w->logits + (size_t)w->block.at * c->vocab_size,
+                                 .y_stride = c->vocab_size});
     sync(w);
 }
 
@@ -351,8 +439,6 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
                    uint32_t nth)
 {
     void *kern = s->kern + ith * s->kern_bytes;
-    uint64_t n = b->n_token;
-    uint32_t row = (uint32_t)(n * ith / nth);
     struct walk w = {.m = m,
                      .b = b,
                      .kv = kv,
@@ -360,10 +446,9 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
                      .logits = logits,
                      .team = team,
                      .x = {.ith = ith, .nth = nth, .scratch = kern, .scratch_bytes = s->kern_bytes},
-                     .mine = {.nth = 1, .scratch = kern, .scratch_bytes = s->kern_bytes},
-                     .row = row,
-                     .n_row = (uint32_t)(n * (ith + 1) / nth) - row};
+                     .mine = {.nth = 1, .scratch = kern, .scratch_bytes = s->kern_bytes}};
     Q_ASSERT(b->n_token <= s->n_token_max && b->n_logit <= b->n_token && nth <= s->n_thread);
+    w.own = share(&w, (struct rows){0, b->n_token});
     embed(&w);
     turn_rows(&w);
     sync(&w);
@@ -371,11 +456,13 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
     uint32_t end = b->n_layer ? b->layer + b->n_layer : m->config.n_layer;
     Q_ASSERT(end <= m->config.n_layer);
     for (uint32_t i = b->layer; i < end; i++) {
-        attention_block(&w, i);
-        mlp_block(&w, i);
+        layer(&w, i);
         if (i + 1 < m->config.n_layer)
             tap(&w, i + 1);
     }
     tap(&w, m->config.n_layer);
-    head(&w);
+    for (uint32_t at = 0; at < b->n_logit; at += s->block_rows) {
+        w.block = block_at(&w, at, b->n_logit);
+        head_block(&w);
+    }
 }

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model_state - what is behind struct model and struct model_scratch. Internal to engine/model.
  *
- * One step's activations, n = rows of the step, all f32 unless said:
- *     x     [n, hidden]                      the residual stream
- *     h     [n, h_cols]                  input of the next matrix product (bf16 when computing in
- *                                        bfloat16 with weights that are no integers)
- *     wide  [n, q + 2 kv] then [n, q]    q,k,v and attention's output; or [n, 2 inter]: gate and up
- *     turns [n, head_dim / 2, 2]         (cos, sin) of each row
+ * One step's activations, n = rows of the step, R of them at a time (block_rows), so that what
+ * passes from one product to the next stays in the caches; all f32 unless said:
+ *     x     [n, hidden]       the residual stream
+ *     qkv   [n, q + 2 kv]     q, k and v of one layer
+ *     att   [n, q]            attention's output
+ *     in    [R, hidden or q]  input of q,k,v, of out (int8: quantized from att), of gate and up
+ *     act   [R, inter]        silu(gate) * up: input of down
+ *     turns [n, head_dim / 2, 2]   (cos, sin) of each row
+ * att, in and act are bf16 when computing in bfloat16. With weights that are integers in and act
+ * are int8 with what quant_rows writes beside it, and what they are made of is f32: att,
+ * norm [n_thread, hidden] and gated [R, inter].
  * Threads: as model.h. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #define QUIRE_ENGINE_MODEL_MODEL_STATE_H
@@ -23,25 +28,35 @@ struct model {
     float attention_scale; /* 1 / sqrt(head_dim) */
 };
 
+/* Rows that a product takes. */
+struct operand {
+    void *x;
+    size_t stride;          /* elements */
+    struct quant_row *rows; /* of int8 */
+    int16_t *sums;          /* [rows, stride / KERN_QUANT_SUM], when some weights have 4 bits */
+};
+
 struct model_scratch {
     struct region memory;
     uint32_t n_token_max, n_thread;
-    float *x;
-    void *h;
-    int8_t *q;                /* [n, h_cols] h as int8, when the weights are int8; else NULL */
-    struct quant_row *q_rows; /* [n] its scales */
-    int16_t *q_sums;          /* [n, h_cols / KERN_QUANT_SUM], when some weights have 4 bits */
-    float *wide;
+    uint32_t block_rows;
+    float *x, *qkv;
+    size_t qkv_stride;
+    struct operand att, in, act;
+    uint32_t in_rows; /* block_rows, or enough for ALONE_ROWS of each thread */
+    float *norm, *gated;
     float *turns;
     uint32_t *rows;      /* 0, 1, 2 …: the row of `turns` that a row uses */
     unsigned char *kern; /* [n_thread][kern_bytes] */
     size_t kern_bytes;
-    uint32_t h_cols;    /* elements between rows of h, and of q */
-    uint32_t wide_cols; /* elements of a row of wide, all parts */
     float *const *tap;
 };
 
-/* What norms, silu and attention write for the next matrix product. */
+/* Rows of which each thread may have a copy of its own (forward.c). */
+#define ALONE_ROWS 8u
+
+/* What norms, attention and gated products write: the next product's input, or what is quantized
+ * for it. */
 static inline enum dtype model_input_dtype(const struct model *m)
 {
     return m->shape.compute_dtype == DT_BF16 && !m->shape.quantization ? DT_BF16 : DT_F32;

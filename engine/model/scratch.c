@@ -5,11 +5,19 @@
 #include "common/mem.h"
 #include "engine/model/model_state.h"
 
-#define ROW_ALIGN KERN_QUANT_K /* elements: 64 bytes of int8, 128 of bf16 */
+#define ROW_ALIGN    KERN_QUANT_K /* elements: 64 bytes of int8, 128 of bf16 */
+/* Rows that go through a layer's products together. Enough to hide the reading of the weights
+ * behind the arithmetic (a byte of them is used this many times), and few enough that their
+ * activations stay in the second- and third-level caches between two products. */
+#define BLOCK_ROWS   512u
+#define BLOCK_SHARES 64u /* rows of a block for each thread, at least */
 
-static uint32_t round_up(uint32_t n)
+/* Elements between rows: whole lines, an odd number of them, since rows that are a multiple of 4096
+ * bytes apart would share a few sets of a cache. */
+static size_t row_stride(uint32_t n)
 {
-    return (n + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    const size_t n_line = ((size_t)n + ROW_ALIGN - 1) / ROW_ALIGN;
+    return (n_line | 1) * ROW_ALIGN;
 }
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -17,26 +25,40 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+static void cut_operand(struct operand *o, struct region_cutter *c, const struct model *m,
+                        size_t n_row, uint32_t n_col)
+{
+    const enum quantization quantization = m->shape.quantization;
+    const size_t width = quantization ? 1 : dtype_bits(model_input_dtype(m)) / 8;
+    o->stride = row_stride(n_col);
+    o->x = region_cut(c, n_row * o->stride, width);
+    if (quantization)
+        o->rows = region_cut(c, n_row, sizeof *o->rows);
+    if (quantization == QUANTIZE_INT4)
+        o->sums = region_cut(c, n_row * o->stride / KERN_QUANT_SUM, sizeof *o->sums);
+}
+
 /* Run twice (region_cutter): measures, then gives the pointers. */
 static void cut(struct model_scratch *s, struct region_cutter *c, const struct model *m)
 {
     const struct model_config *g = &m->config;
-    size_t n = s->n_token_max;
-    uint32_t q = model_q_cols(m), kv = model_kv_cols(m);
-    size_t h_width = model_input_dtype(m) == DT_BF16 ? sizeof(uint16_t) : sizeof(float);
-    size_t n_q = m->shape.quantization ? n : 0;
-    s->h_cols = round_up(larger(larger(g->hidden_size, q), g->intermediate_size));
-    s->wide_cols = larger(round_up(q + 2 * kv) + round_up(q), round_up(2 * g->intermediate_size));
+    const size_t n = s->n_token_max, n_made = m->shape.quantization ? 1 : 0;
+    const uint32_t q = model_q_cols(m), kv = model_kv_cols(m);
+    const uint32_t block = larger(BLOCK_ROWS, BLOCK_SHARES * s->n_thread);
+    s->block_rows = block < s->n_token_max ? block : s->n_token_max;
+    s->in_rows = larger(s->block_rows, ALONE_ROWS * s->n_thread);
     s->kern_bytes =
         (kern_scratch_bytes(m->shape.max_model_len, g->n_head, g->head_dim) + REGION_ALIGN - 1) /
         REGION_ALIGN * REGION_ALIGN;
     s->x = region_cut(c, n * g->hidden_size, sizeof *s->x);
-    s->h = region_cut(c, n * s->h_cols, h_width);
-    s->q = region_cut(c, n_q * s->h_cols, sizeof *s->q);
-    s->q_rows = region_cut(c, n_q, sizeof *s->q_rows);
-    size_t n_sum = m->shape.quantization == QUANTIZE_INT4 ? n * s->h_cols / KERN_QUANT_SUM : 0;
-    s->q_sums = region_cut(c, n_sum, sizeof *s->q_sums);
-    s->wide = region_cut(c, n * s->wide_cols, sizeof *s->wide);
+    s->qkv_stride = row_stride(q + 2 * kv);
+    s->qkv = region_cut(c, n * s->qkv_stride, sizeof *s->qkv);
+    s->att.stride = row_stride(q);
+    s->att.x = region_cut(c, n * s->att.stride, dtype_bits(model_input_dtype(m)) / 8);
+    cut_operand(&s->in, c, m, s->in_rows, larger(g->hidden_size, q));
+    cut_operand(&s->act, c, m, s->in_rows, g->intermediate_size);
+    s->norm = region_cut(c, n_made * s->n_thread * g->hidden_size, sizeof *s->norm);
+    s->gated = region_cut(c, n_made * s->block_rows * s->act.stride, sizeof *s->gated);
     s->turns = region_cut(c, n * g->head_dim, sizeof *s->turns);
     s->rows = region_cut(c, n, sizeof *s->rows);
     s->kern = region_cut(c, s->n_thread, s->kern_bytes);

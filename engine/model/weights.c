@@ -85,18 +85,25 @@ static uint32_t weights_group(const struct loader *l, const struct weight_source
     return group;
 }
 
-/* Outputs of all parts one after the other in one packed matrix. */
+/* Outputs of one of the two parts of gated weights, and where they stand. */
+static uint32_t turns(uint32_t rows)
+{
+    return (rows + KERN_TURN - 1) / KERN_TURN * KERN_TURN;
+}
+
+/* Outputs of all parts in one packed matrix: one part after the other, or by turns. */
 static void place_matrix(struct loader *l, struct packed *out,
-                         const struct weight_source *const *parts, size_t n)
+                         const struct weight_source *const *parts, size_t n, bool gated)
 {
     uint32_t n_out = 0, row = 0;
     for (size_t i = 0; i < n; i++)
-        n_out += parts[i]->rows;
+        n_out += gated ? turns(parts[i]->rows) : parts[i]->rows;
     const bool quantize = l->options->quantization != QUANTIZE_NOT;
     *out = (struct packed){.n_out = n_out,
                            .n_in = parts[0]->cols,
                            .dtype = quantize ? DT_I8 : weights_dtype(l->options->dtype, parts, n),
-                           .group = quantize ? weights_group(l, parts, n) : 0};
+                           .group = quantize ? weights_group(l, parts, n) : 0,
+                           .gated = gated};
     if (!l->cutter.base)
         l->n_by_group[out->group]++;
     if (!l->cutter.base && wants_cache(l))
@@ -106,7 +113,7 @@ static void place_matrix(struct loader *l, struct packed *out,
         if (out->data && !l->is_packed)
             weights_fill_matrix(&l->filler, out, parts[i], row);
         report(l, parts[i]);
-        row += parts[i]->rows;
+        row += gated ? KERN_TURN : parts[i]->rows;
     }
 }
 
@@ -136,6 +143,25 @@ static const float *place_vector(struct loader *l, const struct weight_source *c
     return v;
 }
 
+/* Bias of gated weights, as its outputs lie; NULL when both are absent. */
+static const float *place_gated_bias(struct loader *l, const struct weight_source *const parts[2])
+{
+    if (!parts[0]->present && !parts[1]->present)
+        return NULL;
+    const uint32_t n = turns(parts[0]->rows);
+    if (!l->cutter.base && wants_cache(l))
+        buf_printf(&l->plan, "vector %u by turns at %zu\n", 2 * n, l->cutter.used);
+    float *v = region_cut(&l->cutter, 2 * (size_t)n, sizeof *v);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (!parts[i]->present)
+            continue;
+        if (v && !l->is_packed)
+            weights_fill_turns(v + i * KERN_TURN, parts[i]);
+        report(l, parts[i]);
+    }
+    return v;
+}
+
 static void place_layer(struct loader *l, struct layer_weights *out, struct weight_source *s)
 {
     /* A bias that is absent beside one that is present still has its length. */
@@ -150,16 +176,16 @@ static void place_layer(struct loader *l, struct layer_weights *out, struct weig
     const struct weight_source *const gate_up_bias[] = {&s[W_GATE_BIAS], &s[W_UP_BIAS]};
 #define ONE(slot) (const struct weight_source *const[]){&s[slot]}, 1
     out->attn_norm = place_vector(l, ONE(W_ATTN_NORM), true);
-    place_matrix(l, &out->qkv, qkv, 3);
+    place_matrix(l, &out->qkv, qkv, 3, false);
     out->qkv_bias = place_vector(l, qkv_bias, 3, false);
     out->q_norm = place_vector(l, ONE(W_Q_NORM), true);
     out->k_norm = place_vector(l, ONE(W_K_NORM), true);
-    place_matrix(l, &out->out, ONE(W_O));
+    place_matrix(l, &out->out, ONE(W_O), false);
     out->out_bias = place_vector(l, ONE(W_O_BIAS), false);
     out->mlp_norm = place_vector(l, ONE(W_MLP_NORM), true);
-    place_matrix(l, &out->gate_up, gate_up, 2);
-    out->gate_up_bias = place_vector(l, gate_up_bias, 2, false);
-    place_matrix(l, &out->down, ONE(W_DOWN));
+    place_matrix(l, &out->gate_up, gate_up, 2, true);
+    out->gate_up_bias = place_gated_bias(l, gate_up_bias);
+    place_matrix(l, &out->down, ONE(W_DOWN), false);
     out->down_bias = place_vector(l, ONE(W_DOWN_BIAS), false);
 }
 
@@ -192,7 +218,7 @@ static void place_global(struct loader *l, struct weight_source *s)
     l->w->final_norm = place_vector(l, ONE(W_FINAL_NORM), true);
     l->is_head = true;
     if (s[W_LM_HEAD].present) {
-        place_matrix(l, &l->w->lm_head, ONE(W_LM_HEAD));
+        place_matrix(l, &l->w->lm_head, ONE(W_LM_HEAD), false);
         l->is_head = false;
         return;
     }
@@ -202,7 +228,7 @@ static void place_global(struct loader *l, struct weight_source *s)
         tied.tensor =
             &table; /* dummy: pack from the table just made, so that both are the same numbers */
     l->uncounted = true;
-    place_matrix(l, &l->w->lm_head, (const struct weight_source *const[]){&tied}, 1);
+    place_matrix(l, &l->w->lm_head, (const struct weight_source *const[]){&tied}, 1, false);
     l->uncounted = l->is_head = false;
 #undef ONE
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weights - a checkpoint's tensors, checked, packed for the kernels and laid out in one region.
  *
- *     model.layers.N.self_attn.{q,k,v}_proj.weight  --> qkv      one packed matrix, outputs q then
- * k then v model.layers.N.mlp.{gate,up}_proj.weight      --> gate_up  likewise norms and biases -->
- * f32 vectors embedding                                     --> read row by row where the file is
- * mapped; a tied lm_head is packed from it besides Matrices keep the checkpoint's 16-bit type where
- * that loses nothing (weights_dtype). Internal to engine/model. Threads: weights_load by one (it
- * runs the team); loaded weights are only read. */
+ *     model.layers.N.self_attn.{q,k,v}_proj.weight  -->  qkv      one matrix, q then k then v
+ *     model.layers.N.mlp.{gate,up}_proj.weight      -->  gate_up  one matrix, by turns (ops.h)
+ *     norms and biases                              -->  f32 vectors
+ *     embedding                                     -->  read row by row where the file is mapped;
+ *                                                        a tied lm_head is packed from it besides
+ *
+ * Matrices keep the checkpoint's 16-bit type where that loses nothing (weights_dtype). Internal to
+ * engine/model. Threads: weights_load by one (it runs the team); loaded weights are only read. */
 #ifndef QUIRE_ENGINE_MODEL_WEIGHTS_H
 #define QUIRE_ENGINE_MODEL_WEIGHTS_H
 #include "common/buf.h"
@@ -19,7 +21,7 @@ struct layer_weights {
     const float *attn_norm, *mlp_norm; /* [hidden] */
     const float *q_norm, *k_norm;      /* [head_dim] or NULL */
     struct packed qkv, out, gate_up, down;
-    const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias; /* NULL = none */
+    const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias; /* [n_out] or NULL = none */
 };
 
 struct weights {
@@ -95,11 +97,14 @@ struct weight_filler {
     uint32_t n_thread;
     size_t part_bytes;
 };
-/* Pack one source into rows row_start … of `dst` with all threads. */
+/* Pack one source into rows row_start … of `dst` with all threads; into gated weights (ops.h) gate
+ * from 0, up from KERN_TURN. */
 void weights_fill_matrix(const struct weight_filler *f, const struct packed *dst,
                          const struct weight_source *s, uint32_t row_start);
 /* `one`: dummy numbers are 1 (norms) instead of small. */
 void weights_fill_vector(float *dst, const struct weight_source *s, bool one);
+/* Into every other turn of `dst`. */
+void weights_fill_turns(float *dst, const struct weight_source *s);
 /* Row-major dummy table (the embedding). */
 void weights_fill_table(void *dst, enum dtype dtype, const struct weight_source *s);
 

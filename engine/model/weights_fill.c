@@ -80,55 +80,85 @@ static void make_rows(float *rows, const struct weight_source *s, uint32_t o, ui
             dummy_row(rows + (size_t)i * s->cols, s->seed, o + i, s->cols);
 }
 
-/* Panel by panel: 64 rows are made, then packed. Rows before row_start's panel boundary count as a
- * short first panel. */
+/* Neighbouring rows of the source that are neighbours in the panels too. */
+struct piece {
+    uint32_t from, to; /* rows of the source */
+    uint32_t output;   /* where the first one goes */
+};
+
+static uint32_t piece_count(const struct fill_job *j)
+{
+    const uint32_t start = j->pack.row_start, rows = j->source->rows;
+    if (j->dst->gated)
+        return (rows + KERN_TURN - 1) / KERN_TURN;
+    return (start + rows + KERN_PANEL - 1) / KERN_PANEL - start / KERN_PANEL;
+}
+
+/* A panel, the first one perhaps from its middle on; a turn of gated weights. */
+static struct piece piece_at(const struct fill_job *j, uint32_t i)
+{
+    const uint32_t start = j->pack.row_start, rows = j->source->rows;
+    struct piece p = {
+        .from = i * KERN_TURN, .to = (i + 1) * KERN_TURN, .output = start + 2 * i * KERN_TURN};
+    if (!j->dst->gated) {
+        const uint32_t o = (start / KERN_PANEL + i) * KERN_PANEL;
+        p = (struct piece){.from = o > start ? o - start : 0,
+                           .to = o + KERN_PANEL - start,
+                           .output = o > start ? o : start};
+    }
+    p.to = p.to < rows ? p.to : rows;
+    return p;
+}
+
+static void pack_piece(const struct fill_job *j, const struct piece *p, const void *rows,
+                       enum dtype dtype)
+{
+    const struct kern_exec alone = {.nth = 1};
+    struct pack_args a = j->pack;
+    a.src = rows;
+    a.src_dtype = dtype;
+    a.row_start = p->output;
+    a.n_out = p->to - p->from;
+    pack(j, &a, &alone);
+}
+
+/* Rows are made a piece at a time, then packed. */
 static void fill_made(const struct fill_job *j, uint32_t ith, uint32_t nth)
 {
     const struct weight_source *s = j->source;
-    const struct kern_exec alone = {.nth = 1};
     float *rows = (float *)(void *)(j->filler->buffer.data + ith * j->filler->part_bytes);
-    uint32_t start = j->pack.row_start, end = start + s->rows;
-    for (uint32_t panel = start / KERN_PANEL + ith; panel * KERN_PANEL < end; panel += nth) {
-        uint32_t from = panel * KERN_PANEL > start ? panel * KERN_PANEL : start;
-        uint32_t to = (panel + 1) * KERN_PANEL < end ? (panel + 1) * KERN_PANEL : end;
+    for (uint32_t i = ith; i < piece_count(j); i += nth) {
+        const struct piece p = piece_at(j, i);
         if (j->as_it_is) {
-            weights_quant_set(j->dst, from, s, from - start, to - from, rows);
+            weights_quant_set(j->dst, p.output, s, p.from, p.to - p.from, rows);
             continue;
         }
-        make_rows(rows, s, from - start, to - from);
-        struct pack_args a = j->pack;
-        a.src = rows;
-        a.src_dtype = DT_F32;
-        a.row_start = from;
-        a.n_out = to - from;
-        pack(j, &a, &alone);
+        make_rows(rows, s, p.from, p.to - p.from);
+        pack_piece(j, &p, rows, DT_F32);
     }
 }
 
-/* A thread's share of what the file holds, some panels at a time: the pages that were read are let
+/* A thread's share of what the file holds, some pieces at a time: the pages that were read are let
  * go at once, so that source and result are never resident together. */
 static void fill_read(const struct fill_job *j, uint32_t ith, uint32_t nth)
 {
     const struct weight_source *s = j->source;
-    const struct kern_exec alone = {.nth = 1};
+    const char *src = j->pack.src;
     const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8);
-    const uint32_t start = j->pack.row_start, end = start + s->rows;
-    const uint64_t first = start / KERN_PANEL,
-                   n_panel = (end + KERN_PANEL - 1) / KERN_PANEL - first;
-    const uint32_t stop = (uint32_t)(first + n_panel * (ith + 1) / nth) * KERN_PANEL;
-    const uint32_t step = (uint32_t)(FILL_STEP / (KERN_PANEL * row) + 1) * KERN_PANEL;
-    for (uint32_t at = (uint32_t)(first + n_panel * ith / nth) * KERN_PANEL; at < stop;
-         at += step) {
-        uint32_t from = at > start ? at : start, to = at + step < stop ? at + step : stop;
-        to = to < end ? to : end;
-        struct pack_args a = j->pack;
-        a.src = (const char *)j->pack.src + (from - start) * row;
-        a.row_start = from;
-        a.n_out = to - from;
-        tensor_want(a.src, a.n_out * row);
-        pack(j, &a, &alone);
+    const uint64_t n_piece = piece_count(j);
+    const uint32_t stop = (uint32_t)(n_piece * (ith + 1) / nth);
+    const uint32_t step =
+        (uint32_t)(FILL_STEP / ((j->dst->gated ? KERN_TURN : KERN_PANEL) * row) + 1);
+    for (uint32_t at = (uint32_t)(n_piece * ith / nth); at < stop; at += step) {
+        const uint32_t end = at + step < stop ? at + step : stop;
+        const size_t from = piece_at(j, at).from, n = piece_at(j, end - 1).to - from;
+        tensor_want(src + from * row, n * row);
+        for (uint32_t i = at; i < end; i++) {
+            const struct piece p = piece_at(j, i);
+            pack_piece(j, &p, src + p.from * row, s->dtype);
+        }
         if (s->tensor->file)
-            tensor_drop(a.src, a.n_out * row);
+            tensor_drop(src + from * row, n * row);
     }
 }
 
@@ -182,6 +212,14 @@ void weights_fill_vector(float *dst, const struct weight_source *s, bool one)
     else
         for (uint32_t i = 0; i < s->rows; i++)
             dst[i] = one && !s->tensor ? 1.0f : load_f32(s->tensor->data, s->dtype, i);
+}
+
+void weights_fill_turns(float *dst, const struct weight_source *s)
+{
+    for (uint32_t i = 0; i < s->rows; i++) {
+        float *to = dst + 2 * (size_t)(i / KERN_TURN) * KERN_TURN + i % KERN_TURN;
+        *to = s->tensor ? load_f32(s->tensor->data, s->dtype, i) : 0; /* no dummy model has one */
+    }
 }
 
 void weights_fill_table(void *dst, enum dtype dtype, const struct weight_source *s)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "engine/model/weights.h"
 
-#define PROBE_OUT 80u  /* a whole panel and a part of one */
+#define PROBE_OUT 80u  /* a whole panel and a part of one; whole turns */
 #define PROBE_IN  256u /* two groups of 128 */
 
 static FALLIBLE add_probe(struct buf *plan, const struct kern_table *kern,
@@ -18,13 +18,15 @@ static FALLIBLE add_probe(struct buf *plan, const struct kern_table *kern,
     struct weight_filler f = {
         .kern = kern, .n_thread = 1, .part_bytes = (size_t)KERN_PANEL * PROBE_IN * sizeof(float)};
     enum q_code rc;
-    p.n_out = PROBE_OUT;
+    p.n_out = p.gated ? 2 * PROBE_OUT : PROBE_OUT;
     p.n_in = PROBE_IN;
     const size_t n = weights_matrix_bytes(&p);
     if (!(rc = region_init(&f.buffer, f.part_bytes, "a packed probe", e)) &&
         !(rc = region_init(&out, n, "a packed probe", e))) {
         p.data = out.data;
         weights_fill_matrix(&f, &p, &s, 0);
+        if (p.gated)
+            weights_fill_matrix(&f, &p, &s, KERN_TURN);
         buf_add(plan, p.data, n);
     }
     region_release(&out);

@@ -8,20 +8,14 @@
 #define TILES_DOT _tile_dpbf16ps
 #include "kernels/amx/tiles_walk.h"
 #include "kernels/variants.h"
+#include "kernels/wide/finish.h"
 
 static void finish(const void *args, const float *sum, size_t row, uint32_t o, uint32_t n)
 {
-    const struct linear_args *a = args;
-    float *y = a->y + row * a->y_stride + o;
-    for (uint32_t i = 0; i < n; i += 16) {
-        __mmask16 m = (__mmask16)(n - i < 16 ? (1u << (n - i)) - 1 : 0xffff);
-        __m512 v = _mm512_load_ps(sum + i);
-        if (a->bias)
-            v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, a->bias + o + i));
-        if (a->accumulate)
-            v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, y + i));
-        _mm512_mask_storeu_ps(y + i, m, v);
-    }
+    const struct finish f = FINISH_OF((const struct linear_args *)args);
+    for (uint32_t i = 0; i < n; i += 32)
+        finish_pair(&f, vec_load(sum + i), vec_load(sum + i + 16), row, o + i,
+                    n - i < 32 ? n - i : 32);
 }
 
 #define FEW             2u      /* rows */

@@ -6,6 +6,7 @@
 #include "kernels/amx/tiles_walk.h"
 #include "kernels/quant_layout.h"
 #include "kernels/variants.h"
+#include "kernels/wide/finish.h"
 
 #define FEW 4u /* rows; the sums are exact, so another instruction gives the same bits */
 
@@ -18,19 +19,15 @@ static void finish(const void *args, const float *sum, size_t row, uint32_t o, u
                                       o / KERN_PANEL * quant_panel_bytes(a->w.n_in) +
                                       quant_scales_at(a->w.n_in)) +
         o % KERN_PANEL;
-    const __m512i top = _mm512_set1_epi32((int)(QUANT_ZERO * (uint32_t)q.sum));
-    const __m512 of_row = _mm512_set1_ps(q.scale);
-    float *y = a->y + row * a->y_stride + o;
-    for (uint32_t i = 0; i < n; i += 16) {
-        __mmask16 m = (__mmask16)(n - i < 16 ? (1u << (n - i)) - 1 : 0xffff);
-        __m512i whole = _mm512_sub_epi32(_mm512_load_si512(sum + i), top);
-        __m512 v = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_loadu_ps(scale + i));
-        v = _mm512_mul_ps(v, of_row);
-        if (a->bias)
-            v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, a->bias + o + i));
-        if (a->accumulate)
-            v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(m, y + i));
-        _mm512_mask_storeu_ps(y + i, m, v);
+    const struct finish f = FINISH_OF(a);
+    const uint32_t top = QUANT_ZERO * (uint32_t)q.sum;
+    const struct vec of_row = vec_set(q.scale);
+    const int32_t *whole = (const int32_t *)(const void *)sum;
+    for (uint32_t i = 0; i < n; i += 32) {
+        struct vec low = vec_mul(vec_load_i32_less(whole + i, top), vec_load(scale + i));
+        struct vec high = vec_mul(vec_load_i32_less(whole + i + 16, top), vec_load(scale + i + 16));
+        finish_pair(&f, vec_mul(low, of_row), vec_mul(high, of_row), row, o + i,
+                    n - i < 32 ? n - i : 32);
     }
 }
 

@@ -38,6 +38,12 @@ INLINE struct vec vec_load_i32(const int32_t *p)
     EACH(r, _mm256_cvtepi32_ps(_mm256_loadu_si256(v)),
          _mm256_cvtepi32_ps(_mm256_loadu_si256(v + 1)));
 }
+INLINE struct vec vec_load_i32_less(const int32_t *p, uint32_t top)
+{
+    const __m256i *v = (const __m256i *)(const void *)p, t = _mm256_set1_epi32((int32_t)top);
+    EACH(r, _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(v), t)),
+         _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(v + 1), t)));
+}
 
 #endif
 #endif

@@ -78,14 +78,14 @@ static void dot_finish(const struct dot_item *d)
     const uint32_t dim = it->a->head_dim;
     for (uint32_t r = 0; r < it->n_row; r++) {
         const struct vec inverse = vec_set(1.0f / d->room.total[r]);
-        float *out = it->a->out + item_at(it, r, it->a->out_stride);
+        const size_t at = item_at(it, r, it->a->out_stride);
         for (uint32_t c = 0; c < dim; c += 32) {
             struct vec y[2];
             dot_column_order(d, d->room.sum + (size_t)r * d->room.dim + c, y);
             for (uint32_t i = 0; i < 2 && c + 16 * i < dim; i++) {
                 uint32_t left = dim - c - 16 * i;
-                vec_store_n(out + c + 16 * i, vec_add(vec_mul(y[i], inverse), zero),
-                            left < 16 ? left : 16);
+                item_store(it, at + c + 16 * i, vec_add(vec_mul(y[i], inverse), zero),
+                           left < 16 ? left : 16);
             }
         }
     }

@@ -25,6 +25,11 @@ INLINE struct vec vec_load_i32(const int32_t *p)
 {
     return vec_of(_mm512_cvtepi32_ps(_mm512_loadu_si512(p)));
 }
+INLINE struct vec vec_load_i32_less(const int32_t *p, uint32_t top) /* p[l] - top, wrapping */
+{
+    return vec_of(_mm512_cvtepi32_ps(
+        _mm512_sub_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32((int32_t)top))));
+}
 
 #endif
 #endif

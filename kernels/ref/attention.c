@@ -21,7 +21,7 @@
 struct row { /* one token of one head */
     const struct attention_seq *seq;
     const float *q;
-    float *out;
+    size_t out; /* element of a->out */
     uint32_t kv_head;
     uint32_t begin, end; /* context positions */
 };
@@ -73,7 +73,7 @@ static void attend(const struct attention_args *a, const struct row *r, float *p
             size_t at = (size_t)(c % KERN_BLOCK) * a->head_dim + d;
             sum = fmaf(p[c], element_f32(block_of(a->v_cache, a, r, c), a->kv_dtype, at), sum);
         }
-        r->out[d] = sum * inverse;
+        element_set(a->out, a->out_dtype, r->out + d, sum * inverse);
     }
 }
 
@@ -88,7 +88,7 @@ void attention_ref(const struct attention_args *a, const struct kern_exec *x)
             struct row r = {
                 .seq = seq,
                 .q = a->q + (seq->row + token) * a->q_stride + (size_t)head * a->head_dim,
-                .out = a->out + (seq->row + token) * a->out_stride + (size_t)head * a->head_dim,
+                .out = (seq->row + token) * a->out_stride + (size_t)head * a->head_dim,
                 .kv_head = head / (a->n_head / a->n_kv_head),
                 .begin = a->window && end > a->window ? end - a->window : 0,
                 .end = end,

@@ -8,7 +8,7 @@
  * random operands, Zen 5, 2026-11.) Then + bias, then + the old y. */
 #include <float.h>
 #include <math.h>
-#include "kernels/ref/element.h"
+#include "kernels/ref/finish.h"
 #include "kernels/split.h"
 #include "kernels/variants.h"
 
@@ -46,14 +46,15 @@ void linear_ref(const struct linear_args *a, const struct kern_exec *x)
     uint32_t n_panel = (a->w.n_out + KERN_PANEL - 1) / KERN_PANEL;
     struct range panels = split(n_panel, x);
     uint32_t begin = (uint32_t)panels.begin * KERN_PANEL, end = (uint32_t)panels.end * KERN_PANEL;
+    const struct finish f = FINISH_OF(a);
+    float sum[KERN_PANEL];
     for (size_t i = 0; i < a->n_row; i++)
-        for (uint32_t o = begin; o < end && o < a->w.n_out; o++) {
-            float sum = a->x_dtype == DT_BF16
-                            ? dot_bf16(a, (const uint16_t *)a->x + i * a->x_stride, o)
-                            : dot_f32(a, (const float *)a->x + i * a->x_stride, o);
-            if (a->bias)
-                sum += a->bias[o];
-            float *y = &a->y[i * a->y_stride + o];
-            *y = a->accumulate ? sum + *y : sum;
+        for (uint32_t o = begin; o < end && o < a->w.n_out; o += KERN_PANEL) {
+            uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
+            for (uint32_t j = 0; j < n; j++)
+                sum[j] = a->x_dtype == DT_BF16
+                             ? dot_bf16(a, (const uint16_t *)a->x + i * a->x_stride, o + j)
+                             : dot_f32(a, (const float *)a->x + i * a->x_stride, o + j);
+            ref_finish(&f, sum, i, o, n);
         }
 }

@@ -2,7 +2,7 @@
 /* The formula and its order are in ops_int4.h. */
 #include <math.h>
 #include "kernels/int4_layout.h"
-#include "kernels/ref/element.h"
+#include "kernels/ref/finish.h"
 #include "kernels/split.h"
 #include "kernels/variants.h"
 
@@ -37,12 +37,13 @@ void linear_int4_ref(const struct linear_int4_args *args, const struct kern_exec
     const struct linear_quant_args *a = &args->by;
     struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     uint32_t begin = (uint32_t)panels.begin * KERN_PANEL, end = (uint32_t)panels.end * KERN_PANEL;
+    const struct finish f = FINISH_OF(a);
+    float sum[KERN_PANEL];
     for (size_t i = 0; i < a->n_row; i++)
-        for (uint32_t o = begin; o < end && o < a->w.n_out; o++) {
-            float sum = dot(a, i, o) * a->rows[i].scale;
-            float *y = &a->y[i * a->y_stride + o];
-            if (a->bias)
-                sum += a->bias[o];
-            *y = a->accumulate ? sum + *y : sum;
+        for (uint32_t o = begin; o < end && o < a->w.n_out; o += KERN_PANEL) {
+            uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
+            for (uint32_t j = 0; j < n; j++)
+                sum[j] = dot(a, i, o + j) * a->rows[i].scale;
+            ref_finish(&f, sum, i, o, n);
         }
 }

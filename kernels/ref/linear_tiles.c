@@ -9,7 +9,7 @@
  * was tried on 768000 random sums, Sapphire Rapids, 2026-11; Intel SDM volume 2 says the same.) */
 #include <float.h>
 #include <math.h>
-#include "kernels/ref/element.h"
+#include "kernels/ref/finish.h"
 #include "kernels/split.h"
 #include "kernels/variants.h"
 
@@ -41,12 +41,13 @@ void linear_ref_tiles(const struct linear_args *a, const struct kern_exec *x)
 {
     struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     uint32_t begin = (uint32_t)panels.begin * KERN_PANEL, end = (uint32_t)panels.end * KERN_PANEL;
+    const struct finish f = FINISH_OF(a);
+    float sum[KERN_PANEL];
     for (size_t i = 0; i < a->n_row; i++)
-        for (uint32_t o = begin; o < end && o < a->w.n_out; o++) {
-            float sum = dot(a, (const uint16_t *)a->x + i * a->x_stride, o);
-            if (a->bias)
-                sum += a->bias[o];
-            float *y = &a->y[i * a->y_stride + o];
-            *y = a->accumulate ? sum + *y : sum;
+        for (uint32_t o = begin; o < end && o < a->w.n_out; o += KERN_PANEL) {
+            uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
+            for (uint32_t j = 0; j < n; j++)
+                sum[j] = dot(a, (const uint16_t *)a->x + i * a->x_stride, o + j);
+            ref_finish(&f, sum, i, o, n);
         }
 }

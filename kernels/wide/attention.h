@@ -60,10 +60,10 @@ static void item_run(const struct item *it)
         c = chunk.end;
     }
     for (uint32_t r = 0; r < it->n_row; r++) {
-        float *out = it->a->out + item_at(it, r, it->a->out_stride);
+        const size_t at = item_at(it, r, it->a->out_stride);
         for (uint32_t d = 0; d < dim; d += 16) {
             struct vec y = vec_mul(vec_load(it->sum + r * it->sum_stride + d), vec_set(inverse[r]));
-            vec_store_n(out + d, y, dim - d < 16 ? dim - d : 16);
+            item_store(it, at + d, y, dim - d < 16 ? dim - d : 16);
         }
     }
 }

@@ -75,6 +75,17 @@ INLINE float *item_scores(const struct item *it, uint32_t c)
     return it->s + (size_t)(c / KERN_BLOCK - it->begin / KERN_BLOCK) * ROWS * KERN_BLOCK;
 }
 
+#ifdef VEC_SUMS
+/* n elements of the output, from element `at` on. */
+INLINE void item_store(const struct item *it, size_t at, struct vec y, uint32_t n)
+{
+    if (it->a->out_dtype == DT_BF16)
+        vec_store_bf16_n((uint16_t *)it->a->out + at, y, n);
+    else
+        vec_store_n((float *)it->a->out + at, y, n);
+}
+#endif
+
 INLINE struct span span_cut(struct span s, struct span by)
 {
     uint32_t begin = s.begin > by.begin ? s.begin : by.begin;

@@ -4,7 +4,7 @@
 #ifndef QUIRE_KERNELS_WIDE_INT4_H
 #define QUIRE_KERNELS_WIDE_INT4_H
 #include "kernels/int4_walk.h"
-#include "kernels/wide/vec.h"
+#include "kernels/wide/finish.h"
 #ifdef VEC_SUMS
 
 /* Makes the sums of one group for every row of the block and gives them to int4_add. */
@@ -45,18 +45,12 @@ INLINE void int4_open(const struct int4_part *p)
 
 INLINE void int4_finish(const struct int4_part *p, uint32_t row, uint32_t o)
 {
-    const struct linear_quant_args *a = p->a;
-    float *y = a->y + (p->row + row) * a->y_stride + o;
-    const struct vec of_row = vec_set(a->rows[p->row + row].scale);
-    for (uint32_t i = 0; i < p->n_out_here; i += 16) {
-        uint32_t n = p->n_out_here - i < 16 ? p->n_out_here - i : 16;
-        struct vec v = vec_mul(vec_load(&p->s->acc[row][i]), of_row);
-        if (a->bias)
-            v = vec_add(v, vec_load_n(a->bias + o + i, n));
-        if (a->accumulate)
-            v = vec_add(v, vec_load_n(y + i, n));
-        vec_store_n(y + i, v, n);
-    }
+    const struct finish f = FINISH_OF(p->a);
+    const struct vec of_row = vec_set(p->a->rows[p->row + row].scale);
+    const float *acc = p->s->acc[row];
+    for (uint32_t i = 0; i < p->n_out_here; i += 32)
+        finish_pair(&f, vec_mul(vec_load(acc + i), of_row), vec_mul(vec_load(acc + i + 16), of_row),
+                    p->row + row, o + i, p->n_out_here - i < 32 ? p->n_out_here - i : 32);
 }
 
 INLINE void int4_walk(const struct linear_int4_args *args, const struct kern_exec *x,

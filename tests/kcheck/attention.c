@@ -117,7 +117,8 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
              dim = a->head_dim;
     uint32_t begin = a->window && end > a->window ? end - a->window : 0;
     const float *q = a->q + (c->seqs[i].row + token) * a->q_stride + (size_t)head * dim;
-    const float *out = a->out + (c->seqs[i].row + token) * a->out_stride + (size_t)head * dim;
+    const float *out =
+        (const float *)a->out + (c->seqs[i].row + token) * a->out_stride + (size_t)head * dim;
     double max = -INFINITY, sum = 0, size = 0;
     for (uint32_t t = begin; t < end; t++) {
         double s = 0, terms = 0;
@@ -172,6 +173,21 @@ static bool rounds(const struct kcheck *k, const struct attention_case *c)
     return c->a.kv_dtype != DT_F32 && (k->variant->caps & (CAP_AVX512_BF16 | CAP_AMX_BF16));
 }
 
+/* As bf16 it is the same numbers, rounded. */
+static void rounded_out(struct kcheck *k, const struct attention_case *c, const float *out)
+{
+    const size_t n = c->n_row * c->a.out_stride;
+    uint16_t *want = kc_buf(k, n * sizeof *want), *got = kc_buf(k, n * sizeof *got);
+    struct attention_args a = c->a;
+    for (size_t i = 0; i < n; i++)
+        if (i % a.out_stride < (size_t)a.n_head * a.head_dim)
+            want[i] = f32_to_bf16(out[i]);
+    a.out = got;
+    a.out_dtype = DT_BF16;
+    kc_run(k, k->variant, &a, kc_range(k, 1, 9));
+    kc_same_bits(k, "rounded", (struct kc_bits){want, got, DT_BF16, n});
+}
+
 void kcheck_attention(struct kcheck *k)
 {
     struct attention_case c = {0};
@@ -211,6 +227,7 @@ void kcheck_attention(struct kcheck *k)
         kc_same_as_sibling(k, &c.a, (struct kc_bits){want, got, DT_F32, c.n_row * c.a.out_stride});
     rechunk(k, &c, again);
     kc_same_bits(k, "other chunks", (struct kc_bits){again, got, DT_F32, c.n_row * c.a.out_stride});
+    rounded_out(k, &c, got);
 }
 
 struct bench_shape {

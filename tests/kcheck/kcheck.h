@@ -60,6 +60,8 @@ float kc_get(const void *p, enum dtype dtype, size_t i);
 /* `bytes` bytes, 64-byte aligned, guards around; all of it NaN. */
 void *kc_buf(struct kcheck *k, size_t bytes);
 void *kc_copy(struct kcheck *k, const void *p, size_t bytes);
+void kc_drop(struct kcheck *k,
+             uint32_t n);           /* the last n buffers: checks their guards, frees them */
 void kc_end_case(struct kcheck *k); /* checks the guards and frees everything */
 
 __attribute__((format(printf, 2, 3))) void kc_shape(struct kcheck *k, const char *fmt, ...);
@@ -88,6 +90,9 @@ void kc_same_bits(struct kcheck *k, const char *what, struct kc_bits bits);
 /* Rule 2 of kernels/README.md: all variants but the reference give the same bits. Runs the sibling
  * with `args`, whose output is bits.a, and compares that with bits.b, the variant's output. */
 void kc_same_as_sibling(struct kcheck *k, const void *args, struct kc_bits bits);
+/* A row [n_col] of what a product with gated weights wrote, against silu_mul of the sums [2 n_col]
+ * that it writes without the gate: the same bits. */
+void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_col, const void *got);
 /* |got - want| <= bound, want in f64; both not finite counts as equal. For checks of the
  * reference itself. */
 void kc_near(struct kcheck *k, const char *what, double got, double want, double bound);

@@ -35,7 +35,8 @@ static struct packed packed_of(struct kcheck *k, const void *plain, enum dtype t
 static void make_case(struct kcheck *k, struct linear_case *c)
 {
     static const uint32_t rows[] = {0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 40, 97, 200};
-    uint32_t t = kc_range(k, 0, 3), n_row = kc_pick(k, rows, 16), n_out = kc_range(k, 1, 330);
+    uint32_t t = kc_range(k, 0, 3), n_row = kc_pick(k, rows, 16),
+             n_out = kc_product_outputs(k, 330);
     uint32_t n_in_max =
         4000000u / ((n_row + 1) * n_out); /* keeps the reference under some milliseconds */
     n_in_max = n_in_max > 3000 ? 3000 : n_in_max < 40 ? 40 : n_in_max;
@@ -127,6 +128,9 @@ void kcheck_linear(struct kcheck *k)
     make_case(k, &c);
     kc_product_check(k, &(struct kc_product){.args = &c,
                                              .y = &c.a.y,
+                                             .y_dtype = &c.a.y_dtype,
+                                             .accumulate = &c.a.accumulate,
+                                             .gated = &c.a.w.gated,
                                              .n_row = c.a.n_row,
                                              .n_out = c.a.w.n_out,
                                              .y_stride = c.a.y_stride,

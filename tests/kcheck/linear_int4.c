@@ -46,7 +46,7 @@ static void make_case(struct kcheck *k, struct int4_case *c)
     static const uint32_t rows[] = {0,  1,  1,  2,  3,  4,  5,  6,  7,  8,
                                     11, 12, 16, 17, 32, 33, 40, 97, 200};
     static const uint32_t groups[] = {32, 64, 128};
-    uint32_t n_row = kc_pick(k, rows, 19), n_out = kc_range(k, 1, 200);
+    uint32_t n_row = kc_pick(k, rows, 19), n_out = kc_product_outputs(k, 200);
     uint32_t group = kc_pick(k, groups, 3);
     uint32_t n_in = group * kc_range(k, 1, 1 + 400000u / ((n_row + 1) * n_out) % 9);
     size_t x_stride = round_up(n_in) + KERN_QUANT_K * kc_range(k, 0, 1);
@@ -127,6 +127,9 @@ void kcheck_linear_int4(struct kcheck *k)
     make_case(k, &c);
     kc_product_check(k, &(struct kc_product){.args = &c,
                                              .y = &c.a.by.y,
+                                             .y_dtype = &c.a.by.y_dtype,
+                                             .accumulate = &c.a.by.accumulate,
+                                             .gated = &c.a.by.w.gated,
                                              .n_row = c.a.by.n_row,
                                              .n_out = c.a.by.w.n_out,
                                              .y_stride = c.a.by.y_stride,

@@ -15,7 +15,7 @@ static size_t round_up(size_t n)
 static void make_case(struct kcheck *k, struct linear_quant_args *a)
 {
     static const uint32_t rows[] = {0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 16, 17, 40, 97, 200};
-    uint32_t n_row = kc_pick(k, rows, 17), n_out = kc_range(k, 1, 330);
+    uint32_t n_row = kc_pick(k, rows, 17), n_out = kc_product_outputs(k, 330);
     uint32_t most = 4000000u / ((n_row + 1) * n_out);
     uint32_t n_in = kc_range(k, 1, kc_chance(k, 60) ? 150 : most > 3000 ? 3000 : most + 64);
     size_t n_w = (size_t)n_out * n_in, x_stride = round_up(n_in) + KERN_QUANT_K * kc_range(k, 0, 1);
@@ -39,7 +39,7 @@ static void make_case(struct kcheck *k, struct linear_quant_args *a)
         int8_t *own = kc_chance(k, 5) && k->n_buf < 20 ? kc_buf(k, n_in) : NULL;
         if (own) {
             memset(own, -128, n_in);
-            kern_int8_set(&(struct packed){data, n_out, n_in, DT_I8, 0}, o, own, 0.01f);
+            kern_int8_set(&(struct packed){data, n_out, n_in, DT_I8, 0, 0}, o, own, 0.01f);
         }
     }
     struct quant_rows_args q = {.q = kc_buf(k, n_row * x_stride),
@@ -104,6 +104,9 @@ void kcheck_linear_quant(struct kcheck *k)
     make_case(k, &a);
     kc_product_check(k, &(struct kc_product){.args = &a,
                                              .y = &a.y,
+                                             .y_dtype = &a.y_dtype,
+                                             .accumulate = &a.accumulate,
+                                             .gated = &a.w.gated,
                                              .n_row = a.n_row,
                                              .n_out = a.w.n_out,
                                              .y_stride = a.y_stride,

@@ -13,6 +13,29 @@ static void rows_alone(struct kcheck *k, const struct kc_product *p, const float
     }
 }
 
+/* The same weights as gate and up, against silu_mul of the sums; rows alone as above. */
+static void gated(struct kcheck *k, const struct kc_product *p)
+{
+    const size_t n = p->n_row * p->y_stride, n_col = p->n_out / 2;
+    const enum dtype y_dtype = kc_chance(k, 50) ? DT_BF16 : DT_F32;
+    float *sums = kc_buf(k, n * sizeof *sums);
+    void *y = kc_buf(k, n * sizeof *sums), *one = kc_buf(k, p->y_stride * sizeof *sums);
+    *p->accumulate = 0;
+    *p->y = sums;
+    kc_run(k, k->variant, p->args, kc_range(k, 1, 9));
+    *p->gated = 1;
+    *p->y_dtype = y_dtype;
+    *p->y = y;
+    kc_run(k, k->variant, p->args, kc_range(k, 1, 9));
+    for (uint32_t i = 0; i < p->n_row; i++)
+        kc_gated(k, sums + i * p->y_stride, y_dtype, n_col,
+                 (char *)y + i * p->y_stride * (dtype_bits(y_dtype) / 8));
+    for (uint32_t i = 0; i < p->n_row; i += 1 + p->n_row / 3) {
+        kc_run(k, k->variant, p->row(p, i, one), kc_range(k, 1, 9));
+        kc_gated(k, sums + i * p->y_stride, y_dtype, n_col, one);
+    }
+}
+
 void kc_product_check(struct kcheck *k, const struct kc_product *p)
 {
     const size_t n_y = p->n_row ? (p->n_row - 1) * p->y_stride + p->n_out : 0;
@@ -34,6 +57,14 @@ void kc_product_check(struct kcheck *k, const struct kc_product *p)
         kc_same_as_sibling(k, p->args, (struct kc_bits){want, got, DT_F32, n_y});
     }
     rows_alone(k, p, got, before);
+    if (p->n_out % (2 * KERN_TURN) == 0)
+        gated(k, p);
+}
+
+uint32_t kc_product_outputs(struct kcheck *k, uint32_t most)
+{
+    uint32_t n = kc_range(k, 1, most), turns = n / (2 * KERN_TURN);
+    return turns && kc_chance(k, 40) ? turns * 2 * KERN_TURN : n;
 }
 
 const float *kc_product_bias(struct kcheck *k, uint32_t n_out)

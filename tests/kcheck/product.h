@@ -7,7 +7,10 @@
 /* One call of linear, linear_quant or linear_int4: y [n_row, n_out], rows y_stride apart. */
 struct kc_product {
     void *args; /* of the operation */
-    float **y;  /* where they have y */
+    void **y;   /* where they have y, and other fields */
+    enum dtype *y_dtype;
+    int *accumulate;
+    uint32_t *gated;
     uint32_t n_row, n_out;
     size_t y_stride;
     const struct kc_variant *definition; /* k->ref, or what stands for it */
@@ -19,9 +22,11 @@ struct kc_product {
 };
 
 /* The variant against the definition, that against f64, and rows of the batch against the same rows
- * alone, with any number of threads: the same bits. */
+ * alone, with any number of threads: the same bits. Then the same weights gated, where n_out allows. */
 void kc_product_check(struct kcheck *k, const struct kc_product *p);
 
+/* 1 … most, often such that they may be gated. */
+uint32_t kc_product_outputs(struct kcheck *k, uint32_t most);
 /* [n_out] or NULL. */
 const float *kc_product_bias(struct kcheck *k, uint32_t n_out);
 

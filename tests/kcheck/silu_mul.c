@@ -58,6 +58,29 @@ void kcheck_silu_mul(struct kcheck *k)
     }
 }
 
+/* All variants but the reference have the same exp, so any of them says what they all give. */
+void kc_gated(struct kcheck *k, const float *sums, enum dtype dtype, size_t n_col, const void *got)
+{
+    float *x = kc_buf(k, 2 * n_col * sizeof *x);
+    void *want = kc_buf(k, n_col * sizeof *x);
+    struct kern_table t;
+    kern_table_cpu(&t, k->variant->caps ? CAP_AVX2 : CAP_NONE);
+    for (size_t c = 0; c < 2 * n_col; c++) {
+        size_t at = c / (2 * KERN_TURN) * KERN_TURN + c % KERN_TURN;
+        x[at + (c / KERN_TURN % 2 ? n_col : 0)] = sums[c];
+    }
+    t.silu_mul(&(struct silu_mul_args){.y = want,
+                                       .y_dtype = dtype,
+                                       .x = x,
+                                       .n_row = 1,
+                                       .n_col = (uint32_t)n_col,
+                                       .x_stride = 2 * n_col,
+                                       .y_stride = n_col},
+               &(struct kern_exec){.nth = 1});
+    kc_same_bits(k, "gated", (struct kc_bits){want, got, dtype, n_col});
+    kc_drop(k, 2);
+}
+
 void kbench_silu_mul(struct kc_bench *b)
 {
     const uint32_t n_row = 256, n_col = 4864;

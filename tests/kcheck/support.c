@@ -120,14 +120,19 @@ static bool guards_whole(const struct kc_buf *b)
     return whole;
 }
 
+void kc_drop(struct kcheck *k, uint32_t n)
+{
+    for (; n; n--) {
+        const struct kc_buf *b = &k->bufs[--k->n_buf];
+        if (!guards_whole(b))
+            kc_fail(k, "buffer %u of %zu bytes: written outside", k->n_buf, b->bytes);
+        q_free(b->base);
+    }
+}
+
 void kc_end_case(struct kcheck *k)
 {
-    for (uint32_t i = 0; i < k->n_buf; i++) {
-        if (!guards_whole(&k->bufs[i]))
-            kc_fail(k, "buffer %u of %zu bytes: written outside", i, k->bufs[i].bytes);
-        q_free(k->bufs[i].base);
-    }
-    k->n_buf = 0;
+    kc_drop(k, k->n_buf);
 }
 
 void kc_shape(struct kcheck *k, const char *fmt, ...)
@@ -162,10 +167,7 @@ void kc_run(struct kcheck *k, const struct kc_variant *v, const void *args, uint
             .scratch_bytes = k->scratch_bytes,
         };
         v->call(args, &x);
-        struct kc_buf *b = &k->bufs[--k->n_buf];
-        if (!guards_whole(b))
-            kc_fail(k, "%s wrote outside its %zu bytes of scratch", v->name, k->scratch_bytes);
-        q_free(b->base);
+        kc_drop(k, 1);
     }
     Q_ASSERT(k->n_buf == n_buf);
 }

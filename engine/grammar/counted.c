@@ -20,6 +20,7 @@ struct place {                   /* where a prefix of a token has led */
     matcher_config inside, exit; /* in the loop's body, and behind the loop; 0 = not there */
     uint32_t x;                  /* of a token that goes on inside */
     uint32_t x_exit;
+    uint32_t n_char; /* of the prefix */
 };
 struct item {
     uint32_t is, x; /* a token or a place in the trie */
@@ -31,7 +32,8 @@ struct items {
 struct sorting { /* a table being made */
     struct matcher *m;
     matcher_config round, after; /* the body's start, and what follows the loop */
-    bool is_plain;               /* each plain byte is a round, and nothing that follows the loop */
+    uint64_t rounds;             /* classes of which each character is a round, and nothing that
+                                    follows the loop */
     struct items inside, exits, outs;
     bool failed;
     struct place path[TRIE_TOKEN_MAX + 1];
@@ -59,6 +61,7 @@ static bool go_on(struct sorting *s, const struct place *from, uint32_t i, struc
     struct matcher *m = s->m;
     const struct trie_node *n = &m->trie->nodes[i];
     *to = *from;
+    to->n_char += (n->byte & 0xC0) != 0x80;
     to->inside = from->inside ? matcher_next(m, from->inside, n->byte) : 0;
     to->exit = from->exit ? matcher_next(m, from->exit, n->byte) : 0;
     const struct config *now = &m->configs[to->inside];
@@ -78,46 +81,68 @@ static bool go_on(struct sorting *s, const struct place *from, uint32_t i, struc
     return to->inside || to->exit;
 }
 
-static bool rounds_are_plain(struct sorting *s)
+/* Does every character that has led to t, and then through `left` more bytes, end the round? */
+static bool is_round(struct matcher *m, matcher_config t, uint32_t left, uint8_t lo, uint8_t hi)
 {
-    struct matcher *m = s->m;
-    bool all = !(m->configs[s->after].flags & CONFIG_OUT);
-    for (unsigned byte = 0; byte < 0x80 && all; byte++) {
-        if (!trie_is_plain((uint8_t)byte))
-            continue;
-        matcher_config c = matcher_next(m, s->round, (uint8_t)byte);
-        all = c && m->configs[c].flags & CONFIG_OUT && !m->configs[c].n_pair &&
-              !matcher_next(m, s->after, (uint8_t)byte);
-    }
-    return all;
-}
-
-/* Below a plain node each byte is one round more. */
-static bool take_subtree(struct sorting *s, const struct place *from, uint32_t i)
-{
-    const struct trie *t = s->m->trie;
-    const struct trie_node *n = &t->nodes[i];
-    if (!s->is_plain || !n->is_plain || from->inside != s->round ||
-        (from->exit && from->exit != s->after))
+    matcher_config last = 0;
+    const struct config *now = &m->configs[t];
+    if (!t || left == 0)
+        return t && now->flags & CONFIG_OUT && !now->n_pair;
+    if (now->flags & CONFIG_OUT)
         return false;
-    for (uint32_t k = n->first, end = t->nodes[n->end].first; k < end; k++) {
-        uint32_t id = t->order[k], length = t->at[id + 1] - t->at[id];
-        note(s, &s->inside, id, from->x + length - n->depth);
+    for (unsigned byte = lo; byte <= hi; byte++) {
+        matcher_config u = matcher_next(m, t, (uint8_t)byte);
+        if (u != last && !is_round(m, u, left - 1, 0x80, 0xBF))
+            return false;
+        last = u;
     }
     return true;
 }
 
-/* False: there are two ways to read something, or no memory. */
-static bool walk(struct sorting *s, matcher_config start)
+static uint64_t find_rounds(struct sorting *s)
+{
+    struct matcher *m = s->m;
+    uint64_t others = m->configs[s->after].flags & CONFIG_OUT ? TRIE_TEXT : TRIE_BROKEN;
+    for (unsigned byte = 0x20; byte <= 0xF4 && others != TRIE_TEXT; byte++) {
+        uint8_t lo = 0, hi = 0;
+        uint32_t left = byte < 0x80 ? 0 : trie_lead((uint8_t)byte, &lo, &hi);
+        uint64_t class = left ? TRIE_CHARS : trie_class((uint8_t)byte);
+        if (class & ~others & TRIE_TEXT &&
+            (matcher_next(m, s->after, (uint8_t)byte) ||
+             !is_round(m, matcher_next(m, s->round, (uint8_t)byte), left, lo, hi)))
+            others |= class;
+    }
+    return TRIE_TEXT & ~others;
+}
+
+/* Below such a node each character is one round more. */
+static bool take_subtree(struct sorting *s, const struct place *from, uint32_t i)
+{
+    const struct trie *t = s->m->trie;
+    const struct trie_node *n = &t->nodes[i];
+    if (n->classes & ~s->rounds || from->inside != s->round ||
+        (from->exit && from->exit != s->after))
+        return false;
+    uint32_t n_before = from->n_char;
+    for (uint32_t k = n->first, end = t->nodes[n->end].first; k < end; k++)
+        note(s, &s->inside, t->order[k], from->x + t->n_char[t->order[k]] - n_before - 1);
+    return true;
+}
+
+/* False: there are two ways to read something, or no memory. *has_text: text is left out. */
+static bool walk(struct sorting *s, matcher_config start, bool *has_text)
 {
     const struct trie *t = s->m->trie;
     bool clear = true;
+    *has_text = start == s->round && s->rounds == TRIE_TEXT;
     s->path[0] = (struct place){.inside = start};
-    for (uint32_t i = 0; i < t->n_node && clear && !s->failed && !s->m->stuck;) {
-        const struct trie_node *n = &t->nodes[i];
-        const struct place *from = &s->path[n->depth - 1];
-        bool on = !take_subtree(s, from, i) && go_on(s, from, i, &s->path[n->depth], &clear);
-        i = on ? i + 1 : n->end;
+    uint32_t i = *has_text ? t->n_node : 0, n = *has_text ? t->n_all : t->n_node;
+    while (i < n && clear && !s->failed && !s->m->stuck) {
+        const struct trie_node *at = &t->nodes[i];
+        const struct place *from = &s->path[at->depth - 1];
+        s->m->stats.n_node++;
+        bool on = !take_subtree(s, from, i) && go_on(s, from, i, &s->path[at->depth], &clear);
+        i = on ? i + 1 : at->end;
     }
     return clear && !s->failed && !s->m->stuck;
 }
@@ -143,6 +168,8 @@ static bool make_all(const struct matcher *m, struct counted_table *c)
 {
     uint32_t n_word = trie_words(m->trie);
     c->all = q_calloc(n_word, sizeof *c->all);
+    if (c->all && c->has_text)
+        memcpy(c->all, m->trie->text_bits, n_word * sizeof *c->all);
     for (uint32_t i = 0, n = c->inside.at[COUNTED_MAX]; c->all && i < n; i++)
         c->all[c->inside.ids[i] / 32] |= 1u << c->inside.ids[i] % 32;
     return c->all;
@@ -173,10 +200,11 @@ static struct counted_table *make(struct matcher *m, uint32_t state, const struc
         m->stats.n_walk++;
         s->round = matcher_enter(m, m->p.rules[j->rule]);
         s->after = matcher_enter(m, j->to);
-        s->is_plain = s->round && s->after && rounds_are_plain(s);
+        s->rounds = s->round && s->after ? find_rounds(s) : 0;
         matcher_config start = matcher_single(m, (struct pair){state, FRAME_UNKNOWN});
-        ok = s->round && s->after && start && walk(s, start) && sort(&s->inside, &t->inside) &&
-             sort(&s->exits, &t->exits) && sort(&s->outs, &t->outs) && make_all(m, t);
+        ok = s->round && s->after && start && walk(s, start, &t->has_text) &&
+             sort(&s->inside, &t->inside) && sort(&s->exits, &t->exits) &&
+             sort(&s->outs, &t->outs) && make_all(m, t);
         q_free(s->inside.items);
         q_free(s->exits.items);
         q_free(s->outs.items);
@@ -234,25 +262,35 @@ static const struct counted_table *find(struct matcher *m, uint32_t state, uint3
     return t;
 }
 
-static void set_run(const struct counted_list *l, uint32_t from, uint32_t to, uint32_t *bits)
+static void set_run(const uint32_t *ids, uint32_t n, uint32_t *bits)
 {
-    for (uint32_t i = l->at[from], end = l->at[to]; i < end; i++)
-        bits[l->ids[i] / 32] |= 1u << l->ids[i] % 32;
+    for (uint32_t i = 0; i < n; i++)
+        bits[ids[i] / 32] |= 1u << ids[i] % 32;
 }
 
-static void set_inside(const struct matcher *m, const struct counted_table *c, uint32_t end,
+static void clear_run(const uint32_t *ids, uint32_t n, uint32_t *bits)
+{
+    for (uint32_t i = 0; i < n; i++)
+        bits[ids[i] / 32] &= ~(1u << ids[i] % 32);
+}
+
+/* Tokens with x < end. */
+static void set_inside(const struct trie *t, const struct counted_table *c, uint32_t end,
                        uint32_t *bits)
 {
     const struct counted_list *l = &c->inside;
-    uint32_t n = l->at[COUNTED_MAX];
-    if (l->at[end] < n / 4) {
-        set_run(l, 0, end, bits);
+    uint32_t n = l->at[COUNTED_MAX], n_text = c->has_text ? t->text_at[COUNTED_MAX] : 0;
+    uint32_t take = l->at[end], take_text = c->has_text ? t->text_at[end] : 0;
+    if (take + take_text < (n + n_text) / 4) {
+        set_run(l->ids, take, bits);
+        set_run(t->text_ids, take_text, bits);
         return;
     }
-    for (uint32_t i = 0, n_word = trie_words(m->trie); i < n_word; i++)
+    for (uint32_t i = 0, n_word = trie_words(t); i < n_word; i++)
         bits[i] |= c->all[i];
-    for (uint32_t i = l->at[end]; i < n; i++)
-        bits[l->ids[i] / 32] &= ~(1u << l->ids[i] % 32);
+    clear_run(l->ids + take, n - take, bits);
+    if (n_text > take_text)
+        clear_run(t->text_ids + take_text, n_text - take_text, bits);
 }
 
 bool counted_tokens(struct matcher *m, struct pair p, uint32_t *bits)
@@ -267,11 +305,11 @@ bool counted_tokens(struct matcher *m, struct pair p, uint32_t *bits)
         return false;
     uint32_t end = f.high < COUNTED_MAX ? f.high + 1 : COUNTED_MAX;
     uint32_t low = f.low < end ? f.low : end;
-    set_inside(m, c, end, bits);
-    set_run(&c->exits, low, end, bits);
+    set_inside(m->trie, c, end, bits);
+    set_run(c->exits.ids + c->exits.at[low], c->exits.at[end] - c->exits.at[low], bits);
     uint32_t n = c->outs.at[end] - c->outs.at[low];
     m->n_out = 0;
-    if (q_grow(&m->outs, &m->out_cap, n, sizeof *m->outs, m->trie->n_node + 1, &e)) {
+    if (q_grow(&m->outs, &m->out_cap, n, sizeof *m->outs, m->trie->n_all + 1, &e)) {
         m->stuck = true;
         return true;
     }

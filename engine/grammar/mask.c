@@ -28,30 +28,41 @@ static void set_token(const struct trie *t, uint32_t token, uint32_t *bits)
         bits[token / 32] |= 1u << token % 32;
 }
 
-/* Node i, reached in config c by a byte that led from c to c: is everything below it plain text
- * that c takes without a change? Then these are all its tokens. */
+/* Node i below config c: is it, and everything below it, text that c takes without a change? Then
+ * these are all its tokens. */
 static bool take_subtree(struct matcher *m, uint32_t i, matcher_config c, uint32_t *bits)
 {
     const struct trie *t = m->trie;
     const struct trie_node *n = &t->nodes[i];
-    if (!n->is_plain || m->configs[c].flags & CONFIG_OUT || !matcher_loops(m, c))
+    if (!(m->configs[c].asked & CONFIG_SELF) || !matcher_loops(m, c, n->classes))
         return false;
     for (uint32_t k = n->first, end = t->nodes[n->end].first; k < end; k++)
         bits[t->order[k] / 32] |= 1u << t->order[k] % 32;
     return true;
 }
 
-/* Tokens below node `from` (TRIE_NONE: the root) that config c lets come. */
+/* The config behind node i; 0: nothing below it comes, or all of it, and then the bits are set. */
+static inline matcher_config enter(struct matcher *m, uint32_t i, uint32_t *bits)
+{
+    const struct trie_node *n = &m->trie->nodes[i];
+    matcher_config from = m->path[n->depth - 1];
+    if (take_subtree(m, i, from, bits))
+        return 0;
+    matcher_config to = matcher_next(m, from, n->byte);
+    if (to == from)
+        m->configs[to].asked |= CONFIG_SELF;
+    return to;
+}
+
+/* Tokens below node `from` that config c lets come. */
 static void walk(struct matcher *m, uint32_t from, matcher_config c, uint32_t *bits)
 {
     const struct trie *t = m->trie;
-    uint32_t i = from == TRIE_NONE ? 0 : from + 1;
-    uint32_t end = from == TRIE_NONE ? t->n_node : t->nodes[from].end;
-    m->path[from == TRIE_NONE ? 0 : t->nodes[from].depth] = c;
-    while (i < end) {
+    m->path[t->nodes[from].depth] = c;
+    for (uint32_t i = from + 1, end = t->nodes[from].end; i < end;) {
         const struct trie_node *n = &t->nodes[i];
-        matcher_config to = matcher_next(m, m->path[n->depth - 1], n->byte);
-        if (!to || (to == m->path[n->depth - 1] && take_subtree(m, i, to, bits))) {
+        matcher_config to = enter(m, i, bits);
+        if (!to) {
             i = n->end;
             continue;
         }
@@ -62,31 +73,67 @@ static void walk(struct matcher *m, uint32_t from, matcher_config c, uint32_t *b
     }
 }
 
-/* The same over the whole trie with an unknown bottom; notes where the bottom was reached. */
-static void walk_local(struct matcher *m, matcher_config c, uint32_t *bits)
+/* The same of node i and what is below, with an unknown bottom; notes where that was reached. */
+static void walk_part(struct matcher *m, uint32_t i, uint32_t *bits)
 {
     const struct trie *t = m->trie;
     struct q_err e = Q_ERR_INIT;
-    m->n_out = 0;
-    m->stats.n_walk++;
-    m->path[0] = c;
-    for (uint32_t i = 0; i < t->n_node && !m->stuck;) {
+    for (uint32_t end = t->nodes[i].end; i < end && !m->stuck;) {
         const struct trie_node *n = &t->nodes[i];
-        matcher_config to = matcher_next(m, m->path[n->depth - 1], n->byte);
-        if (!to || (to == m->path[n->depth - 1] && take_subtree(m, i, to, bits))) {
+        m->stats.n_node++;
+        matcher_config to = enter(m, i, bits);
+        if (!to) {
             i = n->end;
             continue;
         }
         if (n->token != TRIE_NONE)
             set_token(t, n->token, bits);
         if (m->configs[to].flags & CONFIG_OUT && n->end > i + 1) {
-            if (q_grow(&m->outs, &m->out_cap, m->n_out + 1, sizeof *m->outs, t->n_node, &e))
+            if (q_grow(&m->outs, &m->out_cap, m->n_out + 1, sizeof *m->outs, t->n_all, &e))
                 m->stuck = true;
             else
                 m->outs[m->n_out++] = i;
         }
         m->path[n->depth] = to;
         i++;
+    }
+}
+
+static void clear_subtree(const struct trie *t, uint32_t i, uint32_t *bits)
+{
+    const struct trie_node *n = &t->nodes[i];
+    for (uint32_t k = n->first, end = t->nodes[n->end].first; k < end; k++)
+        bits[t->order[k] / 32] &= ~(1u << t->order[k] % 32);
+}
+
+/* Over the whole vocabulary. Where most text may come all of it is taken at once, then what begins
+ * with bytes for which that does not hold is taken back and walked, and of the others only the
+ * tokens that are not text. */
+static void walk_local(struct matcher *m, matcher_config c, uint32_t *bits)
+{
+    const struct trie *t = m->trie;
+    bool opens[256];
+    uint32_t n_open = 0;
+    m->n_out = 0;
+    m->stats.n_walk++;
+    m->path[0] = c;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint32_t i = t->root[byte];
+        opens[byte] = i != TRIE_NONE && matcher_opens_text(m, c, (uint8_t)byte);
+        if (opens[byte])
+            n_open += t->nodes[t->nodes[i].end].first - t->nodes[i].first;
+    }
+    bool most = n_open > t->n_vocab / 2;
+    if (most)
+        memcpy(bits, t->text_bits, trie_words(t) * sizeof *bits);
+    for (unsigned byte = 0; byte < 256 && !m->stuck; byte++) {
+        uint32_t i = t->root[byte];
+        if (most && opens[byte])
+            i = t->root_other[byte];
+        else if (most && i != TRIE_NONE)
+            clear_subtree(t, i, bits);
+        if (i != TRIE_NONE)
+            walk_part(m, i, bits);
     }
 }
 
@@ -144,7 +191,7 @@ static bool keep(struct matcher *m, struct local *l, uint32_t *bits)
 static void take_shared(struct matcher *m, const struct shared_walk *x, uint32_t *bits)
 {
     struct q_err e = Q_ERR_INIT;
-    if (q_grow(&m->outs, &m->out_cap, x->n_out, sizeof *m->outs, m->trie->n_node + 1, &e)) {
+    if (q_grow(&m->outs, &m->out_cap, x->n_out, sizeof *m->outs, m->trie->n_all + 1, &e)) {
         m->stuck = true;
         return;
     }

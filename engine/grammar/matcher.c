@@ -254,15 +254,68 @@ matcher_config matcher_next_made(struct matcher *m, matcher_config c, uint8_t by
     return to;
 }
 
-bool matcher_loops(struct matcher *m, matcher_config c)
+/* Every rest of a character, from t on, leads to `to`; to 0: to somewhere that loops on text. */
+static bool reads_rest(struct matcher *m, matcher_config t, uint32_t left, uint8_t lo, uint8_t hi,
+                       matcher_config to)
 {
-    if (m->configs[c].loops)
-        return m->configs[c].loops == 1;
+    matcher_config last = 0;
+    if (!t || m->configs[t].flags & CONFIG_OUT)
+        return false;
+    if (left == 0)
+        return to ? t == to : matcher_loops(m, t, TRIE_TEXT);
+    for (unsigned byte = lo; byte <= hi; byte++) {
+        matcher_config u = matcher_next(m, t, (uint8_t)byte);
+        if (u != last && !reads_rest(m, u, left - 1, 0x80, 0xBF, to))
+            return false;
+        last = u;
+    }
+    return true;
+}
+
+static bool chars_loop(struct matcher *m, matcher_config c)
+{
     bool all = true;
-    for (unsigned byte = 0; byte < 0x80 && all; byte++)
-        all = !trie_is_plain((uint8_t)byte) || matcher_next(m, c, (uint8_t)byte) == c;
-    m->configs[c].loops = all ? 1 : 2;
+    uint8_t lo, hi;
+    for (unsigned byte = 0xC2; byte <= 0xF4 && all; byte++) {
+        uint32_t left = trie_lead((uint8_t)byte, &lo, &hi);
+        all = reads_rest(m, matcher_next(m, c, (uint8_t)byte), left, lo, hi, c);
+    }
     return all;
+}
+
+static bool class_loops(struct matcher *m, matcher_config c, uint64_t class)
+{
+    bool all = class != TRIE_BROKEN;
+    if (class == TRIE_CHARS)
+        return chars_loop(m, c);
+    for (unsigned byte = 0; byte < 0x80 && all; byte++)
+        all = trie_class((uint8_t)byte) != class || matcher_next(m, c, (uint8_t)byte) == c;
+    return all;
+}
+
+bool matcher_loops(struct matcher *m, matcher_config c, uint64_t classes)
+{
+    const struct config *now = &m->configs[c];
+    if (now->flags & CONFIG_OUT || classes & now->asked & ~now->loops)
+        return false;
+    for (uint64_t ask = classes & ~now->asked; ask; ask &= ask - 1) {
+        uint64_t class = ask & -ask;
+        bool loops = class_loops(m, c, class);
+        m->configs[c].asked |= class;
+        if (!loops)
+            return false;
+        m->configs[c].loops |= class;
+    }
+    return true;
+}
+
+bool matcher_opens_text(struct matcher *m, matcher_config c, uint8_t byte)
+{
+    uint8_t lo, hi;
+    uint32_t left = byte < 0x80 ? 0 : trie_lead(byte, &lo, &hi);
+    if (byte < 0x80 ? !(trie_class(byte) & TRIE_TEXT) : !left)
+        return false;
+    return reads_rest(m, matcher_next(m, c, byte), left, left ? lo : 0, left ? hi : 0, 0);
 }
 
 matcher_config matcher_single(struct matcher *m, struct pair p)

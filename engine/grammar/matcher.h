@@ -37,6 +37,7 @@ struct matcher;
 struct matcher_stats {
     uint64_t n_config, n_local, n_mask, n_hit, n_flush;
     uint64_t n_walk; /* over the whole vocabulary */
+    uint64_t n_node; /* looked at in them, one by one */
 };
 
 /* words: a program (program.h), copied. trie: borrowed until matcher_free; NULL: texts only.

@@ -18,6 +18,7 @@ enum {                 /* config.flags */
        CONFIG_END = 1, /* the text may end here */
        CONFIG_OUT = 2  /* a local has ended its rule */
 };
+#define CONFIG_SELF (1ull << 62)
 struct frame {
     uint32_t jump;      /* of the program */
     uint32_t low, high; /* COUNT: how often more it must, and may (GX_INF: for ever) */
@@ -31,7 +32,8 @@ struct pair {
 struct config {
     uint32_t pair, n_pair, flags;
     uint32_t mask;  /* + 1: among the masks kept, perhaps */
-    uint32_t loops; /* every plain byte leads back here: 1 yes, 2 no, 0 not known yet */
+    uint64_t loops; /* classes (trie.h) of which every byte leads back here … */
+    uint64_t asked; /* … of those that are known; CONFIG_SELF: some byte does */
     uint32_t *next; /* [256] config + 1, 0 = not known yet; NULL = none is */
 };
 struct matcher_index {
@@ -51,8 +53,9 @@ struct counted_list { /* tokens or places in the trie by the rounds x that they 
 };
 struct counted_table { /* counted.c: the tokens of a state inside of a counted loop */
     uint32_t n_ref;
-    struct counted_list inside, exits, outs;
-    uint32_t *all; /* bits of inside */
+    bool has_text; /* all tokens that are text stay inside, a round for each character */
+    struct counted_list inside, exits, outs; /* of the other tokens */
+    uint32_t *all;                           /* bits of inside, and of text */
 };
 struct counted {
     uint32_t state, jump;
@@ -109,8 +112,10 @@ static inline matcher_config matcher_next(struct matcher *m, matcher_config c, u
     const uint32_t *next = m->configs[c].next;
     return next && next[byte] ? next[byte] - 1 : matcher_next_made(m, c, byte);
 }
-/* A config in which any plain text may come and changes nothing, as inside of most strings. */
-bool matcher_loops(struct matcher *m, matcher_config c);
+/* Every text of these classes may come in c, and it changes nothing, as inside of most strings. */
+bool matcher_loops(struct matcher *m, matcher_config c, uint64_t classes);
+/* The same behind one character that begins with this byte. */
+bool matcher_opens_text(struct matcher *m, matcher_config c, uint8_t byte);
 matcher_config matcher_single(struct matcher *m, struct pair p); /* the config of one pair */
 /* The config where a local that begins in this state stands. */
 matcher_config matcher_enter(struct matcher *m, uint32_t state);

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Masks over a vocabulary like a model's, most of it text: what is taken at once (all text, whole
+ * subtrees, a counted loop's rounds) is what the matcher takes token by token, and few nodes of the
+ * trie are looked at for it. */
+#include "check.h"
+#include <stdio.h>
+#include <string.h>
+#include "common/buf.h"
+#include "common/mem.h"
+#include "engine/grammar/grammar.h"
+#include "engine/grammar/matcher.h"
+
+#define N_TOKEN 3000u
+
+static uint32_t draw(uint32_t *seed, uint32_t n)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % n;
+}
+
+/* Words of one to six characters; one in ten is cut inside of a character, or has a byte that no
+ * text has, or what ends a string. */
+static void make_vocabulary(struct trie *t)
+{
+    static const char *const pieces[] = {
+        "a", "b", "e", "n", "x",  "A",  "Z", "0", "1", "7",  " ",  " t",           "-",   "_", ".",
+        ":", "/", "é", "ß", "字", "の", "…", "😀", "𝒜", "th", "in", "\xed\x9f\xbf", "\x7f"};
+    static const char *const ends[] = {"\xc3",     "\xe2\x82", "\xf0\x9f\x98", "\xa9", "\xff",
+                                       "\"",       "\\",       "\n",           "\",",  "\"}",
+                                       "\xed\xa0", "\xc0\x80", "\xf5",         "é\"",  "\t"};
+    static char text[N_TOKEN * 32];
+    static uint32_t at[N_TOKEN + 1];
+    struct q_err e = Q_ERR_INIT;
+    uint32_t used = 0, seed = 11;
+    for (uint32_t i = 0; i < N_TOKEN; i++) {
+        at[i] = used;
+        if (i < 256) {
+            text[used++] = (char)i;
+            continue;
+        }
+        for (uint32_t k = 0, n = 1 + draw(&seed, 6); k < n; k++) {
+            const char *p = pieces[draw(&seed, sizeof pieces / sizeof *pieces)];
+            used += (uint32_t)snprintf(text + used, 8, "%s", p);
+        }
+        if (i % 10 == 0)
+            used += (uint32_t)snprintf(text + used, 8, "%s",
+                                       ends[draw(&seed, sizeof ends / sizeof *ends)]);
+    }
+    at[N_TOKEN] = used;
+    assert_int_equal(trie_init(t, text, at, N_TOKEN, &e), Q_OK);
+}
+
+static struct matcher *compiled(const char *schema, const struct trie *t)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct matcher *m = NULL;
+    uint32_t *words = NULL, n_word = 0;
+    const struct grammar_source source = {
+        .kind = GRAMMAR_JSON, .text = schema, .n = strlen(schema)};
+    if (grammar_compile(&words, &n_word, &source, &e) || matcher_new(&m, words, n_word, t, &e))
+        fail_msg("%s: %s", schema, e.message);
+    q_free(words);
+    return m;
+}
+
+/* The mask behind the text; how many tokens it has. */
+static uint32_t check_mask(struct matcher *m, const struct trie *t, const char *text)
+{
+    uint32_t bits[(N_TOKEN + 31) / 32] = {0}, n = 0;
+    matcher_begin(m);
+    matcher_config c = matcher_bytes(m, matcher_start(m), text, strlen(text));
+    assert_true(c);
+    assert_true(matcher_mask(m, c, bits));
+    for (uint32_t id = 0; id < t->n_vocab; id++) {
+        uint32_t bit = bits[id / 32] >> id % 32 & 1;
+        if ((matcher_token(m, c, id) != 0) != bit)
+            fail_msg("behind %s: token %u", text, id);
+        n += bit;
+    }
+    return n;
+}
+
+static void shortcuts_take_what_the_matcher_takes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schema, *texts[6];
+    } cases[] = {
+        {"{\"type\":\"string\"}", {"\"", "\"a", "\"\xc3", "\"\xf0\x9f", "\"\\", "\"\\u00e"}},
+        {"{\"type\":\"string\",\"maxLength\":7}",
+         {"\"", "\"ab", "\"a字", "\"\xe5\xad", "\"aaaaaaa"}},
+        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":900}", {"\"", "\"ab", "\"abcé"}},
+        {"{\"type\":\"string\",\"pattern\":\"^[a-z0-9]+$\"}", {"\"", "\"a", "\"a7"}},
+        {"{\"type\":\"string\",\"pattern\":\"^[^a]*$\"}", {"\"", "\"b", "\"\xe5\xad"}},
+        {"{\"type\":\"string\",\"pattern\":\"^[ -~é]*$\"}", {"\"", "\"b", "\"\xc3"}},
+        {"{\"type\":\"string\",\"not\":{\"enum\":[\"ab\",\"né\",\"字\",\"😀x\"]}}",
+         {"\"", "\"a", "\"n", "\"n\xc3", "\"\xe5", "\"zz"}},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{},\"in\":{}},\"additionalProperties\":{"
+         "\"type\":\"string\",\"maxLength\":2}}",
+         {"{\"", "{\"a", "{\"in\":1,\"", "{\"i", "{\"x\":\"", "{\"x\":\"é"}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^.{2,40}b$\"}}",
+         {"[\"", "[\"a", "[\"aab", "[\"aab\","}}};
+    struct trie t;
+    make_vocabulary(&t);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct matcher *m = compiled(cases[i].schema, &t);
+        for (size_t k = 0; k < 6 && cases[i].texts[k]; k++)
+            check_mask(m, &t, cases[i].texts[k]);
+        matcher_free(m);
+    }
+    trie_release(&t);
+}
+
+/* Inside of a string, at its start with other names left out, and with a limit: no node of a token
+ * that is text throughout is looked at but to see that it is. */
+static void text_is_not_walked(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schema, *text;
+    } cases[] = {{"{\"type\":\"string\"}", "\"a"},
+                 {"{\"type\":\"string\",\"maxLength\":500}", "\"a"},
+                 {"{\"properties\":{\"ab\":{}},\"required\":[\"ab\"],\"type\":\"object\"}",
+                  "{\"ab\":1,\"a"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct trie t;
+        struct matcher_stats s;
+        make_vocabulary(&t);
+        struct matcher *m = compiled(cases[i].schema, &t);
+        assert_true(check_mask(m, &t, cases[i].text) > t.n_vocab * 3 / 4);
+        matcher_stats(m, &s);
+        assert_true(s.n_node > 0 && s.n_node <= s.n_walk * (t.n_all - t.n_node));
+        assert_true(t.n_all - t.n_node < t.n_node / 3);
+        matcher_free(m);
+        trie_release(&t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shortcuts_take_what_the_matcher_takes),
+                                       cmocka_unit_test(text_is_not_walked)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/grammar/chars.h"
+#include <pthread.h>
 #include <string.h>
 #include <utf8proc.h>
 
-#define CATEGORY_WORK 300000u /* a walk over all code points, in units of build_work */
+#define RUNS_MAX 8192u /* Unicode 15 has some 3300 */
 
 static const struct range digits[] = {{'0', '9'}};
 static const struct range words[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -19,23 +20,36 @@ const struct cset *chars_one(struct build *b, uint32_t lo, uint32_t hi)
     return cset_of(b, &(struct range){lo, hi}, 1);
 }
 
+/* Code points in runs of one category each; made once, as asking for each of them takes longer than
+ * most grammars take to compile. */
+static struct run {
+    uint32_t lo, category; /* to the next run's lo */
+} runs[RUNS_MAX];
+static size_t n_run;
+static pthread_once_t runs_once = PTHREAD_ONCE_INIT;
+
+static void make_runs(void)
+{
+    for (uint32_t c = 0; c <= GX_CHAR_MAX; c++) {
+        uint32_t category = (uint32_t)utf8proc_category((utf8proc_int32_t)c);
+        if (n_run && runs[n_run - 1].category == category)
+            continue;
+        Q_ASSERT(n_run < RUNS_MAX);
+        runs[n_run++] = (struct run){c, category};
+    }
+}
+
 /* Code points whose category is in the set of bits. */
 static const struct cset *by_category(struct build *b, uint32_t categories)
 {
-    size_t n = 0, cap = 4096;
-    struct range *r = build_alloc(b, cap, sizeof *r);
     static const struct cset none;
-    if (!r || !build_work(b, CATEGORY_WORK))
-        return &none;
-    for (uint32_t c = 0; c <= GX_CHAR_MAX; c++) {
-        if (!(categories >> utf8proc_category((utf8proc_int32_t)c) & 1))
-            continue;
-        if (n && r[n - 1].hi + 1 == c)
-            r[n - 1].hi = c;
-        else if (n < cap)
-            r[n++] = (struct range){c, c};
-    }
-    return cset_of(b, r, n);
+    pthread_once(&runs_once, make_runs);
+    struct range *r = build_work(b, n_run) ? build_alloc(b, n_run, sizeof *r) : NULL;
+    size_t n = 0;
+    for (size_t i = 0; r && i < n_run; i++)
+        if (categories >> runs[i].category & 1)
+            r[n++] = (struct range){runs[i].lo, i + 1 < n_run ? runs[i + 1].lo - 1 : GX_CHAR_MAX};
+    return r ? cset_of(b, r, n) : &none;
 }
 
 #define CAT(x)  (1u << UTF8PROC_CATEGORY_##x)

@@ -22,9 +22,11 @@ struct emitter {
     size_t n_counted, counted_cap, counted_rule_cap;
 };
 
-static bool is_productive(const struct gx *x, const bool *rules)
+static bool is_productive(struct build *b, const struct gx *x, const bool *rules)
 {
     bool any = false;
+    if (!build_work(b, 1))
+        return false;
     switch (x->kind) {
     case GX_NEVER:
         return false;
@@ -32,15 +34,15 @@ static bool is_productive(const struct gx *x, const bool *rules)
         return !fsm_is_empty(x->fsm);
     case GX_SEQ:
         for (uint32_t i = 0; i < x->n; i++)
-            if (!is_productive(x->kids[i], rules))
+            if (!is_productive(b, x->kids[i], rules))
                 return false;
         return true;
     case GX_ALT:
         for (uint32_t i = 0; i < x->n && !any; i++)
-            any = is_productive(x->kids[i], rules);
+            any = is_productive(b, x->kids[i], rules);
         return any;
     case GX_REPEAT:
-        return x->min == 0 || is_productive(x->kids[0], rules);
+        return x->min == 0 || is_productive(b, x->kids[0], rules);
     case GX_RULE:
         return rules[x->rule];
     default:
@@ -55,7 +57,7 @@ static void find_properties(struct emitter *m)
         more = false;
         for (size_t i = b->n_rule; i-- > 0;) {
             const struct gx *body = b->rules[i].body;
-            bool productive = !m->productive[i] && is_productive(body, m->productive);
+            bool productive = !m->productive[i] && is_productive(b, body, m->productive);
             bool nullable = !m->nullable[i] && gx_nullable(body, m->nullable);
             m->productive[i] |= productive;
             m->nullable[i] |= nullable;
@@ -106,6 +108,8 @@ struct left_walk {
 static void walk_left(struct left_walk *w, const struct gx *x)
 {
     struct build *b = w->m->b;
+    if (!build_work(b, 1))
+        return;
     if (x->kind == GX_RULE) {
         const struct gx_rule *r = &b->rules[x->rule];
         if (w->seen[x->rule] == OPEN || w->depth > 2000) {
@@ -176,6 +180,7 @@ static uint32_t counted_rule(void *ctx, const struct gx *body)
     struct emitter *m = ctx;
     struct build *b = m->b;
     struct q_err e = Q_ERR_INIT;
+    build_work(b, m->n_counted / 4);
     for (size_t i = 0; i < m->n_counted; i++)
         if (m->counted[i] == body)
             return m->counted_rule[i];
@@ -191,7 +196,7 @@ static uint32_t counted_rule(void *ctx, const struct gx *body)
     }
     b->rules[rule].body = body;
     m->nullable[rule] = false;
-    m->productive[rule] = is_productive(body, m->productive);
+    m->productive[rule] = is_productive(b, body, m->productive);
     m->counted[m->n_counted] = body;
     m->counted_rule[m->n_counted++] = rule;
     return rule;
@@ -210,6 +215,7 @@ static uint32_t place_of(struct emitter *m, uint32_t rule)
 static void make_fsms(struct emitter *m, uint32_t start)
 {
     struct build *b = m->b;
+    uint64_t n_word = 0;
     place_of(m, start);
     for (size_t i = 0; i < m->n_order && build_ok(b); i++) {
         struct fsm_rules rules = {m->nullable, m->productive, counted_rule, m};
@@ -217,6 +223,14 @@ static void make_fsms(struct emitter *m, uint32_t start)
         if (!f)
             return;
         m->fsms[i] = f;
+        n_word += 4ull * f->n_state + 2ull * f->n_edge + 5ull * f->n_jump;
+        if (n_word > PROGRAM_WORDS_MAX) {
+            gx_fail(b, Q_TOO_LARGE,
+                    "the grammar is too large: it compiles to more than the %u KB that are "
+                    "accepted",
+                    PROGRAM_WORDS_MAX * 4 >> 10);
+            return;
+        }
         for (uint32_t k = 0; k < f->n_jump; k++)
             if (f->jumps[k].kind != FSM_GOTO)
                 f->jumps[k].rule = place_of(m, f->jumps[k].rule);

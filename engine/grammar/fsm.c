@@ -9,8 +9,8 @@
 #include "engine/grammar/fsm.h"
 #include <stdlib.h>
 #include <string.h>
-#include "common/utf8.h"
 #include "engine/grammar/nfa.h"
+#include "engine/grammar/program.h"
 
 #define BYTE_STATES_MAX 60000u
 #define POOL_MAX        8000000u
@@ -21,7 +21,7 @@ struct subset {
 struct maker {
     struct build *b;
     const struct nfa *nfa;
-    uint32_t n_state_max;
+    uint32_t n_state_max, n_word_max; /* of the outcome in a program */
     bool too_many;
     uint32_t *pool; /* sorted nfa states of all subsets */
     struct subset *subsets;
@@ -69,22 +69,26 @@ static int by_number(const void *a, const void *b)
 static void close_over(struct maker *m, const uint32_t *from, size_t n)
 {
     uint32_t n_stack = 0;
+    uint64_t n_look = n + 6;
     m->n_mark++;
     m->n_found = 0;
     for (size_t i = 0; i < n; i++)
         visit(m, from[i], &n_stack);
     while (n_stack) {
         uint32_t s = m->stack[--n_stack];
+        n_look++;
         bool keep = s == 1 || m->nfa->states[s].edge != NFA_NONE;
-        for (uint32_t j = m->nfa->states[s].jump; j != NFA_NONE; j = m->nfa->jumps[j].next)
+        for (uint32_t j = m->nfa->states[s].jump; j != NFA_NONE; j = m->nfa->jumps[j].next) {
+            n_look++;
             if (m->nfa->jumps[j].is.kind == FSM_GOTO)
                 visit(m, m->nfa->jumps[j].is.to, &n_stack);
             else
                 keep = true;
+        }
         if (keep)
             m->found[m->n_found++] = s;
     }
-    build_work(m->b, m->n_found + n + 6);
+    build_work(m->b, m->n_found + n_look);
     qsort(m->found, m->n_found, sizeof *m->found, by_number);
 }
 
@@ -161,7 +165,7 @@ static bool gather_edges(struct maker *m, struct subset s)
     }
     if (m->n_sweep)
         qsort(m->sweep, m->n_sweep, sizeof *m->sweep, by_lower_end);
-    return grow(m, &m->active, &m->active_cap, m->n_sweep, 4) &&
+    return build_work(m->b, m->n_sweep) && grow(m, &m->active, &m->active_cap, m->n_sweep, 4) &&
            grow(m, &m->targets, &m->target_cap, m->n_sweep, 4);
 }
 
@@ -227,13 +231,14 @@ static void make_jumps(struct maker *m, struct fsm_state *s, struct subset from)
                 continue;
             while (k < m->n_jump && !same_jump(&m->jumps[k], &m->nfa->jumps[j].is))
                 k++;
+            build_work(m->b, k - first);
             if (k < m->n_jump || !grow(m, &m->jumps, &m->jump_cap, m->n_jump + 1, sizeof *m->jumps))
                 continue;
             m->jumps[m->n_jump++] = m->nfa->jumps[j].is;
         }
     }
     s->n_jump = (uint32_t)(m->n_jump - first);
-    for (size_t k = first; k < m->n_jump && !m->too_many; k++) {
+    for (size_t k = first; k < m->n_jump && !m->too_many && build_work(m->b, from.n); k++) {
         uint32_t n = 0;
         for (uint32_t i = 0; i < from.n; i++) {
             uint32_t j = m->nfa->states[m->pool[from.at + i]].jump;
@@ -250,6 +255,7 @@ static void make_jumps(struct maker *m, struct fsm_state *s, struct subset from)
 static bool maker_init(struct maker *m, struct build *b, const struct nfa *a, uint32_t n_state_max)
 {
     *m = (struct maker){.b = b, .nfa = a, .n_state_max = n_state_max};
+    m->n_word_max = a->rules ? PROGRAM_WORDS_MAX : UINT32_MAX;
     m->mark = q_calloc(a->n_state + 1, sizeof *m->mark);
     m->stack = q_alloc((a->n_state + 1) * sizeof *m->stack);
     m->found = q_alloc((a->n_state + 1) * sizeof *m->found);
@@ -281,27 +287,73 @@ static bool determinize(struct maker *m)
         if (!grow(m, &m->states, &m->state_cap, i + 1, sizeof *m->states))
             break;
         m->states[i] = s;
+        m->too_many |= 4 * (uint64_t)i + 2 * m->n_edge + 5 * m->n_jump > m->n_word_max;
     }
     return !m->too_many && build_ok(m->b);
 }
 
-/* States that reach a final one; then the others go. In place; state 0 stays. */
+struct ways {     /* edges and jumps by their ends, for going backwards */
+    uint32_t *at; /* [n_state + 1] what leads to i comes from from[at[i] … at[i + 1]) */
+    uint32_t *from;
+};
+
+static void note_way(const struct ways *w, uint32_t from, uint32_t to, bool counts)
+{
+    if (counts)
+        w->at[to]++;
+    else
+        w->from[--w->at[to]] = from;
+}
+
+static void note_ways(const struct fsm *f, const struct ways *w, bool counts)
+{
+    for (uint32_t i = 0; i < f->n_state; i++) {
+        const struct fsm_state *s = &f->states[i];
+        for (uint32_t k = 0; k < s->n_edge; k++)
+            note_way(w, i, f->edges[s->edge + k].to, counts);
+        for (uint32_t k = 0; k < s->n_jump; k++)
+            note_way(w, i, f->jumps[s->jump + k].to, counts);
+    }
+}
+
+/* alive: the states that reach a final one. False: no memory. */
+static bool mark_alive(struct build *b, const struct fsm *f, uint32_t *alive)
+{
+    size_t n_way = (size_t)f->n_edge + f->n_jump;
+    struct ways w = {q_calloc(f->n_state + 1u, 4), q_alloc((n_way + 1) * 4)};
+    uint32_t *stack = q_alloc((f->n_state + 1u) * 4), n = 0;
+    bool ok = w.at && w.from && stack && build_work(b, (f->n_state + n_way) / 4);
+    if (ok) {
+        note_ways(f, &w, true);
+        for (uint32_t i = 0, total = 0; i <= f->n_state; i++)
+            w.at[i] = total += w.at[i];
+        note_ways(f, &w, false); /* each `at` counts down from the end of its run to the start */
+    }
+    for (uint32_t i = 0; ok && i < f->n_state; i++)
+        if (f->states[i].final) {
+            alive[i] = 1;
+            stack[n++] = i;
+        }
+    while (n) {
+        uint32_t i = stack[--n];
+        for (uint32_t k = w.at[i]; k < w.at[i + 1]; k++)
+            if (!alive[w.from[k]]) {
+                alive[w.from[k]] = 1;
+                stack[n++] = w.from[k];
+            }
+    }
+    q_free(w.at);
+    q_free(w.from);
+    q_free(stack);
+    return ok;
+}
+
+/* Only the states that reach a final one stay, and state 0. In place. */
 static void trim(struct build *b, struct fsm *f, uint32_t *alive)
 {
-    for (bool more = true; more;) { /* backwards: most edges lead to states with higher numbers */
-        more = false;
-        if (!build_work(b, f->n_state / 4))
-            return;
-        for (uint32_t i = f->n_state; i-- > 0;) {
-            const struct fsm_state *s = &f->states[i];
-            bool live = s->final;
-            for (uint32_t k = 0; k < s->n_edge && !live; k++)
-                live = alive[f->edges[s->edge + k].to];
-            for (uint32_t k = 0; k < s->n_jump && !live; k++)
-                live = alive[f->jumps[s->jump + k].to];
-            more |= live && !alive[i];
-            alive[i] |= live;
-        }
+    if (!mark_alive(b, f, alive)) {
+        gx_fail(b, Q_NO_MEMORY, "no memory for an automaton");
+        return;
     }
     if (!alive[0]) {
         f->states[0] = (struct fsm_state){.final = false};
@@ -341,7 +393,7 @@ static void trim(struct build *b, struct fsm *f, uint32_t *alive)
 }
 
 /* Copies what the parts point to into the build, without dead states. */
-static const struct fsm *finish(struct build *b, const struct fsm *parts)
+const struct fsm *fsm_finish(struct build *b, const struct fsm *parts)
 {
     struct fsm *f = build_alloc(b, 1, sizeof *f);
     uint32_t *alive = q_calloc(parts->n_state + 1, sizeof *alive);
@@ -388,7 +440,7 @@ static const struct fsm *flatten(struct build *b, const struct nfa *a)
         s->n_edge = f.n_edge - s->edge;
         s->n_jump = f.n_jump - s->jump;
     }
-    return finish(b, &f);
+    return fsm_finish(b, &f);
 }
 
 /* n_state_max 0: at most some times as many as the NFA has. NULL without a failure kept: too many.
@@ -399,8 +451,8 @@ static const struct fsm *make(struct build *b, const struct nfa *a, uint32_t n_s
     const struct fsm *f = NULL;
     if (maker_init(&m, b, a, n_state_max)) {
         if (determinize(&m))
-            f = finish(b, &(struct fsm){m.states, m.edges, m.jumps, (uint32_t)m.n_subset,
-                                        (uint32_t)m.n_edge, (uint32_t)m.n_jump});
+            f = fsm_finish(b, &(struct fsm){m.states, m.edges, m.jumps, (uint32_t)m.n_subset,
+                                            (uint32_t)m.n_edge, (uint32_t)m.n_jump});
     } else {
         gx_fail(b, Q_NO_MEMORY, "no memory for an automaton");
     }
@@ -433,197 +485,4 @@ const struct fsm *fsm_of_bytes(struct build *b, const struct gx *x, const struct
         f = flatten(b, &a);
     nfa_release(&a);
     return f;
-}
-
-bool fsm_is_empty(const struct fsm *f)
-{
-    return !f->states[0].final && f->states[0].n_edge == 0 && f->states[0].n_jump == 0;
-}
-
-bool fsm_accepts(const struct fsm *f, const char *text, size_t n)
-{
-    uint32_t at = 0;
-    for (size_t i = 0; i < n;) {
-        uint32_t c, k = 0;
-        const struct fsm_state *s = &f->states[at];
-        i += utf8_decode(text + i, n - i, &c);
-        while (k < s->n_edge && !(f->edges[s->edge + k].lo <= c && c <= f->edges[s->edge + k].hi))
-            k++;
-        if (k == s->n_edge)
-            return false;
-        at = f->edges[s->edge + k].to;
-    }
-    return f->states[at].final;
-}
-
-/* Where f is after reading c as often as that leads on to another state. */
-static uint32_t drain(const struct fsm *f, uint32_t at, uint32_t c)
-{
-    for (uint32_t n = 0; n < f->n_state; n++) {
-        const struct fsm_state *s = &f->states[at];
-        uint32_t k = 0;
-        while (k < s->n_edge && !(f->edges[s->edge + k].lo <= c && c <= f->edges[s->edge + k].hi))
-            k++;
-        if (k == s->n_edge || f->edges[s->edge + k].to == at)
-            break;
-        at = f->edges[s->edge + k].to;
-    }
-    return at;
-}
-
-const struct fsm *fsm_resolve_anchors(struct build *b, const struct fsm *f)
-{
-    if (!f || !build_ok(b))
-        return NULL;
-    struct fsm parts = *f;
-    uint32_t start = drain(f, 0, FSM_BEGIN);
-    parts.states = build_alloc(b, f->n_state, sizeof *parts.states);
-    parts.edges = build_alloc(b, f->n_edge, sizeof *parts.edges);
-    if (!parts.states || !parts.edges)
-        return NULL;
-    parts.n_edge = 0;
-    for (uint32_t i = 0; i < f->n_state; i++) { /* the start changes places with state 0 */
-        const struct fsm_state *s = &f->states[i == 0 ? start : i == start ? 0 : i];
-        struct fsm_state *to = &parts.states[i];
-        *to = (struct fsm_state){.edge = parts.n_edge};
-        to->final = f->states[drain(f, (uint32_t)(s - f->states), FSM_FINISH)].final || s->final;
-        for (uint32_t k = 0; k < s->n_edge; k++) {
-            struct fsm_edge e = f->edges[s->edge + k];
-            if (e.lo > GX_CHAR_MAX)
-                continue;
-            e.hi = e.hi < GX_CHAR_MAX ? e.hi : GX_CHAR_MAX;
-            e.to = e.to == 0 ? start : e.to == start ? 0 : e.to;
-            parts.edges[parts.n_edge++] = e;
-        }
-        to->n_edge = parts.n_edge - to->edge;
-    }
-    return finish(b, &parts);
-}
-
-/* Products: pairs of states, found by hash; y's state n_state is where y has failed. */
-struct pairing {
-    struct build *b;
-    const struct fsm *x, *y;
-    bool minus;
-    uint64_t *pairs; /* [n_pair] */
-    uint32_t *index; /* [index_size] pair + 1 */
-    struct fsm_state *states;
-    struct fsm_edge *edges;
-    size_t n_pair, n_edge, pair_cap, state_cap, edge_cap, index_size;
-};
-
-static bool pairing_grow(struct pairing *p, void *items, size_t *cap, size_t need, size_t size)
-{
-    struct q_err e = Q_ERR_INIT;
-    if (need <= *cap || !q_grow(items, cap, need, size, POOL_MAX, &e))
-        return true;
-    gx_fail(p->b, Q_TOO_LARGE,
-            "the grammar is too large: constraints of a string that hold at "
-            "once make an automaton of too many states");
-    return false;
-}
-
-static uint32_t pair_of(struct pairing *p, uint32_t x, uint32_t y)
-{
-    uint64_t pair = (uint64_t)x << 32 | y;
-    if (p->n_pair * 2 >= p->index_size) {
-        size_t size = p->index_size ? p->index_size * 2 : 256;
-        uint32_t *index = q_calloc(size, sizeof *index);
-        if (!index) {
-            gx_fail(p->b, Q_NO_MEMORY, "no memory for an automaton");
-            return 0;
-        }
-        for (size_t i = 0; i < p->n_pair; i++) {
-            size_t at = (p->pairs[i] * 0x9E3779B97F4A7C15u >> 32) & (size - 1);
-            while (index[at])
-                at = (at + 1) & (size - 1);
-            index[at] = (uint32_t)i + 1;
-        }
-        q_free(p->index);
-        p->index = index;
-        p->index_size = size;
-    }
-    size_t at = (pair * 0x9E3779B97F4A7C15u >> 32) & (p->index_size - 1);
-    for (; p->pairs && p->index[at]; at = (at + 1) & (p->index_size - 1))
-        if (p->pairs[p->index[at] - 1] == pair)
-            return p->index[at] - 1;
-    if (p->n_pair >= FSM_STATES_MAX * 2)
-        gx_fail(p->b, Q_TOO_LARGE,
-                "the grammar is too large: constraints of a string that hold at "
-                "once need more than %u states",
-                FSM_STATES_MAX * 2);
-    if (!build_work(p->b, 8) || !pairing_grow(p, &p->pairs, &p->pair_cap, p->n_pair + 1, 8) ||
-        !p->pairs)
-        return 0;
-    p->pairs[p->n_pair] = pair;
-    p->index[at] = (uint32_t)++p->n_pair;
-    return (uint32_t)p->n_pair - 1;
-}
-
-static void pair_edge(struct pairing *p, struct fsm_state *s, struct fsm_edge e, uint32_t y)
-{
-    if (e.lo > e.hi || !pairing_grow(p, &p->edges, &p->edge_cap, p->n_edge + 1, sizeof *p->edges))
-        return;
-    e.to = pair_of(p, e.to, y);
-    p->edges[p->n_edge++] = e;
-    s->n_edge++;
-}
-
-/* x's edge e against all edges of y's state. */
-static void pair_edges(struct pairing *p, struct fsm_state *s, struct fsm_edge e, uint32_t y)
-{
-    uint32_t n = y < p->y->n_state ? p->y->states[y].n_edge : 0, lo = e.lo;
-    for (uint32_t k = 0; k < n && build_ok(p->b) && lo <= e.hi; k++) {
-        const struct fsm_edge *f = &p->y->edges[p->y->states[y].edge + k];
-        if (f->hi < lo || f->lo > e.hi)
-            continue;
-        if (p->minus && f->lo > lo)
-            pair_edge(p, s, (struct fsm_edge){lo, f->lo - 1, e.to}, p->y->n_state);
-        lo = f->lo > lo ? f->lo : lo;
-        uint32_t hi = f->hi < e.hi ? f->hi : e.hi;
-        pair_edge(p, s, (struct fsm_edge){lo, hi, e.to}, f->to);
-        lo = hi + 1;
-    }
-    if (p->minus && lo <= e.hi)
-        pair_edge(p, s, (struct fsm_edge){lo, e.hi, e.to}, p->y->n_state);
-}
-
-static const struct fsm *product(struct build *b, const struct fsm *x, const struct fsm *y,
-                                 bool minus)
-{
-    struct pairing p = {.b = b, .x = x, .y = y, .minus = minus};
-    const struct fsm *out = NULL;
-    if (!x || !y || !build_ok(b))
-        return NULL;
-    pair_of(&p, 0, 0);
-    for (size_t i = 0; i < p.n_pair && build_ok(b); i++) {
-        uint32_t sx = (uint32_t)(p.pairs[i] >> 32), sy = (uint32_t)p.pairs[i];
-        bool in_y = sy < y->n_state && y->states[sy].final;
-        struct fsm_state s = {.edge = (uint32_t)p.n_edge,
-                              .final = x->states[sx].final && in_y != minus};
-        for (uint32_t k = 0; k < x->states[sx].n_edge && build_ok(b); k++)
-            pair_edges(&p, &s, x->edges[x->states[sx].edge + k], sy);
-        if (pairing_grow(&p, &p.states, &p.state_cap, i + 1, sizeof s))
-            p.states[i] = s;
-    }
-    if (build_ok(b)) {
-        struct fsm_jump none;
-        out = finish(
-            b, &(struct fsm){p.states, p.edges, &none, (uint32_t)p.n_pair, (uint32_t)p.n_edge, 0});
-    }
-    q_free(p.pairs);
-    q_free(p.index);
-    q_free(p.states);
-    q_free(p.edges);
-    return out;
-}
-
-const struct fsm *fsm_and(struct build *b, const struct fsm *x, const struct fsm *y)
-{
-    return product(b, x, y, false);
-}
-
-const struct fsm *fsm_minus(struct build *b, const struct fsm *x, const struct fsm *y)
-{
-    return product(b, x, y, true);
 }

@@ -53,10 +53,14 @@ const struct fsm *fsm_of_chars(struct build *b, const struct gx *x, const char *
 /* Over bytes: one rule's body. */
 const struct fsm *fsm_of_bytes(struct build *b, const struct gx *x, const struct fsm_rules *r);
 
+/* A copy of parts in the build, without the states that reach no final one; NULL: failed. */
+const struct fsm *fsm_finish(struct build *b, const struct fsm *parts);
+
+/* fsm_product.c, of automata without jumps */
 /* f reads FSM_BEGIN where ^ is and FSM_FINISH where $ is, any number of them before and behind a
  * text (a loop on them at both ends). The automaton of the texts without them. */
 const struct fsm *fsm_resolve_anchors(struct build *b, const struct fsm *f);
-/* Products of automata without jumps; NULL when the build failed. */
+/* NULL when the build failed. */
 const struct fsm *fsm_and(struct build *b, const struct fsm *x, const struct fsm *y);
 const struct fsm *fsm_minus(struct build *b, const struct fsm *x, const struct fsm *y);
 bool fsm_is_empty(const struct fsm *f);

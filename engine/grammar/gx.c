@@ -6,8 +6,6 @@
 #include <string.h>
 #include "engine/grammar/fsm.h"
 
-#define WORK_MAX 6000000u /* some 100 ms of an ordinary core */
-
 const struct gx gx_never = {.kind = GX_NEVER};
 const struct gx gx_empty = {.kind = GX_EMPTY};
 static const struct range any_ranges[] = {{0, 0xD7FF}, {0xE000, GX_CHAR_MAX}};
@@ -15,7 +13,7 @@ const struct cset cset_any = {any_ranges, 2};
 
 void build_init(struct build *b)
 {
-    *b = (struct build){.arena = ARENA_INIT(GX_MEMORY_MAX), .work_max = WORK_MAX};
+    *b = (struct build){.arena = ARENA_INIT(GX_MEMORY_MAX), .work_max = GX_WORK_MAX};
 }
 
 void build_release(struct build *b)
@@ -43,7 +41,9 @@ bool build_work(struct build *b, uint64_t n)
 {
     b->work += n;
     if (b->work > b->work_max)
-        gx_fail(b, Q_TOO_LARGE, "the grammar is too large: its automata have too many states");
+        gx_fail(b, Q_TOO_LARGE,
+                "the grammar is too large: compiling it takes more than %u million steps",
+                GX_WORK_MAX / 1000000);
     return build_ok(b);
 }
 

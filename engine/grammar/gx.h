@@ -14,7 +14,8 @@
 #include "common/err.h"
 #include "common/mem.h"
 
-#define GX_MEMORY_MAX ((size_t)192 << 20) /* bytes of one build, everything in it */
+#define GX_MEMORY_MAX ((size_t)64 << 20) /* bytes of one build, everything in it */
+#define GX_WORK_MAX   4000000u           /* units of one build: some 100 ms of an ordinary core */
 #define GX_RULES_MAX  100000u
 #define GX_INF        UINT32_MAX
 #define GX_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */
@@ -82,7 +83,8 @@ void build_release(struct build *b); /* every gx and rule of it; the error stays
 /* Keep the first failure. Always GX_NEVER, so that a builder can return it. */
 __attribute__((format(printf, 3, 4))) const struct gx *gx_fail(struct build *b, enum q_code code,
                                                                const char *fmt, ...);
-/* Count n units of work; false when it was too much (a failure is kept). */
+/* Count n units of work, before or after it is done: what loops over a source counts here, so that
+ * time is bounded whatever the source. False when it was too much (a failure is kept). */
 bool build_work(struct build *b, uint64_t n);
 /* Zeroed memory of the build; NULL (and a failure is kept) when there is none. */
 void *build_alloc(struct build *b, size_t n, size_t size);

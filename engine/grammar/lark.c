@@ -125,10 +125,10 @@ static uint32_t rule_named(struct lark *p, const char *s, size_t n)
     }
     memcpy(name, s, n);
     name[n] = '\0';
+    build_work(p->b, 1 + p->b->n_rule / 4);
     for (size_t i = p->first_rule; i < p->b->n_rule; i++)
         if (!strcmp(p->b->rules[i].name, name))
             return (uint32_t)i;
-    build_work(p->b, p->b->n_rule);
     return gx_rule_new(p->b, name);
 }
 

@@ -214,10 +214,12 @@ static bool same_value(const json_t *x, const json_t *y)
     return json_equal(x, y);
 }
 
-static bool is_in(const json_t *list, const json_t *v)
+static bool is_in(struct schema *s, const json_t *list, const json_t *v)
 {
     size_t i;
     json_t *item;
+    if (!build_work(s->b, 1 + json_array_size(list) / 2))
+        return false;
     json_array_foreach ((json_t *)list, i, item)
         if (same_value(item, v))
             return true;
@@ -225,20 +227,20 @@ static bool is_in(const json_t *list, const json_t *v)
 }
 
 /* Does the conj's rest allow this value of its enum? */
-static bool allows(struct schema *s, const struct conj *c, const json_t *v)
+static bool allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t)
 {
     if (!(c->types & type_of(v)))
         return false;
-    for (uint32_t i = 0; i < c->n_in; i++)
-        if (!is_in(c->in[i], v))
+    for (uint32_t i = 1; i < c->n_in; i++) /* v is of the first one */
+        if (!is_in(s, c->in[i], v))
             return false;
     for (uint32_t i = 0; i < c->n_not_in; i++)
-        if (is_in(c->not_in[i], v))
+        if (is_in(s, c->not_in[i], v))
             return false;
     if (json_is_number(v))
         return number_holds(c, v);
     if (json_is_string(v))
-        return string_holds(s, c, json_string_value(v), json_string_length(v));
+        return string_holds(s, c, t, json_string_value(v), json_string_length(v));
     if ((json_is_array(v) && c->n_array) || (json_is_object(v) && (c->n_object || c->n_required)))
         schema_fail(s, Q_UNSUPPORTED, s->root, "enum",
                     "an enum or const of arrays or objects beside other keywords for them is not "
@@ -248,11 +250,12 @@ static bool allows(struct schema *s, const struct conj *c, const json_t *v)
 
 static const struct gx *enum_gx(struct schema *s, const struct conj *c)
 {
+    struct string_test test = {NULL, false, false};
     struct gx_list l = {0};
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)c->in[0], i, v)
-        if (allows(s, c, v))
+        if (allows(s, c, v, &test))
             gx_add(s->b, &l, schema_value(s, v));
     return gx_alt(s->b, l.items, l.n);
 }
@@ -339,7 +342,7 @@ static void choose(struct schema *s, struct conj *c, struct gx_list *out, uint32
         return;
     }
     struct choice pick = c->choices[--c->n_choice];
-    struct conj *next = build_alloc(s->b, 1, sizeof *next);
+    struct conj *next = build_work(s->b, 200) ? build_alloc(s->b, 1, sizeof *next) : NULL;
     size_t i;
     json_t *option;
     if (!next)

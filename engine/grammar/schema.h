@@ -148,7 +148,13 @@ void ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
  * messages. */
 const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain);
 const struct gx *string_gx(struct schema *s, const struct conj *c);
-bool string_holds(struct schema *s, const struct conj *c, const char *text, size_t n);
+/* What a conj asks of a string, made when the first of many strings is looked at. */
+struct string_test {
+    const struct fsm *fsm;
+    bool is_made, is_plain;
+};
+bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,
+                  size_t n);
 /* schema_number.c */
 bool number_read(struct number *out, const json_t *v);
 int number_compare(const struct number *x, const struct number *y);

@@ -501,7 +501,8 @@ void conj_add(struct schema *s, struct conj *c, const json_t *schema, const stru
     const char *key;
     json_t *v;
     bool by_choice;
-    if (!build_ok(s->b) || json_is_true(schema) || !build_work(s->b, 20))
+    if (!build_ok(s->b) || json_is_true(schema) ||
+        !build_work(s->b, 20 + 10 * (uint64_t)json_object_size(schema)))
         return;
     if (!json_is_object(schema)) {
         c->dead = true;

@@ -283,7 +283,8 @@ static json_t *negate(struct schema *s, const json_t *schema, int depth)
     json_t *v;
     if (json_is_boolean(schema))
         return json_boolean(json_is_false(schema));
-    if (depth > DEPTH_MAX || !json_is_object(schema) || !build_work(s->b, 50))
+    if (depth > DEPTH_MAX || !json_is_object(schema) ||
+        !build_work(s->b, 500 + 50 * (uint64_t)json_object_size(schema)))
         return NULL;
     if (json_object_size(schema) == 0)
         return json_false();
@@ -367,13 +368,17 @@ static const char *name_of(const json_t *v)
     return names[json_typeof(v)];
 }
 
-static bool values_disjoint(const json_t *x, const json_t *y)
+static bool values_disjoint(struct schema *s, const json_t *x, const json_t *y)
 {
     json_t *vx = values_of(x), *vy = values_of(y), *a, *b;
     const json_t *types = json_object_get(y, "type");
     bool disjoint = vx && (vy || types);
+    uint64_t n_look = json_array_size(vx) * (1 + (uint64_t)json_array_size(vy));
     size_t i, k;
-    json_array_foreach (vx, i, a) {
+    if (disjoint && !build_work(s->b, n_look))
+        disjoint = false;
+    for (i = 0; disjoint && i < json_array_size(vx); i++) {
+        a = json_array_get(vx, i);
         bool number =
             json_is_number(a) && (has_type(types, "number") || has_type(types, "integer"));
         if (!vy && types && (number || has_type(types, name_of(a))))
@@ -396,10 +401,10 @@ bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int dep
     y = follow(s, y);
     if (json_is_false(x) || json_is_false(y))
         return true;
-    if (!json_is_object(x) || !json_is_object(y) || depth > 4)
+    if (!json_is_object(x) || !json_is_object(y) || depth > 4 || !build_work(s->b, 100))
         return false;
     const json_t *tx = json_object_get(x, "type"), *ty = json_object_get(y, "type");
-    if (types_disjoint(tx, ty) || values_disjoint(x, y) || values_disjoint(y, x))
+    if (types_disjoint(tx, ty) || values_disjoint(s, x, y) || values_disjoint(s, y, x))
         return true;
     /* Objects that both must have a property, of values that are disjoint. */
     if (!tx || !ty || !types_disjoint(tx, ty)) {
@@ -407,6 +412,8 @@ bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int dep
                             has_type(ty, "object");
         json_object_foreach (json_object_get(x, "properties"), name, v) {
             const json_t *other = json_object_get(json_object_get(y, "properties"), name);
+            if (!build_work(s->b, 5))
+                return false;
             if (both_objects && other && is_named(json_object_get(x, "required"), name) &&
                 is_named(json_object_get(y, "required"), name) &&
                 schema_disjoint(s, v, other, depth + 1))

@@ -48,7 +48,7 @@ static void list_prop(struct object_parts *p, const char *name, bool required)
         old->required |= required;
         return;
     }
-    if (!build_work(p->s->b, p->n_prop + 1) ||
+    if (!build_work(p->s->b, p->n_prop / 16 + 1) ||
         q_grow(&p->props, &p->cap, p->n_prop + 1, sizeof *p->props, PROPS_MAX, &e)) {
         gx_fail(p->s->b, Q_TOO_LARGE, "properties: more than %u of one object", PROPS_MAX);
         return;
@@ -114,11 +114,12 @@ static void list_names(struct object_parts *p)
             f = fsm_of_chars(s->b, &gx_never, "propertyNames");
         } else if (c->n_in) {
             struct gx_list l = {0};
+            struct string_test test = {NULL, false, false};
             size_t k;
             json_t *name;
             json_array_foreach ((json_t *)c->in[0], k, name)
                 if (json_is_string(name) &&
-                    string_holds(s, c, json_string_value(name), json_string_length(name)))
+                    string_holds(s, c, &test, json_string_value(name), json_string_length(name)))
                     gx_add(s->b, &l,
                            gx_bytes(s->b, json_string_value(name), json_string_length(name)));
             f = fsm_of_chars(s->b, gx_alt(s->b, l.items, l.n), "propertyNames");
@@ -159,6 +160,7 @@ static const struct gx *prop_value(struct object_parts *p, const char *name)
 {
     struct goal g = {0};
     bool known[SCHEMA_SOURCES_MAX] = {false};
+    build_work(p->s->b, p->c->n_object + p->n_pattern * (1 + strlen(name) / 8));
     for (uint32_t i = 0; i < p->c->n_object; i++) {
         const json_t *v = json_object_get(json_object_get(p->c->objects[i], "properties"), name);
         known[i] = v != NULL;

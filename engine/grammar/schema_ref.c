@@ -239,6 +239,8 @@ const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword
     uint32_t resource = o && o->schema ? o->resource : 0;
     char uri[URI_MAX];
     const json_t *target = NULL;
+    if (!build_work(s->b, 1 + (r->n_anchor + r->n_resource) / 8))
+        return NULL;
     if (!ref) {
         schema_fail(s, Q_INVALID, at, keyword, "expected a reference (a string)");
         return NULL;

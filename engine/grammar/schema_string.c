@@ -174,16 +174,19 @@ const struct gx *string_gx(struct schema *s, const struct conj *c)
     return gx_named(s->b, "", quote(s, gx_fsm(s->b, f, GX_JSON)));
 }
 
-bool string_holds(struct schema *s, const struct conj *c, const char *text, size_t n)
+bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,
+                  size_t n)
 {
     size_t length = utf8_count(text, n);
-    bool plain;
-    struct conj rest = *c;
     if (length < c->length_min || length > c->length_max)
         return false;
-    rest.length_min = 0;
-    rest.length_max = GX_INF;
-    rest.n_not_in = 0; /* looked at by the caller */
-    const struct fsm *f = string_fsm(s, &rest, &plain);
-    return plain || (f && fsm_accepts(f, text, n));
+    if (!t->is_made) {
+        struct conj rest = *c;
+        rest.length_min = 0;
+        rest.length_max = GX_INF;
+        rest.n_not_in = 0; /* looked at by the caller */
+        t->fsm = string_fsm(s, &rest, &t->is_plain);
+        t->is_made = true;
+    }
+    return build_work(s->b, 1 + n / 8) && (t->is_plain || (t->fsm && fsm_accepts(t->fsm, text, n)));
 }

@@ -239,7 +239,7 @@ static void refusals_say_what(void **state)
         {GRAMMAR_REGEX, "a(?=b)", "lookahead"},
         {GRAMMAR_REGEX, "(a", "not closed"},
         {GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"(a{300}){300}\",\"maxLength\":9}",
-         "states"},
+         "too large"},
         {GRAMMAR_CHOICE, "[]", "one or more"},
         {GRAMMAR_EBNF, "root ::= a", "no rule \"a\""},
         {GRAMMAR_EBNF, "root ::= a \"x\"\na ::= b\nb ::= root | \"y\"", "left recursion"},

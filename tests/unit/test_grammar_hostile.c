@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sources made to take long: each is refused after a bounded number of steps, with what was too
+ * much. Without its bound each of them takes from seconds to hours, which the test's limit notices;
+ * no time is looked at here. */
+#include "check.h"
+#include <stdio.h>
+#include <string.h>
+#include "common/buf.h"
+#include "common/mem.h"
+#include "engine/grammar/grammar.h"
+
+static void refused(struct buf *source, uint32_t kind, const char *why)
+{
+    struct q_err e = Q_ERR_INIT;
+    uint32_t *words = NULL, n_word = 0;
+    const struct grammar_source from = {.kind = kind, .text = buf_str(source), .n = source->len};
+    enum q_code rc = grammar_compile(&words, &n_word, &from, &e);
+    if (rc != Q_TOO_LARGE || !strstr(e.message, why))
+        fail_msg("%.60s…: %d, \"%s\"", buf_str(source), (int)rc, e.message);
+    q_free(words);
+    buf_release(source);
+}
+
+/* Each value is looked for in the other list. */
+static void enums_that_meet(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"allOf\":[{\"enum\":[0");
+    for (uint32_t i = 1; i < 70000; i++)
+        buf_printf(&b, ",%u", i);
+    buf_printf(&b, "]},{\"enum\":[0");
+    for (uint32_t i = 35000; i < 105000; i++)
+        buf_printf(&b, ",%u", i);
+    buf_printf(&b, "]}]}");
+    refused(&b, GRAMMAR_JSON, "million steps");
+}
+
+/* The same thousands of keywords again and again. */
+static void references_to_something_large(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"$defs\":{\"x\":{\"k\":1");
+    for (uint32_t i = 0; i < 50000; i++)
+        buf_printf(&b, ",\"k%u\":1", i);
+    buf_printf(&b, "}},\"allOf\":[{}");
+    for (uint32_t i = 0; i < 3000; i++)
+        buf_printf(&b, ",{\"allOf\":[{\"$ref\":\"#/$defs/x\"},{\"minimum\":%u}]}", i);
+    buf_printf(&b, "]}");
+    refused(&b, GRAMMAR_JSON, "million steps");
+}
+
+/* Products of sets of hundreds of ranges. */
+static void patterns_of_many_ranges(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"patternProperties\":{\"\\\\W\":{}");
+    for (uint32_t i = 0; i < 11; i++)
+        buf_printf(&b, ",\"\\\\W%u\":{}", i);
+    buf_printf(&b, "},\"properties\":{\"p\":{}");
+    for (uint32_t i = 0; i < 1500; i++)
+        buf_printf(&b, ",\"p%u\":{}", i);
+    buf_printf(&b, "}}");
+    refused(&b, GRAMMAR_JSON, "million steps");
+}
+
+/* Are these disjoint? Thirty properties, each the same again, four levels down. */
+static void options_that_hold_themselves(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "{\"$defs\":{\"t\":{\"type\":\"object\",\"required\":[\"p\"");
+    for (uint32_t i = 0; i < 30; i++)
+        buf_printf(&b, ",\"p%u\"", i);
+    buf_printf(&b, "],\"properties\":{\"p\":{}");
+    for (uint32_t i = 0; i < 30; i++)
+        buf_printf(&b, ",\"p%u\":{\"$ref\":\"#/$defs/t\"}", i);
+    buf_printf(&b,
+               "}}},\"oneOf\":[{\"$ref\":\"#/$defs/t\"},{\"allOf\":[{\"$ref\":\"#/$defs/t\"}]}]}");
+    refused(&b, GRAMMAR_JSON, "million steps");
+}
+
+static void rules_upon_rules(void **state)
+{
+    (void)state;
+    struct buf b = BUF_INIT;
+    buf_printf(&b, "root ::= a0");
+    for (uint32_t i = 0; i < 40000; i++)
+        buf_printf(&b, "\na%u ::= \"x\" a%u", i, i + 1);
+    buf_printf(&b, "\na40000 ::= \"z\"");
+    refused(&b, GRAMMAR_EBNF, "million steps");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(enums_that_meet), cmocka_unit_test(references_to_something_large),
+        cmocka_unit_test(patterns_of_many_ranges), cmocka_unit_test(options_that_hold_themselves),
+        cmocka_unit_test(rules_upon_rules)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

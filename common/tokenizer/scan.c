@@ -286,8 +286,6 @@ bool scan_skip(struct tok_scan *s)
     }
 }
 
-/* The text of an array or object as far as brackets and quotes tell: what is inside is read, and
- * found out to be wrong, by whoever wants the value. */
 static bool skip_brackets(struct tok_scan *s)
 {
     size_t depth = 0;
@@ -316,8 +314,7 @@ static bool skip_brackets(struct tok_scan *s)
     return false;
 }
 
-/* One value as text. */
-static bool value_text(struct tok_scan *s, struct tok_str *out)
+bool scan_value(struct tok_scan *s, struct tok_str *out)
 {
     char c = scan_peek(s);
     const char *from = s->p;
@@ -354,7 +351,7 @@ bool tok_big_find(struct tok_str json, struct tok_big *out)
         }
         bool vocab = ok && level == 2 && key.n == 5 && memcmp(key.s, "vocab", 5) == 0;
         bool merges = ok && level == 2 && key.n == 6 && memcmp(key.s, "merges", 6) == 0;
-        ok = ok && value_text(&s, &value);
+        ok = ok && scan_value(&s, &value);
         if (vocab)
             out->vocab = value;
         if (merges)

@@ -34,6 +34,9 @@ bool scan_colon(struct tok_scan *s);
 bool scan_number(struct tok_scan *s, double *out);
 bool scan_uint(struct tok_scan *s, uint64_t *out);
 bool scan_skip(struct tok_scan *s); /* any one value */
+/* One value as text. Of an array or object only brackets and quotes are looked at: what is inside
+ * is read, and found out to be wrong, by whoever wants the value. */
+bool scan_value(struct tok_scan *s, struct tok_str *out);
 char scan_peek(struct tok_scan *s); /* the next character that is not white space, 0 at the end */
 
 /* Where the values of model.vocab and model.merges stand; empty strings where there are none. */

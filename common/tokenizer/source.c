@@ -3,11 +3,13 @@
 #include "common/tokenizer/source.h"
 #include <dirent.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include "common/file.h"
 #include "common/mem.h"
 
-#define CONFIG_MAX ((size_t)64 << 20) /* bytes of tokenizer_config.json */
+#define CONFIG_MAX  ((size_t)64 << 20) /* bytes of tokenizer_config.json */
+#define MISTRAL_SPM "tokenizer.model.v"
 
 void tok_written_release(struct tok_written *w)
 {
@@ -56,24 +58,55 @@ static bool ends_with(const char *s, const char *end)
     return n >= n_end && strcmp(s + n - n_end, end) == 0;
 }
 
-/* The first of the usual names that is there, else the one *.tiktoken. */
-static bool find_file(char path[PATH_MAX], const char *dir)
+/* The file of the folder whose name passes `wanted`, the last by name; false when there is none. */
+static bool find_named(char path[PATH_MAX], const char *dir, bool (*wanted)(const char *name))
 {
-    static const char *const names[] = {"tokenizer.json",      "tokenizer.model", "spiece.model",
-                                        "sentencepiece.model", "spm.model",       "tiktoken.model"};
+    char best[NAME_MAX + 1] = "";
     struct q_err e;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (path_join(path, PATH_MAX, dir, names[i], &e) == Q_OK && file_exists(path))
-            return true;
-    }
     DIR *d = opendir(dir);
-    bool found = false;
-    for (const struct dirent *entry; d && !found && (entry = readdir(d));)
-        found = ends_with(entry->d_name, ".tiktoken") &&
-                path_join(path, PATH_MAX, dir, entry->d_name, &e) == Q_OK;
+    for (const struct dirent *entry; d && (entry = readdir(d));)
+        if (wanted(entry->d_name) && strcmp(entry->d_name, best) > 0)
+            snprintf(best, sizeof best, "%s", entry->d_name);
     if (d)
         closedir(d);
-    return found;
+    return *best && path_join(path, PATH_MAX, dir, best, &e) == Q_OK;
+}
+
+static bool is_tiktoken_name(const char *name)
+{
+    return ends_with(name, ".tiktoken");
+}
+
+/* "tekken.json", but also "tekken_240911.json". */
+static bool is_tekken_name(const char *name)
+{
+    return ends_with(name, ".json") && strstr(name, "tekken");
+}
+
+/* "tokenizer.model.v3": a SentencePiece model as mistral-common knows it. */
+static bool is_mistral_spm_name(const char *name)
+{
+    return strstr(name, MISTRAL_SPM) != NULL;
+}
+
+static bool has_file(char path[PATH_MAX], const char *dir, const char *name)
+{
+    struct q_err e;
+    return path_join(path, PATH_MAX, dir, name, &e) == Q_OK && file_exists(path);
+}
+
+static bool find_file(char path[PATH_MAX], const char *dir)
+{
+    static const char *const names[] = {"tokenizer.json", "tekken.json",         "tokenizer.model",
+                                        "spiece.model",   "sentencepiece.model", "spm.model",
+                                        "tiktoken.model"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (has_file(path, dir, names[i]))
+            return true;
+    if (has_file(path, dir, "merges.txt") && has_file(path, dir, "vocab.json"))
+        return true;
+    return has_file(path, dir, "vocab.txt") || find_named(path, dir, is_tiktoken_name) ||
+           find_named(path, dir, is_tekken_name) || find_named(path, dir, is_mistral_spm_name);
 }
 
 /* The first line is "base64 rank": base64 and digits only. */
@@ -90,23 +123,61 @@ static bool is_tiktoken(const char *s, size_t n)
     return n_space == 1 && i > 2;
 }
 
-static enum q_code open_other(struct tokenizer **out, const struct mapping *file, const char *name,
-                              struct tok_str config, struct q_err *e)
+/* A file and where it lies. */
+struct source {
+    struct tok_str text;
+    const char *dir, *name;
+    const struct tok_config *config;
+};
+
+static enum q_code write_lists(struct tok_written *w, const struct source *f, struct q_err *e)
+{
+    struct mapping merges = MAPPING_INIT;
+    char path[PATH_MAX];
+    enum q_code rc;
+    if (!(rc = path_join(path, sizeof path, f->dir, "merges.txt", e)) &&
+        !(rc = mapping_open(&merges, path, e)))
+        rc = merge_list_write(w, f->text, (struct tok_str){(const char *)merges.data, merges.size},
+                              f->config, e);
+    mapping_release(&merges);
+    return rc;
+}
+
+/* As a tokenizer.json; what kind of file it is tells its name, else its first line. */
+static enum q_code write_other(struct tok_written *w, const struct source *f, struct q_err *e)
+{
+    if (is_tekken_name(f->name))
+        return tekken_write(w, f->text, e);
+    if (strcmp(f->name, "vocab.json") == 0)
+        return write_lists(w, f, e);
+    if (strcmp(f->name, "vocab.txt") == 0)
+        return word_list_write(w, f->text, f->config, e);
+    if (is_tiktoken(f->text.s, f->text.n))
+        return tiktoken_write(w, f->text, f->name, f->config, e);
+    if (!is_mistral_spm_name(f->name))
+        return spm_write(w, f->text.s, f->text.n, f->config, e);
+    struct tok_config own; /* the model's own rules, whatever class a folder beside it names */
+    tok_config_read(&own, NULL);
+    own.has_bos = own.add_bos = true;
+    return spm_write(w, f->text.s, f->text.n, &own, e);
+}
+
+static enum q_code open_other(struct tokenizer **out, struct source *f, struct tok_str config,
+                              struct q_err *e)
 {
     struct tok_written w = {BUF_INIT_MAX(TOKENIZER_FILE_MAX), {0}};
     struct tok_config c;
-    const char *data = (const char *)file->data;
     json_t *root = NULL;
     enum q_code rc = config.n ? tok_parse(&root, config, CONFIG_NAME, e) : Q_OK;
     if (rc)
         return rc;
     tok_config_read(&c, root);
-    if (is_tiktoken(data, file->size))
-        rc = tiktoken_write(&w, (struct tok_str){data, file->size}, name, &c, e);
-    else
-        rc = spm_write(&w, data, file->size, &c, e);
-    if (!rc) {
+    f->config = &c;
+    if (!(rc = write_other(&w, f, e))) {
+        bool mistral = is_tekken_name(f->name) || is_mistral_spm_name(f->name);
         struct tok_texts in = {{buf_str(&w.json), w.json.len}, config, &w.extra};
+        if (mistral) /* the file says it all */
+            in.config = (struct tok_str){"", 0};
         rc = tok_from_texts(out, &in, e);
     }
     json_decref(root);
@@ -114,18 +185,20 @@ static enum q_code open_other(struct tokenizer **out, const struct mapping *file
     return rc;
 }
 
-static enum q_code open_file(struct tokenizer **out, const char *path, struct tok_str config,
-                             struct q_err *e)
+static enum q_code open_file(struct tokenizer **out, const char *dir, const char *path,
+                             struct tok_str config, struct q_err *e)
 {
     struct mapping file = MAPPING_INIT;
     const char *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : path;
+    struct source f = {.dir = dir, .name = slash ? slash + 1 : path};
     enum q_code rc = mapping_open(&file, path, e);
-    if (!rc && ends_with(name, ".json")) {
-        struct tok_texts in = {{(const char *)file.data, file.size}, config, NULL};
+    f.text = (struct tok_str){(const char *)file.data, file.size};
+    bool other = is_tekken_name(f.name) || strcmp(f.name, "vocab.json") == 0;
+    if (!rc && ends_with(f.name, ".json") && !other) {
+        struct tok_texts in = {f.text, config, NULL};
         rc = tok_from_texts(out, &in, e);
     } else if (!rc)
-        rc = open_other(out, &file, name, config, e);
+        rc = open_other(out, &f, config, e);
     mapping_release(&file);
     return rc;
 }
@@ -147,23 +220,42 @@ enum q_code tokenizer_open(struct tokenizer **out, const char *path, struct q_er
     if (!is_dir && !file_exists(path) && !slash)
         return q_fail(e, Q_NOT_FOUND, "%.180s: no such folder or file", path);
     if (is_dir && !find_file(found, path))
-        return q_fail(e, Q_NOT_FOUND,
-                      "%.120s: no tokenizer (tokenizer.json, tokenizer.model or tiktoken ranks)",
-                      path);
+        return q_fail(
+            e, Q_NOT_FOUND,
+            "%.100s: no tokenizer (tokenizer.json, tekken.json, tokenizer.model, tiktoken "
+            "ranks, vocab.json with merges.txt, vocab.txt)",
+            path);
     if (!is_dir && snprintf(found, sizeof found, "%s", path) >= (int)sizeof found)
         return q_fail(e, Q_TOO_LARGE, "%.80s…: the path is too long", path);
     if ((rc = path_join(beside, sizeof beside, dir, CONFIG_NAME, e)) == Q_OK && file_exists(beside))
         rc = file_read(&config, beside, CONFIG_MAX, e);
     if (!rc)
-        rc = open_file(out, found, (struct tok_str){buf_str(&config), config.len}, e);
+        rc = open_file(out, dir, found, (struct tok_str){buf_str(&config), config.len}, e);
     buf_release(&config);
     return rc ? q_wrap(e, "%.80s", path) : Q_OK;
 }
 
-enum q_code tokenizer_check_mode(const char *mode, struct q_err *e)
+enum q_code tokenizer_apply_mode(char path[PATH_MAX], const char *mode, struct q_err *e)
 {
-    if (strcmp(mode, "auto") == 0 || strcmp(mode, "hf") == 0 || strcmp(mode, "slow") == 0)
+    static const char *const same[] = {"auto", "hf", "slow"};
+    char found[PATH_MAX];
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (strcmp(mode, same[i]) == 0)
+            return Q_OK;
+    if (strcmp(mode, "mistral") != 0)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "--tokenizer-mode: \"%.40s\" is not supported, expected auto, hf, slow or "
+                      "mistral%s",
+                      mode,
+                      strcmp(mode, "custom") ? "" : " (custom is code of vLLM, which is not run)");
+    if (!dir_exists(path))
         return Q_OK;
-    return q_fail(e, Q_UNSUPPORTED,
-                  "--tokenizer-mode: \"%.40s\" is not supported, expected auto, hf or slow", mode);
+    if (!has_file(found, path, "tekken.json") && !find_named(found, path, is_tekken_name) &&
+        !find_named(found, path, is_mistral_spm_name) && !has_file(found, path, "tokenizer.model"))
+        return q_fail(e, Q_NOT_FOUND,
+                      "%.120s: --tokenizer-mode mistral needs a tekken.json, tokenizer.model.vN or "
+                      "tokenizer.model; auto takes what there is",
+                      path);
+    memcpy(path, found, sizeof found);
+    return Q_OK;
 }

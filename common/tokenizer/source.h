@@ -23,8 +23,9 @@ struct tok_extra {   /* by token id; NULL: not used */
     uint32_t *ranks; /* [n] BPE without a list of merges: two tokens merge to a third at its rank */
     double *scores;  /* [n] Unigram, where JSON would round them */
     size_t n, rank_cap;
-    bool single; /* scores are added up in single precision, as SentencePiece does, and */
-    double low;  /* the unknown piece is below this score */
+    bool single;  /* scores are added up in single precision, as SentencePiece does, and */
+    double low;   /* the unknown piece is below this score */
+    bool own_ids; /* added_tokens have the "id" they say, whatever else is written like them */
 };
 struct tok_texts {
     struct tok_str json, config;   /* tokenizer.json; tokenizer_config.json, which may be empty */
@@ -60,5 +61,21 @@ FALLIBLE spm_write(struct tok_written *out, const char *file, size_t n, const st
                    struct q_err *e);
 FALLIBLE tiktoken_write(struct tok_written *out, struct tok_str file, const char *name,
                         const struct tok_config *c, struct q_err *e);
+/* tekken.c: Mistral's own file. Everything is in it, so there is no config to read. */
+FALLIBLE tekken_write(struct tok_written *out, struct tok_str file, struct q_err *e);
+/* lists.c: vocab.txt (a word a line), and vocab.json with merges.txt; how the words are used is
+ * told by the tokenizer_class. */
+FALLIBLE word_list_write(struct tok_written *out, struct tok_str vocab, const struct tok_config *c,
+                         struct q_err *e);
+FALLIBLE merge_list_write(struct tok_written *out, struct tok_str vocab, struct tok_str merges,
+                          const struct tok_config *c, struct q_err *e);
+
+/* What the files of ranks share. Append ,"token":id (the token in the byte-level alphabet) to
+ * out->json, and note its rank. */
+FALLIBLE rank_write(struct tok_written *out, struct tok_str token, uint32_t id, uint32_t rank,
+                    struct q_err *e);
+#define RANK_TOKEN_MAX 4096 /* bytes of one token */
+/* Bytes of the token written in base64, at most RANK_TOKEN_MAX; 0: it is not base64, or longer. */
+size_t rank_token(unsigned char token[RANK_TOKEN_MAX + 4], struct tok_str base64);
 
 #endif

@@ -14,14 +14,13 @@
 #include "common/tokenizer/chars.h"
 #include "common/tokenizer/source.h"
 
-#define TOKEN_BYTES_MAX 4096 /* of one token */
-#define CONTRACTIONS    "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define CL100K_TAIL     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define CL100K          CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" CL100K_TAIL
-#define QWEN            CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" CL100K_TAIL
-#define GPT2            "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define UPPER           "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER           "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define CL100K_TAIL  "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define CL100K       CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" CL100K_TAIL
+#define QWEN         CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" CL100K_TAIL
+#define GPT2         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define O200K                                                                                  \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" UPPER \
     "+" LOWER "*" CONTRACTIONS "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|"  \
@@ -102,41 +101,53 @@ static enum q_code bad_line(size_t i_line, const char *what, struct q_err *e)
 }
 
 /* The token in the byte-level alphabet, as a JSON key. */
-static void add_token(struct buf *b, const unsigned char *token, size_t n)
+static void add_token(struct buf *b, struct tok_str token)
 {
     struct buf text = BUF_INIT;
-    for (size_t i = 0; i < n; i++)
-        buf_add_utf8(&text, tok_byte_char(token[i]));
+    for (size_t i = 0; i < token.n; i++)
+        buf_add_utf8(&text, tok_byte_char((unsigned char)token.s[i]));
     buf_add_json_str(b, buf_str(&text), text.len);
     if (text.failed)
         b->failed = text.failed;
     buf_release(&text);
 }
 
-static enum q_code set_rank(struct tok_extra *x, uint32_t id, uint32_t rank, struct q_err *e)
+enum q_code rank_write(struct tok_written *out, struct tok_str token, uint32_t id, uint32_t rank,
+                       struct q_err *e)
 {
+    struct tok_extra *x = &out->extra;
     enum q_code rc =
         q_grow(&x->ranks, &x->rank_cap, (size_t)id + 1, sizeof *x->ranks, TOK_ID_MAX, e);
-    for (; !rc && x->n <= id; x->n++)
+    if (rc)
+        return rc;
+    for (; x->n <= id; x->n++)
         x->ranks[x->n] = RANK_NONE;
-    if (!rc)
-        x->ranks[id] = rank;
-    return rc;
+    x->ranks[id] = rank;
+    add_token(&out->json, token);
+    buf_printf(&out->json, ":%u", id);
+    return Q_OK;
+}
+
+size_t rank_token(unsigned char token[RANK_TOKEN_MAX + 4], struct tok_str base64)
+{
+    size_t n = base64.n;
+    if (n == 0 || n % 4 || n / 4 * 3 > RANK_TOKEN_MAX)
+        return 0;
+    int n_token = EVP_DecodeBlock(token, (const unsigned char *)base64.s, (int)n);
+    for (size_t i = n; n_token > 0 && i + 2 > n && base64.s[i - 1] == '='; i--)
+        n_token--;
+    return n_token > 0 ? (size_t)n_token : 0;
 }
 
 static enum q_code read_line(struct writer *w, const char *line, size_t n, size_t i_line,
                              struct q_err *e)
 {
-    unsigned char token[TOKEN_BYTES_MAX + 4];
+    unsigned char token[RANK_TOKEN_MAX + 4];
     const char *space = memchr(line, ' ', n);
     size_t n_code = space ? (size_t)(space - line) : 0;
     uint64_t rank = 0;
-    if (n_code == 0 || n_code % 4 || n_code / 4 * 3 > TOKEN_BYTES_MAX)
-        return bad_line(i_line, "no base64", e);
-    int n_token = EVP_DecodeBlock(token, (const unsigned char *)line, (int)n_code);
-    for (size_t i = n_code; n_token > 0 && i + 2 > n_code && line[i - 1] == '='; i--)
-        n_token--;
-    if (n_token <= 0)
+    size_t n_token = rank_token(token, (struct tok_str){line, n_code});
+    if (n_token == 0)
         return bad_line(i_line, "no base64", e);
     size_t i = n_code + 1;
     for (; i < n && line[i] >= '0' && line[i] <= '9' && rank < TOK_ID_MAX; i++)
@@ -144,10 +155,9 @@ static enum q_code read_line(struct writer *w, const char *line, size_t n, size_
     if (i == n_code + 1 || i != n || rank >= TOK_ID_MAX)
         return bad_line(i_line, "no rank", e);
     buf_add_str(&w->out->json, w->n_rank ? "," : "");
-    add_token(&w->out->json, token, (size_t)n_token);
-    buf_printf(&w->out->json, ":%u", (uint32_t)rank);
     w->n_rank++;
-    return set_rank(&w->out->extra, (uint32_t)rank, (uint32_t)rank, e);
+    return rank_write(w->out, (struct tok_str){(const char *)token, n_token}, (uint32_t)rank,
+                      (uint32_t)rank, e);
 }
 
 static enum q_code read_ranks(struct writer *w, struct tok_str file, struct q_err *e)

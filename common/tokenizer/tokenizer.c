@@ -187,7 +187,8 @@ static enum q_code keep_added(struct tokenizer *t, struct tok_added *a, struct q
         q_grow(&t->added, &t->added_cap, t->n_added + 1, sizeof *t->added, TOK_ADDED_MAX, e);
     if (rc)
         return rc;
-    a->id = tok_vocab_id(&t->vocab, a->content, a->n_content);
+    if (a->id == TOKEN_NONE)
+        a->id = tok_vocab_id(&t->vocab, a->content, a->n_content);
     if (a->id == TOKEN_NONE)
         a->id = t->next_id++;
     if ((rc = tok_vocab_add(&t->added_index, a->content, a->n_content, (uint32_t)t->n_added, e)))
@@ -197,10 +198,11 @@ static enum q_code keep_added(struct tokenizer *t, struct tok_added *a, struct q
     return Q_OK;
 }
 
-static enum q_code add_added(struct tokenizer *t, const json_t *spec, const char *at,
+/* id: its own, TOKEN_NONE where the rules give it one. */
+static enum q_code add_added(struct tokenizer *t, const json_t *spec, const char *at, uint32_t id,
                              struct q_err *e)
 {
-    struct tok_added a = {0};
+    struct tok_added a = {.id = id};
     enum q_code rc = read_added(&a, spec, at, e);
     if (!rc && a.n_content)
         rc = keep_added(t, &a, e);
@@ -208,7 +210,8 @@ static enum q_code add_added(struct tokenizer *t, const json_t *spec, const char
     return rc;
 }
 
-static enum q_code load_added(struct tokenizer *t, const json_t *list, struct q_err *e)
+static enum q_code load_added(struct tokenizer *t, const json_t *list, bool own_ids,
+                              struct q_err *e)
 {
     enum q_code rc = Q_OK;
     t->next_id = (uint32_t)t->vocab.n_word;
@@ -219,8 +222,12 @@ static enum q_code load_added(struct tokenizer *t, const json_t *list, struct q_
                       tok_json_type(list));
     for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
         char at[40];
+        const json_t *spec = json_array_get(list, i);
+        uint32_t id = TOKEN_NONE;
         snprintf(at, sizeof at, "added_tokens[%zu]", i);
-        rc = add_added(t, json_array_get(list, i), at, e);
+        if (own_ids)
+            rc = tok_json_id(json_object_get(spec, "id"), at, "id", &id, e);
+        rc = rc ? rc : add_added(t, spec, at, id, e);
     }
     return rc;
 }
@@ -240,7 +247,7 @@ static enum q_code load_config_added(struct tokenizer *t, const json_t *config, 
         if ((rc = tok_json_str(spec, "content", at, &s, e)))
             return rc;
         if (tok_vocab_id(&t->added_index, s.s, s.n) == TOKEN_NONE &&
-            (rc = add_added(t, spec, at, e)))
+            (rc = add_added(t, spec, at, TOKEN_NONE, e)))
             return rc;
     }
     return Q_OK;
@@ -330,8 +337,9 @@ static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q
         return rc;
     const json_t *decoder = json_object_get(root, "decoder");
     t->no_decoder = !decoder || json_is_null(decoder);
+    bool own_ids = f->extra && f->extra->own_ids;
     if ((rc = load_model(t, f, e)) ||
-        (rc = load_added(t, json_object_get(root, "added_tokens"), e)) ||
+        (rc = load_added(t, json_object_get(root, "added_tokens"), own_ids, e)) ||
         (rc = load_config_added(t, f->config, e)) || (rc = load_matchers(t, e)))
         return rc;
     return load_tables(t, e);

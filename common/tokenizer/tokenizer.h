@@ -8,6 +8,7 @@
  * a loaded tokenizer is read-only and may be used by any number of threads at once. */
 #ifndef QUIRE_COMMON_TOKENIZER_TOKENIZER_H
 #define QUIRE_COMMON_TOKENIZER_TOKENIZER_H
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,14 +31,17 @@ struct token_list { /* a growing array of ids */
 FALLIBLE token_list_add(struct token_list *l, uint32_t id, struct q_err *e);
 void token_list_release(struct token_list *l);
 
-/* Load the tokenizer of a folder, or the file itself: tokenizer.json (with tokenizer_config.json
- * beside it for added tokens that older folders list only there), else a SentencePiece model
- * (tokenizer.model, spiece.model …) or tiktoken ranks. Errors: Q_NOT_FOUND (none of them),
- * Q_CORRUPT (malformed, with the JSON path), Q_UNSUPPORTED (names the component). Ownership:
- * tokenizer_free. */
+/* Load the tokenizer of a folder, or the file itself. In a folder the first of these that is there:
+ * tokenizer.json (with tokenizer_config.json beside it for added tokens that older folders list
+ * only there), tekken.json (Mistral's), a SentencePiece model (tokenizer.model, spiece.model …),
+ * tiktoken ranks, vocab.json with merges.txt (GPT-2's), vocab.txt (BERT's). Errors: Q_NOT_FOUND
+ * (none of them), Q_CORRUPT (malformed, with the JSON path), Q_UNSUPPORTED (names the component).
+ * Ownership: tokenizer_free. */
 FALLIBLE tokenizer_open(struct tokenizer **out, const char *path, struct q_err *e);
-/* --tokenizer-mode: auto, hf and slow all mean that file. Errors: Q_UNSUPPORTED (any other). */
-FALLIBLE tokenizer_check_mode(const char *mode, struct q_err *e);
+/* --tokenizer-mode, before tokenizer_open: auto, hf and slow leave the folder `path` as it is;
+ * mistral makes it the path of its file in Mistral's format, which tokenizer_open would take only
+ * where there is no tokenizer.json. Errors: Q_UNSUPPORTED (any other mode), Q_NOT_FOUND. */
+FALLIBLE tokenizer_apply_mode(char path[PATH_MAX], const char *mode, struct q_err *e);
 /* The same from tokenizer.json text in memory (tests, fuzzing). */
 FALLIBLE tokenizer_from_json(struct tokenizer **out, const char *json, size_t n, struct q_err *e);
 void tokenizer_free(struct tokenizer *t);

@@ -169,7 +169,8 @@ void tok_vocab_ids(const struct tok_vocab *v, const struct tok_str *s, size_t n,
     }
     for (size_t i = 0; i < n && v->n_slot; i++) {
         uint32_t i_word = v->slots[hash[i] & (v->n_slot - 1)].i_word;
-        __builtin_prefetch(&v->words[i_word ? i_word - 1 : 0]);
+        if (i_word) /* or there may be no words at all */
+            __builtin_prefetch(&v->words[i_word - 1]);
     }
     for (size_t i = 0; i < n && v->n_slot; i++) {
         uint32_t i_word = v->slots[hash[i] & (v->n_slot - 1)].i_word;

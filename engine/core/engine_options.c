@@ -116,10 +116,10 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     enum q_code rc;
     memset(c, 0, sizeof *c);
     if ((rc = hub_resolve(w->model_dir, model, *o->revision ? o->revision : NULL, e)) ||
-        (rc = tokenizer_check_mode(o->tokenizer_mode, e)) ||
         (rc = hub_resolve_tokenizer(c->tokenizer_path, o->tokenizer,
                                     *o->tokenizer_revision ? o->tokenizer_revision : NULL,
                                     w->model_dir, e)) ||
+        (rc = tokenizer_apply_mode(c->tokenizer_path, o->tokenizer_mode, e)) ||
         (rc = engine_format_parse(&w->format, o->load_format, e)) ||
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
         (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||

@@ -35,10 +35,11 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         return q_fail(e, Q_INVALID,
                       "--generation-config: \"%s\" is not known, expected auto or vllm",
                       o->generation_config);
-    if ((rc = read_content_format(s, e)) || (rc = tokenizer_check_mode(o->tokenizer_mode, e)) ||
+    if ((rc = read_content_format(s, e)) ||
         (rc = hub_resolve_tokenizer(s->tokenizer_path, o->tokenizer,
                                     *o->tokenizer_revision ? o->tokenizer_revision : NULL, s->dir,
-                                    e)))
+                                    e)) ||
+        (rc = tokenizer_apply_mode(s->tokenizer_path, o->tokenizer_mode, e)))
         return rc;
     s->names = o->served_model_name.n ? o->served_model_name.items : o->positional;
     s->n_name = o->served_model_name.n ? o->served_model_name.n : 1;

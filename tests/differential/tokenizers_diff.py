@@ -164,6 +164,32 @@ class ByTiktoken:
         return self.t.decode_bytes(ids).decode("utf-8", errors="replace") if not skip else None
 
 
+class ByTekken:
+    """tiktoken over the ranks of a tekken.json; its special tokens go to ids far above, and back."""
+
+    FAR = 1 << 24
+
+    def __init__(self, folder):
+        import tiktoken
+        file = json.loads((folder / "tekken.json").read_text(encoding="utf-8"))
+        config = file["config"]
+        self.n_special = config["default_num_special_tokens"]
+        self.size = config["default_vocab_size"]
+        names = [t["token_str"] for t in file["special_tokens"]]
+        self.special = names + [f"<SPECIAL_{i}>" for i in range(len(names), self.n_special)]
+        ranks = {base64.b64decode(t["token_bytes"]): t["rank"] for t in file["vocab"][:self.size - self.n_special]}
+        self.t = tiktoken.Encoding("tekken", pat_str=config["pattern"], mergeable_ranks=ranks,
+                                   special_tokens={t: self.FAR + i for i, t in enumerate(self.special)})
+        self.loose_stream = False
+
+    def encode(self, text, add):
+        return [i - self.FAR if i >= self.FAR else i + self.n_special for i in self.t.encode(text, allowed_special="all")]
+
+    def decode(self, ids, skip):
+        far = [i + self.FAR if i < self.n_special else i - self.n_special for i in ids]
+        return self.t.decode_bytes(far).decode("utf-8", errors="replace") if not skip else None
+
+
 # ---- which tokenizers there are ----
 
 def family_of(spec):
@@ -210,7 +236,7 @@ def catalogue(to, real=True):
     """[(family, name, folder, class that answers)]"""
     found = []
     word_levels(to)
-    folders = sorted(SMALL.glob("*/")) + sorted(to.glob("WordLevel-*/"))
+    folders = [f for f in sorted(SMALL.glob("*/")) if not f.name.endswith("_list")] + sorted(to.glob("WordLevel-*/"))
     for folder in sorted(REAL.glob("*/")) if real else ():
         if is_real(folder):
             unpack(folder, to / "real" / folder.name)
@@ -220,6 +246,8 @@ def catalogue(to, real=True):
         files = {p.name for p in folder.iterdir()}
         if "tokenizer.json" in files:
             found.append((family_of(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))), name, folder, ByTokenizers))
+        elif "tekken.json" in files:
+            found.append(("tekken", name, folder, ByTekken))
         elif "tokenizer.model" in files:
             found.append(("sentencepiece", name, folder, BySentencePiece))
         elif any("tiktoken" in f for f in files):

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chat templates of arbitrary bytes, rendered with a conversation under small limits: text or a
- * reason, the same twice. */
+ * reason, the same twice. What follows a NUL byte is JSON: the values instead, and if there are
+ * messages among them, the conversation of a request. */
 #include <stdlib.h>
 #include "common/utf8.h"
-#include "frontend/template/template.h"
+#include "frontend/template/chat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+struct template_text {
+    const char *s;
+    size_t n;
+};
 
 static const char conversation[] =
     "{\"messages\": [{\"role\": \"system\", \"content\": \" S\\u00e9 \"}, {\"role\": \"user\", "
@@ -33,26 +39,61 @@ static enum q_code render(const struct template *t, const json_t *variables, str
     return rc;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+/* As a request's messages, through what transformers does around the template. */
+static void chat(const struct template_text *text, const json_t *values)
 {
-    static json_t *variables;
-    struct template *t = NULL;
-    struct template_fault fault = {0};
+    struct chat *c = NULL;
     struct q_err e = Q_ERR_INIT;
-    if (!variables)
-        variables = json_loads(conversation, 0, NULL);
-    enum q_code rc = template_compile(&t, (const char *)data, n, &fault, &e);
-    Q_ASSERT(rc == e.code);
-    if (rc) {
-        Q_ASSERT(rc == Q_TOO_LARGE || rc == Q_NO_MEMORY || (fault.line > 0 && fault.column > 0));
-        return 0;
-    }
+    struct buf out = BUF_INIT;
+    struct template_fault fault = {0};
+    const struct chat_request r = {
+        .messages = json_object_get(values, "messages"),
+        .tools = json_object_get(values, "tools"),
+        .kwargs = json_object_get(values, "kwargs"),
+        .add_generation_prompt = json_is_true(json_object_get(values, "add_generation_prompt")),
+        .continue_final_message = json_is_true(json_object_get(values, "continue")),
+        .content = (enum chat_content)(text->n % 4),
+        .now = 1700000000};
+    if (!json_is_array(r.messages) || (r.kwargs && !json_is_object(r.kwargs)) ||
+        chat_from_source(&c, text->s, text->n, &fault, &e))
+        return;
+    enum q_code rc = chat_render(c, &r, &out, &fault, &e);
+    Q_ASSERT(rc == e.code && utf8_valid(e.message, strlen(e.message)));
+    Q_ASSERT(rc || utf8_valid(buf_str(&out), out.len));
+    buf_release(&out);
+    chat_free(c);
+}
+
+static void use(const struct template *t, const json_t *values)
+{
     struct buf first = BUF_INIT, second = BUF_INIT;
-    rc = render(t, variables, &first);
-    Q_ASSERT(rc == render(t, variables, &second));
+    enum q_code rc = render(t, values, &first);
+    Q_ASSERT(rc == render(t, values, &second));
     Q_ASSERT(first.len == second.len && memcmp(buf_str(&first), buf_str(&second), first.len) == 0);
     buf_release(&first);
     buf_release(&second);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static json_t *usual;
+    struct template *t = NULL;
+    struct template_fault fault = {0};
+    struct q_err e = Q_ERR_INIT;
+    if (!usual)
+        usual = json_loads(conversation, 0, NULL);
+    const uint8_t *nul = n ? memchr(data, 0, n) : NULL;
+    const struct template_text text = {(const char *)data, nul ? (size_t)(nul - data) : n};
+    json_t *values =
+        nul ? json_loadb((const char *)nul + 1, n - text.n - 1, JSON_ALLOW_NUL, NULL) : NULL;
+    enum q_code rc = template_compile(&t, text.s, text.n, &fault, &e);
+    Q_ASSERT(rc == e.code);
+    Q_ASSERT(!rc || rc == Q_TOO_LARGE || rc == Q_NO_MEMORY || (fault.line > 0 && fault.column > 0));
+    if (!rc)
+        use(t, json_is_object(values) ? values : usual);
+    if (!rc && json_is_object(values))
+        chat(&text, values);
+    json_decref(values);
     template_free(t);
     return 0;
 }

@@ -95,6 +95,7 @@ static const struct {
     {BPE("\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]"), Q_CORRUPT, "model.merges[0]"},
     {BPE("\"vocab\":{\"a\":0},\"merges\":[[\"a\",1]]"), Q_CORRUPT, "model.merges[0]"},
     {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a b\"]"), Q_CORRUPT, "the second is not in"},
+    {BPE("\"vocab\":{},\"merges\":[\"a b\"]"), Q_CORRUPT, "the first is not in"}, /* no tables */
     {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a a\"]"), Q_CORRUPT, "the sum is not in"},
     {BPE("\"vocab\":{},\"merges\":[],\"unk_token\":\"u\""), Q_CORRUPT, "unk_token \"u\""},
     {BPE("\"vocab\":{},\"merges\":[],\"unk_token\":1"), Q_CORRUPT, "unk_token"},

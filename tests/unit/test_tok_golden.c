@@ -166,7 +166,7 @@ SMALL_TEST(unigram)
 SMALL_TEST(wordpiece)
 SMALL_TEST(wordpiece_cased)
 
-/* ---- files other than tokenizer.json: tokenizer.model, tiktoken ranks ---- */
+/* ---- files other than tokenizer.json: tokenizer.model, tiktoken ranks, tekken.json, lists ---- */
 
 static void file_style(const char *style)
 {
@@ -183,8 +183,13 @@ static void file_style(const char *style)
     assert_true(json_array_size(cases) >= 190);
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *c = json_array_get(cases, i);
+        const json_t *text = json_object_get(c, "text");
+        const json_t *special = json_object_get(c, "ids_special");
         const json_t *decoded = json_object_get(c, "decoded");
-        check_encode(t, style, json_object_get(c, "text"), false, json_object_get(c, "ids"));
+        if (text)
+            check_encode(t, style, text, false, json_object_get(c, "ids"));
+        if (special)
+            check_encode(t, style, text, true, special);
         if (decoded)
             check_decode(t, style, json_object_get(c, "ids"), false, decoded);
     }
@@ -200,6 +205,9 @@ static void test_files(void **state)
     file_style("sp_bpe");
     file_style("sp_unigram");
     file_style("tiktoken");
+    file_style("tekken");
+    file_style("word_list");
+    file_style("merge_list");
 }
 
 /* ---- real tokenizers ---- */

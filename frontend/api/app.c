@@ -282,6 +282,7 @@ static void start_loading(struct app *a)
 static enum q_code begin(struct app *a, struct q_err *e)
 {
     enum q_code rc;
+    task_threads();
     a->exit_code = EXIT_USAGE;
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,

@@ -1,11 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/api/task.h"
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-static uint32_t n_working; /* the loop's thread alone counts */
+#define THREADS_MAX   64
+#define THREADS_SPARE 1 /* for what libuv itself does on threads: names, files */
+
+static struct lanes lanes; /* the loop's thread alone */
+
+void task_threads(void)
+{
+    const char *given = getenv("UV_THREADPOOL_SIZE");
+    unsigned n = given ? (unsigned)strtoul(given, NULL, 10) : uv_available_parallelism();
+    char text[16];
+    if (!given)
+        n += THREADS_SPARE;
+    if (n < LANES_THREAD_MIN + THREADS_SPARE)
+        n = LANES_THREAD_MIN + THREADS_SPARE;
+    if (n > THREADS_MAX)
+        n = THREADS_MAX;
+    snprintf(text, sizeof text, "%u", n);
+    setenv("UV_THREADPOOL_SIZE", text, 1);
+    lanes_init(&lanes, n - THREADS_SPARE);
+}
 
 uint32_t task_n_working(void)
 {
-    return n_working;
+    return lanes.n_wait + lanes_n_busy(&lanes);
 }
 
 static void end(struct task *t)
@@ -18,6 +41,8 @@ static void on_gone(void *ctx)
 {
     struct task *t = ctx;
     t->x = NULL;
+    if (t->waiting)
+        lanes_remove(&lanes, &t->lane);
     if (!t->working)
         end(t);
 }
@@ -33,16 +58,51 @@ static void on_thread(uv_work_t *work)
     run(work->data);
 }
 
+static void start_next(void);
+
 static void after_thread(uv_work_t *work, int status)
 {
     struct task *t = work->data;
     (void)status;
     t->working = false;
-    n_working--;
+    lanes_done(&lanes, &t->lane);
     if (t->x)
         t->calls->go(t, &t->error);
     else
         end(t);
+    start_next();
+}
+
+static void start(struct task *t)
+{
+    t->waiting = false;
+    buf_add(&t->copy, t->text.data, t->text.n);
+    if (buf_check(&t->copy, "the body", &t->error) != Q_OK) {
+        lanes_done(&lanes, &t->lane);
+        t->calls->go(t, &t->error);
+        return;
+    }
+    t->text = (struct http_text){t->copy.data, t->copy.len};
+    t->work.data = t;
+    t->working = true;
+    uv_queue_work(t->loop, &t->work, on_thread, after_thread);
+}
+
+static void start_next(void)
+{
+    struct lane_job *job;
+    while ((job = lanes_next(&lanes)))
+        start((struct task *)((char *)job - offsetof(struct task, lane)));
+}
+
+/* Whose prompt it is; 0 where the server knows no keys. */
+static uint64_t key_of(const struct http_exchange *x)
+{
+    unsigned char digest[32];
+    uint64_t key = 0;
+    if (http_key(x, digest))
+        memcpy(&key, digest, sizeof key);
+    return key;
 }
 
 void task_start(struct task *t, const struct task_calls *calls, uv_loop_t *loop,
@@ -50,20 +110,15 @@ void task_start(struct task *t, const struct task_calls *calls, uv_loop_t *loop,
 {
     t->calls = calls;
     t->x = x;
+    t->loop = loop;
     t->text = http_body(x);
     http_on_gone(x, on_gone, t);
-    if (t->text.n >= TASK_THREAD_BYTES) {
-        buf_add(&t->copy, t->text.data, t->text.n);
-        if (buf_check(&t->copy, "the body", &t->error) == Q_OK) {
-            t->text = (struct http_text){t->copy.data, t->copy.len};
-            t->work.data = t;
-            t->working = true;
-            n_working++;
-            uv_queue_work(loop, &t->work, on_thread, after_thread);
-            return;
-        }
-    } else {
+    if (t->text.n < TASK_THREAD_BYTES)
         run(t);
+    else if (lanes_add(&lanes, &t->lane, t->text.n, key_of(x), &t->error) == Q_OK) {
+        t->waiting = true;
+        start_next();
+        return;
     }
     t->calls->go(t, &t->error);
 }

@@ -2,15 +2,16 @@
 /* task - a request's work before it is answered, and who frees it when.
  *
  * `prepare` reads the body: in place when it is small, on another thread when parsing and
- * tokenizing it would hold up the loop; the body is then copied first, since the exchange may end
- * meanwhile. `go` follows on the loop, unless the exchange is gone. `dispose` is called once: when
- * the exchange is gone and no thread has the task.
+ * tokenizing it would hold up the loop. It may wait for a thread (lanes.h); when it gets one the
+ * body is copied, since the exchange may end meanwhile. `go` follows on the loop, unless the
+ * exchange is gone. `dispose` is called once: when the exchange is gone and no thread has the task.
  * Threads: the loop's, but for prepare; while it runs nothing else touches the task. */
 #ifndef QUIRE_FRONTEND_API_TASK_H
 #define QUIRE_FRONTEND_API_TASK_H
 #include <stdbool.h>
 #include <uv.h>
 #include "common/buf.h"
+#include "frontend/api/lanes.h"
 #include "frontend/http/exchange.h"
 
 #define TASK_THREAD_BYTES ((size_t)32 << 10) /* bodies from here on are worked on beside the loop */
@@ -28,10 +29,15 @@ struct task { /* embedded first in its owner */
     struct http_text text;   /* the body; borrowed from x or from copy */
     struct buf copy;
     struct q_err error;
+    uv_loop_t *loop;
+    struct lane_job lane;
     uv_work_t work;
-    bool working;
+    bool waiting, working; /* for a thread; on one */
 };
-uint32_t task_n_working(void); /* on threads now */
+uint32_t task_n_working(void); /* waiting for threads or on them now */
+/* As many threads as the machine has processors, within limits; UV_THREADPOOL_SIZE says otherwise.
+ * Before the process does anything on libuv's threads. */
+void task_threads(void);
 void task_start(struct task *t, const struct task_calls *calls, uv_loop_t *loop,
                 struct http_exchange *x);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two walks over the layers. The first finds and checks every tensor and measures; the second, when
- * the region is there, cuts it and packs. Both run the same place_* functions, so that they cannot
- * disagree about a size. */
+ * the region is there, cuts it, fills in the vectors and lists the matrices, which are then packed
+ * all at once. Both run the same place_* functions, so that they cannot disagree about a size. */
 #include "engine/model/weights.h"
 #include <string.h>
 #include "common/log.h"
@@ -15,8 +15,11 @@ struct loader {
     struct weight_filler filler;
     const struct model_options *options;
     struct region_cutter cutter; /* base NULL in the first walk */
-    uint64_t bytes_done, bytes_total;
-    struct buf plan; /* of the region, for the packed cache */
+    uint64_t bytes_done, bytes_total, bytes_told;
+    struct weight_matrix *matrices; /* [n_matrix] to pack; counted by the first walk */
+    uint32_t n_matrix, i_matrix;
+    struct tensor tied; /* the embedding, as the source of lm_head */
+    struct buf plan;    /* of the region, for the packed cache */
     struct cache_id id;
     uint32_t n_in_max; /* longest matrix row, for dummy rows */
     bool is_packed;    /* the region came from the packed cache: it is cut, not filled */
@@ -56,8 +59,17 @@ static void report(struct loader *l, const struct weight_source *s)
         return;
     }
     l->bytes_done += bytes;
-    if (l->options->progress)
-        l->options->progress(l->options->progress_ctx, l->bytes_done, l->bytes_total);
+}
+
+/* A tied lm_head's bytes are the embedding's, which were counted. */
+static void tell_progress(void *ctx, uint64_t bytes_done)
+{
+    struct loader *l = ctx;
+    uint64_t done = l->bytes_done + bytes_done;
+    done = done < l->bytes_total ? done : l->bytes_total;
+    if (done > l->bytes_told)
+        l->options->progress(l->options->progress_ctx, done, l->bytes_total);
+    l->bytes_told = done;
 }
 
 size_t weights_matrix_bytes(const struct packed *w)
@@ -91,11 +103,22 @@ static uint32_t turns(uint32_t rows)
     return (rows + KERN_TURN - 1) / KERN_TURN * KERN_TURN;
 }
 
+static void list_matrix(struct loader *l, const struct packed *dst,
+                        const struct weight_source *const *parts, size_t n)
+{
+    Q_ASSERT(l->i_matrix < l->n_matrix && n <= WEIGHT_PARTS_MAX);
+    struct weight_matrix *m = &l->matrices[l->i_matrix++];
+    m->dst = *dst;
+    m->n_part = (uint32_t)n;
+    for (size_t i = 0; i < n; i++)
+        m->parts[i] = *parts[i];
+}
+
 /* Outputs of all parts in one packed matrix: one part after the other, or by turns. */
 static void place_matrix(struct loader *l, struct packed *out,
                          const struct weight_source *const *parts, size_t n, bool gated)
 {
-    uint32_t n_out = 0, row = 0;
+    uint32_t n_out = 0;
     for (size_t i = 0; i < n; i++)
         n_out += gated ? turns(parts[i]->rows) : parts[i]->rows;
     const bool quantize = l->options->quantization != QUANTIZE_NOT;
@@ -109,12 +132,13 @@ static void place_matrix(struct loader *l, struct packed *out,
     if (!l->cutter.base && wants_cache(l))
         weights_plan_matrix(&l->plan, out, l->cutter.used);
     out->data = region_cut(&l->cutter, 1, weights_matrix_bytes(out));
-    for (size_t i = 0; i < n; i++) {
-        if (out->data && !l->is_packed)
-            weights_fill_matrix(&l->filler, out, parts[i], row);
-        report(l, parts[i]);
-        row += gated ? KERN_TURN : parts[i]->rows;
+    if (out->data) {
+        list_matrix(l, out, parts, n);
+        return;
     }
+    l->n_matrix++;
+    for (size_t i = 0; i < n; i++)
+        report(l, parts[i]);
 }
 
 /* Vectors one after the other; NULL when no part is there. Absent parts are zero: the region is
@@ -208,7 +232,7 @@ static void place_embed(struct loader *l, struct weight_source *s)
     if (s->tensor)
         memcpy(table, s->tensor->data, n * width);
     else
-        weights_fill_table(table, s->dtype, s);
+        weights_fill_table(&l->filler, table, s->dtype, s);
     l->w->embed = table;
 }
 
@@ -223,10 +247,9 @@ static void place_global(struct loader *l, struct weight_source *s)
         return;
     }
     struct weight_source tied = s[W_EMBED];
-    struct tensor table = {.data = l->w->embed};
-    if (l->w->embed && !tied.tensor)
-        tied.tensor =
-            &table; /* dummy: pack from the table just made, so that both are the same numbers */
+    l->tied.data = l->w->embed;
+    if (l->w->embed && !tied.tensor) /* dummy: the table just made, so both are the same numbers */
+        tied.tensor = &l->tied;
     l->uncounted = true;
     place_matrix(l, &l->w->lm_head, (const struct weight_source *const[]){&tied}, 1, false);
     l->uncounted = l->is_head = false;
@@ -264,6 +287,11 @@ static enum q_code prepare_filler(struct loader *l, struct q_err *e)
     f->kern = l->options->kern;
     f->team = l->options->team;
     f->n_thread = f->team ? team_size(f->team) : 1;
+    f->progress = l->options->progress ? tell_progress : NULL;
+    f->progress_ctx = l;
+    l->matrices = q_calloc(l->n_matrix, sizeof *l->matrices);
+    if (!l->matrices)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a list of %u matrices", l->n_matrix);
     if (l->w->files && !l->finder.config->quant.method)
         return Q_OK;
     f->part_bytes = (size_t)KERN_PANEL * l->n_in_max * sizeof(float);
@@ -321,9 +349,18 @@ static enum q_code fill(struct loader *l, struct q_err *e)
 {
     l->cutter = (struct region_cutter){.base = l->w->memory.data};
     enum q_code rc = walk(l, e);
+    if (!rc && !l->is_packed)
+        weights_fill(&l->filler, l->matrices, l->i_matrix);
     if (l->w->files)
         tensor_set_drop_pages(l->w->files);
     return rc;
+}
+
+static void loader_release(struct loader *l)
+{
+    region_release(&l->filler.buffer);
+    buf_release(&l->plan);
+    q_free(l->matrices);
 }
 
 enum q_code weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
@@ -337,8 +374,7 @@ enum q_code weights_load(struct weights *w, const struct arch *arch, const struc
         weights_release(w);
     else if (wants_cache(&l) && !l.is_packed)
         w->writer = cache_write(o->packed_cache, &l.id, &w->memory, w->files);
-    region_release(&l.filler.buffer);
-    buf_release(&l.plan);
+    loader_release(&l);
     return rc;
 }
 
@@ -385,7 +421,7 @@ enum q_code weights_reload(struct weights *w, const struct arch *arch, const str
     *w = fresh;
     fresh = (struct weights){0};
 out:
-    region_release(&l.filler.buffer);
+    loader_release(&l);
     weights_release(&fresh);
     return rc;
 }

@@ -90,22 +90,31 @@ FALLIBLE weights_plan_probe(struct buf *plan, const struct weights *w,
 void weights_plan_matrix(struct buf *plan, const struct packed *p, size_t at);
 
 /* --- filling (weights_fill.c) --- */
+#define WEIGHT_PARTS_MAX 3 /* q, k, v */
+struct weight_matrix {     /* to be packed: outputs of all parts, one after the other */
+    struct packed dst;
+    struct weight_source parts[WEIGHT_PARTS_MAX];
+    uint32_t n_part;
+};
 struct weight_filler {
     const struct kern_table *kern;
     struct team *team;
     struct region buffer; /* rows that are made on their way into panels, one part a thread */
     uint32_t n_thread;
     size_t part_bytes;
+    bool by_owner; /* each thread packs what it will read, for machines whose memory is not all
+                      equally near */
+    void (*progress)(void *ctx, uint64_t bytes_done); /* of these sources; may be NULL */
+    void *progress_ctx;
 };
-/* Pack one source into rows row_start … of `dst` with all threads; into gated weights (ops.h) gate
- * from 0, up from KERN_TURN. */
-void weights_fill_matrix(const struct weight_filler *f, const struct packed *dst,
-                         const struct weight_source *s, uint32_t row_start);
+/* Pack all matrices with all threads. */
+void weights_fill(const struct weight_filler *f, const struct weight_matrix *m, uint32_t n);
 /* `one`: dummy numbers are 1 (norms) instead of small. */
 void weights_fill_vector(float *dst, const struct weight_source *s, bool one);
-/* Into every other turn of `dst`. */
+/* Into every other turn of `dst` (gated weights, ops.h). */
 void weights_fill_turns(float *dst, const struct weight_source *s);
 /* Row-major dummy table (the embedding). */
-void weights_fill_table(void *dst, enum dtype dtype, const struct weight_source *s);
+void weights_fill_table(const struct weight_filler *f, void *dst, enum dtype dtype,
+                        const struct weight_source *s);
 
 #endif

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dummy numbers are a hash of (tensor, row, column), so they do not depend on the number of threads
+/* Matrices are packed by all threads at once, in one run over all of them: pieces of about a
+ * megabyte are taken from a counter, so that a thread that is slower (a busy or a smaller core)
+ * does fewer and nobody waits at the end of a matrix. A piece is whole panels of the result, so no
+ * two threads write one.
+ *
+ * Dummy numbers are a hash of (tensor, row, column), so they do not depend on the number of threads
  * or on the layout: uniform with standard deviation 0.02, what training starts from, so that
  * activations stay finite over any depth. */
+#include <stdatomic.h>
 #include <string.h>
 #include "engine/model/weights_quant.h"
 
 #define DUMMY_SPREAD 0.03464f          /* 0.02 * sqrt(3): uniform in ±this */
-#define FILL_STEP    ((size_t)1 << 20) /* bytes read between two looks at the page tables */
+#define FILL_STEP    ((size_t)1 << 20) /* bytes that a thread takes at a time */
 #define GOLDEN       0x9e3779b9u       /* 2^32 / golden ratio: spreads neighbouring columns */
 
 static uint32_t mix(uint32_t h)
@@ -26,48 +32,58 @@ static void dummy_row(float *out, uint32_t seed, uint32_t row, uint32_t n_col)
     }
 }
 
+/* Some outputs of one source, on their way into one packed matrix. */
 struct fill_job {
     const struct weight_filler *filler;
     const struct weight_source *source;
     const struct packed *dst;
-    uint32_t group; /* as struct packed */
-    bool as_it_is;  /* the checkpoint's integers are what is packed */
-    struct pack_args pack;
+    uint32_t start; /* the output of dst that the source begins at; gated: 0 or KERN_TURN */
+    float *rows;    /* this thread's buffer */
 };
 
-static void pack_int4(const struct fill_job *j, const struct pack_args *a,
-                      const struct kern_exec *x)
+static void pack_int4(const struct fill_job *j, const struct pack_args *a)
 {
+    const struct kern_exec alone = {.nth = 1};
     const struct pack_int4_args q = {.dst = a->dst,
                                      .src = a->src,
                                      .src_dtype = a->src_dtype,
                                      .n_out = a->n_out,
                                      .n_in = a->n_in,
-                                     .group = j->group,
+                                     .group = j->dst->group,
                                      .row_start = a->row_start,
                                      .n_out_total = a->n_out_total};
-    j->filler->kern->pack_int4(&q, x);
+    j->filler->kern->pack_int4(&q, &alone);
 }
 
-/* One call of pack, or of what packs small integers. */
-static void pack(const struct fill_job *j, const struct pack_args *a, const struct kern_exec *x)
+/* n rows at `src` into outputs `at` … of dst. */
+static void pack(const struct fill_job *j, const void *src, enum dtype src_dtype, uint32_t at,
+                 uint32_t n)
 {
-    if (j->group) {
-        pack_int4(j, a, x);
+    const struct kern_exec alone = {.nth = 1};
+    const struct pack_args a = {.dst = (void *)(uintptr_t)j->dst->data,
+                                .dst_dtype = j->dst->dtype,
+                                .src = src,
+                                .src_dtype = src_dtype,
+                                .n_out = n,
+                                .n_in = j->source->cols,
+                                .row_start = at,
+                                .n_out_total = j->dst->n_out};
+    if (j->dst->group) {
+        pack_int4(j, &a);
         return;
     }
-    if (a->dst_dtype != DT_I8) {
-        j->filler->kern->pack(a, x);
+    if (a.dst_dtype != DT_I8) {
+        j->filler->kern->pack(&a, &alone);
         return;
     }
-    const struct pack_quant_args q = {.dst = a->dst,
-                                      .src = a->src,
-                                      .src_dtype = a->src_dtype,
-                                      .n_out = a->n_out,
-                                      .n_in = a->n_in,
-                                      .row_start = a->row_start,
-                                      .n_out_total = a->n_out_total};
-    j->filler->kern->pack_quant(&q, x);
+    const struct pack_quant_args q = {.dst = a.dst,
+                                      .src = a.src,
+                                      .src_dtype = a.src_dtype,
+                                      .n_out = a.n_out,
+                                      .n_in = a.n_in,
+                                      .row_start = a.row_start,
+                                      .n_out_total = a.n_out_total};
+    j->filler->kern->pack_quant(&q, &alone);
 }
 
 /* Rows 0 … n - 1 of `rows` are outputs o … of the source. */
@@ -80,117 +96,168 @@ static void make_rows(float *rows, const struct weight_source *s, uint32_t o, ui
             dummy_row(rows + (size_t)i * s->cols, s->seed, o + i, s->cols);
 }
 
-/* Neighbouring rows of the source that are neighbours in the panels too. */
+/* Neighbouring rows of the source that are neighbours in one panel too. */
 struct piece {
-    uint32_t from, to; /* rows of the source */
-    uint32_t output;   /* where the first one goes */
+    uint32_t to;     /* one past the last */
+    uint32_t output; /* where the first one goes */
 };
 
-static uint32_t piece_count(const struct fill_job *j)
+static struct piece piece_from(const struct fill_job *j, uint32_t row, uint32_t end)
 {
-    const uint32_t start = j->pack.row_start, rows = j->source->rows;
-    if (j->dst->gated)
-        return (rows + KERN_TURN - 1) / KERN_TURN;
-    return (start + rows + KERN_PANEL - 1) / KERN_PANEL - start / KERN_PANEL;
-}
-
-/* A panel, the first one perhaps from its middle on; a turn of gated weights. */
-static struct piece piece_at(const struct fill_job *j, uint32_t i)
-{
-    const uint32_t start = j->pack.row_start, rows = j->source->rows;
-    struct piece p = {
-        .from = i * KERN_TURN, .to = (i + 1) * KERN_TURN, .output = start + 2 * i * KERN_TURN};
-    if (!j->dst->gated) {
-        const uint32_t o = (start / KERN_PANEL + i) * KERN_PANEL;
-        p = (struct piece){.from = o > start ? o - start : 0,
-                           .to = o + KERN_PANEL - start,
-                           .output = o > start ? o : start};
+    struct piece p = {.output = j->start + row};
+    uint32_t left = KERN_PANEL - p.output % KERN_PANEL;
+    if (j->dst->gated) {
+        p.output = j->start + row + row / KERN_TURN * KERN_TURN;
+        left = KERN_TURN - row % KERN_TURN;
     }
-    p.to = p.to < rows ? p.to : rows;
+    p.to = row + left < end ? row + left : end;
     return p;
 }
 
-static void pack_piece(const struct fill_job *j, const struct piece *p, const void *rows,
-                       enum dtype dtype)
-{
-    const struct kern_exec alone = {.nth = 1};
-    struct pack_args a = j->pack;
-    a.src = rows;
-    a.src_dtype = dtype;
-    a.row_start = p->output;
-    a.n_out = p->to - p->from;
-    pack(j, &a, &alone);
-}
-
-/* Rows are made a piece at a time, then packed. */
-static void fill_made(const struct fill_job *j, uint32_t ith, uint32_t nth)
+/* Rows from … end - 1 of the source: made a piece at a time, then packed. */
+static void fill_made(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
-    float *rows = (float *)(void *)(j->filler->buffer.data + ith * j->filler->part_bytes);
-    for (uint32_t i = ith; i < piece_count(j); i += nth) {
-        const struct piece p = piece_at(j, i);
-        if (j->as_it_is) {
-            weights_quant_set(j->dst, p.output, s, p.from, p.to - p.from, rows);
+    const bool as_it_is = s->quant.q && (j->dst->group || weights_quant_is_int8(s));
+    for (struct piece p; from < end; from = p.to) {
+        p = piece_from(j, from, end);
+        if (as_it_is) { /* the checkpoint's integers are what is packed */
+            weights_quant_set(j->dst, p.output, s, from, p.to - from, j->rows);
             continue;
         }
-        make_rows(rows, s, p.from, p.to - p.from);
-        pack_piece(j, &p, rows, DT_F32);
+        make_rows(j->rows, s, from, p.to - from);
+        pack(j, j->rows, DT_F32, p.output, p.to - from);
     }
 }
 
-/* A thread's share of what the file holds, some pieces at a time: the pages that were read are let
- * go at once, so that source and result are never resident together. */
-static void fill_read(const struct fill_job *j, uint32_t ith, uint32_t nth)
+/* The same from what the file holds. The pages that were read are let go at once, so that source
+ * and result are never resident together. */
+static void fill_read(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
-    const char *src = j->pack.src;
-    const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8);
-    const uint64_t n_piece = piece_count(j);
-    const uint32_t stop = (uint32_t)(n_piece * (ith + 1) / nth);
-    const uint32_t step =
-        (uint32_t)(FILL_STEP / ((j->dst->gated ? KERN_TURN : KERN_PANEL) * row) + 1);
-    for (uint32_t at = (uint32_t)(n_piece * ith / nth); at < stop; at += step) {
-        const uint32_t end = at + step < stop ? at + step : stop;
-        const size_t from = piece_at(j, at).from, n = piece_at(j, end - 1).to - from;
-        tensor_want(src + from * row, n * row);
-        for (uint32_t i = at; i < end; i++) {
-            const struct piece p = piece_at(j, i);
-            pack_piece(j, &p, src + p.from * row, s->dtype);
+    const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8), n = (end - from) * row;
+    const char *src = (const char *)s->tensor->data + from * row;
+    tensor_want(src, n);
+    for (uint32_t r = from; r < end;) {
+        const struct piece p = piece_from(j, r, end);
+        pack(j, src + (r - from) * row, s->dtype, p.output, p.to - r);
+        r = p.to;
+    }
+    if (s->tensor->file)
+        tensor_drop(src, n);
+}
+
+struct fill_work {
+    const struct weight_filler *filler;
+    const struct weight_matrix *matrices;
+    uint32_t n_matrix;
+    atomic_uint_fast64_t next, done; /* piece; bytes of sources */
+};
+
+static uint32_t panels_of(const struct weight_matrix *m)
+{
+    return (m->dst.n_out + KERN_PANEL - 1) / KERN_PANEL;
+}
+
+/* Panels that are taken at a time: about FILL_STEP of the sources, and at least one. */
+static uint32_t piece_panels(const struct weight_matrix *m)
+{
+    const size_t panel = (size_t)KERN_PANEL * m->dst.n_in * (dtype_bits(m->parts[0].dtype) / 8);
+    return (uint32_t)(FILL_STEP / (panel + 1) + 1);
+}
+
+struct panels {
+    uint32_t begin, end;
+};
+
+/* The rows of a source whose outputs lie in these panels. */
+static struct panels rows_in(const struct fill_job *j, struct panels p)
+{
+    const uint32_t rows = j->source->rows, width = KERN_PANEL / (j->dst->gated ? 2 : 1);
+    const uint32_t before = j->dst->gated ? 0 : j->start;
+    struct panels r = {p.begin * width, p.end * width};
+    r.begin = r.begin > before ? r.begin - before : 0;
+    r.end = r.end > before ? r.end - before : 0;
+    r.end = r.end < rows ? r.end : rows;
+    return r;
+}
+
+/* Panels of a matrix, whatever sources they come from. */
+static void fill_panels(struct fill_work *w, const struct weight_matrix *m, uint32_t ith,
+                        struct panels p)
+{
+    const struct weight_filler *f = w->filler;
+    struct fill_job j = {.filler = f, .dst = &m->dst};
+    uint64_t bytes = 0;
+    j.rows = f->part_bytes ? (float *)(void *)(f->buffer.data + ith * f->part_bytes) : NULL;
+    for (uint32_t i = 0; i < m->n_part; i++) {
+        j.source = &m->parts[i];
+        const struct panels rows = rows_in(&j, p);
+        if (rows.begin < rows.end && j.source->tensor)
+            fill_read(&j, rows.begin, rows.end);
+        else if (rows.begin < rows.end)
+            fill_made(&j, rows.begin, rows.end);
+        if (rows.begin < rows.end)
+            bytes +=
+                (uint64_t)(rows.end - rows.begin) * m->dst.n_in * (dtype_bits(j.source->dtype) / 8);
+        j.start += m->dst.gated ? KERN_TURN : j.source->rows;
+    }
+    bytes += atomic_fetch_add(&w->done, bytes);
+    if (ith == 0 && f->progress)
+        f->progress(f->progress_ctx, bytes);
+}
+
+/* Pieces as they come: whoever is faster does more of them. */
+static void fill_taken(struct fill_work *w, uint32_t ith)
+{
+    uint64_t before = 0; /* pieces of matrices before m */
+    const struct weight_matrix *m = w->matrices, *end = m + w->n_matrix;
+    for (uint64_t i; i = atomic_fetch_add(&w->next, 1), true;) {
+        uint64_t n = 0;
+        for (; m < end; m++, before += n) {
+            n = (panels_of(m) + piece_panels(m) - 1) / piece_panels(m);
+            if (i < before + n)
+                break;
         }
-        if (s->tensor->file)
-            tensor_drop(src + from * row, n * row);
+        if (m == end)
+            return;
+        struct panels p = {.begin = (uint32_t)(i - before) * piece_panels(m)};
+        p.end = p.begin + piece_panels(m);
+        fill_panels(w, m, ith, p);
+    }
+}
+
+/* Each thread the panels that it will multiply with (kernels/split.h): it touches them first, so
+ * their memory is that of its node. */
+static void fill_own(struct fill_work *w, uint32_t ith, uint32_t nth)
+{
+    for (uint32_t i = 0; i < w->n_matrix; i++) {
+        const struct weight_matrix *m = &w->matrices[i];
+        const uint64_t n = panels_of(m);
+        const uint32_t stop = (uint32_t)(n * (ith + 1) / nth), step = piece_panels(m);
+        for (uint32_t at = (uint32_t)(n * ith / nth); at < stop; at += step)
+            fill_panels(w, m, ith, (struct panels){at, at + step < stop ? at + step : stop});
     }
 }
 
 static void fill_run(void *arg, uint32_t ith, uint32_t nth)
 {
-    const struct fill_job *j = arg;
-    if (j->source->tensor)
-        fill_read(j, ith, nth);
+    struct fill_work *w = arg;
+    if (w->filler->by_owner)
+        fill_own(w, ith, nth);
     else
-        fill_made(j, ith, nth);
+        fill_taken(w, ith);
 }
 
-void weights_fill_matrix(const struct weight_filler *f, const struct packed *dst,
-                         const struct weight_source *s, uint32_t row_start)
+void weights_fill(const struct weight_filler *f, const struct weight_matrix *m, uint32_t n)
 {
-    struct fill_job j = {.filler = f,
-                         .source = s,
-                         .dst = dst,
-                         .group = dst->group,
-                         .as_it_is = s->quant.q && (dst->group || weights_quant_is_int8(s)),
-                         .pack = {.dst = (void *)(uintptr_t)dst->data,
-                                  .dst_dtype = dst->dtype,
-                                  .src = s->tensor ? s->tensor->data : NULL,
-                                  .src_dtype = s->dtype,
-                                  .n_out = s->rows,
-                                  .n_in = s->cols,
-                                  .row_start = row_start,
-                                  .n_out_total = dst->n_out}};
+    struct fill_work w = {.filler = f, .matrices = m, .n_matrix = n};
     if (f->team)
-        team_run(f->team, fill_run, &j);
+        team_run(f->team, fill_run, &w);
     else
-        fill_run(&j, 0, 1);
+        fill_run(&w, 0, 1);
+    if (f->progress)
+        f->progress(f->progress_ctx, atomic_load(&w.done));
 }
 
 static float load_f32(const void *src, enum dtype dtype, size_t i)
@@ -222,20 +289,44 @@ void weights_fill_turns(float *dst, const struct weight_source *s)
     }
 }
 
-void weights_fill_table(void *dst, enum dtype dtype, const struct weight_source *s)
+struct table_job {
+    void *dst;
+    enum dtype dtype;
+    const struct weight_source *source;
+};
+
+static void table_row(const struct table_job *j, size_t r)
 {
     enum { STEP = 1024 };
+    const struct weight_source *s = j->source;
     float part[STEP];
-    uint16_t *half = dst;
-    for (size_t r = 0; r < s->rows; r++)
-        for (uint32_t c = 0; c < s->cols; c += STEP) {
-            uint32_t n = s->cols - c < STEP ? s->cols - c : STEP;
-            size_t at = r * s->cols + c;
-            dummy_row(part, s->seed + c, (uint32_t)r, n);
-            if (dtype == DT_F32)
-                memcpy((float *)dst + at, part, n * sizeof *part);
-            else
-                for (uint32_t i = 0; i < n; i++)
-                    half[at + i] = dtype == DT_F16 ? f32_to_f16(part[i]) : f32_to_bf16(part[i]);
-        }
+    uint16_t *half = j->dst;
+    for (uint32_t c = 0; c < s->cols; c += STEP) {
+        const uint32_t n = s->cols - c < STEP ? s->cols - c : STEP;
+        const size_t at = r * s->cols + c;
+        dummy_row(part, s->seed + c, (uint32_t)r, n);
+        if (j->dtype == DT_F32)
+            memcpy((float *)j->dst + at, part, n * sizeof *part);
+        else
+            for (uint32_t i = 0; i < n; i++)
+                half[at + i] = j->dtype == DT_F16 ? f32_to_f16(part[i]) : f32_to_bf16(part[i]);
+    }
+}
+
+static void table_run(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct table_job *j = arg;
+    const uint64_t n = j->source->rows;
+    for (uint64_t r = n * ith / nth; r < n * (ith + 1) / nth; r++)
+        table_row(j, r);
+}
+
+void weights_fill_table(const struct weight_filler *f, void *dst, enum dtype dtype,
+                        const struct weight_source *s)
+{
+    struct table_job j = {dst, dtype, s};
+    if (f->team)
+        team_run(f->team, table_run, &j);
+    else
+        table_run(&j, 0, 1);
 }

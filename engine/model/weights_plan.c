@@ -13,21 +13,19 @@ static FALLIBLE add_probe(struct buf *plan, const struct kern_table *kern,
 {
     const struct weight_source s = {
         .present = true, .dtype = DT_F32, .rows = PROBE_OUT, .cols = PROBE_IN, .seed = 1};
-    struct packed p = *like;
+    struct weight_matrix m = {.dst = *like, .parts = {s, s}, .n_part = like->gated ? 2 : 1};
     struct region out = REGION_INIT;
     struct weight_filler f = {
         .kern = kern, .n_thread = 1, .part_bytes = (size_t)KERN_PANEL * PROBE_IN * sizeof(float)};
     enum q_code rc;
-    p.n_out = p.gated ? 2 * PROBE_OUT : PROBE_OUT;
-    p.n_in = PROBE_IN;
-    const size_t n = weights_matrix_bytes(&p);
+    m.dst.n_out = m.n_part * PROBE_OUT;
+    m.dst.n_in = PROBE_IN;
+    const size_t n = weights_matrix_bytes(&m.dst);
     if (!(rc = region_init(&f.buffer, f.part_bytes, "a packed probe", e)) &&
         !(rc = region_init(&out, n, "a packed probe", e))) {
-        p.data = out.data;
-        weights_fill_matrix(&f, &p, &s, 0);
-        if (p.gated)
-            weights_fill_matrix(&f, &p, &s, KERN_TURN);
-        buf_add(plan, p.data, n);
+        m.dst.data = out.data;
+        weights_fill(&f, &m, 1);
+        buf_add(plan, m.dst.data, n);
     }
     region_release(&out);
     region_release(&f.buffer);

@@ -136,6 +136,8 @@ static void print_row(struct latency *l, const struct batch_shape *s, const stru
     bench_row_number(b, "peak_rss_mb", rss);
     bench_row_number(b, "fraction_of_bandwidth", memory);
     bench_row_number(b, "fraction_of_peak", peak);
+    bench_row_number(b, "step_bytes", cost_step_bytes(&l->engine.info, &c));
+    bench_row_number(b, "prefill_ops", cost_prefill_ops(&l->engine.info, &c));
     bench_row_end(b);
 }
 

@@ -6,11 +6,12 @@ ratio to the best peer of the row beside the bar it has to reach. On a busy mach
 table is not to be committed. Usage:
 
     python3 tests/bench/peers.py [--shapes qwen05,llama1b] [--engines quire,llama,openvino] [--precisions bf16,int8,int4]
-                                 [--rounds 5] [--threads N] [--work build/peers] [--out tests/bench/peers.md] [--json FILE]
-                                 [--no-install]
+                                 [--rows "decode, 1 sequence; prefill"] [--rounds 5] [--threads N] [--work build/peers]
+                                 [--out tests/bench/peers.md] [--json FILE] [--no-install] [--prepare-only]
 
 A virtual environment with the peers from PyPI (llama-cpp-python is compiled there) and the models are made in --work on first
-use and kept. Children of this script measure one peer each (peers_child.py); the row over HTTP is peers_http.py's.
+use and kept. Children of this script measure one peer each (peers_child.py); the row over HTTP is peers_http.py's. Table and
+JSON are written after each round, so that a run that is cut short leaves what it has found.
 """
 import argparse
 import datetime
@@ -22,6 +23,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
 import peers_http
 
@@ -33,7 +36,10 @@ PACKAGES = {  # what a peer and the making of its models need
     "llama": ["llama-cpp-python", "gguf", "numpy"],
     "openvino": ["openvino-genai", "optimum-intel[openvino,nncf]", "transformers", "tokenizers", "numpy"],
 }
-TORCH = ["torch", "--retries", "1", "--extra-index-url", "https://download.pytorch.org/whl/cpu"]  # else PyPI's, which is large
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # small; where it cannot be reached PyPI's torch does, which is large
+REACH_S = 5
+# llama.cpp's tiles crash on some machines that have them: then its build for this machine goes without.
+NO_TILES = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
 COMMON = {"hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": True, "max_position_embeddings": 32768}
 SHAPES = {
@@ -83,11 +89,29 @@ def run(*args, **more):
     return done.stdout
 
 
+def reachable(url):
+    """So that pip does not try again and again where only PyPI can be reached."""
+    try:
+        urllib.request.urlopen(url, timeout=REACH_S).close()
+    except urllib.error.HTTPError:
+        return True  # it answers
+    except OSError:
+        return False
+    return True
+
+
+def ceilings(args):
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        run(BIN / "quire-bench", "roofline", "--threads", args.threads, "--no-progress", "--json", out.name, stderr=subprocess.DEVNULL)
+        return json.load(open(out.name, encoding="utf-8"))["machine"]
+
+
 class Quire:
     """Ours: the verb that users have."""
 
     def __init__(self, args):
-        self.threads = args.threads
+        self.threads, self.parts = args.threads, {}
+        self.ceilings = {} if args.prepare_only else ceilings(args)
 
     def prepare(self, shape, folder):
         (folder / "config.json").write_text(json.dumps(SHAPES[shape]))
@@ -95,6 +119,7 @@ class Quire:
     def measure(self, folder, variant, jobs):
         """{row's name: tokens per second}, peak resident MB"""
         speeds, peak = {}, 0.0
+        ceiling = "int8_gop_s" if variant else "bf16_gop_s"
         for name, kind, n_in, n_out, batch in jobs:
             with tempfile.NamedTemporaryFile(suffix=".json") as out:
                 more = ["--quantization", variant] if variant else []
@@ -102,9 +127,19 @@ class Quire:
                     "--output-len", n_out, "--batch-size", batch, "--threads", self.threads, "--repeats", 1, "--no-roofline",
                     "--no-progress", "--json", out.name, stderr=subprocess.DEVNULL)
                 result = json.load(open(out.name, encoding="utf-8"))["results"][0]
-            speeds[name] = result["prefill_tok_s" if kind == PREFILL else "decode_tok_s"]
+            speed = speeds[name] = result["prefill_tok_s" if kind == PREFILL else "decode_tok_s"]
+            if kind == PREFILL:
+                part = result["prefill_ops"] / (n_in * batch) * speed / (self.ceilings[ceiling] * 1e9)
+            else:
+                part = result["step_bytes"] / batch * speed / (self.ceilings["read_gb_s"] * 1e9)
+            self.parts.setdefault((folder.name, variant, name), []).append(part)
             peak = max(peak, result["peak_rss_mb"])
         return speeds, peak
+
+    def part(self, shape, variant, row):
+        """Of the ceiling: median as text."""
+        parts = self.parts.get((shape, variant, row))
+        return f"{statistics.median(parts):.2f}" if parts else ""
 
     def serve(self, folder, variant):
         return peers_http.measure(lambda port: peers_http.quire_command(BIN, folder, port, self.threads, variant), "/ready", BIN,
@@ -131,9 +166,42 @@ class Peer:
         say(f"installing {self.name} into {venv}")
         run(sys.executable, "-m", "venv", venv)
         if self.name == "openvino":
-            run(self.python, "-m", "pip", "install", "-q", *TORCH)
+            extra = ["--extra-index-url", TORCH_INDEX] if reachable(TORCH_INDEX) else []
+            run(self.python, "-m", "pip", "install", "-q", "torch", *extra)
         run(self.python, "-m", "pip", "install", "-q", *PACKAGES[self.name])
         mark.write_text(wanted)
+
+    def check(self, folder):
+        """llama.cpp, built for this machine, must live through every precision of the smallest shape, else it is built again."""
+        mark = self.python.parents[1] / "checked.txt"
+        if self.name != "llama" or mark.exists():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        self.prepare("tiny", folder)
+        if not self.lives(folder):
+            say(f"llama.cpp crashes as it is built; compiling it with {NO_TILES}")
+            flags = {"CFLAGS": NO_TILES, "CXXFLAGS": NO_TILES}
+            run(self.python, "-m", "pip", "install", "-q", "--force-reinstall", "--no-deps", "--no-cache-dir", "--no-binary",
+                "llama-cpp-python", "llama-cpp-python", env={**os.environ, **flags})
+            if not self.lives(folder):
+                raise SystemExit(f"peers.py: llama.cpp crashes without tiles too; see {self.log}")
+            mark.write_text(NO_TILES)
+            return
+        mark.write_text("")
+
+    def lives(self, folder):
+        jobs = [("prefill", PREFILL, 64, 1, 1), ("decode", DECODE, 16, 8, 2)]
+        try:
+            for variant in (v for vs in VARIANTS[self.name].values() for v in vs):
+                self.measure(folder, variant, jobs)
+        except SystemExit:
+            return False
+        return True
+
+    def flags(self):
+        """What llama-server is to be compiled with: as the package is."""
+        mark = self.python.parents[1] / "checked.txt"
+        return mark.read_text() if mark.exists() else ""
 
     def child(self, job):
         """What it says beside its answer is kept in a file: some peers say much."""
@@ -157,7 +225,7 @@ class Peer:
         """None: it has no server in a package."""
         if self.name != "llama":
             return None
-        program = peers_http.build_server(self.python, folder.parent, self.threads)
+        program = peers_http.build_server(self.python, folder.parent, self.threads, self.flags())
         return peers_http.measure(lambda port: peers_http.llama_command(program, folder / self.name / variant, port, self.threads), "/health",
                                   BIN, folder / "llama-http.log")
 
@@ -166,15 +234,23 @@ class Peer:
         return run(self.python, "-c", f"import importlib.metadata as m; print(m.version({package!r}))").strip()
 
 
-def collect(args, engines):
+def is_wanted(row, parts):
+    """A part that is a row's whole name means that row alone."""
+    names = [r[0] for r in ROWS] + [*HTTP_ROWS]
+    return not parts or any(part == row or (part in row and part not in names) for part in parts)
+
+
+def collect(args, engines, after_round):
     """{(shape, precision, row): {(engine, variant): [speed of each round]}}; the same with row "peak rss"."""
     found = {}
-    jobs_all = [row[:5] for row in ROWS if not args.rows or any(part in row[0] for part in args.rows)]
+    jobs_all = [row[:5] for row in ROWS if is_wanted(row[0], args.rows)]
     for shape in args.shapes:
         folder = args.work / shape
         folder.mkdir(parents=True, exist_ok=True)
         for engine in engines.values():
             engine.prepare(shape, folder)
+        if args.prepare_only:
+            continue
         for precision in args.precisions:
             jobs = [j for j in jobs_all if precision in dict((r[0], r[5]) for r in ROWS)[j[0]]]
             for i in range(args.rounds):
@@ -183,6 +259,7 @@ def collect(args, engines):
                         say(f"{shape} {precision}, round {i + 1} of {args.rounds}: {name} {variant}")
                         for row, value in measured(args, engines[name], folder, variant, precision, jobs).items():
                             found.setdefault((shape, precision, row), {}).setdefault((name, variant), []).append(value)
+                after_round(found)
     return found
 
 
@@ -193,7 +270,7 @@ def measured(args, engine, folder, variant, precision, jobs):
         if jobs:
             speeds, peak = engine.measure(folder, variant, jobs)
             values.update({**speeds, "peak rss": peak})
-        if precision == HTTP_PRECISION and (not args.rows or any(part in row for part in args.rows for row in HTTP_ROWS)):
+        if precision == HTTP_PRECISION and any(is_wanted(row, args.rows) for row in HTTP_ROWS):
             values.update(engine.serve(folder, variant) or {})
     except (SystemExit, subprocess.CalledProcessError) as why:
         say(f"  left out: {why}")
@@ -215,8 +292,8 @@ def table(found, engines):
     for shape, precision in sorted({key[:2] for key in found}):
         columns = [(e, v) for e in engines for v in VARIANTS[e][precision]]
         heads = [f"{e} {v}".strip() for e, v in columns]
-        lines += ["", f"## {shape}, {precision} (tok/s; peak rss in MB)", "", "| row | " + " | ".join(heads) + " | ratio | bar |",
-                  "|---" * (len(columns) + 3) + "|"]
+        lines += ["", f"## {shape}, {precision} (tok/s; peak rss in MB)", "", "| row | " + " | ".join(heads) + " | ratio | bar | of the ceiling |",
+                  "|---" * (len(columns) + 4) + "|"]
         for row in [r[0] for r in ROWS] + [*HTTP_ROWS, "peak rss"]:
             got = found.get((shape, precision, row))
             if not got:
@@ -226,8 +303,17 @@ def table(found, engines):
             best = (min if row in LESS_IS_BETTER else max)(theirs) if theirs else None
             ratio = f"{ours / best:.2f}" if ours and best else "-"
             bar = bars.get(row, {}).get(precision, "")
-            lines.append(f"| {row} | " + " | ".join(cell(got.get(c)) for c in columns) + f" | {ratio} | {bar} |")
+            part = engines["quire"].part(shape, columns[0][1], row) if "quire" in engines else ""
+            lines.append(f"| {row} | " + " | ".join(cell(got.get(c)) for c in columns) + f" | {ratio} | {bar} | {part} |")
     return lines
+
+
+def ceilings_line(engines):
+    if "quire" not in engines:
+        return ""
+    c = engines["quire"].ceilings
+    return (f"Ceilings in the same run: {c['read_gb_s']:.1f} GB/s read; fp32 {c['fp32_gop_s']:.0f}, bf16 {c['bf16_gop_s']:.0f}, "
+            f"int8 {c['int8_gop_s']:.0f} GOP/s.")
 
 
 def heading(args, engines):
@@ -240,15 +326,9 @@ def heading(args, engines):
     return ["# quire beside its peers", "",
             f"{datetime.date.today()}, {cpu}, {args.threads} threads, Linux {platform.release()}; machine {quiet} "
             f"(load {args.load:.2f} before, {load:.2f} after). {versions or 'No peer'}. Random weights; medians of {args.rounds} alternating rounds "
-            "± half the spread. Ratio: quire ÷ the best peer of the row. Made by `python3 tests/bench/peers.py`."]
-
-
-def ceilings(args):
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        run(BIN / "quire-bench", "roofline", "--threads", args.threads, "--no-progress", "--json", out.name)
-        machine = json.load(open(out.name, encoding="utf-8"))["machine"]
-    return [f"Ceilings in the same run: {machine['read_gb_s']:.1f} GB/s read; fp32 {machine['fp32_gop_s']:.0f}, "
-            f"bf16 {machine['bf16_gop_s']:.0f}, int8 {machine['int8_gop_s']:.0f} GOP/s."]
+            "± half the spread. Ratio: quire ÷ the best peer of the row. Of the ceiling: quire's share of the read bandwidth (decode) or of "
+            "the peak of the type it computes in (prefill), both as measured before the first round. Made by `python3 tests/bench/peers.py`.",
+            ceilings_line(engines)]
 
 
 def listed(known):
@@ -261,30 +341,45 @@ def listed(known):
     return parse
 
 
+def row_names(text):
+    """Names hold commas, so parts are separated by semicolons."""
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+def write(args, engines, found):
+    lines = heading(args, engines) + table(found, engines)
+    args.out.write_text("\n".join(lines) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps([{"shape": s, "precision": p, "row": r, "engine": e, "variant": v, "values": values}
+                                         for (s, p, r), got in found.items() for (e, v), values in got.items()]))
+    return lines
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=listed(SHAPES), default=["qwen05", "llama1b"])
     parser.add_argument("--engines", type=listed(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--precisions", type=listed(VARIANTS["quire"]), default=["bf16", "int8", "int4"])
-    parser.add_argument("--rows", type=lambda t: t.split(","), default=[], help="only rows whose name has one of these in it")
+    parser.add_argument("--rows", type=row_names, action="extend", default=[],
+                        help='only these rows: whole names, or parts of names, separated by ";"; may be repeated')
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/peers")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.with_name("peers.md"))
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--no-install", action="store_true")
+    parser.add_argument("--prepare-only", action="store_true", help="make environments and models, measure nothing")
     args = parser.parse_args()
     args.work = args.work.resolve()
     args.work.mkdir(parents=True, exist_ok=True)
-    engines = {name: Quire(args) if name == "quire" else Peer(name, args) for name in args.engines}
     args.load = os.getloadavg()[0]
-    found = collect(args, engines)
-    lines = heading(args, engines) + ceilings(args) + table(found, engines)
-    args.out.write_text("\n".join(lines) + "\n")
-    if args.json:
-        args.json.write_text(json.dumps([{"shape": s, "precision": p, "row": r, "engine": e, "variant": v, "values": values}
-                                         for (s, p, r), got in found.items() for (e, v), values in got.items()]))
-    print("\n".join(lines))
+    engines = {name: Quire(args) if name == "quire" else Peer(name, args) for name in args.engines}
+    if not args.no_install:
+        for name in set(engines) - {"quire"}:
+            engines[name].check(args.work / "tiny")
+    found = collect(args, engines, lambda so_far: write(args, engines, so_far))
+    if not args.prepare_only:
+        print("\n".join(write(args, engines, found)))
 
 
 if __name__ == "__main__":

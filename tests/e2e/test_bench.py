@@ -13,7 +13,7 @@ import pytest
 from servers import BIN, BUNDLED, MODELS
 
 LATENCY_KEYS = {"batch_size", "input_len", "output_len", "prefill_tok_s", "decode_tok_s", "ttft_ms", "itl_ms", "peak_rss_mb",
-                "fraction_of_bandwidth", "fraction_of_peak"}
+                "fraction_of_bandwidth", "fraction_of_peak", "step_bytes", "prefill_ops"}
 DUMMY = ("--load-format", "dummy")
 
 

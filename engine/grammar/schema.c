@@ -207,10 +207,25 @@ static uint32_t type_of(const json_t *v)
     }
 }
 
-static bool same_value(const json_t *x, const json_t *y)
+bool schema_same(const json_t *x, const json_t *y)
 {
+    size_t i, n = json_array_size(x);
+    json_t *v;
+    const char *key;
     if (json_is_number(x) && json_is_number(y))
         return json_number_value(x) == json_number_value(y);
+    if (json_is_array(x) && json_is_array(y)) {
+        for (i = 0; i < n && n == json_array_size(y); i++)
+            if (!schema_same(json_array_get(x, i), json_array_get(y, i)))
+                return false;
+        return n == json_array_size(y);
+    }
+    if (json_is_object(x) && json_is_object(y)) {
+        json_object_foreach ((json_t *)x, key, v)
+            if (!json_object_get(y, key) || !schema_same(v, json_object_get(y, key)))
+                return false;
+        return json_object_size(x) == json_object_size(y);
+    }
     return json_equal(x, y);
 }
 
@@ -221,7 +236,7 @@ static bool is_in(struct schema *s, const json_t *list, const json_t *v)
     if (!build_work(s->b, 1 + json_array_size(list) / 2))
         return false;
     json_array_foreach ((json_t *)list, i, item)
-        if (same_value(item, v))
+        if (schema_same(item, v))
             return true;
     return false;
 }
@@ -241,11 +256,63 @@ static bool allows(struct schema *s, const struct conj *c, const json_t *v, stru
         return number_holds(c, v);
     if (json_is_string(v))
         return string_holds(s, c, t, json_string_value(v), json_string_length(v));
-    if ((json_is_array(v) && c->n_array) || (json_is_object(v) && (c->n_object || c->n_required)))
-        schema_fail(s, Q_UNSUPPORTED, s->root, "enum",
-                    "an enum or const of arrays or objects beside other keywords for them is not "
-                    "supported");
-    return true;
+    if (json_is_array(v))
+        return array_holds(s, c, v);
+    return !json_is_object(v) || object_holds(s, c, v);
+}
+
+/* Some way to take the open choices allows v. */
+static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
+{
+    struct string_test test = {NULL, false, false};
+    size_t i;
+    json_t *option;
+    bool holds = false;
+    if (!build_work(s->b, 200) || c->dead)
+        return false;
+    if (c->n_choice == 0)
+        return (!c->n_in || is_in(s, c->in[0], v)) && allows(s, c, v, &test);
+    struct choice pick = c->choices[--c->n_choice];
+    struct conj *next = q_alloc(sizeof *next);
+    if (!next) {
+        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        return false;
+    }
+    json_array_foreach ((json_t *)pick.options, i, option) {
+        struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
+        if (holds || !chain)
+            break;
+        *chain = (struct chain){.up = pick.chain, .is_choice = true};
+        *next = *c;
+        conj_add(s, next, option, chain);
+        holds = any_allows(s, next, v);
+    }
+    q_free(next);
+    return holds;
+}
+
+bool goal_holds(struct schema *s, const struct goal *g, const json_t *v)
+{
+    struct conj *c = build_work(s->b, 200) ? q_alloc(sizeof *c) : NULL;
+    bool holds = false;
+    if (!c || ++s->depth > GX_DEPTH_MAX) {
+        gx_fail(s->b, Q_TOO_LARGE, "the schema is nested more than %u deep", GX_DEPTH_MAX);
+    } else {
+        conj_init(c);
+        for (size_t i = 0; i < g->n; i++)
+            conj_add(s, c, g->items[i], NULL);
+        holds = any_allows(s, c, v) && build_ok(s->b);
+        s->depth--;
+    }
+    q_free(c);
+    return holds;
+}
+
+bool schema_holds(struct schema *s, const json_t *schema, const json_t *v)
+{
+    struct goal g = {0};
+    goal_add(s, &g, schema);
+    return goal_holds(s, &g, v);
 }
 
 static const struct gx *enum_gx(struct schema *s, const struct conj *c)

@@ -116,6 +116,11 @@ const struct gx *schema_gx(struct build *b, const json_t *root, bool compact);
 void goal_add(struct schema *s, struct goal *g, const json_t *schema);
 const struct gx *schema_goal(struct schema *s, const struct goal *g);
 const struct gx *schema_one(struct schema *s, const json_t *schema);
+/* Is this value of an enum one that the schema (or every schema of the goal) allows? As strict as
+ * the grammar of the schema would be. */
+bool schema_holds(struct schema *s, const json_t *schema, const json_t *v);
+bool goal_holds(struct schema *s, const struct goal *g, const json_t *v);
+bool schema_same(const json_t *x, const json_t *y); /* equal as JSON Schema has it: 1 is 1.0 */
 const struct gx *schema_ws(struct schema *s);
 const struct gx *schema_any(struct schema *s);
 const struct gx *schema_value(struct schema *s, const json_t *v); /* this value, literally */
@@ -162,6 +167,8 @@ const struct gx *number_gx(struct schema *s, const struct conj *c);
 bool number_holds(const struct conj *c, const json_t *v);
 /* schema_array.c, schema_object.c */
 const struct gx *array_gx(struct schema *s, const struct conj *c);
+bool array_holds(struct schema *s, const struct conj *c, const json_t *v);
 const struct gx *object_gx(struct schema *s, const struct conj *c);
+bool object_holds(struct schema *s, const struct conj *c, const json_t *v);
 
 #endif

@@ -10,6 +10,12 @@ struct parts {
     struct goal rest;
     uint32_t min, max;
 };
+#define WANTED_MAX        3u    /* contains that hold at once */
+#define COUNTED_RULES_MAX 4000u /* numbers of items that are told apart for them */
+struct wanted {                 /* one `contains` */
+    const json_t *schema, *negated;
+    uint32_t min, max;
+};
 
 static const json_t *prefix_of(const json_t *schema)
 {
@@ -71,25 +77,17 @@ static bool gather(struct schema *s, const struct conj *c, struct parts *p)
     return build_ok(s->b);
 }
 
-/* items and those that contains asks for, at least min of them. */
-static const struct gx *containing(struct schema *s, const struct conj *c, const struct parts *p,
-                                   const json_t *at)
+/* Items, at least min of which satisfy `contains`. */
+static const struct gx *containing(struct schema *s, const struct parts *p, const struct wanted *w)
 {
     struct build *b = s->b;
-    const json_t *v = json_object_get(at, "minContains"), *contains;
-    json_int_t least = v ? (json_int_t)json_number_value(v) : 1;
-    contains = json_object_get(at, "contains");
-    if (json_object_get(at, "maxContains") || p->n_prefix || c->n_array > 2 || least > 64)
-        return schema_fail(s, Q_UNSUPPORTED, at, "contains",
-                           "is not supported together with maxContains, prefixItems or another "
-                           "contains");
     struct goal with = {0};
     for (size_t i = 0; i < p->rest.n; i++)
         goal_add(s, &with, p->rest.items[i]);
-    goal_add(s, &with, contains);
+    goal_add(s, &with, w->schema);
     const struct gx *item = schema_goal(s, &p->rest), *wanted = schema_goal(s, &with);
     const struct gx *comma = schema_token(s, ",");
-    uint32_t n = (uint32_t)least, min = p->min > n ? p->min : n;
+    uint32_t n = w->min, min = p->min > n ? p->min : n;
     if (p->max != GX_INF || min > n) { /* wanted ones first, then as many as there may be */
         if (p->max < n)
             return &gx_never;
@@ -105,6 +103,132 @@ static const struct gx *containing(struct schema *s, const struct conj *c, const
     for (uint32_t i = 1; i < n; i++)
         x = gx_seq3(b, x, comma, gx_seq2(b, before, wanted));
     return gx_seq2(b, x, after);
+}
+
+/* The general form: a rule for each number of items so far and each number of those that count. An
+ * item that counts satisfies `contains`; one that does not must not, where there is a maximum. */
+struct counting {
+    struct schema *s;
+    const struct parts *p;
+    const struct wanted *wanted; /* [n] */
+    uint32_t n, at_max;          /* items told apart: more are as many */
+    uint32_t size[WANTED_MAX];   /* numbers of each that are told apart */
+    uint32_t *rules;             /* as rule_at orders them */
+};
+
+static uint32_t rule_at(const struct counting *k, uint32_t at, const uint32_t *counts)
+{
+    uint32_t i = at;
+    for (uint32_t j = 0; j < k->n; j++)
+        i = i * k->size[j] + counts[j];
+    return k->rules[i];
+}
+
+/* One more item, which counts for the set `as` of wanted ones; NEVER: it cannot. */
+static const struct gx *one_more(const struct counting *k, uint32_t at, const uint32_t *counts,
+                                 uint32_t as)
+{
+    struct build *b = k->s->b;
+    const struct goal *base = at < k->p->n_prefix ? &k->p->prefix[at] : &k->p->rest;
+    struct goal g = {0};
+    uint32_t next[WANTED_MAX];
+    for (size_t i = 0; i < base->n; i++)
+        goal_add(k->s, &g, base->items[i]);
+    for (uint32_t j = 0; j < k->n; j++) {
+        const struct wanted *w = &k->wanted[j];
+        bool counts_here = as >> j & 1;
+        next[j] = counts[j] + counts_here;
+        if (next[j] == k->size[j]) /* enough without it, or too many */
+            return &gx_never;
+        if (counts_here || w->max != GX_INF)
+            goal_add(k->s, &g, counts_here ? w->schema : w->negated);
+    }
+    const struct gx *item = schema_goal(k->s, &g);
+    uint32_t rule = rule_at(k, at < k->at_max ? at + 1 : at, next);
+    return gx_seq3(b, at ? schema_token(k->s, ",") : &gx_empty, item, gx_ref(b, rule));
+}
+
+static const struct gx *from_here(const struct counting *k, uint32_t at, const uint32_t *counts)
+{
+    struct gx_list l = {0};
+    bool enough = at >= k->p->min;
+    for (uint32_t j = 0; j < k->n; j++)
+        enough &= counts[j] >= k->wanted[j].min;
+    if (enough)
+        gx_add(k->s->b, &l, &gx_empty);
+    for (uint32_t as = 0; as < 1u << k->n && at < k->p->max; as++)
+        gx_add(k->s->b, &l, one_more(k, at, counts, as));
+    return gx_alt(k->s->b, l.items, l.n);
+}
+
+static const struct gx *counted(struct schema *s, const struct parts *p, const struct wanted *w,
+                                uint32_t n)
+{
+    struct counting k = {.s = s, .p = p, .wanted = w, .n = n};
+    uint32_t prefix = (uint32_t)p->n_prefix, counts[WANTED_MAX];
+    k.at_max = p->max != GX_INF ? p->max : p->min > prefix ? p->min : prefix;
+    k.at_max = k.at_max ? k.at_max : 1; /* a comma stands before all but the first */
+    uint64_t n_rule = k.at_max + 1ull;
+    for (uint32_t j = 0; j < n; j++) {
+        k.size[j] = (w[j].max == GX_INF ? w[j].min : w[j].max) + 1;
+        n_rule *= k.size[j];
+    }
+    if (n_rule > COUNTED_RULES_MAX)
+        return gx_fail(s->b, Q_TOO_LARGE,
+                       "contains beside minItems, maxItems or prefixItems: %llu numbers of items "
+                       "to tell apart, accepted are at most %u",
+                       (unsigned long long)n_rule, COUNTED_RULES_MAX);
+    k.rules = build_alloc(s->b, n_rule, sizeof *k.rules);
+    for (uint64_t i = 0; k.rules && i < n_rule; i++)
+        k.rules[i] = gx_rule_new(s->b, "");
+    for (uint64_t i = 0; i < n_rule && build_ok(s->b); i++) {
+        uint64_t left = i;
+        for (uint32_t j = n; j-- > 0; left /= k.size[j])
+            counts[j] = (uint32_t)(left % k.size[j]);
+        const struct gx *body = from_here(&k, (uint32_t)left, counts);
+        if (build_ok(s->b))
+            s->b->rules[k.rules[i]].body = body;
+    }
+    return build_ok(s->b) ? gx_ref(s->b, k.rules[0]) : &gx_never;
+}
+
+static uint32_t bound_of(const json_t *schema, const char *key, uint32_t missing)
+{
+    double n = json_number_value(json_object_get(schema, key));
+    return !json_object_get(schema, key) ? missing : n < 1e6 ? (uint32_t)n : 1000000;
+}
+
+/* What `contains` of all sources ask for; how many of them say anything. */
+static uint32_t list_wanted(struct schema *s, const struct conj *c, struct wanted *out)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_array && build_ok(s->b); i++) {
+        const json_t *v = json_object_get(c->arrays[i], "contains");
+        struct wanted w = {.schema = v,
+                           .min = bound_of(c->arrays[i], "minContains", 1),
+                           .max = bound_of(c->arrays[i], "maxContains", GX_INF)};
+        if (!v || (w.min == 0 && w.max == GX_INF))
+            continue;
+        if (w.max != GX_INF && !(w.negated = schema_not(s, v)))
+            schema_fail(s, Q_UNSUPPORTED, c->arrays[i], "maxContains",
+                        "what it counts cannot be turned round into something a grammar can say");
+        else if (n == WANTED_MAX)
+            schema_fail(s, Q_UNSUPPORTED, c->arrays[i], "contains",
+                        "more than %u of them hold at once", WANTED_MAX);
+        else
+            out[n++] = w;
+    }
+    return n;
+}
+
+static const struct gx *with_wanted(struct schema *s, const struct parts *p, const struct wanted *w,
+                                    uint32_t n)
+{
+    for (uint32_t j = 0; j < n; j++)
+        if (w[j].min > w[j].max)
+            return &gx_never;
+    bool simple = n == 1 && w[0].max == GX_INF && !p->n_prefix && w[0].min <= 64;
+    return simple ? containing(s, p, w) : counted(s, p, w, n);
 }
 
 /* uniqueItems: where the items are a few known values, orders of them are written out. */
@@ -175,24 +299,61 @@ const struct gx *array_gx(struct schema *s, const struct conj *c)
 {
     struct build *b = s->b;
     struct parts p = {.min = c->items_min, .max = c->items_max};
-    const json_t *contains = NULL, *is_unique = NULL;
+    struct wanted wanted[WANTED_MAX];
+    const json_t *is_unique = NULL;
     if (p.min > p.max || !gather(s, c, &p))
         return &gx_never;
-    for (uint32_t i = 0; i < c->n_array; i++) {
-        const json_t *v = json_object_get(c->arrays[i], "minContains");
-        if (json_object_get(c->arrays[i], "contains") && (!v || json_number_value(v) > 0))
-            contains = c->arrays[i];
-        else if (json_object_get(c->arrays[i], "maxContains"))
-            return schema_fail(s, Q_UNSUPPORTED, c->arrays[i], "maxContains", "is not supported");
+    uint32_t n_wanted = list_wanted(s, c, wanted);
+    for (uint32_t i = 0; i < c->n_array; i++)
         if (json_is_true(json_object_get(c->arrays[i], "uniqueItems")) && p.max > 1)
             is_unique = c->arrays[i];
-    }
-    const struct gx *inside = contains && is_unique
+    const struct gx *inside = n_wanted && is_unique
                                   ? schema_fail(s, Q_UNSUPPORTED, is_unique, "uniqueItems",
                                                 "is not supported together with contains")
-                              : contains  ? containing(s, c, &p, contains)
+                              : n_wanted  ? with_wanted(s, &p, wanted, n_wanted)
                               : is_unique ? unique(s, c, &p, is_unique)
                                           : sequence(s, &p);
     inside = gx_seq3(b, schema_ws(s), inside, schema_ws(s));
     return gx_named(b, "", gx_seq3(b, gx_text(b, "["), inside, gx_text(b, "]")));
+}
+
+static bool are_unique(struct schema *s, const json_t *v)
+{
+    size_t n = json_array_size(v);
+    for (size_t i = 0; i < n && build_work(s->b, n); i++)
+        for (size_t k = 0; k < i; k++)
+            if (schema_same(json_array_get(v, i), json_array_get(v, k)))
+                return false;
+    return build_ok(s->b);
+}
+
+/* At most max items count. Schemas may be taken stricter than they are: an item that neither
+ * satisfies this one nor its negation counts. */
+static bool within_most(struct schema *s, const struct wanted *w, const json_t *v)
+{
+    size_t n = json_array_size(v), n_not = 0;
+    for (size_t i = 0; i < n && w->max != GX_INF; i++)
+        n_not += schema_holds(s, w->negated, json_array_get(v, i));
+    return n - n_not <= w->max;
+}
+
+bool array_holds(struct schema *s, const struct conj *c, const json_t *v)
+{
+    struct parts p = {.min = c->items_min, .max = c->items_max};
+    struct wanted wanted[WANTED_MAX];
+    size_t n = json_array_size(v);
+    bool holds = n >= p.min && n <= p.max && gather(s, c, &p);
+    for (size_t i = 0; i < n && holds; i++)
+        holds = goal_holds(s, i < p.n_prefix ? &p.prefix[i] : &p.rest, json_array_get(v, i));
+    uint32_t n_wanted = holds ? list_wanted(s, c, wanted) : 0;
+    for (uint32_t j = 0; j < n_wanted && holds; j++) {
+        uint32_t count = 0;
+        for (size_t i = 0; i < n; i++)
+            count += schema_holds(s, wanted[j].schema, json_array_get(v, i));
+        holds = count >= wanted[j].min && within_most(s, &wanted[j], v);
+    }
+    for (uint32_t i = 0; i < c->n_array && holds; i++)
+        if (json_is_true(json_object_get(c->arrays[i], "uniqueItems")))
+            holds = are_unique(s, v);
+    return holds;
 }

@@ -156,7 +156,8 @@ static void add_unevaluated(struct object_parts *p, const bool *known, struct go
     }
 }
 
-static const struct gx *prop_value(struct object_parts *p, const char *name)
+/* What the value of a listed property must satisfy. */
+static struct goal prop_goal(struct object_parts *p, const char *name)
 {
     struct goal g = {0};
     bool known[SCHEMA_SOURCES_MAX] = {false};
@@ -175,7 +176,7 @@ static const struct gx *prop_value(struct object_parts *p, const char *name)
             add_additional(p, i, &g);
     }
     add_unevaluated(p, known, &g);
-    return schema_goal(p->s, &g);
+    return g;
 }
 
 static const struct gx *entry(struct object_parts *p, const struct gx *name, const struct gx *value)
@@ -193,8 +194,8 @@ static void make_entries(struct object_parts *p)
             q->entry = &gx_never;
             continue;
         }
-        const struct gx *value = prop_value(p, name);
-        p->props[i].entry = entry(p, schema_quoted(s, name, strlen(name)), value);
+        const struct goal value = prop_goal(p, name);
+        p->props[i].entry = entry(p, schema_quoted(s, name, strlen(name)), schema_goal(s, &value));
     }
 }
 
@@ -392,4 +393,27 @@ const struct gx *object_gx(struct schema *s, const struct conj *c)
     q_free(p.props);
     inside = gx_seq3(b, schema_ws(s), inside, schema_ws(s));
     return gx_named(b, "", gx_seq3(b, gx_text(b, "{"), inside, gx_text(b, "}")));
+}
+
+bool object_holds(struct schema *s, const struct conj *c, const json_t *v)
+{
+    struct object_parts p = {.s = s, .c = c};
+    size_t n = json_object_size(v), i;
+    const char *name;
+    json_t *value, *needed;
+    bool holds = n >= c->props_min && n <= c->props_max;
+    for (uint32_t k = 0; k < c->n_required && holds; k++)
+        json_array_foreach ((json_t *)c->required[k], i, needed)
+            holds &= !json_is_string(needed) || json_object_get(v, json_string_value(needed));
+    list_patterns(&p);
+    if (build_ok(s->b))
+        list_names(&p);
+    json_object_foreach ((json_t *)v, name, value) {
+        if (!holds || !build_ok(s->b))
+            break;
+        holds = !p.names || fsm_accepts(p.names, name, strlen(name));
+        const struct goal g = prop_goal(&p, name);
+        holds = holds && goal_holds(s, &g, value);
+    }
+    return holds && build_ok(s->b);
 }

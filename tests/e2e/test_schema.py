@@ -34,6 +34,13 @@ OWN = [
     {"if": {"type": "object", "required": ["a"]}, "then": {"required": ["b"]}, "else": {"type": "string", "maxLength": 2}},
     {"$defs": {"tree": {"type": "object", "properties": {"l": {"$ref": "#/$defs/tree"}, "v": {"type": "integer"}},
                         "required": ["v"], "additionalProperties": False}}, "$ref": "#/$defs/tree"},
+    {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "contains": {"minimum": 7}, "minContains": 1,
+     "maxContains": 2, "minItems": 2, "maxItems": 5},
+    {"type": "array", "prefixItems": [{"enum": ["a", 1]}, {"type": "boolean"}], "items": {"enum": [1, 2, "b"]}, "maxItems": 6,
+     "allOf": [{"contains": {"type": "string"}, "minContains": 2}, {"contains": {"const": 1}, "maxContains": 1}]},
+    {"type": "array", "items": {"enum": ["x", 1]}, "contains": {"const": "x"}, "minContains": 0, "maxContains": 1, "maxItems": 3},
+    {"enum": [{"a": 1, "b": [1, 2]}, {"a": 1}, {"a": "x", "b": []}, [1, 1], [3, 4], [5], 7], "properties": {"a": {"type": "integer"}},
+     "required": ["a"], "items": {"maximum": 4}, "uniqueItems": True, "minItems": 2, "patternProperties": {"^b": {"maxItems": 2}}},
     {"allOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"a": {"minimum": 3}}, "required": ["a"]}],
      "type": "object", "unevaluatedProperties": False},
 ]

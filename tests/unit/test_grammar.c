@@ -52,6 +52,22 @@ static const struct sample samples[] = {
      {"\"ab\"", "\"a\\\"bb\""},
      {"\"abbbb\"", "\"a\"\"", "\"xab\""}},
     {GRAMMAR_JSON,
+     "{\"enum\":[{\"a\":1},{\"a\":\"x\"},{\"b\":1},[1,1],[1,2],[9],3],\"required\":[\"a\"],"
+     "\"properties\":{\"a\":{\"type\":\"integer\"}},\"uniqueItems\":true,\"items\":{\"maximum\":8}"
+     "}",
+     {"{\"a\":1}", "[1,2]", "3"},
+     {"{\"a\":\"x\"}", "{\"b\":1}", "[1,1]", "[9]"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"array\",\"prefixItems\":[{\"enum\":[\"a\",7]}],\"items\":{\"enum\":[7,8,\"b\"]},"
+     "\"contains\":{\"type\":\"integer\"},\"minContains\":2,\"maxContains\":3,\"maxItems\":5}",
+     {"[\"a\",7,8]", "[7,8]", "[7,\"b\",7,\"b\",8]", "[\"a\",\"b\",7,\"b\",8]"},
+     {"[]", "[7]", "[\"a\",7]", "[7,7,7,7]", "[\"a\",7,7,7,7]", "[\"a\",\"b\",\"b\",\"b\",7,7]"}},
+    {GRAMMAR_JSON,
+     "{\"allOf\":[{\"contains\":{\"const\":1}},{\"contains\":{\"const\":2},\"maxContains\":1}],"
+     "\"items\":{\"enum\":[1,2,3]},\"type\":\"array\"}",
+     {"[1,2]", "[3,2,1,1]", "[2,3,1]"},
+     {"[1]", "[2]", "[1,2,2]", "[3]", "[]"}},
+    {GRAMMAR_JSON,
      "{\"if\":{\"properties\":{\"k\":{\"const\":1}},\"required\":[\"k\"]},"
      "\"then\":{\"required\":[\"x\"]},\"else\":{\"required\":[\"y\"]},"
      "\"type\":\"object\",\"properties\":{\"k\":{\"type\":\"integer\"}}}",

@@ -258,15 +258,23 @@ static FALLIBLE step_loading(struct core *c, struct q_err *e)
     return Q_OK;
 }
 
-/* A row whose logits were no numbers: that request ends with an error, the others go on. */
+/* A row that could not be sampled: that request ends with an error, the others go on. */
 static void end_bad_rows(struct core *c, uint32_t n)
 {
+    static const struct q_err no_token = {
+        Q_INVALID, "no token may come next: what the grammar, allowed_token_ids, bad_words, "
+                   "min_tokens and no_repeat_ngram_size ask for leaves none"};
     for (uint32_t i = 0; i < n; i++) {
         struct scheduler_output *o = &c->outputs[i];
-        if (!o->has_token || o->row->rank != SAMPLE_BAD)
+        if (!o->has_token || !sample_failed(o->row))
             continue;
-        log_error("the model gave logits that are not numbers; request %llu ends",
-                  (unsigned long long)o->req_id);
+        if (o->row->rank == SAMPLE_EMPTY) {
+            log_info("request %llu ends: %s", (unsigned long long)o->req_id, no_token.message);
+            o->why = &no_token;
+        } else {
+            log_error("the model gave logits that are not numbers; request %llu ends",
+                      (unsigned long long)o->req_id);
+        }
         scheduler_abort(c->scheduler, o->origin, o->req_id);
         o->has_token = false;
         o->finish = FINISH_ERROR;

@@ -325,6 +325,21 @@ void sample_known(const float *logits, uint32_t n_top, struct sample_scratch *s,
     fill_logprobs(logits, n_top, s, out);
 }
 
+/* All are -inf. */
+static bool is_empty(const float *logits, uint32_t n_vocab)
+{
+    for (uint32_t i = 0; i < n_vocab; i++)
+        if (logits[i] != -INFINITY)
+            return false;
+    return true;
+}
+
+static bool has_mask(const struct sample_input *in)
+{
+    const struct sample_params *p = in->params;
+    return in->grammar || in->allowed || p->n_bad || p->min_tokens || p->no_repeat_ngram;
+}
+
 void sample_token(float *logits, const struct sample_input *in, struct sample_scratch *s,
                   const struct sample_result *out)
 {
@@ -347,6 +362,8 @@ void sample_token(float *logits, const struct sample_input *in, struct sample_sc
         row->token = sample_draw(&d, philox_uniform(p->seed, in->n_known), s);
     else
         row->token = SAMPLE_BAD;
-    if (logprobs && row->token != SAMPLE_BAD)
+    if (row->token == SAMPLE_BAD)
+        row->rank = is_empty(logits, s->n_vocab) && has_mask(in) ? SAMPLE_EMPTY : SAMPLE_BAD;
+    else if (logprobs)
         fill_logprobs(s->raw, p->n_logprob, s, out);
 }

@@ -16,9 +16,10 @@
 #include "proto/sampling.h"
 #include "proto/step.h"
 
-#define SAMPLE_BAD \
-    UINT32_MAX /* no token: the row cannot be sampled. In a result: token 0, rank SAMPLE_BAD */
-#define SAMPLE_HEAP_MAX            1024u /* top_k up to this keeps a heap */
+/* No token: the row cannot be sampled. In a result: token 0, and as rank why. */
+#define SAMPLE_BAD                 UINT32_MAX /* the logits are not numbers */
+#define SAMPLE_EMPTY               (UINT32_MAX - 1) /* as a rank: grammar and lists of tokens leave none */
+#define SAMPLE_HEAP_MAX            1024u            /* top_k up to this keeps a heap */
 #define SAMPLE_CHUNK               1024u /* weights are summed in chunks of this many ids */
 #define SAMPLE_MASK_WORDS(n_vocab) (((size_t)(n_vocab) + 31) / 32) /* words of a mask of tokens */
 
@@ -81,6 +82,10 @@ void sample_adjust(float *logits, const struct sample_input *in, struct sample_s
 bool sample_filter(struct sample_dist *d, float *logits, const struct sample_params *p,
                    struct sample_scratch *s);
 uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct sample_scratch *s);
+static inline bool sample_failed(const struct step_row *row)
+{
+    return row->rank >= SAMPLE_EMPTY;
+}
 /* Lowest id of the largest value; SAMPLE_BAD when a value is NaN or all are -inf. */
 uint32_t sample_greedy(const float *logits, uint32_t n_vocab);
 

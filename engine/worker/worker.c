@@ -297,11 +297,8 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
                                         from->slot->params.n_allowed ? from->slot->allowed : NULL,
                                     .grammar = grammar ? masks_wait(w->masks, i) : NULL};
     sample_token(logits, &in, s, &out);
-    if (row->token == SAMPLE_BAD) {
-        row->token =
-            0; /* the slot's history needs a token until the engine has ended the request */
-        row->rank = SAMPLE_BAD;
-    }
+    if (row->token == SAMPLE_BAD) /* the history needs one until the engine ends the request */
+        row->token = 0;
 }
 
 /* Every thread of the team: the forward pass together, then rows of logits as they come. */
@@ -322,7 +319,7 @@ static void compute(void *arg, uint32_t ith, uint32_t nth)
 /* SAMPLE_BAD foresees nothing. */
 static uint32_t sampled(const struct step_row *row)
 {
-    return row->rank == SAMPLE_BAD ? SAMPLE_BAD : row->token;
+    return sample_failed(row) ? SAMPLE_BAD : row->token;
 }
 
 /* Every sequence that speculates gets its guesses, as many as the step has room for. */

@@ -77,6 +77,16 @@ def test_guided(client, fields, pattern):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_nothing_may_come(client, stream):
+    """A grammar and a list of tokens that have no token in common are the request's fault, and it is told so."""
+    with pytest.raises(openai.APIError) as error:
+        answer = ask(client, extra_body={"guided_choice": ["yes", "no"], "allowed_token_ids": [0]}, stream=stream)
+        list(answer)
+    assert "no token may come next" in error.value.message and "allowed_token_ids" in error.value.message, error.value.message
+    assert "yes" in ask(client, extra_body={"guided_choice": ["yes"]}).choices[0].message.content
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fields, words", [
     ({"response_format": format_of({"properties": {"x": {"type": "array", "uniqueItems": True}}})}, ["#/properties/x/uniqueItems"]),
     ({"extra_body": {"guided_regex": r"(a)\1"}}, ["back references"]),

@@ -231,7 +231,7 @@ static void masks_come_from_their_own_thread(void **state)
         .slot = 2, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 3, .n_new_block = 1};
     a.params.grammar = 9;
     send_step(&q, &a, history, blocks);
-    assert_int_equal(receive().rows[0].rank, SAMPLE_BAD);
+    assert_int_equal(receive().rows[0].rank, SAMPLE_EMPTY);
     ring_result_take(ring);
     a.params.grammar = 0;
     send_step(&q, &a, history, blocks);
@@ -245,7 +245,7 @@ static void masks_come_from_their_own_thread(void **state)
     assert_int_equal(start(MODEL, 1).code, Q_OK);
     a.params.grammar = 5;
     send_step(&q, &a, history, blocks);
-    assert_int_equal(receive().rows[0].rank, SAMPLE_BAD);
+    assert_int_equal(receive().rows[0].rank, SAMPLE_EMPTY);
     ring_result_take(ring);
     stop();
 }

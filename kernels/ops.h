@@ -183,14 +183,6 @@ struct silu_mul_args {
     size_t x_stride, y_stride;
 };
 
-/* y = bf16(x), round to nearest even. */
-struct cast_bf16_args {
-    uint16_t *y;
-    const float *x;
-    uint32_t n_row, n_col;
-    size_t x_stride, y_stride;
-};
-
 /* For each row of logits x: [n_row, n_col] f32
  *     max[i] = largest value, argmax[i] = its lowest index
  *     sumexp[i] = sum_c exp(x[i,c] - max[i]), summed in f64 in a fixed order

@@ -22,7 +22,8 @@ struct kc_product {
 };
 
 /* The variant against the definition, that against f64, and rows of the batch against the same rows
- * alone, with any number of threads: the same bits. Then the same weights gated, where n_out allows. */
+ * alone, with any number of threads: the same bits. Then the same weights gated, where n_out
+ * allows. */
 void kc_product_check(struct kcheck *k, const struct kc_product *p);
 
 /* 1 … most, often such that they may be gated. */

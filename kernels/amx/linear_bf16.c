@@ -10,12 +10,15 @@
 #include "kernels/variants.h"
 #include "kernels/wide/finish.h"
 
-static void finish(const void *args, const float *sum, size_t row, uint32_t o, uint32_t n)
+static void finish(const void *args, const struct tiles_done *d, uint32_t n_row)
 {
     const struct finish f = FINISH_OF((const struct linear_args *)args);
-    for (uint32_t i = 0; i < n; i += 32)
-        finish_pair(&f, vec_load(sum + i), vec_load(sum + i + 16), row, o + i,
-                    n - i < 32 ? n - i : 32);
+    for (uint32_t r = 0; r < n_row; r++)
+        for (uint32_t i = 0; i < d->n; i += 32) {
+            const float *sum = d->sum + (size_t)r * d->stride + i;
+            finish_pair(&f, vec_load(sum), vec_load(sum + 16), d->row + r, d->o + i,
+                        d->n - i < 32 ? d->n - i : 32);
+        }
 }
 
 #define FEW             2u      /* rows */
@@ -78,7 +81,10 @@ static void linear_few(const struct linear_args *a, const struct kern_exec *x)
             few_panel(sum, (const uint16_t *)a->x + row * a->x_stride,
                       (const char *)a->w.data + p * panel_bytes, a->w.n_in);
             _mm_setcsr(before);
-            finish(a, sum, row, o, left < KERN_PANEL ? left : KERN_PANEL);
+            finish(a,
+                   &(struct tiles_done){
+                       .sum = sum, .row = row, .o = o, .n = left < KERN_PANEL ? left : KERN_PANEL},
+                   1);
         }
 }
 

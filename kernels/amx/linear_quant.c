@@ -10,24 +10,26 @@
 
 #define FEW 4u /* rows; the sums are exact, so another instruction gives the same bits */
 
-static void finish(const void *args, const float *sum, size_t row, uint32_t o, uint32_t n)
+static void finish(const void *args, const struct tiles_done *d, uint32_t n_row)
 {
     const struct linear_quant_args *a = args;
-    const struct quant_row q = a->rows[row];
-    const float *scale =
-        (const float *)(const void *)((const char *)a->w.data +
-                                      o / KERN_PANEL * quant_panel_bytes(a->w.n_in) +
-                                      quant_scales_at(a->w.n_in)) +
-        o % KERN_PANEL;
     const struct finish f = FINISH_OF(a);
-    const uint32_t top = QUANT_ZERO * (uint32_t)q.sum;
-    const struct vec of_row = vec_set(q.scale);
-    const int32_t *whole = (const int32_t *)(const void *)sum;
-    for (uint32_t i = 0; i < n; i += 32) {
-        struct vec low = vec_mul(vec_load_i32_less(whole + i, top), vec_load(scale + i));
-        struct vec high = vec_mul(vec_load_i32_less(whole + i + 16, top), vec_load(scale + i + 16));
-        finish_pair(&f, vec_mul(low, of_row), vec_mul(high, of_row), row, o + i,
-                    n - i < 32 ? n - i : 32);
+    const char *panel = (const char *)a->w.data + d->o / KERN_PANEL * quant_panel_bytes(a->w.n_in);
+    const float *scale =
+        (const float *)(const void *)(panel + quant_scales_at(a->w.n_in)) + d->o % KERN_PANEL;
+    for (uint32_t i = 0; i < d->n; i += 32) {
+        const struct vec low = vec_load(scale + i), high = vec_load(scale + i + 16);
+        for (uint32_t r = 0; r < n_row; r++) {
+            const struct quant_row q = a->rows[d->row + r];
+            const uint32_t top = QUANT_ZERO * (uint32_t)q.sum;
+            const struct vec by = vec_set(q.scale);
+            const int32_t *sum =
+                (const int32_t *)(const void *)(d->sum + (size_t)r * d->stride + i);
+            const struct vec x = vec_mul(vec_load_i32_less(sum, top), low);
+            const struct vec y = vec_mul(vec_load_i32_less(sum + 16, top), high);
+            finish_pair(&f, vec_mul(x, by), vec_mul(y, by), d->row + r, d->o + i,
+                        d->n - i < 32 ? d->n - i : 32);
+        }
     }
 }
 

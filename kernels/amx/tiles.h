@@ -14,6 +14,9 @@
  * along K: its order does not depend on how many rows there are. A tile instruction takes as long
  * for one row as for three, so one row is as fast as memory too.
  *
+ * What becomes of a group's sums (bias, scales, silu …) takes as long as its tile instructions, and
+ * other parts of the core: it is done between the steps of the next group, some rows at a time.
+ *
  * Threads: a thread sets up its own tile registers and gives them back. */
 #ifndef QUIRE_KERNELS_AMX_TILES_H
 #define QUIRE_KERNELS_AMX_TILES_H
@@ -44,12 +47,18 @@ struct tiles_form {
     const void *args; /* for finish */
 };
 
-/* n <= 64 sums of one row, from output o on, to where they go. */
-typedef void tiles_finish_fn(const void *args, const float *sum, size_t row, uint32_t o,
-                             uint32_t n);
+struct tiles_done {   /* a group's sums on their way out */
+    const float *sum; /* [n_row][stride] */
+    uint32_t stride;  /* 32, half a panel, or KERN_PANEL */
+    uint32_t n_row;   /* still to go */
+    size_t row;       /* number of the first one */
+    uint32_t o, n;    /* first output; how many there are */
+};
+/* The sums of the first n_row rows to where they go. */
+typedef void tiles_finish_fn(const void *args, const struct tiles_done *d, uint32_t n_row);
 
 struct tiles_scratch {
-    float sum[2 * TILE_ROWS][KERN_PANEL];
+    float sum[2][TILE_ROWS * KERN_PANEL];   /* of two groups by turns */
     char x_tail[2 * TILE_ROWS][STEP_BYTES]; /* the last bytes of K, zeros behind them */
     char w_tail[16][LINE_BYTES];
 };
@@ -62,6 +71,10 @@ struct tiles_walk {
     const char *ahead;       /* what is asked for next */
     uint32_t lines;          /* of it in one step */
     const char *x, *w;       /* of the group */
+    tiles_finish_fn *finish;
+    struct tiles_done done; /* of the group before */
+    uint32_t quota;         /* rows of it in one step */
+    uint32_t turn;          /* which sums the next group may have */
 };
 
 INLINE void tiles_setup(struct tiles_walk *t, uint32_t low, uint32_t high)
@@ -86,6 +99,35 @@ INLINE void tiles_ahead(struct tiles_walk *t)
     for (uint32_t i = 0; i < t->lines; i++)
         _mm_prefetch(t->ahead + (size_t)i * 64, _MM_HINT_T1);
     t->ahead += (size_t)t->lines * 64;
+}
+
+INLINE void tiles_finish(struct tiles_walk *t, uint32_t n_row)
+{
+    struct tiles_done *d = &t->done;
+    if (d->n_row == 0)
+        return;
+    n_row = n_row < d->n_row ? n_row : d->n_row;
+    t->finish(t->f->args, d, n_row);
+    d->sum += (size_t)n_row * d->stride;
+    d->row += n_row;
+    d->n_row -= n_row;
+}
+
+/* After a step: what else there is to do meanwhile. */
+INLINE void tiles_between(struct tiles_walk *t)
+{
+    tiles_ahead(t);
+    tiles_finish(t, t->quota);
+}
+
+/* The group's sums are stored at the turn's place: they are next to go. */
+INLINE void tiles_next(struct tiles_walk *t, struct tiles_done d)
+{
+    tiles_finish(t, UINT32_MAX);
+    d.sum = t->s->sum[t->turn];
+    t->turn = !t->turn;
+    t->done = d;
+    t->quota = t->n_step ? (d.n_row + t->n_step - 1) / t->n_step : d.n_row;
 }
 
 /* One step of two times 16 rows and half a panel. */
@@ -129,42 +171,6 @@ INLINE void tail_of_x(struct tiles_walk *t, uint32_t n_row)
     for (uint32_t r = 0; t->n_tail && r < n_row; r++)
         memcpy(t->s->x_tail[r], t->x + r * t->f->x_bytes + (size_t)t->n_step * STEP_BYTES,
                t->n_tail);
-}
-
-/* Rows t->x …, low + high of them, outputs of half `half` of the panel. */
-INLINE void group_half(struct tiles_walk *t, int half)
-{
-    const char *w = t->w + (size_t)half * 128, *x = t->x;
-    float *sum = &t->s->sum[0][32 * half];
-    tail_of_x(t, t->low + t->high);
-    tiles_zero();
-    for (uint32_t i = 0; i < t->n_step; i++) {
-        step_half(x + (size_t)i * STEP_BYTES, t->f->x_bytes, w + (size_t)i * STEP_PANEL);
-        tiles_ahead(t);
-    }
-    if (t->n_tail)
-        step_half(t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0] + 128 * half);
-    _tile_stored(0, sum, LINE_BYTES);
-    _tile_stored(1, sum + 16, LINE_BYTES);
-    _tile_stored(2, sum + TILE_ROWS * KERN_PANEL, LINE_BYTES);
-    _tile_stored(3, sum + TILE_ROWS * KERN_PANEL + 16, LINE_BYTES);
-}
-
-INLINE void group_whole(struct tiles_walk *t)
-{
-    float *sum = t->s->sum[0];
-    tail_of_x(t, t->low);
-    tiles_zero();
-    for (uint32_t i = 0; i < t->n_step; i++) {
-        step_whole(t->x + (size_t)i * STEP_BYTES, t->f->x_bytes, t->w + (size_t)i * STEP_PANEL);
-        tiles_ahead(t);
-    }
-    if (t->n_tail)
-        step_whole(t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0]);
-    _tile_stored(0, sum, LINE_BYTES);
-    _tile_stored(1, sum + 16, LINE_BYTES);
-    _tile_stored(2, sum + 32, LINE_BYTES);
-    _tile_stored(3, sum + 48, LINE_BYTES);
 }
 
 #endif

@@ -13,6 +13,42 @@
 #include "kernels/amx/tiles.h"
 #ifdef TILES_DOT
 
+/* Rows t->x …, low + high of them, outputs of half `half` of the panel. */
+INLINE void group_half(struct tiles_walk *t, int half)
+{
+    const char *w = t->w + (size_t)half * 128, *x = t->x;
+    float *sum = t->s->sum[t->turn];
+    tail_of_x(t, t->low + t->high);
+    tiles_zero();
+    for (uint32_t i = 0; i < t->n_step; i++) {
+        step_half(x + (size_t)i * STEP_BYTES, t->f->x_bytes, w + (size_t)i * STEP_PANEL);
+        tiles_between(t);
+    }
+    if (t->n_tail)
+        step_half(t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0] + 128 * half);
+    _tile_stored(0, sum, LINE_BYTES / 2);
+    _tile_stored(1, sum + 16, LINE_BYTES / 2);
+    _tile_stored(2, sum + TILE_ROWS * 32, LINE_BYTES / 2);
+    _tile_stored(3, sum + TILE_ROWS * 32 + 16, LINE_BYTES / 2);
+}
+
+INLINE void group_whole(struct tiles_walk *t)
+{
+    float *sum = t->s->sum[t->turn];
+    tail_of_x(t, t->low);
+    tiles_zero();
+    for (uint32_t i = 0; i < t->n_step; i++) {
+        step_whole(t->x + (size_t)i * STEP_BYTES, t->f->x_bytes, t->w + (size_t)i * STEP_PANEL);
+        tiles_between(t);
+    }
+    if (t->n_tail)
+        step_whole(t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0]);
+    _tile_stored(0, sum, LINE_BYTES);
+    _tile_stored(1, sum + 16, LINE_BYTES);
+    _tile_stored(2, sum + 32, LINE_BYTES);
+    _tile_stored(3, sum + 48, LINE_BYTES);
+}
+
 /* Rows that take the panel by halves; the rest, 16 or fewer, take it whole. */
 INLINE size_t rows_by_halves(size_t n_row)
 {
@@ -20,8 +56,7 @@ INLINE size_t rows_by_halves(size_t n_row)
 }
 
 /* The panel starts at output o; rows are those of one block. */
-INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
-                        tiles_finish_fn *finish)
+INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o)
 {
     const struct tiles_form *f = t->f;
     const uint32_t left = f->n_out - o;
@@ -36,9 +71,11 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
             t->x = f->x + row * f->x_bytes;
             tiles_setup(t, TILE_ROWS, (uint32_t)n - TILE_ROWS);
             group_half(t, half);
-            for (size_t i = 0; i < n && skip < left; i++)
-                finish(f->args, t->s->sum[i] + skip, row + i, o + skip,
-                       left - skip < 32 ? left - skip : 32);
+            tiles_next(t, (struct tiles_done){.stride = 32,
+                                              .n_row = skip < left ? (uint32_t)n : 0,
+                                              .row = row,
+                                              .o = o + skip,
+                                              .n = left - skip < 32 ? left - skip : 32});
         }
     }
     if (halves == rows.end)
@@ -46,8 +83,11 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
     t->x = f->x + halves * f->x_bytes;
     tiles_setup(t, (uint32_t)(rows.end - halves), 0);
     group_whole(t);
-    for (size_t i = halves; i < rows.end; i++)
-        finish(f->args, t->s->sum[i - halves], i, o, left < KERN_PANEL ? left : KERN_PANEL);
+    tiles_next(t, (struct tiles_done){.stride = KERN_PANEL,
+                                      .n_row = (uint32_t)(rows.end - halves),
+                                      .row = halves,
+                                      .o = o,
+                                      .n = left < KERN_PANEL ? left : KERN_PANEL});
 }
 
 /* Up to 16 rows read each weight once, as fast as memory gives it: bytes from what is read to what
@@ -68,6 +108,7 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
 {
     struct tiles_walk t = {.f = f,
                            .s = x->scratch,
+                           .finish = finish,
                            .n_step = (uint32_t)(f->k_bytes / STEP_BYTES),
                            .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES)};
     const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
@@ -83,9 +124,10 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
         for (size_t p = panels.begin; p < panels.end; p++) {
             t.w = f->w + p * f->panel_bytes;
             t.ahead = t.w + (n <= TILE_ROWS ? FEW_AHEAD : f->panel_bytes);
-            tiles_panel(&t, rows, (uint32_t)p * KERN_PANEL, finish);
+            tiles_panel(&t, rows, (uint32_t)p * KERN_PANEL);
         }
     }
+    tiles_finish(&t, UINT32_MAX);
     if (t.low)
         _tile_release();
 }

@@ -112,6 +112,9 @@ struct cut_hit {
     const struct tok_added *token; /* NULL: no more, the gap is the rest */
 };
 
+/* A token may begin inside the spaces that the one before it took on its right. As in the
+ * reference, it is there all the same, and what follows it is text again; unless it strips on its
+ * left, to nothing. */
 static struct cut_hit next_hit(struct cutter *c)
 {
     struct tok_match f;
@@ -122,10 +125,13 @@ static struct cut_hit next_hit(struct cutter *c)
         c->from = end;
         if (a->single_word && ((start && tok_is_word(before(c->s, start))) || word_at(c, end)))
             continue;
-        if (a->lstrip && start > c->done)
-            start = c->done + tok_trim_end(c->s + c->done, start - c->done);
+        if (a->lstrip)
+            start =
+                start > c->done ? c->done + tok_trim_end(c->s + c->done, start - c->done) : c->done;
         if (a->rstrip)
             end = skip_spaces(c, end);
+        if (start >= end)
+            continue;
         struct cut_hit hit = {c->done, start > c->done ? start : c->done, a};
         c->done = end;
         return hit;
@@ -198,28 +204,21 @@ static enum q_code add_all(struct token_list *to, const struct token_list *from,
     return rc;
 }
 
-/* Put the ids of every post-processor around ids[i_from..n). */
+/* Put the ids of the post-processors around ids[i_from..n). */
 static enum q_code wrap_ids(const struct tokenizer *t, struct token_list *ids, size_t i_from,
                             struct q_err *e)
 {
-    const struct tok_chain *c = &t->chain[TOK_POST];
-    enum q_code rc = Q_OK;
-    for (uint32_t i = 0; i < c->n_part && !rc; i++) {
-        const struct post_wrap *p =
-            ((const struct post_ops *)c->parts[i].ops)->wrap(c->parts[i].self);
-        if (!p)
-            continue;
-        size_t n_text = ids->n - i_from;
-        if ((rc = add_all(ids, &p->before, e)))
-            break;
-        if (n_text && p->before.n) { /* they were put behind the text to make room: change places */
-            uint32_t *text = ids->ids + i_from;
-            memmove(text + p->before.n, text, n_text * sizeof *text);
-            memcpy(text, p->before.ids, p->before.n * sizeof *text);
-        }
-        rc = add_all(ids, &p->after, e);
+    const struct post_wrap *p = &t->wrap;
+    size_t n_text = ids->n - i_from;
+    enum q_code rc = add_all(ids, &p->before, e);
+    if (rc)
+        return rc;
+    if (n_text && p->before.n) { /* they were put behind the text to make room: change places */
+        uint32_t *text = ids->ids + i_from;
+        memmove(text + p->before.n, text, n_text * sizeof *text);
+        memcpy(text, p->before.ids, p->before.n * sizeof *text);
     }
-    return rc;
+    return add_all(ids, &p->after, e);
 }
 
 /* Bytes of s before the first that is not UTF-8. *newer: a character is newer than Unicode 14. */
@@ -242,15 +241,14 @@ static size_t valid_prefix(const char *s, size_t n, bool *newer)
     return n;
 }
 
-/* How many ids the post-processors put around a text. */
+/* How many ids the post-processors say that they put around a text, each by itself. */
 static size_t count_special(const struct tokenizer *t)
 {
     const struct tok_chain *c = &t->chain[TOK_POST];
     size_t n = 0;
     for (uint32_t i = 0; i < c->n_part; i++) {
-        const struct post_wrap *p =
-            ((const struct post_ops *)c->parts[i].ops)->wrap(c->parts[i].self);
-        n += p ? p->before.n + p->after.n : 0;
+        const struct post_ops *ops = (const struct post_ops *)c->parts[i].ops;
+        n += ops->n_special ? ops->n_special(c->parts[i].self) : 0;
     }
     return n;
 }

@@ -471,11 +471,34 @@ static enum q_code load_unk(struct bpe *m, const json_t *spec, struct q_err *e)
     return Q_OK;
 }
 
+static bool only_marks(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i + N_MARK <= n && memcmp(s + i, MARK, N_MARK) == 0)
+        i += N_MARK;
+    return i == n;
+}
+
+/* Whether an unknown character is a symbol and no MARK: where it vanishes, or is one, MARKs from
+ * both sides of it can meet. */
+static bool unknowns_stay(const struct bpe *m)
+{
+    const struct tok_vocab *v = m->vocab;
+    bool all = m->byte_fallback;
+    bool marks = m->unk_id == TOKEN_NONE;
+    for (size_t b = 0; b < 256 && all; b++)
+        all = m->fallback[b] != TOKEN_NONE;
+    for (size_t i = 0; i < v->n_word && !all && !marks; i++)
+        marks = v->words[i].id == m->unk_id &&
+                only_marks(v->pool.data + v->words[i].off, v->words[i].len);
+    return all || !marks;
+}
+
 /* Whether no merge puts a MARK behind another character. */
 static bool marks_start_words(const struct bpe *m)
 {
     const struct tok_vocab *v = m->vocab;
-    if (tok_vocab_id(v, MARK, N_MARK) == TOKEN_NONE)
+    if (tok_vocab_id(v, MARK, N_MARK) == TOKEN_NONE || !unknowns_stay(m))
         return false;
     for (size_t i = 0; i < v->n_word; i++) {
         const struct tok_word *w = &v->words[i];

@@ -8,6 +8,7 @@
  *   \w \W              letters, digits and _ only        [\p{Alphabetic}\p{M}\p{Nd}\p{Pc}]; not in
  *                                                        a class also six Latin-1 superscripts and
  *                                                        fractions, as Oniguruma has them
+ *   \b \B              where its own \w begins or ends   lookaround with that \w
  *   \h \H              horizontal space                  [0-9a-fA-F] and its complement
  *   [[:alpha:]] …      other sets                        properties
  *   ^ $                the text's ends                   the same with PCRE2_MULTILINE
@@ -127,6 +128,7 @@ static void add_property(struct rewriter *r, const char *name, size_t n, char p)
 
 #define WORD   "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define LATIN1 "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define W      "[" WORD LATIN1 "%s]"
 
 /* p[i] is a backslash that is not the last byte. */
 static enum q_code escape(struct rewriter *r, struct q_err *e)
@@ -138,15 +140,19 @@ static enum q_code escape(struct rewriter *r, struct q_err *e)
     if (c == 's' || c == 'S')
         buf_add_str(&r->out, c == 's' ? "\\p{White_Space}" : "\\P{White_Space}");
     else if (c == 'w')
-        buf_printf(&r->out, r->in_class ? WORD "%s" : "[" WORD LATIN1 "%s]",
-                   newer_of(r, "word", 4));
+        buf_printf(&r->out, r->in_class ? WORD "%s" : W, newer_of(r, "word", 4));
     else if (c == 'h')
         buf_add_str(&r->out, r->in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
     else if ((c == 'W' || c == 'H') && r->in_class)
         return unsupported(r, "\\W or \\H in a class", e);
     else if (c == 'W')
         buf_printf(&r->out, "[^" WORD LATIN1 "%s]", newer_of(r, "word", 4));
-    else if (c == 'H')
+    else if ((c == 'b' || c == 'B') && !r->in_class) {
+        const char *more = newer_of(r, "word", 4);
+        const char *negated = c == 'B' ? "!" : "=";
+        buf_printf(&r->out, "(?%s(?<=" W ")(?!" W ")|(?<!" W ")(?=" W "))", negated, more, more,
+                   more, more);
+    } else if (c == 'H')
         buf_add_str(&r->out, "[^0-9a-fA-F]");
     else if (c == 'u') {
         if (n_rest < 4)

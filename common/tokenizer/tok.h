@@ -16,6 +16,7 @@
 #include "common/tokenizer/added.h"
 #include "common/tokenizer/chars.h"
 #include "common/tokenizer/json.h"
+#include "common/tokenizer/post.h"
 #include "common/tokenizer/regex.h"
 #include "common/tokenizer/scan.h"
 #include "common/tokenizer/source.h"
@@ -65,15 +66,12 @@ struct pre_ops { /* cuts w->spans further; may rewrite w->text */
     struct tok_ops base;
     FALLIBLE (*run)(const void *self, struct tok_work *w, struct q_err *e);
 };
-/* What post-processors come down to for one text: the ids before and after it. */
-struct post_wrap {
-    struct token_list before, after;
-};
 struct post_ops {
     struct tok_ops base;
-    const struct post_wrap *(*wrap)(const void *self); /* NULL: changes no ids */
+    /* NULL: changes no ids. at: where it stands. */
+    FALLIBLE (*apply)(const void *self, struct post_rows *rows, const char *at, struct q_err *e);
+    size_t (*n_special)(const void *self); /* ids it adds to one text by itself; NULL: none */
 };
-
 /* One decoder at work on one stream. Text goes on through dec_emit; bufs keep the first failure. */
 struct dec_stage {
     const struct dec_ops *ops;
@@ -149,6 +147,7 @@ struct tok_limits {      /* "truncation" and "padding" */
 
 struct tokenizer {
     struct tok_chain chain[TOK_SLOTS];
+    struct post_wrap wrap; /* what chain[TOK_POST] comes down to */
     struct tok_limits limits;
     const struct model_ops *model;
     void *model_self;

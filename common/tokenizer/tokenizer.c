@@ -332,7 +332,8 @@ static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q
         if ((rc = load_chain(&t->chain[slot], (enum tok_slot)slot, spec, 0, e)))
             return rc;
     }
-    if ((rc = dec_chain_check(&t->chain[TOK_DECODE], e)) ||
+    if ((rc = post_plan(&t->wrap, &t->chain[TOK_POST], e)) ||
+        (rc = dec_chain_check(&t->chain[TOK_DECODE], e)) ||
         (rc = tok_limits_load(&t->limits, root, e)))
         return rc;
     const json_t *decoder = json_object_get(root, "decoder");
@@ -441,6 +442,7 @@ void tokenizer_free(struct tokenizer *t)
         q_free(t->added[i].pattern);
     }
     q_free(t->added);
+    post_wrap_release(&t->wrap);
     tok_vocab_release(&t->added_index);
     tok_vocab_release(&t->vocab);
     tok_matcher_release(&t->plain);

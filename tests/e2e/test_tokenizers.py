@@ -16,6 +16,7 @@ from servers import BIN, MODELS, ROOT
 from tokenizers import Tokenizer
 
 sys.path.insert(0, str(ROOT / "tests/differential"))
+import pipelines_diff  # noqa: E402
 import tokenizers_diff as diff  # noqa: E402
 
 SMALL = diff.SMALL
@@ -53,6 +54,12 @@ def test_characters_of_newer_unicode(form, tmp_path):
     spec = next(s for s in diff.NORMALIZERS if s["type"] == form)
     n, wrong = diff.characters(spec, tmp_path / form, [chr(c) for c in [*range(0x20, 0x400), *new]])
     assert n > 4000 and not wrong, wrong[:3]
+
+
+def test_random_tokenizer_files():
+    said = []
+    n_asked, bad, refused = pipelines_diff.compare(1, 120 if N_STRING < 1000 else 10_000, show=said.append)
+    assert n_asked > 2000 and not bad and not refused, "\n".join(said[:4])
 
 
 def test_streams_end_where_decoding_does():

@@ -125,9 +125,50 @@ def pipeline(r, bases):
     return {"base": name, "changes": changes, "model": model, "cases": cases}
 
 
+def token(content, **flags):
+    return {"id": 0, "content": content, "lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": False, **flags}
+
+
+def template(n_before, n_after):
+    def special(name):
+        return {"SpecialToken": {"id": name, "type_id": 0}}
+    single = [special("[A]")] * n_before + [{"Sequence": {"id": "A", "type_id": 0}}] + [special("[B]")] * n_after
+    return {"type": "TemplateProcessing", "single": single, "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, special("[B]")],
+            "special_tokens": {n: {"id": n, "ids": ids, "tokens": [n] * len(ids)} for n, ids in (("[A]", [3]), ("[B]", [4, 5]))}}
+
+
+ENDS = {"sep": ["</s>", 2], "cls": ["<s>", 1]}
+ROBERTA = {"type": "RobertaProcessing", **ENDS, "trim_offsets": True, "add_prefix_space": True}
+PLAIN = {"normalizer": None, "pre_tokenizer": None, "decoder": None}
+# What random files of tests/differential/pipelines_diff.py found: base, changes, model, texts.
+FOUND = [
+    ("gpt2", {**PLAIN, "added_tokens": [token("\n", lstrip=True, rstrip=True), token("<s>", rstrip=True)]}, {}, ["a\n\n   b", " \n<s>  \n x", "\n\n"]),
+    ("gpt2", {**PLAIN, "added_tokens": [token("bc><", rstrip=True), token("\n")]}, {}, ["abc><\n\n ", "bc>< \nbc><\n x"]),
+    ("gpt2", {**PLAIN, "post_processor": {"type": "Sequence", "processors": [template(0, 1), ROBERTA]}}, {}, ["a", ""]),
+    ("gpt2", {**PLAIN, "post_processor": {"type": "Sequence", "processors": [template(2, 1), {"type": "BertProcessing", **ENDS}]}}, {}, ["a b"]),
+    ("gpt2", {**PLAIN, "post_processor": {"type": "Sequence", "processors": [template(1, 0), template(0, 2)]}}, {}, ["a b"]),
+    ("gpt2", {**PLAIN, "post_processor": {"type": "Sequence", "processors": [ROBERTA, BYTE_LEVEL, template(1, 1)]}}, {}, ["a b"]),
+    ("spbpe_meta", {}, {"unk_token": None, "byte_fallback": False}, ["a\u2009 \u2009 b", "  \u2009  "]),
+    ("spbpe_meta", {}, {"unk_token": "▁", "byte_fallback": False}, ["a\u2009 \u2009 b"]),
+    ("gpt2", {**PLAIN, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"\bw|o\B"}, "behavior": "Isolated", "invert": False}}, {},
+     ["दीworld", "a wow", "\u0301w", "w\u00b2ow"]),
+]
+
+
+def found(bases, name, changes, model, texts):
+    spec = dict(bases[name], **changes, model=dict(bases[name]["model"], **model))
+    tok = Tokenizer.from_str(json.dumps(spec))
+    cases = []
+    for t in texts:
+        ids = tok.encode(t).ids
+        cases.append({"text": t, "ids": ids, "decoded": tok.decode(ids, skip_special_tokens=False), "decoded_skip": tok.decode(ids)})
+    return {"base": name, "changes": changes, "model": model, "cases": cases}
+
+
 def main():
     bases = {name: json.load(open(os.path.join(HERE, name, "tokenizer.json"), encoding="utf-8")) for name in BASES}
     all_of_them = [pipeline(random.Random(SEED * 1000 + i), bases) for i in range(N_PIPELINE)]
+    all_of_them += [found(bases, *one) for one in FOUND]
     with open(os.path.join(HERE, "pipelines.json"), "w", encoding="ascii") as f:
         f.write("[\n" + ",\n".join(json.dumps(p) for p in all_of_them) + "\n]\n")
 

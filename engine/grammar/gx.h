@@ -15,11 +15,15 @@
 #include "common/mem.h"
 
 #define GX_MEMORY_MAX ((size_t)64 << 20) /* bytes of one build, everything in it */
-#define GX_WORK_MAX   4000000u           /* units of one build: some 100 ms of an ordinary core */
-#define GX_RULES_MAX  100000u
-#define GX_INF        UINT32_MAX
-#define GX_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */
-#define GX_CHAR_MAX   0x10FFFFu
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+#define GX_WORK_MAX 300000u
+#else
+#define GX_WORK_MAX 4000000u /* units of one build: some 100 ms of an ordinary core */
+#endif
+#define GX_RULES_MAX 100000u
+#define GX_INF       UINT32_MAX
+#define GX_DEPTH_MAX 200u /* expressions, schemas, groups inside each other in a source */
+#define GX_CHAR_MAX  0x10FFFFu
 
 enum gx_kind {
     GX_NEVER, /* no text at all */

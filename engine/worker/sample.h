@@ -16,10 +16,11 @@
 #include "proto/sampling.h"
 #include "proto/step.h"
 
-/* No token: the row cannot be sampled. In a result: token 0, and as rank why. */
-#define SAMPLE_BAD                 UINT32_MAX /* the logits are not numbers */
-#define SAMPLE_EMPTY               (UINT32_MAX - 1) /* as a rank: grammar and lists of tokens leave none */
-#define SAMPLE_HEAP_MAX            1024u            /* top_k up to this keeps a heap */
+/* No token: the row cannot be sampled. In a result: token 0, and as rank why: the logits are not
+ * numbers, or (SAMPLE_EMPTY) grammar and lists of tokens leave none. */
+#define SAMPLE_BAD                 UINT32_MAX
+#define SAMPLE_EMPTY               (UINT32_MAX - 1)
+#define SAMPLE_HEAP_MAX            1024u /* top_k up to this keeps a heap */
 #define SAMPLE_CHUNK               1024u /* weights are summed in chunks of this many ids */
 #define SAMPLE_MASK_WORDS(n_vocab) (((size_t)(n_vocab) + 31) / 32) /* words of a mask of tokens */
 

@@ -147,6 +147,7 @@ FORMATS = {
     "hermes": ([HERMES], "</tool_call>"),
     "granite4": ([HERMES], "</tool_call>"),
     "ernie45": ([HERMES], "</tool_call>"),
+    "trinity": ([HERMES], "</tool_call>"),
     "longcat": ([each("<longcat_tool_call>", "</longcat_tool_call>"), each("<longcat_tool_call>\n", "\n</longcat_tool_call>")], "</longcat_tool_call>"),
     "granite": ([array("<|tool_call|>", ""), array("<tool_call>", "")], "<|tool_call|>"),
     "granite-20b-fc": ([each("<function_call> ", "")], "<function_call>"),
@@ -157,6 +158,7 @@ FORMATS = {
                        one=lambda n, a: obj(n, a, "parameters"))], "<|action_end|>"),
     "nemotron_json": ([array("<TOOLCALL>", "</TOOLCALL>")], "</TOOLCALL>"),
     "apertus": ([array("<|tools_prefix|>", "<|tools_suffix|>", one=lambda n, a: js({n: a}))], "<|tools_suffix|>"),
+    "apertus2509": ([array("<|tools_prefix|>", "<|tools_suffix|>", one=lambda n, a: js({n: a}))], "<|tools_suffix|>"),
     "cohere_command3": ([array("<|START_ACTION|>", "<|END_ACTION|>", one=lambda n, a: js(
         {"tool_call_id": "0", "tool_name": n, "parameters": a}))], "<|END_ACTION|>"),
     "cohere_command4": ([array("<|START_ACTION|>", "<|END_ACTION|>", one=lambda n, a: js(
@@ -203,6 +205,12 @@ FORMATS = {
         "<|tool_arg:start|>%s<|tool_arg:value|>%s<|tool_arg:end|>\n" % (k, text_value(v)) for k, v in a.items()))],
         "<|tool_arg:end|>"),
     "poolside_v1": ([glm("\n")], "</arg_value>"),
+    "spark25": ([each("<tool_call>", "</tool_call>", one=lambda n, a: n + "\n" + "".join(
+        "<arg_key>%s</arg_key><arg_value>%s</arg_value>\n" % (k, text_value(v)) for k, v in a.items()))], "</arg_value>"),
+    "hy_v4": ([section("<tool_calls>", lambda calls: glm("")(calls).replace("</tool_call>\n", "</tool_call>"), "</tool_calls>")], "</arg_value>"),
+    "k2_horizon": ([section("<ifm|tool_calls>", each("<ifm|tool_call>", "</ifm|tool_call>", "", one=lambda n, a: n + "".join(
+        "<ifm|arg_key>%s</ifm|arg_key><ifm|arg_value>%s</ifm|arg_value>" % (k, text_value(v)) for k, v in a.items())),
+        "</ifm|tool_calls>")], "</ifm|arg_value>"),
     "ling3": ([glm("\n"), glm("")], "</arg_value>"),
     "glm45": ([glm("\n")], "</arg_value>"),
     "glm47": ([glm("")], "</arg_value>"),
@@ -242,6 +250,8 @@ MALFORMED = {
     "deepseek_v41": ["<｜DSML｜ invoke name=\"now\"><b>"],
     "dots": ["<dots_function_call> text", "<invoke name=\"now\">text</invoke>"],
     "deepseek_v32": ["<｜DSML｜invoke name=\"now\"><b>", "<｜DSML｜function_calls>\n"],
+    "k2_horizon": ["<ifm|tool_calls><ifm|tool_call>not a name</ifm|tool_call>", "<ifm|tool_call>now<ifm|arg_key", "<ifm|tool_calls> text"],
+    "trinity": ["<think>1 < 2</think> so", "<tool_call>[1, 2]</tool_call>"],
     "glm45": ["<tool_call>not a name</tool_call>", "<tool_call>now\n<arg_key", "<tool_call>{\"name\": \"now\"}</tool_call>"],
     "pythonic": ["[1, 2]", "[now]", "[now(1)]", "[link](now)", "[unknown(a=1)]", "[now(a=oops)]", "x = [now", "[now(a b)]"],
     "olmo3": ["<function_calls>1</function_calls>", "<function_calls>now(1)</function_calls>"],
@@ -282,6 +292,7 @@ LENIENT = {
     "minimax_m3": [("]<]minimax[>[<invoke name=\"send.mail\">]<]minimax[>[<to>]<]minimax[>[</to>]<]minimax[>[ <options>"
                     "]<]minimax[>[<x>1]<]minimax[>[</x>\n]<]minimax[>[</options>]<]minimax[>[<other>a ]<]minimax[>[<b> ]<]minimax[>[</c>]<]minimax[>[</other>]<]minimax[>[</invoke>", "",
                     [("send.mail", {"to": [], "options": {"x": 1}, "other": "a ]<]minimax[>[<b> ]<]minimax[>[</c>"})])],
+    "trinity": [("<think>\n<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call></think>", "", [("now", {})])],
     "llama4_pythonic": [("[send.mail(to=\"['a', 'b']\")]", "", [("send.mail", {"to": ["a", "b"]})])],
     "functiongemma": [("<start_function_call>call:send.mail{to:<escape>['a']<escape>,note:None}<end_function_call>", "",
                        [("send.mail", {"to": ["a"], "note": None})])],

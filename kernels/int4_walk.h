@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* int4_walk - what linear_int4 keeps in scratch, and one group's work as a variant sees it; private
- * to kernels/. The loops are in wide/int4.h:
+ * to kernels/. The loops are in wide/int4.h, those of tiles in amx/linear_int4.c:
  *
  *     for row blocks of KERN_LINEAR_ROWS       W is read once per block
  *       for panels of this thread              one contiguous stream of memory
  *         for groups                           scales and zeros to f32
- *           sums of integers, every row        the variant's
+ *           sums of integers, every row
  *           acc += scale * (sum - zero * sum of x)
  *         * the row's scale + bias, + y, store
  *
@@ -15,13 +15,26 @@
 #include "kernels/int4_layout.h"
 #include "kernels/split.h"
 
-#define INT4_SUM_ROWS 32u /* rows whose sums a variant makes at a time, at most */
+#define INT4_SUM_ROWS 6u /* of a tile */
 
 struct int4_scratch { /* every member starts at a multiple of 64 bytes */
     float acc[KERN_LINEAR_ROWS][KERN_PANEL];
     int32_t sum[INT4_SUM_ROWS][KERN_PANEL];
     float scale[KERN_PANEL], zero[KERN_PANEL];
     uint8_t bytes[INT4_GROUP_MAX * KERN_PANEL]; /* a group unpacked: [group/4][64][4] */
+};
+
+#define INT4_TILES_ROWS   512u /* of a block, at most */
+#define INT4_TILES_UNITS  (INT4_TILES_ROWS / 32 * 2 + 1)
+#define INT4_TILES_K      4096u /* of a slice, at most: 256 KiB of weights */
+#define INT4_TILES_GROUPS 4u    /* whose sums are added at a time, at most */
+#define INT4_TILES_SUMS   1024u /* of a unit: 32 rows x 32 outputs or 16 x 64 */
+
+struct int4_tiles_scratch { /* of amx/linear_int4.c */
+    int32_t sum[2][INT4_TILES_GROUPS][INT4_TILES_SUMS];
+    float acc[INT4_TILES_UNITS][INT4_TILES_SUMS];
+    float scale[INT4_TILES_K / KERN_INT4_GROUP_MIN][KERN_PANEL];
+    uint8_t bytes[INT4_TILES_K * KERN_PANEL]; /* a slice unpacked: [k/4][64][4] */
 };
 
 struct int4_part { /* a block of rows times one group of a panel */

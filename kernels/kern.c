@@ -187,7 +187,10 @@ void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float sc
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim)
 {
     (void)n_head; /* rows are taken KERN_ATTENTION_ROWS at a time however many heads there are */
-    size_t linear = sizeof(struct int4_scratch); /* the other matrix products keep less */
+    /* the other matrix products keep less */
+    size_t linear = sizeof(struct int4_tiles_scratch) > sizeof(struct int4_scratch)
+                        ? sizeof(struct int4_tiles_scratch)
+                        : sizeof(struct int4_scratch);
     size_t head = ((size_t)head_dim + 15) / 16 * 16;
     size_t context = ((size_t)context_max + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
     size_t attention = KERN_ATTENTION_ROWS * (context + 2 * head) * sizeof(float);

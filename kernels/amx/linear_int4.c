@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_int4 by TDPBSUD; formula and order: ops_int4.h, loops: wide/int4.h.
+/* linear_int4 by TDPBSSD; formula and order: ops_int4.h.
  *
- * Each group is unpacked once for a block of rows into 8 KiB of L1, in the lines that tile
- * registers load. A tile instruction takes 64 bytes of K, or 32 where that is the group. 17 to 32
- * rows take half a panel at a time (tiles 0 … 3 sums, 4 5 x, 6 7 W), up to 16 rows all of it: as
- * tiles.h, but the sums of a group end with the group. */
+ *     for blocks of rows whose x fits half of the second-level cache
+ *       for panels of this thread
+ *         for slices of K                unpacked once for the block, zeros taken off
+ *           for units: 32 rows x half the panel, the last 16 or fewer x all of it
+ *             for the slice's groups, some at a time
+ *               their sums by tiles, as tiles.h, stored
+ *               the sums before these: acc += scale * sum, group after group
+ *
+ * Unpacked weights q - zero are -16 … 15, so a group's sum is d[g] as it stands, and what is left
+ * to do in f32 is one multiply-add for each sum. That takes about as long as the tile instructions
+ * did; it is done one round later, so that both are under way at once. */
 #include <immintrin.h>
 #include "kernels/avx512/ints.h"
+#include "kernels/int4_walk.h"
 #include "kernels/variants.h"
-#define INTS_TILES_ONLY
-#include "kernels/wide/linear_int4.h"
+#include "kernels/wide/finish.h"
 
-#define FEW       4u /* rows; a group's sums are exact, so any instruction gives the same bits */
-#define TILE_ROWS 16u
-#define LINE      256 /* bytes of a panel's line: 64 outputs x 4 of K */
+#define FEW         12u /* rows that AVX-512 unpacks in registers; the bits are the same */
+#define TILE_ROWS   16u
+#define LINE        256u              /* bytes of a panel's line: 64 outputs x 4 of K */
+#define AT_A_TIME   256u              /* inputs whose sums are added at a time, at most */
+#define BLOCK_BYTES ((size_t)1 << 20) /* of x: half of a 2 MiB cache */
+#define AHEAD       8192              /* bytes from what is unpacked to what is asked for */
 
 /* What LDTILECFG reads. Source: Intel SDM volume 1, chapter 18. */
 struct tile_config {
@@ -22,18 +32,52 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* step: bytes of K in a tile; low, high: rows of the upper and of the lower half of sums. */
-static void set_up(uint32_t step, uint32_t low, uint32_t high)
+struct unit {
+    float *acc; /* [n_row][width] */
+    size_t row; /* its first */
+    uint32_t n_row;
+    uint32_t from, width; /* outputs from … from + width - 1 of the panel */
+    uint32_t o;           /* the first of them in y */
+    bool first, last;     /* slice: acc starts; the sums are finished */
+};
+
+struct sums { /* of some groups, which wait to be added */
+    struct unit of;
+    int32_t (*sum)[INT4_TILES_SUMS];  /* [n_group][n_row][width] */
+    const float (*scale)[KERN_PANEL]; /* of the groups */
+    uint32_t n_group;                 /* 0: nothing waits */
+    bool first, last;                 /* of K */
+};
+
+struct walk {
+    const struct linear_quant_args *a;
+    struct int4_tiles_scratch *s;
+    struct range rows;  /* the block */
+    uint32_t o;         /* the panel's first output */
+    uint32_t k, n_k;    /* the slice */
+    uint32_t most;      /* groups at a time */
+    uint32_t step;      /* bytes of K in a tile: 64, or 32 where that is the group */
+    uint32_t low, high; /* rows the tiles are set up for */
+    uint32_t odd;       /* which half of s->sum was taken last */
+    struct sums wait;
+};
+
+/* high 0: units of a whole panel. */
+static void set_up(struct walk *t, uint32_t low, uint32_t high)
 {
+    if (low == t->low && high == t->high)
+        return;
     struct tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         bool of_w = i >= 6 || (!high && i == 5), of_x = i == 4 || (high && i == 5);
         bool lower = high && (i == 2 || i == 3 || i == 5);
-        c.row_bytes[i] = (uint16_t)(of_x ? step : 64);
-        c.rows[i] = (uint8_t)(of_w ? step / 4 : lower ? high : low);
+        c.row_bytes[i] = (uint16_t)(of_x ? t->step : 64);
+        c.rows[i] = (uint8_t)(of_w ? t->step / 4 : lower ? high : low);
     }
     __asm__ volatile("" ::"r"(&c) : "memory"); /* gcc 12 thinks 8 bytes of it are read */
     _tile_loadconfig(&c);
+    t->low = low;
+    t->high = high;
 }
 
 static void zero_sums(void)
@@ -44,47 +88,41 @@ static void zero_sums(void)
     _tile_zero(3);
 }
 
-/* 17 to 32 rows from `row` of the block on, outputs 32 half … */
-static void half_panel(const struct int4_part *p, uint32_t row, uint32_t step, uint32_t half)
+/* 17 to 32 rows, half a panel, one group. */
+INLINE void sums_half(const struct walk *t, const int8_t *x, const uint8_t *w, int32_t *sum)
 {
-    const size_t x_bytes = p->a->x_stride;
-    const int8_t *x = int4_x(p, row);
-    const uint8_t *w = p->s->bytes + 128 * (size_t)half;
-    int32_t *sum = &p->s->sum[0][32 * half];
+    const size_t x_bytes = t->a->x_stride;
     zero_sums();
-    for (uint32_t k = 0; k < p->a->w.group; k += step, w += (size_t)step / 4 * LINE) {
+    for (uint32_t k = 0; k < t->a->w.group; k += t->step, w += (size_t)t->step / 4 * LINE) {
         _tile_loadd(6, w, LINE);
         _tile_loadd(4, x + k, x_bytes);
         _tile_loadd(7, w + 64, LINE);
-        _tile_dpbsud(0, 4, 6);
+        _tile_dpbssd(0, 4, 6);
         _tile_loadd(5, x + k + TILE_ROWS * x_bytes, x_bytes);
-        _tile_dpbsud(1, 4, 7);
-        _tile_dpbsud(2, 5, 6);
-        _tile_dpbsud(3, 5, 7);
+        _tile_dpbssd(1, 4, 7);
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
     }
-    _tile_stored(0, sum, LINE);
-    _tile_stored(1, sum + 16, LINE);
-    _tile_stored(2, sum + TILE_ROWS * KERN_PANEL, LINE);
-    _tile_stored(3, sum + TILE_ROWS * KERN_PANEL + 16, LINE);
+    _tile_stored(0, sum, LINE / 2);
+    _tile_stored(1, sum + 16, LINE / 2);
+    _tile_stored(2, sum + TILE_ROWS * 32, LINE / 2);
+    _tile_stored(3, sum + TILE_ROWS * 32 + 16, LINE / 2);
 }
 
 /* Up to 16 rows, all of the panel. */
-static void whole_panel(const struct int4_part *p, uint32_t row, uint32_t step)
+INLINE void sums_whole(const struct walk *t, const int8_t *x, const uint8_t *w, int32_t *sum)
 {
-    const int8_t *x = int4_x(p, row);
-    const uint8_t *w = p->s->bytes;
-    int32_t *sum = p->s->sum[0];
     zero_sums();
-    for (uint32_t k = 0; k < p->a->w.group; k += step, w += (size_t)step / 4 * LINE) {
-        _tile_loadd(4, x + k, p->a->x_stride);
+    for (uint32_t k = 0; k < t->a->w.group; k += t->step, w += (size_t)t->step / 4 * LINE) {
+        _tile_loadd(4, x + k, t->a->x_stride);
         _tile_loadd(5, w, LINE);
         _tile_loadd(6, w + 64, LINE);
-        _tile_dpbsud(0, 4, 5);
+        _tile_dpbssd(0, 4, 5);
         _tile_loadd(7, w + 128, LINE);
-        _tile_dpbsud(1, 4, 6);
+        _tile_dpbssd(1, 4, 6);
         _tile_loadd(5, w + 192, LINE);
-        _tile_dpbsud(2, 4, 7);
-        _tile_dpbsud(3, 4, 5);
+        _tile_dpbssd(2, 4, 7);
+        _tile_dpbssd(3, 4, 5);
     }
     _tile_stored(0, sum, LINE);
     _tile_stored(1, sum + 16, LINE);
@@ -92,36 +130,187 @@ static void whole_panel(const struct int4_part *p, uint32_t row, uint32_t step)
     _tile_stored(3, sum + 48, LINE);
 }
 
-static void int4_tiles(const struct int4_part *p)
+/* n_group multiply-adds onto each of a unit's acc, in ascending order. */
+INLINE void add_groups(const struct sums *s, const uint32_t n_group)
 {
-    const uint32_t step = p->a->w.group < 64 ? p->a->w.group : 64;
-    uint32_t before = 0; /* rows the tiles are set up for */
-    int4_unpack(p);
-    for (uint32_t row = 0; row < p->n_row; row += INT4_SUM_ROWS) {
-        uint32_t n = p->n_row - row < INT4_SUM_ROWS ? p->n_row - row : INT4_SUM_ROWS;
-        if (n != before)
-            set_up(step, n < TILE_ROWS ? n : TILE_ROWS, n > TILE_ROWS ? n - TILE_ROWS : 0);
-        before = n;
-        if (n <= TILE_ROWS) {
-            whole_panel(p, row, step);
-            for (uint32_t r = 0; r < n; r++)
-                int4_add(p, row + r, p->s->sum[r], 0, 4);
-            continue;
-        }
-        for (uint32_t half = 0; half < 2; half++) {
-            half_panel(p, row, step, half);
-            for (uint32_t r = 0; r < n; r++)
-                int4_add(p, row + r, p->s->sum[r], 32 * half, 2);
+    const struct unit *u = &s->of;
+    for (uint32_t o = 0; o < u->width; o += 16) {
+        __m512 scale[INT4_TILES_GROUPS];
+        UNROLL
+        for (uint32_t g = 0; g < n_group; g++)
+            scale[g] = _mm512_load_ps(s->scale[g] + u->from + o);
+        for (uint32_t i = o; i < u->n_row * u->width; i += u->width) {
+            __m512 v = s->first ? _mm512_setzero_ps() : _mm512_load_ps(u->acc + i);
+            UNROLL
+            for (uint32_t g = 0; g < n_group; g++)
+                v = _mm512_fmadd_ps(scale[g], _mm512_cvtepi32_ps(_mm512_load_si512(s->sum[g] + i)),
+                                    v);
+            _mm512_store_ps(u->acc + i, v);
         }
     }
 }
 
-void linear_int4_amx(const struct linear_int4_args *a, const struct kern_exec *x)
+/* Outputs o … o + n - 1 of a row whose sums are finished. */
+static void finish(const struct linear_quant_args *a, const float *acc, size_t row, uint32_t o,
+                   uint32_t n)
 {
-    if (a->by.n_row <= FEW) { /* they wait for memory */
-        linear_int4_avx512_vnni(a, x);
+    const struct finish f = FINISH_OF(a);
+    const struct vec of_row = vec_set(a->rows[row].scale);
+    for (uint32_t i = 0; i < n; i += 32)
+        finish_pair(&f, vec_mul(vec_load(acc + i), of_row), vec_mul(vec_load(acc + i + 16), of_row),
+                    row, o + i, n - i < 32 ? n - i : 32);
+}
+
+/* What waits is added; afterwards `next` waits. */
+static void add_waiting(struct walk *t, const struct sums *next)
+{
+    const struct sums s = t->wait;
+    const struct unit *u = &s.of;
+    const uint32_t n_out = t->a->w.n_out;
+    t->wait = *next;
+    if (s.n_group == 1)
+        add_groups(&s, 1);
+    else if (s.n_group == 2)
+        add_groups(&s, 2);
+    else if (s.n_group == 3)
+        add_groups(&s, 3);
+    else if (s.n_group == 4)
+        add_groups(&s, 4);
+    for (uint32_t r = 0; s.last && u->o < n_out && r < u->n_row; r++)
+        finish(t->a, u->acc + (size_t)r * u->width, u->row + r, u->o,
+               n_out - u->o < u->width ? n_out - u->o : u->width);
+}
+
+/* Lines of y to write to, for some of a unit's rows: all stores of a thread go one after the other,
+ * and behind one that waits for its line those of the next sums would wait. */
+static void ask_for_y(const struct walk *t, const struct unit *u, struct range rows)
+{
+    const struct linear_quant_args *a = t->a;
+    const size_t element = a->y_dtype == DT_BF16 ? 2 : 4, columns = a->w.gated ? 2 : 1;
+    for (size_t r = u->row + rows.begin; r < u->row + rows.end; r++) {
+        const char *y = (const char *)a->y + (r * a->y_stride + u->o / columns) * element;
+        for (size_t i = 0; i < u->width / columns * element; i += 64)
+            _m_prefetchw((void *)(uintptr_t)(y + i));
+    }
+}
+
+/* A unit's part of the slice. */
+static void run_unit(struct walk *t, const struct unit *u)
+{
+    const uint32_t group = t->a->w.group, n_group = t->n_k / group;
+    const bool whole = u->n_row <= TILE_ROWS;
+    const int8_t *x = t->a->x + u->row * t->a->x_stride + t->k;
+    const uint8_t *w = t->s->bytes + 4 * (size_t)u->from;
+    set_up(t, whole ? u->n_row : TILE_ROWS, whole ? 0 : u->n_row - TILE_ROWS);
+    for (uint32_t g = 0, n; g < n_group; g += n) {
+        n = n_group - g < t->most ? n_group - g : t->most;
+        struct sums s = {.of = *u,
+                         .sum = t->s->sum[t->odd ^= 1],
+                         .scale = t->s->scale + g,
+                         .n_group = n,
+                         .first = u->first && g == 0,
+                         .last = u->last && g + n == n_group};
+        if (u->last)
+            ask_for_y(t, u, (struct range){u->n_row * g / n_group, u->n_row * (g + n) / n_group});
+        for (uint32_t i = 0; i < n; i++, x += group, w += (size_t)group * KERN_PANEL)
+            if (whole)
+                sums_whole(t, x, w, s.sum[i]);
+            else
+                sums_half(t, x, w, s.sum[i]);
+        add_waiting(t, &s);
+    }
+}
+
+static void ask_for(const uint8_t *w, uint32_t bytes)
+{
+    for (uint32_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)w + i, _MM_HINT_T0);
+}
+
+/* A group: q - zero as bytes, in the lines that tile registers load; scales as f32. */
+static void unpack(const uint8_t *w, uint32_t group, uint8_t *to, float *scale)
+{
+    const uint8_t *scales = w + int4_scales_at(group), *zeros = scales + INT4_ZEROS_AT;
+    __m512i zero[4];
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        __m128i bytes = _mm_load_si128((const __m128i *)(const void *)(zeros + 16 * j));
+        __m256i halves = _mm256_load_si256((const __m256i *)(const void *)(scales + 32 * j));
+        zero[j] = _mm512_mullo_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(0x01010101));
+        _mm512_store_ps(scale + 16 * j, _mm512_cvtph_ps(halves));
+    }
+    ask_for(scales + AHEAD, INT4_ZEROS_AT + KERN_PANEL);
+    for (uint32_t k = 0; k < group; k += 8, w += LINE, to += 2 * (size_t)LINE) {
+        ask_for(w + AHEAD, LINE);
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            __m512i both = _mm512_load_si512(w + 64 * j);
+            _mm512_store_si512(to + 64 * j, _mm512_sub_epi8(ints_low(both), zero[j]));
+            _mm512_store_si512(to + LINE + 64 * j, _mm512_sub_epi8(ints_high(both), zero[j]));
+        }
+    }
+}
+
+/* Rows that take the panel by halves; the rest, 16 or fewer, take it whole. */
+static size_t rows_by_halves(size_t n_row)
+{
+    return n_row % 32 > TILE_ROWS ? n_row : n_row / 32 * 32;
+}
+
+/* The block of rows times the panel that starts at w. */
+static void run_panel(struct walk *t, const uint8_t *w)
+{
+    const uint32_t group = t->a->w.group, n_in = t->a->w.n_in;
+    const size_t halves = t->rows.begin + rows_by_halves(t->rows.end - t->rows.begin);
+    for (t->k = 0; t->k < n_in; t->k += t->n_k) {
+        t->n_k = n_in - t->k < INT4_TILES_K ? n_in - t->k : INT4_TILES_K;
+        add_waiting(t, &(struct sums){0}); /* it has scales where the new ones go */
+        for (uint32_t g = 0; g < t->n_k / group; g++, w += int4_group_bytes(group))
+            unpack(w, group, t->s->bytes + (size_t)g * group * KERN_PANEL, t->s->scale[g]);
+        struct unit u = {.o = t->o, .width = KERN_PANEL / 2};
+        u.first = t->k == 0;
+        u.last = t->k + t->n_k == n_in;
+        uint32_t i_unit = 0;
+        for (u.from = 0; u.from < KERN_PANEL; u.from += u.width, u.o += u.width)
+            for (u.row = t->rows.begin; u.row < halves; u.row += u.n_row) {
+                u.n_row = (uint32_t)(halves - u.row < 32 ? halves - u.row : 32);
+                u.acc = t->s->acc[u.first && u.last ? 0 : i_unit++];
+                run_unit(t, &u);
+            }
+        u = (struct unit){.acc = t->s->acc[u.first && u.last ? 0 : i_unit],
+                          .row = halves,
+                          .n_row = (uint32_t)(t->rows.end - halves),
+                          .width = KERN_PANEL,
+                          .o = t->o,
+                          .first = u.first,
+                          .last = u.last};
+        if (u.n_row)
+            run_unit(t, &u);
+    }
+}
+
+void linear_int4_amx(const struct linear_int4_args *args, const struct kern_exec *x)
+{
+    const struct linear_quant_args *a = &args->by;
+    const uint32_t group = a->w.group;
+    if (a->n_row <= FEW) {
+        linear_int4_avx512_vnni(args, x);
         return;
     }
-    int4_walk(a, x, int4_tiles);
-    _tile_release();
+    const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    const size_t panel_bytes = int4_panel_bytes(a->w.n_in, group);
+    const size_t fit = BLOCK_BYTES / a->w.n_in / 32 * 32, most = fit ? fit : 32;
+    const size_t block = most < INT4_TILES_ROWS ? most : INT4_TILES_ROWS;
+    struct walk t = {.a = a, .s = x->scratch, .step = group < 64 ? group : 64};
+    t.most = AT_A_TIME / group < INT4_TILES_GROUPS ? AT_A_TIME / group : INT4_TILES_GROUPS;
+    for (size_t row = 0; row < a->n_row; row += block) {
+        t.rows = (struct range){row, a->n_row - row < block ? a->n_row : row + block};
+        for (size_t p = panels.begin; p < panels.end; p++) {
+            t.o = (uint32_t)p * KERN_PANEL;
+            run_panel(&t, (const uint8_t *)a->w.data + p * panel_bytes);
+        }
+    }
+    add_waiting(&t, &(struct sums){0});
+    if (t.low)
+        _tile_release();
 }

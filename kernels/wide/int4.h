@@ -21,9 +21,11 @@ INLINE void int4_add(const struct int4_part *p, uint32_t row, const int32_t *sum
                      const uint32_t from, const uint32_t n)
 {
     const int16_t *sums = p->sums + ((p->row + row) * p->a->x_stride + p->k) / KERN_QUANT_SUM;
-    int32_t of_x = 0;
-    for (uint32_t i = 0; i < p->a->w.group / KERN_QUANT_SUM; i++)
-        of_x += sums[i];
+    int32_t of_x = sums[0];
+    if (p->a->w.group > KERN_QUANT_SUM)
+        of_x += sums[1];
+    if (p->a->w.group > 2 * KERN_QUANT_SUM)
+        of_x += sums[2] + sums[3];
     const struct vec x = vec_set((float)of_x);
     UNROLL
     for (uint32_t o = from; o < from + 16 * n; o += 16) {
@@ -37,6 +39,8 @@ INLINE void int4_add(const struct int4_part *p, uint32_t row, const int32_t *sum
 INLINE void int4_open(const struct int4_part *p)
 {
     const uint8_t *scales = p->w + int4_scales_at(p->a->w.group);
+    for (uint32_t i = 0; i < INT4_ZEROS_AT + KERN_PANEL; i += 64)
+        __builtin_prefetch(scales + LINEAR_AHEAD + i);
     for (uint32_t o = 0; o < KERN_PANEL; o += 16) {
         vec_store(p->s->scale + o, vec_load_f16((const uint16_t *)(const void *)scales + o));
         vec_store(p->s->zero + o, vec_load_i8((const int8_t *)scales + INT4_ZEROS_AT + o));

@@ -14,7 +14,8 @@
 #include "kernels/wide/int4.h"
 #ifdef INTS
 
-#define LINE (4 * KERN_PANEL) /* bytes */
+#define LINE     (4 * KERN_PANEL) /* bytes */
+#define INT4_FEW 2                /* tiles of rows that unpack for themselves */
 
 INLINE ints int4_load(const uint8_t *p)
 {
@@ -37,7 +38,6 @@ INLINE void int4_unpack(const struct int4_part *p)
         }
 }
 
-#ifndef INTS_TILES_ONLY /* a variant with sums of its own takes int4_unpack only */
 INLINE ints int4_four(const int8_t *x)
 {
     int32_t four;
@@ -151,11 +151,12 @@ static int4_tile_fn *const bytes_tiles[LINEAR_TILE] = {int4_bytes_1, int4_bytes_
 static void int4_ints(const struct int4_part *p)
 {
     const uint32_t n_tile = (p->n_row + LINEAR_TILE - 1) / LINEAR_TILE;
-    if (n_tile > 1)
+    const bool few = n_tile <= INT4_FEW;
+    if (!few)
         int4_unpack(p);
     for (uint32_t i = 0; i < n_tile; i++) { /* of equal size, so that none is left with one row */
         uint32_t begin = p->n_row * i / n_tile, end = p->n_row * (i + 1) / n_tile;
-        (n_tile > 1 ? bytes_tiles : packed_tiles)[end - begin - 1](p, begin);
+        (few ? packed_tiles : bytes_tiles)[end - begin - 1](p, begin);
     }
 }
 
@@ -163,8 +164,8 @@ INLINE void linear_int4_ints(const struct linear_int4_args *a, const struct kern
 {
     int4_walk(a, x, int4_ints);
 }
-#endif
 
 #undef LINE
+#undef INT4_FEW
 #endif
 #endif

@@ -49,6 +49,10 @@ static void make_case(struct kcheck *k, struct int4_case *c)
     uint32_t n_row = kc_pick(k, rows, 19), n_out = kc_product_outputs(k, 200);
     uint32_t group = kc_pick(k, groups, 3);
     uint32_t n_in = group * kc_range(k, 1, 1 + 400000u / ((n_row + 1) * n_out) % 9);
+    if (kc_chance(k, 4)) { /* more than a variant unpacks at a time */
+        n_in = group * kc_range(k, 4200 / group, 9000 / group);
+        n_out = n_out % 70 + 1;
+    }
     size_t x_stride = round_up(n_in) + KERN_QUANT_K * kc_range(k, 0, 1);
     float *x = kc_buf(k, (size_t)n_row * n_in * sizeof *x);
     kc_fill(k, x, (size_t)n_row * n_in);

@@ -53,7 +53,7 @@ static void multiply_out(float *y, const struct packed *w)
     static _Alignas(64) int8_t q[96 * 128];
     static struct quant_row rows[96];
     static int16_t sums[96 * 4];
-    static _Alignas(64) unsigned char scratch[1 << 18];
+    static _Alignas(64) unsigned char scratch[1 << 19];
     struct kern_table kern;
     const struct kern_exec alone = {.nth = 1, .scratch = scratch, .scratch_bytes = sizeof scratch};
     const uint32_t n = w->n_in;

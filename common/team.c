@@ -9,15 +9,15 @@
  * both sequentially consistent. */
 #include "common/team.h"
 #include <errno.h>
-#include <hwloc.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "common/cpus.h"
 #include "common/mem.h"
 
 /* Work that follows work within a step comes within microseconds, the other threads of a barrier
@@ -25,7 +25,6 @@
  * after START_SPIN_US. */
 #define START_SPIN_US 20
 #define MEET_SPIN_US  100
-#define CGROUP_MAX    4096 /* bytes of a cgroup path */
 
 struct gate {
     char apart[64]; /* no two gates share a cache line */
@@ -50,6 +49,7 @@ struct team {
     atomic_uint n_met; /* threads that have reached the barrier */
     bool pinned;
     cpu_set_t owner_cpus; /* the owner's affinity before it was pinned */
+    struct cpus cpus;
     uint32_t n_started;
     struct member members[];
 };
@@ -133,84 +133,36 @@ void team_barrier(struct team *t)
     }
 }
 
+struct barriers {
+    struct team *team;
+    uint32_t n;
+    int64_t spent_us;
+};
+
+static void barriers_run(void *arg, uint32_t ith, uint32_t nth)
+{
+    struct barriers *b = arg;
+    (void)nth;
+    team_barrier(b->team); /* all have started */
+    const int64_t start = clock_us();
+    for (uint32_t i = 0; i < b->n; i++)
+        team_barrier(b->team);
+    if (ith == 0)
+        b->spent_us = clock_us() - start;
+}
+
 uint32_t team_size(const struct team *t)
 {
     return t ? t->n : 1;
 }
 
-/* The first processor of every physical core this process may run on, into cpus[TEAM_THREADS_MAX].
- * Without a topology every allowed processor counts as a core. */
-static uint32_t core_list(uint32_t *cpus)
-{
-    cpu_set_t allowed;
-    uint32_t n = 0;
-    hwloc_topology_t topology;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        CPU_ZERO(&allowed);
-    if (hwloc_topology_init(&topology) == 0) {
-        int n_core = hwloc_topology_load(topology) == 0
-                         ? hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE)
-                         : 0;
-        for (int i = 0; i < n_core && n < TEAM_THREADS_MAX; i++) {
-            hwloc_obj_t core = hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, (unsigned)i);
-            int cpu = -1;
-            do
-                cpu = hwloc_bitmap_next(core->cpuset, cpu);
-            while (cpu >= 0 && !(cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)));
-            if (cpu >= 0)
-                cpus[n++] = (uint32_t)cpu;
-        }
-        hwloc_topology_destroy(topology);
-    }
-    for (uint32_t cpu = 0; n == 0 && cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &allowed))
-            cpus[n++] = cpu;
-    return n;
-}
-
-/* Processors that the cpu.max file of one cgroup (version 2) grants, rounded down but at least 1;
- * `n` when there is no limit. */
-static uint32_t quota_of(const char *dir, uint32_t n)
-{
-    char path[CGROUP_MAX + 64];
-    unsigned long long quota, period;
-    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", dir);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return n;
-    if (fscanf(f, "%llu %llu", &quota, &period) == 2 && period > 0 && quota / period < n)
-        n = quota / period ? (uint32_t)(quota / period) : 1;
-    fclose(f);
-    return n;
-}
-
-/* The strictest quota on the way from this process's cgroup up to the root of the mount. */
-static uint32_t cgroup_limit(uint32_t n)
-{
-    char line[CGROUP_MAX + 8];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return n;
-    while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, "0::/", 4) != 0)
-            continue;
-        char *dir = line + 3;
-        dir[strcspn(dir, "\n")] = '\0';
-        for (char *cut; (cut = strrchr(dir, '/'));) {
-            n = quota_of(dir, n);
-            *cut = '\0';
-        }
-        n = quota_of("", n); /* in a container's own namespace the limit is at the root */
-    }
-    fclose(f);
-    return n;
-}
-
 uint32_t team_default_threads(void)
 {
-    uint32_t cpus[TEAM_THREADS_MAX] = {0};
-    uint32_t n = core_list(cpus);
-    return cgroup_limit(n ? n : 1);
+    struct cpus c;
+    cpus_init(&c);
+    uint32_t n = c.n_may;
+    cpus_release(&c);
+    return n;
 }
 
 static void pin(pthread_t thread, uint32_t cpu)
@@ -234,39 +186,61 @@ static enum q_code members_start(struct team *t, struct q_err *e)
     return Q_OK;
 }
 
-static void team_pin(struct team *t, const uint32_t *cpus)
+static void team_pin(struct team *t)
 {
     t->pinned = sched_getaffinity(0, sizeof t->owner_cpus, &t->owner_cpus) == 0;
     if (!t->pinned)
         return;
-    pin(pthread_self(), cpus[0]);
+    pin(pthread_self(), t->cpus.ids[0]);
     for (uint32_t i = 1; i < t->n; i++)
-        pin(t->members[i].thread, cpus[i]);
+        pin(t->members[i].thread, t->cpus.ids[i]);
 }
 
 enum q_code team_new(struct team **out, uint32_t n_thread, bool want_pin, struct q_err *e)
 {
-    uint32_t cpus[TEAM_THREADS_MAX] = {0};
+    struct cpus cpus;
     *out = NULL;
     if (n_thread > TEAM_THREADS_MAX)
         return q_fail(e, Q_INVALID, "team: %u threads asked for, the limit is %u", n_thread,
                       TEAM_THREADS_MAX);
-    uint32_t n_core = core_list(cpus), n_may = cgroup_limit(n_core ? n_core : 1);
-    uint32_t n = n_thread ? n_thread : n_may;
+    cpus_init(&cpus);
+    uint32_t n = n_thread ? n_thread : cpus.n_may;
     struct team *t = q_calloc(1, sizeof *t + n * sizeof *t->members);
-    if (!t)
+    if (!t) {
+        cpus_release(&cpus);
         return q_fail(e, Q_NO_MEMORY, "team: no memory for %u threads", n);
+    }
     t->n = n;
-    t->spin = n <= n_may;
+    t->spin = n <= cpus.n_may;
+    t->cpus = cpus;
     enum q_code rc = members_start(t, e);
     if (rc) {
         team_free(t);
         return rc;
     }
-    if (want_pin && n > 1 && n <= n_core)
-        team_pin(t, cpus);
+    if (want_pin && n > 1 && n <= cpus.n)
+        team_pin(t);
     *out = t;
     return Q_OK;
+}
+
+uint32_t team_place_memory(const struct team *t, void *at, size_t n, enum cpus_memory how)
+{
+    if (!t)
+        return 1;
+    return cpus_place(&t->cpus, t->n <= t->cpus.n ? t->n : t->cpus.n, at, n, how);
+}
+
+uint32_t team_machine_nodes(const struct team *t)
+{
+    return t ? cpus_nodes(&t->cpus) : 1;
+}
+
+double team_barrier_us(struct team *t, uint32_t n_barrier)
+{
+    struct barriers b = {t, n_barrier, 0};
+    team_run(t, barriers_run, &b);
+    return n_barrier ? (double)b.spent_us / n_barrier : 0;
 }
 
 void team_free(struct team *t)
@@ -279,5 +253,6 @@ void team_free(struct team *t)
         pthread_join(t->members[i].thread, NULL);
     if (t->pinned)
         (void)sched_setaffinity(0, sizeof t->owner_cpus, &t->owner_cpus);
+    cpus_release(&t->cpus);
     q_free(t);
 }

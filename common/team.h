@@ -10,12 +10,13 @@
 #define QUIRE_COMMON_TEAM_H
 #include <stdbool.h>
 #include <stdint.h>
+#include "common/cpus.h"
 #include "common/err.h"
 
 struct team;
 typedef void team_fn(void *arg, uint32_t ith, uint32_t nth);
 
-#define TEAM_THREADS_MAX 256
+#define TEAM_THREADS_MAX CPUS_MAX
 
 uint32_t team_default_threads(
     void); /* physical cores this process may use (cgroup quota and affinity counted) */
@@ -28,5 +29,12 @@ void team_run(struct team *t, team_fn *fn, void *arg);
 /* All nth threads meet; writes before it are visible to all after it. t == NULL (a team of one)
  * returns at once. */
 void team_barrier(struct team *t);
+/* Microseconds that one barrier takes when all arrive at once: the mean of n_barrier. Called by the
+ * owner, outside team_run. */
+double team_barrier_us(struct team *t, uint32_t n_barrier);
+
+/* cpus_place for the processors that the team runs on. t == NULL: nothing is done, 1 node. */
+uint32_t team_place_memory(const struct team *t, void *at, size_t n, enum cpus_memory how);
+uint32_t team_machine_nodes(const struct team *t); /* NUMA nodes of the machine */
 
 #endif

@@ -19,7 +19,9 @@ enum q_code bench_roofline(struct bench *b, struct q_err *e)
     fprintf(b->out, "%-52s %10s %10s\n", "", "best", "median");
     for (uint32_t i = 0; i < r->n_row; i++) {
         const struct roofline_row *row = &r->rows[i];
-        fprintf(b->out, "%-52s %10.1f %10.1f %s\n", row->name, row->best, row->median, row->unit);
+        const int digits = strcmp(row->unit, "us") ? 1 : 2;
+        fprintf(b->out, "%-52s %10.*f %10.*f %s\n", row->name, digits, row->best, digits,
+                row->median, row->unit);
         bench_row_begin(b);
         bench_row_text(b, "name", row->name);
         bench_row_number(b, "best", row->best);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/file.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/model_state.h"
 
@@ -295,6 +296,13 @@ const char *quantization_name(enum quantization q)
 const struct model_shape *model_shape(const struct model *m)
 {
     return &m->shape;
+}
+
+void model_log_pages(const struct model *m)
+{
+    char text[REGION_TEXT_MAX];
+    region_describe(text, &m->weights.memory);
+    log_info("weights: %s", text);
 }
 
 const struct model_config *model_config(const struct model *m)

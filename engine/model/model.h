@@ -82,6 +82,8 @@ struct model_shape { /* what others must know */
 /* "int8", "int4"; "" for QUANTIZE_NOT. */
 const char *quantization_name(enum quantization q);
 const struct model_shape *model_shape(const struct model *m);
+/* Say in the log in what pages the weights are. Takes milliseconds. */
+void model_log_pages(const struct model *m);
 const struct model_config *model_config(const struct model *m);
 
 struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops.h */

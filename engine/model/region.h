@@ -9,7 +9,9 @@
 #define QUIRE_ENGINE_MODEL_REGION_H
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "common/err.h"
+#include "common/team.h"
 
 #define REGION_ALIGN 64u /* bytes; what region_cut keeps */
 
@@ -18,14 +20,30 @@ struct region {
     size_t size;
     void *map;
     size_t map_size;
-    bool is_file; /* pages of a file, read-only (weights_cache.h) */
+    bool is_file;    /* pages of a file, read-only (weights_cache.h) */
+    bool is_hugetlb; /* pages of hugetlbfs */
 };
 /* clang-format off */
-#define REGION_INIT {NULL, 0, NULL, 0, false}
+#define REGION_INIT {NULL, 0, NULL, 0, false, false}
 /* clang-format on */
 /* `what` names it in the message. Errors: Q_NO_MEMORY. */
 FALLIBLE region_init(struct region *r, size_t size, const char *what, struct q_err *e);
+/* For what every step reads: the same in pages of hugetlbfs when the system has as many free. They
+ * are taken here, by all threads, because a page that a limit withholds later would kill us. Not on
+ * several NUMA nodes, where it matters more who writes a page first. */
+FALLIBLE region_init_streamed(struct region *r, size_t size, const char *what, struct team *team,
+                              struct q_err *e);
 void region_release(struct region *r);
+
+/* What lies in memory of it, in bytes, and how much of that in huge pages (/proc/self/smaps; what
+ * the system has mapped together with it counts too). All 0 when that cannot be read. */
+struct region_pages {
+    uint64_t resident, transparent, hugetlb, file_huge;
+};
+void region_pages(struct region_pages *out, const struct region *r);
+/* "2357.3 MiB, 2356.0 MiB of it in huge pages (transparent)"; why not, where the system says. */
+#define REGION_TEXT_MAX 160
+void region_describe(char out[REGION_TEXT_MAX], const struct region *r);
 
 /* Cutting a region into pieces, written once and run twice: with base NULL it measures, with base
  * set it gives out. */

@@ -324,6 +324,16 @@ static enum q_code measure(struct loader *l, struct q_err *e)
     return Q_OK;
 }
 
+/* Memory for the packed weights, near who will read them. */
+static FALLIBLE make_region(struct loader *l, struct region *r, const char *what, struct q_err *e)
+{
+    struct team *team = l->options->team;
+    enum q_code rc = region_init_streamed(r, l->cutter.used, what, team, e);
+    if (!rc)
+        l->filler.by_owner = team_place_memory(team, r->data, r->size, CPUS_FIRST_TOUCH) > 1;
+    return rc;
+}
+
 /* The region: found packed, or empty. */
 static enum q_code get_region(struct loader *l, struct q_err *e)
 {
@@ -341,7 +351,7 @@ static enum q_code get_region(struct loader *l, struct q_err *e)
             return rc;
         l->is_packed = cache_open(&w->memory, o->packed_cache, &l->id, o->team);
     }
-    return l->is_packed ? Q_OK : region_init(&w->memory, l->cutter.used, "weights", e);
+    return l->is_packed ? Q_OK : make_region(l, &w->memory, "weights", e);
 }
 
 /* The second, into l->w->memory. */
@@ -412,7 +422,7 @@ enum q_code weights_reload(struct weights *w, const struct arch *arch, const str
         w->memory = (struct region)REGION_INIT;
         if (o->quantization) /* scales and sums beside the numbers begin at zero, as when loading */
             memset(fresh.memory.data, 0, fresh.memory.size);
-    } else if ((rc = region_init(&fresh.memory, l.cutter.used, "the new weights", e))) {
+    } else if ((rc = make_region(&l, &fresh.memory, "the new weights", e))) {
         goto out;
     }
     rc = fill(&l, e);

@@ -177,6 +177,20 @@ static FALLIBLE make_masks(struct worker *w, struct q_err *e)
     return masks_new(&w->masks, p, w->limits.logit_rows_max, w->vocab_size, e);
 }
 
+/* Every thread reads what any of them has written. */
+static void place_kv(const struct worker *w)
+{
+    uint32_t n = team_place_memory(w->team, w->kv.memory, w->kv.memory_bytes, CPUS_SPREAD);
+    if (team_machine_nodes(w->team) == 1)
+        log_debug("memory: one NUMA node; there is nothing to place");
+    else if (n == 1)
+        log_info("memory: of %u NUMA nodes, that of the threads", team_machine_nodes(w->team));
+    else
+        log_info("memory: the threads are on %u NUMA nodes; each packs the weights it reads, and "
+                 "the KV cache is spread over them",
+                 n);
+}
+
 /* Everything that depends on the model's shape. */
 static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_err *e)
 {
@@ -201,6 +215,7 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
         (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
         return rc;
     w->kv_made = true;
+    place_kv(w);
     if ((rc = make_swap(w, info, &need, e)))
         return rc;
     if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, info->n_swap_block, e)))
@@ -246,6 +261,7 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
              *quantized ? quantized : dtype_name(shape->compute_dtype), dtype_name(shape->kv_dtype),
              w->n_thread, (long long)(clock_ms() - start_ms));
     log_debug("kernels %s", info.kernels);
+    model_log_pages(w->model);
     return Q_OK;
 }
 

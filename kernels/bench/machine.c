@@ -69,7 +69,9 @@ void machine_json(struct buf *b, const struct machine *m, const struct roofline 
                m->n_core, m->n_thread, m->memory_gb, m->load, m->clock_unix);
     if (r)
         buf_printf(
-            b, ",\"read_gb_s\":%.1f,\"fp32_gop_s\":%.0f,\"bf16_gop_s\":%.0f,\"int8_gop_s\":%.0f",
-            r->read_gb_s, r->fp32_gop_s, r->bf16_gop_s, r->int8_gop_s);
+            b,
+            ",\"read_gb_s\":%.1f,\"fp32_gop_s\":%.0f,\"bf16_gop_s\":%.0f,\"int8_gop_s\":%.0f,"
+            "\"barrier_us\":%.3f",
+            r->read_gb_s, r->fp32_gop_s, r->bf16_gop_s, r->int8_gop_s, r->barrier_us);
     buf_add_char(b, '}');
 }

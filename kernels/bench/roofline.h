@@ -33,16 +33,17 @@ enum roofline_peak {
 
 struct roofline_row {
     const char *name; /* "read, 64 KiB chunks, huge pages" */
-    const char *unit; /* "GB/s" or "GOP/s" */
+    const char *unit; /* "GB/s", "GOP/s", or "us": then the least is the best */
     double best, median;
 };
-#define ROOFLINE_ROWS_MAX (2 * READ_COUNT + PEAK_COUNT)
+#define ROOFLINE_ROWS_MAX (2 * READ_COUNT + PEAK_COUNT + 1)
 
 struct roofline {
     uint32_t n_thread;
     double read_gb_s;                          /* the best way to read */
     double peak_gop_s[PEAK_COUNT];             /* 0: not on this machine */
     double fp32_gop_s, bf16_gop_s, int8_gop_s; /* the fastest for that type */
+    double barrier_us; /* median; 0 with one thread. A layer that decodes has six of them */
     struct roofline_row rows[ROOFLINE_ROWS_MAX];
     uint32_t n_row;
 };
@@ -52,8 +53,8 @@ struct roofline_options {
     void (*on_row)(void *ctx, const struct roofline_row *row); /* as they come; NULL = nobody */
     void *ctx;
 };
-/* Takes about 6 seconds, quick 2, and 512 MB of memory meanwhile (less where less is free).
- * Errors: Q_NO_MEMORY. */
+/* Also what a barrier of the team costs. Takes about 6 seconds, quick 2, and 512 MB of memory
+ * meanwhile (less where less is free). Errors: Q_NO_MEMORY. */
 FALLIBLE roofline_measure(struct roofline *r, struct team *team, const struct roofline_options *o,
                           struct q_err *e);
 

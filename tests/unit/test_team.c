@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/mem.h"
 #include "common/team.h"
+#include "folder.h"
 
 #define N_RUN   300
 #define N_PHASE 20
@@ -131,6 +132,90 @@ static void test_default_threads(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
 }
 
+static void put(const struct folder *f, const char *name, const char *text)
+{
+    folder_write(f, name, text, strlen(text));
+}
+
+/* The tightest of a group's limits and those above it, whole processors, at least one. */
+static void test_quota_of_version_2(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    assert_int_equal(cpus_quota(f.path, 8), 8); /* no /proc */
+    put(&f, "proc/self/cgroup", "0::/pod/box\n");
+    assert_int_equal(cpus_quota(f.path, 8), 8); /* no such group */
+    put(&f, "sys/fs/cgroup/pod/box/cpu.max", "max 100000\n");
+    assert_int_equal(cpus_quota(f.path, 8), 8);
+    put(&f, "sys/fs/cgroup/pod/cpu.max", "350000 100000\n");
+    assert_int_equal(cpus_quota(f.path, 8), 3);
+    assert_int_equal(cpus_quota(f.path, 2), 2); /* no more than there are */
+    put(&f, "sys/fs/cgroup/pod/box/cpu.max", "50000 100000\n");
+    assert_int_equal(cpus_quota(f.path, 8), 1);
+    put(&f, "proc/self/cgroup", "0::/\n"); /* a container's own: its limit is at the mount */
+    put(&f, "sys/fs/cgroup/cpu.max", "400000 100000\n");
+    assert_int_equal(cpus_quota(f.path, 8), 4);
+    put(&f, "sys/fs/cgroup/cpu.max", "nonsense\n");
+    assert_int_equal(cpus_quota(f.path, 8), 8);
+    folder_release(&f);
+}
+
+static void test_quota_of_version_1(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    put(&f, "proc/self/cgroup",
+        "12:cpuset:/\n7:name=cpu:/other\n6:cpuacct,cpu:/docker/box\n0::/docker/box\n");
+    put(&f, "sys/fs/cgroup/cpu/other/cpu.cfs_quota_us", "100000\n");
+    put(&f, "sys/fs/cgroup/cpu/other/cpu.cfs_period_us", "100000\n");
+    put(&f, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"); /* none */
+    put(&f, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(cpus_quota(f.path, 8), 8);
+    put(&f, "sys/fs/cgroup/cpu/docker/box/cpu.cfs_quota_us", "250000\n");
+    assert_int_equal(cpus_quota(f.path, 8), 8); /* no period */
+    put(&f, "sys/fs/cgroup/cpu/docker/box/cpu.cfs_period_us", "50000\n");
+    assert_int_equal(cpus_quota(f.path, 8), 5);
+    folder_release(&f);
+}
+
+/* A made-up machine: two nodes of two cores. hwloc binds nothing there. */
+static void test_memory_is_placed_by_node(void **state)
+{
+    (void)state;
+    struct cpus c;
+    assert_int_equal(setenv("HWLOC_SYNTHETIC", "pack:2 numa:1 core:2 pu:1", 1), 0);
+    cpus_init(&c);
+    assert_int_equal(cpus_nodes(&c), 2);
+    c.n = 4; /* whatever this process may run on */
+    for (uint32_t i = 0; i < c.n; i++)
+        c.ids[i] = i;
+    assert_int_equal(cpus_place(&c, 1, NULL, 0, CPUS_SPREAD), 1);
+    assert_int_equal(cpus_place(&c, 2, NULL, 0, CPUS_SPREAD), 1);
+    assert_int_equal(cpus_place(&c, 3, NULL, 0, CPUS_SPREAD), 2);
+    assert_int_equal(cpus_place(&c, 4, NULL, 0, CPUS_FIRST_TOUCH), 2);
+    cpus_release(&c);
+    assert_int_equal(setenv("HWLOC_SYNTHETIC", "core:4 pu:1", 1), 0);
+    cpus_init(&c);
+    assert_int_equal(cpus_nodes(&c), 1);
+    assert_int_equal(cpus_place(&c, c.n, NULL, 0, CPUS_SPREAD), 1);
+    cpus_release(&c);
+    assert_int_equal(unsetenv("HWLOC_SYNTHETIC"), 0);
+    assert_int_equal(team_place_memory(NULL, NULL, 0, CPUS_SPREAD), 1);
+}
+
+static void test_a_barrier_has_a_cost(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct team *t;
+    assert_ok(team_new(&t, 2, false, &e), &e);
+    assert_true(team_barrier_us(t, 1000) > 0);
+    assert_true(team_barrier_us(t, 0) == 0); /* nothing to divide by */
+    team_free(t);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -150,9 +235,16 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_members_meet),      cmocka_unit_test(test_sleep_and_wake),
-        cmocka_unit_test(test_idle_uses_no_core), cmocka_unit_test(test_pinning_is_undone),
-        cmocka_unit_test(test_default_threads),   cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_members_meet),
+        cmocka_unit_test(test_sleep_and_wake),
+        cmocka_unit_test(test_idle_uses_no_core),
+        cmocka_unit_test(test_pinning_is_undone),
+        cmocka_unit_test(test_default_threads),
+        cmocka_unit_test(test_quota_of_version_2),
+        cmocka_unit_test(test_quota_of_version_1),
+        cmocka_unit_test(test_memory_is_placed_by_node),
+        cmocka_unit_test(test_a_barrier_has_a_cost),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

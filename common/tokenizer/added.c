@@ -2,6 +2,7 @@
 #include "common/tokenizer/added.h"
 #include <string.h>
 #include "common/mem.h"
+#include "common/tokenizer/steps.h"
 
 #define NODES_MAX ((size_t)1 << 26)
 
@@ -106,6 +107,7 @@ bool tok_matcher_find(const struct tok_matcher *m, const char *s, size_t n, size
                 out->end = k;
             }
             node = k < n ? child_of(m, node, (unsigned char)s[k]) : 0;
+            TOK_STEPS(1);
         }
         if (best >= 0) {
             out->start = i;

@@ -4,6 +4,7 @@
 #include "common/tokenizer/encode.h"
 #include <string.h>
 #include "common/mem.h"
+#include "common/tokenizer/steps.h"
 #include "common/utf8.h"
 
 #define IDS_MAX ((size_t)1 << 28) /* ids of one list */
@@ -91,6 +92,7 @@ size_t tok_trim_end(const char *s, size_t n)
             break;
         char bytes[4];
         n -= utf8_encode(cp, bytes);
+        TOK_STEPS(1);
     }
     return n;
 }
@@ -103,6 +105,7 @@ static size_t skip_spaces(const struct cutter *c, size_t at)
         if (!tok_is_space(cp))
             break;
         at += step;
+        TOK_STEPS(1);
     }
     return at;
 }

@@ -30,6 +30,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/bpe.h"
+#include "common/tokenizer/steps.h"
 #include "common/tokenizer/tok.h"
 #include "common/utf8.h"
 
@@ -163,6 +164,7 @@ static void merge_short(struct scratch *s)
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++)
             best = rank[i] < rank[best] ? i : best;
+        TOK_STEPS(n);
         if (rank[best] == NO_MERGE)
             break;
         ids[best] = id[best];
@@ -196,6 +198,7 @@ static void sift_down(struct item *h, size_t n, size_t i)
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && before(h[child + 1], h[child]))
             child++;
+        TOK_STEPS(1);
         if (!before(h[child], x))
             break;
         h[i] = h[child];
@@ -216,6 +219,7 @@ static enum q_code heap_push(struct scratch *s, uint32_t at, struct q_err *e)
         if (rc)
             return rc;
     }
+    TOK_STEPS(1);
     size_t i = s->n_heap++;
     for (; i && before(x, s->heap[(i - 1) / 2]); i = (i - 1) / 2)
         s->heap[i] = s->heap[(i - 1) / 2];
@@ -289,6 +293,7 @@ static enum q_code merge_word(struct scratch *s, const char *word, size_t n, str
     enum q_code rc = q_grow(&s->ids, &s->cap, symbols_max(s->m, n), sizeof *s->ids, UINT32_MAX, e);
     if (rc)
         return rc;
+    TOK_STEPS(n);
     split_symbols(s, word, n);
     if ((rc = buf_check(&s->mark, "a marked character", e)))
         return rc;
@@ -326,9 +331,12 @@ static size_t chunk_length(const char *word, size_t n)
 {
     for (size_t i = 1; i + N_MARK <= n;) {
         const char *mark = memmem(word + i, n - i, MARK, N_MARK);
-        if (!mark)
+        if (!mark) {
+            TOK_STEPS(n - i);
             break;
+        }
         size_t at = (size_t)(mark - word);
+        TOK_STEPS(at - i + 1);
         if (at < N_MARK || memcmp(mark - N_MARK, MARK, N_MARK) != 0)
             return at;
         i = at + N_MARK;

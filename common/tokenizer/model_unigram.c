@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
+#include "common/tokenizer/steps.h"
 #include "common/tokenizer/tok.h"
 #include "common/tokenizer/trie.h"
 #include "common/utf8.h"
@@ -160,6 +161,7 @@ static enum q_code pieces_at(struct scratch *s, size_t at, size_t n_char, struct
     uint32_t node = 0;
     for (size_t i = at; i < s->n && !rc; i++) {
         node = tok_trie_step(&m->trie, node, (unsigned char)s->word[i]);
+        TOK_STEPS(1);
         if (!node)
             break;
         uint32_t id = m->trie.nodes[node].value;

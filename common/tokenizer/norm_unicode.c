@@ -9,6 +9,7 @@
 #include <utf8proc.h>
 #include "common/mem.h"
 #include "common/tokenizer/norm.h"
+#include "common/tokenizer/steps.h"
 #include "common/utf8.h"
 
 #define DECOMPOSED_MAX 32 /* code points one code point becomes; Unicode's longest is 18 */
@@ -74,6 +75,7 @@ static int ccc(utf8proc_int32_t cp)
 static enum q_code sort_marks(struct points *p, utf8proc_int32_t *cp, size_t n, struct q_err *e)
 {
     size_t start[256] = {0};
+    TOK_STEPS(n + 256);
     enum q_code rc = q_grow(&p->sorted, &p->sorted_cap, n, sizeof *p->sorted, POINTS_MAX, e);
     if (rc)
         return rc;
@@ -115,6 +117,7 @@ static enum q_code segment(const struct norm_form *f, struct points *p, const ch
         f->compat ? UTF8PROC_COMPAT | UTF8PROC_DECOMPOSE : UTF8PROC_DECOMPOSE;
     enum q_code rc;
     p->n = 0;
+    TOK_STEPS(n);
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         int boundary = 0;

@@ -29,6 +29,7 @@
 #include <string.h>
 #include "common/buf.h"
 #include "common/mem.h"
+#include "common/tokenizer/steps.h"
 
 #define MATCH_LIMIT_BASE 100000u        /* backtracks allowed for any subject, … */
 #define MATCH_LIMIT_BYTE 32u            /* … and for each byte of a long one */
@@ -325,6 +326,34 @@ static void pcre_free(void *p, void *ignored)
     q_free(p);
 }
 
+#ifdef QUIRE_TOK_STEPS
+_Thread_local uint64_t tok_steps;
+bool tok_steps_patterns;
+
+/* Between any two items of a pattern that was compiled for it. */
+static int count_steps(pcre2_callout_block *b, void *last)
+{
+    size_t *at = last;
+    TOK_STEPS(1 +
+              (*at > b->current_position ? *at - b->current_position : b->current_position - *at));
+    *at = b->current_position;
+    return 0;
+}
+
+static uint32_t more_options(void)
+{
+    return tok_steps_patterns ? PCRE2_AUTO_CALLOUT : 0;
+}
+
+static void watch(struct tok_regex_run *run, size_t *at)
+{
+    pcre2_set_callout(run->match, count_steps, at);
+}
+#else
+#define more_options() 0u
+#define watch(run, at) ((void)(at))
+#endif
+
 static enum q_code compile(struct tok_regex_code *x, const struct rewriter *r, struct q_err *e)
 {
     int erc;
@@ -337,6 +366,7 @@ static enum q_code compile(struct tok_regex_code *x, const struct rewriter *r, s
         return q_fail(e, Q_NO_MEMORY, "out of memory for a pattern");
     pcre2_set_newline(c, PCRE2_NEWLINE_LF);
     pcre2_set_parens_nest_limit(c, 64);
+    options |= more_options();
     x->code = pcre2_compile((PCRE2_SPTR)buf_str(&r->out), r->out.len, options, &erc, &where, c);
     pcre2_compile_context_free(c);
     if (x->code) {
@@ -437,6 +467,9 @@ enum q_code tok_regex_find(const struct tok_regex *x, struct tok_regex_run *run,
                            struct tok_search *q, size_t from, struct q_err *e)
 {
     size_t limit = MATCH_LIMIT_BASE + q->n * MATCH_LIMIT_BYTE;
+    size_t at = from;
+    watch(run, &at);
+    TOK_STEPS(1);
     const struct tok_regex_code *code = run->newer && x->newer.code ? &x->newer : &x->plain;
     pcre2_set_match_limit(run->match, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     int rc = match_once(code, run, q, from);

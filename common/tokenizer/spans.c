@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include "common/mem.h"
+#include "common/tokenizer/steps.h"
 #include "common/tokenizer/tok.h"
 
 #define SPANS_MAX ((size_t)1 << 30)
@@ -9,6 +10,7 @@ enum q_code tok_span_add(struct tok_work *w, size_t start, size_t end, struct q_
 {
     if (start >= end && !w->keep_empty)
         return Q_OK;
+    TOK_STEPS(1);
     if (w->n_next == w->next_cap) {
         enum q_code rc =
             q_grow(&w->next, &w->next_cap, w->n_next + 1, sizeof *w->next, SPANS_MAX, e);
@@ -43,6 +45,7 @@ enum q_code tok_rewrite_done(struct tok_work *w, struct q_err *e)
     enum q_code rc = buf_check(b, "normalized text", e);
     if (rc)
         return rc;
+    TOK_STEPS(b->len);
     w->text = buf_str(b);
     w->n = b->len;
     w->i_free = 1 - w->i_free;

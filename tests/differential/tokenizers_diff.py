@@ -341,7 +341,7 @@ def main():
     p.add_argument("-n", type=int, default=100_000, help="texts a family (100000)")
     p.add_argument("--seed", default="1")
     p.add_argument("--family", action="append")
-    p.add_argument("--only", action="append", help="a tokenizer by name")
+    p.add_argument("--only", action="append", help="a tokenizer by name; with --characters a normalizer by type")
     p.add_argument("--characters", action="store_true", help="instead: every character through every normalizer")
     p.add_argument("--each", action="store_true", help="so many texts for every tokenizer, not for every family")
     o = p.parse_args()
@@ -349,7 +349,7 @@ def main():
     if o.characters:
         scalars = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000 and not 0xE0200 < c < 0x10FFF0]
         with tempfile.TemporaryDirectory() as tmp:
-            for spec in NORMALIZERS:
+            for spec in (s for s in NORMALIZERS if not o.only or s["type"] in o.only):
                 n, wrong = characters(spec, pathlib.Path(tmp) / spec["type"], scalars)
                 n_wrong += len(wrong)
                 print(f"{spec['type']:16} {n} texts {len(wrong)} differ {[' '.join(f'{ord(c):04X}' for c in w[0]) for w in wrong[:12]]}", flush=True)

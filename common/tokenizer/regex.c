@@ -142,7 +142,11 @@ static enum q_code escape(struct rewriter *r, struct q_err *e)
         buf_add_str(&r->out, c == 's' ? "\\p{White_Space}" : "\\P{White_Space}");
     else if (c == 'w')
         buf_printf(&r->out, r->in_class ? WORD "%s" : W, newer_of(r, "word", 4));
-    else if (c == 'h')
+    else if ((c == 'd' || (c == 'D' && !r->in_class)) && *newer_of(r, "Nd", 2)) {
+        const char *more = newer_of(r, "Nd", 2);
+        const char *open = r->in_class ? "" : c == 'd' ? "[" : "[^";
+        buf_printf(&r->out, "%s\\p{Nd}%s%s", open, more, r->in_class ? "" : "]");
+    } else if (c == 'h')
         buf_add_str(&r->out, r->in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
     else if ((c == 'W' || c == 'H') && r->in_class)
         return unsupported(r, "\\W or \\H in a class", e);

@@ -4,7 +4,7 @@
  * wide/finish.h the same on 16 lanes. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_FINISH_H
 #define QUIRE_KERNELS_FINISH_H
-#include "kernels/ops.h"
+#include "kernels/split.h"
 
 struct finish { /* fields of the arguments, as there */
     void *y;
@@ -18,5 +18,17 @@ struct finish { /* fields of the arguments, as there */
 #define FINISH_OF(args)                                                          \
     ((struct finish){(args)->y, (args)->y_stride, (args)->y_dtype, (args)->bias, \
                      (args)->accumulate != 0, (args)->w.gated != 0})
+
+/* Ask for the lines of y that outputs o … o + n - 1 of some rows will be written to. A thread's
+ * stores go one after the other: behind one that waits for its line wait all later ones. */
+static inline void finish_ahead(const struct finish *f, struct range rows, uint32_t o, uint32_t n)
+{
+    const size_t element = f->y_dtype == DT_BF16 ? 2 : 4, columns = f->gated ? 2 : 1;
+    for (size_t r = rows.begin; r < rows.end; r++) {
+        const char *y = (const char *)f->y + (r * f->y_stride + o / columns) * element;
+        for (size_t i = 0; i < n / columns * element; i += 64)
+            __builtin_prefetch(y + i, 1);
+    }
+}
 
 #endif

@@ -105,6 +105,7 @@ void linear_amx(const struct linear_args *a, const struct kern_exec *x)
                                  .k_bytes = (size_t)a->w.n_in * 2,
                                  .n_row = a->n_row,
                                  .n_out = a->w.n_out,
-                                 .args = a};
+                                 .args = a,
+                                 .y = FINISH_OF(a)};
     tiles_walk(&f, x, finish);
 }

@@ -181,24 +181,12 @@ static void add_waiting(struct walk *t, const struct sums *next)
                n_out - u->o < u->width ? n_out - u->o : u->width);
 }
 
-/* Lines of y to write to, for some of a unit's rows: all stores of a thread go one after the other,
- * and behind one that waits for its line those of the next sums would wait. */
-static void ask_for_y(const struct walk *t, const struct unit *u, struct range rows)
-{
-    const struct linear_quant_args *a = t->a;
-    const size_t element = a->y_dtype == DT_BF16 ? 2 : 4, columns = a->w.gated ? 2 : 1;
-    for (size_t r = u->row + rows.begin; r < u->row + rows.end; r++) {
-        const char *y = (const char *)a->y + (r * a->y_stride + u->o / columns) * element;
-        for (size_t i = 0; i < u->width / columns * element; i += 64)
-            _m_prefetchw((void *)(uintptr_t)(y + i));
-    }
-}
-
 /* A unit's part of the slice. */
 static void run_unit(struct walk *t, const struct unit *u)
 {
     const uint32_t group = t->a->w.group, n_group = t->n_k / group;
     const bool whole = u->n_row <= TILE_ROWS;
+    const struct finish y = FINISH_OF(t->a);
     const int8_t *x = t->a->x + u->row * t->a->x_stride + t->k;
     const uint8_t *w = t->s->bytes + 4 * (size_t)u->from;
     set_up(t, whole ? u->n_row : TILE_ROWS, whole ? 0 : u->n_row - TILE_ROWS);
@@ -211,7 +199,10 @@ static void run_unit(struct walk *t, const struct unit *u)
                          .first = u->first && g == 0,
                          .last = u->last && g + n == n_group};
         if (u->last)
-            ask_for_y(t, u, (struct range){u->n_row * g / n_group, u->n_row * (g + n) / n_group});
+            finish_ahead(&y,
+                         (struct range){u->row + u->n_row * g / n_group,
+                                        u->row + u->n_row * (g + n) / n_group},
+                         u->o, u->width);
         for (uint32_t i = 0; i < n; i++, x += group, w += (size_t)group * KERN_PANEL)
             if (whole)
                 sums_whole(t, x, w, s.sum[i]);

@@ -46,6 +46,7 @@ void linear_quant_amx(const struct linear_quant_args *a, const struct kern_exec 
                                  .k_bytes = quant_k(a->w.n_in),
                                  .n_row = a->n_row,
                                  .n_out = a->w.n_out,
-                                 .args = a};
+                                 .args = a,
+                                 .y = FINISH_OF(a)};
     tiles_walk(&f, x, finish);
 }

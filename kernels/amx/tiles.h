@@ -22,6 +22,7 @@
 #define QUIRE_KERNELS_AMX_TILES_H
 #include <immintrin.h>
 #include <string.h>
+#include "kernels/finish.h"
 #include "kernels/split.h"
 #include "kernels/unroll.h"
 #ifdef TILES_DOT
@@ -30,6 +31,7 @@
 #define STEP_BYTES  64u  /* of a row of x */
 #define LINE_BYTES  256u /* of a panel: 64 outputs x 4 bytes of K */
 #define STEP_PANEL  (16 * LINE_BYTES)
+#define Y_ROWS      64u /* of y, which stay in the cache from one product to the next */
 #define BLOCK_BYTES ((size_t)1 << 20) /* of x: half of a 2 MiB cache */
 
 /* What LDTILECFG reads. Source: Intel SDM volume 1, chapter 18. */
@@ -45,6 +47,7 @@ struct tiles_form {
     size_t k_bytes; /* of a row of x that count; a multiple of 4 but for x's last two */
     uint32_t n_row, n_out;
     const void *args; /* for finish */
+    struct finish y;  /* where finish writes */
 };
 
 struct tiles_done {   /* a group's sums on their way out */
@@ -127,6 +130,8 @@ INLINE void tiles_next(struct tiles_walk *t, struct tiles_done d)
     d.sum = t->s->sum[t->turn];
     t->turn = !t->turn;
     t->done = d;
+    if (t->f->n_row > Y_ROWS)
+        finish_ahead(&t->f->y, (struct range){d.row, d.row + d.n_row}, d.o, d.stride);
     t->quota = t->n_step ? (d.n_row + t->n_step - 1) / t->n_step : d.n_row;
 }
 

@@ -59,6 +59,12 @@ struct device_limits {
     enum dtype kv_dtype;
 };
 
+struct device_rows { /* of copy_rows */
+    void *dst;
+    const void *src;
+    size_t dst_step, src_step, n, n_row;
+};
+
 /* Who releases what: x_new is undone by x_free, which takes NULL. FALLIBLE functions fail with
  * Q_NO_MEMORY (the message has what was asked for, what is free and what there is), Q_IO (the
  * device's own words) or as said. */
@@ -66,6 +72,7 @@ struct device_table {
     uint32_t abi;        /* DEVICE_ABI */
     uint32_t kern_bytes; /* sizeof(struct kern_table): those of one build only fit each other */
     const char *name;    /* "cuda" */
+    bool row_major;      /* a packed matrix of floats is its rows one after the other */
 
     /* Errors: Q_NOT_FOUND (no driver or no such device: how many there are), Q_UNSUPPORTED (driver
      * or device too old: what it has, what is needed). */
@@ -82,7 +89,7 @@ struct device_table {
 
     /* Device memory, aligned to 256 bytes, not set to anything. what: for the message. */
     enum q_code (*alloc)(struct device *d, void **out, size_t n, const char *what, struct q_err *e);
-    void (*free)(struct device *d, void *p);
+    void (*release)(struct device *d, void *p);
     /* Host memory that the device copies from and to directly. */
     enum q_code (*host_alloc)(struct device *d, void **out, size_t n, const char *what,
                               struct q_err *e);
@@ -92,6 +99,8 @@ struct device_table {
     void (*stream_free)(struct device_stream *s);
     /* n bytes between host and device, either way, or within the device. */
     void (*copy)(struct device_stream *s, void *dst, const void *src, size_t n);
+    /* n_row pieces of n bytes, `dst_step` and `src_step` bytes apart. */
+    void (*copy_rows)(struct device_stream *s, const struct device_rows *r);
     void (*fill)(struct device_stream *s, void *dst, int byte, size_t n);
     enum q_code (*sync)(struct device_stream *s, struct q_err *e); /* until all of it is done */
 
@@ -124,6 +133,13 @@ struct device_table {
     size_t (*plan_bytes)(const struct device *d, const struct device_limits *l);
     size_t (*plan)(const struct device *d, void *out, const struct device_limits *l,
                    const struct attention_seq *seqs, uint32_t n_seq);
+};
+
+/* What those who compute on a device are given; borrowed. */
+struct device_link {
+    const struct device_table *t;
+    struct device *d;
+    struct device_stream *s; /* of the steps */
 };
 
 /* The table of `path`, or of libquire-cuda.so beside the executable, in its ../lib, or where the

@@ -22,15 +22,13 @@
  *     y[i,c] = silu(gate[i,c]) * up[i,c],  c = 0 … n_out/2 - 1,  silu(z) = z / (1 + exp(-z))
  * of the finished sums with their bias; columns past n are 0.
  *
- * KV cache of one layer, blocks of KERN_BLOCK = 16 tokens, one lane per token when scores are
- * computed:
+ * KV cache of one layer, blocks of KERN_BLOCK = 16 tokens, a lane each when scores are computed:
  *     k: [n_block][n_kv_head] of f32: [head_dim][16]   bf16: [ceil(head_dim/2)][16][2]
  *                                int8: [head_dim][16], then f32 scales [16]
  *     v: [n_block][n_kv_head] of [16][head_dim]        int8: then f32 scales [16]
  * int8 is symmetric with a scale for each token, head, and of K and V: scale = max |x| / 127,
  * stored = x * (127 / max |x|) rounded to the nearest integer (int8.h has the corner cases).
- * Lanes past the context length may hold anything finite or not: a kernel never lets them reach
- * a result. */
+ * Lanes past the context length may hold anything: a kernel never lets them reach a result. */
 #ifndef QUIRE_KERNELS_OPS_H
 #define QUIRE_KERNELS_OPS_H
 #include <stddef.h>
@@ -42,15 +40,11 @@
 #define KERN_TURN    16u        /* outputs of gate, then of up, in gated weights */
 #define KERN_NO_SLOT UINT32_MAX /* kv_store: leave this row out */
 
-struct device_stream; /* device.h */
-
 struct kern_exec {
-    uint32_t ith, nth;    /* this thread of how many; on a device 0 of 1 */
-    void *scratch;        /* this thread's own, 64-byte aligned; device memory on a device */
-    size_t scratch_bytes; /* at least what kern_scratch_bytes(), or the device's
-                                     workspace_bytes(), says for the worst case */
-    struct device_stream *stream; /* where a device's kernel is launched; NULL on the CPU. Arrays
-                                     of the arguments are then in device memory, all of them */
+    uint32_t ith, nth;            /* this thread of how many; on a device 0 of 1 */
+    void *scratch;                /* this thread's own, 64-byte aligned; on a device its memory */
+    size_t scratch_bytes;         /* at least what kern_scratch_bytes() says for the worst case */
+    struct device_stream *stream; /* a device's, whose memory all arrays are then in (device.h) */
 };
 
 struct packed {       /* a weight matrix in the layout above */
@@ -168,9 +162,8 @@ struct attention_args {
     uint32_t context_max; /* longest start + n_query, for scratch */
     float scale, soft_cap;
     uint32_t window;
-    /* On a device: context_max may be larger than the longest (a graph is recorded once), */
-    const void *plan; /* what device_table.plan wrote, in device memory, */
-    uint32_t n_row;   /* and rows of q. n_row == n_seq: no sequence has more than one */
+    const void *plan; /* on a device: what device_table.plan wrote, in device memory, */
+    uint32_t n_row;   /* and rows of q: n_seq when no sequence has more. context_max: or more */
 };
 
 /* y[i,c] = silu(x[i,c]) * x[i, n_col + c],  silu(z) = z / (1 + exp(-z)).  x: [n_row, 2*n_col] f32.

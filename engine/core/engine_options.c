@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/core/engine_options.h"
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/hub/hub.h"
 #include "common/log.h"
+#include "common/parse.h"
 #include "common/tokenizer/tokenizer.h"
 #include "engine/core/speculative.h"
 
@@ -108,6 +111,60 @@ static FALLIBLE policy_options(struct scheduler_policy *p, const struct options 
     return preemption_parse(&p->preemption, o->preemption_mode, e);
 }
 
+/* "1,2,4": ascending. */
+static FALLIBLE graph_sizes(struct worker_config *w, const char *text, struct q_err *e)
+{
+    int64_t last = 0;
+    char number[16];
+    for (const char *p = text; *p; p += *p == ',') {
+        const size_t n = strcspn(p, ",");
+        const int written = snprintf(number, sizeof number, "%.*s", (int)n, p);
+        int64_t size;
+        if (n == 0 || written >= (int)sizeof number || w->n_graph_size == RING_GRAPHS_MAX)
+            return q_fail(e, Q_INVALID,
+                          "--cuda-graph-sizes is \"%.100s\", expected at most %u numbers with a "
+                          "comma between them",
+                          text, RING_GRAPHS_MAX);
+        enum q_code rc = parse_i64(&size, number, last + 1, STEP_SEQS_MAX,
+                                   "--cuda-graph-sizes, which ascend: each size", e);
+        if (rc)
+            return rc;
+        w->graph_sizes[w->n_graph_size++] = (uint32_t)size;
+        last = size;
+        p += n;
+    }
+    return Q_OK;
+}
+
+/* --cuda-tune-dir: as given; "off" or without a home none. */
+static void tune_dir(struct worker_config *w, const char *given)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = 0;
+    if (!strcmp(given, "off"))
+        return;
+    if (*given)
+        n = snprintf(w->tune_dir, sizeof w->tune_dir, "%s", given);
+    else if (cache && *cache)
+        n = snprintf(w->tune_dir, sizeof w->tune_dir, "%s/quire", cache);
+    else if (home && *home)
+        n = snprintf(w->tune_dir, sizeof w->tune_dir, "%s/.cache/quire", home);
+    if (n >= (int)sizeof w->tune_dir)
+        *w->tune_dir = '\0';
+}
+
+static FALLIBLE device_options(struct worker_config *w, const struct options *o, struct q_err *e)
+{
+    if (snprintf(w->device, sizeof w->device, "%s", o->device) >= (int)sizeof w->device ||
+        snprintf(w->device_library, sizeof w->device_library, "%s", o->cuda_library) >=
+            (int)sizeof w->device_library)
+        return q_fail(e, Q_INVALID, "--device or --cuda-library is too long");
+    w->deterministic = o->deterministic;
+    w->enforce_eager = o->enforce_eager;
+    tune_dir(w, o->cuda_tune_dir);
+    return graph_sizes(w, o->cuda_graph_sizes, e);
+}
+
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
                         struct q_err *e)
 {
@@ -127,7 +184,7 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = engine_quantization_parse(&w->quantization, o->quantization, e)) ||
         (rc = log_level_parse(&level, o->log_level, e)))
         return rc;
-    if ((rc = policy_options(&c->policy, o, e)))
+    if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)))
         return rc;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);
     c->no_jump_forward = o->disable_jump_forward;

@@ -49,22 +49,31 @@ static enum q_code choose_length(uint32_t *out, const struct model_config *c, ui
     return Q_OK;
 }
 
-static void count_matrix(struct model_shape *s, uint64_t *ops, const struct packed *w)
+static void count_matrix(struct model *m, uint64_t *ops, const struct packed *w)
 {
     *ops += 2 * (uint64_t)w->n_out * w->n_in;
-    s->step_bytes += weights_matrix_bytes(w);
+    m->shape.step_bytes += weights_matrix_bytes(w, m->link);
 }
 
-static void count_work(struct model_shape *s, const struct weights *w)
+static void count_work(struct model *m)
 {
-    count_matrix(s, &s->logit_ops, &w->lm_head);
+    struct model_shape *s = &m->shape;
+    const struct weights *w = &m->weights;
+    count_matrix(m, &s->logit_ops, &w->lm_head);
     for (uint32_t i = 0; i < w->n_layer; i++) {
-        count_matrix(s, &s->row_ops, &w->layers[i].qkv);
-        count_matrix(s, &s->row_ops, &w->layers[i].out);
-        count_matrix(s, &s->row_ops, &w->layers[i].gate_up);
-        count_matrix(s, &s->row_ops, &w->layers[i].down);
+        count_matrix(m, &s->row_ops, &w->layers[i].qkv);
+        count_matrix(m, &s->row_ops, &w->layers[i].out);
+        count_matrix(m, &s->row_ops, &w->layers[i].gate_up);
+        count_matrix(m, &s->row_ops, &w->layers[i].down);
     }
     s->context_ops = 4 * (uint64_t)s->n_layer * s->n_head * s->head_dim; /* scores, then values */
+}
+
+size_t model_kv_block_bytes(const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    return m->link ? m->link->t->kv_block_bytes(m->shape.kv_dtype, c->n_kv_head, c->head_dim)
+                   : kern_kv_block_bytes(m->shape.kv_dtype, c->n_kv_head, c->head_dim);
 }
 
 static void fill_shape(struct model *m)
@@ -80,9 +89,8 @@ static void fill_shape(struct model *m)
     s->weight_bytes = m->weights.memory.size;
     s->weights_mapped = m->weights.memory.is_file;
     s->n_param = m->weights.n_param;
-    s->kv_block_bytes =
-        2 * (uint64_t)kern_kv_block_bytes(s->kv_dtype, c->n_kv_head, c->head_dim) * c->n_layer;
-    count_work(s, &m->weights);
+    s->kv_block_bytes = 2 * (uint64_t)model_kv_block_bytes(m) * c->n_layer;
+    count_work(m);
 }
 
 static enum q_code choose_dtype(enum dtype *out, const struct model_options *o,
@@ -127,6 +135,68 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
     return Q_OK;
 }
 
+/* What a device does not do yet, or could not hold in the upload's buffers. */
+static enum q_code check_device(const struct model *m, struct q_err *e)
+{
+    const struct model_config *c = &m->config;
+    const size_t most = UPLOAD_BYTES / sizeof(float);
+    if (!m->link)
+        return Q_OK;
+    if (c->quant.method)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "checkpoints quantized by %s do not run on a device yet; use --device cpu",
+                      quant_method_name(c->quant.method));
+    if (c->rope.kind == ROPE_DYNAMIC && m->shape.max_model_len > rotary_free_length(c))
+        return q_fail(e, Q_UNSUPPORTED,
+                      "dynamic rope beyond the trained length does not run on a device; give "
+                      "--max-model-len %u, or --device cpu",
+                      rotary_free_length(c));
+    if (c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most)
+        return q_fail(e, Q_TOO_LARGE, "matrices of more than %zu columns", most);
+    return Q_OK;
+}
+
+struct turns_job {
+    const struct model *m;
+    float *rows;
+    uint32_t from, n;
+};
+
+static void turns_rows(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct turns_job *j = arg;
+    const uint32_t end = (uint32_t)((uint64_t)j->n * (ith + 1) / nth);
+    for (uint32_t i = (uint32_t)((uint64_t)j->n * ith / nth); i < end; i++)
+        rotary_row(&j->m->rotary, j->rows + (size_t)i * j->m->config.head_dim, j->from + i, 0);
+}
+
+/* The CPU computes (cos, sin) of a step's rows as it goes; a device has those of all positions, the
+ * same numbers, so that a step depends on nothing that the host computes. */
+static enum q_code make_turns(struct model *m, struct team *team, struct q_err *e)
+{
+    const uint32_t n = m->shape.max_model_len;
+    const size_t row = m->config.head_dim * sizeof(float);
+    struct upload u = {0};
+    enum q_code rc = upload_init(&u, m->link, e);
+    if (rc || (rc = region_init_on(&m->turns, n * row, "rotary table", m->link, e)))
+        goto out;
+    struct turns_job j = {.m = m};
+    for (; j.from < n; j.from += j.n) {
+        j.n = n - j.from < UPLOAD_BYTES / row ? n - j.from : (uint32_t)(UPLOAD_BYTES / row);
+        j.rows = upload_space(&u);
+        if (team)
+            team_run(team, turns_rows, &j);
+        else
+            turns_rows(&j, 0, 1);
+        upload_copy(&u, m->turns.data + j.from * row, j.n * row);
+        upload_next(&u);
+    }
+    rc = upload_end(&u, e);
+out:
+    upload_release(&u);
+    return rc;
+}
+
 static enum q_code load(struct model *m, const struct model_options *o, struct q_err *e)
 {
     enum q_code rc;
@@ -144,15 +214,16 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
         return rc;
     if (!m->arch->windows)
         memset(c->window, 0, sizeof c->window);
-    m->kern = o->kern;
+    m->link = o->link;
+    m->kern = decided.kern = o->link ? o->link->t->kern(o->link->d) : o->kern;
     m->attention_scale = (float)(1 / sqrt(c->head_dim));
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
-    if ((rc = weights_load(&m->weights, m->arch, c, &decided, e)))
+    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &decided, e)))
         return rc;
     fill_shape(m);
-    return Q_OK;
+    return m->link ? make_turns(m, o->team, e) : Q_OK;
 }
 
 enum q_code model_load(struct model **out, const struct model_options *o, struct q_err *e)
@@ -273,6 +344,8 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     enum q_code rc;
     decided.dtype = m->shape.compute_dtype;
     decided.quantization = m->shape.quantization;
+    decided.link = m->link;
+    decided.kern = m->kern;
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
         (rc = weights_reload(&m->weights, m->arch, &m->config, &decided, e)))
         return rc;
@@ -285,6 +358,7 @@ void model_free(struct model *m)
     if (!m)
         return;
     weights_release(&m->weights);
+    region_release(&m->turns);
     q_free(m);
 }
 

@@ -23,7 +23,7 @@
 #include <stdint.h>
 #include "common/hub/config.h"
 #include "common/team.h"
-#include "kernels/kern.h"
+#include "kernels/device.h"
 
 enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
 enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4 };
@@ -44,8 +44,10 @@ struct model_options {
                                does) */
     const char *packed_cache; /* folder of packed weights (weights_cache.h); NULL: none. The path of
                                  reloads does not use it */
-    const struct kern_table *kern; /* borrowed */
-    struct team *team;             /* packs in parallel; borrowed */
+    const struct kern_table *kern;  /* borrowed */
+    struct team *team;              /* packs in parallel; borrowed */
+    const struct device_link *link; /* where weights lie and steps run, with the kernels it has
+                                       instead of `kern`; NULL: the CPU. Borrowed */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_ctx;
 };
@@ -94,6 +96,9 @@ struct kv_cache { /* the pool, one K and one V array per layer, layout in kernel
     size_t stride;      /* from one block to the next in an array: block_bytes but for swap space */
     void *memory;       /* one mapping that holds them all */
     size_t memory_bytes;
+    const struct device_link *link; /* not NULL: memory of that device, or (swap space) host memory
+                                       that it copies from and to */
+    bool is_swap;
 };
 /* Memory is the system's until a block is written, so a pool costs what its used blocks cost (in
  * steps of huge pages). Errors: Q_INVALID (no blocks), Q_NO_MEMORY. */
@@ -111,6 +116,9 @@ void kv_cache_forget(const struct kv_cache *c);
  * shape.kv_block_bytes read and written. */
 void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cache *src,
                    uint32_t from);
+/* The same on a device, when the stream comes to it. */
+void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint32_t to,
+                      const struct kv_cache *src, uint32_t from);
 
 struct batch {                 /* one step, ragged; all borrowed for the call */
     const uint32_t *token_ids; /* [n_token], each < vocab_size */

@@ -25,7 +25,9 @@ struct model {
     struct weights weights;
     struct rotary rotary;
     const struct kern_table *kern;
-    float attention_scale; /* 1 / sqrt(head_dim) */
+    float attention_scale;          /* 1 / sqrt(head_dim) */
+    const struct device_link *link; /* NULL: on the CPU */
+    struct region turns;            /* on a device: [max_model_len][head_dim / 2][2] (cos, sin) */
 };
 
 /* Rows that a product takes. */
@@ -51,6 +53,9 @@ struct model_scratch {
     size_t kern_bytes;
     float *const *tap;
 };
+
+/* Of one layer, K (or V). */
+size_t model_kv_block_bytes(const struct model *m);
 
 /* Rows of which each thread may have a copy of its own (forward.c). */
 #define ALONE_ROWS 8u

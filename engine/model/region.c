@@ -31,7 +31,8 @@ enum q_code region_init(struct region *r, size_t size, const char *what, struct 
     if (map == MAP_FAILED)
         return q_fail(e, Q_NO_MEMORY, "%s: the system gave no %zu MiB", what, size >> 20);
     uintptr_t start = ((uintptr_t)map + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    *r = (struct region){(unsigned char *)start, size, map, map_size, false, false};
+    *r = (struct region){
+        .data = (unsigned char *)start, .size = size, .map = map, .map_size = map_size};
     if (size >= HUGE_PAGE)
         (void)madvise(r->data, rounded,
                       MADV_HUGEPAGE); /* a wish: small pages are slower, not wrong */
@@ -73,7 +74,8 @@ static bool init_hugetlb(struct region *r, size_t size, struct team *team)
         munmap(map, rounded);
         return false;
     }
-    *r = (struct region){map, size, map, rounded, false, true};
+    *r = (struct region){
+        .data = map, .size = size, .map = map, .map_size = rounded, .is_hugetlb = true};
     return true;
 }
 
@@ -139,6 +141,10 @@ static const char *reason(void)
 void region_describe(char out[REGION_TEXT_MAX], const struct region *r)
 {
     struct region_pages p;
+    if (r->link) {
+        snprintf(out, REGION_TEXT_MAX, "%.1f MiB of the device", (double)r->size / MIB);
+        return;
+    }
     region_pages(&p, r);
     const uint64_t huge = p.transparent + p.hugetlb + p.file_huge;
     const char *kind = p.hugetlb     ? " (hugetlbfs)"
@@ -150,9 +156,33 @@ void region_describe(char out[REGION_TEXT_MAX], const struct region *r)
              huge || r->is_file ? "" : reason());
 }
 
+enum q_code region_init_on(struct region *r, size_t size, const char *what,
+                           const struct device_link *link, struct q_err *e)
+{
+    void *data = NULL;
+    if (!link)
+        return region_init(r, size, what, e);
+    enum q_code rc = link->t->alloc(link->d, &data, size ? size : 1, what, e);
+    if (rc)
+        return rc;
+    link->t->fill(link->s, data, 0, size);
+    *r = (struct region){.data = data, .size = size, .map = data, .map_size = size, .link = link};
+    return Q_OK;
+}
+
+void region_zero(const struct region *r)
+{
+    if (r->link)
+        r->link->t->fill(r->link->s, r->data, 0, r->size);
+    else
+        memset(r->data, 0, r->size);
+}
+
 void region_release(struct region *r)
 {
-    if (r->map)
+    if (r->link)
+        r->link->t->release(r->link->d, r->map);
+    else if (r->map)
         munmap(r->map, r->map_size);
     *r = (struct region)REGION_INIT;
 }

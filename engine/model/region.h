@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "common/err.h"
 #include "common/team.h"
+#include "kernels/device.h"
 
 #define REGION_ALIGN 64u /* bytes; what region_cut keeps */
 
@@ -20,11 +20,12 @@ struct region {
     size_t size;
     void *map;
     size_t map_size;
-    bool is_file;    /* pages of a file, read-only (weights_cache.h) */
-    bool is_hugetlb; /* pages of hugetlbfs */
+    bool is_file;                   /* pages of a file, read-only (weights_cache.h) */
+    bool is_hugetlb;                /* pages of hugetlbfs */
+    const struct device_link *link; /* not NULL: memory of a device; borrowed */
 };
 /* clang-format off */
-#define REGION_INIT {NULL, 0, NULL, 0, false, false}
+#define REGION_INIT {NULL, 0, NULL, 0, false, false, NULL}
 /* clang-format on */
 /* `what` names it in the message. Errors: Q_NO_MEMORY. */
 FALLIBLE region_init(struct region *r, size_t size, const char *what, struct q_err *e);
@@ -33,6 +34,11 @@ FALLIBLE region_init(struct region *r, size_t size, const char *what, struct q_e
  * several NUMA nodes, where it matters more who writes a page first. */
 FALLIBLE region_init_streamed(struct region *r, size_t size, const char *what, struct team *team,
                               struct q_err *e);
+/* The same of a device's memory: zeroed when link->s comes to it, aligned as the device likes it.
+ * The host reads and writes none of it. link NULL: region_init. */
+FALLIBLE region_init_on(struct region *r, size_t size, const char *what,
+                        const struct device_link *link, struct q_err *e);
+void region_zero(const struct region *r);
 void region_release(struct region *r);
 
 /* What lies in memory of it, in bytes, and how much of that in huge pages (/proc/self/smaps; what

@@ -13,6 +13,7 @@ struct loader {
     struct weights *w;
     struct weight_finder finder;
     struct weight_filler filler;
+    struct upload upload; /* to a device */
     const struct model_options *options;
     struct region_cutter cutter; /* base NULL in the first walk */
     uint64_t bytes_done, bytes_total, bytes_told;
@@ -30,20 +31,21 @@ struct loader {
 
 /* The type a matrix made of these parts is packed in. float32 keeps 16-bit checkpoints as they are:
  * every product is then of the same f32 values, from half the bytes. */
-static enum dtype weights_dtype(enum dtype compute, const struct weight_source *const *parts,
-                                size_t n)
+static enum dtype weights_dtype(const struct model_options *o,
+                                const struct weight_source *const *parts, size_t n)
 {
-    if (compute != DT_F32)
-        return compute;
+    if (o->dtype != DT_F32 || o->link) /* a device multiplies what is of one type */
+        return o->dtype;
     for (size_t i = 1; i < n; i++)
         if (parts[i]->dtype != parts[0]->dtype)
             return DT_F32;
     return parts[0]->dtype;
 }
 
+/* A device's layout is its library's own, and the way there takes as long as packing. */
 static bool wants_cache(const struct loader *l)
 {
-    return l->options->packed_cache && l->options->format != LOAD_DUMMY;
+    return l->options->packed_cache && l->options->format != LOAD_DUMMY && !l->options->link;
 }
 
 static void report(struct loader *l, const struct weight_source *s)
@@ -72,8 +74,10 @@ static void tell_progress(void *ctx, uint64_t bytes_done)
     l->bytes_told = done;
 }
 
-size_t weights_matrix_bytes(const struct packed *w)
+size_t weights_matrix_bytes(const struct packed *w, const struct device_link *link)
 {
+    if (link)
+        return link->t->matrix_bytes(w);
     if (w->group)
         return packed_int4_bytes(w->n_out, w->n_in, w->group);
     return w->dtype == DT_I8 ? packed_quant_bytes(w->n_out, w->n_in)
@@ -124,14 +128,14 @@ static void place_matrix(struct loader *l, struct packed *out,
     const bool quantize = l->options->quantization != QUANTIZE_NOT;
     *out = (struct packed){.n_out = n_out,
                            .n_in = parts[0]->cols,
-                           .dtype = quantize ? DT_I8 : weights_dtype(l->options->dtype, parts, n),
+                           .dtype = quantize ? DT_I8 : weights_dtype(l->options, parts, n),
                            .group = quantize ? weights_group(l, parts, n) : 0,
                            .gated = gated};
     if (!l->cutter.base)
         l->n_by_group[out->group]++;
     if (!l->cutter.base && wants_cache(l))
         weights_plan_matrix(&l->plan, out, l->cutter.used);
-    out->data = region_cut(&l->cutter, 1, weights_matrix_bytes(out));
+    out->data = region_cut(&l->cutter, 1, weights_matrix_bytes(out, l->options->link));
     if (out->data) {
         list_matrix(l, out, parts, n);
         return;
@@ -160,7 +164,9 @@ static const float *place_vector(struct loader *l, const struct weight_source *c
     for (size_t i = 0, at = 0; i < n; at += parts[i++]->rows) {
         if (!parts[i]->present)
             continue;
-        if (v && !l->is_packed)
+        if (v && l->filler.upload)
+            weights_upload_vector(&l->filler, v + at, parts[i], one);
+        else if (v && !l->is_packed)
             weights_fill_vector(v + at, parts[i], one);
         report(l, parts[i]);
     }
@@ -207,8 +213,10 @@ static void place_layer(struct loader *l, struct layer_weights *out, struct weig
     place_matrix(l, &out->out, ONE(W_O), false);
     out->out_bias = place_vector(l, ONE(W_O_BIAS), false);
     out->mlp_norm = place_vector(l, ONE(W_MLP_NORM), true);
-    place_matrix(l, &out->gate_up, gate_up, 2, true);
-    out->gate_up_bias = place_gated_bias(l, gate_up_bias);
+    const bool gated = !l->options->link; /* a device multiplies gate and up after the product */
+    place_matrix(l, &out->gate_up, gate_up, 2, gated);
+    out->gate_up_bias =
+        gated ? place_gated_bias(l, gate_up_bias) : place_vector(l, gate_up_bias, 2, false);
     place_matrix(l, &out->down, ONE(W_DOWN), false);
     out->down_bias = place_vector(l, ONE(W_DOWN_BIAS), false);
 }
@@ -220,11 +228,16 @@ static void place_embed(struct loader *l, struct weight_source *s)
     size_t n = (size_t)s->rows * s->cols;
     l->w->embed_dtype = s->dtype;
     report(l, s);
-    if (s->tensor && (uintptr_t)s->tensor->data % width == 0) {
+    if (s->tensor && (uintptr_t)s->tensor->data % width == 0 && !l->options->link) {
         l->w->embed = s->tensor->data;
         return;
     }
     void *table = region_cut(&l->cutter, n, width);
+    if (table && l->filler.upload) {
+        l->w->embed = table;
+        weights_upload_table(&l->filler, table, s);
+        return;
+    }
     if (l->is_packed || !table) {
         l->w->embed = table;
         return;
@@ -232,7 +245,7 @@ static void place_embed(struct loader *l, struct weight_source *s)
     if (s->tensor)
         memcpy(table, s->tensor->data, n * width);
     else
-        weights_fill_table(&l->filler, table, s->dtype, s);
+        weights_fill_table(&l->filler, table, s->dtype, s, 0);
     l->w->embed = table;
 }
 
@@ -247,8 +260,21 @@ static void place_global(struct loader *l, struct weight_source *s)
         return;
     }
     struct weight_source tied = s[W_EMBED];
+    const enum dtype head =
+        weights_dtype(l->options, (const struct weight_source *const[]){&tied}, 1);
+    const struct device_link *link = l->options->link;
+    if (link && link->t->row_major && head == l->w->embed_dtype && !l->options->quantization) {
+        l->w->lm_head = (struct packed){/* one table serves both ends */
+                                        .data = l->w->embed,
+                                        .n_out = tied.rows,
+                                        .n_in = tied.cols,
+                                        .dtype = head};
+        l->is_head = false;
+        return;
+    }
     l->tied.data = l->w->embed;
-    if (l->w->embed && !tied.tensor) /* dummy: the table just made, so both are the same numbers */
+    if (l->w->embed && !tied.tensor &&
+        !link) /* dummy: the table just made, so both are the same numbers */
         tied.tensor = &l->tied;
     l->uncounted = true;
     place_matrix(l, &l->w->lm_head, (const struct weight_source *const[]){&tied}, 1, false);
@@ -292,6 +318,10 @@ static enum q_code prepare_filler(struct loader *l, struct q_err *e)
     l->matrices = q_calloc(l->n_matrix, sizeof *l->matrices);
     if (!l->matrices)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a list of %u matrices", l->n_matrix);
+    if (l->options->link) {
+        f->upload = &l->upload;
+        return upload_init(&l->upload, l->options->link, e);
+    }
     if (l->w->files && !l->finder.config->quant.method)
         return Q_OK;
     f->part_bytes = (size_t)KERN_PANEL * l->n_in_max * sizeof(float);
@@ -328,6 +358,8 @@ static enum q_code measure(struct loader *l, struct q_err *e)
 static FALLIBLE make_region(struct loader *l, struct region *r, const char *what, struct q_err *e)
 {
     struct team *team = l->options->team;
+    if (l->options->link)
+        return region_init_on(r, l->cutter.used, what, l->options->link, e);
     enum q_code rc = region_init_streamed(r, l->cutter.used, what, team, e);
     if (!rc)
         l->filler.by_owner = team_place_memory(team, r->data, r->size, CPUS_FIRST_TOUCH) > 1;
@@ -359,15 +391,20 @@ static enum q_code fill(struct loader *l, struct q_err *e)
 {
     l->cutter = (struct region_cutter){.base = l->w->memory.data};
     enum q_code rc = walk(l, e);
-    if (!rc && !l->is_packed)
+    if (!rc && l->filler.upload)
+        weights_upload(&l->filler, l->matrices, l->i_matrix);
+    else if (!rc && !l->is_packed)
         weights_fill(&l->filler, l->matrices, l->i_matrix);
     if (l->w->files)
         tensor_set_drop_pages(l->w->files);
+    if (!rc && l->filler.upload)
+        rc = upload_end(l->filler.upload, e);
     return rc;
 }
 
 static void loader_release(struct loader *l)
 {
+    upload_release(&l->upload);
     region_release(&l->filler.buffer);
     buf_release(&l->plan);
     q_free(l->matrices);
@@ -421,12 +458,12 @@ enum q_code weights_reload(struct weights *w, const struct arch *arch, const str
         fresh.memory = w->memory; /* from here on the old weights are lost, and nothing can fail */
         w->memory = (struct region)REGION_INIT;
         if (o->quantization) /* scales and sums beside the numbers begin at zero, as when loading */
-            memset(fresh.memory.data, 0, fresh.memory.size);
+            region_zero(&fresh.memory);
     } else if ((rc = make_region(&l, &fresh.memory, "the new weights", e))) {
         goto out;
     }
     rc = fill(&l, e);
-    Q_ASSERT(rc == Q_OK); /* measure found and checked the same tensors */
+    Q_ASSERT(rc == Q_OK || o->link); /* measure found and checked the same tensors */
     weights_release(w);
     *w = fresh;
     fresh = (struct weights){0};

@@ -16,6 +16,7 @@
 #include "engine/model/arch.h"
 #include "engine/model/model.h"
 #include "engine/model/region.h"
+#include "engine/model/upload.h"
 
 struct layer_weights {
     const float *attn_norm, *mlp_norm; /* [hidden] */
@@ -49,8 +50,8 @@ FALLIBLE weights_reload(struct weights *w, const struct arch *arch, const struct
 FALLIBLE weights_check(const struct arch *arch, const struct model_config *c,
                        const struct model_options *o, struct q_err *e);
 void weights_release(struct weights *w);
-/* Packed, padding and scales included. */
-size_t weights_matrix_bytes(const struct packed *w);
+/* Packed, padding and scales included; as `link` packs when it is not NULL. */
+size_t weights_matrix_bytes(const struct packed *w, const struct device_link *link);
 
 /* --- finding (weights_find.c) --- */
 struct quant_tensors { /* a matrix stored as integers; layouts: weights_quant.h */
@@ -99,7 +100,8 @@ struct weight_matrix {     /* to be packed: outputs of all parts, one after the 
 struct weight_filler {
     const struct kern_table *kern;
     struct team *team;
-    struct region buffer; /* rows that are made on their way into panels, one part a thread */
+    struct upload *upload; /* to a device; NULL: the CPU's memory is filled */
+    struct region buffer;  /* rows that are made on their way into panels, one part a thread */
     uint32_t n_thread;
     size_t part_bytes;
     bool by_owner; /* each thread packs what it will read, for machines whose memory is not all
@@ -113,8 +115,16 @@ void weights_fill(const struct weight_filler *f, const struct weight_matrix *m, 
 void weights_fill_vector(float *dst, const struct weight_source *s, bool one);
 /* Into every other turn of `dst` (gated weights, ops.h). */
 void weights_fill_turns(float *dst, const struct weight_source *s);
-/* Row-major dummy table (the embedding). */
+/* Row-major dummy table (the embedding): s->rows rows of it, from `first` on. */
 void weights_fill_table(const struct weight_filler *f, void *dst, enum dtype dtype,
-                        const struct weight_source *s);
+                        const struct weight_source *s, uint32_t first);
+
+/* --- filling a device's memory (weights_upload.c); f->upload is set --- */
+void weights_upload(const struct weight_filler *f, const struct weight_matrix *m, uint32_t n);
+void weights_upload_vector(const struct weight_filler *f, float *dst, const struct weight_source *s,
+                           bool one);
+void weights_upload_table(const struct weight_filler *f, void *dst, const struct weight_source *s);
+/* Rows from … of a source that is no tensor, n of them, as f32. */
+void weights_make_rows(float *rows, const struct weight_source *s, uint32_t from, uint32_t n);
 
 #endif

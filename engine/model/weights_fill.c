@@ -86,8 +86,7 @@ static void pack(const struct fill_job *j, const void *src, enum dtype src_dtype
     j->filler->kern->pack_quant(&q, &alone);
 }
 
-/* Rows 0 … n - 1 of `rows` are outputs o … of the source. */
-static void make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
+void weights_make_rows(float *rows, const struct weight_source *s, uint32_t o, uint32_t n)
 {
     if (s->quant.q)
         weights_quant_rows(rows, s, o, n);
@@ -125,7 +124,7 @@ static void fill_made(const struct fill_job *j, uint32_t from, uint32_t end)
             weights_quant_set(j->dst, p.output, s, from, p.to - from, j->rows);
             continue;
         }
-        make_rows(j->rows, s, from, p.to - from);
+        weights_make_rows(j->rows, s, from, p.to - from);
         pack(j, j->rows, DT_F32, p.output, p.to - from);
     }
 }
@@ -293,6 +292,7 @@ struct table_job {
     void *dst;
     enum dtype dtype;
     const struct weight_source *source;
+    uint32_t first;
 };
 
 static void table_row(const struct table_job *j, size_t r)
@@ -304,7 +304,7 @@ static void table_row(const struct table_job *j, size_t r)
     for (uint32_t c = 0; c < s->cols; c += STEP) {
         const uint32_t n = s->cols - c < STEP ? s->cols - c : STEP;
         const size_t at = r * s->cols + c;
-        dummy_row(part, s->seed + c, (uint32_t)r, n);
+        dummy_row(part, s->seed + c, j->first + (uint32_t)r, n);
         if (j->dtype == DT_F32)
             memcpy((float *)j->dst + at, part, n * sizeof *part);
         else
@@ -322,9 +322,9 @@ static void table_run(void *arg, uint32_t ith, uint32_t nth)
 }
 
 void weights_fill_table(const struct weight_filler *f, void *dst, enum dtype dtype,
-                        const struct weight_source *s)
+                        const struct weight_source *s, uint32_t first)
 {
-    struct table_job j = {dst, dtype, s};
+    struct table_job j = {dst, dtype, s, first};
     if (f->team)
         team_run(f->team, table_run, &j);
     else

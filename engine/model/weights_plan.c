@@ -20,7 +20,7 @@ static FALLIBLE add_probe(struct buf *plan, const struct kern_table *kern,
     enum q_code rc;
     m.dst.n_out = m.n_part * PROBE_OUT;
     m.dst.n_in = PROBE_IN;
-    const size_t n = weights_matrix_bytes(&m.dst);
+    const size_t n = weights_matrix_bytes(&m.dst, NULL);
     if (!(rc = region_init(&f.buffer, f.part_bytes, "a packed probe", e)) &&
         !(rc = region_init(&out, n, "a packed probe", e))) {
         m.dst.data = out.data;
@@ -62,5 +62,5 @@ FALLIBLE weights_plan_probe(struct buf *plan, const struct weights *w,
 void weights_plan_matrix(struct buf *plan, const struct packed *p, size_t at)
 {
     buf_printf(plan, "matrix %u %u %s %zu at %zu\n", p->n_out, p->n_in, dtype_name(p->dtype),
-               weights_matrix_bytes(p), at);
+               weights_matrix_bytes(p, NULL), at);
 }

@@ -185,19 +185,21 @@ static void log_sum(uint64_t n, uint64_t n_seq_block, const struct worker_config
                     const struct step_limits *l, const struct memory_need *need)
 {
     double kv = (double)(n * need->block_bytes);
-    log_info(
-        "memory: weights %.1f MiB, peak of activations %.1f MiB at most, steps and sequences at "
-        "most %.1f MiB, KV cache %.1f MiB, taken as it is used: %" PRIu64 " tokens in %" PRIu64
-        " blocks of %u",
-        (double)need->weight_bytes / MIB, (double)need->activation_bytes / MIB,
-        (double)need->step_bytes / MIB, kv / MIB, n * STEP_BLOCK_TOKENS, n, STEP_BLOCK_TOKENS);
+    log_info("memory: weights %.1f MiB, %s %.1f MiB%s, steps and sequences at "
+             "most %.1f MiB, KV cache %.1f MiB%s: %" PRIu64 " tokens in %" PRIu64 " blocks of %u",
+             (double)need->weight_bytes / MIB,
+             need->on_device ? "all else on the card" : "peak of activations",
+             (double)need->activation_bytes / MIB, need->on_device ? "" : " at most",
+             (double)need->step_bytes / MIB, kv / MIB,
+             need->on_device ? "" : ", taken as it is used", n * STEP_BLOCK_TOKENS, n,
+             STEP_BLOCK_TOKENS);
     log_info("Maximum concurrency for %u tokens per request: %.2fx", l->max_model_len,
              (double)n / (double)n_seq_block);
     if (need->total_bytes == UINT64_MAX)
         return;
     double all =
         kv + (double)need->weight_bytes + (double)need->activation_bytes + (double)need->step_bytes;
-    if (all > (double)need->total_bytes)
+    if (all > (double)need->total_bytes && !need->on_device)
         log_warning("memory: that is more than the %.1f MiB this process can have; it will be "
                     "killed or swap when the cache fills",
                     (double)need->total_bytes / MIB);
@@ -231,9 +233,9 @@ FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
 static void log_swap(uint64_t n, uint64_t n_asked, const struct memory_need *need)
 {
     double mib = (double)(n * need->block_bytes) / MIB;
-    log_info("memory: swap space for preempted requests %.1f MiB, taken as it is used: %" PRIu64
-             " blocks%s",
-             mib, n, n < n_asked ? "; there is no memory for all of --swap-space" : "");
+    log_info("memory: swap space for preempted requests %.1f MiB%s: %" PRIu64 " blocks%s", mib,
+             need->on_device ? "" : ", taken as it is used", n,
+             n < n_asked ? "; there is no memory for all of --swap-space" : "");
 }
 
 uint32_t memory_swap_blocks(uint32_t n_block, const struct worker_config *c,
@@ -252,7 +254,8 @@ uint32_t memory_swap_blocks(uint32_t n_block, const struct worker_config *c,
         n = wanted;
     if (n > BLOCKS_MAX)
         n = BLOCKS_MAX;
-    uint64_t n_asked = n, left = all > n_block ? all - n_block : 0;
+    const uint64_t beside = need->on_device ? 0 : n_block; /* of the same memory */
+    uint64_t n_asked = n, left = all > beside ? all - beside : 0;
     if (n > left)
         n = left;
     log_swap(n, n_asked, need);

@@ -20,7 +20,9 @@
  * Swap space (--swap-space) on the CPU is memory of the same kind: a second pool beside the first.
  * It takes what is left of MEMORY_SWAP_PART of the memory at most, no more than max_num_seqs
  * sequences of max_model_len can fill, nothing when the first pool holds all of those (then nobody
- * is ever preempted), and it too takes memory block by block as it is used. Threads: start-up. */
+ * is ever preempted), and it too takes memory block by block as it is used. A device's pool is
+ * memory of its own, and its swap space is taken at once, since the device must be able to reach
+ * it. Threads: start-up. */
 #ifndef QUIRE_ENGINE_WORKER_MEMORY_H
 #define QUIRE_ENGINE_WORKER_MEMORY_H
 #include "engine/worker/ring.h"
@@ -38,6 +40,7 @@ struct memory_need {
     uint64_t block_bytes; /* K and V of one block, all layers */
     /* For all of these; UINT64_MAX = nobody knows. */
     uint64_t total_bytes;
+    bool on_device; /* the pool is a device's memory, taken at once; swap space is the host's */
 };
 
 /* What the memory limits of this process's cgroups (version 1 and 2) and those above them leave;

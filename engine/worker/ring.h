@@ -22,9 +22,10 @@
 #include "engine/model/model.h"
 #include "proto/step.h"
 
-#define RING_DEPTH     2u /* steps in flight; SCHEDULER_IN_FLIGHT_MAX */
-#define RING_ISA_MAX   32u
-#define RING_NAMES_MAX 512u
+#define RING_DEPTH      2u /* steps in flight; SCHEDULER_IN_FLIGHT_MAX */
+#define RING_ISA_MAX    32u
+#define RING_NAMES_MAX  512u
+#define RING_GRAPHS_MAX 256u
 
 enum speculation_method { SPECULATE_NOT, SPECULATE_NGRAM, SPECULATE_DRAFT };
 struct speculation { /* engine/worker/speculate.h */
@@ -55,7 +56,14 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     bool is_again;         /* it replaces a worker that died: n_block is decided */
     uint32_t n_thread;     /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];
-    bool pin; /* threads to cores */
+    char device[RING_ISA_MAX];     /* "auto" or "", "cpu", "cuda", "cuda:1" (worker/gpu.h) */
+    char device_library[PATH_MAX]; /* "" = libquire-cuda.so where it is looked for (device.h) */
+    char tune_dir[PATH_MAX];       /* where a device's choices are kept; "" = nowhere */
+    bool deterministic;            /* on a device; the CPU is always */
+    bool enforce_eager;            /* no graphs */
+    uint32_t graph_sizes[RING_GRAPHS_MAX]; /* [n_graph_size] sequences, ascending */
+    uint32_t n_graph_size;                 /* 0: 1, 2, 4, 8, 16, 24 … max_num_seqs */
+    bool pin;                              /* threads to cores */
     struct speculation speculation;
     int log_level; /* enum log_level, for a worker process */
     bool log_json;

@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/worker/gpu.h"
 #include "engine/worker/grammars.h"
 #include "engine/worker/memory.h"
 #include "engine/worker/sample.h"
@@ -24,6 +25,7 @@ struct worker {
     struct team *team;
     struct model *model;
     struct model_scratch *scratch;
+    struct gpu *gpu;          /* NULL: the CPU computes. Its pools are its own */
     struct kv_cache kv, swap; /* swap: with limits.copies_max */
     bool kv_made;
     struct slots slots;
@@ -33,7 +35,7 @@ struct worker {
     struct masks *masks;
     struct sample_scratch *samplers; /* [n_thread] */
     uint32_t n_thread, vocab_size;
-    float *logits; /* [logit_rows_max, vocab_size], a mapping */
+    float *logits; /* [logit_rows_max, vocab_size], a mapping, or the gpu's */
     size_t logits_bytes;
     struct step_limits limits;
     size_t step_bytes, result_bytes;
@@ -94,6 +96,7 @@ static struct model_options options_of(struct worker *w, const char *weights_dir
                                   .max_model_len = c->max_model_len,
                                   .kern = &w->kern,
                                   .team = w->team,
+                                  .link = gpu_link(w->gpu),
                                   .progress = load_progress,
                                   .progress_ctx = w};
 }
@@ -108,6 +111,13 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
         return rc;
     kern_table_cpu(&w->kern, caps);
     w->n_thread = team_size(w->team);
+    if ((rc = gpu_open(&w->gpu, c, e)))
+        return rc;
+    if (w->gpu && c->speculation.method == SPECULATE_DRAFT)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "--speculative-config: a draft model does not run on a device yet; use method "
+            "ngram, or --device cpu");
     const struct model_options o = options_of(w, *c->weights_dir ? c->weights_dir : NULL);
     if ((rc = model_load(&w->model, &o, e)))
         return rc;
@@ -161,6 +171,18 @@ static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_e
     return Q_OK;
 }
 
+/* What the CPU uses of a step that a device computes, and all that the device uses. */
+static FALLIBLE make_gpu(struct worker *w, struct worker_info *info, struct q_err *e)
+{
+    struct gpu_sizes sizes = {0};
+    enum q_code rc;
+    if ((rc = make_samplers(w, e)) || (rc = gpu_make(w->gpu, w->model, &w->limits, &sizes, e)))
+        return rc;
+    info->n_block = sizes.n_block;
+    info->n_swap_block = sizes.n_swap_block;
+    return Q_OK;
+}
+
 static FALLIBLE make_masks(struct worker *w, struct q_err *e)
 {
     struct mask_provider own;
@@ -191,8 +213,8 @@ static void place_kv(const struct worker *w)
                  n);
 }
 
-/* Everything that depends on the model's shape. */
-static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_err *e)
+/* Pools and what else a step on the CPU uses. */
+static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_err *e)
 {
     const struct model_shape *shape = model_shape(w->model);
     struct memory_need need = {.weight_bytes = shape->weight_bytes,
@@ -218,9 +240,14 @@ static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_
     place_kv(w);
     if ((rc = make_swap(w, info, &need, e)))
         return rc;
-    if (w->draft && (rc = draft_make_kv(w->draft, info->n_block, info->n_swap_block, e)))
-        return rc;
-    if ((rc = make_masks(w, e)))
+    return w->draft ? draft_make_kv(w->draft, info->n_block, info->n_swap_block, e) : Q_OK;
+}
+
+/* Everything that depends on the model's shape. */
+static FALLIBLE make_state(struct worker *w, struct worker_info *info, struct q_err *e)
+{
+    enum q_code rc = w->gpu ? make_gpu(w, info, e) : make_cpu(w, info, e);
+    if (rc || (rc = make_masks(w, e)))
         return rc;
     return slots_init(&w->slots, &w->limits, info->n_block, w->vocab_size, e);
 }
@@ -250,7 +277,10 @@ static FALLIBLE worker_start(struct worker *w, struct q_err *e)
     info.shape = *shape;
     info.limits = w->limits;
     info.n_thread = w->n_thread;
-    name_kernels(info.kernels, sizeof info.kernels, w->kern.caps);
+    if (w->gpu)
+        gpu_describe(w->gpu, info.kernels, sizeof info.kernels);
+    else
+        name_kernels(info.kernels, sizeof info.kernels, w->kern.caps);
     if ((rc = ring_ready(w->ring, &info, e)))
         return rc;
     w->step_bytes = info.step_bytes;
@@ -273,7 +303,7 @@ static void worker_end(struct worker *w)
     for (uint32_t i = 0; w->samplers && i < w->n_thread; i++)
         sample_scratch_release(&w->samplers[i]);
     q_free(w->samplers);
-    if (w->logits)
+    if (w->logits_bytes)
         munmap(w->logits, w->logits_bytes);
     if (w->kv_made)
         kv_cache_release(&w->kv);
@@ -281,6 +311,7 @@ static void worker_end(struct worker *w)
     model_scratch_free(w->scratch);
     draft_free(w->draft);
     model_free(w->model);
+    gpu_free(w->gpu);
     team_free(w->team);
 }
 
@@ -317,15 +348,18 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
         row->token = 0;
 }
 
-/* Every thread of the team: the forward pass together, then rows of logits as they come. */
+/* Every thread of the team: the forward pass together unless a device has done it, then rows of
+ * logits as they come. */
 static void compute(void *arg, uint32_t ith, uint32_t nth)
 {
     struct worker *w = arg;
     const struct batch *b = &w->slots.batch;
     struct team *team = nth > 1 ? w->team : NULL;
-    model_forward(w->model, b, &w->kv, w->scratch, w->logits, team, ith, nth);
-    team_barrier(team);
-    if (ith == 0)
+    if (!w->gpu) {
+        model_forward(w->model, b, &w->kv, w->scratch, w->logits, team, ith, nth);
+        team_barrier(team);
+    }
+    if (ith == 0 && !w->gpu)
         w->forward_end_us = clock_us();
     for (uint32_t i;
          (i = atomic_fetch_add_explicit(&w->next_row, 1, memory_order_relaxed)) < b->n_logit;)
@@ -357,10 +391,12 @@ static void guess(struct worker *w, const struct step_view *v)
 static FALLIBLE check_copies(const struct worker *w, const struct step_copy *c, uint32_t n,
                              struct q_err *e)
 {
+    const uint32_t n_block = (w->gpu ? gpu_kv(w->gpu) : &w->kv)->n_block;
+    const uint32_t n_host = (w->gpu ? gpu_swap(w->gpu) : &w->swap)->n_block;
     for (uint32_t i = 0; i < n; i++)
-        if (c[i].block >= w->kv.n_block || c[i].host >= w->swap.n_block)
+        if (c[i].block >= n_block || c[i].host >= n_host)
             return q_fail(e, Q_CORRUPT, "worker: copy of block %u of %u and %u of %u", c[i].block,
-                          w->kv.n_block, c[i].host, w->swap.n_block);
+                          n_block, c[i].host, n_host);
     return Q_OK;
 }
 
@@ -389,7 +425,9 @@ static FALLIBLE step_copies(struct worker *w, const struct step_view *v, struct 
         (rc = check_copies(w, v->ins, v->head->n_in, e)))
         return rc;
     w->step = v;
-    if (v->head->n_out || v->head->n_in)
+    if ((v->head->n_out || v->head->n_in) && w->gpu)
+        gpu_copies(w->gpu, v);
+    else if (v->head->n_out || v->head->n_in)
         team_run(w->team, copy, w);
     w->step = NULL;
     return Q_OK;
@@ -412,8 +450,15 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
         return rc;
     masks_begin(w->masks);
     atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
-    team_run(w->team, compute, w);
+    if (w->gpu) {
+        rc = gpu_forward(w->gpu, s, v, &w->logits, e);
+        w->forward_end_us = clock_us();
+    }
+    if (!rc)
+        team_run(w->team, compute, w);
     masks_end(w->masks);
+    if (rc)
+        return rc;
     for (uint32_t i = 0; i < s->batch.n_logit; i++)
         if (!s->rows[i].is_prompt)
             w->result.rows[i].is_rejected = !slots_take(s, i, sampled(&w->result.rows[i]));
@@ -450,6 +495,19 @@ static FALLIBLE step_answer(struct worker *w, void *step, void *result, struct q
     return Q_OK;
 }
 
+static void forget_kv(struct worker *w)
+{
+    if (w->gpu) {
+        gpu_forget(w->gpu);
+        return;
+    }
+    kv_cache_forget(&w->kv);
+    if (w->swap.memory)
+        kv_cache_forget(&w->swap);
+    if (w->draft)
+        draft_forget_kv(w->draft);
+}
+
 /* Other weights where the old ones are. The KV cache's numbers were made with the old ones. */
 static FALLIBLE reload(struct worker *w, struct q_err *e)
 {
@@ -463,11 +521,7 @@ static FALLIBLE reload(struct worker *w, struct q_err *e)
     enum q_code rc = model_reload(w->model, &o, e);
     if (rc)
         return rc;
-    kv_cache_forget(&w->kv);
-    if (w->swap.memory)
-        kv_cache_forget(&w->swap);
-    if (w->draft)
-        draft_forget_kv(w->draft);
+    forget_kv(w);
     log_info("other weights, from %s, loaded in %lld ms", dir, (long long)(clock_ms() - start_ms));
     return Q_OK;
 }
@@ -479,11 +533,7 @@ static void obey(struct worker *w)
     enum q_code rc = Q_OK;
     switch (ring_order_now(w->ring)) {
     case RING_FORGET_KV:
-        kv_cache_forget(&w->kv);
-        if (w->swap.memory)
-            kv_cache_forget(&w->swap);
-        if (w->draft)
-            draft_forget_kv(w->draft);
+        forget_kv(w);
         break;
     case RING_RELOAD:
         alloc_thaw();

@@ -92,7 +92,7 @@ static void check_packed(const struct weight_source *s, const float *want)
                        .group = weights_quant_group(s)};
     if (!w.group && !weights_quant_is_int8(s))
         return;
-    assert_true(weights_matrix_bytes(&w) <= sizeof data);
+    assert_true(weights_matrix_bytes(&w, NULL) <= sizeof data);
     for (uint32_t o = 0; o < s->rows; o += 32)
         weights_quant_set(&w, o, s, o, 32, buffer);
     multiply_out(y, &w);

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Activations, n = rows of the step:
+ *     x     [n, hidden] f32                the residual stream
+ *     h     [n, h_cols]                    input of the next product; f32 when it becomes int8
+ *     q     [n, h_cols] int8               h as int8, with int8 and int4 weights
+ *     wide  [n, q + 2 kv] or [n, 2 inter] f32   q,k,v; gate, up */
+#include "engine/model/device_walk.h"
+#include "common/mem.h"
+#include "engine/model/model_state.h"
+
+struct device_walk {
+    const struct model *m;
+    struct region memory;
+    struct device_limits limits;
+    struct kern_exec x;
+    float *x_rows, *wide;
+    void *h;
+    int8_t *q;
+    struct quant_row *q_rows;
+    int16_t *q_sums;
+    size_t h_cols;
+};
+
+void device_walk_limits(struct device_limits *l, const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    l->context_max = m->shape.max_model_len;
+    l->n_head = c->n_head;
+    l->n_kv_head = c->n_kv_head;
+    l->head_dim = c->head_dim;
+    l->hidden_size = c->hidden_size;
+    l->intermediate_size = c->intermediate_size;
+    l->vocab_size = c->vocab_size;
+    l->kv_dtype = m->shape.kv_dtype;
+}
+
+static size_t qkv_cols(const struct model *m)
+{
+    return model_q_cols(m) + 2 * (size_t)model_kv_cols(m);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void cut(struct device_walk *w, struct region_cutter *c)
+{
+    const struct model *m = w->m;
+    const struct device_table *t = m->link->t;
+    const size_t n = w->limits.n_row_max, inter = m->config.intermediate_size;
+    const size_t cols = larger(larger(m->config.hidden_size, model_q_cols(m)), inter);
+    const size_t n_q = m->shape.quantization ? n : 0;
+    const size_t n_sum = m->shape.quantization == QUANTIZE_INT4 ? n : 0;
+    w->h_cols = (cols + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    w->x_rows = region_cut(c, n * m->config.hidden_size, sizeof *w->x_rows);
+    w->h = region_cut(c, n * w->h_cols, dtype_bits(model_input_dtype(m)) / 8);
+    w->q = region_cut(c, n_q * w->h_cols, sizeof *w->q);
+    w->q_rows = region_cut(c, n_q, sizeof *w->q_rows);
+    w->q_sums = region_cut(c, n_sum * w->h_cols / KERN_QUANT_SUM, sizeof *w->q_sums);
+    w->wide = region_cut(c, n * larger(qkv_cols(m), 2 * inter), sizeof *w->wide);
+    w->x.scratch_bytes = t->workspace_bytes(m->link->d, &w->limits);
+    w->x.scratch = region_cut(c, 1, w->x.scratch_bytes);
+}
+
+static enum q_code check_operations(const struct model *m, struct q_err *e)
+{
+    const struct kern_table *k = m->kern;
+    const enum quantization q = m->shape.quantization;
+    const struct {
+        const char *name;
+        bool is_there;
+    } needs[] = {{"embed", k->embed != NULL},
+                 {"rms_norm", k->rms_norm != NULL},
+                 {"norm_rows", k->norm_rows != NULL},
+                 {"qkv_finish", k->qkv_finish != NULL},
+                 {"attention", k->attention != NULL},
+                 {"silu_mul", k->silu_mul != NULL},
+                 {"scatter", k->scatter != NULL},
+                 {"linear", q || k->linear},
+                 {"quant_rows", !q || k->quant_rows},
+                 {"linear_quant", !q || k->linear_quant},
+                 {"linear_int4", q != QUANTIZE_INT4 || k->linear_int4}};
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
+        if (!needs[i].is_there)
+            return q_fail(e, Q_UNSUPPORTED, "device library \"%s\" has no %s; use --device cpu",
+                          m->link->t->name, needs[i].name);
+    return Q_OK;
+}
+
+enum q_code device_walk_new(struct device_walk **out, const struct model *m,
+                            const struct device_limits *l, struct q_err *e)
+{
+    enum q_code rc = check_operations(m, e);
+    if (rc)
+        return rc;
+    struct device_walk *w = q_calloc(1, sizeof *w);
+    if (!w)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for a walk");
+    w->m = m;
+    w->limits = *l;
+    w->x = (struct kern_exec){.nth = 1, .stream = m->link->s};
+    struct region_cutter c = {0};
+    cut(w, &c);
+    if ((rc = region_init_on(&w->memory, c.used, "activations", m->link, e))) {
+        q_free(w);
+        return rc;
+    }
+    c = (struct region_cutter){.base = w->memory.data};
+    cut(w, &c);
+    *out = w;
+    return Q_OK;
+}
+
+void device_walk_free(struct device_walk *w)
+{
+    if (!w)
+        return;
+    region_release(&w->memory);
+    q_free(w);
+}
+
+struct run { /* one call */
+    const struct device_walk *w;
+    const struct device_step *s;
+    const struct kern_table *k;
+    uint32_t n; /* rows */
+};
+
+/* The first n_col columns of the n rows of h as int8. */
+static void quantize(const struct run *r, uint32_t n, uint32_t n_col)
+{
+    const struct device_walk *w = r->w;
+    const struct quant_rows_args a = {.q = w->q,
+                                      .rows = w->q_rows,
+                                      .sums = w->m->shape.quantization == QUANTIZE_INT4 ? w->q_sums
+                                                                                        : NULL,
+                                      .x = w->h,
+                                      .n_row = n,
+                                      .n_col = n_col,
+                                      .x_stride = w->h_cols,
+                                      .q_stride = w->h_cols};
+    r->k->quant_rows(&a, &w->x);
+}
+
+/* Rows of x (all of them, or those that `rows` names) through a norm into the next product's
+ * input. */
+static void norm(const struct run *r, const float *weight, const uint32_t *rows, uint32_t n)
+{
+    const struct device_walk *w = r->w;
+    const uint32_t hidden = w->m->config.hidden_size;
+    const bool as_int8 = w->m->shape.quantization == QUANTIZE_INT8;
+    const struct norm_rows_args a = {.y = as_int8 ? (void *)w->q : w->h,
+                                     .y_dtype = as_int8 ? DT_I8 : model_input_dtype(w->m),
+                                     .quant = w->q_rows,
+                                     .x = w->x_rows,
+                                     .rows = rows,
+                                     .w = weight,
+                                     .n_row = n,
+                                     .n_col = hidden,
+                                     .x_stride = hidden,
+                                     .y_stride = w->h_cols,
+                                     .eps = (float)w->m->config.rms_norm_eps};
+    r->k->norm_rows(&a, &w->x);
+    if (w->m->shape.quantization == QUANTIZE_INT4)
+        quantize(r, n, hidden);
+}
+
+struct product { /* y = W h + bias */
+    const struct packed *weight;
+    const float *bias;
+    float *y;
+    size_t y_stride;
+    uint32_t n_row;
+    bool add; /* onto y */
+};
+
+static void product_quant(const struct run *r, const struct product *p)
+{
+    const struct device_walk *w = r->w;
+    const struct linear_quant_args a = {.y = p->y,
+                                        .x = w->q,
+                                        .rows = w->q_rows,
+                                        .w = *p->weight,
+                                        .bias = p->bias,
+                                        .n_row = p->n_row,
+                                        .x_stride = w->h_cols,
+                                        .y_stride = p->y_stride,
+                                        .accumulate = p->add};
+    if (p->weight->group) {
+        const struct linear_int4_args b = {.by = a, .sums = w->q_sums};
+        r->k->linear_int4(&b, &w->x);
+    } else {
+        r->k->linear_quant(&a, &w->x);
+    }
+}
+
+static void product(const struct run *r, const struct product *p)
+{
+    const struct device_walk *w = r->w;
+    if (w->m->shape.quantization) {
+        product_quant(r, p);
+        return;
+    }
+    const struct linear_args a = {.y = p->y,
+                                  .x = w->h,
+                                  .x_dtype = model_input_dtype(w->m),
+                                  .w = *p->weight,
+                                  .bias = p->bias,
+                                  .n_row = p->n_row,
+                                  .x_stride = w->h_cols,
+                                  .y_stride = p->y_stride,
+                                  .accumulate = p->add};
+    r->k->linear(&a, &w->x);
+}
+
+/* Head norms, rotation, K and V into the cache. */
+static void finish_qkv(const struct run *r, uint32_t layer)
+{
+    const struct device_walk *w = r->w;
+    const struct model_config *c = &w->m->config;
+    const struct layer_weights *g = &w->m->weights.layers[layer];
+    const bool norms = w->m->arch->qk_norm;
+    const struct qkv_finish_args a = {.x = w->wide,
+                                      .x_stride = qkv_cols(w->m),
+                                      .q_norm = norms ? g->q_norm : NULL,
+                                      .k_norm = norms ? g->k_norm : NULL,
+                                      .eps = (float)c->rms_norm_eps,
+                                      .table = (const float *)(const void *)w->m->turns.data,
+                                      .pos = r->s->batch->positions,
+                                      .k_cache = r->s->kv->k[layer],
+                                      .v_cache = r->s->kv->v[layer],
+                                      .kv_dtype = r->s->kv->dtype,
+                                      .slot = r->s->batch->slots,
+                                      .n_row = r->n,
+                                      .n_head = c->n_head,
+                                      .n_kv_head = c->n_kv_head,
+                                      .head_dim = c->head_dim,
+                                      .n_rot = c->head_dim};
+    r->k->qkv_finish(&a, &w->x);
+}
+
+/* Attention, its output as the next product's input. */
+static void attend(const struct run *r, uint32_t layer)
+{
+    const struct device_walk *w = r->w;
+    const struct model_config *c = &w->m->config;
+    const struct attention_args a = {.out = w->h,
+                                     .out_dtype = model_input_dtype(w->m),
+                                     .q = w->wide,
+                                     .out_stride = w->h_cols,
+                                     .q_stride = qkv_cols(w->m),
+                                     .k_cache = r->s->kv->k[layer],
+                                     .v_cache = r->s->kv->v[layer],
+                                     .kv_dtype = r->s->kv->dtype,
+                                     .seqs = r->s->batch->seqs,
+                                     .n_seq = r->s->batch->n_seq,
+                                     .n_head = c->n_head,
+                                     .n_kv_head = c->n_kv_head,
+                                     .head_dim = c->head_dim,
+                                     .context_max = r->s->batch->context_max,
+                                     .scale = w->m->attention_scale,
+                                     .window = c->window[layer],
+                                     .plan = r->s->plan,
+                                     .n_row = r->n};
+    r->k->attention(&a, &w->x);
+    if (w->m->shape.quantization)
+        quantize(r, r->n, model_q_cols(w->m));
+}
+
+static void activate(const struct run *r)
+{
+    const struct device_walk *w = r->w;
+    const uint32_t inter = w->m->config.intermediate_size;
+    const struct silu_mul_args a = {.y = w->h,
+                                    .y_dtype = model_input_dtype(w->m),
+                                    .x = w->wide,
+                                    .n_row = r->n,
+                                    .n_col = inter,
+                                    .x_stride = 2 * (size_t)inter,
+                                    .y_stride = w->h_cols};
+    r->k->silu_mul(&a, &w->x);
+    if (w->m->shape.quantization)
+        quantize(r, r->n, inter);
+}
+
+static void layer(const struct run *r, uint32_t i)
+{
+    const struct device_walk *w = r->w;
+    const struct layer_weights *g = &w->m->weights.layers[i];
+    const size_t hidden = w->m->config.hidden_size, inter = w->m->config.intermediate_size;
+    norm(r, g->attn_norm, NULL, r->n);
+    product(r, &(struct product){&g->qkv, g->qkv_bias, w->wide, qkv_cols(w->m), r->n, false});
+    finish_qkv(r, i);
+    attend(r, i);
+    product(r, &(struct product){&g->out, g->out_bias, w->x_rows, hidden, r->n, true});
+    norm(r, g->mlp_norm, NULL, r->n);
+    product(r, &(struct product){&g->gate_up, g->gate_up_bias, w->wide, 2 * inter, r->n, false});
+    activate(r);
+    product(r, &(struct product){&g->down, g->down_bias, w->x_rows, hidden, r->n, true});
+}
+
+void device_walk_run(const struct device_walk *w, const struct device_step *s)
+{
+    const struct weights *g = &w->m->weights;
+    const struct batch *b = s->batch;
+    const struct run r = {.w = w, .s = s, .k = w->m->kern, .n = b->n_token};
+    const struct embed_args a = {.y = w->x_rows,
+                                 .table = g->embed,
+                                 .dtype = g->embed_dtype,
+                                 .ids = b->token_ids,
+                                 .n_row = r.n,
+                                 .n_col = w->m->config.hidden_size,
+                                 .scale = 1};
+    Q_ASSERT(r.n <= w->limits.n_row_max && b->n_seq <= w->limits.n_seq_max &&
+             b->n_logit <= w->limits.n_logit_max);
+    r.k->embed(&a, &w->x);
+    for (uint32_t i = 0; i < w->m->config.n_layer; i++)
+        layer(&r, i);
+    if (b->n_logit == 0)
+        return;
+    norm(&r, g->final_norm, b->logit_rows, b->n_logit);
+    product(&r, &(struct product){&g->lm_head, NULL, s->logits, w->m->config.vocab_size, b->n_logit,
+                                  false});
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_walk - the decoder walk on a device: the same operations in the same order as forward.c,
+ * each one launch for all rows.
+ *
+ * forward.c is about threads: who computes which rows, what stays in whose cache, where they meet.
+ * Nothing of that is here. With the reference's kernels behind the table both give the same bits,
+ * which is tested (tests/unit/test_device.c).
+ * Threads: one. Allocates nothing after device_walk_new. */
+#ifndef QUIRE_ENGINE_MODEL_DEVICE_WALK_H
+#define QUIRE_ENGINE_MODEL_DEVICE_WALK_H
+#include "engine/model/model.h"
+
+struct device_walk; /* activations and workspace */
+
+/* The largest step there will be: rows, sequences and rows of logits are filled in by the caller,
+ * the rest here. */
+void device_walk_limits(struct device_limits *l, const struct model *m);
+/* m: loaded with a link. Errors: Q_NO_MEMORY; Q_UNSUPPORTED (operations that the device's library
+ * lacks, by name). */
+FALLIBLE device_walk_new(struct device_walk **out, const struct model *m,
+                         const struct device_limits *l, struct q_err *e);
+void device_walk_free(struct device_walk *w);
+
+struct device_step {
+    const struct batch *batch; /* counts, and arrays in device memory; n_prompts is not read */
+    const void *plan;          /* of attention, in device memory */
+    const struct kv_cache *kv;
+    float *logits; /* [n_logit, vocab_size] in device memory */
+};
+/* Give one step to the stream of the link; batch->context_max may be more than the longest. */
+void device_walk_run(const struct device_walk *w, const struct device_step *s);
+
+#endif

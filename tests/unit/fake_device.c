@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fake_device.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define ARGS_MAX 256u
+#define PIECES   64u /* of device memory */
+#define PAGE     4096u
+
+uint64_t fake_total_bytes = UINT64_C(1) << 30;
+uint64_t fake_n_launch;
+
+typedef void run_fn(const void *args, const struct kern_exec *x);
+struct work {
+    enum { WORK_KERNEL, WORK_COPY, WORK_FILL, WORK_RECORD, WORK_WAIT } kind;
+    run_fn *run;
+    union {
+        unsigned char args[ARGS_MAX];
+        struct device_rows rows;
+        struct {
+            struct device_event *event;
+            struct device_stream *stream;
+            uint64_t number; /* of the event's work in its stream */
+        } at;
+    } u;
+    struct kern_exec x;
+};
+struct list {
+    struct work *items;
+    size_t n, room;
+};
+
+struct device {
+    struct kern_table kern;
+    struct device_props props;
+    uint64_t total, used;
+    struct piece {
+        void *p;
+        size_t n;
+    } pieces[PIECES];
+    uint32_t depth; /* runs in progress: memory is open */
+};
+struct device_stream {
+    struct device *d;
+    struct list todo;
+    uint64_t n_done; /* work of todo before `first` that is gone */
+    size_t first;
+    bool recording;
+    struct list graph;
+};
+struct device_event {
+    struct device_stream *stream; /* NULL: never recorded */
+    uint64_t number;
+};
+struct device_graph {
+    struct list list;
+};
+
+static struct work *push(struct list *l)
+{
+    if (l->n == l->room) {
+        l->room = l->room ? 2 * l->room : 64;
+        l->items = realloc(l->items, l->room * sizeof *l->items);
+        Q_ASSERT(l->items);
+    }
+    memset(&l->items[l->n], 0, sizeof *l->items);
+    return &l->items[l->n++];
+}
+
+static struct work *give(struct device_stream *s)
+{
+    return push(s->recording ? &s->graph : &s->todo);
+}
+
+static void open_memory(struct device *d, bool open)
+{
+    d->depth = open ? d->depth + 1 : d->depth - 1;
+    if (d->depth != open)
+        return;
+    for (uint32_t i = 0; i < PIECES; i++)
+        if (d->pieces[i].p)
+            Q_ASSERT(!mprotect(d->pieces[i].p, d->pieces[i].n,
+                               open ? PROT_READ | PROT_WRITE : PROT_NONE));
+}
+
+/* All work of a stream before number `end`. */
+static void run_until(struct device_stream *s, uint64_t end)
+{
+    open_memory(s->d, true);
+    while (s->first < s->todo.n && s->n_done < end) {
+        const struct work w = s->todo.items[s->first++];
+        s->n_done++;
+        switch (w.kind) {
+        case WORK_KERNEL:
+            w.run(w.u.args, &w.x);
+            break;
+        case WORK_COPY:
+            for (size_t i = 0; i < w.u.rows.n_row; i++)
+                memcpy((char *)w.u.rows.dst + i * w.u.rows.dst_step,
+                       (const char *)w.u.rows.src + i * w.u.rows.src_step, w.u.rows.n);
+            break;
+        case WORK_FILL:
+            memset(w.u.rows.dst, (int)w.u.rows.dst_step, w.u.rows.n);
+            break;
+        case WORK_RECORD:
+            break;
+        case WORK_WAIT:
+            if (w.u.at.stream)
+                run_until(w.u.at.stream, w.u.at.number);
+            break;
+        }
+    }
+    if (s->first == s->todo.n)
+        s->first = s->todo.n = 0;
+    open_memory(s->d, false);
+}
+
+/* ---- kernels ---- */
+static struct kern_table real;
+
+/* Plan: how long the context of each sequence is at its end, and how many rows. */
+static size_t fake_plan(const struct device *d, void *out, const struct device_limits *l,
+                        const struct attention_seq *seqs, uint32_t n_seq)
+{
+    uint32_t *p = out;
+    (void)d;
+    Q_ASSERT(n_seq <= l->n_seq_max);
+    for (uint32_t i = 0; i < n_seq; i++) {
+        *p++ = seqs[i].start;
+        *p++ = seqs[i].n_query;
+    }
+    return 2 * n_seq * sizeof *p;
+}
+
+static size_t fake_plan_bytes(const struct device *d, const struct device_limits *l)
+{
+    (void)d;
+    return 2 * (size_t)l->n_seq_max * sizeof(uint32_t);
+}
+
+static void check_plan(const struct attention_args *a)
+{
+    const uint32_t *p = a->plan;
+    uint32_t n_row = 0;
+    for (uint32_t i = 0; i < a->n_seq; i++) {
+        Q_ASSERT(p[2 * i] == a->seqs[i].start && p[2 * i + 1] == a->seqs[i].n_query);
+        Q_ASSERT(a->seqs[i].start + a->seqs[i].n_query <= a->context_max);
+        n_row += a->seqs[i].n_query;
+    }
+    Q_ASSERT(n_row <= a->n_row);
+}
+
+/* For each operation: `launch_op` gives it to the stream, `run_op` is the work. */
+#define OP(op, tolerance)                                                         \
+    static void run_##op(const void *args, const struct kern_exec *x)             \
+    {                                                                             \
+        if (!strcmp(#op, "attention"))                                            \
+            check_plan(args);                                                     \
+        real.op(args, x);                                                         \
+    }                                                                             \
+    static void launch_##op(const struct op##_args *a, const struct kern_exec *x) \
+    {                                                                             \
+        _Static_assert(sizeof *a <= ARGS_MAX, "arguments of " #op);               \
+        struct work *w = give(x->stream);                                         \
+        w->kind = WORK_KERNEL;                                                    \
+        w->run = run_##op;                                                        \
+        memcpy(w->u.args, a, sizeof *a);                                          \
+        w->x = (struct kern_exec){                                                \
+            .nth = 1, .scratch = x->scratch, .scratch_bytes = x->scratch_bytes};  \
+    }
+#define IMPL(table, op, variant, caps)
+#include "kernels/kernels.def"
+
+static const struct kern_table *fake_kern(const struct device *d)
+{
+    return &d->kern;
+}
+
+static size_t fake_matrix_bytes(const struct packed *w)
+{
+    if (w->group)
+        return packed_int4_bytes(w->n_out, w->n_in, w->group);
+    return w->dtype == DT_I8 ? packed_quant_bytes(w->n_out, w->n_in)
+                             : packed_bytes(w->dtype, w->n_out, w->n_in);
+}
+
+static size_t fake_workspace(const struct device *d, const struct device_limits *l)
+{
+    (void)d;
+    return kern_scratch_bytes(l->context_max, l->n_head, l->head_dim);
+}
+
+/* ---- the device ---- */
+static enum q_code fake_open(struct device **out, const struct device_options *o, struct q_err *e)
+{
+    if (o->index)
+        return q_fail(e, Q_NOT_FOUND, "fake: device %u, there is 1", o->index);
+    struct device *d = calloc(1, sizeof *d);
+    Q_ASSERT(d);
+    kern_table_cpu(&real, CAP_NONE);
+#define OP(op, tolerance) d->kern.op = launch_##op;
+#define IMPL(table, op, variant, caps)
+#include "kernels/kernels.def"
+    d->total = fake_total_bytes;
+    const char *bytes = getenv("QUIRE_FAKE_BYTES");
+    if (bytes)
+        d->total = strtoull(bytes, NULL, 10);
+    d->props =
+        (struct device_props){.name = "fake", .major = 9, .n_unit = 1, .total_bytes = d->total};
+    *out = d;
+    return Q_OK;
+}
+
+static void fake_close(struct device *d)
+{
+    Q_ASSERT(!d || !d->used); /* nothing is left behind */
+    free(d);
+}
+
+static const struct device_props *fake_props(const struct device *d)
+{
+    return &d->props;
+}
+
+static enum q_code fake_memory(struct device *d, uint64_t *free_bytes, uint64_t *total_bytes,
+                               struct q_err *e)
+{
+    (void)e;
+    *free_bytes = d->total - d->used;
+    *total_bytes = d->total;
+    return Q_OK;
+}
+
+static enum q_code fake_check(struct device *d, struct q_err *e)
+{
+    (void)d;
+    (void)e;
+    return Q_OK;
+}
+
+static enum q_code fake_alloc(struct device *d, void **out, size_t n, const char *what,
+                              struct q_err *e)
+{
+    const size_t size = (n + PAGE - 1) / PAGE * PAGE;
+    uint32_t i = 0;
+    while (i < PIECES && d->pieces[i].p)
+        i++;
+    Q_ASSERT(i < PIECES);
+    if (size > d->total - d->used)
+        return q_fail(e, Q_NO_MEMORY, "fake: %s takes %zu bytes, %llu of %llu are free", what, n,
+                      (unsigned long long)(d->total - d->used), (unsigned long long)d->total);
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    Q_ASSERT(p != MAP_FAILED);
+    memset(p, 0xff, size);
+    Q_ASSERT(!mprotect(p, size, PROT_NONE));
+    d->used += size;
+    d->pieces[i] = (struct piece){p, size};
+    *out = p;
+    return Q_OK;
+}
+
+static void fake_free(struct device *d, void *p)
+{
+    for (uint32_t i = 0; p && i < PIECES; i++)
+        if (d->pieces[i].p == p) {
+            munmap(p, d->pieces[i].n);
+            d->used -= d->pieces[i].n;
+            d->pieces[i] = (struct piece){0};
+        }
+}
+
+static enum q_code fake_host_alloc(struct device *d, void **out, size_t n, const char *what,
+                                   struct q_err *e)
+{
+    (void)d;
+    *out = malloc(n);
+    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "fake: %s", what);
+}
+
+static void fake_host_free(struct device *d, void *p)
+{
+    (void)d;
+    free(p);
+}
+
+/* ---- streams and events ---- */
+static enum q_code fake_stream_new(struct device *d, struct device_stream **out, struct q_err *e)
+{
+    (void)e;
+    *out = calloc(1, sizeof **out);
+    Q_ASSERT(*out);
+    (*out)->d = d;
+    return Q_OK;
+}
+
+static void fake_stream_free(struct device_stream *s)
+{
+    if (s) {
+        Q_ASSERT(!s->recording);
+        run_until(s, UINT64_MAX);
+        free(s->todo.items);
+    }
+    free(s);
+}
+
+static void fake_copy_rows(struct device_stream *s, const struct device_rows *r)
+{
+    struct work *w = give(s);
+    w->kind = WORK_COPY;
+    w->u.rows = *r;
+}
+
+static void fake_copy(struct device_stream *s, void *dst, const void *src, size_t n)
+{
+    fake_copy_rows(s, &(struct device_rows){.dst = dst, .src = src, .n = n, .n_row = 1});
+}
+
+static void fake_fill(struct device_stream *s, void *dst, int byte, size_t n)
+{
+    struct work *w = give(s);
+    w->kind = WORK_FILL;
+    w->u.rows = (struct device_rows){.dst = dst, .n = n, .dst_step = (size_t)byte};
+}
+
+static enum q_code fake_sync(struct device_stream *s, struct q_err *e)
+{
+    (void)e;
+    Q_ASSERT(!s->recording);
+    run_until(s, UINT64_MAX);
+    return Q_OK;
+}
+
+static enum q_code fake_event_new(struct device *d, struct device_event **out, struct q_err *e)
+{
+    (void)d;
+    (void)e;
+    *out = calloc(1, sizeof **out);
+    Q_ASSERT(*out);
+    return Q_OK;
+}
+
+static void fake_event_free(struct device_event *v)
+{
+    free(v);
+}
+
+static void fake_event_record(struct device_event *v, struct device_stream *s)
+{
+    Q_ASSERT(!s->recording);
+    give(s)->kind = WORK_RECORD;
+    v->stream = s;
+    v->number = s->n_done + (s->todo.n - s->first);
+}
+
+static void fake_stream_wait(struct device_stream *s, struct device_event *v)
+{
+    Q_ASSERT(!s->recording);
+    struct work *w = give(s);
+    w->kind = WORK_WAIT;
+    w->u.at.stream = v->stream;
+    w->u.at.number = v->number;
+}
+
+static enum q_code fake_event_wait(struct device_event *v, struct q_err *e)
+{
+    (void)e;
+    if (v->stream)
+        run_until(v->stream, v->number);
+    return Q_OK;
+}
+
+static float fake_event_ms(struct device_event *from, struct device_event *to)
+{
+    (void)from;
+    (void)to;
+    return 0;
+}
+
+/* ---- graphs ---- */
+static enum q_code fake_graph_begin(struct device_stream *s, struct q_err *e)
+{
+    (void)e;
+    Q_ASSERT(!s->recording);
+    s->recording = true;
+    return Q_OK;
+}
+
+static enum q_code fake_graph_end(struct device_stream *s, struct device_graph **out,
+                                  struct q_err *e)
+{
+    (void)e;
+    Q_ASSERT(s->recording);
+    s->recording = false;
+    *out = calloc(1, sizeof **out);
+    Q_ASSERT(*out);
+    (*out)->list = s->graph;
+    s->graph = (struct list){0};
+    return Q_OK;
+}
+
+static void fake_graph_launch(struct device_graph *g, struct device_stream *s)
+{
+    Q_ASSERT(!s->recording);
+    fake_n_launch++;
+    for (size_t i = 0; i < g->list.n; i++)
+        *give(s) = g->list.items[i];
+}
+
+static void fake_graph_free(struct device_graph *g)
+{
+    if (g)
+        free(g->list.items);
+    free(g);
+}
+
+const struct device_table *fake_device_table(void)
+{
+    static const struct device_table table = {.abi = DEVICE_ABI,
+                                              .kern_bytes = sizeof(struct kern_table),
+                                              .name = "fake",
+                                              .open = fake_open,
+                                              .close = fake_close,
+                                              .props = fake_props,
+                                              .kern = fake_kern,
+                                              .memory = fake_memory,
+                                              .check = fake_check,
+                                              .alloc = fake_alloc,
+                                              .release = fake_free,
+                                              .host_alloc = fake_host_alloc,
+                                              .host_free = fake_host_free,
+                                              .stream_new = fake_stream_new,
+                                              .stream_free = fake_stream_free,
+                                              .copy = fake_copy,
+                                              .copy_rows = fake_copy_rows,
+                                              .fill = fake_fill,
+                                              .sync = fake_sync,
+                                              .event_new = fake_event_new,
+                                              .event_free = fake_event_free,
+                                              .event_record = fake_event_record,
+                                              .stream_wait = fake_stream_wait,
+                                              .event_wait = fake_event_wait,
+                                              .event_ms = fake_event_ms,
+                                              .graph_begin = fake_graph_begin,
+                                              .graph_end = fake_graph_end,
+                                              .graph_launch = fake_graph_launch,
+                                              .graph_free = fake_graph_free,
+                                              .matrix_bytes = fake_matrix_bytes,
+                                              .kv_block_bytes = kern_kv_block_bytes,
+                                              .workspace_bytes = fake_workspace,
+                                              .plan_bytes = fake_plan_bytes,
+                                              .plan = fake_plan};
+    return &table;
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device: an engine whose worker computes on a device gives the bits of one whose worker computes
+ * on the CPU with the reference's kernels. The device is the fake one (fake_device.h): memory that
+ * the host cannot touch, work that happens no sooner than somebody waits for it, graphs that hold
+ * the arguments of their recording. */
+#include <dlfcn.h>
+#include "core_run.h"
+
+static struct bits_answer expected[BITS_REQUESTS];
+
+static void on_device(struct core_config *c)
+{
+    snprintf(c->worker.device, sizeof c->worker.device, "cuda");
+    snprintf(c->worker.device_library, sizeof c->worker.device_library, "%s",
+             program_beside("/tests/libquire-fake.so"));
+    c->worker.n_block = 64;
+}
+
+static uint64_t n_launch(void)
+{
+    void *library = dlopen(program_beside("/tests/libquire-fake.so"), RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(library);
+    const uint64_t *n = dlsym(library, "fake_n_launch");
+    assert_non_null(n);
+    const uint64_t now = *n;
+    dlclose(library);
+    return now;
+}
+
+/* Of every kind: greedy and drawn, penalties, biases, logprobs of tokens and prompts. */
+static void submit_kind(uint64_t req_id, const struct golden_prompt *p)
+{
+    static const uint32_t bias_ids[] = {7, 40};
+    static const float bias[] = {2, -50};
+    struct msg_submit m = {.req_id = req_id,
+                           .prompt = {p->ids, p->n},
+                           .top_p = 1,
+                           .repetition_penalty = 1,
+                           .max_tokens = 12,
+                           .ignore_eos = true,
+                           .n_logprob = req_id % 2 ? 1 + BITS_TOP : 0,
+                           .n_prompt_logprob = req_id % 5 == 4 ? 2 : 0,
+                           .seed = req_id};
+    if (req_id % 3 == 1)
+        m.temperature = 0.8f;
+    if (req_id % 4 == 1)
+        m.top_p = 0.9f;
+    if (req_id % 4 == 3)
+        m.presence_penalty = 0.5f;
+    if (req_id % 7 == 3) {
+        m.bias_ids.data = bias_ids;
+        m.bias.data = bias;
+        m.bias_ids.n = m.bias.n = 2;
+    }
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(core_submit(engine.core, 1, &m, &e), &e);
+}
+
+/* Answers of this engine to `n` requests; some come while others run. */
+static void run(const struct core_config *c, const struct golden *g, uint32_t n)
+{
+    struct q_err e = Q_ERR_INIT;
+    open_core(c);
+    for (uint32_t i = 0; i < n; i++) {
+        submit_kind(i, &g->prompts[i % g->n]);
+        if (i % 3 == 2)
+            assert_ok(core_step(engine.core, &e), &e);
+    }
+    finish_all(n);
+    core_free(engine.core);
+}
+
+/* The same requests on both; what: which case. */
+static void compare(struct core_config c, const struct golden *g, uint32_t n, const char *what)
+{
+    snprintf(c.worker.cpu_isa, sizeof c.worker.cpu_isa, "none");
+    struct core_config cpu = c;
+    *cpu.worker.device = *cpu.worker.device_library = '\0';
+    run(&cpu, g, n);
+    memcpy(expected, answers, sizeof expected);
+    run(&c, g, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
+            fail_msg("%s: request %u has other bits on the device", what, i);
+}
+
+static void every_model_gives_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"llama-rope-dynamic", "llama-rope-yarn",
+                                         "llama-bias-tied",    "qwen2-sliding-bf16",
+                                         "qwen3-v5cfg-f16",    "llama-bf16-sharded"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct golden g;
+        golden_get(&g, models[i]);
+        struct core_config c = config_of(g.dir);
+        c.worker.max_model_len = strcmp(models[i], "llama-rope-dynamic") ? 144 : 64;
+        g.n = c.worker.max_model_len == 64 ? 2 : g.n; /* those that fit */
+        c.worker.dtype_auto = true;
+        c.worker.max_num_seqs = 4;
+        c.worker.max_num_batched_tokens = 48;
+        on_device(&c);
+        compare(c, &g, g.n, models[i]);
+    }
+}
+
+static void every_dtype_and_quantization(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtype dtype, kv;
+        enum quantization quantization;
+    } cases[] = {{DT_F32, DT_F32, QUANTIZE_NOT},
+                 {DT_BF16, DT_BF16, QUANTIZE_NOT},
+                 {DT_F16, DT_I8, QUANTIZE_NOT},
+                 {DT_BF16, DT_I8, QUANTIZE_INT8},
+                 {DT_BF16, DT_BF16, QUANTIZE_INT4}};
+    struct golden g;
+    golden_get(&g, "qwen3");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct core_config c = config_of(g.dir);
+        c.worker.dtype = cases[i].dtype;
+        c.worker.kv_given = true;
+        c.worker.kv_dtype = cases[i].kv;
+        c.worker.quantization = cases[i].quantization;
+        c.worker.max_model_len = 144;
+        on_device(&c);
+        compare(c, &g, g.n, dtype_name(cases[i].kv));
+    }
+}
+
+static void graphs_change_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t sizes[4], n;
+        bool eager;
+    } cases[] = {{{0}, 0, false}, {{0}, 0, true}, {{3}, 1, false}, {{2, 5, 7}, 3, false}};
+    struct golden g;
+    golden_get(&g, "llama");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct core_config c = config_of(g.dir);
+        c.worker.max_model_len = 144;
+        c.worker.enforce_eager = cases[i].eager;
+        c.worker.n_graph_size = cases[i].n;
+        memcpy(c.worker.graph_sizes, cases[i].sizes, sizeof cases[i].sizes);
+        on_device(&c);
+        const uint64_t before = n_launch();
+        compare(c, &g, 2 * g.n, "graphs");
+        assert_int_equal(n_launch() > before, !cases[i].eager);
+    }
+}
+
+/* A pool that never suffices: blocks go to host memory and come back, or are computed again. */
+static void preemption_changes_nothing(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "llama");
+    for (uint32_t i = 0; i < 2; i++) {
+        struct core_config c = config_of(g.dir);
+        c.worker.max_model_len = 144;
+        on_device(&c);
+        c.worker.n_block = 12;
+        c.worker.swap_bytes = i ? 1 << 20 : 0;
+        c.policy.preemption = i ? PREEMPT_SWAP : PREEMPT_RECOMPUTE;
+        compare(c, &g, 2 * g.n, i ? "swap" : "recompute");
+    }
+}
+
+/* The pool is what is left of the card; too little is said with numbers. */
+static void memory_is_measured(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    c.worker.n_block = 0;
+    assert_int_equal(setenv("QUIRE_FAKE_BYTES", "134217728", 1), 0);
+    open_core(&c);
+    const struct core_info *info = core_info(engine.core);
+    const uint64_t kv = (uint64_t)info->n_block * info->shape.kv_block_bytes;
+    assert_true(kv < 0.9 * 134217728 && kv > 0.3 * 134217728);
+    core_free(engine.core);
+    assert_int_equal(setenv("QUIRE_FAKE_BYTES", "33554432", 1), 0);
+    assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
+    while (core_state(engine.core, NULL) == CORE_LOADING)
+        turn(&e);
+    assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
+    q_err_reset(&e);
+    assert_fails(core_step(engine.core, &e), Q_NO_MEMORY, "of 33554432 are free", &e);
+    core_free(engine.core);
+    assert_int_equal(unsetenv("QUIRE_FAKE_BYTES"), 0);
+}
+
+static void check_refused(const char *device, const char *library, const char *why)
+{
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    snprintf(c.worker.device, sizeof c.worker.device, "%s", device);
+    if (library)
+        snprintf(c.worker.device_library, sizeof c.worker.device_library, "%s", library);
+    assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
+    while (core_state(engine.core, NULL) == CORE_LOADING)
+        turn(&e);
+    assert_int_equal(core_state(engine.core, NULL), CORE_FAILED);
+    q_err_reset(&e);
+    assert_int_not_equal(core_step(engine.core, &e), Q_OK);
+    if (!strstr(e.message, why))
+        fail_msg("\"%s\" does not say \"%s\"", e.message, why);
+    core_free(engine.core);
+}
+
+static void what_is_not_there_is_refused(void **state)
+{
+    (void)state;
+    check_refused("cuda:1", NULL, "device 1, there is 1");
+    check_refused("gpu", NULL, "expected auto, cpu, cuda or cuda:N");
+    check_refused("cuda:x", NULL, "cuda:N");
+    check_refused("cuda", "/nowhere/libquire-cuda.so", "/nowhere/libquire-cuda.so");
+    check_refused("cuda", "libm.so.6", "quire_device_1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_model_gives_the_bits_of_the_cpu),
+        cmocka_unit_test(every_dtype_and_quantization),
+        cmocka_unit_test(graphs_change_nothing),
+        cmocka_unit_test(preemption_changes_nothing),
+        cmocka_unit_test(memory_is_measured),
+        cmocka_unit_test(what_is_not_there_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -239,22 +239,28 @@ static void run(struct draft *d)
         team_run(d->team, pass, d);
 }
 
+/* The first pass. Where the grammar has guessed already (slot->is_forced), the draft reads what it
+ * guessed and adds nothing. */
+static void add_known(struct draft *d, struct slot *slot, const struct step_seq *q)
+{
+    bool guess = q->flags & STEP_SPECULATE && q->n_token > 1 && !slot->is_forced;
+    uint32_t n_forced = slot->is_forced ? slot->n_guess : 0;
+    uint32_t n_token = q->flags & STEP_SPECULATE ? 1 + n_forced : q->n_token;
+    add_rows(d, slot, slot->n_draft, q->start + n_token, guess);
+}
+
 void draft_guess(struct draft *d, struct slots *s, const struct step_view *v)
 {
     clear(&d->batch);
-    for (uint32_t i = 0; i < v->head->n_seq; i++) {
-        const struct step_seq *q = &v->seqs[i];
-        bool guess = q->flags & STEP_SPECULATE && q->n_token > 1;
-        uint32_t end = q->start + (q->flags & STEP_SPECULATE ? 1 : q->n_token);
-        add_rows(d, &s->slots[q->slot], s->slots[q->slot].n_draft, end, guess);
-    }
+    for (uint32_t i = 0; i < v->head->n_seq; i++)
+        add_known(d, &s->slots[v->seqs[i].slot], &v->seqs[i]);
     run(d);
     for (uint32_t j = 1; j < d->n_guess; j++) {
         clear(&d->batch);
         for (uint32_t i = 0; i < v->head->n_seq; i++) {
             const struct step_seq *q = &v->seqs[i];
             struct slot *slot = &s->slots[q->slot];
-            if (q->flags & STEP_SPECULATE && q->n_token - 1 > j)
+            if (q->flags & STEP_SPECULATE && q->n_token - 1 > j && !slot->is_forced)
                 add_rows(d, slot, slot->n_draft, slot->n_draft + 1, true);
         }
         run(d);

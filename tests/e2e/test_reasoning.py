@@ -70,6 +70,33 @@ def test_a_grammar_waits_for_the_end_of_reasoning(thinking):
     assert ask(thinking, False, extra_body=closed).choices[0].message.content.isdigit()
 
 
+def test_a_schema_holds_behind_the_reasoning(thinking):
+    """The whole way: reasoning is free, and what follows its end is what the schema says and nothing else; the same beside
+    other requests and as a stream. The few tokens that may come let the model find the end by chance."""
+    tokenize = subprocess.run([BIN / "quire-tokenize", BUNDLED], capture_output=True, text=True, check=True, input="".join(
+        json.dumps({"text": text, "add_special_tokens": False}) + "\n" for text in ("</think>", *'{"a:7}')))
+    end, *text = [json.loads(line)["ids"] for line in tokenize.stdout.split("\n")[:-1]]
+    ids = {*end, *(i for one in text for i in one)}
+    eos = json.loads((BUNDLED / "generation_config.json").read_text())["eos_token_id"]
+    schema = {"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"], "additionalProperties": False}
+    body = {"messages": WHO, "max_tokens": 100, "temperature": 1.5, "frequency_penalty": 2, "seed": 1, "n": 6, "extra_body": {
+        "chat_template_kwargs": {"think": True}, "allowed_token_ids": sorted(ids | set(eos if isinstance(eos, list) else [eos]))},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        "logit_bias": {str(i): -9 for i in ids - set(end)}} # what the schema asks for comes all the same
+    whole = thinking.chat.completions.create(model="", **body).choices
+    done = [c for c in whole if c.finish_reason == "stop"]
+    assert len(done) > 1 and any(c.message.model_extra.get("reasoning") for c in done)
+    for choice in whole:
+        assert "</think>" not in (choice.message.content or "") + choice.message.model_extra.get("reasoning", "")
+        if choice.finish_reason == "stop":
+            assert json.loads(choice.message.content) == {"a": 7}
+    texts = [""] * 6
+    for chunk in thinking.chat.completions.create(model="", stream=True, **body):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == [c.message.content or "" for c in whole]
+
+
 def test_chat_shows_reasoning_apart(start, tmp_path):
     template = tmp_path / "think.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}\n<think>\n")

@@ -36,6 +36,7 @@ def test_json_schema(client):
     for choice in answer.choices:
         assert choice.finish_reason == "stop"
         jsonschema.validate(json.loads(choice.message.content), PERSON)
+        assert list(json.loads(choice.message.content)) == list(PERSON["properties"]) # in the schema's order
     assert len({c.message.content for c in answer.choices}) > 1
 
 
@@ -44,6 +45,16 @@ def test_stream_equals_whole_and_again(client):
     chunks = list(ask(client, response_format=format_of(PERSON), stream=True))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole
     jsonschema.validate(json.loads(whole), PERSON)
+
+
+def test_cut_answers(client):
+    """max_tokens anywhere in an answer: its beginning, and the reason says so, streamed or not."""
+    whole = ask(client, response_format=format_of(PERSON)).choices[0].message.content
+    for n in range(1, 26, 4):
+        cut = ask(client, response_format=format_of(PERSON), max_tokens=n).choices[0]
+        chunks = [c.choices[0] for c in ask(client, response_format=format_of(PERSON), max_tokens=n, stream=True) if c.choices]
+        assert cut.finish_reason == chunks[-1].finish_reason == "length"
+        assert whole.startswith(cut.message.content) and "".join(c.delta.content or "" for c in chunks) == cut.message.content
 
 
 def test_json_object(client):
@@ -120,9 +131,13 @@ def test_many_at_once_and_again(client):
         assert all(re.fullmatch("[0-9]{4}", r.result().choices[0].message.content) for r in regexes)
 
 
-def test_speculation_changes_nothing(client, start):
+@pytest.mark.parametrize("config", [
+    {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1},
+    {"method": "draft_model", "model": str(BUNDLED), "num_speculative_tokens": 3}], ids=["ngram", "draft"])
+def test_speculation_changes_nothing(client, start, config):
+    """Guesses by n-grams or a draft model, and text that the grammar forces, are one and the same answer."""
     server = start(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "256", "--speculative-config",
-                   '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}')
+                   json.dumps(config))
     guessing = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
     for seed in range(3):
         one, other = (ask(c, seed=seed, response_format=format_of(PERSON)).choices[0].message.content
@@ -166,6 +181,22 @@ def test_calls_are_made_in_the_parsers_form(start, parser):
     bad = {"type": "object", "properties": {"song": {"type": "string", "pattern": "x"}}, "not": {}}
     with pytest.raises(openai.BadRequestError, match=f"parser {parser}"):
         ask(client, tools=[{"type": "function", "function": {"name": "play", "strict": True, "parameters": bad}}])
+
+
+def test_cut_calls(client):
+    """A call that max_tokens cuts is no finished call: "length" and the arguments so far, streamed or not."""
+    more = {"tools": TOOLS, "tool_choice": "required"}
+    whole = ask(client, **more).choices[0].message.tool_calls[0].function
+    for n in (4, 12, 20, 28):
+        cut = ask(client, max_tokens=n, **more).choices[0]
+        if cut.finish_reason != "length":
+            break
+        chunks = [c.choices[0] for c in ask(client, max_tokens=n, stream=True, **more) if c.choices]
+        calls = [call for c in chunks for call in c.delta.tool_calls or []]
+        assert chunks[-1].finish_reason == "length"
+        streamed = "".join(call.function.arguments or "" for call in calls if call.index == 0)
+        assert whole.arguments.startswith(streamed)
+        assert streamed == (cut.message.tool_calls[0].function.arguments if cut.message.tool_calls else "")
 
 
 def test_one_call_without_a_grammar(client):

@@ -10,6 +10,7 @@
 #define MODEL     "deploy/model/quire-tiny"
 #define N_REQUEST 6u
 #define N_TOKEN   100u
+#define DRAFT     "{\"model\":\"" MODEL "\",\"num_speculative_tokens\":3}"
 #define NGRAM     "{\"method\":\"ngram\",\"prompt_lookup_min\":1,\"num_speculative_tokens\":4}"
 
 struct run {
@@ -103,7 +104,8 @@ static void the_grammar_begins_after_the_marker(void **state)
     static const struct run ways[] = {
         {"", 36, 0, "e", true, false},    {NGRAM, 36, 0, "e", true, false},
         {NGRAM, 36, 0, "e", false, true}, {"", 36, 5, "e", false, true},
-        {"", 36, 0, "e", false, false},   {NGRAM, 36, 9, "e", false, false}};
+        {"", 36, 0, "e", false, false},   {NGRAM, 36, 9, "e", false, false},
+        {DRAFT, 36, 0, "e", true, false}, {DRAFT, 36, 0, "e", false, true}};
     uint64_t n_preemption = 0;
     uint32_t n_whole = 0, n_free = 0;
     run(&ways[0], NULL, answers[0]);

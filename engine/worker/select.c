@@ -13,6 +13,9 @@
 #include "engine/worker/select.h"
 #include <math.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #define LANES   16u      /* independent partial results of one pass; combined in ascending order */
 #define EXP_MIN (-87.0f) /* exp below this is no normal float */
@@ -30,9 +33,13 @@ static inline four load_four(const float *x)
 
 static inline bool any_bit(four_bits m)
 {
+#ifdef __SSE2__
+    return _mm_movemask_epi8((__m128i)m) != 0;
+#else
     uint64_t half[2];
     memcpy(half, &m, sizeof half);
     return (half[0] | half[1]) != 0;
+#endif
 }
 
 /* The largest of x[0..n); sets *bad when one is NaN. */
@@ -91,13 +98,13 @@ bool select_best(const float *x, uint32_t n, uint32_t *best)
     return true;
 }
 
-/* Whether one of LANES values is above `least`. */
-static inline bool any_above(const float *x, float least)
+/* Whether one of n values, a multiple of four, is above `least`. */
+static inline bool any_above(const float *x, const uint32_t n, float least)
 {
     const four limit = {least, least, least, least};
     four_bits any = {0};
-    for (uint32_t j = 0; j < LANES / 4; j++)
-        any |= load_four(x + 4 * j) > limit;
+    for (uint32_t j = 0; j < n; j += 4)
+        any |= load_four(x + j) > limit;
     return any_bit(any);
 }
 
@@ -135,7 +142,7 @@ uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct sample_item *
     for (uint32_t j = n_kept / 2; j-- > 0;)
         sift_down(items, n_kept, j);
     for (; i < n; i++) {
-        while (i + LANES <= n && !any_above(x + i, items[0].value))
+        while (i + LANES <= n && !any_above(x + i, LANES, items[0].value))
             i += LANES; /* most of the row, once the heap has seen a little of it */
         if (i == n)
             break;
@@ -217,16 +224,26 @@ void select_weights(float *x, uint32_t n, float max, float temperature, float w_
 typedef float two_f32 __attribute__((vector_size(8)));
 typedef double two_f64 __attribute__((vector_size(16)));
 
+/* x[0] and x[1]; gcc 12 converts a vector one by one if it is not told the instruction. */
+static inline two_f64 load_two(const float *x)
+{
+#ifdef __SSE2__
+    return (two_f64)_mm_cvtps_pd(
+        _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)x)));
+#else
+    two_f32 v;
+    memcpy(&v, x, sizeof v);
+    return __builtin_convertvector(v, two_f64);
+#endif
+}
+
 static double sum_chunk(const float *w, uint32_t n)
 {
     two_f64 lane[LANES / 2] = {{0}};
     uint32_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        for (uint32_t j = 0; j < LANES / 2; j++) {
-            two_f32 v;
-            memcpy(&v, w + i + 2 * j, sizeof v);
-            lane[j] += __builtin_convertvector(v, two_f64);
-        }
+        for (uint32_t j = 0; j < LANES / 2; j++)
+            lane[j] += load_two(w + i + 2 * j);
     double sum = 0;
     for (; i < n; i++)
         sum += (double)w[i];
@@ -257,12 +274,16 @@ static inline uint32_t float_bits(float f)
 static uint32_t gather(const float *w, uint32_t n, float least, struct sample_item *items)
 {
     uint32_t n_item = 0, i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        if (!any_above(w + i, least))
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        if (!any_above(w + i, 2 * LANES, least))
             continue;
-        for (uint32_t j = 0; j < LANES; j++) {
-            items[n_item] = (struct sample_item){w[i + j], i + j};
-            n_item += (uint32_t)(w[i + j] > least);
+        for (uint32_t j = i; j < i + 2 * LANES; j += 4) {
+            if (!any_above(w + j, 4, least))
+                continue;
+            for (uint32_t l = j; l < j + 4; l++) {
+                items[n_item] = (struct sample_item){w[l], l};
+                n_item += (uint32_t)(w[l] > least);
+            }
         }
     }
     for (; i < n; i++)
@@ -277,37 +298,46 @@ struct cut {         /* a radix selection under way */
     double limit;
     double before; /* measure of what lies above the bucket */
     uint32_t key;  /* bits of the edge found so far */
+    bool reached;  /* the limit, by the items there are */
 };
 
-/* Measure the items whose bits above `shift + width` are those of c->key into buckets and find the
- * bucket in which the limit is reached (the lowest one that has items when none does). Adds its
- * number to the key. */
+/* Measure the items into buckets by `width` of their bits from `shift` on, and find the bucket in
+ * which the limit is reached (the lowest one that has items when none does). Adds its number to the
+ * key. */
 static void cut_bucket(struct cut *c, uint32_t shift, uint32_t width, struct sample_scratch *s)
 {
-    uint32_t mask = (1u << width) - 1;
-    uint32_t high = shift + width >= 32 ? 0 : ~0u << (shift + width);
+    const uint32_t mask = (1u << width) - 1;
     memset(s->masses, 0, SAMPLE_BUCKETS * sizeof *s->masses);
     memset(s->bucket_counts, 0, SAMPLE_BUCKETS * sizeof *s->bucket_counts);
     for (uint32_t i = 0; i < c->n_item; i++) {
-        uint32_t u = float_bits(s->items[i].value);
-        if ((u & high) != (c->key & high))
-            continue;
-        uint32_t b = u >> shift & mask;
+        const uint32_t b = float_bits(s->items[i].value) >> shift & mask;
         s->masses[b] += c->measure == SELECT_COUNT ? 1.0 : (double)s->items[i].value;
         s->bucket_counts[b]++;
     }
     uint32_t found = 0;
     double above = c->before;
-    for (uint32_t b = mask + 1; b-- > 0;) {
+    c->reached = false;
+    for (uint32_t b = mask + 1; b-- > 0 && !c->reached;) {
         if (!s->bucket_counts[b])
             continue;
         found = b;
         c->before = above;
         above += s->masses[b];
-        if (above >= c->limit)
-            break;
+        c->reached = above >= c->limit;
     }
     c->key |= found << shift;
+}
+
+/* Only the items of the bucket that was found are of interest from here on. */
+static void keep_bucket(struct cut *c, uint32_t shift, struct sample_scratch *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_item; i++) {
+        const struct sample_item item = s->items[i];
+        s->items[n] = item;
+        n += float_bits(item.value) >> shift == c->key >> shift;
+    }
+    c->n_item = n;
 }
 
 /* Weights that are cut whatever the others are. Those of at most (total - limit) / 2n have together
@@ -321,21 +351,57 @@ static float surely_cut(const float *w, enum select_measure measure, double limi
     return measure == SELECT_MASS && least > 0 ? (float)least : 0.0f;
 }
 
+/* The first pass: of the weights above bounds that lie between two of its buckets, so that the
+ * buckets above are whole, then of all. Mostly a few large ones reach the limit. */
+static void cut_first(struct cut *c, const float *w, uint32_t shift, uint32_t width,
+                      struct sample_scratch *s)
+{
+    static const float bounds[] = {0x1p-4f, 0x1p-8f, 0x1p-12f};
+    for (uint32_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+        const uint32_t below = float_bits(bounds[i]) - 1;
+        float least;
+        memcpy(&least, &below, sizeof least);
+        c->n_item = gather(w, s->n_vocab, least, s->items);
+        cut_bucket(c, shift, width, s);
+        if (c->reached)
+            return;
+        c->before = 0;
+        c->key = 0;
+    }
+    c->n_item = gather(w, s->n_vocab, surely_cut(w, c->measure, c->limit, s), s->items);
+    cut_bucket(c, shift, width, s);
+}
+
+/* Zeroes what is below the edge. */
+static void cut_below(float *w, uint32_t n, float edge)
+{
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (uint32_t j = i; j < i + LANES; j += 4) {
+            const four v = load_four(w + j);
+            const four kept = (four)((four_bits)v & (v >= edge));
+            memcpy(w + j, &kept, sizeof kept);
+        }
+    for (; i < n; i++)
+        w[i] = w[i] < edge ? 0.0f : w[i];
+}
+
 void select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s)
 {
     static const struct {
         uint32_t shift, width;
     } levels[] = {{21, 11}, {10, 11}, {0, 10}};
     struct cut c = {.measure = measure, .limit = limit};
-    c.n_item = gather(w, s->n_vocab, surely_cut(w, measure, limit, s), s->items);
-    for (uint32_t i = 0; i < 3; i++)
+    cut_first(&c, w, levels[0].shift, levels[0].width, s);
+    for (uint32_t i = 1; i < 3; i++) {
+        keep_bucket(&c, levels[i - 1].shift, s);
         cut_bucket(&c, levels[i].shift, levels[i].width, s);
+    }
     float edge;
     memcpy(&edge, &c.key, sizeof edge);
     double own = measure == SELECT_COUNT ? 1.0 : (double)edge;
     bool first = true;
-    for (uint32_t i = 0; i < s->n_vocab; i++)
-        w[i] = w[i] < edge ? 0.0f : w[i];
+    cut_below(w, s->n_vocab, edge);
     for (uint32_t i = 0; i < c.n_item; i++) {
         if (s->items[i].value != edge)
             continue;

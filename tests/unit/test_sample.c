@@ -208,6 +208,8 @@ static void heap_and_radix_agree_with_a_sort(void **state)
                                             : 1u << 24; /* many ties, some, few */
         for (uint32_t i = 0; i < N_ROW; i++) {
             row[i] = (float)(1 + random_u32() % n_value) / 16777216.0f;
+            if (round % 2) /* a few large ones, and many that are next to nothing */
+                row[i] = ldexpf(row[i], -(int)(random_u32() % 24));
             sorted[i] = (struct sample_item){row[i], i};
         }
         qsort(sorted, N_ROW, sizeof *sorted, by_value);

@@ -11,12 +11,14 @@ extern "C" {
 /* Structured output: what `grammar` is. */
 enum quire_grammar {
     QUIRE_GRAMMAR_NONE,
-    QUIRE_GRAMMAR_JSON_SCHEMA,    /* a JSON Schema; "{}" for any JSON value */
-    QUIRE_GRAMMAR_REGEX,          /* the whole text matches */
-    QUIRE_GRAMMAR_CHOICE,         /* a JSON array of strings */
-    QUIRE_GRAMMAR_EBNF,           /* GBNF or Lark, whichever it is */
-    QUIRE_GRAMMAR_STRUCTURAL_TAG, /* a structural tag, JSON */
-    QUIRE_GRAMMAR_COMPACT = 0x100 /* added to one: no white space between JSON's tokens */
+    QUIRE_GRAMMAR_JSON_SCHEMA,     /* a JSON Schema; "{}" for any JSON value */
+    QUIRE_GRAMMAR_REGEX,           /* the whole text matches */
+    QUIRE_GRAMMAR_CHOICE,          /* a JSON array of strings */
+    QUIRE_GRAMMAR_EBNF,            /* GBNF or Lark, whichever it is */
+    QUIRE_GRAMMAR_STRUCTURAL_TAG,  /* a structural tag, JSON */
+    QUIRE_GRAMMAR_COMPACT = 0x100, /* added to one: no white space between JSON's tokens */
+    /* Added to JSON_SCHEMA: before it stands a JSON string, the pattern of what may come there. */
+    QUIRE_GRAMMAR_SPACED = 0x200
 };
 
 struct quire_params { /* negative numbers: the model's default, else OpenAI's */

@@ -39,15 +39,34 @@ static const struct gx *choices(struct build *b, const json_t *v)
     return gx_alt(b, l.items, l.n);
 }
 
+static const struct gx *schema(struct build *b, uint32_t kind, const char *source, size_t n)
+{
+    json_error_t error;
+    const struct gx *ws = kind & GRAMMAR_COMPACT ? &gx_empty : NULL, *x = &gx_never;
+    if (kind & GRAMMAR_SPACED) {
+        json_t *pattern = json_loadb(source, n, JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &error);
+        ws = json_is_string(pattern)
+                 ? schema_ws_pattern(b, json_string_value(pattern), json_string_length(pattern))
+                 : gx_fail(b, Q_INVALID, "before the schema no string stands");
+        json_decref(pattern);
+        source += pattern ? error.position : 0;
+        n -= pattern ? (size_t)error.position : 0;
+    }
+    json_t *v = build_ok(b) ? parse(b, source, n, "schema") : NULL;
+    if (v)
+        x = schema_gx(b, v, ws);
+    json_decref(v);
+    return x;
+}
+
 static const struct gx *build_source(struct build *b, uint32_t kind, const char *source, size_t n)
 {
     bool compact = kind & GRAMMAR_COMPACT;
     const struct gx *x = &gx_never;
     json_t *v = NULL;
-    switch (kind & ~GRAMMAR_COMPACT) {
+    switch (kind & ~(GRAMMAR_COMPACT | GRAMMAR_SPACED)) {
     case GRAMMAR_JSON:
-        if ((v = parse(b, source, n, "schema")))
-            x = schema_gx(b, v, compact);
+        x = schema(b, kind, source, n);
         break;
     case GRAMMAR_REGEX:
         x = regex_gx(b, &(struct regex_text){.s = source, .n = n, .where = "regex"}, GX_UTF8);

@@ -29,6 +29,9 @@ enum grammar_kind { /* on the wire: never renumbered */
                     GRAMMAR_KINDS
 };
 #define GRAMMAR_COMPACT 0x100u /* added to a kind: no white space between JSON's tokens */
+/* Added to GRAMMAR_JSON: before the schema stands a JSON string, the regular expression of what may
+ * come between tokens. It matches white space of JSON only. */
+#define GRAMMAR_SPACED  0x200u
 
 struct grammar_source { /* borrowed */
     uint32_t kind;      /* enum grammar_kind, perhaps with GRAMMAR_COMPACT */

@@ -205,7 +205,7 @@ static const struct gx *schema(struct lark *p)
     if (!v)
         return wrong(p, "%json takes a JSON Schema");
     p->at += (size_t)error.position;
-    const struct gx *x = schema_gx(p->b, v, false);
+    const struct gx *x = schema_gx(p->b, v, NULL);
     json_decref(v);
     return x;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/grammar/regex.h"
 #include "engine/grammar/schema.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,8 +62,6 @@ void goal_add(struct schema *s, struct goal *g, const json_t *schema)
 const struct gx *schema_ws(struct schema *s)
 {
     struct build *b = s->b;
-    if (s->compact)
-        return &gx_empty;
     if (!s->ws) {
         /* What printers of JSON write, and no more: some models never get on from white space. */
         const struct range blanks[] = {{'\t', '\t'}, {' ', ' '}};
@@ -536,9 +535,26 @@ static bool is_old_draft(const json_t *root)
                      strstr(draft, "draft-04") || strstr(draft, "draft-03"));
 }
 
-const struct gx *schema_gx(struct build *b, const json_t *root, bool compact)
+const struct gx *schema_ws_pattern(struct build *b, const char *pattern, size_t n)
 {
-    struct schema s = {.b = b, .root = root, .compact = compact, .old_ref = is_old_draft(root)};
+    static const struct range blanks[] = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
+    const struct cset *space = cset_of(b, blanks, 3);
+    const struct fsm *f =
+        regex_fsm(b, &(struct regex_text){.s = pattern, .n = n, .where = "white space pattern"});
+    for (uint32_t i = 0; f && i < f->n_edge; i++)
+        for (uint32_t c = f->edges[i].lo; c <= f->edges[i].hi; c++)
+            if (!cset_has(space, c))
+                return gx_fail(b, Q_INVALID,
+                               "white space pattern: it matches more than blanks, tabs, line feeds "
+                               "and carriage returns");
+    if (f && fsm_is_empty(f))
+        return gx_fail(b, Q_INVALID, "white space pattern: no text matches it");
+    return f ? gx_named(b, "ws", gx_fsm(b, f, GX_UTF8)) : &gx_never;
+}
+
+const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx *ws)
+{
+    struct schema s = {.b = b, .root = root, .ws = ws, .old_ref = is_old_draft(root)};
     s.made = json_array();
     const struct gx *x = &gx_never;
     if (!json_is_object(root) && !json_is_boolean(root)) {

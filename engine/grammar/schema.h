@@ -56,7 +56,6 @@ struct schema {
     struct build *b;
     const json_t *root;
     json_t *made;       /* array: schemas made here */
-    bool compact;       /* no white space between tokens */
     bool old_ref;       /* beside $ref nothing counts (drafts before 2019-09) */
     uint32_t depth;     /* of goals inside each other */
     uint32_t n_dropped; /* keywords that negations had to leave out */
@@ -109,8 +108,10 @@ struct conj {
     bool dead; /* nothing satisfies it */
 };
 
-/* The grammar of root. compact: no white space between tokens. */
-const struct gx *schema_gx(struct build *b, const json_t *root, bool compact);
+/* The grammar of root. ws: what may come between tokens; NULL: as schema_ws has it. */
+const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx *ws);
+/* The white space that a client asks for; a failure when it matches anything else. */
+const struct gx *schema_ws_pattern(struct build *b, const char *pattern, size_t n);
 
 /* schema.c */
 void goal_add(struct schema *s, struct goal *g, const json_t *schema);

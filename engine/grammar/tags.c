@@ -199,7 +199,7 @@ static const struct gx *one_format(struct tags *t, const json_t *f, const char *
     if (!strcmp(type, "any_text"))
         return any_text(t, f, until);
     if (!strcmp(type, "json_schema"))
-        return schema_gx(t->b, json_object_get(f, "json_schema"), t->compact);
+        return schema_gx(t->b, json_object_get(f, "json_schema"), t->compact ? &gx_empty : NULL);
     if (!strcmp(type, "regex")) {
         s = text_of(f, "pattern");
         return regex_gx(t->b, &(struct regex_text){.s = s, .n = strlen(s), .where = "regex"},

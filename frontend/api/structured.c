@@ -16,13 +16,20 @@ static int add_piece(const char *text, size_t n, void *out)
     return 0;
 }
 
-static FALLIBLE take(const struct ask *a, struct sample_params *s, struct params_ids *ids,
-                     struct q_err *e)
+/* spaces: the pattern of white space in JSON that the request asks for, NULL: none. */
+static FALLIBLE take(const struct ask *a, const char *spaces, struct sample_params *s,
+                     struct params_ids *ids, struct q_err *e)
 {
+    bool spaced = spaces && a->kind == STRUCTURED_JSON;
     if (s->grammar)
         return q_fail(e, Q_INVALID,
                       "%s: another field asks for structured output too; only one can", a->field);
     buf_reset(&ids->grammar);
+    if (spaced) {
+        json_t *pattern = json_string(spaces);
+        json_dump_callback(pattern, add_piece, &ids->grammar, JSON_ENCODE_ANY);
+        json_decref(pattern);
+    }
     if (a->text)
         buf_add_str(&ids->grammar, a->text);
     else if (json_is_string(a->value))
@@ -35,10 +42,17 @@ static FALLIBLE take(const struct ask *a, struct sample_params *s, struct params
                       ids->grammar.len, STRUCTURED_BYTES);
     if (ids->grammar.len == 0)
         return q_fail(e, Q_INVALID, "%s: is empty", a->field);
-    s->grammar = a->kind;
+    s->grammar = a->kind | (spaced ? STRUCTURED_SPACED : 0);
     s->grammar_data = ids->grammar.data;
     s->n_grammar = (uint32_t)ids->grammar.len;
     return buf_check(&ids->grammar, a->field, e);
+}
+
+/* The pattern of white space in JSON that the request asks for; NULL: none. */
+static const char *spaces_of(const struct params *p)
+{
+    const json_t *v = json_object_get(p->structured_outputs, "whitespace_pattern");
+    return json_is_string(v) ? json_string_value(v) : p->guided_whitespace_pattern;
 }
 
 /* OpenAI's; {"type": "json_object", "schema": …} as others have it. */
@@ -71,7 +85,7 @@ static FALLIBLE read_format(const struct params *p, struct sample_params *s, str
                       "json_object, json_schema and structural_tag",
                       type);
     }
-    return take(&a, s, ids, e);
+    return take(&a, spaces_of(p), s, ids, e);
 }
 
 /* vLLM's structured_outputs: one of its keys. */
@@ -91,21 +105,21 @@ static FALLIBLE read_outputs(const struct params *p, struct sample_params *s,
         struct ask a = {.field = "structured_outputs"};
         size_t i = 0, n = sizeof(keys) / sizeof(*keys);
         if (json_is_null(v) || json_is_false(v) || !strcmp(key, "disable_any_whitespace") ||
-            !strcmp(key, "disable_fallback"))
+            !strcmp(key, "disable_fallback") || !strcmp(key, "whitespace_pattern"))
             continue;
         while (i < n && strcmp(keys[i].key, key) != 0)
             i++;
         if (i == n)
             return q_fail(e, Q_UNSUPPORTED,
                           "structured_outputs: \"%.60s\" is not supported; known are json, "
-                          "json_object, regex, choice, grammar, structural_tag and "
-                          "disable_any_whitespace",
+                          "json_object, regex, choice, grammar, structural_tag, "
+                          "disable_any_whitespace and whitespace_pattern",
                           key);
         a.kind = keys[i].kind | (compact ? STRUCTURED_COMPACT : 0);
         a.value = v;
         if (!strcmp(key, "json_object"))
             a.text = "{\"type\":\"object\"}";
-        enum q_code rc = take(&a, s, ids, e);
+        enum q_code rc = take(&a, spaces_of(p), s, ids, e);
         if (rc != Q_OK)
             return rc;
     }
@@ -133,7 +147,7 @@ FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct
         rc = read_outputs(p, s, ids, e);
     for (size_t i = 0; rc == Q_OK && i < sizeof(asks) / sizeof(*asks); i++)
         if (asks[i].value || asks[i].text)
-            rc = take(&asks[i], s, ids, e);
+            rc = take(&asks[i], spaces_of(p), s, ids, e);
     if (rc == Q_OK && s->grammar && p->use_beam_search)
         return q_fail(e, Q_UNSUPPORTED,
                       "use_beam_search: not supported together with structured output");
@@ -147,7 +161,7 @@ FALLIBLE structured_for_tools(const struct forced *f, struct sample_params *s,
     enum q_code rc = forced_tools(&root, f, e);
     struct ask a = {.field = "tool_choice", .kind = STRUCTURED_TAGS, .value = root};
     if (rc == Q_OK && root)
-        rc = take(&a, s, ids, e);
+        rc = take(&a, NULL, s, ids, e);
     json_decref(root);
     return rc;
 }

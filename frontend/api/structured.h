@@ -21,6 +21,7 @@ enum structured_kind {
     STRUCTURED_TAGS = 5
 };
 #define STRUCTURED_COMPACT 0x100u  /* added to a kind: no white space between JSON's tokens */
+#define STRUCTURED_SPACED  0x200u  /* added to JSON: a pattern for it stands before the schema */
 #define STRUCTURED_BYTES   1000000 /* of a source */
 
 /* s->grammar and its source, if the request asks for it. Errors: Q_INVALID, Q_UNSUPPORTED. */

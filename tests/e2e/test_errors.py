@@ -60,7 +60,7 @@ def test_refused(bundled, change, param, words):
 
 
 @pytest.mark.parametrize("change", [
-    {"structured_outputs": {"whitespace_pattern": " "}}, {"guided_whitespace_pattern": " "}, {"kv_transfer_params": {}}, {"logprob_token_ids": [1]}, {"audio": {}},
+    {"structured_outputs": {"unknown": " "}}, {"kv_transfer_params": {}}, {"logprob_token_ids": [1]}, {"audio": {}},
     {"functions": [{}]}, {"echo": True}, {"dry_multiplier": 0.5},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
 ])

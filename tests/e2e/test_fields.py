@@ -107,7 +107,7 @@ def test_wrong_values_are_refused_by_name(client, extra, param, words):
 def test_nothing_left_to_say_fails_one_request(client, bundled):
     """What allowed ids and bad words leave may be nothing."""
     one = bundled.post("/tokenize", {"prompt": "x", "add_special_tokens": False})[1]["tokens"][:1]
-    with pytest.raises(openai.InternalServerError):
+    with pytest.raises(openai.BadRequestError, match="no token may come next"):
         text(client, allowed_token_ids=one, logits_processors=[{"qualname": "suppress_tokens", "args": [one]}])
     assert text(client)
 

@@ -74,6 +74,8 @@ def test_json_object(client):
     ({"guided_grammar": 'start: A "-" A\nA: /[xyz]{2}/'}, "[xyz]{2}-[xyz]{2}"),
     ({"guided_json": {"const": {"a": [1, None]}}}, r'\{\s*"a"\s*:\s*\[\s*1\s*,\s*null\s*\]\s*\}'),
     ({"structured_outputs": {"json": json.dumps({"type": "boolean"}), "disable_any_whitespace": True}}, "true|false"),
+    ({"guided_json": {"const": [1, 2]}, "guided_whitespace_pattern": "\n?"}, r"\[\n?1\n?,\n?2\n?\]"),
+    ({"structured_outputs": {"json": {"const": [1, 2]}, "whitespace_pattern": " "}}, r"\[ 1 , 2 \]|\[ 1, 2 \]"),
     ({"regex": "a{5}"}, "aaaaa"),
 ])
 def test_guided(client, fields, pattern):
@@ -103,6 +105,7 @@ def test_nothing_may_come(client, stream):
     ({"extra_body": {"guided_regex": r"(a)\1"}}, ["back references"]),
     ({"extra_body": {"guided_grammar": "root ::= missing"}}, ["missing"]),
     ({"extra_body": {"guided_json": "{"}}, ["not JSON"]),
+    ({"extra_body": {"guided_json": "{}", "guided_whitespace_pattern": "[ a]*"}}, ["white space pattern"]),
 ])
 def test_what_cannot_be_compiled_is_a_400(client, stream, fields, words):
     with pytest.raises(openai.BadRequestError) as caught:

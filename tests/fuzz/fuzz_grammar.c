@@ -9,5 +9,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n < 2 || n > TEXT_MAX)
         return 0;
-    return try_grammar((data[0] & 0x3F) % GRAMMAR_KINDS, data[0], (const char *)data + 1, n - 1);
+    return try_grammar((data[0] & 0x1F) % GRAMMAR_KINDS, data[0], (const char *)data + 1, n - 1);
 }

@@ -62,7 +62,7 @@ static inline void check_mask(struct matcher *m, const struct trie *t, matcher_c
     }
 }
 
-/* kind: a grammar_kind; flags 0x80: compact, 0x40: behind reasoning. */
+/* kind: a grammar_kind; flags 0x80: compact, 0x40: behind reasoning, 0x20: spaced. */
 static inline int try_grammar(uint32_t kind, uint8_t flags, const char *source, size_t n)
 {
     struct q_err e = Q_ERR_INIT;
@@ -70,7 +70,7 @@ static inline int try_grammar(uint32_t kind, uint8_t flags, const char *source, 
     struct matcher *m = NULL;
     char forced[64];
     size_t n_source = strnlen(source, n);
-    kind |= flags & 0x80 ? GRAMMAR_COMPACT : 0;
+    kind |= (flags & 0x80 ? GRAMMAR_COMPACT : 0) | (flags & 0x20 ? GRAMMAR_SPACED : 0);
     const struct grammar_source from = {kind, source, n_source, "</t>", flags & 0x40 ? 4 : 0};
     enum q_code rc = grammar_compile(&words, &n_word, &from, &e);
     if ((rc != Q_OK) != (e.code != Q_OK) || (rc && !*e.message))

@@ -51,6 +51,10 @@ static const struct sample samples[] = {
      "{\"type\":\"string\",\"pattern\":\"^a\\\"?b+$\",\"maxLength\":4}",
      {"\"ab\"", "\"a\\\"bb\""},
      {"\"abbbb\"", "\"a\"\"", "\"xab\""}},
+    {GRAMMAR_JSON | GRAMMAR_SPACED,
+     "\"( |\\t){0,3}\" {\"type\":\"array\",\"items\":{\"const\":1},\"maxItems\":2}",
+     {"[1,1]", "[   1, 1\t]", "[]"},
+     {"[1,\n1]", "[    1]", "[2]"}},
     {GRAMMAR_JSON,
      "{\"enum\":[{\"a\":1},{\"a\":\"x\"},{\"b\":1},[1,1],[1,2],[9],3],\"required\":[\"a\"],"
      "\"properties\":{\"a\":{\"type\":\"integer\"}},\"uniqueItems\":true,\"items\":{\"maximum\":8}"
@@ -246,6 +250,9 @@ static void refusals_say_what(void **state)
         {GRAMMAR_JSON, "{\"type\":\"object\",\"properties\":3}", "#/properties: expected"},
         {GRAMMAR_JSON, "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no text at all"},
         {GRAMMAR_JSON, "{\"a\":", "not JSON"},
+        {GRAMMAR_JSON | GRAMMAR_SPACED, "\"[ x]\" {}", "white space pattern: it matches more"},
+        {GRAMMAR_JSON | GRAMMAR_SPACED, "{} {}", "before the schema no string stands"},
+        {GRAMMAR_JSON | GRAMMAR_SPACED, "\" \" {", "not JSON"},
         {GRAMMAR_JSON,
          "{\"oneOf\":[{\"type\":\"string\",\"format\":\"date\"},{\"type\":\"string\",\"format\":"
          "\"x\"}]}",

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention over the paged cache by tensor cores (mma.sync m16n8k16, bf16), decode and prefill alike.
+ *
+ * A warp holds 16 rows of one KV head: query tokens x the heads that share it, so K and V are read once
+ * for the group. It walks the context in tiles of 64 positions with an online softmax:
+ *
+ *     S = q K^T           16 x 64, f32; * scale of K (int8); * scale; soft cap; mask
+ *     m, p = exp(S - m)   the largest so far; when it grows, acc and l are multiplied down
+ *     l += p              f32, a thread's own columns; over the four threads of a row at a split's end
+ *     acc += bf16(p * scale of V) V
+ *
+ * At multiples of 256 positions (a split, plan.h) m, l and acc start anew and are folded into the total
+ *     M' = max(M, m), L = L exp(M - M') + l exp(m - M'), O = fma(acc, exp(m - M'), O exp(M - M'))
+ * in ascending order. Tiles and splits lie at absolute positions, so a row has the same bits alone, in
+ * a batch, decoded, in a prompt of one chunk or of many. A tile in which all of a row is masked changes
+ * none of its bits, nor does one without a new largest (its factor is 1): both may be skipped.
+ *
+ *     attention_kernel<D, KV, 1>   small pieces: a block is a warp, many blocks a multiprocessor; a part
+ *                                  goes to the workspace and fold_kernel puts the parts together
+ *     attention_kernel<D, KV, 4>   large pieces: 64 rows share each tile of K and V
+ * Blocks take pieces x KV heads round robin until there are none: the grid depends on the card only, so
+ * a graph serves every step.
+ *
+ * Shared memory: see struct attention_shared. Three slots take K0 V0 K1 V1 … by turns: two tiles are on
+ * their way (cp.async) while one is worked on. Rows are an odd number of 16-byte chunks apart, so the 8
+ * rows of an ldmatrix lie in different banks. int8 and e4m3 come in as they are and are widened to bf16
+ * (exactly) in a fourth buffer.
+ *
+ * Decode reads 2 D bytes x context of K and V each: floor = bytes / bandwidth. Prefill does 4 D
+ * multiply-adds a pair of row and position: floor = FLOP / peak. Fractions: not measured yet. */
+#include "kernels/cuda/attention.cuh"
+
+template <int D, enum dtype KV, unsigned WARPS>
+static __global__ void __launch_bounds__(WARPS *WARP, 1)
+    attention_kernel(const struct attention_args a, float *partials)
+{
+    SHARED_MEMORY(s, attention_shared_of<D, KV, WARPS>);
+    const struct plan_head *plan = (const struct plan_head *)a.plan;
+    const uint32_t n_piece = (WARPS == 1 ? plan->n_small : plan->n_large) * a.n_kv_head;
+    const struct plan_piece *pieces =
+        (const struct plan_piece *)((const char *)plan +
+                                    (WARPS == 1 ? plan->small_at : plan->large_at));
+    for (uint32_t i = blockIdx.x; i < n_piece; i += gridDim.x) {
+        attend_piece<D, KV, WARPS>(a, pieces[i / a.n_kv_head], i % a.n_kv_head, partials, s);
+        team_sync<WARPS>(); /* the next piece overwrites the slots */
+    }
+}
+
+/* The parts of one row (query token, head): a warp; lanes have columns l, l + 32, … */
+static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
+    fold_kernel(const struct attention_args a, const float *partials)
+{
+    const struct plan_head *plan = (const struct plan_head *)a.plan;
+    const struct plan_fold fold = ((const struct plan_fold *)(plan + 1))[blockIdx.x];
+    const uint32_t lane = threadIdx.x % WARP, width = a.head_dim + 2;
+    if (fold.n_split == 0)
+        return;
+    for (uint32_t r = threadIdx.x / WARP; r < fold.n_row; r += FOLD_ROWS) {
+        const struct attention_seq seq = a.seqs[blockIdx.x];
+        const float *part = partials + ((size_t)fold.partial + r) * width;
+        float *out = a.out + (seq.row + r / a.n_head) * a.out_stride +
+                     (size_t)(r % a.n_head) * a.head_dim;
+        fold_row(part, (size_t)fold.n_row * width, fold.n_split, a.head_dim, out, lane);
+    }
+}
+
+template <int D, enum dtype KV, unsigned WARPS>
+static void launch_pieces(const struct attention_args *a, const struct kern_exec *x)
+{
+    const size_t bytes = sizeof(attention_shared_of<D, KV, WARPS>);
+    launch(attention_kernel<D, KV, WARPS>, dim3(card_blocks(bytes)), WARPS * WARP, bytes, x, *a,
+           (float *)x->scratch);
+}
+
+template <int D, enum dtype KV>
+static void launch_all(const struct attention_args *a, const struct kern_exec *x)
+{
+    launch_pieces<D, KV, 1>(a, x);
+    launch(fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a, (const float *)x->scratch);
+    if (a->n_row > a->n_seq)
+        launch_pieces<D, KV, 4>(a, x);
+}
+
+template <enum dtype KV>
+static bool launch_for(const struct attention_args *a, const struct kern_exec *x)
+{
+    switch (a->head_dim) {
+    case 64:
+        launch_all<64, KV>(a, x);
+        return true;
+    case 80:
+        launch_all<80, KV>(a, x);
+        return true;
+    case 96:
+        launch_all<96, KV>(a, x);
+        return true;
+    case 128:
+        launch_all<128, KV>(a, x);
+        return true;
+    case 192:
+        launch_all<192, KV>(a, x);
+        return true;
+    case 256:
+        launch_all<256, KV>(a, x);
+        return true;
+    default:
+        return false;
+    }
+}
+
+extern "C" void attention_cuda(const struct attention_args *a, const struct kern_exec *x)
+{
+    if (a->n_seq == 0 || a->n_row == 0)
+        return;
+    if ((a->kv_dtype == DT_BF16 && launch_for<DT_BF16>(a, x)) ||
+        (a->kv_dtype == DT_I8 && launch_for<DT_I8>(a, x)) ||
+        (a->kv_dtype == DT_F8_E4M3 && launch_for<DT_F8_E4M3>(a, x)))
+        return;
+    attention_any_launch(a, x);
+}

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention - one piece of attention.cu, from q to a part or a result. Private to kernels/cuda. */
+#ifndef QUIRE_KERNELS_CUDA_ATTENTION_CUH
+#define QUIRE_KERNELS_CUDA_ATTENTION_CUH
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/layout.h"
+extern "C" {
+#include "kernels/cuda/plan.h"
+}
+
+#define TILE      64u /* positions */
+#define SLOTS     3u
+#define FOLD_ROWS 4u /* warps of a fold block */
+#define LOG2E     1.4426950408889634f
+#define NONE      (-INFINITY) /* the largest of no scores */
+
+void attention_any_launch(const struct attention_args *a, const struct kern_exec *x);
+
+/* ---- shared memory ---- */
+template <int D> struct row_of {
+    static const unsigned chunks = (unsigned)(D / 8) | 1; /* of 16 bytes, odd */
+    uint16_t x[chunks * 8];
+};
+template <int D, enum dtype KV> struct kv_slots { /* int8 and e4m3 */
+    struct raw {
+        uint8_t x[TILE][D];
+        float scale[TILE]; /* int8 */
+    } raw[SLOTS];
+    struct row_of<D> wide[TILE];
+};
+template <int D> struct kv_slots<D, DT_BF16> {
+    struct row_of<D> rows[SLOTS][TILE];
+};
+template <int D, enum dtype KV, unsigned WARPS> struct alignas(128) attention_shared_of {
+    struct row_of<D> q[WARPS * 16];
+    kv_slots<D, KV> kv;
+};
+
+template <unsigned WARPS> static __device__ __forceinline__ void team_sync(void)
+{
+    if (WARPS == 1)
+        __syncwarp();
+    else
+        __syncthreads();
+}
+
+static __device__ __forceinline__ float exp2_of(float x)
+{
+#ifdef QUIRE_CUDA_HOST
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* ---- what a piece is about ---- */
+struct piece_at {
+    struct attention_seq seq;
+    uint32_t kv_head, group, end; /* end: of the sequence's context */
+};
+struct warp_rows {           /* rows g and g + 8 of the warp's 16, g = lane / 4 */
+    int last[2], first[2];   /* positions they see; last -1: no such row */
+    int least, most;         /* of all 16: the first position any sees, and the last */
+    uint32_t token[2], head[2];
+};
+
+static __device__ __forceinline__ void rows_of_warp(struct warp_rows *r, const struct piece_at &p,
+                                                    const struct attention_args &a, uint32_t row)
+{
+    const uint32_t n_row = p.seq.n_query * p.group, g = threadIdx.x % WARP / 4;
+    const uint32_t end = row + 16 < n_row ? row + 16 : n_row;
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        const uint32_t at = row + g + 8 * i;
+        r->token[i] = at / p.group;
+        r->head[i] = p.kv_head * p.group + at % p.group;
+        r->last[i] = at < n_row ? (int)(p.seq.start + r->token[i]) : -1;
+        r->first[i] = a.window ? r->last[i] + 1 - (int)a.window : 0;
+    }
+    r->most = row < end ? (int)(p.seq.start + (end - 1) / p.group) : -1;
+    r->least = a.window ? (int)(p.seq.start + row / p.group) + 1 - (int)a.window : 0;
+    r->least = r->least > 0 ? r->least : 0;
+}
+
+/* q of the team's rows, rounded to bf16; rows that are not there are zeros. */
+template <int D, unsigned WARPS>
+static __device__ __forceinline__ void load_q(struct row_of<D> *to, const struct piece_at &p,
+                                              const struct attention_args &a, uint32_t row)
+{
+    for (uint32_t i = threadIdx.x; i < WARPS * 16 * (D / 2); i += WARPS * WARP) {
+        const uint32_t r = i / (D / 2), d = i % (D / 2) * 2, at = row + r;
+        uint32_t pair = 0;
+        if (at < p.seq.n_query * p.group) {
+            const float *q = a.q + (p.seq.row + at / p.group) * a.q_stride +
+                             (size_t)(p.kv_head * p.group + at % p.group) * D + d;
+            pair = bf16_pair(q[0], q[1]);
+        }
+        *(uint32_t *)&to[r].x[d] = pair;
+    }
+}
+
+/* ---- K or V of one tile on its way to shared memory; zeros past the context ---- */
+template <int D, enum dtype KV, unsigned WARPS>
+static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned slot,
+                                                 const void *cache, const struct piece_at &p,
+                                                 uint32_t n_kv_head, uint32_t tile)
+{
+    const unsigned chunks = KV == DT_BF16 ? D / 8 : D / 16, n = TILE * chunks;
+    const size_t head_bytes = cuda_kv_head_bytes(KV, D);
+    const uint32_t lane = threadIdx.x % WARP, n_block = (p.end + KERN_BLOCK - 1) / KERN_BLOCK;
+    const uint32_t at = tile * (TILE / KERN_BLOCK) + lane;
+    const uint32_t mine = lane < TILE / KERN_BLOCK && at < n_block ? p.seq.blocks[at] : 0;
+#pragma unroll 4
+    for (uint32_t base = 0; base < n; base += WARPS * WARP) {
+        const uint32_t i = base + threadIdx.x, row = i < n ? i / chunks : 0;
+        const uint32_t block = __shfl_sync(ALL_LANES, mine, row / KERN_BLOCK);
+        const char *from = (const char *)cache + ((size_t)block * n_kv_head + p.kv_head) * head_bytes +
+                           (size_t)(row % KERN_BLOCK * chunks + i % chunks) * 16;
+        const unsigned there = tile * TILE + row < p.end ? 16 : 0;
+        if (i < n) {
+            if constexpr (KV == DT_BF16)
+                cp_async16(&kv.rows[slot][row].x[i % chunks * 8], from, there);
+            else
+                cp_async16(&kv.raw[slot].x[row][i % chunks * 16], from, there);
+        }
+    }
+    if constexpr (KV == DT_I8) { /* four scales a chunk */
+        const uint32_t block = __shfl_sync(ALL_LANES, mine, lane % 16 / 4), row = lane * 4;
+        if (threadIdx.x < TILE / 4) {
+            const char *from = (const char *)cache +
+                               ((size_t)block * n_kv_head + p.kv_head) * head_bytes +
+                               (size_t)KERN_BLOCK * D + row % KERN_BLOCK * 4;
+            const int left = (int)p.end - (int)(tile * TILE + row);
+            cp_async16(&kv.raw[slot].scale[row], from, left > 3 ? 16 : left > 0 ? 4 * left : 0);
+        }
+    }
+}
+
+/* The tile of a slot as bf16. One byte in four of a word at a time. */
+template <int D, enum dtype KV, unsigned WARPS>
+static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, KV> &kv,
+                                                                    unsigned slot)
+{
+    if constexpr (KV == DT_BF16) {
+        return kv.rows[slot];
+    } else {
+        for (uint32_t i = threadIdx.x; i < TILE * D / 4; i += WARPS * WARP) {
+            const uint32_t row = i / (D / 4), d = i % (D / 4) * 4;
+            const uint32_t w = *(const uint32_t *)&kv.raw[slot].x[row][d];
+            float f[4];
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++)
+                f[j] = KV == DT_I8 ? (float)(int8_t)(w >> 8 * j) : e4m3_value((uint8_t)(w >> 8 * j));
+            *(uint2 *)&kv.wide[row].x[d] = make_uint2(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]));
+        }
+        team_sync<WARPS>();
+        return kv.wide;
+    }
+}
+
+/* ---- a warp's arithmetic ---- */
+template <int D> struct warp_state {
+    float acc[D / 8][4]; /* columns 8 n + 2 t, + 1 of row g, then of row g + 8; t = lane % 4 */
+    float m[2], l[2];
+};
+template <int D> struct warp_q { /* as fragments when there are registers for them */
+    static const bool kept = D <= 64;
+    uint32_t a[kept ? D / 16 : 1][4];
+};
+
+/* Where lane `lane` points an ldmatrix.x4: 16 rows from `row`, chunks 2 k and 2 k + 1. */
+template <int D>
+static __device__ __forceinline__ const uint16_t *a_matrix(const struct row_of<D> *rows, unsigned k)
+{
+    const unsigned lane = threadIdx.x % WARP;
+    return &rows[lane % 8 + lane / 8 % 2 * 8].x[(2 * k + lane / 16) * 8];
+}
+template <int D>
+static __device__ __forceinline__ const uint16_t *b_matrix(const struct row_of<D> *rows, unsigned k)
+{
+    const unsigned lane = threadIdx.x % WARP;
+    return &rows[lane % 8 + lane / 16 * 8].x[(2 * k + lane / 8 % 2) * 8];
+}
+
+template <int D>
+static __device__ __forceinline__ void scores(float s[8][4], const struct warp_q<D> &kept,
+                                              const struct row_of<D> *q, const struct row_of<D> *k)
+{
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+    for (unsigned i = 0; i < D / 16; i++) {
+        uint32_t a[4], b[4];
+        if (!warp_q<D>::kept)
+            ldmatrix_x4(a, a_matrix<D>(q, i));
+#pragma unroll
+        for (unsigned n = 0; n < 4; n++) {
+            ldmatrix_x4(b, b_matrix<D>(k + 16 * n, i));
+            mma_bf16(s[2 * n], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b);
+            mma_bf16(s[2 * n + 1], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b + 2);
+        }
+    }
+}
+
+/* Scores of the tile that starts at position c0: scaled, capped, masked. scale_k: int8 only. */
+static __device__ __forceinline__ void finish_scores(float s[8][4], const struct warp_rows &r,
+                                                     const struct attention_args &a, int c0,
+                                                     const float *scale_k)
+{
+    const int t = (int)(threadIdx.x % 4) * 2;
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++)
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++) {
+            const int at = (int)(8 * n) + t + (int)(j % 2), c = c0 + at;
+            float f = s[n][j];
+            if (scale_k)
+                f *= scale_k[at];
+            f *= a.scale;
+            if (a.soft_cap > 0)
+                f = a.soft_cap * tanhf(f / a.soft_cap);
+            s[n][j] = c <= r.last[j / 2] && c >= r.first[j / 2] ? f : NONE;
+        }
+}
+
+/* s becomes exp(s - m); m, l and acc are brought to the new m. */
+template <int D>
+static __device__ __forceinline__ void soften(float s[8][4], struct warp_state<D> &w)
+{
+    float factor[2], base[2];
+    bool grown = false;
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        float most = w.m[i];
+#pragma unroll
+        for (unsigned n = 0; n < 8; n++)
+            most = fmaxf(most, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+        factor[i] = w.m[i] == most ? 1.0f : exp2_of((w.m[i] - most) * LOG2E);
+        base[i] = most == NONE ? 0 : -most * LOG2E;
+        grown |= w.m[i] != most;
+        w.m[i] = most;
+        w.l[i] *= factor[i];
+    }
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++)
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++) {
+            s[n][j] = exp2_of(fmaf(s[n][j], LOG2E, base[j / 2]));
+            w.l[j / 2] += s[n][j];
+        }
+    if (__any_sync(ALL_LANES, grown))
+#pragma unroll
+        for (unsigned n = 0; n < D / 8; n++)
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++)
+                w.acc[n][j] *= factor[j / 2];
+}
+
+/* acc += bf16(s) V. scale_v: int8 only. */
+template <int D>
+static __device__ __forceinline__ void values(float s[8][4], struct warp_state<D> &w,
+                                              const struct row_of<D> *v, const float *scale_v)
+{
+    const unsigned t = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (unsigned k = 0; k < 4; k++) {
+        uint32_t a[4], b[4];
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            const unsigned n = 2 * k + i / 2, j = i % 2 * 2;
+            const float low = scale_v ? scale_v[8 * n + t] : 1, high = scale_v ? scale_v[8 * n + t + 1] : 1;
+            a[i] = bf16_pair(s[n][j] * low, s[n][j + 1] * high);
+        }
+#pragma unroll
+        for (unsigned d = 0; d < D / 16; d++) {
+            ldmatrix_x4_turned(b, a_matrix<D>(v + 16 * k, d));
+            mma_bf16(w.acc[2 * d], a, b);
+            mma_bf16(w.acc[2 * d + 1], a, b + 2);
+        }
+    }
+}
+
+template <int D> static __device__ __forceinline__ void begin_split(struct warp_state<D> &w)
+{
+#pragma unroll
+    for (unsigned n = 0; n < D / 8; n++)
+        w.acc[n][0] = w.acc[n][1] = w.acc[n][2] = w.acc[n][3] = 0;
+    w.m[0] = w.m[1] = NONE;
+    w.l[0] = w.l[1] = 0;
+}
+
+/* ---- parts put together ---- */
+struct folded { /* M, L and the factors with which O takes a part */
+    float m, l, old, part;
+};
+static __device__ __forceinline__ void fold_in(struct folded *f, float m, float l)
+{
+    const float most = fmaxf(f->m, m);
+    f->old = 1;
+    f->part = 0;
+    if (m == NONE)
+        return; /* all of it was masked */
+    f->old = f->m == NONE ? 0 : exp2_of((f->m - most) * LOG2E);
+    f->part = f->m == NONE ? 1 : exp2_of((m - most) * LOG2E);
+    f->l = f->m == NONE ? l : fmaf(l, f->part, f->l * f->old);
+    f->m = most;
+}
+/* O with one element of a part; `first`: there is no O yet. */
+static __device__ __forceinline__ float fold_value(const struct folded &f, float o, float part)
+{
+    return f.part == 0 ? o : f.old == 0 ? part : fmaf(part, f.part, o * f.old);
+}
+
+/* A row's parts lie `step` floats apart: [head_dim] acc, m, l. */
+static __device__ __forceinline__ void fold_row(const float *part, size_t step, uint32_t n_split,
+                                                uint32_t head_dim, float *out, uint32_t lane)
+{
+    float o[8] = {};
+    struct folded f = {NONE, 0, 1, 0};
+    for (uint32_t s = 0; s < n_split; s++, part += step) {
+        fold_in(&f, part[head_dim], part[head_dim + 1]);
+#pragma unroll
+        for (unsigned i = 0; i < 8; i++)
+            if (lane + i * WARP < head_dim)
+                o[i] = fold_value(f, o[i], part[lane + i * WARP]);
+    }
+    const float inverse = 1.0f / f.l;
+#pragma unroll
+    for (unsigned i = 0; i < 8; i++)
+        if (lane + i * WARP < head_dim)
+            out[lane + i * WARP] = o[i] * inverse;
+}
+
+/* The total of a warp's rows: in registers, or, for wide heads, where the result will be. */
+template <int D> struct warp_total {
+    static const bool kept = D <= 128;
+    float o[kept ? D / 8 : 1][4];
+    struct folded f[2];
+};
+
+template <int D>
+static __device__ __forceinline__ float *out_of(const struct attention_args &a,
+                                                const struct piece_at &p,
+                                                const struct warp_rows &r, unsigned i)
+{
+    return a.out + (p.seq.row + r.token[i]) * a.out_stride + (size_t)r.head[i] * D +
+           threadIdx.x % 4 * 2;
+}
+
+/* l over the four threads of a row; then the split goes into the total. */
+template <int D>
+static __device__ __forceinline__ void end_split(struct warp_state<D> &w, struct warp_total<D> &total,
+                                                 const struct attention_args &a,
+                                                 const struct piece_at &p, const struct warp_rows &r)
+{
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 1);
+        w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 2);
+        fold_in(&total.f[i], w.m[i], w.l[i]);
+        float *out = out_of<D>(a, p, r, i);
+#pragma unroll
+        for (unsigned n = 0; n < D / 8; n++)
+#pragma unroll
+            for (unsigned j = 0; j < 2; j++) {
+                if (warp_total<D>::kept) {
+                    float *o = &total.o[warp_total<D>::kept ? n : 0][2 * i + j];
+                    *o = fold_value(total.f[i], *o, w.acc[n][2 * i + j]);
+                } else if (r.last[i] >= 0) {
+                    out[8 * n + j] = fold_value(total.f[i], out[8 * n + j], w.acc[n][2 * i + j]);
+                }
+            }
+    }
+}
+
+template <int D>
+static __device__ __forceinline__ void store_total(struct warp_total<D> &total,
+                                                   const struct attention_args &a,
+                                                   const struct piece_at &p,
+                                                   const struct warp_rows &r)
+{
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        const float inverse = 1.0f / total.f[i].l;
+        float *out = out_of<D>(a, p, r, i);
+        if (r.last[i] < 0)
+            continue;
+#pragma unroll
+        for (unsigned n = 0; n < D / 8; n++)
+#pragma unroll
+            for (unsigned j = 0; j < 2; j++)
+                out[8 * n + j] =
+                    (warp_total<D>::kept ? total.o[warp_total<D>::kept ? n : 0][2 * i + j]
+                                         : out[8 * n + j]) *
+                    inverse;
+    }
+}
+
+template <int D>
+static __device__ __forceinline__ void store_part(struct warp_state<D> &w, float *partials,
+                                                  const struct attention_args &a,
+                                                  const struct plan_piece &piece,
+                                                  const struct warp_rows &r)
+{
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 1);
+        w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 2);
+        if (r.last[i] < 0)
+            continue;
+        float *to = partials +
+                    ((size_t)piece.partial + r.token[i] * a.n_head + r.head[i]) * (D + 2) +
+                    threadIdx.x % 4 * 2;
+#pragma unroll
+        for (unsigned n = 0; n < D / 8; n++)
+            *(float2 *)(to + 8 * n) = make_float2(w.acc[n][2 * i], w.acc[n][2 * i + 1]);
+        if (threadIdx.x % 4 == 0)
+            *(float2 *)(to + D) = make_float2(w.m[i], w.l[i]);
+    }
+}
+
+/* ---- a piece ---- */
+template <int D, enum dtype KV, unsigned WARPS>
+static __device__ __forceinline__ void attend_piece(const struct attention_args &a,
+                                                    const struct plan_piece &piece,
+                                                    uint32_t kv_head, float *partials,
+                                                    attention_shared_of<D, KV, WARPS> &s)
+{
+    const uint32_t warp = threadIdx.x / WARP;
+    struct piece_at p;
+    p.seq = a.seqs[piece.seq];
+    p.kv_head = kv_head;
+    p.group = a.n_head / a.n_kv_head;
+    p.end = p.seq.start + p.seq.n_query;
+    struct warp_rows r, all; /* this warp's, and what the team needs: from its first to its last row */
+    rows_of_warp(&r, p, a, piece.row + 16 * warp);
+    rows_of_warp(&all, p, a, piece.row);
+    const uint32_t n_row = p.seq.n_query * p.group, last_row = piece.row + 16 * WARPS - 1;
+    const uint32_t most = p.seq.start + (last_row < n_row ? last_row : n_row - 1) / p.group;
+    load_q<D, WARPS>(s.q, p, a, piece.row);
+    team_sync<WARPS>();
+    struct warp_q<D> q;
+    if (warp_q<D>::kept)
+#pragma unroll
+        for (unsigned i = 0; i < D / 16; i++)
+            ldmatrix_x4(q.a[warp_q<D>::kept ? i : 0], a_matrix<D>(s.q + 16 * warp, i));
+    struct warp_state<D> w;
+    struct warp_total<D> total = {};
+    total.f[0] = total.f[1] = {NONE, 0, 1, 0};
+    const uint32_t per_split = PLAN_SPLIT / TILE;
+    uint32_t tile = piece.split * per_split, end = (piece.split + piece.n_split) * per_split;
+    if (tile < (uint32_t)all.least / TILE)
+        tile = (uint32_t)all.least / TILE;
+    if (end > most / TILE + 1)
+        end = most / TILE + 1;
+    /* K of tile i is load 2 i, V is load 2 i + 1; load n goes to slot n % SLOTS, two ahead of its use */
+    uint32_t slot = 0;
+    if (tile < end) {
+        load_tile<D, KV, WARPS>(s.kv, 0, a.k_cache, p, a.n_kv_head, tile);
+        cp_async_commit();
+        load_tile<D, KV, WARPS>(s.kv, 1, a.v_cache, p, a.n_kv_head, tile);
+        cp_async_commit();
+    }
+    begin_split<D>(w);
+    for (; tile < end; tile++) {
+        float sc[8][4];
+        const int c0 = (int)(tile * TILE);
+        const bool mine = c0 <= r.most && c0 + (int)TILE > r.least;
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) { /* K, then V */
+            const unsigned free_slot = (slot + 2) % SLOTS;
+            if (tile + 1 < end)
+                load_tile<D, KV, WARPS>(s.kv, free_slot, half ? a.v_cache : a.k_cache, p,
+                                        a.n_kv_head, tile + 1);
+            cp_async_commit(); /* also when empty: the wait counts them */
+            cp_async_wait(2);
+            team_sync<WARPS>();
+            const struct row_of<D> *rows = tile_rows<D, KV, WARPS>(s.kv, slot);
+            const float *scale = nullptr;
+            if constexpr (KV == DT_I8)
+                scale = s.kv.raw[slot].scale;
+            if (mine && half == 0) {
+                scores<D>(sc, q, s.q + 16 * warp, rows);
+                finish_scores(sc, r, a, c0, scale);
+                soften<D>(sc, w);
+            } else if (mine) {
+                values<D>(sc, w, rows, scale);
+            }
+            team_sync<WARPS>(); /* before the slot is loaded again */
+            slot = (slot + 1) % SLOTS;
+        }
+        if ((tile + 1) % per_split == 0 && tile + 1 < end) {
+            end_split<D>(w, total, a, p, r);
+            begin_split<D>(w);
+        }
+    }
+    cp_async_wait(0);
+    if (piece.partial != PLAN_NO_PARTIAL) {
+        store_part<D>(w, partials, a, piece, r);
+    } else {
+        end_split<D>(w, total, a, p, r);
+        store_total<D>(total, a, p, r);
+    }
+}
+
+#endif

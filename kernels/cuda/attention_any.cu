@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention for what attention.cu has no tiles for: any head size up to 256, K and V also in f32 and
+ * f16. For tiny models and for comparison; nothing here is fast.
+ *
+ * Shape: a warp a (row, head), 4 a block; lane l has columns l, l + 32, … of q and out. Positions
+ * ascending, one at a time, online softmax: per position a warp sum (lanes by halves) over d. A row's
+ * order depends on its own context only. No shared memory. */
+#include "kernels/cuda/attention.cuh"
+
+#define ROWS     4u
+#define COLUMNS  8u /* of a lane: 256 / 32 */
+
+static __device__ __forceinline__ float kv_value(const char *head, enum dtype kv_dtype, size_t i)
+{
+    if (kv_dtype == DT_I8)
+        return (float)((const int8_t *)head)[i];
+    if (kv_dtype == DT_F8_E4M3)
+        return e4m3_value(((const uint8_t *)head)[i]);
+    return load_as(head, kv_dtype, i);
+}
+
+static __device__ __forceinline__ float kv_scale(const char *head, const struct attention_args &a,
+                                                 uint32_t c)
+{
+    return ((const float *)(head + (size_t)KERN_BLOCK * a.head_dim))[c % KERN_BLOCK];
+}
+
+struct any_row {
+    const uint32_t *blocks;
+    uint32_t kv_head, pos;
+    float *out;
+};
+
+/* Finds the sequence of a row of the batch. */
+static __device__ __forceinline__ bool any_find(struct any_row *r, const struct attention_args &a,
+                                                uint32_t row, uint32_t head)
+{
+    for (uint32_t i = 0; i < a.n_seq; i++) {
+        const struct attention_seq s = a.seqs[i];
+        if (row < s.row || row >= s.row + s.n_query)
+            continue;
+        r->blocks = s.blocks;
+        r->kv_head = head / (a.n_head / a.n_kv_head);
+        r->pos = s.start + row - s.row;
+        r->out = a.out + row * a.out_stride + (size_t)head * a.head_dim;
+        return true;
+    }
+    return false;
+}
+
+static __device__ __forceinline__ void any_attend(const struct any_row &r, const float *q,
+                                                  const struct attention_args &a)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    const size_t head_bytes = cuda_kv_head_bytes(a.kv_dtype, a.head_dim);
+    float of_q[COLUMNS], acc[COLUMNS], m = NONE, l = 0;
+    for (uint32_t i = 0; i < COLUMNS; i++) {
+        of_q[i] = lane + i * WARP < a.head_dim ? q[lane + i * WARP] : 0;
+        acc[i] = 0;
+    }
+    uint32_t c = a.window && r.pos + 1 > a.window ? r.pos + 1 - a.window : 0;
+    for (; c <= r.pos; c++) {
+        const size_t block = (size_t)r.blocks[c / KERN_BLOCK] * a.n_kv_head + r.kv_head;
+        const char *k = (const char *)a.k_cache + block * head_bytes;
+        const char *v = (const char *)a.v_cache + block * head_bytes;
+        const size_t at = (size_t)(c % KERN_BLOCK) * a.head_dim + lane;
+        float s = 0;
+        for (uint32_t i = 0; i < COLUMNS; i++)
+            if (lane + i * WARP < a.head_dim)
+                s = fmaf(of_q[i], kv_value(k, a.kv_dtype, at + i * WARP), s);
+        s = warp_sum(s) * (a.kv_dtype == DT_I8 ? kv_scale(k, a, c) : 1) * a.scale;
+        if (a.soft_cap > 0)
+            s = a.soft_cap * tanhf(s / a.soft_cap);
+        const float most = s > m ? s : m, factor = m == most ? 1 : expf(m - most);
+        const float p = expf(s - most), pv = p * (a.kv_dtype == DT_I8 ? kv_scale(v, a, c) : 1);
+        l = l * factor + p;
+        m = most;
+        for (uint32_t i = 0; i < COLUMNS; i++)
+            if (lane + i * WARP < a.head_dim)
+                acc[i] = fmaf(pv, kv_value(v, a.kv_dtype, at + i * WARP), acc[i] * factor);
+    }
+    for (uint32_t i = 0; i < COLUMNS; i++)
+        if (lane + i * WARP < a.head_dim)
+            r.out[lane + i * WARP] = acc[i] * (1.0f / l);
+}
+
+static __global__ void __launch_bounds__(ROWS *WARP) attention_any_kernel(const struct attention_args a)
+{
+    const size_t i = (size_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+    const uint32_t row = (uint32_t)(i / a.n_head), head = (uint32_t)(i % a.n_head);
+    struct any_row r;
+    if (row < a.n_row && any_find(&r, a, row, head))
+        any_attend(r, a.q + row * a.q_stride + (size_t)head * a.head_dim, a);
+}
+
+void attention_any_launch(const struct attention_args *a, const struct kern_exec *x)
+{
+    launch(attention_any_kernel, dim3(div_up((size_t)a->n_row * a->n_head, ROWS)), ROWS * WARP, 0, x,
+           *a);
+}

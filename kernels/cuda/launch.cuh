@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* launch - what the .cu files of this folder share: launches, conversions, reductions, and the few
+ * instructions that CUDA has no function for. QUIRE_CUDA_HOST: a host compiler reads the kernel, with
+ * tests/emu/cuda_emu.h for CUDA; the same names mean the same there.
+ *
+ * Rules for kernels, so that both can run them and a row's bits are its own:
+ *   - warp operations take whole warps; blocks are multiples of 32 threads
+ *   - shared memory is one struct, SHARED_MEMORY(s, struct x), which is its map
+ *   - no atomic on floats; a sum's order depends on its own length only
+ *   - compiled with --fmad=false (-ffp-contract=off): a fused multiply-add is where fmaf is written */
+#ifndef QUIRE_KERNELS_CUDA_LAUNCH_CUH
+#define QUIRE_KERNELS_CUDA_LAUNCH_CUH
+#ifdef QUIRE_CUDA_HOST
+#include "cuda_emu.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+#endif
+#include <math.h>
+#include <stdint.h>
+extern "C" {
+#include "kernels/ops_device.h"
+#include "kernels/ops_int4.h"
+}
+
+#define WARP      32u
+#define ALL_LANES 0xffffffffu
+
+/* ---- launches ---- */
+#ifdef QUIRE_CUDA_HOST
+template <class... P, class... A>
+static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, size_t shared,
+                          const struct kern_exec *, A... args)
+{
+    auto body = [&] { kernel(args...); };
+    emu_launch(
+        grid, n_thread, shared, [](void *p) { (*(decltype(body) *)p)(); }, &body);
+}
+#define SHARED_MEMORY(name, ...) __VA_ARGS__ &name = *(__VA_ARGS__ *)emu_shared(sizeof(__VA_ARGS__))
+#else
+#define SHARED_STATIC_MAX (48u << 10) /* more than this a kernel has to ask for */
+template <class... P, class... A>
+static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, size_t shared,
+                          const struct kern_exec *x, A... args)
+{
+    /* struct device_stream begins with it (device_state.h) */
+    cudaStream_t stream = *(cudaStream_t *)x->stream;
+    if (shared > SHARED_STATIC_MAX)
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)shared);
+    kernel<<<grid, n_thread, shared, stream>>>(args...);
+}
+#define SHARED_MEMORY(name, ...)                                \
+    extern __shared__ __align__(128) unsigned char cu_shared[]; \
+    __VA_ARGS__ &name = *reinterpret_cast<__VA_ARGS__ *>(cu_shared)
+#endif
+
+/* Blocks that fit the card at a time when each takes so much shared memory; for grids that do not
+ * depend on the work. */
+static inline unsigned card_blocks(size_t shared)
+{
+#ifdef QUIRE_CUDA_HOST
+    return shared ? 3 : 1;
+#else
+    int device = 0, n_unit = 1, room = 0, blocks;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&n_unit, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    blocks = (int)((size_t)room / (shared + 1024)); /* the system keeps 1 KiB a block */
+    return (unsigned)(n_unit * (blocks < 1 ? 1 : blocks > 16 ? 16 : blocks));
+#endif
+}
+
+static inline unsigned div_up(size_t n, size_t by)
+{
+    return (unsigned)((n + by - 1) / by);
+}
+
+/* ---- conversions: the bits of a 16-bit float and back ---- */
+#ifdef QUIRE_CUDA_HOST
+static inline uint16_t bf16_of(float f)
+{
+    return f32_to_bf16(f);
+}
+static inline uint16_t f16_of(float f)
+{
+    return f32_to_f16(f);
+}
+static inline float f16_value(uint16_t h)
+{
+    return f16_to_f32(h);
+}
+extern "C" uint8_t emu_f32_to_e4m3(float f); /* to nearest even, beyond 448 is 448, NaN is 0x7f */
+static inline uint8_t e4m3_of(float f)
+{
+    return emu_f32_to_e4m3(f);
+}
+#else
+static __device__ __forceinline__ uint16_t bf16_of(float f)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(f));
+}
+static __device__ __forceinline__ uint16_t f16_of(float f)
+{
+    return __half_as_ushort(__float2half_rn(f));
+}
+static __device__ __forceinline__ float f16_value(uint16_t h)
+{
+    return __half2float(__ushort_as_half(h));
+}
+static __device__ __forceinline__ uint8_t e4m3_of(float f)
+{
+    return (uint8_t)__nv_cvt_float_to_fp8(f, __NV_SATFINITE, __NV_E4M3);
+}
+#endif
+static __device__ __forceinline__ float bf16_value(uint16_t h)
+{
+    return __uint_as_float((uint32_t)h << 16);
+}
+/* Two bf16 in a word, `low` in the low half. */
+static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
+{
+    return bf16_of(low) | (uint32_t)bf16_of(high) << 16;
+}
+/* e4m3 is sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity. Every value of it is one
+ * of bf16's: the bits are moved and 2^120 mends the bias, subnormals too. */
+static __device__ __forceinline__ float e4m3_value(uint8_t b)
+{
+    const uint32_t sign = (uint32_t)(b & 0x80u) << 24, rest = b & 0x7fu;
+    const float f = __uint_as_float(rest << 20) * 0x1p120f;
+    return __uint_as_float(__float_as_uint(rest == 0x7fu ? NAN : f) | sign);
+}
+
+/* One element of an array of F32, BF16 or F16. */
+static __device__ __forceinline__ float load_as(const void *p, enum dtype dtype, size_t i)
+{
+    if (dtype == DT_F32)
+        return ((const float *)p)[i];
+    const uint16_t h = ((const uint16_t *)p)[i];
+    return dtype == DT_F16 ? f16_value(h) : bf16_value(h);
+}
+static __device__ __forceinline__ void store_as(void *p, enum dtype dtype, size_t i, float f)
+{
+    if (dtype == DT_F32)
+        ((float *)p)[i] = f;
+    else
+        ((uint16_t *)p)[i] = dtype == DT_F16 ? f16_of(f) : bf16_of(f);
+}
+
+/* Four neighbours of it, i a multiple of 4 and p aligned to what is read. */
+static __device__ __forceinline__ float4 load4_as(const void *p, enum dtype dtype, size_t i)
+{
+    if (dtype == DT_F32)
+        return *(const float4 *)((const float *)p + i);
+    const uint2 h = *(const uint2 *)((const uint16_t *)p + i);
+    if (dtype == DT_F16)
+        return make_float4(f16_value((uint16_t)h.x), f16_value((uint16_t)(h.x >> 16)),
+                           f16_value((uint16_t)h.y), f16_value((uint16_t)(h.y >> 16)));
+    return make_float4(__uint_as_float(h.x << 16), __uint_as_float(h.x & 0xffff0000u),
+                       __uint_as_float(h.y << 16), __uint_as_float(h.y & 0xffff0000u));
+}
+static __device__ __forceinline__ void store4_as(void *p, enum dtype dtype, size_t i, float4 f)
+{
+    if (dtype == DT_F32)
+        *(float4 *)((float *)p + i) = f;
+    else if (dtype == DT_F16)
+        *(uint2 *)((uint16_t *)p + i) = make_uint2(f16_of(f.x) | (uint32_t)f16_of(f.y) << 16,
+                                                   f16_of(f.z) | (uint32_t)f16_of(f.w) << 16);
+    else
+        *(uint2 *)((uint16_t *)p + i) = make_uint2(bf16_pair(f.x, f.y), bf16_pair(f.z, f.w));
+}
+/* Whether rows at p, `stride` elements apart, can be read or written four elements at a time. */
+static inline bool fours(const void *p, enum dtype dtype, size_t stride)
+{
+    const size_t element = dtype == DT_F32 ? 4 : 2;
+    return (uintptr_t)p % (4 * element) == 0 && stride % 4 == 0;
+}
+
+/* ---- reductions of a warp and of a block ----
+ * Lanes by halves: l with l ^ 16, ^ 8, ^ 4, ^ 2, ^ 1, so all lanes end with the same bits. Warps in
+ * ascending order. The order depends on the number of threads only. */
+static __device__ __forceinline__ float warp_sum(float v)
+{
+#pragma unroll
+    for (unsigned half = WARP / 2; half; half /= 2)
+        v += __shfl_xor_sync(ALL_LANES, v, half);
+    return v;
+}
+/* The larger; NaN once one was. */
+static __device__ __forceinline__ float most_of(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+static __device__ __forceinline__ float warp_most(float v)
+{
+#pragma unroll
+    for (unsigned half = WARP / 2; half; half /= 2)
+        v = most_of(v, __shfl_xor_sync(ALL_LANES, v, half));
+    return v;
+}
+template <class T> static __device__ __forceinline__ T warp_add(T v) /* of integers */
+{
+#pragma unroll
+    for (unsigned half = WARP / 2; half; half /= 2)
+        v += __shfl_xor_sync(ALL_LANES, v, half);
+    return v;
+}
+
+template <class T> struct block_room { /* of one reduction; up to 32 warps */
+    T warp[32];
+};
+enum block_op { BLOCK_SUM, BLOCK_MOST };
+/* v of all threads; every thread gets it. A barrier at both ends: `room` may be used again. */
+template <enum block_op op, class T>
+static __device__ __forceinline__ T block_reduce(T v, struct block_room<T> *room)
+{
+    const unsigned n_warp = blockDim.x / WARP;
+    v = op == BLOCK_SUM ? warp_add(v) : (T)warp_most(v);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0)
+        room->warp[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = room->warp[0];
+    for (unsigned i = 1; i < n_warp; i++)
+        v = op == BLOCK_SUM ? v + room->warp[i] : (T)most_of(v, room->warp[i]);
+    return v;
+}
+
+/* ---- asynchronous copies and matrix instructions ----
+ * cp_async16: 16 bytes from device to shared memory, both aligned to 16; `n` < 16 fills the rest with
+ * zeros, and n = 0 reads nothing. Fragments: PTX ISA, "mma.m16n8k16", "mma.m16n8k32", "ldmatrix". */
+#ifdef QUIRE_CUDA_HOST
+#define cp_async16(to, from, n)    emu_cp_async(to, from, (unsigned)(n))
+#define cp_async_commit()          emu_cp_async_commit()
+#define cp_async_wait(n)           emu_cp_async_wait(n)
+#define ldmatrix_x4(out, row)      emu_ldmatrix_x4(out, row, false, EMU_SITE)
+#define ldmatrix_x4_turned(out, row) emu_ldmatrix_x4(out, row, true, EMU_SITE)
+#define mma_bf16(c, a, b)          emu_mma_bf16(c, a, b, EMU_SITE)
+#define mma_s8(c, a, b)            emu_mma_s8(c, a, b, EMU_SITE)
+#else
+static __device__ __forceinline__ unsigned shared_address(const void *p)
+{
+    return (unsigned)__cvta_generic_to_shared(p);
+}
+static __device__ __forceinline__ void cp_async16(void *to, const void *from, unsigned n)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(n)
+                 : "memory");
+}
+static __device__ __forceinline__ void cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+#define cp_async_wait(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t out[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+static __device__ __forceinline__ void ldmatrix_x4_turned(uint32_t out[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+static __device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+static __device__ __forceinline__ void mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+#endif

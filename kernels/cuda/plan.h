@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plan - attention's division of labour for one step, made on the host from lengths alone and read by
+ * the kernels. Arithmetic of it: attention.cu.
+ *
+ * The context of a sequence is cut into splits of PLAN_SPLIT positions, at multiples of it, whatever
+ * else is in the batch; the parts are folded in ascending order. A piece is some rows (query token x
+ * head of a KV head's group) over some splits. Small pieces (one warp, 16 rows) serve sequences that
+ * decode: one split each, folded by another kernel, or, when the room for parts is used up, all splits
+ * one after the other. Large pieces (4 warps, 64 rows) serve prompts and fold as they go. All give the
+ * same bits.
+ *
+ *     struct plan_head | struct plan_fold [n_seq] | struct plan_piece [n_small] | [n_large]
+ *
+ * Threads: pure functions. */
+#ifndef QUIRE_KERNELS_CUDA_PLAN_H
+#define QUIRE_KERNELS_CUDA_PLAN_H
+#include "kernels/ops.h"
+
+struct device_limits; /* device.h */
+
+#define PLAN_SPLIT      256u /* positions */
+#define PLAN_ROWS_SMALL 16u
+#define PLAN_ROWS_LARGE 64u
+#define PLAN_NO_PARTIAL UINT32_MAX
+/* Rows (of one head) of parts that wait to be folded: 64 sequences of 16 k tokens and 32 heads. Each
+ * takes 4 * (head_dim + 2) bytes. */
+#define PLAN_PARTIAL_ROWS 131072u
+
+struct plan_piece {
+    uint32_t seq;
+    uint32_t row;   /* first, of the sequence's query tokens x heads of a group */
+    uint32_t split; /* first */
+    uint32_t n_split;
+    uint32_t partial; /* where its part goes, in rows; PLAN_NO_PARTIAL: it writes the result */
+};
+struct plan_fold { /* one a sequence: part s of row r is at partial + s * n_row + r */
+    uint32_t partial, n_split, n_row; /* n_split 0: nothing to fold; n_row: query tokens x heads */
+};
+struct plan_head {
+    uint32_t n_small, n_large;
+    uint32_t small_at, large_at; /* bytes from the start of the plan */
+};
+
+/* Rows of parts that a step within l can have. */
+uint32_t plan_partial_rows(const struct device_limits *l);
+size_t plan_bytes(const struct device_limits *l);
+/* seqs: [n_seq], blocks not looked at. A sequence without query tokens has no piece. */
+void plan_make(void *out, const struct device_limits *l, const struct attention_seq *seqs,
+               uint32_t n_seq);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows that are only moved or converted: embed, cast_bf16, scatter, silu_mul. No sums, so no order.
+ *
+ * Shape: a block of 256 threads for 1024 columns of one row, four neighbouring columns a thread when
+ * addresses allow (16 bytes of f32), else one after the other. No shared memory.
+ * Bytes: each input once, each output once; bound by bandwidth (prefill) or by the launch (decode).
+ * embed 2 + 4 a column, cast_bf16 4 + 2, silu_mul 8 + 2 and one exp. Fraction: not measured yet. */
+#include "kernels/cuda/launch.cuh"
+
+#define THREADS 256u
+#define COLUMNS (4 * THREADS)
+
+static dim3 grid_of(uint32_t n_row, uint32_t n_col)
+{
+    return dim3(n_row, div_up(n_col, COLUMNS));
+}
+
+/* fn(c, 4) for this thread's four columns, or fn(c, 1) for each of them. */
+template <class F> static __device__ __forceinline__ void columns(uint32_t n_col, bool four, F fn)
+{
+    const uint32_t c = blockIdx.y * COLUMNS + threadIdx.x * 4;
+    if (four && c + 4 <= n_col) {
+        fn(c, true);
+        return;
+    }
+    for (uint32_t i = c; i < c + 4 && i < n_col; i++)
+        fn(i, false);
+}
+
+static __global__ void __launch_bounds__(THREADS) embed_kernel(const struct embed_args a, bool four)
+{
+    const size_t from = (size_t)a.ids[blockIdx.x] * a.n_col, to = (size_t)blockIdx.x * a.n_col;
+    columns(a.n_col, four, [&](uint32_t c, bool all4) {
+        if (all4) {
+            float4 v = load4_as(a.table, a.dtype, from + c);
+            v = make_float4(v.x * a.scale, v.y * a.scale, v.z * a.scale, v.w * a.scale);
+            store4_as(a.y, DT_F32, to + c, v);
+        } else {
+            a.y[to + c] = load_as(a.table, a.dtype, from + c) * a.scale;
+        }
+    });
+}
+
+extern "C" void embed_cuda(const struct embed_args *a, const struct kern_exec *x)
+{
+    const bool four = fours(a->table, a->dtype, a->n_col) && fours(a->y, DT_F32, a->n_col);
+    if (a->n_row && a->n_col)
+        launch(embed_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a, four);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    cast_bf16_kernel(const struct cast_bf16_args a, bool four)
+{
+    const float *from = a.x + blockIdx.x * a.x_stride;
+    uint16_t *to = a.y + blockIdx.x * a.y_stride;
+    columns(a.n_col, four, [&](uint32_t c, bool all4) {
+        if (all4)
+            store4_as(to, DT_BF16, c, load4_as(from, DT_F32, c));
+        else
+            to[c] = bf16_of(from[c]);
+    });
+}
+
+extern "C" void cast_bf16_cuda(const struct cast_bf16_args *a, const struct kern_exec *x)
+{
+    const bool four = fours(a->x, DT_F32, a->x_stride) && fours(a->y, DT_BF16, a->y_stride);
+    if (a->n_row && a->n_col)
+        launch(cast_bf16_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a, four);
+}
+
+/* expf, not __expf: 2 ulp at most, and a launch waits for memory anyway. */
+static __device__ __forceinline__ float silu_times(float gate, float up)
+{
+    return gate / (1.0f + expf(-gate)) * up;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    silu_mul_kernel(const struct silu_mul_args a, bool four)
+{
+    const float *gate = a.x + blockIdx.x * a.x_stride, *up = gate + a.n_col;
+    const size_t to = blockIdx.x * a.y_stride;
+    columns(a.n_col, four, [&](uint32_t c, bool all4) {
+        if (all4) {
+            const float4 g = load4_as(gate, DT_F32, c), u = load4_as(up, DT_F32, c);
+            store4_as(a.y, a.y_dtype, to + c,
+                      make_float4(silu_times(g.x, u.x), silu_times(g.y, u.y),
+                                  silu_times(g.z, u.z), silu_times(g.w, u.w)));
+        } else {
+            store_as(a.y, a.y_dtype, to + c, silu_times(gate[c], up[c]));
+        }
+    });
+}
+
+extern "C" void silu_mul_cuda(const struct silu_mul_args *a, const struct kern_exec *x)
+{
+    const bool four = fours(a->x, DT_F32, a->x_stride) && a->n_col % 4 == 0 &&
+                      fours(a->y, a->y_dtype, a->y_stride);
+    if (a->n_row && a->n_col)
+        launch(silu_mul_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a, four);
+}
+
+static __global__ void __launch_bounds__(THREADS) scatter_kernel(const struct scatter_args a)
+{
+    const uint32_t i = blockIdx.x * THREADS + threadIdx.x;
+    if (i < a.n)
+        a.dst[a.at[i]] = a.value[i];
+}
+
+extern "C" void scatter_cuda(const struct scatter_args *a, const struct kern_exec *x)
+{
+    if (a->n)
+        launch(scatter_kernel, dim3(div_up(a->n, THREADS)), THREADS, 0, x, *a);
+}

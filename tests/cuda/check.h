@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check - the CUDA kernels against the C reference on random shapes.
+ *
+ * One program, built twice: on tests/emu, where the kernels run on the host, and on a card, where
+ * kc_buf gives memory that host and device share. Operations whose arguments mean the same on both
+ * use their check of tests/kcheck; those with a layout of their own (matrices, the cache) have one
+ * here. Threads: one. */
+#ifndef QUIRE_TESTS_CUDA_CHECK_H
+#define QUIRE_TESTS_CUDA_CHECK_H
+#include "kcheck.h"
+
+struct cuda_check {
+    const char *name;
+    kc_call *ref, *cuda;
+    uint32_t tolerance; /* multiples of 2^-24, as in kernels.def */
+    void (*check)(struct kcheck *k);
+    uint32_t n_case; /* of a short run */
+};
+
+/* A launcher as a kc_call: once for all the threads that kc_run makes, with workspace, and waited
+ * for. */
+void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x), const void *args);
+#define CUDA_WORKSPACE_BYTES ((size_t)8 << 20)
+
+/* Declares op##_cuda and defines call_##op, to be given to cuda_check. */
+#define CUDA_CALL(op)                                                              \
+    void op##_cuda(const struct op##_args *a, const struct kern_exec *x);          \
+    static void launch_##op(const void *args, const struct kern_exec *x)           \
+    {                                                                              \
+        op##_cuda(args, x);                                                        \
+    }                                                                              \
+    static void call_##op(const void *args, const struct kern_exec *x)             \
+    {                                                                              \
+        if (x->ith == 0)                                                           \
+            cuda_run(launch_##op, args);                                           \
+    }
+#define REF_CALL(op)                                                               \
+    static void ref_##op(const void *args, const struct kern_exec *x)              \
+    {                                                                              \
+        op##_ref(args, x);                                                         \
+    }
+
+extern const struct cuda_check cuda_checks_rows[], cuda_checks_kv[], cuda_checks_attention[],
+    cuda_checks_linear[], cuda_checks_sample[]; /* each ends with a NULL name */
+
+#endif

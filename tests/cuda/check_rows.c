@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations on rows. Those that tests/kcheck can check are in the table only. */
+#include "check.h"
+#include <math.h>
+#include "kernels/quant_layout.h"
+#include "kernels/variants.h"
+
+CUDA_CALL(embed)
+CUDA_CALL(cast_bf16)
+CUDA_CALL(silu_mul)
+CUDA_CALL(scatter)
+CUDA_CALL(rms_norm)
+CUDA_CALL(norm_rows)
+CUDA_CALL(quant_rows)
+CUDA_CALL(rope)
+REF_CALL(embed)
+REF_CALL(cast_bf16)
+REF_CALL(silu_mul)
+REF_CALL(scatter)
+REF_CALL(rms_norm)
+REF_CALL(norm_rows)
+REF_CALL(quant_rows)
+REF_CALL(rope)
+
+struct norm_case {
+    struct norm_rows_args a;
+    float *x; /* [n_src] as it was */
+    uint32_t n_src;
+};
+
+static void make_norm(struct kcheck *k, struct norm_case *c)
+{
+    static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16, DT_I8};
+    static const uint32_t adds[] = {DT_F32, DT_BF16};
+    struct norm_rows_args *a = &c->a;
+    *a = (struct norm_rows_args){.y_dtype = (enum dtype)kc_pick(k, types, 4),
+                                 .add_dtype = (enum dtype)kc_pick(k, adds, 2),
+                                 .n_col = kc_chance(k, 30) ? kc_range(k, 1, 40) : kc_range(k, 1, 2600),
+                                 .eps = 1e-5f};
+    c->n_src = kc_range(k, 1, 5);
+    a->x_stride = a->n_col + kc_range(k, 0, 9);
+    a->add_stride = a->n_col + kc_range(k, 0, 3);
+    a->y_stride = a->y_dtype == DT_I8 ? quant_k(a->n_col) : a->n_col + kc_range(k, 0, 5);
+    c->x = kc_buf(k, c->n_src * a->x_stride * sizeof(float));
+    kc_fill(k, c->x, c->n_src * a->x_stride);
+    float *w = kc_buf(k, a->n_col * sizeof *w);
+    kc_fill(k, w, a->n_col);
+    a->w = w;
+    if (kc_chance(k, 50)) {
+        void *add = kc_buf(k, c->n_src * a->add_stride * 4);
+        kc_fill_dtype(k, add, a->add_dtype, c->n_src * a->add_stride);
+        a->add = add;
+    }
+    uint32_t *rows = kc_buf(k, c->n_src * sizeof *rows);
+    for (uint32_t i = 0; i < c->n_src; i++)
+        if (kc_chance(k, 60))
+            rows[a->n_row++] = i;
+    if (kc_chance(k, 50))
+        a->rows = rows;
+    else
+        a->n_row = c->n_src;
+    kc_shape(k, "n_row %u of %u n_col %u %s%s", a->n_row, c->n_src, a->n_col,
+             dtype_name(a->y_dtype), a->add ? " add" : "");
+}
+
+/* Runs `v` on a copy of x; y in a buffer of its own. */
+static struct norm_rows_args run_norm(struct kcheck *k, const struct norm_case *c,
+                                      const struct kc_variant *v, uint32_t n_row)
+{
+    struct norm_rows_args a = c->a;
+    a.n_row = n_row;
+    a.x = kc_copy(k, c->x, c->n_src * a.x_stride * sizeof(float));
+    a.y = kc_buf(k, a.n_row * a.y_stride * 4);
+    a.quant = kc_buf(k, a.n_row * sizeof *a.quant);
+    kc_run(k, v, &a, 1);
+    return a;
+}
+
+/* int8: the kernel's own sum of squares may differ by a few ulp, so values by one at a tie. */
+static void compare_int8(struct kcheck *k, const struct norm_rows_args *got,
+                         const struct norm_rows_args *want)
+{
+    for (uint32_t i = 0; i < got->n_row; i++) {
+        const int8_t *g = (const int8_t *)got->y + i * got->y_stride;
+        const int8_t *w = (const int8_t *)want->y + i * got->y_stride;
+        int32_t sum = 0;
+        kc_near(k, "scale", got->quant[i].scale, want->quant[i].scale,
+                fabs((double)want->quant[i].scale) * 8 * 0x1p-24);
+        if (isnan(got->quant[i].scale) != isnan(want->quant[i].scale))
+            kc_fail(k, "scale %g, wanted %g", (double)got->quant[i].scale,
+                    (double)want->quant[i].scale);
+        for (uint32_t j = 0; j < quant_k(got->n_col); j++) {
+            kc_near(k, "q", g[j], w[j], j < got->n_col ? 1 : 0);
+            sum += g[j];
+        }
+        kc_near(k, "sum", got->quant[i].sum, sum, 0);
+    }
+}
+
+static void check_norm_rows(struct kcheck *k)
+{
+    struct norm_case c;
+    make_norm(k, &c);
+    struct norm_rows_args want = run_norm(k, &c, k->ref, c.a.n_row);
+    struct norm_rows_args got = run_norm(k, &c, k->variant, c.a.n_row);
+    const size_t element = got.y_dtype == DT_I8 ? 1 : dtype_bits(got.y_dtype) / 8;
+    kc_same_bits(k, "x", (struct kc_bits){got.x, want.x, DT_F32, c.n_src * got.x_stride});
+    if (got.y_dtype == DT_I8)
+        compare_int8(k, &got, &want);
+    else if (got.y_dtype != DT_F16)
+        kc_compare(k, "y", &(struct kc_array){got.y, got.y_dtype, got.n_row, got.n_col, got.y_stride},
+                   &(struct kc_array){want.y, got.y_dtype, got.n_row, got.n_col, got.y_stride});
+    for (uint32_t n = 1; n < got.n_row; n++) { /* the bits of a row in a smaller batch */
+        struct norm_rows_args some = run_norm(k, &c, k->variant, n);
+        kc_same_bits(k, "fewer rows",
+                     (struct kc_bits){(char *)some.y + (n - 1) * some.y_stride * element,
+                                      (char *)got.y + (n - 1) * got.y_stride * element,
+                                      got.y_dtype == DT_F16 ? DT_I16 : got.y_dtype, got.n_col});
+    }
+}
+
+const struct cuda_check cuda_checks_rows[] = {
+    {"embed", ref_embed, call_embed, 0, kcheck_embed, 40},
+    {"cast_bf16", ref_cast_bf16, call_cast_bf16, 0, kcheck_cast_bf16, 40},
+    {"silu_mul", ref_silu_mul, call_silu_mul, 4, kcheck_silu_mul, 40},
+    {"scatter", ref_scatter, call_scatter, 0, kcheck_scatter, 40},
+    {"rms_norm", ref_rms_norm, call_rms_norm, 16, kcheck_rms_norm, 40},
+    {"norm_rows", ref_norm_rows, call_norm_rows, 16, check_norm_rows, 60},
+    {"quant_rows", ref_quant_rows, call_quant_rows, 0, kcheck_quant_rows, 40},
+    {"rope", ref_rope, call_rope, 0, kcheck_rope, 40},
+    {0},
+};

@@ -21,8 +21,8 @@
  * Blocks take pieces x KV heads round robin until there are none: the grid depends on the card only, so
  * a graph serves every step.
  *
- * Shared memory: see struct attention_shared. Three slots take K0 V0 K1 V1 … by turns: two tiles are on
- * their way (cp.async) while one is worked on. Rows are an odd number of 16-byte chunks apart, so the 8
+ * Shared memory: see struct attention_shared. Three slots (wide heads: two) take K0 V0 K1 V1 … by
+ * turns: two tiles (one) are on their way (cp.async) while one is worked on. Rows are an odd number of 16-byte chunks apart, so the 8
  * rows of an ldmatrix lie in different banks. int8 and e4m3 come in as they are and are widened to bf16
  * (exactly) in a fourth buffer.
  *
@@ -32,7 +32,7 @@
 
 template <int D, enum dtype KV, unsigned WARPS>
 static __global__ void __launch_bounds__(WARPS *WARP, 1)
-    attention_kernel(const struct attention_args a, float *partials)
+    attention_kernel(const struct attention_args a, const struct attention_room room)
 {
     SHARED_MEMORY(s, attention_shared_of<D, KV, WARPS>);
     const struct plan_head *plan = (const struct plan_head *)a.plan;
@@ -41,7 +41,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
         (const struct plan_piece *)((const char *)plan +
                                     (WARPS == 1 ? plan->small_at : plan->large_at));
     for (uint32_t i = blockIdx.x; i < n_piece; i += gridDim.x) {
-        attend_piece<D, KV, WARPS>(a, pieces[i / a.n_kv_head], i % a.n_kv_head, partials, s);
+        attend_piece<D, KV, WARPS>(a, pieces[i / a.n_kv_head], i % a.n_kv_head, room, s);
         team_sync<WARPS>(); /* the next piece overwrites the slots */
     }
 }
@@ -52,15 +52,14 @@ static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
 {
     const struct plan_head *plan = (const struct plan_head *)a.plan;
     const struct plan_fold fold = ((const struct plan_fold *)(plan + 1))[blockIdx.x];
-    const uint32_t lane = threadIdx.x % WARP, width = a.head_dim + 2;
+    const uint32_t width = a.head_dim + 2;
     if (fold.n_split == 0)
         return;
     for (uint32_t r = threadIdx.x / WARP; r < fold.n_row; r += FOLD_ROWS) {
         const struct attention_seq seq = a.seqs[blockIdx.x];
         const float *part = partials + ((size_t)fold.partial + r) * width;
-        float *out = a.out + (seq.row + r / a.n_head) * a.out_stride +
-                     (size_t)(r % a.n_head) * a.head_dim;
-        fold_row(part, (size_t)fold.n_row * width, fold.n_split, a.head_dim, out, lane);
+        fold_row(a, part, (size_t)fold.n_row * width, fold.n_split,
+                 (seq.row + r / a.n_head) * a.out_stride + (size_t)(r % a.n_head) * a.head_dim);
     }
 }
 
@@ -68,8 +67,12 @@ template <int D, enum dtype KV, unsigned WARPS>
 static void launch_pieces(const struct attention_args *a, const struct kern_exec *x)
 {
     const size_t bytes = sizeof(attention_shared_of<D, KV, WARPS>);
-    launch(attention_kernel<D, KV, WARPS>, dim3(card_blocks(bytes)), WARPS * WARP, bytes, x, *a,
-           (float *)x->scratch);
+    const unsigned n_block = card_blocks(bytes);
+    /* totals of wide heads: the end of the workspace (plan_workspace_bytes) */
+    const size_t totals = (size_t)n_block * WARPS * 16 * D * sizeof(float);
+    const struct attention_room room = {
+        (float *)x->scratch, (float *)((char *)x->scratch + x->scratch_bytes / 16 * 16 - totals)};
+    launch(attention_kernel<D, KV, WARPS>, dim3(n_block), WARPS * WARP, bytes, x, *a, room);
 }
 
 template <int D, enum dtype KV>

@@ -9,7 +9,6 @@ extern "C" {
 }
 
 #define TILE      64u /* positions */
-#define SLOTS     3u
 #define FOLD_ROWS 4u /* warps of a fold block */
 #define LOG2E     1.4426950408889634f
 #define NONE      (-INFINITY) /* the largest of no scores */
@@ -17,6 +16,9 @@ extern "C" {
 void attention_any_launch(const struct attention_args *a, const struct kern_exec *x);
 
 /* ---- shared memory ---- */
+template <int D> struct slots_of { /* tiles of K or V in shared memory; 99 KiB is what sm_86 has */
+    static const unsigned n = D <= 128 ? 3 : 2;
+};
 template <int D> struct row_of {
     static const unsigned chunks = (unsigned)(D / 8) | 1; /* of 16 bytes, odd */
     uint16_t x[chunks * 8];
@@ -25,11 +27,11 @@ template <int D, enum dtype KV> struct kv_slots { /* int8 and e4m3 */
     struct raw {
         uint8_t x[TILE][D];
         float scale[TILE]; /* int8 */
-    } raw[SLOTS];
+    } raw[slots_of<D>::n];
     struct row_of<D> wide[TILE];
 };
 template <int D> struct kv_slots<D, DT_BF16> {
-    struct row_of<D> rows[SLOTS][TILE];
+    struct row_of<D> rows[slots_of<D>::n][TILE];
 };
 template <int D, enum dtype KV, unsigned WARPS> struct alignas(128) attention_shared_of {
     struct row_of<D> q[WARPS * 16];
@@ -316,10 +318,12 @@ static __device__ __forceinline__ float fold_value(const struct folded &f, float
     return f.part == 0 ? o : f.old == 0 ? part : fmaf(part, f.part, o * f.old);
 }
 
-/* A row's parts lie `step` floats apart: [head_dim] acc, m, l. */
-static __device__ __forceinline__ void fold_row(const float *part, size_t step, uint32_t n_split,
-                                                uint32_t head_dim, float *out, uint32_t lane)
+/* A row's parts lie `step` floats apart: [head_dim] acc, m, l. The result goes to a.out from element
+ * `to`. */
+static __device__ __forceinline__ void fold_row(const struct attention_args &a, const float *part,
+                                                size_t step, uint32_t n_split, size_t to)
 {
+    const uint32_t lane = threadIdx.x % WARP, head_dim = a.head_dim;
     float o[8] = {};
     struct folded f = {NONE, 0, 1, 0};
     for (uint32_t s = 0; s < n_split; s++, part += step) {
@@ -333,49 +337,40 @@ static __device__ __forceinline__ void fold_row(const float *part, size_t step, 
 #pragma unroll
     for (unsigned i = 0; i < 8; i++)
         if (lane + i * WARP < head_dim)
-            out[lane + i * WARP] = o[i] * inverse;
+            store_as(a.out, a.out_dtype, to + lane + i * WARP, o[i] * inverse);
 }
 
-/* The total of a warp's rows: in registers, or, for wide heads, where the result will be. */
+/* The total of a warp's rows: in registers, or, for wide heads, in the workspace, each thread's own
+ * values 32 apart. */
 template <int D> struct warp_total {
     static const bool kept = D <= 128;
     float o[kept ? D / 8 : 1][4];
     struct folded f[2];
+    float *far_o; /* this thread's first */
 };
-
 template <int D>
-static __device__ __forceinline__ float *out_of(const struct attention_args &a,
-                                                const struct piece_at &p,
-                                                const struct warp_rows &r, unsigned i)
+static __device__ __forceinline__ float *total_at(struct warp_total<D> &t, unsigned n, unsigned j)
 {
-    return a.out + (p.seq.row + r.token[i]) * a.out_stride + (size_t)r.head[i] * D +
-           threadIdx.x % 4 * 2;
+    return warp_total<D>::kept ? &t.o[warp_total<D>::kept ? n : 0][j] : t.far_o + (4 * n + j) * WARP;
 }
 
 /* l over the four threads of a row; then the split goes into the total. */
 template <int D>
-static __device__ __forceinline__ void end_split(struct warp_state<D> &w, struct warp_total<D> &total,
-                                                 const struct attention_args &a,
-                                                 const struct piece_at &p, const struct warp_rows &r)
+static __device__ __forceinline__ void end_split(struct warp_state<D> &w, struct warp_total<D> &total)
 {
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 1);
         w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 2);
         fold_in(&total.f[i], w.m[i], w.l[i]);
-        float *out = out_of<D>(a, p, r, i);
-#pragma unroll
-        for (unsigned n = 0; n < D / 8; n++)
-#pragma unroll
-            for (unsigned j = 0; j < 2; j++) {
-                if (warp_total<D>::kept) {
-                    float *o = &total.o[warp_total<D>::kept ? n : 0][2 * i + j];
-                    *o = fold_value(total.f[i], *o, w.acc[n][2 * i + j]);
-                } else if (r.last[i] >= 0) {
-                    out[8 * n + j] = fold_value(total.f[i], out[8 * n + j], w.acc[n][2 * i + j]);
-                }
-            }
     }
+#pragma unroll
+    for (unsigned n = 0; n < D / 8; n++)
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++) {
+            float *o = total_at<D>(total, n, j);
+            *o = fold_value(total.f[j / 2], *o, w.acc[n][j]);
+        }
 }
 
 template <int D>
@@ -387,17 +382,16 @@ static __device__ __forceinline__ void store_total(struct warp_total<D> &total,
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         const float inverse = 1.0f / total.f[i].l;
-        float *out = out_of<D>(a, p, r, i);
+        const size_t at = (p.seq.row + r.token[i]) * a.out_stride + (size_t)r.head[i] * D +
+                          threadIdx.x % 4 * 2;
         if (r.last[i] < 0)
             continue;
 #pragma unroll
         for (unsigned n = 0; n < D / 8; n++)
 #pragma unroll
             for (unsigned j = 0; j < 2; j++)
-                out[8 * n + j] =
-                    (warp_total<D>::kept ? total.o[warp_total<D>::kept ? n : 0][2 * i + j]
-                                         : out[8 * n + j]) *
-                    inverse;
+                store_as(a.out, a.out_dtype, at + 8 * n + j,
+                         *total_at<D>(total, n, 2 * i + j) * inverse);
     }
 }
 
@@ -425,10 +419,14 @@ static __device__ __forceinline__ void store_part(struct warp_state<D> &w, float
 }
 
 /* ---- a piece ---- */
+struct attention_room { /* workspace */
+    float *partials;    /* [PLAN_PARTIAL_ROWS or fewer][head_dim + 2] */
+    float *totals;      /* wide heads: [blocks][warps][16][head_dim] */
+};
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ void attend_piece(const struct attention_args &a,
                                                     const struct plan_piece &piece,
-                                                    uint32_t kv_head, float *partials,
+                                                    uint32_t kv_head, const struct attention_room &room,
                                                     attention_shared_of<D, KV, WARPS> &s)
 {
     const uint32_t warp = threadIdx.x / WARP;
@@ -451,6 +449,7 @@ static __device__ __forceinline__ void attend_piece(const struct attention_args 
             ldmatrix_x4(q.a[warp_q<D>::kept ? i : 0], a_matrix<D>(s.q + 16 * warp, i));
     struct warp_state<D> w;
     struct warp_total<D> total = {};
+    total.far_o = room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + threadIdx.x % WARP;
     total.f[0] = total.f[1] = {NONE, 0, 1, 0};
     const uint32_t per_split = PLAN_SPLIT / TILE;
     uint32_t tile = piece.split * per_split, end = (piece.split + piece.n_split) * per_split;
@@ -458,13 +457,17 @@ static __device__ __forceinline__ void attend_piece(const struct attention_args 
         tile = (uint32_t)all.least / TILE;
     if (end > most / TILE + 1)
         end = most / TILE + 1;
-    /* K of tile i is load 2 i, V is load 2 i + 1; load n goes to slot n % SLOTS, two ahead of its use */
+    /* K of tile i is load 2 i, V is load 2 i + 1; load n goes to slot n % SLOTS, SLOTS - 1 ahead of its
+     * use */
+    const unsigned SLOTS = slots_of<D>::n;
     uint32_t slot = 0;
     if (tile < end) {
         load_tile<D, KV, WARPS>(s.kv, 0, a.k_cache, p, a.n_kv_head, tile);
         cp_async_commit();
-        load_tile<D, KV, WARPS>(s.kv, 1, a.v_cache, p, a.n_kv_head, tile);
-        cp_async_commit();
+        if (SLOTS == 3) {
+            load_tile<D, KV, WARPS>(s.kv, 1, a.v_cache, p, a.n_kv_head, tile);
+            cp_async_commit();
+        }
     }
     begin_split<D>(w);
     for (; tile < end; tile++) {
@@ -473,12 +476,13 @@ static __device__ __forceinline__ void attend_piece(const struct attention_args 
         const bool mine = c0 <= r.most && c0 + (int)TILE > r.least;
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) { /* K, then V */
-            const unsigned free_slot = (slot + 2) % SLOTS;
-            if (tile + 1 < end)
-                load_tile<D, KV, WARPS>(s.kv, free_slot, half ? a.v_cache : a.k_cache, p,
-                                        a.n_kv_head, tile + 1);
+            const bool next_v = SLOTS == 3 ? half == 1 : half == 0;
+            const uint32_t next = SLOTS == 3 || half == 1 ? tile + 1 : tile;
+            if (next < end)
+                load_tile<D, KV, WARPS>(s.kv, (slot + SLOTS - 1) % SLOTS,
+                                        next_v ? a.v_cache : a.k_cache, p, a.n_kv_head, next);
             cp_async_commit(); /* also when empty: the wait counts them */
-            cp_async_wait(2);
+            cp_async_wait(slots_of<D>::n - 1);
             team_sync<WARPS>();
             const struct row_of<D> *rows = tile_rows<D, KV, WARPS>(s.kv, slot);
             const float *scale = nullptr;
@@ -495,15 +499,15 @@ static __device__ __forceinline__ void attend_piece(const struct attention_args 
             slot = (slot + 1) % SLOTS;
         }
         if ((tile + 1) % per_split == 0 && tile + 1 < end) {
-            end_split<D>(w, total, a, p, r);
+            end_split<D>(w, total);
             begin_split<D>(w);
         }
     }
     cp_async_wait(0);
     if (piece.partial != PLAN_NO_PARTIAL) {
-        store_part<D>(w, partials, a, piece, r);
+        store_part<D>(w, room.partials, a, piece, r);
     } else {
-        end_split<D>(w, total, a, p, r);
+        end_split<D>(w, total);
         store_total<D>(total, a, p, r);
     }
 }

@@ -28,7 +28,7 @@ static __device__ __forceinline__ float kv_scale(const char *head, const struct 
 struct any_row {
     const uint32_t *blocks;
     uint32_t kv_head, pos;
-    float *out;
+    size_t to; /* element of out */
 };
 
 /* Finds the sequence of a row of the batch. */
@@ -42,7 +42,7 @@ static __device__ __forceinline__ bool any_find(struct any_row *r, const struct 
         r->blocks = s.blocks;
         r->kv_head = head / (a.n_head / a.n_kv_head);
         r->pos = s.start + row - s.row;
-        r->out = a.out + row * a.out_stride + (size_t)head * a.head_dim;
+        r->to = row * a.out_stride + (size_t)head * a.head_dim;
         return true;
     }
     return false;
@@ -81,7 +81,7 @@ static __device__ __forceinline__ void any_attend(const struct any_row &r, const
     }
     for (uint32_t i = 0; i < COLUMNS; i++)
         if (lane + i * WARP < a.head_dim)
-            r.out[lane + i * WARP] = acc[i] * (1.0f / l);
+            store_as(a.out, a.out_dtype, r.to + lane + i * WARP, acc[i] * (1.0f / l));
 }
 
 static __global__ void __launch_bounds__(ROWS *WARP) attention_any_kernel(const struct attention_args a)

@@ -43,6 +43,9 @@ struct plan_head {
 
 /* Rows of parts that a step within l can have. */
 uint32_t plan_partial_rows(const struct device_limits *l);
+/* Workspace of attention: the parts, then the totals of heads wider than 128 for as many blocks as
+ * a card of n_unit multiprocessors holds. */
+size_t plan_workspace_bytes(const struct device_limits *l, uint32_t n_unit);
 size_t plan_bytes(const struct device_limits *l);
 /* seqs: [n_seq], blocks not looked at. A sequence without query tokens has no piece. */
 void plan_make(void *out, const struct device_limits *l, const struct attention_seq *seqs,

@@ -40,6 +40,7 @@ static void choose(struct kcheck *k, struct attention_case *c)
         .scale = 1.0f / sqrtf((float)dim) * (kc_chance(k, 20) ? 8 : 1),
         .soft_cap = kc_chance(k, 25) ? 1.0f + 20 * fabsf((float)kc_range(k, 0, 100) / 100) : 0,
         .window = kc_chance(k, 30) ? kc_range(k, 1, 300) : 0,
+        .out_dtype = kc_chance(k, 50) ? DT_F32 : DT_BF16,
     };
     uint32_t length_max = kc_chance(k, 30) ? 600 : 90;
     for (uint32_t i = 0; i < c->a.n_seq; i++) {
@@ -121,7 +122,7 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
     const uint32_t g = head / (a->n_head / a->n_kv_head), end = s->start + token + 1;
     const uint32_t begin = a->window && end > a->window ? end - a->window : 0, dim = a->head_dim;
     const float *q = a->q + (s->row + token) * a->q_stride + (size_t)head * dim;
-    const float *out = a->out + (s->row + token) * a->out_stride + (size_t)head * dim;
+    const size_t to = (s->row + token) * a->out_stride + (size_t)head * dim;
     double max = -INFINITY, sum = 0, size = 0;
     for (uint32_t t = begin; t < end; t++) {
         double f = 0, terms = 0;
@@ -144,7 +145,9 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
             want += p[t] / sum * v;
             most = fmax(most, fabs(v));
         }
-        kc_near(k, "out", (double)out[d], want, most * (12 * size + 2) * 0x1p-9 + 1e-6);
+        kc_near(k, "out", (double)kc_get(a->out, a->out_dtype, to + d), want,
+                most * (12 * size + 2) * 0x1p-9 + 1e-6 +
+                    (a->out_dtype == DT_BF16 ? fabs(want) * 0x1p-8 : 0));
     }
 }
 
@@ -168,11 +171,10 @@ static void attend(struct kcheck *k, struct attention_args a, const struct atten
 }
 
 /* Each token of a sequence alone, at its own row of another output. */
-static void alone(struct kcheck *k, const struct attention_case *c, float *out, uint32_t i)
+static void alone(struct kcheck *k, const struct attention_case *c, char *out, uint32_t i)
 {
     struct attention_args a = c->a;
-    const size_t width = (size_t)a.n_head * a.head_dim;
-    a.out = out;
+    const size_t width = (size_t)a.n_head * a.head_dim, element = dtype_bits(a.out_dtype) / 8;
     for (uint32_t done = 0, n; done < c->seqs[i].n_query; done += n) {
         uint32_t left = c->seqs[i].n_query - done;
         n = kc_chance(k, 60) ? 1 : kc_range(k, 1, left);
@@ -181,15 +183,15 @@ static void alone(struct kcheck *k, const struct attention_case *c, float *out, 
         s.start += done;
         s.n_query = n;
         a.q = c->a.q + s.row * a.q_stride;
-        a.out = out + s.row * a.out_stride;
+        a.out = out + s.row * a.out_stride * element;
         s.row = 0;
         a.context_max = s.start + n;
         attend(k, a, &s, 1);
     }
     for (uint32_t t = 0; t < c->seqs[i].n_query; t++) {
-        size_t at = (c->seqs[i].row + t) * c->a.out_stride;
+        size_t at = (c->seqs[i].row + t) * c->a.out_stride * element;
         kc_same_bits(k, "in other chunks",
-                     (struct kc_bits){out + at, c->a.out + at, DT_F32, width});
+                     (struct kc_bits){out + at, (char *)c->a.out + at, a.out_dtype, width});
     }
 }
 

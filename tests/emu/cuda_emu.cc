@@ -18,7 +18,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <ucontext.h>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(EMU_ASAN)
@@ -44,8 +43,46 @@
 
 enum state { READY, BLOCK, WARP, DONE };
 
+/* ---- stacks: swapcontext where there is nothing better; it makes two system calls a change ---- */
+#if defined(__x86_64__)
+struct stack_at { /* what the System V ABI keeps over a call is on the stack itself */
+    void *rsp;
+};
+extern "C" void emu_swap(stack_at *from, stack_at *to);
+asm(".text\n.globl emu_swap\nemu_swap:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp, (%rdi)\nmov (%rsi), %rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+static void stack_start(stack_at *s, char *stack, size_t bytes, void (*main)())
+{
+    void **top = (void **)(stack + bytes) - 8; /* 64-byte aligned */
+    for (int i = 0; i < 8; i++)
+        top[i] = nullptr;
+    top[-1] = nullptr;       /* main's return address: it never returns */
+    top[-2] = (void *)main;  /* where emu_swap returns to */
+    for (int i = 3; i <= 8; i++)
+        top[-i] = nullptr; /* the six registers */
+    s->rsp = top - 8;
+}
+#else
+#include <ucontext.h>
+typedef ucontext_t stack_at;
+static void emu_swap(stack_at *from, stack_at *to)
+{
+    swapcontext(from, to);
+}
+static void stack_start(stack_at *s, char *stack, size_t bytes, void (*main)())
+{
+    getcontext(s);
+    s->uc_stack.ss_sp = stack;
+    s->uc_stack.ss_size = bytes;
+    s->uc_link = nullptr;
+    makecontext(s, main, 0);
+}
+#endif
+
 struct fiber {
-    ucontext_t context;
+    stack_at context;
     char *stack;
     enum state state;
     emu_site site; /* where it waits */
@@ -68,7 +105,7 @@ size_t emu_shared_max = 99 << 10;
 
 static fiber *fibers[THREADS_MAX];
 static warp warps[WARPS_MAX];
-static ucontext_t scheduler;
+static stack_at scheduler;
 static fiber *running;
 static unsigned n_thread, n_waiting, n_done;
 static emu_site block_site;
@@ -123,7 +160,7 @@ static void to_scheduler(bool last)
     __sanitizer_start_switch_fiber(last ? nullptr : &f->asan, asan_bottom, asan_size);
 #endif
     (void)last;
-    swapcontext(&f->context, &scheduler);
+    emu_swap(&f->context, &scheduler);
 #ifdef WITH_ASAN
     __sanitizer_finish_switch_fiber(f->asan, nullptr, nullptr);
 #endif
@@ -140,7 +177,7 @@ static void run(fiber *f)
     void *fake;
     __sanitizer_start_switch_fiber(&fake, f->stack, STACK_BYTES);
 #endif
-    swapcontext(&scheduler, &f->context);
+    emu_swap(&scheduler, &f->context);
 #ifdef WITH_ASAN
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #endif
@@ -170,20 +207,16 @@ static void fiber_start(fiber *f, dim3 thread, dim3 block, dim3 block_dim, dim3 
     f->turn = 0;
     f->copies.group = 0;
     f->self = {thread, block, block_dim, grid};
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = f->stack;
-    f->context.uc_stack.ss_size = STACK_BYTES;
-    f->context.uc_link = nullptr;
 #ifdef WITH_ASAN
     __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* what the last kernel left on it */
 #endif
-    makecontext(&f->context, thread_main, 0);
+    stack_start(&f->context, f->stack, STACK_BYTES, thread_main);
 }
 
 static fiber *fiber_new()
 {
     fiber *f = new fiber();
-    f->stack = (char *)malloc(STACK_BYTES);
+    f->stack = (char *)aligned_alloc(64, STACK_BYTES);
 #ifdef WITH_TSAN
     f->tsan = __tsan_create_fiber(0);
 #endif

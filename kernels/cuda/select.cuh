@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* select - a block of 1024 threads and one row of values: the largest, the best k, sums in a fixed
+ * order. The device's counterpart of engine/worker/select.h, which says what is wanted; what it is
+ * sure to give equal bits in is said at each. Private to kernels/cuda. */
+#ifndef QUIRE_KERNELS_CUDA_SELECT_CUH
+#define QUIRE_KERNELS_CUDA_SELECT_CUH
+#include "kernels/cuda/launch.cuh"
+
+#define SELECT_THREADS 1024u
+#define SELECT_WARPS   (SELECT_THREADS / WARP)
+#define SELECT_TOP     1024u /* k at most */
+#define SELECT_BUCKETS 2048u
+
+struct select_item {
+    float value;
+    uint32_t id;
+};
+struct select_room {
+    unsigned long long mass[SELECT_BUCKETS]; /* or counts */
+    uint32_t count[SELECT_BUCKETS];
+    struct select_item items[SELECT_TOP];
+    unsigned long long scan[SELECT_WARPS];
+    double sums[SELECT_WARPS];
+    struct select_item best[SELECT_WARPS];
+    uint32_t found, lowest, n_item;
+    unsigned long long before;
+};
+
+/* Larger floats have larger keys, -0 that of 0; NaN has 0, below every number. */
+static __device__ __forceinline__ uint32_t key_of(float f)
+{
+    const uint32_t u = __float_as_uint(f + 0.0f);
+    return f != f ? 0 : u >> 31 ? ~u : u | 0x80000000u;
+}
+
+/* v of the threads before this one, and its own; *all: of the block. Of integers: no order. */
+static __device__ __forceinline__ unsigned long long
+scan_block(unsigned long long v, struct select_room *r, unsigned long long *all)
+{
+    const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (unsigned n = 1; n < WARP; n *= 2) {
+        const unsigned long long other = __shfl_up_sync(ALL_LANES, v, n);
+        v += lane >= n ? other : 0;
+    }
+    __syncthreads();
+    if (lane == WARP - 1)
+        r->scan[warp] = v;
+    __syncthreads();
+    unsigned long long before = 0, sum = 0;
+    for (unsigned i = 0; i < SELECT_WARPS; i++) {
+        before += i < warp ? r->scan[i] : 0;
+        sum += r->scan[i];
+    }
+    *all = sum;
+    return before + v;
+}
+
+/* Sum of f64: lanes by halves, warps ascending. */
+static __device__ __forceinline__ double sum_block(double v, struct select_room *r)
+{
+#pragma unroll
+    for (unsigned half = WARP / 2; half; half /= 2)
+        v += __shfl_xor_sync(ALL_LANES, v, half);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0)
+        r->sums[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = r->sums[0];
+    for (unsigned i = 1; i < SELECT_WARPS; i++)
+        v += r->sums[i];
+    return v;
+}
+
+static __device__ __forceinline__ bool better(struct select_item a, struct select_item b)
+{
+    return a.value > b.value || (a.value == b.value && a.id < b.id);
+}
+
+/* The largest of x[0..n) and its lowest index; NaNs are passed over, *nan says whether there was one.
+ * All -inf or NaN: {-inf, 0}. */
+static __device__ __forceinline__ struct select_item best_of(const float *x, uint32_t n, bool *nan,
+                                                             struct select_room *r)
+{
+    struct select_item best = {-INFINITY, 0};
+    bool bad = false;
+    for (uint32_t i = threadIdx.x; i < n; i += SELECT_THREADS) {
+        const float v = x[i];
+        bad |= v != v;
+        if (v > best.value)
+            best = {v, i};
+    }
+#pragma unroll
+    for (unsigned half = WARP / 2; half; half /= 2) {
+        struct select_item other;
+        other.value = __shfl_xor_sync(ALL_LANES, best.value, half);
+        other.id = __shfl_xor_sync(ALL_LANES, best.id, half);
+        best = better(other, best) ? other : best;
+    }
+    bad = __any_sync(ALL_LANES, bad);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        r->found = 0;
+    if (threadIdx.x % WARP == 0)
+        r->best[threadIdx.x / WARP] = best;
+    __syncthreads();
+    if (bad && threadIdx.x % WARP == 0)
+        atomicOr(&r->found, 1u);
+    for (unsigned i = 0; i < SELECT_WARPS; i++)
+        best = better(r->best[i], best) ? r->best[i] : best;
+    __syncthreads();
+    *nan = r->found != 0;
+    __syncthreads();
+    if (best.value == -INFINITY)
+        best.id = 0;
+    return best;
+}
+
+/* ---- radix selection ----
+ * Keys are looked at 11, 11 and 10 bits at a time; a pass measures those that begin with what is known
+ * of the edge, and the buckets from the top down say where the measure reaches the limit. */
+struct radix {
+    uint32_t key;              /* bits of the edge so far */
+    unsigned long long before; /* measure of what is above it */
+    uint32_t n_equal;          /* after the last pass: how many have the edge's key */
+};
+
+/* The buckets are filled: finds the first from the top at which the measure reaches `limit`, the
+ * lowest that has anything when none does. */
+static __device__ __forceinline__ void radix_find(struct radix *x, unsigned long long limit,
+                                                  uint32_t shift, struct select_room *r)
+{
+    /* this thread's two buckets, from the top */
+    const uint32_t high = SELECT_BUCKETS - 1 - 2 * threadIdx.x, low = high - 1;
+    unsigned long long all;
+    const unsigned long long mine = r->mass[high] + r->mass[low];
+    const unsigned long long to_low = x->before + scan_block(mine, r, &all);
+    const unsigned long long to_high = to_low - r->mass[low];
+    if (threadIdx.x == 0) {
+        r->found = 0; /* bucket + 1 */
+        r->lowest = SELECT_BUCKETS;
+    }
+    __syncthreads();
+    if (r->count[low] && to_low >= limit)
+        atomicMax(&r->found, low + 1);
+    if (r->count[high] && to_high >= limit)
+        atomicMax(&r->found, high + 1);
+    if (r->count[low])
+        atomicMin(&r->lowest, low);
+    else if (r->count[high])
+        atomicMin(&r->lowest, high);
+    __syncthreads();
+    const uint32_t found = r->found ? r->found - 1 : r->lowest;
+    if (found == low)
+        r->before = to_low - r->mass[low];
+    else if (found == high)
+        r->before = to_high - r->mass[high];
+    __syncthreads();
+    x->before = r->before;
+    x->n_equal = r->count[found % SELECT_BUCKETS];
+    x->key |= found % SELECT_BUCKETS << shift;
+    __syncthreads();
+}
+
+/* measure(value): of what is selected; key(value): 0 is left out. */
+template <class K, class M>
+static __device__ __forceinline__ struct radix radix_edge(const float *x, uint32_t n,
+                                                          unsigned long long limit, K key, M measure,
+                                                          struct select_room *r)
+{
+    struct radix edge = {0, 0, 0};
+    for (unsigned level = 0; level < 3; level++) {
+        const uint32_t shift = level == 0 ? 21 : level == 1 ? 10 : 0, width = level == 2 ? 10 : 11;
+        const uint32_t known = level == 0 ? 0 : ~0u << (shift + width);
+        for (uint32_t i = threadIdx.x; i < SELECT_BUCKETS; i += SELECT_THREADS) {
+            r->mass[i] = 0;
+            r->count[i] = 0;
+        }
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < n; i += SELECT_THREADS) {
+            const uint32_t k = key(x[i]);
+            if (k == 0 || (k & known) != (edge.key & known))
+                continue;
+            const uint32_t b = k >> shift & ((1u << width) - 1);
+            atomicAdd(&r->mass[b], measure(x[i]));
+            atomicAdd(&r->count[b], 1u);
+        }
+        __syncthreads();
+        radix_find(&edge, limit, shift, r);
+    }
+    return edge;
+}
+
+/* fn(i) for the first `n_keep` of the i whose value has the edge's key, in ascending order, and
+ * drop(i) for the others. */
+template <class K, class F, class D>
+static __device__ __forceinline__ void equals(const float *x, uint32_t n, uint32_t edge,
+                                              unsigned long long n_keep, K key, F fn, D drop,
+                                              struct select_room *r)
+{
+    unsigned long long seen = 0, all;
+    for (uint32_t base = 0; base < n; base += SELECT_THREADS) {
+        const uint32_t i = base + threadIdx.x;
+        const bool equal = i < n && key(x[i < n ? i : 0]) == edge;
+        const unsigned long long upto = seen + scan_block(equal, r, &all);
+        if (equal && upto <= n_keep)
+            fn(i);
+        else if (equal)
+            drop(i);
+        seen += all;
+    }
+}
+
+/* Sorts r->items, best first: a bitonic network over SELECT_TOP places. */
+static __device__ __forceinline__ void sort_items(struct select_room *r)
+{
+    for (unsigned size = 2; size <= SELECT_TOP; size *= 2)
+        for (unsigned step = size / 2; step; step /= 2) {
+            __syncthreads();
+            const unsigned i = threadIdx.x, j = i ^ step;
+            if (j > i) {
+                const struct select_item a = r->items[i], b = r->items[j];
+                if (better(b, a) == ((i & size) == 0)) {
+                    r->items[i] = b;
+                    r->items[j] = a;
+                }
+            }
+        }
+    __syncthreads();
+}
+
+/* r->items = the best min(k, numbers in x) of x[0..n), best first; returns how many. The same items in
+ * the same order as select_top. */
+static __device__ __forceinline__ uint32_t top_of(const float *x, uint32_t n, uint32_t k,
+                                                  struct select_room *r)
+{
+    auto key = [](float f) { return key_of(f); };
+    const struct radix edge =
+        radix_edge(x, n, k, key, [](float) { return 1ull; }, r);
+    if (threadIdx.x == 0)
+        r->n_item = 0;
+    r->items[threadIdx.x] = {-INFINITY, UINT32_MAX};
+    __syncthreads();
+    if (edge.key == 0)
+        return 0; /* no number at all */
+    for (uint32_t i = threadIdx.x; i < n; i += SELECT_THREADS)
+        if (key_of(x[i]) > edge.key)
+            r->items[atomicAdd(&r->n_item, 1u)] = {x[i], i};
+    __syncthreads();
+    equals(
+        x, n, edge.key, k - edge.before, key,
+        [&](uint32_t i) { r->items[atomicAdd(&r->n_item, 1u)] = {x[i], i}; }, [](uint32_t) {}, r);
+    sort_items(r);
+    return r->n_item;
+}
+
+#endif

@@ -238,6 +238,7 @@ static __device__ __forceinline__ T block_reduce(T v, struct block_room<T> *room
 #define ldmatrix_x4(out, row)      emu_ldmatrix_x4(out, row, false, EMU_SITE)
 #define ldmatrix_x4_turned(out, row) emu_ldmatrix_x4(out, row, true, EMU_SITE)
 #define mma_bf16(c, a, b)          emu_mma_bf16(c, a, b, EMU_SITE)
+#define mma_f16(c, a, b)           emu_mma_f16(c, a, b, EMU_SITE)
 #define mma_s8(c, a, b)            emu_mma_s8(c, a, b, EMU_SITE)
 #else
 static __device__ __forceinline__ unsigned shared_address(const void *p)
@@ -273,6 +274,14 @@ static __device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+static __device__ __forceinline__ void mma_f16(float c[4], const uint32_t a[4],
+                                               const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
                  "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

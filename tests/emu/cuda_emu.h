@@ -188,6 +188,12 @@ static inline float __uint_as_float(unsigned u)
     memcpy(&f, &u, 4);
     return f;
 }
+static inline int __dp4a(int a, int b, int c) /* c + the sum of four products of signed bytes */
+{
+    for (int i = 0; i < 4; i++)
+        c += (int8_t)((unsigned)a >> 8 * i) * (int8_t)((unsigned)b >> 8 * i);
+    return c;
+}
 template <class T> static inline T __ldg(const T *p)
 {
     return *p;
@@ -213,6 +219,7 @@ emu_copies *emu_my_copies(); /* of the thread that runs */
 /* Fragments as in the PTX manual, "Matrix Fragments for mma.m16n8k16" and "… k32". */
 void emu_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed, emu_site site);
 void emu_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site);
+void emu_mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site);
 void emu_mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2], emu_site site);
 
 #endif

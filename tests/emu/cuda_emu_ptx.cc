@@ -6,6 +6,9 @@
  * fragments' places: NVIDIA's PTX ISA manual, sections on mma.m16n8k16, mma.m16n8k32, ldmatrix. */
 #include "cuda_emu.h"
 #include <algorithm>
+extern "C" {
+#include "common/dtype.h"
+}
 
 static bool aligned(const void *p, unsigned n)
 {
@@ -64,13 +67,19 @@ static float bf16_half(uint32_t pair, unsigned half)
     return __uint_as_float(half ? pair & 0xffff0000u : pair << 16);
 }
 
+static float f16_half(uint32_t pair, unsigned half)
+{
+    return f16_to_f32((uint16_t)(half ? pair >> 16 : pair));
+}
+
 /* Word of lane `lane` of a, and of b, in what was gathered. */
 static uint32_t word(const uint32_t *all, unsigned lane, unsigned i)
 {
     return all[lane * 6 + i];
 }
 
-void emu_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site)
+template <class V>
+static void mma_k16(float c[4], const uint32_t a[4], const uint32_t b[2], V value, emu_site site)
 {
     const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     uint32_t all[32 * 6];
@@ -81,9 +90,19 @@ void emu_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site
         for (unsigned k = 0; k < 16; k++) { /* lane of k: k % 8 / 2; register: k / 8; half: k % 2 */
             const uint32_t of_a = word(all, g * 4 + k % 8 / 2, row_high + 2 * (k / 8));
             const uint32_t of_b = word(all, col * 4 + k % 8 / 2, 4 + k / 8);
-            c[i] += bf16_half(of_a, k % 2) * bf16_half(of_b, k % 2);
+            c[i] += value(of_a, k % 2) * value(of_b, k % 2);
         }
     }
+}
+
+void emu_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site)
+{
+    mma_k16(c, a, b, bf16_half, site);
+}
+
+void emu_mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site)
+{
+    mma_k16(c, a, b, f16_half, site);
 }
 
 void emu_mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2], emu_site site)

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear - what the matrix products share: fragments from rows of 64 bytes, and what becomes of a
+ * finished sum. Private to kernels/cuda.
+ *
+ * y[i,o] = sum_k x[i,k] W[o,k]: W is the A of an mma (16 outputs), x the B (8 rows of the batch), both
+ * K-contiguous. K is taken 64 bytes at a time (32 of bf16 and f16, 64 of int8). Which k of these an mma
+ * multiplies is free as long as A and B agree, so lane (g, t) reads 16 bytes at 16 t of row g, and its
+ * four words are, two by two, the words of two mma: no ldmatrix, no swizzle, whole 16-byte accesses
+ * from device and from shared memory.
+ *
+ * Order: segments of 16 such blocks, each summed from 0, blocks ascending, two mma a block; segments are
+ * added ascending. It depends on n_in only: the kernel for few rows and the one for many, which cut
+ * the work differently, give a row the same bits. Sums of int8 are exact. */
+#ifndef QUIRE_KERNELS_CUDA_LINEAR_CUH
+#define QUIRE_KERNELS_CUDA_LINEAR_CUH
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/layout.h"
+
+#define K_BYTES        64u /* of a row at a time */
+#define SEGMENT_BLOCKS 16u
+#define WARP_OUT       32u /* outputs of a warp's tile: two mma; gated: 16 of gate, 16 of up */
+
+enum form { FORM_BF16, FORM_F16, FORM_I8 };
+template <enum form F> struct form_of {
+    typedef float acc;
+};
+template <> struct form_of<FORM_I8> {
+    typedef int acc;
+};
+
+/* acc += the products of the 64 bytes of which these are the lane's: rows g and g + 8 of W, row g of x. */
+template <enum form F>
+static __device__ __forceinline__ void multiply(typename form_of<F>::acc acc[4], uint4 low,
+                                                uint4 high, uint4 x)
+{
+    const uint32_t a[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+    const uint32_t b[2][2] = {{x.x, x.y}, {x.z, x.w}};
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        if constexpr (F == FORM_BF16)
+            mma_bf16(acc, a[i], b[i]);
+        else if constexpr (F == FORM_F16)
+            mma_f16(acc, a[i], b[i]);
+        else
+            mma_s8(acc, a[i], b[i]);
+    }
+}
+
+/* ---- what becomes of sums; formulas: ops.h, ops_quant.h ---- */
+struct linear_out {
+    void *y;
+    size_t y_stride;
+    enum dtype y_dtype;
+    const float *bias;
+    const float *scales;          /* [n_out] int8 */
+    const struct quant_row *rows; /* [n_row] int8 and int4 */
+    uint32_t n_row, n_out, gated;
+    int accumulate;
+};
+
+static __device__ __forceinline__ float scaled(const struct linear_out &f, float sum, uint32_t,
+                                               uint32_t)
+{
+    (void)f;
+    return sum;
+}
+static __device__ __forceinline__ float scaled(const struct linear_out &f, int sum, uint32_t row,
+                                               uint32_t o)
+{
+    return (float)sum * f.scales[o] * f.rows[row].scale;
+}
+
+/* Output o of row `row`. */
+static __device__ __forceinline__ void finish(const struct linear_out &f, uint32_t row, uint32_t o,
+                                              float sum)
+{
+    if (row >= f.n_row || o >= f.n_out)
+        return;
+    const size_t at = row * f.y_stride + o;
+    if (f.bias)
+        sum += f.bias[o];
+    if (f.accumulate)
+        sum = sum + ((const float *)f.y)[at];
+    store_as(f.y, f.y_dtype, at, sum);
+}
+/* Outputs o (of gate) and o + 16 (of up). */
+static __device__ __forceinline__ void finish_gated(const struct linear_out &f, uint32_t row,
+                                                    uint32_t o, float gate, float up)
+{
+    if (row >= f.n_row || o >= f.n_out)
+        return;
+    if (f.bias) {
+        gate += f.bias[o];
+        up += f.bias[o + KERN_TURN];
+    }
+    store_as(f.y, f.y_dtype, row * f.y_stride + o / (2 * KERN_TURN) * KERN_TURN + o % KERN_TURN,
+             gate / (1.0f + expf(-gate)) * up);
+}
+
+/* A warp's tile of 32 outputs from `o` and 8 rows from `row`: sums[2 mma][4]. */
+template <class T>
+static __device__ __forceinline__ void finish_tile(const struct linear_out &f, uint32_t o,
+                                                   uint32_t row, const T first[4],
+                                                   const T second[4])
+{
+    const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (unsigned i = 0; i < 4; i++) {
+        const uint32_t out = o + g + i / 2 * 8, r = row + t + i % 2;
+        if (r >= f.n_row || out >= f.n_out)
+            continue;
+        if (f.gated) {
+            finish_gated(f, r, out, scaled(f, first[i], r, out), scaled(f, second[i], r, out + 16));
+            continue;
+        }
+        finish(f, r, out, scaled(f, first[i], r, out));
+        if (out + 16 < f.n_out)
+            finish(f, r, out + 16, scaled(f, second[i], r, out + 16));
+    }
+}
+
+/* ---- what the launchers of linear and linear_quant give ---- */
+struct linear_in {
+    const void *x, *w;         /* rows of x_bytes and of row_bytes, aligned to 16 */
+    size_t x_bytes, row_bytes; /* between rows; row_bytes is also what a row of both has */
+};
+void linear_tiles_bf16(const struct linear_in *in, const struct linear_out *out,
+                       const struct kern_exec *x);
+void linear_tiles_f16(const struct linear_in *in, const struct linear_out *out,
+                      const struct kern_exec *x);
+void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
+                     const struct kern_exec *x);
+
+#endif

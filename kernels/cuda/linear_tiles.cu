@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products by mma.sync, bf16, f16 and int8; order and fragments: linear.cuh.
+ *
+ * few: up to 16 rows. A block of 8 warps has 32 outputs. Warp w takes segments w, w + 8, … of K straight
+ *   from device memory to registers, four blocks of 64 bytes of 32 rows of W in flight (8 KiB a warp);
+ *   the sums of 8 segments meet in shared memory and are added ascending by one warp.
+ *   Shared memory: [8 warps][2 mma][2 groups of 8 rows][32 lanes] x 16 bytes = 16 KiB.
+ *   Bytes: W once; x from L2, n_row / 32 of W. Floor: bytes / bandwidth.
+ * many: a block of 8 warps has 128 outputs x 128 rows, a warp 32 x 64 (4 x 2 warps). Four stages of
+ *   [128 rows of W][64 bytes] and [128 rows of x][64 bytes], cp.async: 64 KiB. A quarter of a warp reads
+ *   128 contiguous bytes of them: no bank is asked twice. Sums of the segment and of those before it:
+ *   64 + 64 registers. Floor: 2 n_row n_out n_in / peak.
+ * Fractions: not measured yet. */
+#include "kernels/cuda/linear.cuh"
+
+#define WARPS      8u
+#define FEW_ROWS   16u
+#define FEW_AHEAD  4u /* blocks of 64 bytes in flight */
+#define MANY_OUT   128u
+#define MANY_ROWS  128u
+#define MANY_WARP  64u /* rows of a warp */
+#define STAGES     4u
+
+static uint32_t n_blocks_of(const struct linear_in *in)
+{
+    return div_up(in->row_bytes, K_BYTES);
+}
+
+/* 16 bytes of a row, zeros where there is nothing. */
+static __device__ __forceinline__ uint4 piece(const void *rows, size_t stride, size_t row_bytes,
+                                              uint32_t row, uint32_t n_row, size_t at)
+{
+    if (row >= n_row || at >= row_bytes)
+        return make_uint4(0, 0, 0, 0);
+    return *(const uint4 *)((const char *)rows + row * stride + at);
+}
+
+/* ---- few rows ---- */
+template <enum form F> struct few_shared {
+    typename form_of<F>::acc part[WARPS][2][FEW_ROWS / 8][WARP][4];
+};
+
+/* The sums of one segment; N: groups of 8 rows. */
+template <enum form F, unsigned N>
+static __device__ __forceinline__ void few_segment(typename form_of<F>::acc acc[2][N][4],
+                                                   const struct linear_in &in,
+                                                   const struct linear_out &out, uint32_t o,
+                                                   uint32_t segment)
+{
+    const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (unsigned i = 0; i < 2 * N; i++)
+        acc[i / N][i % N][0] = acc[i / N][i % N][1] = acc[i / N][i % N][2] = acc[i / N][i % N][3] = 0;
+    for (uint32_t b = 0; b < SEGMENT_BLOCKS; b += FEW_AHEAD) {
+        uint4 w[FEW_AHEAD][4], x[FEW_AHEAD][N];
+#pragma unroll
+        for (unsigned i = 0; i < FEW_AHEAD; i++) {
+            const size_t at = ((size_t)segment * SEGMENT_BLOCKS + b + i) * K_BYTES + t * 16;
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++)
+                w[i][j] = piece(in.w, in.row_bytes, in.row_bytes, o + g + 8 * j, out.n_out, at);
+#pragma unroll
+            for (unsigned n = 0; n < N; n++)
+                x[i][n] = piece(in.x, in.x_bytes, in.row_bytes, g + 8 * n, out.n_row, at);
+        }
+#pragma unroll
+        for (unsigned i = 0; i < FEW_AHEAD; i++)
+#pragma unroll
+            for (unsigned n = 0; n < N; n++) {
+                multiply<F>(acc[0][n], w[i][0], w[i][1], x[i][n]);
+                multiply<F>(acc[1][n], w[i][2], w[i][3], x[i][n]);
+            }
+    }
+}
+
+template <enum form F, unsigned N>
+static __global__ void __launch_bounds__(WARPS *WARP)
+    few_kernel(const struct linear_in in, const struct linear_out out, uint32_t n_block)
+{
+    typedef typename form_of<F>::acc acc_type;
+    SHARED_MEMORY(s, struct few_shared<F>);
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, o = blockIdx.x * WARP_OUT;
+    const uint32_t n_segment = (n_block + SEGMENT_BLOCKS - 1) / SEGMENT_BLOCKS;
+    acc_type acc[2][N][4], total[2][N][4] = {};
+    for (uint32_t first = 0; first < n_segment; first += WARPS) {
+        if (first + warp < n_segment) {
+            few_segment<F, N>(acc, in, out, o, first + warp);
+#pragma unroll
+            for (unsigned i = 0; i < 2 * N * 4; i++)
+                s.part[warp][i / 4 / N][i / 4 % N][lane][i % 4] = acc[i / 4 / N][i / 4 % N][i % 4];
+        }
+        __syncthreads();
+        const uint32_t n = n_segment - first < WARPS ? n_segment - first : WARPS;
+        for (uint32_t w = 0; warp == 0 && w < n; w++)
+#pragma unroll
+            for (unsigned i = 0; i < 2 * N * 4; i++) {
+                acc_type *to = &total[i / 4 / N][i / 4 % N][i % 4];
+                const acc_type part = s.part[w][i / 4 / N][i / 4 % N][lane][i % 4];
+                *to = first + w == 0 ? part : *to + part;
+            }
+        __syncthreads();
+    }
+    if (warp == 0)
+#pragma unroll
+        for (unsigned n = 0; n < N; n++)
+            finish_tile(out, o, 8 * n, total[0][n], total[1][n]);
+}
+
+/* ---- many rows ---- */
+struct many_shared {
+    uint4 w[STAGES][MANY_OUT][4], x[STAGES][MANY_ROWS][4];
+};
+
+static __device__ __forceinline__ void many_load(struct many_shared &s, uint32_t stage,
+                                                 const struct linear_in &in,
+                                                 const struct linear_out &out, uint32_t block)
+{
+    const uint32_t chunk = threadIdx.x % 4;
+    const size_t at = (size_t)block * K_BYTES + chunk * 16;
+#pragma unroll
+    for (uint32_t r = threadIdx.x / 4; r < MANY_OUT; r += WARPS * WARP / 4) {
+        const uint32_t o = blockIdx.x * MANY_OUT + r, row = blockIdx.y * MANY_ROWS + r;
+        const bool of_w = o < out.n_out && at < in.row_bytes;
+        const bool of_x = row < out.n_row && at < in.row_bytes;
+        cp_async16(&s.w[stage][r][chunk],
+                   of_w ? (const char *)in.w + o * in.row_bytes + at : (const char *)in.w,
+                   of_w ? 16 : 0);
+        cp_async16(&s.x[stage][r][chunk],
+                   of_x ? (const char *)in.x + row * in.x_bytes + at : (const char *)in.x,
+                   of_x ? 16 : 0);
+    }
+}
+
+template <enum form F>
+static __device__ __forceinline__ void many_block(typename form_of<F>::acc acc[2][8][4],
+                                                  const struct many_shared &s, uint32_t stage)
+{
+    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    uint4 w[4];
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++)
+        w[j] = s.w[stage][warp % 4 * WARP_OUT + g + 8 * j][t];
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++) {
+        const uint4 x = s.x[stage][warp / 4 * MANY_WARP + 8 * n + g][t];
+        multiply<F>(acc[0][n], w[0], w[1], x);
+        multiply<F>(acc[1][n], w[2], w[3], x);
+    }
+}
+
+template <enum form F>
+static __global__ void __launch_bounds__(WARPS *WARP, 1)
+    many_kernel(const struct linear_in in, const struct linear_out out, uint32_t n_block)
+{
+    typedef typename form_of<F>::acc acc_type;
+    SHARED_MEMORY(s, struct many_shared);
+    acc_type acc[2][8][4] = {}, total[2][8][4] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < STAGES - 1; i++) {
+        if (i < n_block)
+            many_load(s, i, in, out, i);
+        cp_async_commit();
+    }
+    for (uint32_t b = 0; b < n_block; b++) {
+        cp_async_wait(STAGES - 2);
+        __syncthreads(); /* block b is there, and nobody reads the stage that is loaded next */
+        if (b + STAGES - 1 < n_block)
+            many_load(s, (b + STAGES - 1) % STAGES, in, out, b + STAGES - 1);
+        cp_async_commit();
+        many_block<F>(acc, s, b % STAGES);
+        if ((b + 1) % SEGMENT_BLOCKS && b + 1 < n_block)
+            continue;
+#pragma unroll
+        for (unsigned i = 0; i < 2 * 8 * 4; i++) { /* the segment's end */
+            acc_type *to = &total[i / 32][i / 4 % 8][i % 4], *from = &acc[i / 32][i / 4 % 8][i % 4];
+            *to = b < SEGMENT_BLOCKS ? *from : *to + *from;
+            *from = 0;
+        }
+    }
+    cp_async_wait(0);
+    const uint32_t warp = threadIdx.x / WARP, o = blockIdx.x * MANY_OUT + warp % 4 * WARP_OUT;
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++)
+        finish_tile(out, o, blockIdx.y * MANY_ROWS + warp / 4 * MANY_WARP + 8 * n, total[0][n],
+                    total[1][n]);
+}
+
+template <enum form F>
+static void tiles(const struct linear_in *in, const struct linear_out *out,
+                  const struct kern_exec *x)
+{
+    const uint32_t n_block = n_blocks_of(in);
+    const dim3 few(div_up(out->n_out, WARP_OUT));
+    if (out->n_row <= 8)
+        launch(few_kernel<F, 1>, few, WARPS * WARP, sizeof(struct few_shared<F>), x, *in, *out,
+               n_block);
+    else if (out->n_row <= FEW_ROWS)
+        launch(few_kernel<F, 2>, few, WARPS * WARP, sizeof(struct few_shared<F>), x, *in, *out,
+               n_block);
+    else
+        launch(many_kernel<F>, dim3(div_up(out->n_out, MANY_OUT), div_up(out->n_row, MANY_ROWS)),
+               WARPS * WARP, sizeof(struct many_shared), x, *in, *out, n_block);
+}
+
+void linear_tiles_bf16(const struct linear_in *in, const struct linear_out *out,
+                       const struct kern_exec *x)
+{
+    tiles<FORM_BF16>(in, out, x);
+}
+void linear_tiles_f16(const struct linear_in *in, const struct linear_out *out,
+                      const struct kern_exec *x)
+{
+    tiles<FORM_F16>(in, out, x);
+}
+void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
+                     const struct kern_exec *x)
+{
+    tiles<FORM_I8>(in, out, x);
+}

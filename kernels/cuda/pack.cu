@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pack, pack_quant, pack_int4: rows of a checkpoint into the layouts of layout.h. Values are those of
+ * ref/pack*.c to the bit, only their places differ. Rows past n_out_total do not exist here.
+ *
+ * Shape: a block of 256 threads a row (pack, pack_quant); pack_int4: a warp a group. Run once, at load;
+ * bytes: source once (pack_quant: twice, the second time from L2) and the result. No fraction counts. */
+#include "kernels/cuda/int8.cuh"
+#include "kernels/cuda/layout.h"
+
+#define THREADS 256u
+
+/* Any alignment: source rows may be parts of a mapped file. */
+static __device__ __forceinline__ float load_bytes(const void *p, enum dtype dtype, size_t i)
+{
+    const uint8_t *b = (const uint8_t *)p + i * (dtype == DT_F32 ? 4 : 2);
+    const uint32_t low = b[0] | (uint32_t)b[1] << 8;
+    if (dtype == DT_F32)
+        return __uint_as_float(low | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24);
+    return dtype == DT_F16 ? f16_value((uint16_t)low) : bf16_value((uint16_t)low);
+}
+
+static __global__ void __launch_bounds__(THREADS) pack_kernel(const struct pack_args a)
+{
+    const size_t to = (size_t)(a.row_start + blockIdx.x) * a.n_in, from = (size_t)blockIdx.x * a.n_in;
+    for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
+        store_as(a.dst, a.dst_dtype, to + k, load_bytes(a.src, a.src_dtype, from + k));
+}
+
+extern "C" void pack_cuda(const struct pack_args *a, const struct kern_exec *x)
+{
+    if (a->n_out && a->n_in)
+        launch(pack_kernel, dim3(a->n_out), THREADS, 0, x, *a);
+}
+
+static __global__ void __launch_bounds__(THREADS) pack_quant_kernel(const struct pack_quant_args a)
+{
+    SHARED_MEMORY(s, struct block_room<float>);
+    const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
+    int8_t *q = (int8_t *)a.dst + o * a.n_in;
+    float most = 0;
+    for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
+        most = most_of(fabsf(load_bytes(a.src, a.src_dtype, from + k)), most);
+    const struct int8_scale scale = int8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
+    for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
+        q[k] = int8_of(load_bytes(a.src, a.src_dtype, from + k), scale.inverse);
+    if (threadIdx.x == 0)
+        ((float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)))[o] = scale.scale;
+}
+
+extern "C" void pack_quant_cuda(const struct pack_quant_args *a, const struct kern_exec *x)
+{
+    if (a->n_out && a->n_in)
+        launch(pack_quant_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>), x, *a);
+}

@@ -9,7 +9,7 @@ extern "C" {
 }
 
 #define TILE      64u /* positions */
-#define FOLD_ROWS 4u /* warps of a fold block */
+#define FOLD_ROWS 4u  /* warps of a fold block */
 #define LOG2E     1.4426950408889634f
 #define NONE      (-INFINITY) /* the largest of no scores */
 
@@ -23,19 +23,21 @@ template <int D> struct row_of {
     static const unsigned chunks = (unsigned)(D / 8) | 1; /* of 16 bytes, odd */
     uint16_t x[chunks * 8];
 };
-template <int D, enum dtype KV> struct kv_slots { /* int8 and e4m3 */
-    struct raw {
-        uint8_t x[TILE][D];
-        float scale[TILE]; /* int8 */
-    } raw[slots_of<D>::n];
-    struct row_of<D> wide[TILE];
-};
+template <int D, enum dtype KV>
+struct kv_slots { /* int8 and e4m3 */
+                  struct raw{
+                      uint8_t x[TILE][D]; float scale[TILE]; /* int8 */
+                  }
+raw[slots_of<D>::n];
+struct row_of<D> wide[TILE];
+}
+;
 template <int D> struct kv_slots<D, DT_BF16> {
     struct row_of<D> rows[slots_of<D>::n][TILE];
 };
-template <int D, enum dtype KV, unsigned WARPS> struct alignas(128) attention_shared_of {
-    struct row_of<D> q[WARPS * 16];
-    kv_slots<D, KV> kv;
+template <int D, enum dtype KV, unsigned WARPS>
+struct alignas(128) attention_shared_of {
+    struct row_of<D> q[WARPS * 16]; kv_slots<D, KV> kv;
 };
 
 template <unsigned WARPS> static __device__ __forceinline__ void team_sync(void)
@@ -62,9 +64,9 @@ struct piece_at {
     struct attention_seq seq;
     uint32_t kv_head, group, end; /* end: of the sequence's context */
 };
-struct warp_rows {           /* rows g and g + 8 of the warp's 16, g = lane / 4 */
-    int last[2], first[2];   /* positions they see; last -1: no such row */
-    int least, most;         /* of all 16: the first position any sees, and the last */
+struct warp_rows {         /* rows g and g + 8 of the warp's 16, g = lane / 4 */
+    int last[2], first[2]; /* positions they see; last -1: no such row */
+    int least, most;       /* of all 16: the first position any sees, and the last */
     uint32_t token[2], head[2];
 };
 
@@ -118,7 +120,8 @@ static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned s
     for (uint32_t base = 0; base < n; base += WARPS * WARP) {
         const uint32_t i = base + threadIdx.x, row = i < n ? i / chunks : 0;
         const uint32_t block = __shfl_sync(ALL_LANES, mine, row / KERN_BLOCK);
-        const char *from = (const char *)cache + ((size_t)block * n_kv_head + p.kv_head) * head_bytes +
+        const char *from = (const char *)cache +
+                           ((size_t)block * n_kv_head + p.kv_head) * head_bytes +
                            (size_t)(row % KERN_BLOCK * chunks + i % chunks) * 16;
         const unsigned there = tile * TILE + row < p.end ? 16 : 0;
         if (i < n) {
@@ -143,8 +146,7 @@ static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned s
 /* The tile of a slot as bf16. One byte in four of a word at a time. */
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, KV> &kv,
-                                                                    unsigned slot)
-{
+                                                                    unsigned slot) {
     if constexpr (KV == DT_BF16) {
         return kv.rows[slot];
     } else {
@@ -154,7 +156,8 @@ static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, 
             float f[4];
 #pragma unroll
             for (unsigned j = 0; j < 4; j++)
-                f[j] = KV == DT_I8 ? (float)(int8_t)(w >> 8 * j) : e4m3_value((uint8_t)(w >> 8 * j));
+                f[j] =
+                    KV == DT_I8 ? (float)(int8_t)(w >> 8 * j) : e4m3_value((uint8_t)(w >> 8 * j));
             *(uint2 *)&kv.wide[row].x[d] = make_uint2(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]));
         }
         team_sync<WARPS>();
@@ -163,7 +166,8 @@ static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, 
 }
 
 /* ---- a warp's arithmetic ---- */
-template <int D> struct warp_state {
+template <int D>
+struct warp_state {
     float acc[D / 8][4]; /* columns 8 n + 2 t, + 1 of row g, then of row g + 8; t = lane % 4 */
     float m[2], l[2];
 };
@@ -275,7 +279,8 @@ static __device__ __forceinline__ void values(float s[8][4], struct warp_state<D
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
             const unsigned n = 2 * k + i / 2, j = i % 2 * 2;
-            const float low = scale_v ? scale_v[8 * n + t] : 1, high = scale_v ? scale_v[8 * n + t + 1] : 1;
+            const float low = scale_v ? scale_v[8 * n + t] : 1,
+                        high = scale_v ? scale_v[8 * n + t + 1] : 1;
             a[i] = bf16_pair(s[n][j] * low, s[n][j + 1] * high);
         }
 #pragma unroll
@@ -351,12 +356,14 @@ template <int D> struct warp_total {
 template <int D>
 static __device__ __forceinline__ float *total_at(struct warp_total<D> &t, unsigned n, unsigned j)
 {
-    return warp_total<D>::kept ? &t.o[warp_total<D>::kept ? n : 0][j] : t.far_o + (4 * n + j) * WARP;
+    return warp_total<D>::kept ? &t.o[warp_total<D>::kept ? n : 0][j]
+                               : t.far_o + (4 * n + j) * WARP;
 }
 
 /* l over the four threads of a row; then the split goes into the total. */
 template <int D>
-static __device__ __forceinline__ void end_split(struct warp_state<D> &w, struct warp_total<D> &total)
+static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
+                                                 struct warp_total<D> &total)
 {
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
@@ -374,16 +381,15 @@ static __device__ __forceinline__ void end_split(struct warp_state<D> &w, struct
 }
 
 template <int D>
-static __device__ __forceinline__ void store_total(struct warp_total<D> &total,
-                                                   const struct attention_args &a,
-                                                   const struct piece_at &p,
-                                                   const struct warp_rows &r)
+static __device__ __forceinline__ void
+store_total(struct warp_total<D> &total, const struct attention_args &a, const struct piece_at &p,
+            const struct warp_rows &r)
 {
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         const float inverse = 1.0f / total.f[i].l;
-        const size_t at = (p.seq.row + r.token[i]) * a.out_stride + (size_t)r.head[i] * D +
-                          threadIdx.x % 4 * 2;
+        const size_t at =
+            (p.seq.row + r.token[i]) * a.out_stride + (size_t)r.head[i] * D + threadIdx.x % 4 * 2;
         if (r.last[i] < 0)
             continue;
 #pragma unroll
@@ -396,10 +402,9 @@ static __device__ __forceinline__ void store_total(struct warp_total<D> &total,
 }
 
 template <int D>
-static __device__ __forceinline__ void store_part(struct warp_state<D> &w, float *partials,
-                                                  const struct attention_args &a,
-                                                  const struct plan_piece &piece,
-                                                  const struct warp_rows &r)
+static __device__ __forceinline__ void
+store_part(struct warp_state<D> &w, float *partials, const struct attention_args &a,
+           const struct plan_piece &piece, const struct warp_rows &r)
 {
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
@@ -424,10 +429,9 @@ struct attention_room { /* workspace */
     float *totals;      /* wide heads: [blocks][warps][16][head_dim] */
 };
 template <int D, enum dtype KV, unsigned WARPS>
-static __device__ __forceinline__ void attend_piece(const struct attention_args &a,
-                                                    const struct plan_piece &piece,
-                                                    uint32_t kv_head, const struct attention_room &room,
-                                                    attention_shared_of<D, KV, WARPS> &s)
+static __device__ __forceinline__ void
+attend_piece(const struct attention_args &a, const struct plan_piece &piece, uint32_t kv_head,
+             const struct attention_room &room, attention_shared_of<D, KV, WARPS> &s)
 {
     const uint32_t warp = threadIdx.x / WARP;
     struct piece_at p;
@@ -435,7 +439,8 @@ static __device__ __forceinline__ void attend_piece(const struct attention_args 
     p.kv_head = kv_head;
     p.group = a.n_head / a.n_kv_head;
     p.end = p.seq.start + p.seq.n_query;
-    struct warp_rows r, all; /* this warp's, and what the team needs: from its first to its last row */
+    struct warp_rows r,
+        all; /* this warp's, and what the team needs: from its first to its last row */
     rows_of_warp(&r, p, a, piece.row + 16 * warp);
     rows_of_warp(&all, p, a, piece.row);
     const uint32_t n_row = p.seq.n_query * p.group, last_row = piece.row + 16 * WARPS - 1;
@@ -448,7 +453,8 @@ static __device__ __forceinline__ void attend_piece(const struct attention_args 
         for (unsigned i = 0; i < D / 16; i++)
             ldmatrix_x4(q.a[warp_q<D>::kept ? i : 0], a_matrix<D>(s.q + 16 * warp, i));
     struct warp_state<D> w;
-    struct warp_total<D> total = {};
+    struct warp_total<D> total = {
+    };
     total.far_o = room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + threadIdx.x % WARP;
     total.f[0] = total.f[1] = {NONE, 0, 1, 0};
     const uint32_t per_split = PLAN_SPLIT / TILE;

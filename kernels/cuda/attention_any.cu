@@ -7,8 +7,8 @@
  * order depends on its own context only. No shared memory. */
 #include "kernels/cuda/attention.cuh"
 
-#define ROWS     4u
-#define COLUMNS  8u /* of a lane: 256 / 32 */
+#define ROWS    4u
+#define COLUMNS 8u /* of a lane: 256 / 32 */
 
 static __device__ __forceinline__ float kv_value(const char *head, enum dtype kv_dtype, size_t i)
 {
@@ -84,7 +84,8 @@ static __device__ __forceinline__ void any_attend(const struct any_row &r, const
             store_as(a.out, a.out_dtype, r.to + lane + i * WARP, acc[i] * (1.0f / l));
 }
 
-static __global__ void __launch_bounds__(ROWS *WARP) attention_any_kernel(const struct attention_args a)
+static __global__ void __launch_bounds__(ROWS *WARP)
+    attention_any_kernel(const struct attention_args a)
 {
     const size_t i = (size_t)blockIdx.x * ROWS + threadIdx.x / WARP;
     const uint32_t row = (uint32_t)(i / a.n_head), head = (uint32_t)(i % a.n_head);
@@ -95,6 +96,6 @@ static __global__ void __launch_bounds__(ROWS *WARP) attention_any_kernel(const 
 
 void attention_any_launch(const struct attention_args *a, const struct kern_exec *x)
 {
-    launch(attention_any_kernel, dim3(div_up((size_t)a->n_row * a->n_head, ROWS)), ROWS * WARP, 0, x,
-           *a);
+    launch(attention_any_kernel, dim3(div_up((size_t)a->n_row * a->n_head, ROWS)), ROWS * WARP, 0,
+           x, *a);
 }

@@ -232,14 +232,14 @@ static __device__ __forceinline__ T block_reduce(T v, struct block_room<T> *room
  * cp_async16: 16 bytes from device to shared memory, both aligned to 16; `n` < 16 fills the rest with
  * zeros, and n = 0 reads nothing. Fragments: PTX ISA, "mma.m16n8k16", "mma.m16n8k32", "ldmatrix". */
 #ifdef QUIRE_CUDA_HOST
-#define cp_async16(to, from, n)    emu_cp_async(to, from, (unsigned)(n))
-#define cp_async_commit()          emu_cp_async_commit()
-#define cp_async_wait(n)           emu_cp_async_wait(n)
-#define ldmatrix_x4(out, row)      emu_ldmatrix_x4(out, row, false, EMU_SITE)
+#define cp_async16(to, from, n)      emu_cp_async(to, from, (unsigned)(n))
+#define cp_async_commit()            emu_cp_async_commit()
+#define cp_async_wait(n)             emu_cp_async_wait(n)
+#define ldmatrix_x4(out, row)        emu_ldmatrix_x4(out, row, false, EMU_SITE)
 #define ldmatrix_x4_turned(out, row) emu_ldmatrix_x4(out, row, true, EMU_SITE)
-#define mma_bf16(c, a, b)          emu_mma_bf16(c, a, b, EMU_SITE)
-#define mma_f16(c, a, b)           emu_mma_f16(c, a, b, EMU_SITE)
-#define mma_s8(c, a, b)            emu_mma_s8(c, a, b, EMU_SITE)
+#define mma_bf16(c, a, b)            emu_mma_bf16(c, a, b, EMU_SITE)
+#define mma_f16(c, a, b)             emu_mma_f16(c, a, b, EMU_SITE)
+#define mma_s8(c, a, b)              emu_mma_s8(c, a, b, EMU_SITE)
 #else
 static __device__ __forceinline__ unsigned shared_address(const void *p)
 {
@@ -278,8 +278,7 @@ static __device__ __forceinline__ void mma_bf16(float c[4], const uint32_t a[4],
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-static __device__ __forceinline__ void mma_f16(float c[4], const uint32_t a[4],
-                                               const uint32_t b[2])
+static __device__ __forceinline__ void mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
                  "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

@@ -62,8 +62,8 @@ static bool in_sixteens(const struct linear_in *in)
 
 extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec *x)
 {
-    const struct linear_out out = {a->y,    a->y_stride, a->y_dtype,  a->bias,    NULL,
-                                   NULL,    a->n_row,    a->w.n_out,  a->w.gated, a->accumulate};
+    const struct linear_out out = {a->y, a->y_stride, a->y_dtype, a->bias,    NULL,
+                                   NULL, a->n_row,    a->w.n_out, a->w.gated, a->accumulate};
     const struct linear_in in = {a->x, a->w.data, a->x_stride * 2, (size_t)a->w.n_in * 2};
     const struct any_in slow = {a->x, a->w.data, a->x_stride, a->x_dtype, a->w.dtype, a->w.n_in};
     if (a->n_row == 0)
@@ -139,7 +139,8 @@ static __device__ __forceinline__ float int4_groups(const struct int4_in &in, co
                                                     const int16_t *sums, uint32_t o, uint32_t first,
                                                     float acc)
 {
-    const uint32_t lane = threadIdx.x % WARP, per = INT4_BLOCK / in.group, n_group = in.n_in / in.group;
+    const uint32_t lane = threadIdx.x % WARP, per = INT4_BLOCK / in.group,
+                   n_group = in.n_in / in.group;
     float d[4], scale[4];
 #pragma unroll
     for (unsigned g = 0; g < 4; g++) { /* this lane's groups */
@@ -206,7 +207,8 @@ static __device__ __forceinline__ void int4_output(float acc[INT4_ROWS], const s
 static __global__ void __launch_bounds__(THREADS)
     int4_kernel(const struct int4_in in, const struct linear_out out)
 {
-    const uint32_t i = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const uint32_t i = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP,
+                   lane = threadIdx.x % WARP;
     const uint32_t row = blockIdx.y * INT4_ROWS;
     /* gated: warp i has output c of gate and of up */
     const uint32_t o = out.gated ? i / KERN_TURN * 2 * KERN_TURN + i % KERN_TURN : i;
@@ -244,6 +246,6 @@ extern "C" void linear_int4_cuda(const struct linear_int4_args *args, const stru
                                group};
     const uint32_t n = out.gated ? n_out / 2 : n_out;
     if (a->n_row)
-        launch(int4_kernel, dim3(div_up(n, THREADS / WARP), div_up(a->n_row, INT4_ROWS)), THREADS, 0,
-               x, in, out);
+        launch(int4_kernel, dim3(div_up(n, THREADS / WARP), div_up(a->n_row, INT4_ROWS)), THREADS,
+               0, x, in, out);
 }

@@ -13,13 +13,13 @@
  * Fractions: not measured yet. */
 #include "kernels/cuda/linear.cuh"
 
-#define WARPS      8u
-#define FEW_ROWS   16u
-#define FEW_AHEAD  4u /* blocks of 64 bytes in flight */
-#define MANY_OUT   128u
-#define MANY_ROWS  128u
-#define MANY_WARP  64u /* rows of a warp */
-#define STAGES     4u
+#define WARPS     8u
+#define FEW_ROWS  16u
+#define FEW_AHEAD 4u /* blocks of 64 bytes in flight */
+#define MANY_OUT  128u
+#define MANY_ROWS 128u
+#define MANY_WARP 64u /* rows of a warp */
+#define STAGES    4u
 
 static uint32_t n_blocks_of(const struct linear_in *in)
 {
@@ -42,15 +42,15 @@ template <enum form F> struct few_shared {
 
 /* The sums of one segment; N: groups of 8 rows. */
 template <enum form F, unsigned N>
-static __device__ __forceinline__ void few_segment(typename form_of<F>::acc acc[2][N][4],
-                                                   const struct linear_in &in,
-                                                   const struct linear_out &out, uint32_t o,
-                                                   uint32_t segment)
+static __device__ __forceinline__ void
+few_segment(typename form_of<F>::acc acc[2][N][4], const struct linear_in &in,
+            const struct linear_out &out, uint32_t o, uint32_t segment)
 {
     const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (unsigned i = 0; i < 2 * N; i++)
-        acc[i / N][i % N][0] = acc[i / N][i % N][1] = acc[i / N][i % N][2] = acc[i / N][i % N][3] = 0;
+        acc[i / N][i % N][0] = acc[i / N][i % N][1] = acc[i / N][i % N][2] = acc[i / N][i % N][3] =
+            0;
     for (uint32_t b = 0; b < SEGMENT_BLOCKS; b += FEW_AHEAD) {
         uint4 w[FEW_AHEAD][4], x[FEW_AHEAD][N];
 #pragma unroll

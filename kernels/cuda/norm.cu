@@ -54,8 +54,8 @@ static __global__ void __launch_bounds__(THREADS) rms_norm_kernel(const struct r
 extern "C" void rms_norm_cuda(const struct rms_norm_args *a, const struct kern_exec *x)
 {
     if (a->n_row)
-        launch(rms_norm_kernel, dim3(a->n_row), threads_for(a->n_col), sizeof(struct norm_shared), x,
-               *a);
+        launch(rms_norm_kernel, dim3(a->n_row), threads_for(a->n_col), sizeof(struct norm_shared),
+               x, *a);
 }
 
 /* y as int8 with the row's scale; the row's q sum. */

@@ -21,7 +21,8 @@ static __device__ __forceinline__ float load_bytes(const void *p, enum dtype dty
 
 static __global__ void __launch_bounds__(THREADS) pack_kernel(const struct pack_args a)
 {
-    const size_t to = (size_t)(a.row_start + blockIdx.x) * a.n_in, from = (size_t)blockIdx.x * a.n_in;
+    const size_t to = (size_t)(a.row_start + blockIdx.x) * a.n_in,
+                 from = (size_t)blockIdx.x * a.n_in;
     for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
         store_as(a.dst, a.dst_dtype, to + k, load_bytes(a.src, a.src_dtype, from + k));
 }

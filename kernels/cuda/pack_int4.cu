@@ -20,7 +20,8 @@ struct fit {
 
 static __device__ __forceinline__ float weight(const struct pack_int4_args &a, size_t i)
 {
-    const uint8_t *b = (const uint8_t *)a.src + i * (a.src_dtype == DT_F32 ? 4 : 2); /* any alignment */
+    const uint8_t *b =
+        (const uint8_t *)a.src + i * (a.src_dtype == DT_F32 ? 4 : 2); /* any alignment */
     const uint32_t low = b[0] | (uint32_t)b[1] << 8;
     if (a.src_dtype == DT_F32)
         return __uint_as_float(low | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24);
@@ -102,7 +103,8 @@ static __device__ __forceinline__ uint8_t value(const struct pack_int4_args &a, 
     return f.scale > 0 ? (uint8_t)cut(rintf(weight(a, at) * f.inverse) + f.zero) : (uint8_t)0;
 }
 
-static __global__ void __launch_bounds__(GROUPS *WARP) pack_int4_kernel(const struct pack_int4_args a)
+static __global__ void __launch_bounds__(GROUPS *WARP)
+    pack_int4_kernel(const struct pack_int4_args a)
 {
     const uint32_t n_group = a.n_in / a.group, lane = threadIdx.x % WARP;
     const size_t i = (size_t)blockIdx.x * GROUPS + threadIdx.x / WARP;
@@ -113,7 +115,8 @@ static __global__ void __launch_bounds__(GROUPS *WARP) pack_int4_kernel(const st
     const struct fit f = best_fit(a, from + k0);
     uint8_t *to = (uint8_t *)a.dst + o * int4_row_bytes(a.n_in);
     /* byte b of word (t, j) of a block: inputs 32 j + 8 t + b and + 4; the last group has the padding */
-    const uint32_t end = g + 1 < n_group ? k0 + a.group : (a.n_in + INT4_BLOCK - 1) / INT4_BLOCK * INT4_BLOCK;
+    const uint32_t end =
+        g + 1 < n_group ? k0 + a.group : (a.n_in + INT4_BLOCK - 1) / INT4_BLOCK * INT4_BLOCK;
     for (uint32_t n = lane; n < (end - k0) / 2; n += WARP) {
         const uint32_t k = k0 + n / 4 * 8 + n % 4, in_block = k % INT4_BLOCK;
         const uint32_t at = (in_block % 32 / 8 * 4 + in_block / 32) * 4 + n % 4;

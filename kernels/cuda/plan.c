@@ -64,8 +64,8 @@ static void make_small(struct maker *m, uint32_t i_seq, const struct attention_s
 {
     const uint32_t n_row = seq->n_query * group_of(m->l), n_all = seq->n_query * m->l->n_head;
     const uint32_t n_split = div_up((uint64_t)seq->start + seq->n_query, PLAN_SPLIT);
-    const bool parts = n_split > 1 && (uint64_t)n_split * n_all <=
-                                          plan_partial_rows(m->l) - m->n_partial;
+    const bool parts =
+        n_split > 1 && (uint64_t)n_split * n_all <= plan_partial_rows(m->l) - m->n_partial;
     if (parts) {
         *fold = (struct plan_fold){m->n_partial, n_split, n_all};
         m->n_partial += n_split * n_all;

@@ -18,10 +18,10 @@
 
 struct device_limits; /* device.h */
 
-#define PLAN_SPLIT      256u /* positions */
-#define PLAN_ROWS_SMALL 16u
-#define PLAN_ROWS_LARGE 64u
-#define PLAN_NO_PARTIAL UINT32_MAX
+#define PLAN_SPLIT        256u /* positions */
+#define PLAN_ROWS_SMALL   16u
+#define PLAN_ROWS_LARGE   64u
+#define PLAN_NO_PARTIAL   UINT32_MAX
 /* Rows (of one head) of parts that wait to be folded: 64 sequences of 16 k tokens and 32 heads. Each
  * takes 4 * (head_dim + 2) bytes. */
 #define PLAN_PARTIAL_ROWS 131072u

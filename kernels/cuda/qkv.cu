@@ -151,6 +151,6 @@ extern "C" void qkv_finish_cuda(const struct qkv_finish_args *a, const struct ke
 {
     const size_t n = (size_t)a->n_row * (a->n_head + 2 * a->n_kv_head);
     if (n)
-        launch(qkv_finish_kernel, dim3(div_up(n, HEADS)), HEADS * WARP, sizeof(struct qkv_shared), x,
-               *a);
+        launch(qkv_finish_kernel, dim3(div_up(n, HEADS)), HEADS * WARP, sizeof(struct qkv_shared),
+               x, *a);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows that are only moved or converted: embed, cast_bf16, scatter, silu_mul. No sums, so no order.
+/* Rows that are only moved or converted: embed, scatter, silu_mul. No sums, so no order.
  *
  * Shape: a block of 256 threads for 1024 columns of one row, four neighbouring columns a thread when
  * addresses allow (16 bytes of f32), else one after the other. No shared memory.
  * Bytes: each input once, each output once; bound by bandwidth (prefill) or by the launch (decode).
- * embed 2 + 4 a column, cast_bf16 4 + 2, silu_mul 8 + 2 and one exp. Fraction: not measured yet. */
+ * embed 2 + 4 a column, silu_mul 8 + 2 and one exp. Fraction: not measured yet. */
 #include "kernels/cuda/launch.cuh"
 
 #define THREADS 256u
@@ -48,26 +48,6 @@ extern "C" void embed_cuda(const struct embed_args *a, const struct kern_exec *x
         launch(embed_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a, four);
 }
 
-static __global__ void __launch_bounds__(THREADS)
-    cast_bf16_kernel(const struct cast_bf16_args a, bool four)
-{
-    const float *from = a.x + blockIdx.x * a.x_stride;
-    uint16_t *to = a.y + blockIdx.x * a.y_stride;
-    columns(a.n_col, four, [&](uint32_t c, bool all4) {
-        if (all4)
-            store4_as(to, DT_BF16, c, load4_as(from, DT_F32, c));
-        else
-            to[c] = bf16_of(from[c]);
-    });
-}
-
-extern "C" void cast_bf16_cuda(const struct cast_bf16_args *a, const struct kern_exec *x)
-{
-    const bool four = fours(a->x, DT_F32, a->x_stride) && fours(a->y, DT_BF16, a->y_stride);
-    if (a->n_row && a->n_col)
-        launch(cast_bf16_kernel, grid_of(a->n_row, a->n_col), THREADS, 0, x, *a, four);
-}
-
 /* expf, not __expf: 2 ulp at most, and a launch waits for memory anyway. */
 static __device__ __forceinline__ float silu_times(float gate, float up)
 {
@@ -83,8 +63,8 @@ static __global__ void __launch_bounds__(THREADS)
         if (all4) {
             const float4 g = load4_as(gate, DT_F32, c), u = load4_as(up, DT_F32, c);
             store4_as(a.y, a.y_dtype, to + c,
-                      make_float4(silu_times(g.x, u.x), silu_times(g.y, u.y),
-                                  silu_times(g.z, u.z), silu_times(g.w, u.w)));
+                      make_float4(silu_times(g.x, u.x), silu_times(g.y, u.y), silu_times(g.z, u.z),
+                                  silu_times(g.w, u.w)));
         } else {
             store_as(a.y, a.y_dtype, to + c, silu_times(gate[c], up[c]));
         }

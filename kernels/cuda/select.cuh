@@ -165,8 +165,8 @@ static __device__ __forceinline__ void radix_find(struct radix *x, unsigned long
 /* measure(value): of what is selected; key(value): 0 is left out. */
 template <class K, class M>
 static __device__ __forceinline__ struct radix radix_edge(const float *x, uint32_t n,
-                                                          unsigned long long limit, K key, M measure,
-                                                          struct select_room *r)
+                                                          unsigned long long limit, K key,
+                                                          M measure, struct select_room *r)
 {
     struct radix edge = {0, 0, 0};
     for (unsigned level = 0; level < 3; level++) {
@@ -235,8 +235,8 @@ static __device__ __forceinline__ uint32_t top_of(const float *x, uint32_t n, ui
                                                   struct select_room *r)
 {
     auto key = [](float f) { return key_of(f); };
-    const struct radix edge =
-        radix_edge(x, n, k, key, [](float) { return 1ull; }, r);
+    const struct radix edge = radix_edge(
+        x, n, k, key, [](float) { return 1ull; }, r);
     if (threadIdx.x == 0)
         r->n_item = 0;
     r->items[threadIdx.x] = {-INFINITY, UINT32_MAX};
@@ -249,7 +249,10 @@ static __device__ __forceinline__ uint32_t top_of(const float *x, uint32_t n, ui
     __syncthreads();
     equals(
         x, n, edge.key, k - edge.before, key,
-        [&](uint32_t i) { r->items[atomicAdd(&r->n_item, 1u)] = {x[i], i}; }, [](uint32_t) {}, r);
+        [&](uint32_t i) {
+            r->items[atomicAdd(&r->n_item, 1u)] = {x[i], i};
+        },
+        [](uint32_t) {}, r);
     sort_items(r);
     return r->n_item;
 }

@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SAMPLE_BLOCKS 64u /* rows that are sampled at a time; each 8 bytes a token of the vocabulary */
+#define SAMPLE_BLOCKS \
+    64u /* rows that are sampled at a time; each 8 bytes a token of the vocabulary */
 
 struct device_limits; /* device.h */
 /* The most that any operation within l needs, on a card of n_unit multiprocessors. */

@@ -23,21 +23,21 @@ void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x), con
 #define CUDA_WORKSPACE_BYTES ((size_t)8 << 20)
 
 /* Declares op##_cuda and defines call_##op, to be given to cuda_check. */
-#define CUDA_CALL(op)                                                              \
-    void op##_cuda(const struct op##_args *a, const struct kern_exec *x);          \
-    static void launch_##op(const void *args, const struct kern_exec *x)           \
-    {                                                                              \
-        op##_cuda(args, x);                                                        \
-    }                                                                              \
-    static void call_##op(const void *args, const struct kern_exec *x)             \
-    {                                                                              \
-        if (x->ith == 0)                                                           \
-            cuda_run(launch_##op, args);                                           \
+#define CUDA_CALL(op)                                                     \
+    void op##_cuda(const struct op##_args *a, const struct kern_exec *x); \
+    static void launch_##op(const void *args, const struct kern_exec *x)  \
+    {                                                                     \
+        op##_cuda(args, x);                                               \
+    }                                                                     \
+    static void call_##op(const void *args, const struct kern_exec *x)    \
+    {                                                                     \
+        if (x->ith == 0)                                                  \
+            cuda_run(launch_##op, args);                                  \
     }
-#define REF_CALL(op)                                                               \
-    static void ref_##op(const void *args, const struct kern_exec *x)              \
-    {                                                                              \
-        op##_ref(args, x);                                                         \
+#define REF_CALL(op)                                                  \
+    static void ref_##op(const void *args, const struct kern_exec *x) \
+    {                                                                 \
+        op##_ref(args, x);                                            \
     }
 
 extern const struct cuda_check cuda_checks_rows[], cuda_checks_kv[], cuda_checks_attention[],

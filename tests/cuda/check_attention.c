@@ -29,7 +29,8 @@ static const uint32_t head_dims[] = {64, 80, 96, 128, 192, 256, 64, 128, 40, 16}
 
 static void choose(struct kcheck *k, struct attention_case *c)
 {
-    uint32_t n_kv_head = kc_range(k, 1, 2), group = kc_chance(k, 15) ? kc_range(k, 8, 20) : kc_range(k, 1, 5);
+    uint32_t n_kv_head = kc_range(k, 1, 2),
+             group = kc_chance(k, 15) ? kc_range(k, 8, 20) : kc_range(k, 1, 5);
     uint32_t dim = kc_pick(k, head_dims, 10);
     c->a = (struct attention_args){
         .kv_dtype = (enum dtype)kc_pick(k, kv_dtypes, 6),
@@ -100,8 +101,8 @@ static void fill_cache(struct kcheck *k, struct attention_case *c)
 static double stored(const struct attention_args *a, const void *cache, uint32_t block, uint32_t g,
                      uint32_t t, uint32_t d)
 {
-    const char *head = (const char *)cache +
-                       ((size_t)block * a->n_kv_head + g) * cuda_kv_head_bytes(a->kv_dtype, a->head_dim);
+    const char *head = (const char *)cache + ((size_t)block * a->n_kv_head + g) *
+                                                 cuda_kv_head_bytes(a->kv_dtype, a->head_dim);
     size_t at = (size_t)(t % 16) * a->head_dim + d;
     float scale;
     if (a->kv_dtype == DT_F8_E4M3)
@@ -219,6 +220,6 @@ static void check_attention(struct kcheck *k)
 }
 
 const struct cuda_check cuda_checks_attention[] = {
-    {"attention", ref_attention, call_attention, 0, check_attention, 12},
+    {"attention", ref_attention, call_attention, 0, check_attention, 16},
     {0},
 };

@@ -47,7 +47,9 @@ static void expect_head(struct kcheck *k, const struct cache *c, const void *cac
             kc_near(k, "e4m3", ((const uint8_t *)at)[first + d], emu_f32_to_e4m3(x[d]), 0);
         } else {
             uint16_t h = c->dtype == DT_F16 ? f32_to_f16(x[d]) : f32_to_bf16(x[d]);
-            float want = c->dtype == DT_F32 ? x[d] : c->dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+            float want = c->dtype == DT_F32   ? x[d]
+                         : c->dtype == DT_F16 ? f16_to_f32(h)
+                                              : bf16_to_f32(h);
             kc_near(k, "float", kc_get(at, c->dtype, first + d), want, 0);
         }
     }

@@ -6,7 +6,6 @@
 #include "kernels/variants.h"
 
 CUDA_CALL(embed)
-CUDA_CALL(cast_bf16)
 CUDA_CALL(silu_mul)
 CUDA_CALL(scatter)
 CUDA_CALL(rms_norm)
@@ -14,7 +13,6 @@ CUDA_CALL(norm_rows)
 CUDA_CALL(quant_rows)
 CUDA_CALL(rope)
 REF_CALL(embed)
-REF_CALL(cast_bf16)
 REF_CALL(silu_mul)
 REF_CALL(scatter)
 REF_CALL(rms_norm)
@@ -35,7 +33,8 @@ static void make_norm(struct kcheck *k, struct norm_case *c)
     struct norm_rows_args *a = &c->a;
     *a = (struct norm_rows_args){.y_dtype = (enum dtype)kc_pick(k, types, 4),
                                  .add_dtype = (enum dtype)kc_pick(k, adds, 2),
-                                 .n_col = kc_chance(k, 30) ? kc_range(k, 1, 40) : kc_range(k, 1, 2600),
+                                 .n_col =
+                                     kc_chance(k, 30) ? kc_range(k, 1, 40) : kc_range(k, 1, 2600),
                                  .eps = 1e-5f};
     c->n_src = kc_range(k, 1, 5);
     a->x_stride = a->n_col + kc_range(k, 0, 9);
@@ -108,7 +107,8 @@ static void check_norm_rows(struct kcheck *k)
     if (got.y_dtype == DT_I8)
         compare_int8(k, &got, &want);
     else if (got.y_dtype != DT_F16)
-        kc_compare(k, "y", &(struct kc_array){got.y, got.y_dtype, got.n_row, got.n_col, got.y_stride},
+        kc_compare(k, "y",
+                   &(struct kc_array){got.y, got.y_dtype, got.n_row, got.n_col, got.y_stride},
                    &(struct kc_array){want.y, got.y_dtype, got.n_row, got.n_col, got.y_stride});
     for (uint32_t n = 1; n < got.n_row; n++) { /* the bits of a row in a smaller batch */
         struct norm_rows_args some = run_norm(k, &c, k->variant, n);
@@ -121,7 +121,6 @@ static void check_norm_rows(struct kcheck *k)
 
 const struct cuda_check cuda_checks_rows[] = {
     {"embed", ref_embed, call_embed, 0, kcheck_embed, 40},
-    {"cast_bf16", ref_cast_bf16, call_cast_bf16, 0, kcheck_cast_bf16, 40},
     {"silu_mul", ref_silu_mul, call_silu_mul, 4, kcheck_silu_mul, 40},
     {"scatter", ref_scatter, call_scatter, 0, kcheck_scatter, 40},
     {"rms_norm", ref_rms_norm, call_rms_norm, 16, kcheck_rms_norm, 40},

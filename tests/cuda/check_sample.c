@@ -38,21 +38,22 @@ static void choose_row(struct kcheck *k, struct sample_case *c, uint32_t i)
 {
     const uint32_t n = c->a.n_vocab;
     struct sample_row *r = &c->rows[i];
-    *r = (struct sample_row){.seed = kc_rnd(k),
-                             .temperature = kc_chance(k, 25) ? 0 : 0.005f + 1.5f * fabsf(kc_f32(k)),
-                             .top_p = kc_chance(k, 50) ? 1 : 0.3f + 0.69f * (float)kc_range(k, 0, 100) / 100,
-                             .min_p = kc_chance(k, 70) ? 0 : 0.2f * (float)kc_range(k, 0, 100) / 100,
-                             .top_k = kc_chance(k, 50) ? 0 : kc_range(k, 1, kc_chance(k, 50) ? 60 : n + 5),
-                             .repetition = kc_chance(k, 60) ? 1 : 1.3f,
-                             .presence = kc_chance(k, 70) ? 0 : 0.4f,
-                             .frequency = kc_chance(k, 70) ? 0 : -0.3f,
-                             .top_n_sigma = kc_chance(k, 85) ? 0 : 1.5f,
-                             .history = i,
-                             .n_known = kc_range(k, 1, HISTORY),
-                             .mask = kc_chance(k, 70) ? SAMPLE_NO_MASK : i,
-                             .bias_start = i * N_BIAS,
-                             .n_bias = kc_chance(k, 60) ? 0 : kc_range(k, 1, N_BIAS),
-                             .n_top = kc_range(k, 0, SAMPLE_TOP_MAX)};
+    *r = (struct sample_row){
+        .seed = kc_rnd(k),
+        .temperature = kc_chance(k, 25) ? 0 : 0.005f + 1.5f * fabsf(kc_f32(k)),
+        .top_p = kc_chance(k, 50) ? 1 : 0.3f + 0.69f * (float)kc_range(k, 0, 100) / 100,
+        .min_p = kc_chance(k, 70) ? 0 : 0.2f * (float)kc_range(k, 0, 100) / 100,
+        .top_k = kc_chance(k, 50) ? 0 : kc_range(k, 1, kc_chance(k, 50) ? 60 : n + 5),
+        .repetition = kc_chance(k, 60) ? 1 : 1.3f,
+        .presence = kc_chance(k, 70) ? 0 : 0.4f,
+        .frequency = kc_chance(k, 70) ? 0 : -0.3f,
+        .top_n_sigma = kc_chance(k, 85) ? 0 : 1.5f,
+        .history = i,
+        .n_known = kc_range(k, 1, HISTORY),
+        .mask = kc_chance(k, 70) ? SAMPLE_NO_MASK : i,
+        .bias_start = i * N_BIAS,
+        .n_bias = kc_chance(k, 60) ? 0 : kc_range(k, 1, N_BIAS),
+        .n_top = kc_range(k, 0, SAMPLE_TOP_MAX)};
     if (!(r->temperature == r->temperature) || isinf(r->temperature))
         r->temperature = 1;
     r->n_prompt = kc_range(k, 0, r->n_known);
@@ -68,7 +69,8 @@ static void make(struct kcheck *k, struct sample_case *c)
 {
     const uint32_t n = kc_chance(k, 40) ? kc_range(k, 1, 70) : kc_range(k, 1000, 5200);
     const size_t words = (n + 31) / 32;
-    c->a = (struct sample_args){.n_row = kc_range(k, 1, ROWS_MAX), .n_vocab = n, .history_stride = HISTORY};
+    c->a = (struct sample_args){
+        .n_row = kc_range(k, 1, ROWS_MAX), .n_vocab = n, .history_stride = HISTORY};
     c->a.x_stride = n + kc_range(k, 0, 3);
     c->x = kc_buf(k, c->a.n_row * c->a.x_stride * sizeof(float));
     c->rows = kc_buf(k, c->a.n_row * sizeof *c->rows);
@@ -105,7 +107,8 @@ static void make(struct kcheck *k, struct sample_case *c)
     kc_shape(k, "n_row %u n_vocab %u%s", c->a.n_row, n, coarse ? " coarse" : "");
 }
 
-static struct sample_args run(struct kcheck *k, const struct sample_case *c, uint32_t first, uint32_t n)
+static struct sample_args run(struct kcheck *k, const struct sample_case *c, uint32_t first,
+                              uint32_t n)
 {
     struct sample_args a = c->a;
     a.n_row = n;
@@ -145,13 +148,12 @@ static void expect(struct kcheck *k, const struct sample_case *c, const struct s
     p.n_bias = r->n_bias;
     p.n_logprob = r->flags & SAMPLE_LOGPROB ? r->n_top : SAMPLE_NO_LOGPROBS;
     p.adjusted_logprobs = r->flags & SAMPLE_ADJUSTED;
-    const struct sample_input in = {.params = &p,
-                                    .history = c->histories + r->history * HISTORY,
-                                    .n_known = r->n_known,
-                                    .n_prompt = r->n_prompt,
-                                    .allowed = r->mask == SAMPLE_NO_MASK
-                                                   ? NULL
-                                                   : c->masks + r->mask * ((n + 31) / 32)};
+    const struct sample_input in = {
+        .params = &p,
+        .history = c->histories + r->history * HISTORY,
+        .n_known = r->n_known,
+        .n_prompt = r->n_prompt,
+        .allowed = r->mask == SAMPLE_NO_MASK ? NULL : c->masks + r->mask * ((n + 31) / 32)};
     if (r->flags & SAMPLE_KNOWN)
         sample_known(x, r->n_top, s, &out);
     else
@@ -166,7 +168,8 @@ static void expect(struct kcheck *k, const struct sample_case *c, const struct s
     if (!(r->flags & SAMPLE_LOGPROB) || row.token == SAMPLE_BAD)
         return;
     kc_near(k, "rank", a->out[i].rank, row.rank, 0);
-    kc_near(k, "logprob", (double)a->out[i].logprob, (double)row.logprob, 1e-5 * (1 + fabs((double)row.logprob)));
+    kc_near(k, "logprob", (double)a->out[i].logprob, (double)row.logprob,
+            1e-5 * (1 + fabs((double)row.logprob)));
     kc_near(k, "n_top", a->out[i].n_top, row.n_top, 0);
     for (uint32_t j = 0; j < row.n_top; j++) {
         kc_near(k, "top id", a->top_ids[i * SAMPLE_TOP_MAX + j], top_ids[j], 0);
@@ -194,7 +197,8 @@ static void check_sample(struct kcheck *k)
     struct sample_args one = run(k, &c, i, 1);
     kc_near(k, "token alone", one.out->token, all.out[i].token, 0);
     if (all.out[i].rank)
-        kc_same_bits(k, "logprob alone", (struct kc_bits){&one.out->logprob, &all.out[i].logprob, DT_F32, 1});
+        kc_same_bits(k, "logprob alone",
+                     (struct kc_bits){&one.out->logprob, &all.out[i].logprob, DT_F32, 1});
     sample_scratch_release(&s);
 }
 

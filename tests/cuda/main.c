@@ -28,7 +28,8 @@ static void run_cases(const struct options *o, const struct cuda_check *c, struc
     }
 }
 
-static uint32_t run_table(const struct options *o, const struct cuda_check *table, uint64_t *n_failed)
+static uint32_t run_table(const struct options *o, const struct cuda_check *table,
+                          uint64_t *n_failed)
 {
     uint32_t n = 0;
     for (const struct cuda_check *c = table; c->name; c++) {

@@ -58,8 +58,8 @@ static void stack_start(stack_at *s, char *stack, size_t bytes, void (*main)())
     void **top = (void **)(stack + bytes) - 8; /* 64-byte aligned */
     for (int i = 0; i < 8; i++)
         top[i] = nullptr;
-    top[-1] = nullptr;       /* main's return address: it never returns */
-    top[-2] = (void *)main;  /* where emu_swap returns to */
+    top[-1] = nullptr;      /* main's return address: it never returns */
+    top[-2] = (void *)main; /* where emu_swap returns to */
     for (int i = 3; i <= 8; i++)
         top[-i] = nullptr; /* the six registers */
     s->rsp = top - 8;
@@ -133,7 +133,8 @@ void emu_fail(const char *fmt, ...)
     fprintf(stderr, "\n");
     va_end(ap);
     if (running)
-        fprintf(stderr, "cuda_emu: in thread (%u,%u,%u) of block (%u,%u,%u), launch %llu, seed %llu\n",
+        fprintf(stderr,
+                "cuda_emu: in thread (%u,%u,%u) of block (%u,%u,%u), launch %llu, seed %llu\n",
                 emu_self.thread.x, emu_self.thread.y, emu_self.thread.z, emu_self.block.x,
                 emu_self.block.y, emu_self.block.z, (unsigned long long)emu_n_launch,
                 (unsigned long long)emu_seed);
@@ -233,8 +234,8 @@ static unsigned index_of(const fiber *f)
 void emu_syncthreads(emu_site site)
 {
     if (n_waiting && (strcmp(block_site.file, site.file) != 0 || block_site.line != site.line))
-        emu_fail("%s:%d: threads of one block are at different barriers, others at %s:%d", site.file,
-                 site.line, block_site.file, block_site.line);
+        emu_fail("%s:%d: threads of one block are at different barriers, others at %s:%d",
+                 site.file, site.line, block_site.file, block_site.line);
     block_site = site;
     HAPPENS_BEFORE(&tag_block);
     running->site = site;
@@ -253,8 +254,8 @@ static void warp_wait(const char *what, unsigned mask, emu_site site)
 {
     warp *w = &warps[index_of(running) / 32];
     if (mask != ~0u)
-        emu_fail("%s:%d: %s with mask %08x; the kernels use whole warps", site.file, site.line, what,
-                 mask);
+        emu_fail("%s:%d: %s with mask %08x; the kernels use whole warps", site.file, site.line,
+                 what, mask);
     if (w->n_arrived &&
         (w->what != what || w->site.line != site.line || strcmp(w->site.file, site.file) != 0))
         emu_fail("%s:%d: %s while other lanes of the warp are in %s at %s:%d", site.file, site.line,
@@ -356,7 +357,8 @@ void emu_launch(dim3 grid, dim3 block, size_t bytes, emu_body *fn, void *arg)
         if (!fibers[i])
             fibers[i] = fiber_new();
     std::vector<unsigned> order(n_block);
-    std::vector<char *> memory(n_block); /* of each block its own: tsan sees no order between them */
+    std::vector<char *> memory(
+        n_block); /* of each block its own: tsan sees no order between them */
     for (unsigned i = 0; i < n_block; i++) {
         order[i] = i;
         memory[i] = (char *)aligned_alloc(128, (bytes + 127) / 128 * 128 + 128);

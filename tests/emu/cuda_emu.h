@@ -78,10 +78,10 @@ extern emu_thread emu_self; /* of the thread that runs; the scheduler sets it */
 #define gridDim   (emu_self.grid_dim)
 
 /* ---- launches: emu_launch returns when all blocks are done ---- */
-extern uint64_t emu_seed;        /* of the order of threads and blocks; each launch advances it */
-extern uint64_t emu_n_launch;    /* launches so far */
-extern uint64_t emu_n_switch;    /* changes from one thread to another */
-extern size_t emu_shared_max;    /* bytes of shared memory a block may have; 99 KiB as on sm_89 */
+extern uint64_t emu_seed;     /* of the order of threads and blocks; each launch advances it */
+extern uint64_t emu_n_launch; /* launches so far */
+extern uint64_t emu_n_switch; /* changes from one thread to another */
+extern size_t emu_shared_max; /* bytes of shared memory a block may have; 99 KiB as on sm_89 */
 typedef void emu_body(void *arg);
 void emu_launch(dim3 grid, dim3 block, size_t shared_bytes, emu_body *body, void *arg);
 /* This block's shared memory; it is an error when there is less than `bytes`. */
@@ -92,10 +92,10 @@ struct emu_site {
     const char *file;
     int line;
 };
-#define EMU_SITE                                                 \
-    (emu_site)                                                   \
-    {                                                            \
-        __FILE__, __LINE__                                       \
+#define EMU_SITE           \
+    (emu_site)             \
+    {                      \
+        __FILE__, __LINE__ \
     }
 void emu_syncthreads(emu_site site);
 void emu_syncwarp(unsigned mask, emu_site site);
@@ -204,7 +204,8 @@ template <class T> static inline T __ldg(const T *p)
  * then. n_from: bytes of the source, the rest of the 16 is zeros. */
 void emu_cp_async(void *shared, const void *global, unsigned n_from);
 void emu_cp_async_commit();
-void emu_cp_async_wait(unsigned n_pending); /* until at most so many groups of this thread are open */
+void emu_cp_async_wait(
+    unsigned n_pending); /* until at most so many groups of this thread are open */
 struct emu_copies {
     struct copy {
         char *to;

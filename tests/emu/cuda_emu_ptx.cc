@@ -113,7 +113,8 @@ void emu_mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2], emu_site sit
     const unsigned g = emu_lane() / 4, t = emu_lane() % 4;
     for (unsigned i = 0; i < 4; i++) {
         const unsigned row_high = i / 2, col = 2 * t + i % 2;
-        for (unsigned k = 0; k < 32; k++) { /* lane of k: k % 16 / 4; register: k / 16; byte: k % 4 */
+        for (unsigned k = 0; k < 32;
+             k++) { /* lane of k: k % 16 / 4; register: k / 16; byte: k % 4 */
             const uint32_t of_a = word(all, g * 4 + k % 16 / 4, row_high + 2 * (k / 16));
             const uint32_t of_b = word(all, col * 4 + k % 16 / 4, 4 + k / 16);
             c[i] += (int8_t)(of_a >> 8 * (k % 4)) * (int8_t)(of_b >> 8 * (k % 4));

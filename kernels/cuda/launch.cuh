@@ -171,6 +171,19 @@ static __device__ __forceinline__ void store4_as(void *p, enum dtype dtype, size
     else
         *(uint2 *)((uint16_t *)p + i) = make_uint2(bf16_pair(f.x, f.y), bf16_pair(f.z, f.w));
 }
+/* 16 bytes that are read once: not kept in L1, and not moved by the compiler. */
+static __device__ __forceinline__ uint4 load_once(const void *p)
+{
+#ifdef QUIRE_CUDA_HOST
+    return *(const uint4 *)p;
+#else
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+#endif
+}
 /* Whether rows at p, `stride` elements apart, can be read or written four elements at a time. */
 static inline bool fours(const void *p, enum dtype dtype, size_t stride)
 {

@@ -5,15 +5,17 @@
  * Weights [n_out, n_in]:
  *     f32, f16, bf16   row-major, nothing between rows
  *     int8             row-major; at int8_scales_at() f32 scale [n_out]
- *     int4             rows of int4_row_bytes(); at int4_scales_from() f16 scale [n_out][n_group]; at
+ *     int4             rows of int4_row_bytes(); at int4_scales_from() f16 scale
+ *     [n_out][n_group]; at
  *                      int4_zeros_from() u8 zero [n_out][n_group]
  * A row of int4 is blocks of 128 inputs, 64 bytes each, 0 past n_in, in the order in which the four
  * lanes that share a row of a matrix fragment want them:
- *     u32 [4 lanes][4 quarters]   word (t, j) has inputs 32 j + 8 t + 0 … 7 of the block: input b of
+ *     u32 [4 lanes][4 quarters]   word (t, j) has inputs 32 j + 8 t + 0 … 7 of the block: input
+ *     b of
  *                                 0 … 3 is the low half of byte b, input 4 + b the high half
  *
- * KV of one layer, K and V alike: [n_block][n_kv_head] of [16][head_dim]; int8: then f32 scale [16].
- * F8_E4M3 has no scale: values beyond 448 are 448. Threads: pure functions. */
+ * KV of one layer, K and V alike: [n_block][n_kv_head] of [16][head_dim]; int8: then f32 scale
+ * [16]. F8_E4M3 has no scale: values beyond 448 are 448. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_CUDA_LAYOUT_H
 #define QUIRE_KERNELS_CUDA_LAYOUT_H
 #include "kernels/ops_int4.h"

@@ -9,7 +9,7 @@
  * from device and from shared memory.
  *
  * Order: segments of 16 such blocks, each summed from 0, blocks ascending, two mma a block; segments are
- * added ascending. It depends on n_in only: the kernel for few rows and the one for many, which cut
+ * added ascending, from 0. It depends on n_in only: the kernel for few rows and the one for many, which cut
  * the work differently, give a row the same bits. Sums of int8 are exact. */
 #ifndef QUIRE_KERNELS_CUDA_LINEAR_CUH
 #define QUIRE_KERNELS_CUDA_LINEAR_CUH

@@ -8,7 +8,8 @@
  *   Bytes: W once; x from L2, n_row / 32 of W. Floor: bytes / bandwidth.
  * many: a block of 8 warps has 128 outputs x 128 rows, a warp 32 x 64 (4 x 2 warps). Four stages of
  *   [128 rows of W][64 bytes] and [128 rows of x][64 bytes], cp.async: 64 KiB. A quarter of a warp reads
- *   128 contiguous bytes of them: no bank is asked twice. Sums of the segment and of those before it:
+ *   128 contiguous bytes of them: no bank is asked twice. The same memory then takes the sums on their
+ *   way out. Sums of the segment and of those before it:
  *   64 + 64 registers. Floor: 2 n_row n_out n_in / peak.
  * Fractions: not measured yet. */
 #include "kernels/cuda/linear.cuh"
@@ -26,13 +27,15 @@ static uint32_t n_blocks_of(const struct linear_in *in)
     return div_up(in->row_bytes, K_BYTES);
 }
 
-/* 16 bytes of a row, zeros where there is nothing. */
+/* 16 bytes of a row, zeros past its end; a row that is not there is the last one, whose sums nobody
+ * stores. In this order and all before the first use: that is what keeps memory busy. */
 static __device__ __forceinline__ uint4 piece(const void *rows, size_t stride, size_t row_bytes,
                                               uint32_t row, uint32_t n_row, size_t at)
 {
-    if (row >= n_row || at >= row_bytes)
-        return make_uint4(0, 0, 0, 0);
-    return *(const uint4 *)((const char *)rows + row * stride + at);
+    const bool there = at < row_bytes;
+    const uint4 v =
+        load_once((const char *)rows + (row < n_row ? row : n_row - 1) * stride + (there ? at : 0));
+    return there ? v : make_uint4(0, 0, 0, 0);
 }
 
 /* ---- few rows ---- */
@@ -96,7 +99,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
             for (unsigned i = 0; i < 2 * N * 4; i++) {
                 acc_type *to = &total[i / 4 / N][i / 4 % N][i % 4];
                 const acc_type part = s.part[w][i / 4 / N][i / 4 % N][lane][i % 4];
-                *to = first + w == 0 ? part : *to + part;
+                *to += part;
             }
         __syncthreads();
     }
@@ -107,11 +110,15 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 }
 
 /* ---- many rows ---- */
-struct many_shared {
+struct many_in {
     uint4 w[STAGES][MANY_OUT][4], x[STAGES][MANY_ROWS][4];
 };
+template <class T> union many_shared {
+    struct many_in in;
+    T sums[MANY_ROWS][MANY_OUT + 4]; /* when all is added; + 4: other banks for the next row */
+};
 
-static __device__ __forceinline__ void many_load(struct many_shared &s, uint32_t stage,
+static __device__ __forceinline__ void many_load(struct many_in &s, uint32_t stage,
                                                  const struct linear_in &in,
                                                  const struct linear_out &out, uint32_t block)
 {
@@ -133,7 +140,7 @@ static __device__ __forceinline__ void many_load(struct many_shared &s, uint32_t
 
 template <enum form F>
 static __device__ __forceinline__ void many_block(typename form_of<F>::acc acc[2][8][4],
-                                                  const struct many_shared &s, uint32_t stage)
+                                                  const struct many_in &s, uint32_t stage)
 {
     const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     uint4 w[4];
@@ -148,41 +155,66 @@ static __device__ __forceinline__ void many_block(typename form_of<F>::acc acc[2
     }
 }
 
+/* Sums through shared memory, so that neighbouring threads store neighbouring outputs. */
+template <class T>
+static __device__ __forceinline__ void
+many_store(union many_shared<T> &s, const struct linear_out &out, const T total[2][8][4])
+{
+    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (unsigned i = 0; i < 2 * 8 * 4; i++) { /* mma, group of 8 rows, element */
+        const uint32_t row = warp / 4 * MANY_WARP + i / 4 % 8 * 8 + t + i % 2;
+        s.sums[row][warp % 4 * WARP_OUT + i / 32 * 16 + g + i % 4 / 2 * 8] =
+            total[i / 32][i / 4 % 8][i % 4];
+    }
+    __syncthreads();
+    const uint32_t c = threadIdx.x % MANY_OUT, o = blockIdx.x * MANY_OUT + c;
+    for (uint32_t r = threadIdx.x / MANY_OUT; r < MANY_ROWS; r += WARPS * WARP / MANY_OUT) {
+        const uint32_t row = blockIdx.y * MANY_ROWS + r;
+        if (row >= out.n_row || o >= out.n_out)
+            break;
+        if (!out.gated)
+            finish(out, row, o, scaled(out, s.sums[r][c], row, o));
+        else if (c / KERN_TURN % 2 == 0)
+            finish_gated(out, row, o, scaled(out, s.sums[r][c], row, o),
+                         scaled(out, s.sums[r][c + KERN_TURN], row, o + KERN_TURN));
+    }
+}
+
 template <enum form F>
 static __global__ void __launch_bounds__(WARPS *WARP, 1)
     many_kernel(const struct linear_in in, const struct linear_out out, uint32_t n_block)
 {
     typedef typename form_of<F>::acc acc_type;
-    SHARED_MEMORY(s, struct many_shared);
+    SHARED_MEMORY(s, union many_shared<acc_type>);
     acc_type acc[2][8][4] = {}, total[2][8][4] = {};
 #pragma unroll
     for (uint32_t i = 0; i < STAGES - 1; i++) {
         if (i < n_block)
-            many_load(s, i, in, out, i);
+            many_load(s.in, i, in, out, i);
         cp_async_commit();
     }
+#pragma unroll 1
+#pragma unroll 1
     for (uint32_t b = 0; b < n_block; b++) {
         cp_async_wait(STAGES - 2);
         __syncthreads(); /* block b is there, and nobody reads the stage that is loaded next */
         if (b + STAGES - 1 < n_block)
-            many_load(s, (b + STAGES - 1) % STAGES, in, out, b + STAGES - 1);
+            many_load(s.in, (b + STAGES - 1) % STAGES, in, out, b + STAGES - 1);
         cp_async_commit();
-        many_block<F>(acc, s, b % STAGES);
+        many_block<F>(acc, s.in, b % STAGES);
         if ((b + 1) % SEGMENT_BLOCKS && b + 1 < n_block)
             continue;
 #pragma unroll
         for (unsigned i = 0; i < 2 * 8 * 4; i++) { /* the segment's end */
             acc_type *to = &total[i / 32][i / 4 % 8][i % 4], *from = &acc[i / 32][i / 4 % 8][i % 4];
-            *to = b < SEGMENT_BLOCKS ? *from : *to + *from;
+            *to += *from;
             *from = 0;
         }
     }
     cp_async_wait(0);
-    const uint32_t warp = threadIdx.x / WARP, o = blockIdx.x * MANY_OUT + warp % 4 * WARP_OUT;
-#pragma unroll
-    for (unsigned n = 0; n < 8; n++)
-        finish_tile(out, o, blockIdx.y * MANY_ROWS + warp / 4 * MANY_WARP + 8 * n, total[0][n],
-                    total[1][n]);
+    __syncthreads();
+    many_store(s, out, total);
 }
 
 template <enum form F>
@@ -199,7 +231,8 @@ static void tiles(const struct linear_in *in, const struct linear_out *out,
                n_block);
     else
         launch(many_kernel<F>, dim3(div_up(out->n_out, MANY_OUT), div_up(out->n_row, MANY_ROWS)),
-               WARPS * WARP, sizeof(struct many_shared), x, *in, *out, n_block);
+               WARPS * WARP, sizeof(union many_shared<typename form_of<F>::acc>), x, *in, *out,
+               n_block);
 }
 
 void linear_tiles_bf16(const struct linear_in *in, const struct linear_out *out,

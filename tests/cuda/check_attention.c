@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention: against f64 over the keys and values as the cache has them, and each row's bits against
- * those of the same row in other company: alone (decoded), in other chunks. Cache lanes that no token
- * owns are NaN. */
+/* attention: against f64 over the keys and values as the cache has them, and each row's bits
+ * against those of the same row in other company: alone (decoded), in other chunks. Cache lanes
+ * that no token owns are NaN. */
 #include "check.h"
 #include <math.h>
 #include <string.h>

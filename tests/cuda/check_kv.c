@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kv_store and qkv_finish: against the reference, element by element, since the cache lies otherwise
- * there (kernels/cuda/layout.h). */
+/* kv_store and qkv_finish: against the reference, element by element, since the cache lies
+ * otherwise there (kernels/cuda/layout.h). */
 #include "check.h"
 #include <math.h>
 #include <string.h>

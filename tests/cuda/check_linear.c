@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear, linear_quant, linear_int4 with what their packers write: small integers and f32 x against the
- * reference bit for bit, bf16 and f16 against f64; and each row's bits among few and many others. */
+/* linear, linear_quant, linear_int4 with what their packers write: small integers and f32 x
+ * against the reference bit for bit, bf16 and f16 against f64; and each row's bits among few and
+ * many others. */
 #include "check.h"
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sample: the tokens, ranks and logprobs of engine/worker/sample.c for the same logits, and the same
- * bits in another batch. softmax_stats: the check of tests/kcheck. */
+/* sample: the tokens, ranks and logprobs of engine/worker/sample.c for the same logits, and the
+ * same bits in another batch. softmax_stats: the check of tests/kcheck. */
 #include "check.h"
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check [--seed N] [--cases N] [--op NAME]: random cases of every CUDA kernel, N times as many as a
- * short run has. Exit status 0 when every comparison held, 1 when one did not, 2 for a wrong command
- * line. */
+ * short run has. Exit status 0 when every comparison held, 1 when one did not, 2 for a wrong
+ * command line. */
 #include "check.h"
 #include <getopt.h>
 #include "common/clock.h"

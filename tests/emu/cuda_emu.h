@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_emu - CUDA's execution model on the CPU, for testing kernels without a card.
  *
- * kernels/cuda/cu.h includes this in place of CUDA's headers when a host compiler reads it, so the
- * .cu files are compiled as they are and run on host memory. A thread of a block is a coroutine; it
- * runs until it reaches a barrier or an operation of its warp, then another one is picked at random
- * (emu_seed), so that code which works in one order only fails. What is checked:
+ * kernels/cuda/launch.cuh includes this in place of CUDA's headers when a host compiler reads
+ * it, so the .cu files are compiled as they are and run on host memory. A thread of a block is a
+ * coroutine; it runs until it reaches a barrier or an operation of its warp, then another one is
+ * picked at random (emu_seed), so that code which works in one order only fails. What is checked:
  *
  *     a barrier or warp operation that not all threads reach      here, with file and line
  *     threads of a warp at different operations, a partial mask   here
  *     shared memory that nothing wrote                            it is NaN at the start of a block
- *     cp.async whose end is not waited for                        the copy happens in the wait; until
+ *     cp.async whose end is not waited for                        the copy happens in the wait;
+ *     until
  *                                                                 then its target is NaN
  *     misaligned vectors, indices past an array                   asan and ubsan builds
- *     two threads on one place of memory without a barrier        tsan build: threads are its fibers,
- *     between them                                                barriers its only order
+ *     two threads on one place of memory without a barrier        tsan build: threads are its
+ *     fibers, between them                                                barriers its only order
  *
  * Blocks run one after another in random order. What is not modelled: time, caches, memory order
  * weaker than the C++ of the host, more than one block in flight.
@@ -140,7 +141,8 @@ static inline unsigned emu_ballot(unsigned mask, bool p, emu_site site)
 #define __any_sync(mask, p)    (emu_ballot(mask, p, EMU_SITE) != 0)
 #define __all_sync(mask, p)    (emu_ballot(mask, p, EMU_SITE) == ~0u)
 
-/* ---- atomics: one OS thread, so the builtins do; what they return depends on the random order ---- */
+/* ---- atomics: one OS thread, so the builtins do; what they return depends on the random order
+ * ---- */
 #define EMU_ATOMIC(name, builtin)                               \
     template <class T, class U> static inline T name(T *p, U v) \
     {                                                           \
@@ -199,7 +201,7 @@ template <class T> static inline T __ldg(const T *p)
     return *p;
 }
 
-/* ---- what cu.h has in PTX ---- */
+/* ---- what launch.cuh has in PTX ---- */
 /* The target is NaN until the wait that covers the copy; what is copied is what the source has
  * then. n_from: bytes of the source, the rest of the 16 is zeros. */
 void emu_cp_async(void *shared, const void *global, unsigned n_from);

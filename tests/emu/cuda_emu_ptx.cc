@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What kernels/cuda/cu.h has in PTX, lane by lane: asynchronous copies and matrix fragments.
+/* What kernels/cuda/launch.cuh has in PTX, lane by lane: asynchronous copies and matrix fragments.
  *
  * The tensor cores' own rounding is not modelled: products are exact and summed in f32, k ascending.
  * What the emulation proves is that the right elements meet, not the last bit. Source of the

@@ -41,6 +41,9 @@ int tok_char_byte(uint32_t cp)
 
 bool tok_unmap(const char *s, size_t n, struct buf *out)
 {
+    enum { CHUNK = 64 };
+    char bytes[CHUNK]; /* appended many at once */
+    size_t n_byte = 0;
     size_t len = out->len;
     for (size_t i = 0; i < n;) {
         uint32_t cp = (unsigned char)s[i++];
@@ -52,7 +55,12 @@ bool tok_unmap(const char *s, size_t n, struct buf *out)
                 out->data[out->len = len] = '\0';
             return false;
         }
-        buf_add_char(out, (char)byte);
+        if (n_byte == CHUNK) {
+            buf_add(out, bytes, n_byte);
+            n_byte = 0;
+        }
+        bytes[n_byte++] = (char)byte;
     }
+    buf_add(out, bytes, n_byte);
     return true;
 }

@@ -26,12 +26,20 @@ bool scan_failed(const struct tok_scan *s)
     return !s->p;
 }
 
+/* Behind the spaces from p on, as far as they are many. */
+static const char *over_spaces(const char *p, const char *end)
+{
+    while (end - p >= 8 && memcmp(p, "        ", 8) == 0)
+        p += 8;
+    return p;
+}
+
 char scan_peek(struct tok_scan *s)
 {
     if (!s->p)
         return 0;
     while (s->p < s->end && (*s->p == ' ' || *s->p == '\n' || *s->p == '\t' || *s->p == '\r'))
-        s->p++;
+        s->p = *s->p == '\n' ? over_spaces(s->p + 1, s->end) : s->p + 1;
     return s->p < s->end ? *s->p : 0;
 }
 
@@ -122,15 +130,38 @@ static bool escape(struct tok_scan *s)
     return name != NULL;
 }
 
-/* The characters from p on that stand for themselves. *high: one of them is not ASCII. */
+#define EACH(byte) (0x0101010101010101ull * (byte))
+
+/* The first character from p on that is a quote, a backslash or below a space; else `end`. *high:
+ * one before it is not ASCII. Eight bytes at a time: taking one from each of eight that are not
+ * below it borrows nothing, so the lowest bit that comes out is the first such character's. */
+static const char *plain_end(const char *p, const char *end, bool *high)
+{
+    unsigned char all = 0;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    for (uint64_t x; end - p >= 8; p += 8) {
+        memcpy(&x, p, 8);
+        uint64_t quote = x ^ EACH('"');
+        uint64_t escape = x ^ EACH('\\');
+        uint64_t found = (((quote - EACH(1)) & ~quote) | ((escape - EACH(1)) & ~escape) |
+                          ((x - EACH(' ')) & ~x)) &
+                         EACH(0x80);
+        uint64_t before = found ? (found & -found) - 1 : UINT64_MAX; /* the bits below it */
+        *high = *high || (x & before & EACH(0x80));
+        if (found)
+            return p + __builtin_ctzll(found) / 8;
+    }
+#endif
+    for (; p < end && *p != '"' && *p != '\\' && (unsigned char)*p >= ' '; p++)
+        all |= (unsigned char)*p;
+    *high = *high || all >= 0x80;
+    return p;
+}
+
+/* The characters from p on that stand for themselves. */
 static size_t plain(const struct tok_scan *s, bool *high)
 {
-    const char *p = s->p;
-    unsigned char all = 0;
-    while (p < s->end && *p != '"' && *p != '\\' && (unsigned char)*p >= ' ')
-        all |= (unsigned char)*p++;
-    *high = *high || all >= 0x80;
-    return (size_t)(p - s->p);
+    return (size_t)(plain_end(s->p, s->end, high) - s->p);
 }
 
 bool scan_string(struct tok_scan *s, struct tok_str *out)
@@ -286,6 +317,15 @@ bool scan_skip(struct tok_scan *s)
     }
 }
 
+/* The quote that ends a string whose first character is at p; `end` when there is none. */
+static const char *string_end(const char *p, const char *end)
+{
+    bool high = false;
+    while ((p = plain_end(p, end, &high)) < end && *p != '"')
+        p += *p == '\\' && end - p > 1 ? 2 : 1;
+    return p;
+}
+
 static bool skip_brackets(struct tok_scan *s)
 {
     size_t depth = 0;
@@ -304,8 +344,11 @@ static bool skip_brackets(struct tok_scan *s)
             }
             break;
         case '"':
-            for (p++; p < s->end && *p != '"'; p++)
-                p += *p == '\\' && p + 1 < s->end;
+            if ((p = string_end(p + 1, s->end)) == s->end)
+                return false;
+            break;
+        case '\n':
+            p = over_spaces(p + 1, s->end) - 1;
             break;
         default:
             break;

@@ -13,6 +13,7 @@
 #include "common/mem.h"
 #include "common/tokenizer/chars.h"
 #include "common/tokenizer/source.h"
+#include "common/utf8.h"
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define CL100K_TAIL  "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -100,16 +101,21 @@ static enum q_code bad_line(size_t i_line, const char *what, struct q_err *e)
                   i_line + 1, what);
 }
 
-/* The token in the byte-level alphabet, as a JSON key. */
+/* The token in the byte-level alphabet, as a JSON key. Of the alphabet only two characters have to
+ * be escaped, and none is longer than two bytes. */
 static void add_token(struct buf *b, struct tok_str token)
 {
-    struct buf text = BUF_INIT;
-    for (size_t i = 0; i < token.n; i++)
-        buf_add_utf8(&text, tok_byte_char((unsigned char)token.s[i]));
-    buf_add_json_str(b, buf_str(&text), text.len);
-    if (text.failed)
-        b->failed = text.failed;
-    buf_release(&text);
+    char text[2 * RANK_TOKEN_MAX + 2];
+    size_t n = 0;
+    text[n++] = '"';
+    for (size_t i = 0; i < token.n; i++) {
+        char c = token.s[i];
+        if (c == '"' || c == '\\')
+            text[n++] = '\\';
+        n += utf8_encode(tok_byte_char((unsigned char)c), text + n);
+    }
+    text[n++] = '"';
+    buf_add(b, text, n);
 }
 
 enum q_code rank_write(struct tok_written *out, struct tok_str token, uint32_t id, uint32_t rank,

@@ -9,7 +9,7 @@
 /* Rows that go through a layer's products together. Enough to hide the reading of the weights
  * behind the arithmetic (a byte of them is used this many times), and few enough that their
  * activations stay in the second- and third-level caches between two products. */
-#define BLOCK_ROWS   512u
+#define BLOCK_ROWS   256u
 #define BLOCK_SHARES 64u /* rows of a block for each thread, at least */
 
 /* Elements between rows: whole lines, an odd number of them, since rows that are a multiple of 4096

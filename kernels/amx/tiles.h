@@ -73,6 +73,7 @@ struct tiles_walk {
     uint32_t low, high;      /* rows the tiles are set up for; high 0: a whole panel */
     const char *ahead;       /* what is asked for next */
     uint32_t lines;          /* of it in one step */
+    bool near;               /* it is used soon: into the first level */
     const char *x, *w;       /* of the group */
     tiles_finish_fn *finish;
     struct tiles_done done; /* of the group before */
@@ -99,7 +100,9 @@ INLINE void tiles_setup(struct tiles_walk *t, uint32_t low, uint32_t high)
 
 INLINE void tiles_ahead(struct tiles_walk *t)
 {
-    for (uint32_t i = 0; i < t->lines; i++)
+    for (uint32_t i = 0; t->near && i < t->lines; i++)
+        _mm_prefetch(t->ahead + (size_t)i * 64, _MM_HINT_T0);
+    for (uint32_t i = 0; !t->near && i < t->lines; i++)
         _mm_prefetch(t->ahead + (size_t)i * 64, _MM_HINT_T1);
     t->ahead += (size_t)t->lines * 64;
 }
@@ -168,14 +171,6 @@ INLINE void tiles_zero(void)
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-}
-
-/* The end of K in whole steps of scratch: zeros times zeros are added behind it. */
-INLINE void tail_of_x(struct tiles_walk *t, uint32_t n_row)
-{
-    for (uint32_t r = 0; t->n_tail && r < n_row; r++)
-        memcpy(t->s->x_tail[r], t->x + r * t->f->x_bytes + (size_t)t->n_step * STEP_BYTES,
-               t->n_tail);
 }
 
 #endif

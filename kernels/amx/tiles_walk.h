@@ -13,6 +13,14 @@
 #include "kernels/amx/tiles.h"
 #ifdef TILES_DOT
 
+/* The end of K in whole steps of scratch: zeros times zeros are added behind it. */
+INLINE void tail_of_x(struct tiles_walk *t, uint32_t n_row)
+{
+    for (uint32_t r = 0; t->n_tail && r < n_row; r++)
+        memcpy(t->s->x_tail[r], t->x + r * t->f->x_bytes + (size_t)t->n_step * STEP_BYTES,
+               t->n_tail);
+}
+
 /* Rows t->x …, low + high of them, outputs of half `half` of the panel. */
 INLINE void group_half(struct tiles_walk *t, int half)
 {
@@ -91,7 +99,8 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o)
 }
 
 /* Up to 16 rows read each weight once, as fast as memory gives it: bytes from what is read to what
- * is asked for. */
+ * is asked for. Into the first level: 4 and 8 rows take 0.95 of the time that they take
+ * from the second. */
 #define FEW_AHEAD 8192
 
 /* How many lines to ask for in each step, so that the next panel has come when this one is done. */
@@ -123,7 +132,8 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
         t.lines = lines_ahead(&t, n);
         for (size_t p = panels.begin; p < panels.end; p++) {
             t.w = f->w + p * f->panel_bytes;
-            t.ahead = t.w + (n <= TILE_ROWS ? FEW_AHEAD : f->panel_bytes);
+            t.near = n <= TILE_ROWS;
+            t.ahead = t.w + (t.near ? FEW_AHEAD : f->panel_bytes);
             tiles_panel(&t, rows, (uint32_t)p * KERN_PANEL);
         }
     }

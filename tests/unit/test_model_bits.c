@@ -102,6 +102,26 @@ static void check_batched(struct runner *r, const struct prompt *p, uint32_t n)
     }
 }
 
+/* More rows in a step than go through a layer's products together, each sequence as alone. */
+static void check_blocks(struct runner *r, const struct prompt *p)
+{
+    enum { N_SEQ = 5 };
+    static uint32_t ids[N_SEQ][N_LONG];
+    static float together[N_SEQ][N_LONG * VOCAB];
+    struct run_seq seqs[N_SEQ];
+    for (uint32_t i = 0; i < N_SEQ; i++) {
+        for (uint32_t k = 0; k < p->n; k++)
+            ids[i][k] = p->ids[(k + 7 * i) % p->n];
+        seqs[i] = (struct run_seq){
+            .tokens = ids[i], .n_next = p->n, .n_prompt = p->n, .index = i, .logits = together[i]};
+    }
+    run_step(r, seqs, N_SEQ);
+    for (uint32_t i = 0; i < N_SEQ; i++) {
+        run_prompt(r, ids[i], p->n, p->n, other);
+        assert_same(other, together[i], p->n, "of five sequences, number", i);
+    }
+}
+
 static void check_variant(const char *dir, size_t i_case, uint32_t caps)
 {
     static struct prompt prompts[RUN_SEQS_MAX];
@@ -124,6 +144,8 @@ static void check_variant(const char *dir, size_t i_case, uint32_t caps)
             check_chunks(&r, longest);
         if (n_thread == 2)
             check_batched(&r, prompts, n);
+        if (n_thread == 2 && caps == kern_caps_machine()) /* the same walk whatever the kernels */
+            check_blocks(&r, longest);
         runner_close(&r);
     }
 }

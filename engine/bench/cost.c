@@ -23,7 +23,7 @@ double cost_peak(const struct bench *b, const struct quire_info *info)
     const struct roofline *r = &b->roofline;
     if (!b->has_roofline)
         return NAN;
-    if (*b->o.quantization && strcmp(b->o.quantization, "none") != 0)
+    if (*info->quantization)
         return r->int8_gop_s * 1e9;
     return (strcmp(info->dtype, "BF16") == 0 ? r->bf16_gop_s : r->fp32_gop_s) * 1e9;
 }
@@ -47,15 +47,15 @@ void cost_print_header(struct bench *b, const struct quire_info *info)
 {
     machine_print(&b->machine, b->out);
     fprintf(b->out, "%s: %.1f M parameters, %s%s%s, %.3f GB of matrices read in a step\n", b->model,
-            (double)info->n_param * 1e-6, info->dtype, *b->o.quantization ? ", " : "",
-            b->o.quantization, (double)info->step_bytes * 1e-9);
+            (double)info->n_param * 1e-6, info->dtype, *info->quantization ? ", " : "",
+            info->quantization, (double)info->step_bytes * 1e-9);
     if (b->has_roofline)
         fprintf(b->out, "ceilings: %.1f GB/s read, %.0f GOP/s\n", b->roofline.read_gb_s,
                 cost_peak(b, info) * 1e-9);
     bench_run_text(b, "version", QUIRE_VERSION);
     bench_run_text(b, "model", b->model);
     bench_run_text(b, "dtype", info->dtype);
-    bench_run_text(b, "quantization", b->o.quantization);
+    bench_run_text(b, "quantization", info->quantization);
     bench_run_number(b, "n_param", (double)info->n_param);
     bench_run_number(b, "weight_bytes", (double)info->weight_bytes);
     bench_run_number(b, "step_bytes", (double)info->step_bytes);

@@ -97,6 +97,8 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
                               .step_bytes = c->shape.step_bytes,
                               .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK};
     snprintf(full.dtype, sizeof full.dtype, "%s", dtype_name(c->shape.compute_dtype));
+    snprintf(full.quantization, sizeof full.quantization, "%s",
+             quantization_name(c->shape.quantization));
     session_fingerprint(engine->session, full.fingerprint);
     memcpy(info, &full, info->size < sizeof full ? info->size : sizeof full);
 }

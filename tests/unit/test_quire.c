@@ -514,6 +514,22 @@ static void misuse_is_told(void **state)
     quire_request_free(NULL);
 }
 
+static void quantization_is_the_checkpoints(void **state)
+{
+    static const char *const cases[][2] = {{"awq-4", "int4"}, {"int8", "int8"}, {"int8/plain", ""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char dir[64];
+        struct quire_info info = {.size = sizeof info};
+        snprintf(dir, sizeof dir, "tests/data/quantized/%s", cases[i][0]);
+        struct quire_options o = options_of(dir);
+        open_engine(&o);
+        quire_engine_info(engine, &info);
+        assert_string_equal(info.quantization, cases[i][1]);
+        quire_engine_close(engine);
+    }
+}
+
 static void tokenize_and_back(void **state)
 {
     (void)state;
@@ -588,6 +604,7 @@ int main(void)
         cmocka_unit_test(a_full_queue_is_busy_and_recovers),
         cmocka_unit_test(weights_are_reloaded_in_place),
         cmocka_unit_test(misuse_is_told),
+        cmocka_unit_test(quantization_is_the_checkpoints),
         cmocka_unit_test(tokenize_and_back),
     };
     cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));

@@ -4,6 +4,7 @@
  * all at once. Both run the same place_* functions, so that they cannot disagree about a size. */
 #include "engine/model/weights.h"
 #include <string.h>
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/weights_cache.h"
@@ -402,6 +403,11 @@ static enum q_code fill(struct loader *l, struct q_err *e)
     return rc;
 }
 
+static double ms(int64_t us)
+{
+    return (double)us * 1e-3;
+}
+
 static void loader_release(struct loader *l)
 {
     upload_release(&l->upload);
@@ -416,11 +422,20 @@ enum q_code weights_load(struct weights *w, const struct arch *arch, const struc
     struct loader l = {
         .w = w, .options = o, .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
     enum q_code rc;
-    if ((rc = measure(&l, e)) || (rc = prepare_filler(&l, e)) || (rc = get_region(&l, e)) ||
-        (rc = fill(&l, e)))
+    int64_t start_us = clock_us(), found_us = start_us, region_us = start_us;
+    if (!(rc = measure(&l, e)) && !(rc = prepare_filler(&l, e))) {
+        found_us = clock_us();
+        rc = get_region(&l, e);
+        region_us = clock_us();
+    }
+    if (rc || (rc = fill(&l, e)))
         weights_release(w);
     else if (wants_cache(&l) && !l.is_packed)
         w->writer = cache_write(o->packed_cache, &l.id, &w->memory, w->files);
+    if (!rc)
+        log_debug("start: tensors found and checked %.1f ms, memory for them or the packed cache "
+                  "%.1f ms, packing %.1f ms",
+                  ms(found_us - start_us), ms(region_us - found_us), ms(clock_us() - region_us));
     loader_release(&l);
     return rc;
 }

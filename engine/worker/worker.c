@@ -269,10 +269,13 @@ static void name_kernels(char *out, size_t size, uint32_t caps)
 static FALLIBLE worker_start(struct worker *w, struct q_err *e)
 {
     struct worker_info info = {0};
-    int64_t start_ms = clock_ms();
-    enum q_code rc;
-    if ((rc = load_model(w, e)) || (rc = make_state(w, &info, e)))
+    int64_t start_ms = clock_ms(), loaded_ms;
+    enum q_code rc = load_model(w, e);
+    loaded_ms = clock_ms();
+    if (rc || (rc = make_state(w, &info, e)))
         return rc;
+    log_debug("start: threads and model %lld ms, memory for steps and KV %lld ms",
+              (long long)(loaded_ms - start_ms), (long long)(clock_ms() - loaded_ms));
     const struct model_shape *shape = model_shape(w->model);
     info.shape = *shape;
     info.limits = w->limits;

@@ -2,7 +2,9 @@
 """Start to ready of quire-engine with a model of Llama-3.2-1B's shape (random bf16 weights) from a warm page cache.
 
 Prints the median of wall seconds from exec to "ready" in the log, the processor seconds and the peak resident MiB of
-its worker: packing at each start, then by --packed-cache; and what copying the same bytes with as many threads takes.
+its worker: packing at each start, then by --packed-cache; what copying the same bytes with as many threads takes; and
+where the time went, as the worker's debug lines say. On a busy machine the processor seconds are what counts: divided by
+the threads they are what a quiet one takes.
 Usage:
     QUIRE_BIN=build/release/bin python3 tests/bench/load.py [--repeats 3] [--quantization int8] [--json]
 """
@@ -13,6 +15,7 @@ import mmap
 import os
 import pathlib
 import random
+import re
 import statistics
 import struct
 import subprocess
@@ -75,19 +78,22 @@ def status(pid, field):
 
 
 def start(folder, args, wait_for=None):
-    """(seconds to ready, worker's processor seconds, worker's peak resident MiB); then until a line has `wait_for`."""
+    """(seconds to ready, worker's processor seconds, worker's peak resident MiB, {phase: ms}); then until a line has
+    `wait_for`."""
     begin = time.monotonic()
     command = [BIN / "quire-engine", folder, "--listen", f"ipc://{folder}/socket", "--skip-tokenizer-init", "--max-model-len",
-               "4096", *args]
+               "4096", "--log-level", "debug", *args]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as engine:
-        result = None
+        result, phases = None, {}
         for line in engine.stderr:
+            if " start: " in line:
+                phases.update((what, float(ms)) for what, ms in re.findall(r"(?:start: |, )([^,]+?) ([0-9.]+) ms", line))
             if " ready, " in line and result is None:
                 seconds = time.monotonic() - begin
                 worker = pathlib.Path(f"/proc/{engine.pid}/task/{engine.pid}/children").read_text().split()[0]
                 times = pathlib.Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
                 ticks = os.sysconf("SC_CLK_TCK")
-                result = seconds, (int(times[11]) + int(times[12])) / ticks, status(worker, "VmHWM")
+                result = seconds, (int(times[11]) + int(times[12])) / ticks, status(worker, "VmHWM"), phases
             if result and (wait_for is None or wait_for in line):
                 break
         engine.terminate()
@@ -133,8 +139,9 @@ def main():
     copy = statistics.median(copy_seconds(n, len(os.sched_getaffinity(0))) for _ in range(a.repeats))
     result = {"bytes": n, "copy_s": copy}
     for row, runs in rows.items():
-        ready, cpu, peak = (statistics.median(values) for values in zip(*runs))
-        result[row] = {"ready_s": ready, "cpu_s": cpu, "peak_mib": peak}
+        ready, cpu, peak = (statistics.median(values) for values in list(zip(*runs))[:3])
+        phases = {what: statistics.median(run[3][what] for run in runs) for what in runs[0][3]}
+        result[row] = {"ready_s": ready, "cpu_s": cpu, "peak_mib": peak, "phases_ms": phases}
     if a.json:
         print(json.dumps(result))
         return
@@ -143,6 +150,7 @@ def main():
         r = result[row]
         print(f"{row:16} ready in {r['ready_s']:.3f} s = {r['ready_s'] / copy:.1f} copies; worker {r['cpu_s']:.2f} s of processor, "
               f"peak {r['peak_mib']:.0f} MiB")
+        print("".join(f"    {ms:8.1f} ms  {what}\n" for what, ms in r["phases_ms"].items()), end="")
 
 
 if __name__ == "__main__":

@@ -69,11 +69,12 @@ struct pack_args {
 };
 
 /* y[i,:] = f32(table[ids[i],:]) * scale.
- * table: [n_vocab, n_col] row-major; y: [n_row, n_col] f32 */
+ * table: [n_vocab, n_col], row-major or in panels; y: [n_row, n_col] f32 */
 struct embed_args {
     float *y;
     const void *table;   /* need not be aligned beyond its element size */
     enum dtype dtype;    /* F32, F16, BF16 */
+    int packed;          /* 1: packed weights with n_vocab outputs, as those of the logits are */
     const uint32_t *ids; /* [n_row], each < n_vocab */
     uint32_t n_row, n_col;
     float scale;

@@ -117,6 +117,7 @@ static void embed(const struct walk *w)
     struct embed_args a = {.y = w->s->x,
                            .table = g->embed,
                            .dtype = g->embed_dtype,
+                           .packed = g->embed_packed,
                            .ids = w->b->token_ids,
                            .n_row = w->b->n_token,
                            .n_col = w->m->config.hidden_size,

@@ -222,6 +222,16 @@ static void place_layer(struct loader *l, struct layer_weights *out, struct weig
     out->down_bias = place_vector(l, ONE(W_DOWN_BIAS), false);
 }
 
+/* Is the packed lm_head made of the embedding, and not of other numbers? Then its rows are read out
+ * of the panels: a second copy of the largest matrix is worth more than the lines that this takes
+ * more of (a line a pair of elements). */
+static bool holds_embed(const struct loader *l, const struct weight_source *s)
+{
+    const struct weight_source *const part = &s[W_EMBED];
+    return !s[W_LM_HEAD].present && l->options->quantization == QUANTIZE_NOT && !l->options->link &&
+           weights_dtype(l->options, &part, 1) == part->dtype;
+}
+
 /* The embedding stays where the file is mapped unless its address does not suit its type. */
 static void place_embed(struct loader *l, struct weight_source *s)
 {
@@ -252,7 +262,13 @@ static void place_embed(struct loader *l, struct weight_source *s)
 
 static void place_global(struct loader *l, struct weight_source *s)
 {
-    place_embed(l, &s[W_EMBED]);
+    l->w->embed_packed = holds_embed(l, s);
+    if (l->w->embed_packed) {
+        l->w->embed_dtype = s[W_EMBED].dtype;
+        report(l, &s[W_EMBED]);
+    } else {
+        place_embed(l, &s[W_EMBED]);
+    }
     l->w->final_norm = place_vector(l, ONE(W_FINAL_NORM), true);
     l->is_head = true;
     if (s[W_LM_HEAD].present) {
@@ -280,6 +296,8 @@ static void place_global(struct loader *l, struct weight_source *s)
     l->uncounted = true;
     place_matrix(l, &l->w->lm_head, (const struct weight_source *const[]){&tied}, 1, false);
     l->uncounted = l->is_head = false;
+    if (l->w->embed_packed)
+        l->w->embed = l->w->lm_head.data;
 #undef ONE
 }
 

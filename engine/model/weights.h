@@ -4,8 +4,9 @@
  *     model.layers.N.self_attn.{q,k,v}_proj.weight  -->  qkv      one matrix, q then k then v
  *     model.layers.N.mlp.{gate,up}_proj.weight      -->  gate_up  one matrix, by turns (ops.h)
  *     norms and biases                              -->  f32 vectors
- *     embedding                                     -->  read row by row where the file is mapped;
- *                                                        a tied lm_head is packed from it besides
+ *     embedding                                     -->  its rows are read out of the packed
+ *                                                        lm_head when that is the same numbers,
+ *                                                        else where the file is mapped
  *
  * Matrices keep the checkpoint's 16-bit type where that loses nothing (weights_dtype). Internal to
  * engine/model. Threads: weights_load by one (it runs the team); loaded weights are only read. */
@@ -26,8 +27,9 @@ struct layer_weights {
 };
 
 struct weights {
-    const void *embed; /* [vocab, hidden] row-major, in `files` or in `memory` */
+    const void *embed; /* [vocab, hidden], in `files` or in `memory` */
     enum dtype embed_dtype;
+    bool embed_packed;       /* it is lm_head's data */
     const float *final_norm; /* [hidden] */
     struct packed lm_head;
     struct layer_weights *layers; /* [n_layer] */

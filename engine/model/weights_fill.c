@@ -23,11 +23,12 @@ static uint32_t mix(uint32_t h)
     return h ^ h >> 16;
 }
 
-static void dummy_row(float *out, uint32_t seed, uint32_t row, uint32_t n_col)
+/* Columns first … first + n_col - 1 of a row. */
+static void dummy_part(float *out, uint32_t seed, uint32_t row, uint32_t first, uint32_t n_col)
 {
     uint32_t base = mix(seed * GOLDEN + mix(row));
     for (uint32_t c = 0; c < n_col; c++) {
-        int32_t h = (int32_t)mix(base + c * GOLDEN);
+        int32_t h = (int32_t)mix(base + (first + c) * GOLDEN);
         out[c] = (float)(h >> 8) * (DUMMY_SPREAD / (1 << 23));
     }
 }
@@ -92,7 +93,7 @@ void weights_make_rows(float *rows, const struct weight_source *s, uint32_t o, u
         weights_quant_rows(rows, s, o, n);
     else
         for (uint32_t i = 0; i < n; i++)
-            dummy_row(rows + (size_t)i * s->cols, s->seed, o + i, s->cols);
+            dummy_part(rows + (size_t)i * s->cols, s->seed, o + i, 0, s->cols);
 }
 
 /* Neighbouring rows of the source that are neighbours in one panel too. */
@@ -274,7 +275,7 @@ static float load_f32(const void *src, enum dtype dtype, size_t i)
 void weights_fill_vector(float *dst, const struct weight_source *s, bool one)
 {
     if (!s->tensor && !one)
-        dummy_row(dst, s->seed, 0, s->rows);
+        dummy_part(dst, s->seed, 0, 0, s->rows);
     else
         for (uint32_t i = 0; i < s->rows; i++)
             dst[i] = one && !s->tensor ? 1.0f : load_f32(s->tensor->data, s->dtype, i);
@@ -304,7 +305,7 @@ static void table_row(const struct table_job *j, size_t r)
     for (uint32_t c = 0; c < s->cols; c += STEP) {
         const uint32_t n = s->cols - c < STEP ? s->cols - c : STEP;
         const size_t at = r * s->cols + c;
-        dummy_row(part, s->seed + c, j->first + (uint32_t)r, n);
+        dummy_part(part, s->seed, j->first + (uint32_t)r, c, n);
         if (j->dtype == DT_F32)
             memcpy((float *)j->dst + at, part, n * sizeof *part);
         else

@@ -7,7 +7,9 @@ void embed_ref(const struct embed_args *a, const struct kern_exec *x)
 {
     struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++)
-        for (uint32_t c = 0; c < a->n_col; c++)
-            a->y[i * a->n_col + c] =
-                element_f32(a->table, a->dtype, (size_t)a->ids[i] * a->n_col + c) * a->scale;
+        for (uint32_t c = 0; c < a->n_col; c++) {
+            const size_t at = a->packed ? packed_index(a->dtype, a->n_col, a->ids[i], c)
+                                        : (size_t)a->ids[i] * a->n_col + c;
+            a->y[i * a->n_col + c] = element_f32(a->table, a->dtype, at) * a->scale;
+        }
 }

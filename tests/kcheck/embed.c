@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kcheck.h"
+#include "kernels/variants.h"
 
 static const uint32_t dtypes[] = {DT_F32, DT_F16, DT_BF16};
 
@@ -13,12 +14,20 @@ void kcheck_embed(struct kcheck *k)
     char *table =
         (char *)kc_buf(k, n_vocab * n_col * element + element) + kc_range(k, 0, 1) * element;
     kc_fill_dtype(k, table, t, (size_t)n_vocab * n_col);
+    const bool packed = kc_chance(k, 40);
+    void *panels = NULL;
+    if (packed) {
+        panels = kc_buf(k, packed_bytes(t, n_vocab, n_col));
+        const struct pack_args p = {panels, t, table, t, n_vocab, n_col, 0, n_vocab};
+        pack_ref(&p, &(struct kern_exec){.nth = 1});
+    }
     uint32_t *ids = kc_buf(k, (n_row + 1) * sizeof *ids);
     for (uint32_t i = 0; i < n_row; i++)
         ids[i] = kc_range(k, 0, n_vocab - 1);
     float *got = kc_buf(k, n * sizeof *got), *want = kc_buf(k, n * sizeof *want);
-    struct embed_args a = {.table = table,
+    struct embed_args a = {.table = packed ? panels : table,
                            .dtype = t,
+                           .packed = packed,
                            .ids = ids,
                            .n_row = n_row,
                            .n_col = n_col,
@@ -42,4 +51,6 @@ void kbench_embed(struct kc_bench *b)
     a.y = kc_buf(b->k, 512 * n_col * sizeof(float));
     a.table = kc_buf(b->k, (size_t)n_vocab * n_col * 2);
     kc_print_bytes(b, "bf16 512 x 896", kc_time(b, &a), 512.0 * n_col * 6);
+    a.packed = 1;
+    kc_print_bytes(b, "bf16 512 x 896 in panels", kc_time(b, &a), 512.0 * n_col * 6);
 }

@@ -395,6 +395,35 @@ static void test_progress(void **state)
     }
 }
 
+/* A tied embedding is read out of the packed lm_head: the numbers are not in memory twice, unless
+ * lm_head's are others (int8, or rounded). */
+static void test_tied_embedding_is_there_once(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtype dtype;
+        enum quantization quantization;
+        bool once;
+    } cases[] = {
+        {DT_BF16, QUANTIZE_NOT, true},
+        {DT_F32, QUANTIZE_NOT, true},
+        {DT_BF16, QUANTIZE_INT8, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct model_options o = {.dir = MODELS "qwen2",
+                                        .format = LOAD_DUMMY,
+                                        .dtype = cases[i].dtype,
+                                        .quantization = cases[i].quantization,
+                                        .kern = &kern};
+        assert_ok(model_load(&m, &o, &e), &e);
+        const struct model_shape *s = model_shape(m);
+        const uint64_t table =
+            (uint64_t)s->vocab_size * s->hidden_size * (dtype_bits(cases[i].dtype) / 8);
+        assert_int_equal(s->weight_bytes - s->step_bytes < table, cases[i].once);
+        model_free(m);
+    }
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -502,12 +531,19 @@ int main(void)
     kern_table_cpu(&kern, kern_caps_machine());
     log_setup("test", LOG_ERROR, false);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_tensors), cmocka_unit_test(test_accepted_tensors),
-        cmocka_unit_test(test_refused_configs), cmocka_unit_test(test_other_family),
-        cmocka_unit_test(test_lengths),         cmocka_unit_test(test_shape),
-        cmocka_unit_test(test_dummy),           cmocka_unit_test(test_warns_of_strangers),
-        cmocka_unit_test(test_progress),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_pool_is_lazy),    cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_refused_tensors),
+        cmocka_unit_test(test_accepted_tensors),
+        cmocka_unit_test(test_refused_configs),
+        cmocka_unit_test(test_other_family),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_shape),
+        cmocka_unit_test(test_dummy),
+        cmocka_unit_test(test_warns_of_strangers),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_tied_embedding_is_there_once),
+        cmocka_unit_test(test_pool_is_lazy),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

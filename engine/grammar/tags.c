@@ -4,10 +4,13 @@
  * trigger one of the tags that begin with it must follow. */
 #include "engine/grammar/tags.h"
 #include <string.h>
+#include "engine/grammar/chars.h"
 #include "engine/grammar/ebnf.h"
 #include "engine/grammar/fsm.h"
+#include "engine/grammar/program.h"
 #include "engine/grammar/regex.h"
 #include "engine/grammar/schema.h"
+#include "engine/grammar/trie.h"
 
 #define TAGS_MAX 4096u
 
@@ -86,6 +89,59 @@ static const struct gx *literal(struct tags *t, const char *s)
     return gx_seq(t->b, l.items, l.n);
 }
 
+/* One of these bytes. */
+static const struct gx *bytes_of(struct build *b, uint32_t lo, uint32_t hi)
+{
+    return gx_chars(b, chars_one(b, lo, hi), GX_UTF8);
+}
+
+/* Characters beyond ASCII, written as letters that are bytes. */
+static const struct gx *wide_character(struct build *b)
+{
+    struct gx_list l = {0};
+    for (uint32_t byte = 0xC2; byte <= 0xF4; byte++) {
+        uint8_t lo, hi;
+        uint32_t left = trie_lead((uint8_t)byte, &lo, &hi);
+        const struct gx *rest = gx_repeat(b, bytes_of(b, 0x80, 0xBF), left - 1, left - 1);
+        gx_add(b, &l, gx_seq3(b, bytes_of(b, byte, byte), bytes_of(b, lo, hi), rest));
+    }
+    return gx_alt(b, l.items, l.n);
+}
+
+/* As literal(), in letters that are bytes. */
+static const struct gx *word_of(struct build *b, const char *s)
+{
+    struct gx_list l = {0};
+    const struct gx *mark = bytes_of(b, PROGRAM_SPECIAL, PROGRAM_SPECIAL);
+    while (*s) {
+        const char *close = special_end(s);
+        struct gx_list name = {0};
+        for (const char *end = close ? close : s + 1; s < end; s++)
+            gx_add(b, &name, bytes_of(b, (uint8_t)*s, (uint8_t)*s));
+        const struct gx *plain = gx_seq(b, name.items, name.n);
+        gx_add(b, &l, close ? gx_alt2(b, plain, gx_seq3(b, mark, plain, mark)) : plain);
+    }
+    return gx_seq(b, l.items, l.n);
+}
+
+/* Free text that may have special tokens, but none of the words, however they are written. */
+static const struct gx *special_text(struct tags *t, const char *const *words, size_t n)
+{
+    struct build *b = t->b;
+    struct gx_list l = {0};
+    const struct gx *character = gx_alt2(b, bytes_of(b, 0, 0x7F), wide_character(b));
+    const struct gx *mark = bytes_of(b, PROGRAM_SPECIAL, PROGRAM_SPECIAL);
+    const struct gx *special = gx_seq3(b, mark, gx_repeat(b, character, 1, GX_INF), mark);
+    const struct gx *any = gx_repeat(b, bytes_of(b, 0, 0xFF), 0, GX_INF);
+    for (size_t i = 0; i < n; i++)
+        gx_add(b, &l, word_of(b, words[i]));
+    const struct gx *texts = gx_repeat(b, gx_alt2(b, character, special), 0, GX_INF);
+    const struct gx *with = gx_seq3(b, any, gx_alt(b, l.items, l.n), any);
+    const struct fsm *all = fsm_of_chars(b, texts, "structural tag");
+    const struct fsm *not_these = fsm_of_chars(b, with, "structural tag");
+    return gx_fsm(b, build_ok(b) ? fsm_minus(b, all, not_these) : NULL, GX_RAW);
+}
+
 static const char *text_of(const json_t *v, const char *key)
 {
     const char *s = json_string_value(json_object_get(v, key));
@@ -122,7 +178,8 @@ static const struct gx *any_of(struct tags *t, const json_t *list)
     return gx_alt(t->b, l.items, l.n);
 }
 
-/* Free text and tags by turns; a trigger in the text must be the beginning of a tag. */
+/* Free text and tags by turns; a trigger in the text must be the beginning of a tag. Ours beyond
+ * the peers' form: "special_tokens": true, the text may have special tokens of the vocabulary. */
 static const struct gx *triggered(struct tags *t, const json_t *f)
 {
     const json_t *triggers = json_object_get(f, "triggers"), *tags = json_object_get(f, "tags");
@@ -142,7 +199,9 @@ static const struct gx *triggered(struct tags *t, const json_t *f)
         if (k == n)
             return wrong(t, "a tag begins with none of the triggers");
     }
-    const struct gx *text = text_until(t, words, n), *one = any_of(t, tags);
+    bool specials = json_is_true(json_object_get(f, "special_tokens"));
+    const struct gx *text = specials ? special_text(t, words, n) : text_until(t, words, n);
+    const struct gx *one = any_of(t, tags);
     const struct gx *turn = gx_seq2(t->b, one, text);
     bool least = json_is_true(json_object_get(f, "at_least_one"));
     if (json_is_true(json_object_get(f, "stop_after_first"))) {

@@ -25,7 +25,7 @@ struct writing {
     const char *section[2], *call[3], *between, *arg[3];
     const char *quote;
     bool bare;    /* no tag of its own begins the calls */
-    bool wrapped; /* so do answers without calls, in special tokens that free text cannot have */
+    bool wrapped; /* so do answers without calls, in special tokens */
 };
 /* clang-format off */
 static const struct writing writings[] = {
@@ -553,10 +553,13 @@ static json_t *among_text(const struct writing *w, json_t *tags, bool parallel)
 {
     if (w->bare)
         return among_bare(w, tags, parallel);
-    return json_pack(
-        "{s:s,s:[s],s:b,s:o}", "type", "triggered_tags", "triggers",
-        w->section[0] ? w->section[0] : w->call[0], "stop_after_first", !parallel, "tags",
-        w->section[0] ? json_pack("[o]", section(w, tags, parallel)) : json_incref(tags));
+    const char *first = w->section[0] ? w->section[0] : w->call[0];
+    const char *mark_end = w->wrapped ? strrchr(first, '>') : NULL; /* its special tokens alone */
+    int n = mark_end ? (int)(mark_end + 1 - first) : (int)strlen(first);
+    return json_pack("{s:s,s:[s%],s:b,s:b,s:o}", "type", "triggered_tags", "triggers", first, n,
+                     "stop_after_first", !parallel, "special_tokens", w->wrapped, "tags",
+                     w->section[0] ? json_pack("[o]", section(w, tags, parallel))
+                                   : json_incref(tags));
 }
 
 /* gpt-oss: the channels of one turn: what it thinks, then calls, or its answer. */
@@ -642,11 +645,6 @@ enum q_code forced_tools(json_t **out, const struct forced *f, struct q_err *e)
         return q_fail(e, Q_UNSUPPORTED,
                       "%s with the tool-call parser %s: there is no grammar of its form", what,
                       f->tool);
-    if (!f->required && w->wrapped)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "%s with the tool-call parser %s unless a call is required: there is no "
-                      "grammar of its answers",
-                      what, f->tool);
     json_t *tags = json_array(), *format = NULL;
     enum q_code rc = tags ? add_calls(f, w, tags, e)
                           : q_fail(e, Q_NO_MEMORY, "no memory for the tools of the request");

@@ -256,6 +256,22 @@ static void among_text(void **state)
          "begin|>"
          "{}<|tool_call_end|><|tool_calls_section_end|>",
          "<|tool_calls_section_begin|>"},
+        {"kimi_k3",
+         "\xff<|open|>\xffresponse\xff<|sep|>\xff<b> é.\xff<|close|>\xffresponse\xff<|sep|>\xff"
+         "\xff<|open|>\xfftools\xff<|sep|>\xff\xff<|open|>\xff"
+         "call tool=\"now\" index=\"1\"\xff<|sep|>\xff\xff<|close|>\xff"
+         "call\xff<|sep|>\xff\xff<|close|>\xfftools\xff<|sep|>\xff\xff<|end|>\xff",
+         "\xff<|open|>\xffresponse\xff<|sep|>\xffHi\xff<|open|>\xfftools\xff<|sep|>\xffwhat"},
+        {"inkling",
+         "\xff<|content_text|>\xffHm\xff<|end_message|>\xff\xff<|message_model|>\xff"
+         "\xff<|content_invoke_tool_json|>\xff{\"name\": \"now\", \"args\": "
+         "{}}\xff<|end_message|>\xff",
+         "\xff<|content_invoke_tool_json|>\xff{\"name\": \"now\", \"args\": {\"x\": "
+         "1}}\xff<|end_message|>\xff"},
+        {"cohere_command4", "\xff<|START_TEXT|>\xffOne.\xff<|END_TEXT|>\xff",
+         "a\xff<|START_ACTION|>\xff[{\"tool_name\": \"now\"}]"},
+        {"cohere_command3", "\xff<|START_RESPONSE|>\xff\xff<|END_RESPONSE|>\xff",
+         "x<|START_ACTION|>y"},
         {"openai",
          "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>1.",
          "<|channel|>commentary to=functions.play <|constrain|>json<|message|>{\"n\": \"1\"}"},
@@ -288,9 +304,6 @@ static void named_and_refused(void **state)
     assert_fails(forced_tools(&tag, &f, &err), Q_INVALID, "no function \"nope\"", &err);
     f = config("none");
     assert_fails(forced_tools(&tag, &f, &err), Q_UNSUPPORTED, "tool-call parser none", &err);
-    f = config("kimi_k3");
-    f.required = false;
-    assert_fails(forced_tools(&tag, &f, &err), Q_UNSUPPORTED, "kimi_k3 unless", &err);
     json_t *tools = json_loads(
         "[{\"function\": {\"name\": \"f\", \"strict\": true, \"parameters\": {\"properties\": "
         "{\"a\": {\"type\": \"string\", \"pattern\": \"x+\"}}}}}]",

@@ -179,7 +179,9 @@ static const struct gx *counted(struct schema *s, const struct parts *p, const s
                        "to tell apart, accepted are at most %u",
                        (unsigned long long)n_rule, COUNTED_RULES_MAX);
     k.rules = build_alloc(s->b, n_rule, sizeof *k.rules);
-    for (uint64_t i = 0; k.rules && i < n_rule; i++)
+    if (!k.rules)
+        return &gx_never;
+    for (uint64_t i = 0; i < n_rule; i++)
         k.rules[i] = gx_rule_new(s->b, "");
     for (uint64_t i = 0; i < n_rule && build_ok(s->b); i++) {
         uint64_t left = i;

@@ -162,9 +162,10 @@ static enum q_code write_other(struct tok_written *w, const struct source *f, st
     return spm_write(w, f->text.s, f->text.n, &own, e);
 }
 
-static enum q_code open_other(struct tokenizer **out, struct source *f, struct tok_str config,
-                              struct q_err *e)
+static enum q_code open_other(struct tokenizer **out, const struct source *file,
+                              struct tok_str config, struct q_err *e)
 {
+    struct source f = *file;
     struct tok_written w = {BUF_INIT_MAX(TOKENIZER_FILE_MAX), {0}};
     struct tok_config c;
     json_t *root = NULL;
@@ -172,9 +173,9 @@ static enum q_code open_other(struct tokenizer **out, struct source *f, struct t
     if (rc)
         return rc;
     tok_config_read(&c, root);
-    f->config = &c;
-    if (!(rc = write_other(&w, f, e))) {
-        bool mistral = is_tekken_name(f->name) || is_mistral_spm_name(f->name);
+    f.config = &c;
+    if (!(rc = write_other(&w, &f, e))) {
+        bool mistral = is_tekken_name(f.name) || is_mistral_spm_name(f.name);
         struct tok_texts in = {{buf_str(&w.json), w.json.len}, config, &w.extra};
         if (mistral) /* the file says it all */
             in.config = (struct tok_str){"", 0};

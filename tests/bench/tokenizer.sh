@@ -3,7 +3,7 @@
 # Encoding and decoding on one core, beside the `tokenizers` package (when Python has it) on the same text: the
 # project's own sources and documents. CPU time, so that other programs do not count. Aim: 3 times the package's speed.
 #   sh tests/bench/tokenizer.sh [FOLDER…]     one tokenizer of each family where none is named
-# Then one character over and over, 1, 2, 4 and 8 MB of it: MB/s that stay the same are time linear in the length.
+# Then one thing over and over, 1, 2, 5 and 10 MB of it: MB/s that stay the same are time linear in the length.
 set -eu
 cd "$(dirname "$0")/../.."
 cmake --preset release >/dev/null
@@ -55,11 +55,11 @@ print(f"tokenizers package: load {load:.1f} ms, whole {whole:.2f} MB/s, prompts 
 PY
 done
 
-echo "MB/s for 1, 2, 4 and 8 MB of (UTF-8 in hexadecimal):"
-for what in 61 20 0a f09f9982 e4b8ad; do
+echo "MB/s for 1, 2, 5 and 10 MB of (UTF-8 in hexadecimal: a, space, newline, an emoji, Han, digits, punctuation):"
+for what in 61 20 0a f09f9982 e4b8ad 37 2e2c3b3a213f2d28295b5d; do
     for folder; do
-        printf '%-10s %-18s' "$what" "$(basename "$folder")"
-        for mb in 1 2 4 8; do
+        printf '%-22s %-18s' "$what" "$(basename "$folder")"
+        for mb in 1 2 5 10; do
             python3 -c "import sys; c = bytes.fromhex('$what'); sys.stdout.buffer.write(c * ($mb * 1000000 // len(c)))" >"$dir/run"
             printf ' %8s' "$("$bench" "$folder" "$dir/run" | sed -n 's/^encode whole *\([0-9.]*\).*/\1/p')"
         done

@@ -25,9 +25,10 @@ static void folder_new(struct folder *f)
 
 static void folder_add(struct folder *f, const char *name, const char *data)
 {
-    char *path = f->path[f->n++];
-    snprintf(path, sizeof f->path[0], "%s/%s", f->dir, name);
-    assert_ok(file_write(path, data, strlen(data), 0600, &err), &err);
+    struct q_err e;
+    assert_ok(path_join(f->path[f->n], sizeof f->path[0], f->dir, name, &e), &e);
+    assert_ok(file_write(f->path[f->n], data, strlen(data), 0600, &err), &err);
+    f->n++;
 }
 
 static void folder_free(struct folder *f)

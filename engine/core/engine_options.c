@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/core/engine_options.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "common/hub/hub.h"
 #include "common/log.h"
@@ -136,23 +135,6 @@ static FALLIBLE graph_sizes(struct worker_config *w, const char *text, struct q_
     return Q_OK;
 }
 
-/* --cuda-tune-dir: as given; "off" or without a home none. */
-static void tune_dir(struct worker_config *w, const char *given)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = 0;
-    if (!strcmp(given, "off"))
-        return;
-    if (*given)
-        n = snprintf(w->tune_dir, sizeof w->tune_dir, "%s", given);
-    else if (cache && *cache)
-        n = snprintf(w->tune_dir, sizeof w->tune_dir, "%s/quire", cache);
-    else if (home && *home)
-        n = snprintf(w->tune_dir, sizeof w->tune_dir, "%s/.cache/quire", home);
-    if (n >= (int)sizeof w->tune_dir)
-        *w->tune_dir = '\0';
-}
-
 static FALLIBLE device_options(struct worker_config *w, const struct options *o, struct q_err *e)
 {
     if (snprintf(w->device, sizeof w->device, "%s", o->device) >= (int)sizeof w->device ||
@@ -161,7 +143,6 @@ static FALLIBLE device_options(struct worker_config *w, const struct options *o,
         return q_fail(e, Q_INVALID, "--device or --cuda-library is too long");
     w->deterministic = o->deterministic;
     w->enforce_eager = o->enforce_eager;
-    tune_dir(w, o->cuda_tune_dir);
     return graph_sizes(w, o->cuda_graph_sizes, e);
 }
 

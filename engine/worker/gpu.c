@@ -42,9 +42,7 @@ static bool has_driver(void)
 static FALLIBLE open_device(struct gpu *g, struct q_err *e)
 {
     const struct worker_config *c = g->config;
-    const struct device_options o = {.index = g->index,
-                                     .deterministic = c->deterministic,
-                                     .tune_dir = *c->tune_dir ? c->tune_dir : NULL};
+    const struct device_options o = {.index = g->index, .deterministic = c->deterministic};
     struct device_link *l = &g->link;
     enum q_code rc;
     if ((rc = device_library_open(&l->t, *c->device_library ? c->device_library : NULL, e)) ||

@@ -58,7 +58,6 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     char cpu_isa[RING_ISA_MAX];
     char device[RING_ISA_MAX];     /* "auto" or "", "cpu", "cuda", "cuda:1" (worker/gpu.h) */
     char device_library[PATH_MAX]; /* "" = libquire-cuda.so where it is looked for (device.h) */
-    char tune_dir[PATH_MAX];       /* where a device's choices are kept; "" = nowhere */
     bool deterministic;            /* on a device; the CPU is always */
     bool enforce_eager;            /* no graphs */
     uint32_t graph_sizes[RING_GRAPHS_MAX]; /* [n_graph_size] sequences, ascending */

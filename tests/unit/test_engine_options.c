@@ -38,7 +38,6 @@ static const struct {
     {"device", "cpu", NULL, NULL},
     {"cuda_library", "/tmp/libquire-cuda.so", NULL, NULL},
     {"cuda_graph_sizes", "1,3", NULL, NULL},
-    {"cuda_tune_dir", "/tmp/tuned", NULL, NULL},
     {"preemption_mode", "recompute", NULL, NULL},
     /* at most max_num_partial_prefills, which is 1 by default */
     {"max_long_partial_prefills", "2", "max_num_partial_prefills", "2"},

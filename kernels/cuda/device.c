@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of kernels/device.h on CUDA's runtime API, whose library is linked into this one and
+ * finds the driver by itself.
+ *
+ * An error of a launch or a copy stays with the runtime until it is asked (cudaGetLastError), and
+ * one of a kernel that ran stays until the process ends: check() and whoever waits say it. Graphs
+ * are recorded in the thread's own mode: another thread's allocation does not break a recording. */
+#include <stdio.h>
+#include "common/mem.h"
+#include "kernels/cuda/device_state.h"
+#include "kernels/cuda/layout.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/workspace.h"
+
+#define CAPABILITY_LEAST 80    /* 8.0: bf16 in the tensor cores */
+#define DRIVER_LEAST     13000 /* of the runtime that is linked in */
+#define MIB              1048576.0
+
+static enum q_code failed(cudaError_t rc, const char *what, struct q_err *e)
+{
+    if (rc == cudaSuccess)
+        return Q_OK;
+    (void)cudaGetLastError(); /* it is told here */
+    return q_fail(e, rc == cudaErrorMemoryAllocation ? Q_NO_MEMORY : Q_IO, "CUDA: %s: %s (%s)",
+                  what, cudaGetErrorString(rc), cudaGetErrorName(rc));
+}
+
+/* ---- the device ---- */
+
+static enum q_code count_devices(int *n, struct q_err *e)
+{
+    int driver = 0;
+    const cudaError_t rc = cudaGetDeviceCount(n);
+    if (rc == cudaSuccess && *n > 0)
+        return Q_OK;
+    (void)cudaGetLastError();
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0 && driver < DRIVER_LEAST)
+        return q_fail(
+            e, Q_UNSUPPORTED, "CUDA: the driver is for CUDA %d.%d, this build needs %d.%d or newer",
+            driver / 1000, driver % 1000 / 10, DRIVER_LEAST / 1000, DRIVER_LEAST % 1000 / 10);
+    return q_fail(e, Q_NOT_FOUND, "CUDA: no device%s%s", driver ? ": " : ", no driver",
+                  driver ? cudaGetErrorString(rc) : "");
+}
+
+static void fill_props(struct device *d, const struct cudaDeviceProp *p)
+{
+    int driver = 0, runtime = 0;
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    d->props = (struct device_props){.major = (uint32_t)p->major,
+                                     .minor = (uint32_t)p->minor,
+                                     .n_unit = (uint32_t)p->multiProcessorCount,
+                                     .driver = (uint32_t)driver,
+                                     .runtime = (uint32_t)runtime,
+                                     .total_bytes = p->totalGlobalMem,
+                                     .l2_bytes = (uint64_t)p->l2CacheSize};
+    snprintf(d->props.name, sizeof d->props.name, "%.90s", p->name);
+}
+
+static enum q_code cuda_open(struct device **out, const struct device_options *o, struct q_err *e)
+{
+    struct cudaDeviceProp p;
+    int n = 0;
+    enum q_code rc = count_devices(&n, e);
+    if (rc)
+        return rc;
+    if (o->index >= (uint32_t)n)
+        return q_fail(e, Q_NOT_FOUND, "CUDA: device %u, there %s %d", o->index,
+                      n == 1 ? "is" : "are", n);
+    if ((rc = failed(cudaGetDeviceProperties(&p, (int)o->index), "its properties", e)))
+        return rc;
+    if (p.major * 10 + p.minor < CAPABILITY_LEAST)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "CUDA: device %u, %.90s, has compute capability %d.%d, %d.%d is needed",
+                      o->index, p.name, p.major, p.minor, CAPABILITY_LEAST / 10,
+                      CAPABILITY_LEAST % 10);
+    if ((rc = failed(cudaSetDevice((int)o->index), "choosing the device", e)))
+        return rc;
+    struct device *d = q_calloc(1, sizeof *d);
+    if (!d)
+        return q_fail(e, Q_NO_MEMORY, "CUDA: out of memory for a device");
+    d->index = (int)o->index;
+    fill_props(d, &p);
+    kern_table_cuda(&d->kern, d->props.major, d->props.minor);
+    *out = d;
+    return Q_OK;
+}
+
+static void cuda_close(struct device *d)
+{
+    q_free(d);
+}
+
+static const struct device_props *cuda_props(const struct device *d)
+{
+    return &d->props;
+}
+
+static const struct kern_table *cuda_kern(const struct device *d)
+{
+    return &d->kern;
+}
+
+static enum q_code cuda_memory(struct device *d, uint64_t *free_bytes, uint64_t *total_bytes,
+                               struct q_err *e)
+{
+    size_t left = 0, all = 0;
+    enum q_code rc = failed(cudaMemGetInfo(&left, &all), "memory of the device", e);
+    (void)d;
+    *free_bytes = left;
+    *total_bytes = all;
+    return rc;
+}
+
+static enum q_code cuda_check(struct device *d, struct q_err *e)
+{
+    (void)d;
+    return failed(cudaGetLastError(), "a launch", e);
+}
+
+/* ---- memory ---- */
+
+static enum q_code cuda_alloc(struct device *d, void **out, size_t n, const char *what,
+                              struct q_err *e)
+{
+    size_t left = 0, all = 0;
+    (void)d;
+    if (cudaMalloc(out, n) == cudaSuccess)
+        return Q_OK;
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&left, &all);
+    return q_fail(e, Q_NO_MEMORY, "CUDA: %s takes %.1f MiB, %.1f of the card's %.1f MiB are free",
+                  what, (double)n / MIB, (double)left / MIB, (double)all / MIB);
+}
+
+static void cuda_release(struct device *d, void *p)
+{
+    (void)d;
+    (void)cudaFree(p);
+}
+
+static enum q_code cuda_host_alloc(struct device *d, void **out, size_t n, const char *what,
+                                   struct q_err *e)
+{
+    (void)d;
+    if (cudaHostAlloc(out, n, cudaHostAllocDefault) == cudaSuccess)
+        return Q_OK;
+    (void)cudaGetLastError();
+    return q_fail(e, Q_NO_MEMORY, "CUDA: %s: no %.1f MiB of host memory that the device can read",
+                  what, (double)n / MIB);
+}
+
+static void cuda_host_free(struct device *d, void *p)
+{
+    (void)d;
+    (void)cudaFreeHost(p);
+}
+
+/* ---- streams and events ---- */
+
+static enum q_code cuda_stream_new(struct device *d, struct device_stream **out, struct q_err *e)
+{
+    struct device_stream *s = q_calloc(1, sizeof *s);
+    if (!s)
+        return q_fail(e, Q_NO_MEMORY, "CUDA: out of memory for a stream");
+    s->d = d;
+    enum q_code rc =
+        failed(cudaStreamCreateWithFlags(&s->cuda, cudaStreamNonBlocking), "a stream", e);
+    if (rc)
+        q_free(s);
+    else
+        *out = s;
+    return rc;
+}
+
+static void cuda_stream_free(struct device_stream *s)
+{
+    if (s)
+        (void)cudaStreamDestroy(s->cuda);
+    q_free(s);
+}
+
+static void cuda_copy(struct device_stream *s, void *dst, const void *src, size_t n)
+{
+    (void)cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, s->cuda);
+}
+
+static void cuda_copy_rows(struct device_stream *s, const struct device_rows *r)
+{
+    (void)cudaMemcpy2DAsync(r->dst, r->dst_step, r->src, r->src_step, r->n, r->n_row,
+                            cudaMemcpyDefault, s->cuda);
+}
+
+static void cuda_fill(struct device_stream *s, void *dst, int byte, size_t n)
+{
+    (void)cudaMemsetAsync(dst, byte, n, s->cuda);
+}
+
+static enum q_code cuda_sync(struct device_stream *s, struct q_err *e)
+{
+    return failed(cudaStreamSynchronize(s->cuda), "work of a stream", e);
+}
+
+static enum q_code cuda_event_new(struct device *d, struct device_event **out, struct q_err *e)
+{
+    struct device_event *v = q_calloc(1, sizeof *v);
+    (void)d;
+    if (!v)
+        return q_fail(e, Q_NO_MEMORY, "CUDA: out of memory for an event");
+    enum q_code rc = failed(cudaEventCreate(&v->cuda), "an event", e);
+    if (rc)
+        q_free(v);
+    else
+        *out = v;
+    return rc;
+}
+
+static void cuda_event_free(struct device_event *v)
+{
+    if (v)
+        (void)cudaEventDestroy(v->cuda);
+    q_free(v);
+}
+
+static void cuda_event_record(struct device_event *v, struct device_stream *s)
+{
+    (void)cudaEventRecord(v->cuda, s->cuda);
+}
+
+static void cuda_stream_wait(struct device_stream *s, struct device_event *v)
+{
+    (void)cudaStreamWaitEvent(s->cuda, v->cuda, 0);
+}
+
+static enum q_code cuda_event_wait(struct device_event *v, struct q_err *e)
+{
+    return failed(cudaEventSynchronize(v->cuda), "a step", e);
+}
+
+static float cuda_event_ms(struct device_event *from, struct device_event *to)
+{
+    float ms = 0;
+    (void)cudaEventElapsedTime(&ms, from->cuda, to->cuda);
+    return ms;
+}
+
+/* ---- graphs ---- */
+
+static enum q_code cuda_graph_begin(struct device_stream *s, struct q_err *e)
+{
+    return failed(cudaStreamBeginCapture(s->cuda, cudaStreamCaptureModeThreadLocal),
+                  "recording a graph", e);
+}
+
+static enum q_code cuda_graph_end(struct device_stream *s, struct device_graph **out,
+                                  struct q_err *e)
+{
+    cudaGraph_t graph = NULL;
+    *out = NULL;
+    enum q_code rc = failed(cudaStreamEndCapture(s->cuda, &graph), "recording a graph", e);
+    if (rc)
+        return rc;
+    struct device_graph *g = q_calloc(1, sizeof *g);
+    if (!g)
+        rc = q_fail(e, Q_NO_MEMORY, "CUDA: out of memory for a graph");
+    else
+        rc = failed(cudaGraphInstantiate(&g->cuda, graph, 0), "making a graph", e);
+    (void)cudaGraphDestroy(graph);
+    if (rc)
+        q_free(g);
+    else
+        *out = g;
+    return rc;
+}
+
+static void cuda_graph_launch(struct device_graph *g, struct device_stream *s)
+{
+    (void)cudaGraphLaunch(g->cuda, s->cuda);
+}
+
+static void cuda_graph_free(struct device_graph *g)
+{
+    if (g)
+        (void)cudaGraphExecDestroy(g->cuda);
+    q_free(g);
+}
+
+/* ---- sizes ---- */
+
+static size_t cuda_kv_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim)
+{
+    return n_kv_head * cuda_kv_head_bytes(kv_dtype, head_dim);
+}
+
+static size_t cuda_workspace(const struct device *d, const struct device_limits *l)
+{
+    return cuda_workspace_bytes(l, d->props.n_unit);
+}
+
+static size_t cuda_plan_bytes(const struct device *d, const struct device_limits *l)
+{
+    (void)d;
+    return plan_bytes(l);
+}
+
+static size_t cuda_plan(const struct device *d, void *out, const struct device_limits *l,
+                        const struct attention_seq *seqs, uint32_t n_seq)
+{
+    (void)d;
+    plan_make(out, l, seqs, n_seq);
+    const struct plan_head *h = out;
+    return h->large_at + h->n_large * sizeof(struct plan_piece);
+}
+
+__attribute__((visibility("default"))) const struct device_table *quire_device_1(void);
+
+const struct device_table *quire_device_1(void)
+{
+    static const struct device_table table = {.abi = DEVICE_ABI,
+                                              .kern_bytes = sizeof(struct kern_table),
+                                              .name = "cuda",
+                                              .row_major = true,
+                                              .open = cuda_open,
+                                              .close = cuda_close,
+                                              .props = cuda_props,
+                                              .kern = cuda_kern,
+                                              .memory = cuda_memory,
+                                              .check = cuda_check,
+                                              .alloc = cuda_alloc,
+                                              .release = cuda_release,
+                                              .host_alloc = cuda_host_alloc,
+                                              .host_free = cuda_host_free,
+                                              .stream_new = cuda_stream_new,
+                                              .stream_free = cuda_stream_free,
+                                              .copy = cuda_copy,
+                                              .copy_rows = cuda_copy_rows,
+                                              .fill = cuda_fill,
+                                              .sync = cuda_sync,
+                                              .event_new = cuda_event_new,
+                                              .event_free = cuda_event_free,
+                                              .event_record = cuda_event_record,
+                                              .stream_wait = cuda_stream_wait,
+                                              .event_wait = cuda_event_wait,
+                                              .event_ms = cuda_event_ms,
+                                              .graph_begin = cuda_graph_begin,
+                                              .graph_end = cuda_graph_end,
+                                              .graph_launch = cuda_graph_launch,
+                                              .graph_free = cuda_graph_free,
+                                              .matrix_bytes = cuda_matrix_bytes,
+                                              .kv_block_bytes = cuda_kv_bytes,
+                                              .workspace_bytes = cuda_workspace,
+                                              .plan_bytes = cuda_plan_bytes,
+                                              .plan = cuda_plan};
+    return &table;
+}

@@ -131,6 +131,15 @@ static const struct dec_ops decode_join = {{NULL, NULL}, join_push, NULL, NULL, 
 
 /* ---- driving a chain ---- */
 
+/* Whether a part behind the i-th must see whole tokens: then no part of one may be handed on. */
+static bool whole_tokens_after(const struct tok_chain *chain, uint32_t i)
+{
+    for (i++; i < chain->n_part; i++)
+        if (((const struct dec_ops *)chain->parts[i].ops)->needs == DEC_TOKENS)
+            return true;
+    return false;
+}
+
 void dec_chain_init(struct dec_chain *c, const struct tokenizer *t, bool eager, struct buf *out)
 {
     const struct tok_chain *parts = &t->chain[TOK_DECODE];
@@ -141,7 +150,7 @@ void dec_chain_init(struct dec_chain *c, const struct tokenizer *t, bool eager, 
         s->self = parts->parts[i].self;
         s->next = i + 1 < parts->n_part ? s + 1 : NULL;
         s->out = out;
-        s->eager = eager;
+        s->eager = eager && !whole_tokens_after(parts, i);
         s->fused = i && (s[-1].fused || s[-1].ops->fuses);
     }
     c->n_stage = parts->n_part;

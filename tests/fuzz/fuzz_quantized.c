@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A quantized matrix of arbitrary tensors under an arbitrary quantization_config: refused with a
+ * reason, or every output of it can be read.
+ *
+ *     the config as text, up to a NUL | rows / 8, columns / 8, odd (bits 0, 1: one more of each)
+ *     | tensors, 8 bytes each: suffix, dtype, n_dim, data (from which byte of the rest), shape
+ *     [2] u16 | 255 | the rest, which fills every tensor again and again
+ *
+ * tensor_find and what packs for the kernels are this file's: each tensor is a buffer of its own,
+ * so that reading past one is seen, and what is packed is looked at. */
+#include <math.h>
+#include <string.h>
+#include "common/hub/hub_json.h"
+#include "common/mem.h"
+#include "engine/model/weights_quant.h"
+
+#define NAME      "w.weight"
+#define SIDE_MAX  512u
+#define BYTES_MAX 65536u
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static const char *const names[] = {"w.qweight",
+                                    "w.qzeros",
+                                    "w.scales",
+                                    "w.g_idx",
+                                    "w.weight_packed",
+                                    "w.weight_scale",
+                                    "w.weight_zero_point",
+                                    "w.weight_shape",
+                                    "w.weight_g_idx",
+                                    "w.weight"};
+#define N_NAME (sizeof names / sizeof *names)
+
+static struct tensor tensors[N_NAME]; /* name NULL: not there */
+static volatile uint32_t sink;        /* what was read */
+
+const struct tensor *tensor_find(const struct tensor_set *s, const char *name)
+{
+    (void)s;
+    for (size_t i = 0; i < N_NAME; i++)
+        if (tensors[i].name && strcmp(tensors[i].name, name) == 0)
+            return &tensors[i];
+    return NULL;
+}
+
+uint32_t kern_int4_group(uint32_t n_in)
+{
+    return n_in % 128 == 0 ? 128 : n_in % 64 == 0 ? 64 : n_in % 32 == 0 ? 32 : 0;
+}
+
+void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output *from)
+{
+    Q_ASSERT(o < w->n_out && w->n_in % w->group == 0);
+    for (uint32_t k = 0; k < w->n_in; k++)
+        Q_ASSERT(from->q[k] <= 15);
+    for (uint32_t g = 0; g < w->n_in / w->group; g++) {
+        Q_ASSERT(from->zeros[g] <= 16);
+        sink += from->scales[g];
+    }
+}
+
+void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale)
+{
+    Q_ASSERT(o < w->n_out && isfinite(scale));
+    for (uint32_t k = 0; k < w->n_in; k++)
+        sink += (uint32_t)q[k];
+}
+
+/* A tensor of the record `at`, unless there is one of that name or it is too large. */
+static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
+{
+    static const enum dtype dtypes[] = {DT_I32, DT_F16, DT_F32, DT_BF16, DT_I8};
+    struct tensor *t = &tensors[at[0] % N_NAME];
+    uint64_t shape[2] = {at[4] | (uint64_t)at[5] << 8, at[6] | (uint64_t)at[7] << 8};
+    struct tensor new = {.name = names[at[0] % N_NAME],
+                         .file = "fuzz.safetensors",
+                         .dtype = dtypes[at[1] % 5],
+                         .n_dim = 1 + at[2] % 2};
+    new.shape[0] = shape[0];
+    new.shape[1] = shape[1];
+    new.n_bytes = shape[0] * (new.n_dim == 2 ? shape[1] : 1) * (dtype_bits(new.dtype) / 8);
+    if (t->name || new.n_bytes == 0 || new.n_bytes > BYTES_MAX)
+        return;
+    uint8_t *bytes = q_calloc(1, new.n_bytes);
+    for (size_t i = 0; n_rest && i < new.n_bytes; i++)
+        bytes[i] = rest[(at[3] + i) % n_rest];
+    new.data = bytes;
+    *t = new;
+}
+
+/* All outputs, as weights.c asks for them. */
+static void read_all(const struct weight_source *s)
+{
+    struct packed w = {.n_out = s->rows, .n_in = s->cols, .group = weights_quant_group(s)};
+    float *rows = q_calloc((size_t)s->rows * s->cols, sizeof *rows);
+    void *buffer = q_calloc((size_t)KERN_PANEL * s->cols, 4);
+    Q_ASSERT(w.group == 0 || (w.group % 32 == 0 && w.group <= 128));
+    for (uint32_t o = 0; (w.group || weights_quant_is_int8(s)) && o < s->rows; o += KERN_PANEL)
+        weights_quant_set(&w, o, s, o, s->rows - o < KERN_PANEL ? s->rows - o : KERN_PANEL, buffer);
+    weights_quant_rows(rows, s, 0, s->rows);
+    for (size_t i = 0; i < (size_t)s->rows * s->cols; i++)
+        sink += isnan(rows[i]);
+    q_free(buffer);
+    q_free(rows);
+}
+
+static void check(struct model_config *c, const uint8_t *data, size_t n)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct weight_finder f = {.config = c};
+    struct weight_source s = {.present = true};
+    size_t end = 3;
+    if (n < 3)
+        return;
+    s.rows = data[0] * 8u % SIDE_MAX + (data[2] & 1);
+    s.cols = data[1] * 8u % SIDE_MAX + (data[2] >> 1 & 1);
+    while (end + 8 <= n && data[end] != 255)
+        end += 8;
+    const size_t rest = end < n ? end + 1 : n;
+    for (size_t i = 3; i < end; i += 8)
+        add_tensor(data + i, data + rest, n - rest);
+    if (s.rows && s.cols) {
+        enum q_code rc = weights_quant_find(&s, &f, NAME, &e);
+        Q_ASSERT(rc == e.code && (rc == Q_OK || *e.message));
+        if (rc == Q_OK && s.quant.q)
+            read_all(&s);
+    }
+    for (size_t i = 0; i < N_NAME; i++) {
+        q_free((void *)(uintptr_t)tensors[i].data);
+        tensors[i] = (struct tensor){0};
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static struct model_config c;
+    struct q_err e = Q_ERR_INIT;
+    const uint8_t *nul = memchr(data, 0, n);
+    json_t *config = nul ? json_loadb((const char *)data, (size_t)(nul - data), 0, NULL) : NULL;
+    const struct hub_json_at at = {config, "config.json"};
+    memset(&c.quant, 0, sizeof c.quant);
+    if (json_is_object(config) && config_quant_load(&c.quant, &at, &e) == Q_OK)
+        check(&c, nul + 1, n - (size_t)(nul + 1 - data));
+    json_decref(config);
+    return 0;
+}

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers and spills of every CUDA kernel, as the compiler reports them, against a committed table.
+
+  python3 tests/gpu/resources.py [--arch 90a,80] [--update]
+
+Without a card; needs nvcc (13.0: another version allocates otherwise, and then only spills are compared).
+A kernel that spills where the table says it does not, or takes 8 registers more than it says, is an error, and so is a
+kernel that the table does not have. --update writes the table. All targets take about 5 minutes of CPU, one takes one.
+"""
+import argparse
+import concurrent.futures
+import glob
+import os
+import re
+import subprocess
+import sys
+
+TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TABLE = os.path.join(TREE, "tests", "gpu", "resources.txt")
+ARCHS = ("80", "86", "89", "90a", "100")
+VERSION = "13.0"
+SLACK = 8  # registers
+
+
+def nvcc():
+    for path in (os.environ.get("NVCC"), "/usr/local/cuda/bin/nvcc"):
+        if path and os.path.exists(path):
+            return path
+    return None
+
+
+def plain(symbol):
+    """_Z16attention_kernelILi128EL5dtype2ELj4EEv… -> attention_kernel<128,2,4>"""
+    match = re.match(r"_Z(?:L|N\d+_GLOBAL__N_\w+?)?(\d+)", symbol)
+    start, n = match.end(), int(match.group(1))
+    name, rest = symbol[start:start + n], symbol[start + n:]
+    values = re.findall(r"L(?:[ijb]|\d[a-z_]*?)(\d+)E", rest.split("Ev")[0] + "E") if rest.startswith("I") else []
+    return f"{name}<{','.join(values)}>" if values else name
+
+
+def compile_one(job):
+    compiler, source, arch = job
+    run = subprocess.run([compiler, "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
+                          f"-gencode=arch=compute_{arch},code=sm_{arch}", f"-I{TREE}", "-cubin", source, "-o", "/dev/null"],
+                         capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"{source} for sm_{arch}:\n{run.stderr}")
+    rows, name, spill = {}, None, 0
+    for line in run.stderr.splitlines():
+        if match := re.search(r"entry function '(\w+)'", line):
+            name = plain(match.group(1))
+        elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spill = int(match.group(1)) + int(match.group(2))
+        elif name and (match := re.search(r"Used (\d+) registers", line)):
+            rows[(arch, name)] = (int(match.group(1)), spill)
+            name = None
+    return rows
+
+
+def read_table():
+    rows = {}
+    if os.path.exists(TABLE):
+        for line in open(TABLE, encoding="utf-8"):
+            if line.strip() and not line.startswith("#"):
+                name, arch, registers, spill = line.split()
+                rows[(arch, name)] = (int(registers), int(spill))
+    return rows
+
+
+def write_table(rows):
+    with open(TABLE, "w", encoding="utf-8") as out:
+        out.write("# kernel, target, registers, bytes spilled; made by tests/gpu/resources.py --update, "
+                  f"nvcc {VERSION}\n")
+        for (arch, name), (registers, spill) in sorted(rows.items(), key=lambda r: (r[0][1], ARCHS.index(r[0][0]))):
+            out.write(f"{name} {arch} {registers} {spill}\n")
+
+
+def compare(found, table, exact):
+    wrong = []
+    for (arch, name), (registers, spill) in sorted(found.items()):
+        if (arch, name) not in table:
+            wrong.append(f"{name} for sm_{arch} is not in the table")
+            continue
+        had, spilled = table[(arch, name)]
+        if spill > spilled:
+            wrong.append(f"{name} for sm_{arch} spills {spill} bytes, the table has {spilled}")
+        if exact and registers > had + SLACK:
+            wrong.append(f"{name} for sm_{arch} takes {registers} registers, the table has {had}")
+    return wrong
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--arch", default=",".join(ARCHS))
+    options.add_argument("--update", action="store_true")
+    options = options.parse_args()
+    compiler = nvcc()
+    if not compiler:
+        print("resources: no nvcc, nothing compared")
+        return 77
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    jobs = [(compiler, source, arch) for arch in options.arch.split(",")
+            for source in sorted(glob.glob(os.path.join(TREE, "kernels", "cuda", "*.cu")))]
+    table, found = read_table(), {}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for rows in pool.map(compile_one, jobs):
+            found.update(rows)
+    if options.update:
+        write_table({**{k: v for k, v in table.items() if k[0] not in options.arch.split(",")}, **found})
+        print(f"resources: {len(found)} rows written")
+        return 0
+    wrong = compare(found, table, f"release {VERSION}" in version)
+    for line in wrong:
+        print(line)
+    print(f"resources: {len(found)} kernels, {len(wrong)} findings")
+    return 1 if wrong or not found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -196,6 +196,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
     }
 #pragma unroll 1
 #pragma unroll 1
+#pragma unroll 1
     for (uint32_t b = 0; b < n_block; b++) {
         cp_async_wait(STAGES - 2);
         __syncthreads(); /* block b is there, and nobody reads the stage that is loaded next */

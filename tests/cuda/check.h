@@ -20,19 +20,28 @@ struct cuda_check {
 /* A launcher as a kc_call: once for all the threads that kc_run makes, with workspace, and waited
  * for. */
 void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x), const void *args);
-#define CUDA_WORKSPACE_BYTES ((size_t)8 << 20)
 
-/* Declares op##_cuda and defines call_##op, to be given to cuda_check. */
-#define CUDA_CALL(op)                                                     \
-    void op##_cuda(const struct op##_args *a, const struct kern_exec *x); \
-    static void launch_##op(const void *args, const struct kern_exec *x)  \
-    {                                                                     \
-        op##_cuda(args, x);                                               \
-    }                                                                     \
-    static void call_##op(const void *args, const struct kern_exec *x)    \
-    {                                                                     \
-        if (x->ith == 0)                                                  \
-            cuda_run(launch_##op, args);                                  \
+/* On a card the launchers are those of libquire-cuda.so's table. */
+#ifdef QUIRE_CUDA_CARD
+const struct kern_table *cuda_kern(void);
+#define CUDA_LAUNCHER(op)
+#define CUDA_LAUNCH(op) cuda_kern()->op
+#else
+#define CUDA_LAUNCHER(op) void op##_cuda(const struct op##_args *a, const struct kern_exec *x);
+#define CUDA_LAUNCH(op)   op##_cuda
+#endif
+
+/* Defines call_##op, to be given to cuda_check. */
+#define CUDA_CALL(op)                                                    \
+    CUDA_LAUNCHER(op)                                                    \
+    static void launch_##op(const void *args, const struct kern_exec *x) \
+    {                                                                    \
+        CUDA_LAUNCH(op)(args, x);                                        \
+    }                                                                    \
+    static void call_##op(const void *args, const struct kern_exec *x)   \
+    {                                                                    \
+        if (x->ith == 0)                                                 \
+            cuda_run(launch_##op, args);                                 \
     }
 #define REF_CALL(op)                                                  \
     static void ref_##op(const void *args, const struct kern_exec *x) \

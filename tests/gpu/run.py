@@ -38,6 +38,21 @@ def run(args, log, **more):
     return done.stdout
 
 
+def kernels(o):
+    """Every operation's checks; one result for each."""
+    places = [o.bin / "cuda_check_card", o.bin.parent / "tests/cuda_check_card"]
+    program = next((p for p in places if p.exists()), None)
+    if not program:
+        raise SystemExit(f"run.sh kernels: no cuda_check_card at {' or '.join(map(str, places))}; build it: cmake --build --preset cuda")
+    done = subprocess.run([program, "--seed", "1", "--times", "5"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    (o.out / "kernels.log").write_text(done.stdout)
+    print(done.stdout, end="")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    results = [{"op": w[1], "comparisons": int(w[2]), "ok": w[0] == "ok"} for w in lines if len(w) > 3 and w[3] == "comparisons"]
+    bad = sum(not r["ok"] for r in results)
+    return results, bad if bad or done.returncode == 0 else 1
+
+
 def generate(o, model, prompts, more):
     """Greedy tokens of prompts [(ids, n_new)], all computed together."""
     source = o.out / "prompts.jsonl"
@@ -113,7 +128,7 @@ def bench(o):
     return results, 0
 
 
-PARTS = {"goldens": goldens, "sanitizer": sanitizer, "bench": bench}
+PARTS = {"kernels": kernels, "goldens": goldens, "sanitizer": sanitizer, "bench": bench}
 
 
 def card():

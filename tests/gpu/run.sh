@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests and measures quire on a GPU. Needs a build (BIN, default build/cuda/bin) or a bundle of one, and python3.
 #   sh tests/gpu/run.sh [PART…]   all parts when none is named, in this order; each can be run alone
+#   kernels    every CUDA kernel on the card against the reference on random shapes, and each row's bits in other company
 #   goldens    greedy tokens of the small committed models, by f32 on the GPU, against their references; alone and together,
 #              with graphs and without: the same tokens
 #   sanitizer  one of them under compute-sanitizer: memcheck, racecheck (skipped where the tool is not there)
@@ -17,6 +18,7 @@ if [ "${1:-}" = bundle ]; then
     to=${BUNDLE:-build/gpu-bundle}
     mkdir -p "$to/bin" "$to/lib" "$to/tests/gpu" "$to/tests/data"
     cp "$bin/quire-generate" "$bin/quire-bench" "$to/bin/"
+    cp "$bin/../tests/cuda_check_card" "$to/bin/"
     cp "$bin/../lib/libquire-cuda.so" "$to/lib/"
     cp tests/gpu/run.sh tests/gpu/run.py "$to/tests/gpu/"
     cp -r tests/data/models "$to/tests/data/"

@@ -13,7 +13,7 @@ static inline void ref_finish(const struct finish *f, const float *sum, size_t r
                               uint32_t n)
 {
     const size_t at = row * f->y_stride + (f->gated ? o / 2 : o);
-    float v[KERN_PANEL];
+    float v[KERN_PANEL] = {0}; /* gated: n is a multiple of 2 * KERN_TURN */
     for (uint32_t i = 0; i < n; i++) {
         v[i] = f->bias ? sum[i] + f->bias[o + i] : sum[i];
         if (f->accumulate)

@@ -20,6 +20,14 @@ enum q_code token_list_add(struct token_list *l, uint32_t id, struct q_err *e)
     return Q_OK;
 }
 
+enum q_code token_list_join(struct token_list *to, const struct token_list *from, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < from->n && !rc; i++)
+        rc = token_list_add(to, from->ids[i], e);
+    return rc;
+}
+
 void token_list_release(struct token_list *l)
 {
     q_free(l->ids);
@@ -199,21 +207,13 @@ static enum q_code encode_text(const struct tokenizer *t, struct tok_work *w,
 
 /* ---- post-processors ---- */
 
-static enum q_code add_all(struct token_list *to, const struct token_list *from, struct q_err *e)
-{
-    enum q_code rc = Q_OK;
-    for (size_t i = 0; i < from->n && !rc; i++)
-        rc = token_list_add(to, from->ids[i], e);
-    return rc;
-}
-
 /* Put the ids of the post-processors around ids[i_from..n). */
 static enum q_code wrap_ids(const struct tokenizer *t, struct token_list *ids, size_t i_from,
                             struct q_err *e)
 {
     const struct post_wrap *p = &t->wrap;
     size_t n_text = ids->n - i_from;
-    enum q_code rc = add_all(ids, &p->before, e);
+    enum q_code rc = token_list_join(ids, &p->before, e);
     if (rc)
         return rc;
     if (n_text && p->before.n) { /* they were put behind the text to make room: change places */
@@ -221,7 +221,7 @@ static enum q_code wrap_ids(const struct tokenizer *t, struct token_list *ids, s
         memmove(text + p->before.n, text, n_text * sizeof *text);
         memcpy(text, p->before.ids, p->before.n * sizeof *text);
     }
-    return add_all(ids, &p->after, e);
+    return token_list_join(ids, &p->after, e);
 }
 
 /* Bytes of s before the first that is not UTF-8. *newer: a character is newer than Unicode 14. */

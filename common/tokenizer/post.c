@@ -34,14 +34,6 @@ static enum q_code rows_add(struct post_rows *r, struct post_row row, struct q_e
     return rc;
 }
 
-static enum q_code add_all(struct token_list *to, const struct token_list *from, struct q_err *e)
-{
-    enum q_code rc = Q_OK;
-    for (size_t i = 0; i < from->n && !rc; i++)
-        rc = token_list_add(to, from->ids[i], e);
-    return rc;
-}
-
 const struct post_ops post_offsets = {{NULL, NULL}, NULL, NULL};
 
 /* ---- TemplateProcessing ---- */
@@ -139,7 +131,7 @@ static enum q_code template_apply(const void *self, struct post_rows *rows, cons
         const struct piece *p = &t->pieces[rows->n - 1][i];
         struct post_row row = {0};
         if (p->i_row == ROW_NONE)
-            rc = add_all(&row.ids.before, &p->ids, e);
+            rc = token_list_join(&row.ids.before, &p->ids, e);
         else if (p->i_row < rows->n) { /* taken out: a second time it is empty */
             row = rows->rows[p->i_row];
             rows->rows[p->i_row] = (struct post_row){0};
@@ -244,9 +236,9 @@ enum q_code post_plan(struct post_wrap *out, const struct tok_chain *chain, stru
     }
     for (size_t i = 0; i < rows.n && !rc; i++) {
         const struct post_row *row = &rows.rows[i];
-        if (!(rc = add_all(n_text ? &out->after : &out->before, &row->ids.before, e))) {
+        if (!(rc = token_list_join(n_text ? &out->after : &out->before, &row->ids.before, e))) {
             n_text += row->text;
-            rc = add_all(n_text ? &out->after : &out->before, &row->ids.after, e);
+            rc = token_list_join(n_text ? &out->after : &out->before, &row->ids.after, e);
         }
     }
     if (!rc && n_text != 1)

@@ -29,6 +29,8 @@ struct token_list { /* a growing array of ids */
 #define TOKEN_LIST_INIT {NULL, 0, 0}
 /* clang-format on */
 FALLIBLE token_list_add(struct token_list *l, uint32_t id, struct q_err *e);
+/* All ids of `from` behind those of `to`. Errors: as token_list_add; some may have been added. */
+FALLIBLE token_list_join(struct token_list *to, const struct token_list *from, struct q_err *e);
 void token_list_release(struct token_list *l);
 
 /* Load the tokenizer of a folder, or the file itself. In a folder the first of these that is there:

@@ -7,7 +7,7 @@
 #define HASH_PRIME 0x9e3779b97f4a7c15ull /* 2^64 / golden ratio */
 
 /* Words are short: eight bytes at a time, one multiplication each. */
-uint32_t tok_hash(const char *s, size_t n)
+static uint32_t hash_of(const char *s, size_t n)
 {
     uint64_t h = n * HASH_PRIME;
     while (n >= 8) {
@@ -91,7 +91,7 @@ enum q_code tok_vocab_append(struct tok_vocab *v, const char *s, size_t n, uint3
 
 static uint32_t word_hash(const struct tok_vocab *v, size_t i)
 {
-    return tok_hash(v->pool.data + v->words[i].off, v->words[i].len);
+    return hash_of(v->pool.data + v->words[i].off, v->words[i].len);
 }
 
 /* The table does not fit the cache: a slot is fetched AHEAD words before its turn. */
@@ -133,7 +133,7 @@ enum q_code tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t
     enum q_code rc;
     if (v->n_word * 2 >= v->n_slot && (rc = resize(v, v->n_slot ? v->n_slot * 2 : 64, e)))
         return rc;
-    uint32_t hash = tok_hash(s, n);
+    uint32_t hash = hash_of(s, n);
     size_t i = slot_of(v, hash, s, n);
     if (v->slots[i].i_word) {
         v->words[v->slots[i].i_word - 1].id = id;
@@ -149,7 +149,7 @@ uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t n)
 {
     if (!v->n_slot)
         return TOKEN_NONE;
-    return v->slots[slot_of(v, tok_hash(s, n), s, n)].i_word - 1; /* 0 - 1 is TOKEN_NONE */
+    return v->slots[slot_of(v, hash_of(s, n), s, n)].i_word - 1; /* 0 - 1 is TOKEN_NONE */
 }
 
 uint32_t tok_vocab_id(const struct tok_vocab *v, const char *s, size_t n)
@@ -163,7 +163,7 @@ void tok_vocab_ids(const struct tok_vocab *v, const struct tok_str *s, size_t n,
     uint32_t hash[TOK_BATCH];
     Q_ASSERT(n <= TOK_BATCH);
     for (size_t i = 0; i < n; i++) {
-        hash[i] = tok_hash(s[i].s, s[i].n);
+        hash[i] = hash_of(s[i].s, s[i].n);
         if (v->n_slot)
             __builtin_prefetch(&v->slots[hash[i] & (v->n_slot - 1)]);
     }

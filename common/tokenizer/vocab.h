@@ -49,6 +49,5 @@ uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t n);
 #define TOK_BATCH 64
 void tok_vocab_ids(const struct tok_vocab *v, const struct tok_str *s, size_t n, uint32_t *ids);
 void tok_vocab_release(struct tok_vocab *v); /* leaves TOK_VOCAB_INIT */
-uint32_t tok_hash(const char *s, size_t n);
 
 #endif

@@ -46,6 +46,7 @@ void region_release(struct region *r);
 struct region_pages {
     uint64_t resident, transparent, hugetlb, file_huge;
 };
+/* Reads /proc: microseconds to milliseconds, for start-up only. */
 void region_pages(struct region_pages *out, const struct region *r);
 /* "2357.3 MiB, 2356.0 MiB of it in huge pages (transparent)"; why not, where the system says. */
 #define REGION_TEXT_MAX 160

@@ -36,6 +36,7 @@ struct gpu {
     uint32_t n_graph;
 };
 
+/* Where the arrays of a step with these counts lie; the same in host and device memory. */
 struct gpu_layout gpu_layout_of(uint32_t n_token, uint32_t n_seq, uint32_t n_logit);
 /* Decode rows i … n - 1 of the arrays in host memory that belong to no sequence. */
 void gpu_pad(const struct gpu *g, const struct gpu_layout *at, uint32_t i, uint32_t n);

@@ -134,14 +134,14 @@ static void check_linear(struct kcheck *k)
         else
             memcpy((uint16_t *)x + i, &h, 2);
     }
-    call_pack(&(struct pack_args){.dst = w,
-                                  .dst_dtype = types[t].w,
-                                  .src = c.plain,
-                                  .src_dtype = DT_F32,
-                                  .n_out = c.n_out,
-                                  .n_in = c.n_in,
-                                  .n_out_total = c.n_out},
-              &alone);
+    struct pack_args pack = {.dst = w,
+                             .dst_dtype = types[t].w,
+                             .src = c.plain,
+                             .src_dtype = DT_F32,
+                             .n_out = c.n_out,
+                             .n_in = c.n_in,
+                             .n_out_total = c.n_out};
+    call_pack(&pack, &alone);
     struct linear_args a = {.y = old_y(k, &c),
                             .y_dtype = c.y_dtype,
                             .x = x,
@@ -156,16 +156,9 @@ static void check_linear(struct kcheck *k)
     near_f64(k, &c, &a);
     if (types[t].x == DT_F32) { /* the order of the reference */
         struct linear_args want = a;
-        void *packed = kc_buf(k, packed_bytes(types[t].w, c.n_out, c.n_in));
-        pack_ref(&(struct pack_args){.dst = packed,
-                                     .dst_dtype = types[t].w,
-                                     .src = c.plain,
-                                     .src_dtype = DT_F32,
-                                     .n_out = c.n_out,
-                                     .n_in = c.n_in,
-                                     .n_out_total = c.n_out},
-                 &alone);
-        want.w.data = packed;
+        pack.dst = kc_buf(k, packed_bytes(types[t].w, c.n_out, c.n_in));
+        pack_ref(&pack, &alone);
+        want.w.data = pack.dst;
         want.y = old_y(k, &c);
         kc_run(k, k->ref, &want, 1);
         compare(k, &c, a.y, want.y);

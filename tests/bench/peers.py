@@ -7,11 +7,13 @@ table is not to be committed. Usage:
 
     python3 tests/bench/peers.py [--shapes qwen05,llama1b] [--engines quire,llama,openvino] [--precisions bf16,int8,int4]
                                  [--rows "decode, 1 sequence; prefill"] [--rounds 5] [--threads N] [--work build/peers]
-                                 [--out tests/bench/peers.md] [--json FILE] [--no-install] [--prepare-only]
+                                 [--rounds-of llama=1] [--out tests/bench/peers.md] [--json FILE] [--resume] [--no-install]
+                                 [--prepare-only]
 
 A virtual environment with the peers from PyPI (llama-cpp-python is compiled there) and the models are made in --work on first
 use and kept. Children of this script measure one peer each (peers_child.py); the row over HTTP is peers_http.py's. Table and
-JSON are written after each round, so that a run that is cut short leaves what it has found.
+JSON are written after each round, so that a run that is cut short leaves what it has found; with --resume a later run on the same
+machine adds its rounds to those in --json. An engine that takes long and is never the best may be given fewer rounds (--rounds-of).
 """
 import argparse
 import datetime
@@ -38,6 +40,7 @@ PACKAGES = {  # what a peer and the making of its models need
 }
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # small; where it cannot be reached PyPI's torch does, which is large
 REACH_S = 5
+QUIET_LOAD = 0.3
 # llama.cpp's tiles crash on some machines that have them: then its build for this machine goes without.
 NO_TILES = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 
@@ -75,6 +78,7 @@ ROWS = [
 ]
 HTTP_PRECISION = "int8"
 HTTP_ROWS = {peers_http.TOKENS: {HTTP_PRECISION: 3}, peers_http.TTFT: {HTTP_PRECISION: "≤ 0.2"}}
+CEILING = "of the ceiling"
 LESS_IS_BETTER = {"peak rss", peers_http.TTFT}
 
 
@@ -110,7 +114,7 @@ class Quire:
     """Ours: the verb that users have."""
 
     def __init__(self, args):
-        self.threads, self.parts = args.threads, {}
+        self.threads, self.parts = args.threads, {}  # parts: of the ceiling, by row, of the last measurement
         self.ceilings = {} if args.prepare_only else ceilings(args)
 
     def prepare(self, shape, folder):
@@ -132,14 +136,9 @@ class Quire:
                 part = result["prefill_ops"] / (n_in * batch) * speed / (self.ceilings[ceiling] * 1e9)
             else:
                 part = result["step_bytes"] / batch * speed / (self.ceilings["read_gb_s"] * 1e9)
-            self.parts.setdefault((folder.name, variant, name), []).append(part)
+            self.parts[name] = part
             peak = max(peak, result["peak_rss_mb"])
         return speeds, peak
-
-    def part(self, shape, variant, row):
-        """Of the ceiling: median as text."""
-        parts = self.parts.get((shape, variant, row))
-        return f"{statistics.median(parts):.2f}" if parts else ""
 
     def serve(self, folder, variant):
         return peers_http.measure(lambda port: peers_http.quire_command(BIN, folder, port, self.threads, variant), "/ready", BIN,
@@ -240,9 +239,9 @@ def is_wanted(row, parts):
     return not parts or any(part == row or (part in row and part not in names) for part in parts)
 
 
-def collect(args, engines, after_round):
-    """{(shape, precision, row): {(engine, variant): [speed of each round]}}; the same with row "peak rss"."""
-    found = {}
+def collect(args, engines, found, after_round):
+    """Adds to {(shape, precision, row): {(engine, variant): [speed of each round]}}; the same with row "peak rss", and with
+    CEILING for a variant quire's parts of the ceiling."""
     jobs_all = [row[:5] for row in ROWS if is_wanted(row[0], args.rows)]
     for shape in args.shapes:
         folder = args.work / shape
@@ -254,11 +253,14 @@ def collect(args, engines, after_round):
         for precision in args.precisions:
             jobs = [j for j in jobs_all if precision in dict((r[0], r[5]) for r in ROWS)[j[0]]]
             for i in range(args.rounds):
-                for name in list(engines)[::1 if i % 2 == 0 else -1]:
+                for name in [n for n in list(engines)[::1 if i % 2 == 0 else -1] if i < args.rounds_of.get(n, args.rounds)]:
                     for variant in VARIANTS[name][precision]:
                         say(f"{shape} {precision}, round {i + 1} of {args.rounds}: {name} {variant}")
                         for row, value in measured(args, engines[name], folder, variant, precision, jobs).items():
-                            found.setdefault((shape, precision, row), {}).setdefault((name, variant), []).append(value)
+                            got = found.setdefault((shape, precision, row), {})
+                            got.setdefault((name, variant), []).append(value)
+                            if name == "quire" and row in engines[name].parts:
+                                got.setdefault((name, CEILING), []).append(engines[name].parts[row])
                 after_round(found)
     return found
 
@@ -277,13 +279,14 @@ def measured(args, engine, folder, variant, precision, jobs):
     return values
 
 
-def cell(values):
+def cell(values, usual):
+    """usual: the number of rounds that goes without saying"""
     if not values:
         return "-"
     middle = statistics.median(values)
     spread = (max(values) - min(values)) / middle * 100 if middle else 0
     digits = 0 if middle >= 100 else 1
-    return f"{middle:.{digits}f} ±{spread / 2:.0f} %"
+    return f"{middle:.{digits}f} ±{spread / 2:.0f} %" + (f" ({len(values)})" if len(values) != usual else "")
 
 
 def table(found, engines):
@@ -298,37 +301,44 @@ def table(found, engines):
             got = found.get((shape, precision, row))
             if not got:
                 continue
+            usual = max(len(v) for k, v in got.items() if k[1] != CEILING)
             ours = statistics.median(got[columns[0]]) if columns[0][0] == "quire" and columns[0] in got else None
             theirs = [statistics.median(v) for k, v in got.items() if k[0] != "quire"]
             best = (min if row in LESS_IS_BETTER else max)(theirs) if theirs else None
             ratio = f"{ours / best:.2f}" if ours and best else "-"
             bar = bars.get(row, {}).get(precision, "")
-            part = engines["quire"].part(shape, columns[0][1], row) if "quire" in engines else ""
-            lines.append(f"| {row} | " + " | ".join(cell(got.get(c)) for c in columns) + f" | {ratio} | {bar} | {part} |")
+            parts = got.get(("quire", CEILING))
+            part = f"{statistics.median(parts):.2f}" if parts else ""
+            lines.append(f"| {row} | " + " | ".join(cell(got.get(c), usual) for c in columns) + f" | {ratio} | {bar} | {part} |")
     return lines
 
 
-def ceilings_line(engines):
-    if "quire" not in engines:
-        return ""
-    c = engines["quire"].ceilings
-    return (f"Ceilings in the same run: {c['read_gb_s']:.1f} GB/s read; fp32 {c['fp32_gop_s']:.0f}, bf16 {c['bf16_gop_s']:.0f}, "
-            f"int8 {c['int8_gop_s']:.0f} GOP/s.")
-
-
-def heading(args, engines):
-    load = os.getloadavg()[0]
+def describe(args, engines):
+    """This run: what it is said to have been measured on and with."""
     cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")),
                platform.machine())
     versions = ", ".join(f"{n} {e.version()}" for n, e in engines.items() if n != "quire")
-    busy = args.load > 0.3
-    quiet = f"**not quiet: other programs kept {args.load:.1f} cores busy when it began; not to be committed**" if busy else "quiet"
+    return {"date": str(datetime.date.today()), "machine": f"{cpu}, {args.threads} threads, Linux {platform.release()}",
+            "peers": versions or "no peer", "load_before": args.load, "ceilings": engines["quire"].ceilings if "quire" in engines else {}}
+
+
+def run_line(run):
+    busy = run["load_before"] > QUIET_LOAD
+    quiet = f"**not quiet: other programs kept {run['load_before']:.1f} cores busy when it began; not to be committed**" if busy else "quiet"
+    line = f"{run['date']}, {run['machine']}; machine {quiet} (load {run['load_before']:.2f} before, {run['load_after']:.2f} after); {run['peers']}."
+    c = run["ceilings"]
+    return line + (f" Ceilings: {c['read_gb_s']:.1f} GB/s read; fp32 {c['fp32_gop_s']:.0f}, bf16 {c['bf16_gop_s']:.0f}, int8 {c['int8_gop_s']:.0f} "
+                   "GOP/s." if c else "")
+
+
+def heading(runs, found):
+    rounds = sorted({len(v) for key, got in found.items() for (_, variant), v in got.items() if variant != CEILING})
+    counts = " to ".join(str(n) for n in ([rounds[0], rounds[-1]] if rounds[0] != rounds[-1] else rounds[:1]))
     return ["# quire beside its peers", "",
-            f"{datetime.date.today()}, {cpu}, {args.threads} threads, Linux {platform.release()}; machine {quiet} "
-            f"(load {args.load:.2f} before, {load:.2f} after). {versions or 'No peer'}. Random weights; medians of {args.rounds} alternating rounds "
-            "± half the spread. Ratio: quire ÷ the best peer of the row. Of the ceiling: quire's share of the read bandwidth (decode) or of "
-            "the peak of the type it computes in (prefill), both as measured before the first round. Made by `python3 tests/bench/peers.py`.",
-            ceilings_line(engines)]
+            f"Random weights; medians of {counts} alternating rounds ± half the spread (their number in brackets where the engines' differ). "
+            "Ratio: quire ÷ the best peer of the row. Of the ceiling: quire's share of the read bandwidth (decode) or of the peak of the type it "
+            "computes in (prefill), both as measured before a run's first round. Made by `python3 tests/bench/peers.py`.", "",
+            *["- " + run_line(run) for run in runs]]
 
 
 def listed(known):
@@ -346,13 +356,31 @@ def row_names(text):
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
-def write(args, engines, found):
-    lines = heading(args, engines) + table(found, engines)
+def load(path):
+    """What an earlier run left: (runs, found)"""
+    kept = json.loads(path.read_text())
+    found = {}
+    for e in kept["found"]:
+        found.setdefault((e["shape"], e["precision"], e["row"]), {})[(e["engine"], e["variant"])] = e["values"]
+    return kept["runs"], found
+
+
+def write(args, engines, runs, found):
+    runs[-1]["load_after"] = os.getloadavg()[0]
+    lines = heading(runs, found) + table(found, engines)
     args.out.write_text("\n".join(lines) + "\n")
     if args.json:
-        args.json.write_text(json.dumps([{"shape": s, "precision": p, "row": r, "engine": e, "variant": v, "values": values}
-                                         for (s, p, r), got in found.items() for (e, v), values in got.items()]))
+        entries = [{"shape": s, "precision": p, "row": r, "engine": e, "variant": v, "values": values}
+                   for (s, p, r), got in found.items() for (e, v), values in got.items()]
+        args.json.write_text(json.dumps({"runs": runs, "found": entries}))
     return lines
+
+
+def rounds_of(text):
+    name, _, count = text.partition("=")
+    if name not in VARIANTS or not count.isdigit():
+        raise argparse.ArgumentTypeError(f'"{text}" is not ENGINE=ROUNDS with one of {", ".join(VARIANTS)}')
+    return name, int(count)
 
 
 def main():
@@ -363,13 +391,18 @@ def main():
     parser.add_argument("--rows", type=row_names, action="extend", default=[],
                         help='only these rows: whole names, or parts of names, separated by ";"; may be repeated')
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds-of", type=rounds_of, action="append", default=[], metavar="ENGINE=ROUNDS", help="fewer rounds of one engine")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/peers")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.with_name("peers.md"))
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--resume", action="store_true", help="add to the rounds that --json holds")
     parser.add_argument("--no-install", action="store_true")
     parser.add_argument("--prepare-only", action="store_true", help="make environments and models, measure nothing")
     args = parser.parse_args()
+    if args.resume and not args.json:
+        parser.error("--resume needs --json, the file to go on from")
+    args.rounds_of = dict(args.rounds_of)
     args.work = args.work.resolve()
     args.work.mkdir(parents=True, exist_ok=True)
     args.load = os.getloadavg()[0]
@@ -377,9 +410,11 @@ def main():
     if not args.no_install:
         for name in set(engines) - {"quire"}:
             engines[name].check(args.work / "tiny")
-    found = collect(args, engines, lambda so_far: write(args, engines, so_far))
+    runs, found = load(args.json) if args.resume and args.json.exists() else ([], {})
+    runs.append(describe(args, engines))
+    collect(args, engines, found, lambda so_far: write(args, engines, runs, so_far))
     if not args.prepare_only:
-        print("\n".join(write(args, engines, found)))
+        print("\n".join(write(args, engines, runs, found)))
 
 
 if __name__ == "__main__":

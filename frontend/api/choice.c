@@ -8,9 +8,10 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/api/job.h"
+#include "frontend/parsers/forced.h"
 
 /* What ends the reasoning that comes before a grammar; NULL: the grammar holds at once. */
-static const char *grammar_begins_behind(const struct choice *c)
+static const char *grammar_begins_behind(const struct choice *c, char *tag)
 {
     const struct job *j = c->job;
     const struct served *s = &j->app->served;
@@ -19,9 +20,9 @@ static const char *grammar_begins_behind(const struct choice *c)
         parser_reasoning_start(s->reasoning_parser, buf_str(prompt), prompt->len) == REASONING_OPEN;
     if (!j->chat || !j->sampling.grammar || (j->params.continue_final_message && !open))
         return NULL;
-    if (j->tool_grammar && !strcmp(s->tool_parser, "openai")) /* it has the channels in it */
+    if (j->tool_grammar && forced_thinks(s->tool_parser))
         return NULL;
-    return parser_reasoning_end(s->reasoning_parser, buf_str(prompt), prompt->len);
+    return parser_reasoning_end(s->reasoning_parser, buf_str(prompt), prompt->len, tag);
 }
 
 /* For what the request allows and the model writes; none where both are nothing. */
@@ -54,7 +55,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.prompt = c->prompt->ids.ids;
     c->flow.n_prompt = c->prompt->ids.n;
     c->flow.params = j->sampling;
-    const char *behind = grammar_begins_behind(c);
+    const char *behind = grammar_begins_behind(c, c->reasoning_end);
     c->flow.params.grammar_after = behind;
     c->flow.params.n_grammar_after = behind ? (uint32_t)strlen(behind) : 0;
     c->flow.priority = (int32_t)j->params.priority;

@@ -36,9 +36,10 @@ struct choice {
     struct job *job;
     struct prompt *prompt;
     uint32_t index;
-    struct detok *detok;   /* NULL without tokenizer */
-    struct stop *stop;     /* NULL without stop strings */
-    struct parser *parser; /* NULL unless tools may be called or the model reasons */
+    struct detok *detok;                /* NULL without tokenizer */
+    struct stop *stop;                  /* NULL without stop strings */
+    struct parser *parser;              /* NULL unless tools may be called or the model reasons */
+    char reasoning_end[PARSER_TAG_MAX]; /* what the grammar begins behind */
     /* What came and is not sent. Streams empty these with every chunk, other answers at the end. */
     struct buf text;      /* content */
     struct buf reasoning; /* what the model thinks, without its tags */

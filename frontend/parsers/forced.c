@@ -26,6 +26,7 @@ struct writing {
     const char *quote;
     bool bare;    /* no tag of its own begins the calls */
     bool wrapped; /* so do answers without calls, in special tokens */
+    const char *thinks[2], *answers;
 };
 /* clang-format off */
 static const struct writing writings[] = {
@@ -33,6 +34,12 @@ static const struct writing writings[] = {
 #include "frontend/parsers/writes.def"
 };
 /* clang-format on */
+
+/* A writing with the suffix of a checkpoint's tags in it. */
+struct suffixed {
+    struct writing w;
+    char text[9][2 * FORMAT_TAG_MAX];
+};
 
 struct making {
     const struct writing *w;
@@ -444,6 +451,16 @@ static json_t *free_arguments(struct making *m)
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
+/* What stands before the name, which may have the name in it already. */
+static void put_before_name(const struct making *m, struct buf *out)
+{
+    for (const char *s = m->w->call[0]; *s; s++)
+        if (*s == '%')
+            buf_add_str(out, m->function);
+        else
+            buf_add_char(out, *s);
+}
+
 /* The function's name as it stands in the format, after text that may end in a quote. */
 static void put_name(const struct making *m, struct buf *out)
 {
@@ -478,7 +495,7 @@ static json_t *call(struct making *m, const json_t *function, json_t *content)
     struct buf begin = BUF_INIT;
     const struct writing *w = m->w;
     m->function = json_string_value(json_object_get(function, "name"));
-    buf_add_str(&begin, w->call[0]);
+    put_before_name(m, &begin);
     put_name(m, &begin);
     buf_add_str(&begin, w->call[1]);
     char *number =
@@ -562,16 +579,15 @@ static json_t *among_text(const struct writing *w, json_t *tags, bool parallel)
                                    : json_incref(tags));
 }
 
-/* gpt-oss: the channels of one turn: what it thinks, then calls, or its answer. */
-static json_t *channels(const struct writing *w, json_t *tags, bool required)
+/* The channels of one turn: what the model thinks, then calls, or its answer. */
+static json_t *channels(const struct writing *w, json_t *tags, const struct forced *f)
 {
-    json_t *last = section(w, tags, false);
-    if (!required)
-        last = list_of("or", json_pack("[o,o]", last,
-                                       tag("<|channel|>final<|message|>",
-                                           json_pack("{s:s}", "type", "any_text"), "")));
-    json_t *thinks = tag("<|channel|>analysis<|message|>", json_pack("{s:s}", "type", "any_text"),
-                         "<|end|><|start|>assistant");
+    json_t *last = section(w, tags, f->parallel);
+    if (!f->required)
+        last =
+            list_of("or", json_pack("[o,o]", last,
+                                    tag(w->answers, json_pack("{s:s}", "type", "any_text"), "")));
+    json_t *thinks = tag(w->thinks[0], json_pack("{s:s}", "type", "any_text"), w->thinks[1]);
     return list_of("sequence", json_pack("[o,o]", maybe(thinks), last));
 }
 
@@ -584,6 +600,37 @@ static const struct writing *writing_of(const struct forced *f)
             (!writings[i].mark || (f->template && strstr(f->template, writings[i].mark))))
             return &writings[i];
     return NULL;
+}
+
+/* The row's texts with the suffix that the template says in place of TAG_SUFFIX. */
+static const struct writing *with_suffix(const struct writing *w, const struct forced *f,
+                                         struct suffixed *out)
+{
+    char suffix[TAG_SUFFIX_MAX + 1];
+    out->w = *w;
+    const char **const texts[] = {&out->w.section[0], &out->w.section[1], &out->w.call[0],
+                                  &out->w.call[1],    &out->w.call[2],    &out->w.between,
+                                  &out->w.arg[0],     &out->w.arg[1],     &out->w.arg[2]};
+    parser_suffix(f->template ? f->template : "", suffix);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        size_t n = 0;
+        if (!*texts[i] || !strchr(*texts[i], *TAG_SUFFIX))
+            continue;
+        for (const char *s = *texts[i]; *s; s++)
+            n +=
+                (size_t)snprintf(out->text[i] + n, sizeof out->text[i] - n,
+                                 *s == *TAG_SUFFIX ? "%s" : "%.1s", *s == *TAG_SUFFIX ? suffix : s);
+        *texts[i] = out->text[i];
+    }
+    return &out->w;
+}
+
+bool forced_thinks(const char *tool)
+{
+    for (size_t i = 0; i < sizeof writings / sizeof *writings; i++)
+        if (strcmp(writings[i].name, tool) == 0)
+            return writings[i].thinks[0];
+    return false;
 }
 
 static bool is_strict(const json_t *function)
@@ -635,6 +682,7 @@ static bool any_strict(const json_t *tools)
 
 enum q_code forced_tools(json_t **out, const struct forced *f, struct q_err *e)
 {
+    struct suffixed suffixed;
     const struct writing *w = writing_of(f);
     const char *what = f->required ? "tool_choice: a call cannot be required"
                                    : "tools: \"strict\" cannot be kept to";
@@ -645,13 +693,14 @@ enum q_code forced_tools(json_t **out, const struct forced *f, struct q_err *e)
         return q_fail(e, Q_UNSUPPORTED,
                       "%s with the tool-call parser %s: there is no grammar of its form", what,
                       f->tool);
+    w = with_suffix(w, f, &suffixed);
     json_t *tags = json_array(), *format = NULL;
     enum q_code rc = tags ? add_calls(f, w, tags, e)
                           : q_fail(e, Q_NO_MEMORY, "no memory for the tools of the request");
     if (rc == Q_OK) {
-        format = strcmp(w->name, "openai") == 0 ? channels(w, tags, f->required)
-                 : f->required                  ? section(w, tags, f->parallel)
-                                                : among_text(w, tags, f->parallel);
+        format = w->thinks[0]  ? channels(w, tags, f)
+                 : f->required ? section(w, tags, f->parallel)
+                               : among_text(w, tags, f->parallel);
         *out = json_pack("{s:s,s:o}", "type", "structural_tag", "format", format);
         if (!*out)
             rc = q_fail(e, Q_NO_MEMORY, "no memory for the tools of the request");

@@ -25,5 +25,7 @@ struct forced {
  * Errors: Q_UNSUPPORTED (the format, or a strict function's schema in it), Q_INVALID (no such
  * function), Q_NO_MEMORY. */
 FALLIBLE forced_tools(json_t **out, const struct forced *f, struct q_err *e);
+/* Has the grammar of this row (of tools.def) the reasoning before the calls in it? */
+bool forced_thinks(const char *tool);
 
 #endif

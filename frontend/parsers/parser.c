@@ -7,6 +7,7 @@
  * since a real call may begin inside ("the tag <tool_call> opens: <tool_call>{…"). Reading again is
  * bounded by RESCAN_MAX bytes a region, which keeps the time linear; longer ones are text whole. */
 #include "frontend/parsers/format.h"
+#include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/parsers/stage.h"
@@ -17,8 +18,11 @@ enum mode { TEXT, REGION, SKIP };
 
 struct parser {
     const struct tool_format *format;
-    void *state;
+    const struct tool_family *family; /* which of the format's two reads the region */
+    void *state, *state_otherwise;    /* of the one, of the other */
     struct reasoning_stage reasoning;
+    struct channel_stage channels; /* instead of it, where the format has channels */
+    bool in_channels;
     const json_t *tools; /* borrowed from the caller */
     parsed_sink *sink;   /* of the feed that is running */
     void *ctx;
@@ -37,6 +41,7 @@ struct parser {
     bool line_start;   /* only blanks since the last newline or call */
     bool announced;    /* a call of this region, which is not over */
     bool bare;         /* the region began without a tag */
+    size_t n_open;     /* bytes of the tag it began with */
     struct buf raw;    /* bytes of the region, until a call is announced */
     size_t n_byte;     /* of the current call */
     struct buf unread; /* bytes to read before what comes, from i_unread */
@@ -93,6 +98,19 @@ static enum q_code find_rows(struct parser *p, const struct parser_config *c, st
                : unknown("reasoning parser", reasoning, parser_reasoning_names(), e);
 }
 
+static enum q_code make_states(struct parser *p, struct q_err *e)
+{
+    const struct tool_family *other = p->format->otherwise;
+    p->family = p->format->family;
+    p->state = q_calloc(1, p->family->state_bytes);
+    p->state_otherwise = other ? q_calloc(1, other->state_bytes) : NULL;
+    if (p->state && (!other || p->state_otherwise))
+        return Q_OK;
+    q_free(p->state);
+    q_free(p->state_otherwise);
+    return q_fail(e, Q_NO_MEMORY, "parser: out of memory");
+}
+
 enum q_code parser_new(struct parser **out, const struct parser_config *config, struct q_err *e)
 {
     struct parser *p = q_calloc(1, sizeof *p);
@@ -104,7 +122,10 @@ enum q_code parser_new(struct parser **out, const struct parser_config *config, 
         return rc;
     }
     const struct reasoning_format *r = p->reasoning.format;
-    if (r && !r->end[0]) { /* the tool stage reads channels, of which reasoning is one */
+    p->in_channels = p->format->channels || (r && r->channels);
+    if (p->in_channels) {
+        p->reasoning.format = NULL;
+    } else if (r && !r->end[0]) { /* the tool stage reads channels, of which reasoning is one */
         for (size_t i = 0; i < n_tool_format; i++)
             if (tool_formats[i].family == &family_harmony && p->format->family == &family_none)
                 p->format = &tool_formats[i];
@@ -116,27 +137,35 @@ enum q_code parser_new(struct parser **out, const struct parser_config *config, 
     p->tools = config->tools;
     p->reasoning.tool = p->format;
     p->line_start = true;
-    p->state = q_calloc(1, p->format->family->state_bytes);
-    if (!p->state) {
+    if ((rc = make_states(p, e)) != Q_OK) {
         q_free(p);
-        return q_fail(e, Q_NO_MEMORY, "parser: out of memory");
+        return rc;
     }
     *out = p;
     return Q_OK;
+}
+
+/* The one that is to read what p->family could not; NULL: there is none. */
+static const struct tool_family *next_family(const struct parser *p)
+{
+    return p->family == p->format->family ? p->format->otherwise : NULL;
 }
 
 void parser_free(struct parser *p)
 {
     if (!p)
         return;
-    if (p->format->family->release)
-        p->format->family->release(p);
+    for (p->family = p->format->family; p->family; p->family = next_family(p))
+        if (p->family->release)
+            p->family->release(p);
     reasoning_release(&p->reasoning);
+    channel_release(&p->channels);
     buf_release(&p->pending);
     buf_release(&p->layout);
     buf_release(&p->raw);
     buf_release(&p->unread);
     q_free(p->state);
+    q_free(p->state_otherwise);
     q_free(p);
 }
 
@@ -259,7 +288,7 @@ const struct tool_format *format_row(const struct parser *p)
 
 void *format_state(struct parser *p)
 {
-    return p->state;
+    return p->family == p->format->family ? p->state : p->state_otherwise;
 }
 
 bool format_tools_known(const struct parser *p)
@@ -280,21 +309,68 @@ const json_t *format_function(const struct parser *p, const char *name)
     return NULL;
 }
 
-int tag_begun(const char *const *tags, const char *text, size_t n, bool *whole)
+/* --- tags ------------------------------------------------------------------------------------- */
+
+static bool is_suffix(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           c == '-' || c == '.';
+}
+
+size_t tag_suffix(const char *text, size_t n)
+{
+    size_t i = n > 0 && text[0] == ':';
+    while (i > 0 && i < n && i < TAG_SUFFIX_MAX && is_suffix(text[i]))
+        i++;
+    return i;
+}
+
+/* As far as both go they agree. *length: of the tag in the text, 0 if more of it has to come. */
+static bool tag_agrees(const char *tag, const char *text, size_t n, size_t *length)
+{
+    size_t i = 0;
+    *length = 0;
+    for (; *tag && i < n; tag++)
+        if (*tag == *TAG_SUFFIX)
+            i += tag_suffix(text + i, n - i);
+        else if (*tag != text[i++])
+            return false;
+    if (*tag == 0)
+        *length = i;
+    return true;
+}
+
+int tag_begun(const char *const *tags, const char *text, size_t n, size_t *whole)
 {
     int begun = -1;
-    *whole = false;
+    *whole = 0;
     for (int i = 0; i < FORMAT_TAGS && tags[i]; i++) {
-        size_t length = strlen(tags[i]);
-        if (memcmp(tags[i], text, n < length ? n : length) != 0)
+        if (!tag_agrees(tags[i], text, n, whole))
             continue;
-        if (n >= length) {
-            *whole = true;
+        if (*whole)
             return i;
-        }
         begun = i;
     }
     return begun;
+}
+
+size_t tag_ends(const char *tag, const char *text, size_t n)
+{
+    size_t least = strlen(tag) - (strchr(tag, *TAG_SUFFIX) != NULL), length;
+    for (size_t k = least; k <= n && k <= least + TAG_SUFFIX_MAX; k++)
+        if (tag_agrees(tag, text + n - k, k, &length) && length == k)
+            return k;
+    return 0;
+}
+
+const char *tag_write(const char *tag, const char *suffix, size_t n, char *out)
+{
+    size_t at = strcspn(tag, TAG_SUFFIX);
+    bool has = tag[at] != 0;
+    int length = snprintf(out, FORMAT_TAG_MAX, "%.*s%.*s%s", (int)at, tag, has ? (int)n : 0, suffix,
+                          tag + at + has);
+    Q_ASSERT(length < FORMAT_TAG_MAX);
+    return out;
 }
 
 /* --- reading again ---------------------------------------------------------------------------- */
@@ -325,10 +401,27 @@ static void enter_region(struct parser *p, const char *text, size_t n)
     p->mode = REGION;
     p->announced = false;
     p->bare = n == 0;
+    p->n_open = n;
     p->n_byte = 0;
     buf_reset(&p->raw);
     buf_add(&p->raw, text, n);
-    p->format->family->begin(p);
+    p->family = p->format->family;
+    p->family->begin(p);
+}
+
+/* What came behind the tag is read again by the format's other family. */
+static void read_otherwise(struct parser *p)
+{
+    struct buf raw = p->raw;
+    p->raw = (struct buf)BUF_INIT;
+    kept(p, &raw);
+    buf_add(&p->raw, buf_str(&raw), raw.len < p->n_open ? raw.len : p->n_open);
+    if (raw.len > p->n_open)
+        region_unread(p, raw.data + p->n_open, raw.len - p->n_open);
+    buf_release(&raw);
+    p->n_byte = 0;
+    p->family = p->format->otherwise;
+    p->family->begin(p);
 }
 
 /* The kept bytes are text: the first at once, the others are read again. */
@@ -348,6 +441,10 @@ static void give_back(struct parser *p)
 
 static void region_bad(struct parser *p, char c)
 {
+    if (!p->announced && next_family(p)) {
+        read_otherwise(p);
+        return;
+    }
     if (!p->announced) {
         give_back(p);
         return;
@@ -365,7 +462,7 @@ static void region_byte(struct parser *p, char c)
         buf_add_char(&p->raw, c);
         kept(p, &p->raw);
     }
-    enum part part = ++p->n_byte > PARSER_CALL_BYTES_MAX ? PART_BAD : p->format->family->byte(p, c);
+    enum part part = ++p->n_byte > PARSER_CALL_BYTES_MAX ? PART_BAD : p->family->byte(p, c);
     if (part == PART_BAD) {
         region_bad(p, c);
     } else if (part == PART_END) {
@@ -405,13 +502,13 @@ static void plain_byte(struct parser *p, char c)
         say_content(p, &c, 1);
 }
 
-static void layout_tag(struct parser *p, const char *tag)
+static void layout_tag(struct parser *p, const char *tag, size_t n)
 {
     if (p->n_call && !p->said) { /* after a call */
         buf_reset(&p->layout);
         return;
     }
-    buf_add_str(&p->layout, tag);
+    buf_add(&p->layout, tag, n);
     p->layout_tag = true;
 }
 
@@ -420,16 +517,16 @@ static void settle(struct parser *p, bool last)
 {
     const struct tool_format *f = p->format;
     while (p->n_held && p->mode == TEXT) {
-        bool open_whole, layout_whole;
+        size_t open_whole, layout_whole;
         int open =
             p->n_call < PARSER_CALLS_MAX ? tag_begun(f->open, p->held, p->n_held, &open_whole) : -1;
         int layout = tag_begun(f->layout, p->held, p->n_held, &layout_whole);
         if (open >= 0 && open_whole) {
-            drop_held(p, strlen(f->open[open]));
-            enter_region(p, f->open[open], strlen(f->open[open]));
+            enter_region(p, p->held, open_whole);
+            drop_held(p, open_whole);
         } else if (layout >= 0 && layout_whole && open < 0) {
-            drop_held(p, strlen(f->layout[layout]));
-            layout_tag(p, f->layout[layout]);
+            layout_tag(p, p->held, layout_whole);
+            drop_held(p, layout_whole);
         } else if ((open >= 0 || layout >= 0) && !last) {
             return;
         } else {
@@ -456,7 +553,7 @@ static void skip_byte(struct parser *p, char c)
     }
     p->held[p->n_held++] = c;
     while (p->n_held) {
-        bool open_whole, close_whole, layout_whole;
+        size_t open_whole, close_whole, layout_whole;
         int open = tag_begun(f->open, p->held, p->n_held, &open_whole);
         int close = tag_begun(f->close, p->held, p->n_held, &close_whole);
         int layout = tag_begun(f->layout, p->held, p->n_held, &layout_whole);
@@ -464,7 +561,7 @@ static void skip_byte(struct parser *p, char c)
             p->mode = TEXT;
             p->line_start = true;
             if (close_whole)
-                drop_held(p, strlen(f->close[close]));
+                drop_held(p, close_whole);
             settle(p, false);
             return;
         }
@@ -503,26 +600,25 @@ void tool_stage_byte(struct parser *p, char c)
         read_unread(p);
 }
 
-/* The text is over: a region that is still open is one no longer; what it gives back may open
- * another one, shorter every time. */
-static void tool_stage_finish(struct parser *p)
+void tool_stage_finish(struct parser *p)
 {
-    const struct tool_family *family = p->format->family;
-    if (family->whole) {
-        family->finish(p);
+    if (p->format->family->whole) {
+        p->family->finish(p);
         return;
     }
     do {
         if (p->mode == REGION) {
-            bool layout = family->finish && family->finish(p);
+            bool layout = p->family->finish && p->family->finish(p);
             p->mode = TEXT;
             if (!p->announced && !layout)
                 give_back(p);
             buf_reset(&p->raw);
             read_unread(p);
         }
-        if (p->mode == SKIP)
+        if (p->mode == SKIP) {
             p->n_held = 0;
+            p->mode = TEXT;
+        }
         if (p->mode == TEXT) {
             settle(p, true);
             read_unread(p);
@@ -533,6 +629,8 @@ static void tool_stage_finish(struct parser *p)
 
 enum parser_thinking parser_thinking(const struct parser *p)
 {
+    if (p->in_channels)
+        return channel_thinking(&p->channels);
     if (p->reasoning.format)
         return reasoning_thinking(&p->reasoning);
     return p->format->family->thinking ? p->format->family->thinking(p->state) : THINKING_NOT;
@@ -545,7 +643,10 @@ enum q_code parser_feed(struct parser *p, const char *text, size_t n, parsed_sin
     p->ctx = ctx;
     p->e = e;
     for (size_t i = 0; i < n && !p->rc; i++)
-        reasoning_byte(p, &p->reasoning, text[i]);
+        if (p->in_channels)
+            channel_byte(p, &p->channels, text[i]);
+        else
+            reasoning_byte(p, &p->reasoning, text[i]);
     flush(p);
     return p->rc;
 }
@@ -555,7 +656,10 @@ enum q_code parser_finish(struct parser *p, parsed_sink *sink, void *ctx, struct
     p->sink = sink;
     p->ctx = ctx;
     p->e = e;
-    reasoning_finish(p, &p->reasoning);
+    if (p->in_channels)
+        channel_finish(p, &p->channels);
+    else
+        reasoning_finish(p, &p->reasoning);
     tool_stage_finish(p);
     flush(p);
     return p->rc;

@@ -33,6 +33,8 @@ typedef enum q_code parsed_sink(void *ctx, const struct parsed_event *event, str
 
 #define PARSER_CALLS_MAX      128
 #define PARSER_CALL_BYTES_MAX (1u << 20) /* of one call's text */
+#define PARSER_TAG_MAX        64         /* bytes of a tag with its NUL */
+#define PARSER_SUFFIX_MAX     32         /* bytes of a suffix of tags, with its colon */
 
 /* Is the model thinking when its text begins? The prompt's end says so (parser_reasoning_start). */
 enum reasoning_start {
@@ -79,11 +81,14 @@ struct parser_detected {
     const char *tool, *reasoning;
 };
 struct parser_detected parser_detect(const char *template_text);
+/* The suffix (":opensource") that a checkpoint's template gives to its tags, or "". out:
+ * [PARSER_SUFFIX_MAX + 1]. */
+void parser_suffix(const char *template_text, char *out);
 /* What the end of a rendered prompt says. reasoning: a row of reasonings.def. */
 enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n);
 /* The text behind which the answer to this prompt begins, NULL: at once, because there is no such
  * format or the prompt has ended the reasoning. Some models think with no word of it in the prompt:
- * for those of their formats the row's .open decides. Static. */
-const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n);
+ * for those of their formats the row's .open decides. Static, or in `out`: [PARSER_TAG_MAX]. */
+const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n, char *out);
 
 #endif

@@ -10,6 +10,11 @@
 
 enum place { START, IN, OUT };
 
+struct piece {
+    const char *text;
+    size_t n;
+};
+
 /* clang-format off */
 const struct reasoning_format reasoning_formats[] = {
 #define REASONING(n, ...) {.name = n, __VA_ARGS__},
@@ -87,7 +92,7 @@ static void answer(struct parser *p, struct reasoning_stage *r, char c)
 
 /* The tags that count in this place, in the order start, end, call, drop, and those of a tool call,
  * which show that a text does not begin inside reasoning. */
-static int find_tag(const struct reasoning_stage *r, const char **tag, bool *whole)
+static int find_tag(const struct reasoning_stage *r, size_t *whole)
 {
     const struct reasoning_format *f = r->format;
     const struct tool_format *t = r->tool;
@@ -97,14 +102,13 @@ static int find_tag(const struct reasoning_stage *r, const char **tag, bool *who
                                {false, true, calls, false, false, false},
                                {f->again, false, false, true, false, false}};
     int kind = -1;
-    *whole = false;
+    *whole = 0;
     for (int k = 0; k < 6 && !*whole; k++) {
-        bool here;
+        size_t here;
         int i = counts[r->place][k] ? tag_begun(lists[k], r->held, r->n_held, &here) : -1;
         if (i < 0)
             continue;
         kind = k;
-        *tag = lists[k][i];
         *whole = here;
     }
     return kind;
@@ -139,9 +143,10 @@ static void plain_byte(struct parser *p, struct reasoning_stage *r, char c)
         answer(p, r, c);
 }
 
-static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, const char *tag)
+static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size_t n)
 {
-    size_t n = strlen(tag);
+    char tag[FORMAT_TAG_MAX];
+    memcpy(tag, r->held, n);
     take_held(r, n);
     if (kind == 0) {
         begin_reasoning(r);
@@ -162,11 +167,10 @@ static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, cons
 static void settle(struct parser *p, struct reasoning_stage *r, bool last)
 {
     while (r->n_held) {
-        const char *tag;
-        bool whole;
-        int kind = find_tag(r, &tag, &whole);
+        size_t whole;
+        int kind = find_tag(r, &whole);
         if (whole) {
-            take_tag(p, r, kind, tag);
+            take_tag(p, r, kind, whole);
         } else if (kind >= 0 && !last) {
             return;
         } else {
@@ -215,17 +219,25 @@ void reasoning_release(struct reasoning_stage *r)
 
 /* --- the prompt ------------------------------------------------------------------------------- */
 
-/* Which of the tags does the prompt end in, blanks aside? -1: none. */
-static int ends_in(const char *const *list, const char *prompt, size_t n)
+/* Which of the tags does the prompt end in, blanks aside? -1: none. *tag: as it stands there. */
+static int ends_in(const char *const *list, struct piece prompt, struct piece *tag)
 {
-    while (n && is_blank(prompt[n - 1]))
-        n--;
+    while (prompt.n && is_blank(prompt.text[prompt.n - 1]))
+        prompt.n--;
     for (int i = 0; i < FORMAT_TAGS && list[i]; i++) {
-        size_t length = strlen(list[i]);
-        if (n >= length && memcmp(prompt + n - length, list[i], length) == 0)
+        tag->n = tag_ends(list[i], prompt.text, prompt.n);
+        tag->text = prompt.text + prompt.n - tag->n;
+        if (tag->n)
             return i;
     }
     return -1;
+}
+
+/* The end tag of the row, with the suffix of the start tag `start` that the prompt has. */
+static const char *end_of(const char *end, const char *start, struct piece there, char *out)
+{
+    size_t at = strcspn(start, TAG_SUFFIX), has = start[at] != 0;
+    return tag_write(end, there.text + at, has ? there.n + 1 - strlen(start) : 0, out);
 }
 
 static const struct reasoning_format *row_of(const char *reasoning)
@@ -239,18 +251,21 @@ static const struct reasoning_format *row_of(const char *reasoning)
 enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n)
 {
     const struct reasoning_format *f = row_of(reasoning);
-    return f && ends_in(f->start, prompt, n) >= 0 ? REASONING_OPEN : REASONING_NOT_OPEN;
+    struct piece tag;
+    return f && ends_in(f->start, (struct piece){prompt, n}, &tag) >= 0 ? REASONING_OPEN
+                                                                        : REASONING_NOT_OPEN;
 }
 
-const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n)
+const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n, char *out)
 {
     const struct reasoning_format *f = row_of(reasoning);
+    struct piece tag, whole = {prompt, n};
     if (!f || f->before)
         return NULL;
     if (!f->end[0]) /* channels: the answer's */
-        return "<|channel|>final<|message|>";
-    int open = ends_in(f->start, prompt, n);
+        return f->channels ? "to=user<|message|>" : "<|channel|>final<|message|>";
+    int open = ends_in(f->start, whole, &tag);
     if (open >= 0)
-        return f->end[open] ? f->end[open] : f->end[0];
-    return f->open && ends_in(f->end, prompt, n) < 0 ? f->end[0] : NULL;
+        return end_of(f->end[open] ? f->end[open] : f->end[0], f->start[open], tag, out);
+    return f->open && ends_in(f->end, whole, &tag) < 0 ? tag_write(f->end[0], "", 0, out) : NULL;
 }

@@ -362,7 +362,8 @@ static enum part next_byte(struct parser *p, struct calls *k, char c)
 static enum part after_byte(struct parser *p, struct calls *k, char c)
 {
     const struct tool_format *f = format_row(p);
-    bool whole, list = k->bracket || f->flags & CALL_LINES;
+    bool list = k->bracket || f->flags & CALL_LINES;
+    size_t whole;
     k->tag[k->n_tag++] = c;
     if (tag_begun(f->close, k->tag, k->n_tag, &whole) >= 0)
         return whole ? PART_END : PART_MORE;

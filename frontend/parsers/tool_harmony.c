@@ -160,7 +160,7 @@ static void take_tag(struct parser *p, struct harmony *h, enum tag tag)
 
 static enum part read_byte(struct parser *p, struct harmony *h, char c)
 {
-    bool whole;
+    size_t whole;
     h->tag[h->n_tag++] = c;
     while (h->n_tag) {
         int i = tag_begun(tags, h->tag, h->n_tag, &whole);

@@ -266,7 +266,7 @@ static enum part begin_args(struct parser *p, struct json *h, char c)
 /* One more byte of a head: *i_tag is the name_end that is complete with it, or -1. */
 static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
 {
-    bool whole;
+    size_t whole;
     *i_tag = -1;
     h->tag[h->n_tag++] = c;
     while (h->n_tag) {
@@ -287,7 +287,7 @@ static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
 
 static enum part in_head(struct parser *p, struct json *h, char c)
 {
-    unsigned flags = format_row(p)->flags;
+    unsigned flags = format_row(p)->flags & JSON_FLAGS;
     int i_tag;
     if (h->place == HEAD && c == '{' && h->n_tag == 0)
         return flags ? PART_BAD : begin_args(p, h, c);
@@ -336,7 +336,7 @@ static enum part open_byte(struct parser *p, struct json *h, char c)
 {
     if (is_blank(c))
         return PART_MORE;
-    if (c == '{' && !(format_row(p)->name_end[0] && format_row(p)->flags))
+    if (c == '{' && !(format_row(p)->name_end[0] && format_row(p)->flags & JSON_FLAGS))
         return begin_object(h);
     if (c == '[' && !h->array) {
         h->array = true;
@@ -369,7 +369,7 @@ static enum part item_byte(struct parser *p, struct json *h, char c)
 static enum part after_byte(struct parser *p, struct json *h, char c)
 {
     const struct tool_format *f = format_row(p);
-    bool whole;
+    size_t whole;
     h->tag[h->n_tag++] = c;
     if (tag_begun(f->close, h->tag, h->n_tag, &whole) >= 0)
         return whole ? PART_END : PART_MORE;

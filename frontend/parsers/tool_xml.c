@@ -5,7 +5,8 @@
  *   <invoke name="f"><parameter name="a" string="true">VALUE</parameter>…</invoke>
  *   <tool_call>f<arg_key>a</arg_key><arg_value>VALUE</arg_value>…</tool_call>
  *
- *   NAME > BETWEEN -key_open-> KEY > [VALUE_OPEN] > VALUE -value_close-> CLOSED -tag-> BETWEEN
+ *   NAME > BETWEEN -key_open-> KEY > [[TYPE] > VALUE_OPEN] > VALUE -value_close-> CLOSED
+ *          `<------------------------------ tag -------------------------------------'
  *
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
@@ -16,15 +17,17 @@
 #include "frontend/parsers/literal.h"
 #include "frontend/parsers/types.h"
 
-enum place { NAME, BETWEEN, KEY, VALUE_OPEN, VALUE, CLOSED };
+enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED };
 
 struct xml {
     enum place place;
-    struct buf name, text; /* text: the key, the attributes, or a value that has to be complete */
+    struct buf name,
+        text; /* text: the key, the attributes, a type, a value that waits for its end */
     char key[FORMAT_NAME_MAX + 1];
     char tag[FORMAT_TAG_MAX];
     size_t n_tag;
     struct buf ahead; /* what was read in CLOSED: the closing tag, blanks, a begun tag */
+    size_t n_close;   /* bytes of the closing tag in it */
     bool any;         /* there was a parameter */
     bool string;      /* the value goes out as it comes */
     bool cdata;       /* it stands in <![CDATA[ ]]> */
@@ -55,7 +58,7 @@ static enum next next_tag(const struct parser *p, const char *text, size_t n)
     const struct tool_format *f = format_row(p);
     const char *const key[FORMAT_TAGS] = {f->key_open};
     const char *layout[FORMAT_TAGS] = {NULL}; /* of the layout tags only those that close */
-    bool whole[3];
+    size_t whole[3];
     for (int i = 0, k = 0; i < FORMAT_TAGS && f->layout[i]; i++)
         if (f->layout[i][1] == '/')
             layout[k++] = f->layout[i];
@@ -71,7 +74,7 @@ static enum next next_tag(const struct parser *p, const char *text, size_t n)
 static enum part collect_until(struct xml *x, const char *tag, char c)
 {
     const char *const tags[FORMAT_TAGS] = {tag};
-    bool whole;
+    size_t whole;
     x->tag[x->n_tag++] = c;
     while (x->n_tag) {
         if (tag_begun(tags, x->tag, x->n_tag, &whole) >= 0) {
@@ -131,6 +134,20 @@ static enum part call_over(struct parser *p, struct xml *x)
     return PART_END;
 }
 
+/* f.f is f, unless there is a function of that name. */
+static void once(const struct parser *p, struct buf *name)
+{
+    size_t half = name->len / 2;
+    if (name->len % 2 == 0 || format_function(p, name->data) || name->data[half] != '.' ||
+        memcmp(name->data, name->data + half + 1, half) != 0)
+        return;
+    name->data[half] = 0;
+    if (format_function(p, name->data))
+        name->len = half;
+    else
+        name->data[half] = '.';
+}
+
 static enum part name_over(struct parser *p, struct xml *x)
 {
     size_t n;
@@ -140,6 +157,8 @@ static enum part name_over(struct parser *p, struct xml *x)
             return PART_BAD;
     buf_add(&x->name, name, n);
     unescape(p, &x->name);
+    if (format_row(p)->flags & XML_TWICE)
+        once(p, &x->name);
     buf_reset(&x->text);
     x->place = BETWEEN;
     return n ? PART_MORE : PART_BAD;
@@ -151,14 +170,17 @@ static enum part between_byte(struct parser *p, struct xml *x, char c);
 static enum part text_name(struct parser *p, struct xml *x, char c)
 {
     const char *end = format_row(p)->name_end[0];
+    size_t whole;
     if (c == '\n' && x->text.len == 0)
         return PART_MORE;
+    if (x->text.len == 0 && (c == '{' || c == '['))
+        return PART_BAD;
     if (c == '\n' && x->n_tag == 0)
         return name_over(p, x);
     if (x->n_tag || (end && c == end[0])) {
         x->tag[x->n_tag++] = c;
-        if (end && strncmp(end, x->tag, x->n_tag) == 0) {
-            if (end[x->n_tag])
+        if (end && tag_begun(format_row(p)->name_end, x->tag, x->n_tag, &whole) >= 0) {
+            if (!whole)
                 return PART_MORE;
             x->n_tag = 0;
             return name_over(p, x);
@@ -228,6 +250,13 @@ static void start_string(struct parser *p, struct xml *x)
     call_args(p, "\"", 1);
 }
 
+static void begin_value(struct parser *p, struct xml *x)
+{
+    x->place = VALUE;
+    if (x->types == TYPE_STRING)
+        start_string(p, x);
+}
+
 static enum part key_over(struct parser *p, struct xml *x)
 {
     struct buf head = BUF_INIT;
@@ -261,9 +290,10 @@ static enum part key_over(struct parser *p, struct xml *x)
     x->newline = x->string = false;
     x->n_tag = 0;
     buf_reset(&x->text);
-    x->place = format_row(p)->value_open ? VALUE_OPEN : VALUE;
-    if (x->types == TYPE_STRING)
-        start_string(p, x);
+    if (format_row(p)->value_open)
+        x->place = VALUE_OPEN;
+    else
+        begin_value(p, x);
     return PART_MORE;
 }
 
@@ -275,15 +305,36 @@ static enum part in_key(struct parser *p, struct xml *x, char c)
 
 static enum part value_open(struct parser *p, struct xml *x, char c)
 {
-    const char *tag = format_row(p)->value_open;
+    const struct tool_format *f = format_row(p);
+    const char *const tags[FORMAT_TAGS] = {f->value_open, f->type_open};
+    size_t whole;
     if (is_blank(c) && x->n_tag == 0)
         return PART_MORE;
-    if (c != tag[x->n_tag])
-        return PART_BAD;
-    if (tag[++x->n_tag] == 0) {
+    x->tag[x->n_tag++] = c;
+    int i = tag_begun(tags, x->tag, x->n_tag, &whole);
+    if (whole)
         x->n_tag = 0;
-        x->place = VALUE;
-    }
+    if (whole && i == 0)
+        begin_value(p, x);
+    else if (whole)
+        x->place = TYPE;
+    return i < 0 ? PART_BAD : PART_MORE;
+}
+
+/* The type that the model says, "array[string]" for one, chooses among those of the schema; without
+ * a schema it counts. "any" keeps the text as it is. */
+static enum part in_type(struct parser *p, struct xml *x, char c)
+{
+    enum part part = collect_until(x, format_row(p)->type_close, c);
+    if (part != PART_END)
+        return part;
+    const char *name = buf_str(&x->text) + strspn(buf_str(&x->text), " \t\r\n");
+    size_t n = strcspn(name, "[ \t\r\n");
+    unsigned said = n == 3 && strncmp(name, "any", 3) == 0 ? TYPE_STRING : types_named(name, n);
+    if (x->types == 0 || x->types & said)
+        x->types = said;
+    buf_reset(&x->text);
+    x->place = VALUE_OPEN;
     return PART_MORE;
 }
 
@@ -338,7 +389,8 @@ static enum part in_value(struct parser *p, struct xml *x, char c)
 {
     x->tag[x->n_tag++] = c;
     while (x->n_tag) {
-        bool whole, begins = x->first && (format_row(p)->flags & XML_CDATA);
+        bool begins = x->first && (format_row(p)->flags & XML_CDATA);
+        size_t whole;
         const char *const tags[FORMAT_TAGS] = {x->close, begins ? "<![CDATA[" : NULL};
         int i = tag_begun(tags, x->tag, x->n_tag, &whole);
         if (whole && i == 1) {
@@ -349,10 +401,11 @@ static enum part in_value(struct parser *p, struct xml *x, char c)
             return PART_MORE;
         }
         if (whole) {
+            buf_reset(&x->ahead);
+            buf_add(&x->ahead, x->tag, whole);
+            x->n_close = whole;
             x->n_tag = 0;
             x->place = CLOSED;
-            buf_reset(&x->ahead);
-            buf_add_str(&x->ahead, x->close);
         }
         if (i >= 0)
             return PART_MORE;
@@ -380,11 +433,11 @@ static void value_over(struct parser *p, struct xml *x)
 /* Was the closing tag one? What follows tells. */
 static enum part closed_byte(struct parser *p, struct xml *x, char c)
 {
-    size_t n_close = strlen(x->close), at = n_close;
+    size_t at = x->n_close;
     buf_add_char(&x->ahead, c);
     while (at < x->ahead.len && is_blank(x->ahead.data[at]))
         at++;
-    if (at == x->ahead.len && at < n_close + FORMAT_TAG_MAX)
+    if (at == x->ahead.len && at < x->n_close + FORMAT_TAG_MAX)
         return PART_MORE;
     enum next next =
         at < x->ahead.len ? next_tag(p, x->ahead.data + at, x->ahead.len - at) : NEXT_NONE;
@@ -415,6 +468,8 @@ static enum part read_byte(struct parser *p, struct xml *x, char c)
         return in_key(p, x, c);
     case VALUE_OPEN:
         return value_open(p, x, c);
+    case TYPE:
+        return in_type(p, x, c);
     case VALUE:
         return in_value(p, x, c);
     default:

@@ -9,7 +9,7 @@
 
 #define NESTING_MAX 8 /* anyOf and $ref inside each other */
 
-static unsigned type_named(const char *name)
+unsigned types_named(const char *name, size_t n)
 {
     static const struct {
         const char *name;
@@ -19,10 +19,16 @@ static unsigned type_named(const char *name)
                  {"object", TYPE_OBJECT},   {"str", TYPE_STRING},      {"int", TYPE_INTEGER},
                  {"float", TYPE_NUMBER},    {"bool", TYPE_BOOLEAN},    {"list", TYPE_ARRAY},
                  {"dict", TYPE_OBJECT}};
-    for (size_t i = 0; name && i < sizeof known / sizeof *known; i++)
-        if (strcmp(known[i].name, name) == 0)
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strlen(known[i].name) == n && strncasecmp(known[i].name, name, n) == 0)
             return known[i].type;
     return 0;
+}
+
+static unsigned type_named(const json_t *name)
+{
+    return json_is_string(name) ? types_named(json_string_value(name), json_string_length(name))
+                                : 0;
 }
 
 static unsigned type_of_value(const json_t *v)
@@ -68,12 +74,12 @@ static unsigned types_in(const json_t *root, const json_t *schema, int nesting)
 {
     static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
     const json_t *type = json_object_get(schema, "type"), *constant;
-    unsigned types = type_named(json_string_value(type));
+    unsigned types = type_named(type);
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)type, i, v)
-        types |= type_named(json_string_value(v));
+        types |= type_named(v);
     if (types || nesting == NESTING_MAX)
         return types;
     json_array_foreach (json_object_get(schema, "enum"), i, v)

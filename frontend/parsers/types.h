@@ -14,6 +14,8 @@
 #define TYPE_ARRAY   32u
 #define TYPE_OBJECT  64u
 
+/* The type of this name, 0 = unknown. */
+unsigned types_named(const char *name, size_t n);
 /* The types a parameter may have, 0 = nothing is known. function: {"name", "parameters"} or NULL. */
 unsigned types_of(const json_t *function, const char *parameter);
 /* The same for any schema inside the parameters `root`. */

@@ -272,6 +272,16 @@ static void among_text(void **state)
          "a\xff<|START_ACTION|>\xff[{\"tool_name\": \"now\"}]"},
         {"cohere_command3", "\xff<|START_RESPONSE|>\xff\xff<|END_RESPONSE|>\xff",
          "x<|START_ACTION|>y"},
+        {"muse_glimmer",
+         " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>1 <atem:invoke>",
+         " to=play<|message|><atem:function_calls>\n<atem:invoke name=\"play\">\n"
+         "<atem:parameter name=\"n\">x</atem:parameter>\n</atem:invoke>\n</atem:function_calls>"},
+        {"muse_glimmer",
+         " to=now<|message|><atem:function_calls>\n<atem:invoke name=\"now\">\n</atem:invoke>\n"
+         "</atem:function_calls><|eom|><|start|>assistant to=now<|message|><atem:function_calls>\n"
+         "<atem:invoke name=\"now\">\n</atem:invoke>\n</atem:function_calls>",
+         " to=play<|message|><atem:function_calls>\n<atem:invoke name=\"now\">\n</atem:invoke>\n"
+         "</atem:function_calls>"},
         {"openai",
          "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>1.",
          "<|channel|>commentary to=functions.play <|constrain|>json<|message|>{\"n\": \"1\"}"},
@@ -327,13 +337,40 @@ static void named_and_refused(void **state)
     json_decref(tools);
 }
 
+/* Tags of a checkpoint that has a suffix of its own: the template tells it. */
+static void suffixed(void **state)
+{
+    (void)state;
+    static const char
+        named[] = "{%- set HYTK = ':opensource' %}{{ '<arg_key{}>'.format(HYTK) }}",
+        literal[] = "<arg_key:1.a>",
+        v3[] = "<tool_calls:opensource>\n<tool_call:opensource>play<tool_sep:opensource>\n"
+               "<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>7"
+               "</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+        v4[] = "<tool_calls:1.a><tool_call:1.a>play<arg_key:1.a>n</arg_key:1.a>"
+               "<arg_value:1.a>7</arg_value:1.a></tool_call:1.a></tool_calls:1.a>";
+    struct forced f = config("hy_v3");
+    f.template = named;
+    struct matcher *m = grammar_of(&f);
+    assert_true(accepts(m, v3, strlen(v3)) && !accepts(m, v4, strlen(v4)));
+    check_calls("hy_v3", v3, strlen(v3), 1);
+    matcher_free(m);
+    f = config("hy_v4");
+    f.template = literal;
+    m = grammar_of(&f);
+    assert_true(accepts(m, v4, strlen(v4)) && !accepts(m, v3, strlen(v3)));
+    check_calls("hy_v4", v4, strlen(v4), 1);
+    matcher_free(m);
+    assert_true(forced_thinks("openai") && forced_thinks("muse_glimmer"));
+    assert_true(!forced_thinks("hermes") && !forced_thinks("none"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format),
-        cmocka_unit_test(one_call_only),
-        cmocka_unit_test(among_text),
-        cmocka_unit_test(named_and_refused),
+        cmocka_unit_test(every_format), cmocka_unit_test(one_call_only),
+        cmocka_unit_test(among_text),   cmocka_unit_test(named_and_refused),
+        cmocka_unit_test(suffixed),
     };
     set = json_load_file(ROWS, 0, NULL);
     int n = set ? cmocka_run_group_tests_name("forced", tests, NULL, NULL) : 1;

@@ -174,7 +174,8 @@ static void truncated(void **state)
                         r.content.len == whole.content.len && r.n_end + 1 >= r.n_call;
             for (size_t k = 0; k < r.n_call; k++)
                 good &= r.args[k].len == whole.args[k].len;
-            if (r.n_call == 0 && strcmp(c.tool, "openai") != 0)
+            bool headers = !strcmp(c.tool, "openai") || !strcmp(c.tool, "muse_glimmer");
+            if (r.n_call == 0 && !headers) /* they say nothing and are dropped */
                 good &= whole.content.len == n && memcmp(buf_str(&whole.content), s, n) == 0;
             if (!good)
                 fail_msg("%s: %.*s: content \"%s\", %u calls", c.tool, (int)n, s,
@@ -322,6 +323,10 @@ static void streams(void **state)
          "{\"text\": \"abcd"},
         {"openai", "<|channel|>commentary to=functions.f<|message|>{\"a\": [1, ", "{\"a\": [1", "2",
          "{\"a\": [1, "},
+        {"k2_horizon", "<ifm|tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", "{\"a\": \"b",
+         "c", "{\"a\": \"bc"},
+        {"muse_glimmer", " to=f<|message|><atem:invoke name=\"f\"><atem:parameter name=\"a\">b c",
+         "{\"a\": \"b c", "d", "{\"a\": \"b cd"},
         {"kimi_k2", "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": \"b",
          "{\"a\": \"b", "c", "{\"a\": \"bc"},
     };
@@ -382,7 +387,9 @@ static void hostile(void **state)
                                          "[TOOL_CALLS]f",
                                          "<|channel|>",
                                          "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
-                                         "<tool_call><tool_call"};
+                                         "<tool_call><tool_call",
+                                         "<|start|>assistant to=f<|start|>assistant to=",
+                                         "<ifm|tool_call>{\"a\": <ifm|tool_call>f"};
     for (const char *const *name = parser_tool_names(); *name; name++)
         for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
             struct buf b = BUF_INIT;
@@ -403,6 +410,10 @@ static void allocations_fail(void **state)
                    "1}}</tool_call><tool_call>{\"b\": 1}"},
         {"qwen3_coder", "<function=f>\n<parameter=a>\n[1]\n</parameter> x </parameter></function>"},
         {"pythonic", "[f(a=1, b='x')]"},
+        {"k2_horizon",
+         "<ifm|tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</ifm|tool_call>"},
+        {"muse_glimmer", "to=self<|message|>x<|start|> y<|eom|><|start|>assistant "
+                         "to=f<|message|><atem:invoke name=\"f\"></atem:invoke>"},
         {"openai", "<|channel|>analysis<|message|>x<|end|><|start|>assistant "
                    "to=functions.f<|message|>{\"a\": 1}"}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -527,15 +538,67 @@ static void prompts(void **state)
     static const struct {
         const char *format, *prompt;
         enum reasoning_start start;
-    } rows[] = {{"qwen3", "<|im_start|>assistant\n<think>\n", REASONING_OPEN},
-                {"qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", REASONING_NOT_OPEN},
-                {"qwen3", "what is <think>?<|im_start|>assistant\n", REASONING_NOT_OPEN},
-                {"seed_oss", "<seed:bos>assistant\n<seed:think>", REASONING_OPEN},
-                {"none", "<think>", REASONING_NOT_OPEN}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        assert_int_equal(
-            parser_reasoning_start(rows[i].format, rows[i].prompt, strlen(rows[i].prompt)),
-            rows[i].start);
+        const char *end;
+    } rows[] = {
+        {"qwen3", "<|im_start|>assistant\n<think>\n", REASONING_OPEN, "</think>"},
+        {"qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", REASONING_NOT_OPEN, NULL},
+        {"qwen3", "what is <think>?<|im_start|>assistant\n", REASONING_NOT_OPEN, "</think>"},
+        {"seed_oss", "<seed:bos>assistant\n<seed:think>", REASONING_OPEN, "</seed:think>"},
+        {"hy_v3", "<think:opensource>", REASONING_OPEN, "</think:opensource>"},
+        {"hy_v3", "<think:opensource></think:opensource>", REASONING_NOT_OPEN, NULL},
+        {"hy_v4", "x<think>\n", REASONING_OPEN, "</think>"},
+        {"hy_v4", "<think:a b>", REASONING_NOT_OPEN, "</think>"},
+        {"k2_horizon", "<ifm|think_fast>", REASONING_OPEN, "</ifm|think_fast>"},
+        {"openai_gptoss", "<|start|>assistant", REASONING_NOT_OPEN, "<|channel|>final<|message|>"},
+        {"muse_glimmer", "<|start|>assistant", REASONING_NOT_OPEN, "to=user<|message|>"},
+        {"none", "<think>", REASONING_NOT_OPEN, NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t n = strlen(rows[i].prompt);
+        char tag[PARSER_TAG_MAX];
+        const char *end = parser_reasoning_end(rows[i].format, rows[i].prompt, n, tag);
+        assert_int_equal(parser_reasoning_start(rows[i].format, rows[i].prompt, n), rows[i].start);
+        if (!end != !rows[i].end || (end && strcmp(end, rows[i].end) != 0))
+            fail_msg("%s, %s: ends with %s", rows[i].format, rows[i].prompt, end ? end : "nothing");
+    }
+}
+
+/* What templates without a golden of ours show of their formats, and the suffix of their tags. */
+static void detected(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *tool, *reasoning, *suffix;
+    } rows[] = {{"{%- set HYTK = ':opensource' %}{%- set t = '<think{}>'.format(HYTK) %}"
+                 "{{ '<tool_calls{}>'.format(HYTK) }}{{ '<arg_key{}>'.format( HYTK ) }}"
+                 "{{ '<tool_sep{}>'.format(HYTK) }}",
+                 "hy_v3", "hy_v3", ":opensource"},
+                {"{% set x = 1 %}{% set HY =\":6124c78e\" %}<tool_calls{}> <think{}> "
+                 "\"<arg_key{}>\".format(HY)",
+                 "hy_v4", "hy_v3", ":6124c78e"},
+                {"<think:a-b.c> <tool_calls:a-b.c> <arg_key:a-b.c>", "hy_v4", "hy_v3", ":a-b.c"},
+                {"<tool_calls><arg_key><tool_sep>", "hy_v3", NULL, ""},
+                {"<tool_calls><arg_key>", "hy_v4", NULL, ""},
+                {"<arg_key:>", NULL, NULL, ""},
+                {"<arg_key{}>'.format(X)", NULL, NULL, ""},
+                {"{% set X = Y %}<arg_key{}>'.format(X)", NULL, NULL, ""},
+                {"{% set X = ':a b' %}<arg_key{}>'.format(X)", NULL, NULL, ""},
+                {"<arg_key><think>", "glm45", "glm45", ""},
+                {"<|message|><atem:invoke name=\"", "muse_glimmer", "muse_glimmer", ""},
+                {"◁think▷", NULL, "kimi", ""},
+                {"<|inner_prefix|><|tools_prefix|>", "apertus", "apertus2509", ""},
+                {"<ifm|tool_call> <ifm|arg_key> <ifm|think>", "k2_horizon", "k2_horizon", ""},
+                {"nothing", NULL, NULL, ""}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct parser_detected found = parser_detect(rows[i].text);
+        char suffix[PARSER_SUFFIX_MAX + 1];
+        parser_suffix(rows[i].text, suffix);
+        if (!found.tool != !rows[i].tool || (found.tool && strcmp(found.tool, rows[i].tool)) ||
+            !found.reasoning != !rows[i].reasoning ||
+            (found.reasoning && strcmp(found.reasoning, rows[i].reasoning)) ||
+            strcmp(suffix, rows[i].suffix) != 0)
+            fail_msg("%s: %s, %s, suffix \"%s\"", rows[i].text, found.tool ? found.tool : "none",
+                     found.reasoning ? found.reasoning : "none", suffix);
+    }
 }
 
 int main(void)
@@ -548,6 +611,7 @@ int main(void)
         cmocka_unit_test(hostile),    cmocka_unit_test(allocations_fail),
         cmocka_unit_test(scanner),    cmocka_unit_test(literals),
         cmocka_unit_test(values),     cmocka_unit_test(prompts),
+        cmocka_unit_test(detected),
     };
     return cmocka_run_group_tests_name("parser", tests, NULL, NULL);
 }

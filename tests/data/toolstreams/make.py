@@ -79,6 +79,35 @@ def glm(newline):
     return lambda calls: "\n".join(one(*c) for c in calls)
 
 
+def hunyuan(suffix, sep, newline):
+    """Tags with a checkpoint's suffix."""
+    def tag(name):
+        return "<%s%s>" % (name, suffix)
+    def one(name, args):
+        return tag("tool_call") + name + sep + newline + "".join(
+            tag("arg_key") + k + tag("/arg_key") + newline + tag("arg_value") + text_value(v) + tag("/arg_value") + newline
+            for k, v in args.items()) + tag("/tool_call")
+    return lambda calls: tag("tool_calls") + newline + newline.join(one(*c) for c in calls) + newline + tag("/tool_calls")
+
+
+def ifm(typed):
+    def kind(v):
+        names = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array[string]", dict: "object"}
+        return "<ifm|arg_type>%s</ifm|arg_type>" % names.get(type(v), "null") if typed else ""
+    return section("<ifm|tool_calls>", each("<ifm|tool_call>", "</ifm|tool_call>", "", one=lambda n, a: n + "".join(
+        "<ifm|arg_key>%s</ifm|arg_key>%s<ifm|arg_value>%s</ifm|arg_value>" % (k, kind(v), text_value(v)) for k, v in a.items())),
+        "</ifm|tool_calls>")
+
+
+def atem(calls):
+    return "<atem:function_calls>\n" + "\n".join('<atem:invoke name="%s">\n%s</atem:invoke>' % (n, "".join(
+        '<atem:parameter name="%s">%s</atem:parameter>\n' % (k, text_value(v)) for k, v in a.items())) for n, a in calls) + "\n</atem:function_calls>"
+
+
+def muse(calls):
+    return "".join("<|start|>assistant to=%s<|message|>%s<|eom|>" % (n, atem([(n, a)])) for n, a in calls)
+
+
 def python_call(name, args):
     return "%s(%s)" % (name, ", ".join("%s=%r" % kv for kv in args.items()))
 
@@ -207,16 +236,14 @@ FORMATS = {
     "poolside_v1": ([glm("\n")], "</arg_value>"),
     "spark25": ([each("<tool_call>", "</tool_call>", one=lambda n, a: n + "\n" + "".join(
         "<arg_key>%s</arg_key><arg_value>%s</arg_value>\n" % (k, text_value(v)) for k, v in a.items()))], "</arg_value>"),
-    "hy_v4": ([section("<tool_calls>", lambda calls: glm("")(calls).replace("</tool_call>\n", "</tool_call>"), "</tool_calls>")], "</arg_value>"),
-    "k2_horizon": ([section("<ifm|tool_calls>", each("<ifm|tool_call>", "</ifm|tool_call>", "", one=lambda n, a: n + "".join(
-        "<ifm|arg_key>%s</ifm|arg_key><ifm|arg_value>%s</ifm|arg_value>" % (k, text_value(v)) for k, v in a.items())),
-        "</ifm|tool_calls>")], "</ifm|arg_value>"),
+    "hy_v4": ([hunyuan("", "", ""), hunyuan(":6124c78e", "", "")], "</arg_value>"),
+    "k2_horizon": ([ifm(False), ifm(True), section("<ifm|tool_calls>\n", each("<ifm|tool_call>", "</ifm|tool_call>"), "\n</ifm|tool_calls>")],
+                   "</ifm|arg_value>"),
+    "muse_glimmer": ([muse, atem], "</atem:parameter>"),
     "ling3": ([glm("\n"), glm("")], "</arg_value>"),
     "glm45": ([glm("\n")], "</arg_value>"),
     "glm47": ([glm("")], "</arg_value>"),
-    "hy_v3": ([section("<tool_calls>\n", each("<tool_call>", "</tool_call>", one=lambda n, a: n + "<tool_sep>\n" + "".join(
-        "<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n" % (k, text_value(v)) for k, v in a.items())),
-        "\n</tool_calls>")], "</arg_value>"),
+    "hy_v3": ([hunyuan("", "<tool_sep>", "\n"), hunyuan(":opensource", "<tool_sep:opensource>", "\n")], "</arg_value>"),
     "pythonic": ([array("", "", python_call)], "]"),
     "llama4_pythonic": ([array("", "", python_call), array("<|python_start|>", "<|python_end|>", python_call)],
                         "<|python_end|>"),
@@ -250,7 +277,12 @@ MALFORMED = {
     "deepseek_v41": ["<｜DSML｜ invoke name=\"now\"><b>"],
     "dots": ["<dots_function_call> text", "<invoke name=\"now\">text</invoke>"],
     "deepseek_v32": ["<｜DSML｜invoke name=\"now\"><b>", "<｜DSML｜function_calls>\n"],
-    "k2_horizon": ["<ifm|tool_calls><ifm|tool_call>not a name</ifm|tool_call>", "<ifm|tool_call>now<ifm|arg_key", "<ifm|tool_calls> text"],
+    "hy_v3": ["<tool_call:a b>now</tool_call>", "<tool_call:opensource>not a name</tool_call:opensource>", "<tool_calls:opensource> text",
+              "<tool_call:" + 40 * "x" + ">now</tool_call>"],
+    "hy_v4": ["<tool_calls:6124c78e><tool_call:6124c78e>", "<tool_call:6124c78e>{\"name\": \"now\"}</tool_call:6124c78e>"],
+    "muse_glimmer": ["<atem:invoke name=\"now\">text</atem:invoke>", "<atem:function_calls> text", " to=now and then", "to=", "to=a?b<|message",
+                     " <|mess", "<|start|>user<|message|>Hi"],
+    "k2_horizon": ["<ifm|tool_call>{\"name\": \"now\"", "<ifm|tool_call>[1]</ifm|tool_call>", "<ifm|tool_calls><ifm|tool_call>not a name</ifm|tool_call>", "<ifm|tool_call>now<ifm|arg_key", "<ifm|tool_calls> text"],
     "trinity": ["<think>1 < 2</think> so", "<tool_call>[1, 2]</tool_call>"],
     "glm45": ["<tool_call>not a name</tool_call>", "<tool_call>now\n<arg_key", "<tool_call>{\"name\": \"now\"}</tool_call>"],
     "pythonic": ["[1, 2]", "[now]", "[now(1)]", "[link](now)", "[unknown(a=1)]", "[now(a=oops)]", "x = [now", "[now(a b)]"],
@@ -292,6 +324,24 @@ LENIENT = {
     "minimax_m3": [("]<]minimax[>[<invoke name=\"send.mail\">]<]minimax[>[<to>]<]minimax[>[</to>]<]minimax[>[ <options>"
                     "]<]minimax[>[<x>1]<]minimax[>[</x>\n]<]minimax[>[</options>]<]minimax[>[<other>a ]<]minimax[>[<b> ]<]minimax[>[</c>]<]minimax[>[</other>]<]minimax[>[</invoke>", "",
                     [("send.mail", {"to": [], "options": {"x": 1}, "other": "a ]<]minimax[>[<b> ]<]minimax[>[</c>"})])],
+    "hy_v3": [("<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n"
+               "<arg_value:opensource>a</arg_value> b</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>ok", "ok",
+               [("get_weather", {"city": "a</arg_value> b"})])],
+    "k2_horizon": [("<ifm|tool_calls>\n<ifm|tool_call>get_weather\n<ifm|arg_key>city</ifm|arg_key>\n<ifm|arg_type>integer</ifm|arg_type>\n"
+                    "<ifm|arg_value>7</ifm|arg_value>\n<ifm|arg_key>other</ifm|arg_key> <ifm|arg_type>string</ifm|arg_type><ifm|arg_value>007</ifm|arg_value>\n"
+                    "<ifm|arg_key>more</ifm|arg_key><ifm|arg_type> any </ifm|arg_type> <ifm|arg_value>8</ifm|arg_value>"
+                    "<ifm|arg_key>last</ifm|arg_key><ifm|arg_type>list[int]</ifm|arg_type><ifm|arg_value>[1]</ifm|arg_value></ifm|tool_call>\n</ifm|tool_calls>", "",
+                    [("get_weather", {"city": "7", "other": "007", "more": "8", "last": [1]})]),
+                   ("<ifm|tool_call>now</ifm|tool_call> and <ifm|tool_call>\n {\"arguments\": {}, \"name\": \"now\"}\n</ifm|tool_call>", " and ",
+                    [("now", {}), ("now", {})])],
+    "muse_glimmer": [(" to=now.now<|message|><atem:function_calls>\n<atem:invoke name=\"now.now\">\n</atem:invoke>\n</atem:function_calls><|eot|>", "", [("now", {})]),
+                     ("to=user<|message|>So: <atem:invoke name=\"now\"></atem:invoke> is how. <|eot|>",
+                      "So: <atem:invoke name=\"now\"></atem:invoke> is how. ", []),
+                     (" to=user<|message|>One<|eom|>\n<|start|> assistant to=now <|message|><atem:invoke name=\"now\"></atem:invoke>"
+                      "<|start|>assistant<|message|>Two <|start|> three<|eot|>", "OneTwo <|start|> three", [("now", {})]),
+                     ("<|message|>Hi.<atem:invoke name=\"send.mail\"><atem:parameter name=\"body\">  a  </atem:parameter></atem:invoke><|eom|>"
+                      "<|start|>assistant to=user<|message|>a <|eo", "Hi.a <|eo", [("send.mail", {"body": "  a  "})]),
+                     ("to=self", "to=self", []), ("Hi<|start|>assistant to=us", "Hi", [])],
     "trinity": [("<think>\n<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call></think>", "", [("now", {})])],
     "llama4_pythonic": [("[send.mail(to=\"['a', 'b']\")]", "", [("send.mail", {"to": ["a", "b"]})])],
     "functiongemma": [("<start_function_call>call:send.mail{to:<escape>['a']<escape>,note:None}<end_function_call>", "",
@@ -355,6 +405,7 @@ FORCED = {
     "lfm2": [array("<|tool_call_start|>", "<|tool_call_end|>", python_json)],
 }
 FORCED["cohere_command4"] = FORCED["cohere_command3"]
+FORCED["muse_glimmer"] = [lambda calls: muse(calls).removeprefix("<|start|>assistant").removesuffix("<|eom|>")]
 
 
 def forced_rows(name):

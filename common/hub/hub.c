@@ -5,6 +5,7 @@
  * character by character before they touch the file system. */
 #include "common/hub/hub.h"
 #include <ctype.h>
+#include <dirent.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,26 +237,81 @@ static enum q_code config_text(char **out, const char *dir, struct q_err *e)
     return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "%s: out of memory", path);
 }
 
+/* May the tokenizer be read from a file of this name, or say what it depends on? */
+static bool is_tokenizer_file(const char *name)
+{
+    static const char *const names[] = {
+#define TOKENIZER_FILE(name) name,
+#define TOKENIZER_PART(name) name,
+#define TOKENIZER_NAMED(part, end)
+#include "common/tokenizer_files.def"
+    };
+    static const char *const parts[][2] = {
+#define TOKENIZER_FILE(name)
+#define TOKENIZER_PART(name)
+#define TOKENIZER_NAMED(part, end) {part, end},
+#include "common/tokenizer_files.def"
+    };
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        size_t n_end = strlen(parts[i][1]);
+        if (strstr(name, parts[i][0]) && n >= n_end && strcmp(name + n - n_end, parts[i][1]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The folder's first tokenizer file whose name is behind `name`, which it replaces. */
+static bool next_file(char name[NAME_MAX + 1], const char *dir)
+{
+    char best[NAME_MAX + 1] = "";
+    DIR *d = opendir(dir);
+    for (const struct dirent *entry; d && (entry = readdir(d));)
+        if (is_tokenizer_file(entry->d_name) && strcmp(entry->d_name, name) > 0 &&
+            (!*best || strcmp(entry->d_name, best) < 0))
+            snprintf(best, sizeof best, "%s", entry->d_name);
+    if (d)
+        closedir(d);
+    snprintf(name, NAME_MAX + 1, "%s", best);
+    return *best;
+}
+
+/* The folder's tokenizer files, by name. */
+static enum q_code digest_tokenizer(EVP_MD_CTX *ctx, const char *dir, struct q_err *e)
+{
+    char name[NAME_MAX + 1] = "";
+    enum q_code rc = Q_OK;
+    while (!rc && next_file(name, dir)) {
+        char path[PATH_MAX];
+        struct mapping file = MAPPING_INIT;
+        if (!(rc = path_join(path, sizeof path, dir, name, e)) && file_exists(path) &&
+            !(rc = mapping_open(&file, path, e)) && !digest_part(ctx, name, file.data, file.size))
+            rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %.100s failed", path);
+        mapping_release(&file);
+    }
+    return rc;
+}
+
 enum q_code hub_digest(unsigned char digest[32], const char *dir, struct q_err *e)
 {
-    char path[PATH_MAX];
     char *config = NULL;
-    struct mapping tokenizer = MAPPING_INIT;
     EVP_MD_CTX *ctx = NULL;
     enum q_code rc = config_text(&config, dir, e);
-    if (rc || (rc = path_join(path, sizeof path, dir, "tokenizer.json", e)))
-        goto out;
-    if (file_exists(path) && (rc = mapping_open(&tokenizer, path, e)))
+    if (rc)
         goto out;
     ctx = EVP_MD_CTX_new();
     if (!ctx || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) ||
-        !digest_part(ctx, "config", config, strlen(config)) ||
-        !digest_part(ctx, "tokenizer", tokenizer.data, tokenizer.size) ||
-        !EVP_DigestFinal_ex(ctx, digest, NULL))
+        !digest_part(ctx, "config", config, strlen(config)))
+        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %.100s failed", dir);
+    else
+        rc = digest_tokenizer(ctx, dir, e);
+    if (!rc && !EVP_DigestFinal_ex(ctx, digest, NULL))
         rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %.100s failed", dir);
 out:
     EVP_MD_CTX_free(ctx);
-    mapping_release(&tokenizer);
     if (config) {
         json_free_t release;
         json_get_alloc_funcs(NULL, &release);

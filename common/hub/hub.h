@@ -19,9 +19,9 @@ FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision
 FALLIBLE hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const char *revision,
                                const char *model_dir, struct q_err *e);
 
-/* SHA-256 over what a frontend and an engine must agree on: config.json's meaning and the
- * tokenizer's bytes (tokenizer.json where there is one). Not over the weights. Errors: Q_IO,
- * Q_NOT_FOUND. */
+/* SHA-256 over what a frontend and an engine must agree on: config.json's meaning and the bytes of
+ * every file of the folder that can be its tokenizer (tokenizer_files.def). Not over the weights.
+ * Errors: Q_IO, Q_NOT_FOUND. */
 FALLIBLE hub_digest(unsigned char digest[32], const char *dir, struct q_err *e);
 
 #endif

@@ -97,9 +97,12 @@ static bool has_file(char path[PATH_MAX], const char *dir, const char *name)
 
 static bool find_file(char path[PATH_MAX], const char *dir)
 {
-    static const char *const names[] = {"tokenizer.json", "tekken.json",         "tokenizer.model",
-                                        "spiece.model",   "sentencepiece.model", "spm.model",
-                                        "tiktoken.model"};
+    static const char *const names[] = {
+#define TOKENIZER_FILE(name) name,
+#define TOKENIZER_PART(name)
+#define TOKENIZER_NAMED(part, end)
+#include "common/tokenizer_files.def"
+    };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (has_file(path, dir, names[i]))
             return true;

@@ -16,7 +16,6 @@
 #include "common/metrics.h"
 #include "common/parse.h"
 #include "frontend/api/json.h"
-#include "frontend/api/task.h"
 #include "frontend/parsers/parser.h"
 
 #define GAUGE_EVERY_MS 2000
@@ -282,7 +281,6 @@ static void start_loading(struct app *a)
 static enum q_code begin(struct app *a, struct q_err *e)
 {
     enum q_code rc;
-    task_threads();
     a->exit_code = EXIT_USAGE;
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,
@@ -329,6 +327,7 @@ static void init(struct app *a, const struct options *o)
     json_set_alloc_funcs(q_alloc, q_free);
     a->options = o;
     uv_loop_init(&a->loop);
+    tasks_init(&a->tasks, &a->loop);
 }
 
 FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e)
@@ -345,7 +344,7 @@ void app_close(struct app *a)
 {
     link_free(a->link);
     a->link = NULL;
-    if (a->reading || task_n_working())
+    if (a->reading || tasks_n_working(&a->tasks))
         _exit(a->exit_code); /* exit() would take from those threads what they still use */
 }
 

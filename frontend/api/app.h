@@ -8,6 +8,7 @@
 #define QUIRE_FRONTEND_API_APP_H
 #include <uv.h>
 #include "frontend/api/served.h"
+#include "frontend/api/task.h"
 #include "frontend/http/exchange.h"
 #include "frontend/http/server.h"
 #include "frontend/link/link.h"
@@ -21,6 +22,7 @@ struct wish;  /* one that waits for the engine: control.c */
 struct app {
     const struct options *options;
     uv_loop_t loop;
+    struct tasks tasks;
     struct served served;
     struct http_server *server;
     struct link *link; /* NULL until the model is read */

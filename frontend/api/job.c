@@ -472,7 +472,7 @@ void job_start(struct app *a, struct http_exchange *x, bool chat)
     j->created = clock_unix();
     j->arrived_us = clock_us();
     snprintf(j->id, sizeof(j->id), "%s-%s", chat ? "chatcmpl" : "cmpl", http_request_id(x));
-    task_start(&j->task, &job_calls, &a->loop, x);
+    task_start(&j->task, &job_calls, &a->tasks, x);
 }
 
 void on_chat(void *app, struct http_exchange *x)

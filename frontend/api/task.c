@@ -8,9 +8,7 @@
 #define THREADS_MAX   64
 #define THREADS_SPARE 1 /* for what libuv itself does on threads: names, files */
 
-static struct lanes lanes; /* the loop's thread alone */
-
-void task_threads(void)
+void tasks_init(struct tasks *s, uv_loop_t *loop)
 {
     const char *given = getenv("UV_THREADPOOL_SIZE");
     unsigned n = given ? (unsigned)strtoul(given, NULL, 10) : uv_available_parallelism();
@@ -23,12 +21,13 @@ void task_threads(void)
         n = THREADS_MAX;
     snprintf(text, sizeof text, "%u", n);
     setenv("UV_THREADPOOL_SIZE", text, 1);
-    lanes_init(&lanes, n - THREADS_SPARE);
+    s->loop = loop;
+    lanes_init(&s->lanes, n - THREADS_SPARE);
 }
 
-uint32_t task_n_working(void)
+uint32_t tasks_n_working(const struct tasks *s)
 {
-    return lanes.n_wait + lanes_n_busy(&lanes);
+    return s->lanes.n_wait + lanes_n_busy(&s->lanes);
 }
 
 static void end(struct task *t)
@@ -42,7 +41,7 @@ static void on_gone(void *ctx)
     struct task *t = ctx;
     t->x = NULL;
     if (t->waiting)
-        lanes_remove(&lanes, &t->lane);
+        lanes_remove(&t->tasks->lanes, &t->lane);
     if (!t->working)
         end(t);
 }
@@ -58,19 +57,20 @@ static void on_thread(uv_work_t *work)
     run(work->data);
 }
 
-static void start_next(void);
+static void start_next(struct tasks *s);
 
 static void after_thread(uv_work_t *work, int status)
 {
     struct task *t = work->data;
+    struct tasks *s = t->tasks;
     (void)status;
     t->working = false;
-    lanes_done(&lanes, &t->lane);
+    lanes_done(&s->lanes, &t->lane);
     if (t->x)
         t->calls->go(t, &t->error);
     else
         end(t);
-    start_next();
+    start_next(s);
 }
 
 static void start(struct task *t)
@@ -78,20 +78,20 @@ static void start(struct task *t)
     t->waiting = false;
     buf_add(&t->copy, t->text.data, t->text.n);
     if (buf_check(&t->copy, "the body", &t->error) != Q_OK) {
-        lanes_done(&lanes, &t->lane);
+        lanes_done(&t->tasks->lanes, &t->lane);
         t->calls->go(t, &t->error);
         return;
     }
     t->text = (struct http_text){t->copy.data, t->copy.len};
     t->work.data = t;
     t->working = true;
-    uv_queue_work(t->loop, &t->work, on_thread, after_thread);
+    uv_queue_work(t->tasks->loop, &t->work, on_thread, after_thread);
 }
 
-static void start_next(void)
+static void start_next(struct tasks *s)
 {
     struct lane_job *job;
-    while ((job = lanes_next(&lanes)))
+    while ((job = lanes_next(&s->lanes)))
         start((struct task *)((char *)job - offsetof(struct task, lane)));
 }
 
@@ -105,19 +105,19 @@ static uint64_t key_of(const struct http_exchange *x)
     return key;
 }
 
-void task_start(struct task *t, const struct task_calls *calls, uv_loop_t *loop,
+void task_start(struct task *t, const struct task_calls *calls, struct tasks *tasks,
                 struct http_exchange *x)
 {
     t->calls = calls;
+    t->tasks = tasks;
     t->x = x;
-    t->loop = loop;
     t->text = http_body(x);
     http_on_gone(x, on_gone, t);
     if (t->text.n < TASK_THREAD_BYTES)
         run(t);
-    else if (lanes_add(&lanes, &t->lane, t->text.n, key_of(x), &t->error) == Q_OK) {
+    else if (lanes_add(&tasks->lanes, &t->lane, t->text.n, key_of(x), &t->error) == Q_OK) {
         t->waiting = true;
-        start_next();
+        start_next(tasks);
         return;
     }
     t->calls->go(t, &t->error);

@@ -16,6 +16,15 @@
 
 #define TASK_THREAD_BYTES ((size_t)32 << 10) /* bodies from here on are worked on beside the loop */
 
+struct tasks { /* of one frontend: whose turn it is on the threads of its loop */
+    struct lanes lanes;
+    uv_loop_t *loop;
+};
+/* As many threads as the machine has processors, within limits; UV_THREADPOOL_SIZE says otherwise.
+ * Before the process does anything on libuv's threads. */
+void tasks_init(struct tasks *s, uv_loop_t *loop);
+uint32_t tasks_n_working(const struct tasks *s); /* waiting for threads or on them now */
+
 struct task;
 struct task_calls {
     enum q_code (*prepare)(struct task *t, struct q_err *e);
@@ -25,20 +34,16 @@ struct task_calls {
 
 struct task { /* embedded first in its owner */
     const struct task_calls *calls;
+    struct tasks *tasks;
     struct http_exchange *x; /* NULL once gone */
     struct http_text text;   /* the body; borrowed from x or from copy */
     struct buf copy;
     struct q_err error;
-    uv_loop_t *loop;
     struct lane_job lane;
     uv_work_t work;
     bool waiting, working; /* for a thread; on one */
 };
-uint32_t task_n_working(void); /* waiting for threads or on them now */
-/* As many threads as the machine has processors, within limits; UV_THREADPOOL_SIZE says otherwise.
- * Before the process does anything on libuv's threads. */
-void task_threads(void);
-void task_start(struct task *t, const struct task_calls *calls, uv_loop_t *loop,
+void task_start(struct task *t, const struct task_calls *calls, struct tasks *tasks,
                 struct http_exchange *x);
 
 #endif

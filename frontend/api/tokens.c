@@ -143,7 +143,7 @@ static void start(struct app *a, struct http_exchange *x, bool to_text)
     q->app = a;
     q->to_text = to_text;
     q->max_model_len = app_max_model_len(a); /* here: the thread must not look at the link */
-    task_start(&q->task, &calls, &a->loop, x);
+    task_start(&q->task, &calls, &a->tasks, x);
 }
 
 void on_tokenize(void *app, struct http_exchange *x)

@@ -84,6 +84,14 @@ def test_every_kind_of_line(tmp_path):
     assert (tmp_path / "out").read_bytes() == before
 
 
+def test_lines_that_are_read_on_a_thread(tmp_path):
+    """Long bodies are, whatever program the frontend is in."""
+    (tmp_path / "in").write_text("\n".join(line(str(i), {"prompt": [3, 4], "max_tokens": 1, "user": "x" * 70_000}) for i in range(9)))
+    done = run_batch(MODELS / "llama", tmp_path / "in", tmp_path / "out", *FAST)
+    assert done.returncode == 0, done.stderr
+    assert len(results(tmp_path / "out")) == 9
+
+
 def test_pipes(tmp_path):
     text = "\n".join(line(str(i), {"prompt": [3, 4], "max_tokens": 3}) for i in range(5))
     done = run_batch(MODELS / "llama", "-", "-", *FAST, input=text)

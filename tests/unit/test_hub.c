@@ -125,6 +125,23 @@ static void test_digest(void **state)
     folder_text(&f, "tokenizer.json", "{ }");
     assert_ok(hub_digest(a, f.path, &e), &e);
     assert_memory_not_equal(a, b, 32); /* the tokenizer's bytes count */
+    static const char *const files[] = {
+        "tekken.json",        "tekken_240911.json", "tokenizer.model",    "vocab.txt",
+        "vocab.json",         "merges.txt",         "qwen.tiktoken",      "tokenizer_config.json",
+        "spm.model",          "tiktoken.model",     "tokenizer.model.v3", "spiece.model",
+        "sentencepiece.model"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) { /* and whatever file it can be */
+        folder_text(&f, files[i], "1");
+        assert_ok(hub_digest(b, f.path, &e), &e);
+        assert_memory_not_equal(a, b, 32);
+        folder_text(&f, files[i], "2");
+        assert_ok(hub_digest(a, f.path, &e), &e);
+        assert_memory_not_equal(a, b, 32);
+    }
+    folder_text(&f, "README.md", "1");
+    folder_text(&f, "vocab.json.bak", "1");
+    assert_ok(hub_digest(b, f.path, &e), &e);
+    assert_memory_equal(a, b, 32);
 }
 
 int main(void)

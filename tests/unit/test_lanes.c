@@ -185,23 +185,24 @@ static void test_a_short_body_is_read_before_long_ones_end(void **state)
 {
     (void)state;
     uv_loop_t loop;
+    struct tasks tasks;
     sem_init(&short_is_answered, 0, 0);
     setenv("UV_THREADPOOL_SIZE", "5", 1);
-    task_threads();
     assert_int_equal(uv_loop_init(&loop), 0);
+    tasks_init(&tasks, &loop);
     for (int i = 0; i <= N_LONG; i++) {
         requests[i].x.n = i < N_LONG ? sizeof body : 50 * KB;
-        task_start(&requests[i].task, &calls, &loop, &requests[i].x);
+        task_start(&requests[i].task, &calls, &tasks, &requests[i].x);
     }
-    assert_int_equal(task_n_working(), N_LONG + 1);
+    assert_int_equal(tasks_n_working(&tasks), N_LONG + 1);
     requests[N_LONG - 1].x.gone(requests[N_LONG - 1].x.ctx); /* one that still waits goes away */
     assert_int_equal(n_disposed, 1);
-    assert_int_equal(task_n_working(), N_LONG);
+    assert_int_equal(tasks_n_working(&tasks), N_LONG);
     assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
     assert_int_equal(n_answered, N_LONG);
     assert_int_equal(n_disposed, N_LONG + 1);
     assert_false(requests[N_LONG - 1].read);
-    assert_int_equal(task_n_working(), 0);
+    assert_int_equal(tasks_n_working(&tasks), 0);
     uv_loop_close(&loop);
     sem_destroy(&short_is_answered);
 }

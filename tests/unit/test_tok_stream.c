@@ -202,6 +202,50 @@ static void test_detok_random(void **state)
     tokenizer_free(t);
 }
 
+/* A part behind ByteFallback sees whole tokens: a run of bytes is one, however it streams. Every
+ * sequence of up to five of these ids. */
+static void test_runs_of_bytes_before_whole_tokens(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {
+        "{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}",
+        "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"always\"}",
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\u00e9\u00e9\"},\"content\":\"x\"}"};
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+        struct tokenizer *t = NULL;
+        struct buf json = BUF_INIT, whole = BUF_INIT, stream = BUF_INIT;
+        buf_printf(
+            &json,
+            "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"byte_fallback\":true,\"vocab\":["
+            "[\"<unk>\",0],[\"a\",-1],[\"_b\",-2],[\"<0xC3>\",-3],[\"<0xA9>\",-3]]},"
+            "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},%s]}}",
+            parts[k]);
+        assert_ok(tokenizer_from_json(&t, buf_str(&json), json.len, &err), &err);
+        for (uint32_t n = 0; n <= 5; n++)
+            for (uint32_t code = 0; code < 1u << (2 * n); code++) {
+                struct detok *d = NULL;
+                uint32_t ids[5];
+                for (uint32_t i = 0; i < n; i++)
+                    ids[i] = 1 + (code >> (2 * i)) % 4;
+                buf_reset(&whole);
+                buf_reset(&stream);
+                assert_ok(tokenizer_decode(t, ids, n, false, &whole, &err), &err);
+                assert_ok(detok_new(&d, t, false, &err), &err);
+                for (uint32_t i = 0; i < n; i++)
+                    assert_ok(detok_push(d, ids[i], &stream, &err), &err);
+                assert_ok(detok_flush(d, &stream, &err), &err);
+                detok_free(d);
+                if (strcmp(buf_str(&stream), buf_str(&whole)) != 0)
+                    fail_msg("%s: %u ids, %x: \"%s\", as a stream \"%s\"", parts[k], n, code,
+                             buf_str(&whole), buf_str(&stream));
+            }
+        buf_release(&json);
+        buf_release(&whole);
+        buf_release(&stream);
+        tokenizer_free(t);
+    }
+}
+
 static void test_token_bytes(void **state)
 {
     (void)state;
@@ -273,9 +317,13 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stop_rows),    cmocka_unit_test(test_stop_random),
-        cmocka_unit_test(test_stop_refused), cmocka_unit_test(test_stop_done),
-        cmocka_unit_test(test_detok_random), cmocka_unit_test(test_token_bytes),
+        cmocka_unit_test(test_stop_rows),
+        cmocka_unit_test(test_stop_random),
+        cmocka_unit_test(test_stop_refused),
+        cmocka_unit_test(test_stop_done),
+        cmocka_unit_test(test_detok_random),
+        cmocka_unit_test(test_runs_of_bytes_before_whole_tokens),
+        cmocka_unit_test(test_token_bytes),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

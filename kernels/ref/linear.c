@@ -8,8 +8,7 @@
  * random operands, Zen 5, 2026-11.) Then + bias, then + the old y. */
 #include <float.h>
 #include <math.h>
-#include "kernels/ref/finish.h"
-#include "kernels/split.h"
+#include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
 static float dot_f32(const struct linear_args *a, const float *row, uint32_t o)
@@ -41,20 +40,14 @@ static float dot_bf16(const struct linear_args *a, const uint16_t *row, uint32_t
     return sum;
 }
 
+static float sum_of(const void *args, size_t i, uint32_t o)
+{
+    const struct linear_args *a = args;
+    return a->x_dtype == DT_BF16 ? dot_bf16(a, (const uint16_t *)a->x + i * a->x_stride, o)
+                                 : dot_f32(a, (const float *)a->x + i * a->x_stride, o);
+}
+
 void linear_ref(const struct linear_args *a, const struct kern_exec *x)
 {
-    uint32_t n_panel = (a->w.n_out + KERN_PANEL - 1) / KERN_PANEL;
-    struct range panels = split(n_panel, x);
-    uint32_t begin = (uint32_t)panels.begin * KERN_PANEL, end = (uint32_t)panels.end * KERN_PANEL;
-    const struct finish f = FINISH_OF(a);
-    float sum[KERN_PANEL];
-    for (size_t i = 0; i < a->n_row; i++)
-        for (uint32_t o = begin; o < end && o < a->w.n_out; o += KERN_PANEL) {
-            uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
-            for (uint32_t j = 0; j < n; j++)
-                sum[j] = a->x_dtype == DT_BF16
-                             ? dot_bf16(a, (const uint16_t *)a->x + i * a->x_stride, o + j)
-                             : dot_f32(a, (const float *)a->x + i * a->x_stride, o + j);
-            ref_finish(&f, sum, i, o, n);
-        }
+    ref_product(REF_PRODUCT(a, sum_of), x);
 }

@@ -2,8 +2,7 @@
 /* The formula and its order are in ops_int4.h. */
 #include <math.h>
 #include "kernels/int4_layout.h"
-#include "kernels/ref/finish.h"
-#include "kernels/split.h"
+#include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
 /* d[g] of row i and output o, whose group starts at `at`. */
@@ -20,8 +19,9 @@ static float of_group(const struct linear_quant_args *a, size_t i, uint32_t g, c
     return (float)(sum - at[int4_scales_at(a->w.group) + INT4_ZEROS_AT + lane] * of_x);
 }
 
-static float dot(const struct linear_quant_args *a, size_t i, uint32_t o)
+static float sum_of(const void *args, size_t i, uint32_t o)
 {
+    const struct linear_quant_args *a = args;
     const uint8_t *at =
         (const uint8_t *)a->w.data + o / KERN_PANEL * int4_panel_bytes(a->w.n_in, a->w.group);
     float acc = 0;
@@ -29,21 +29,11 @@ static float dot(const struct linear_quant_args *a, size_t i, uint32_t o)
         float scale = element_f32(at + int4_scales_at(a->w.group), DT_F16, o % KERN_PANEL);
         acc = fmaf(scale, of_group(a, i, g, at, o % KERN_PANEL), acc);
     }
-    return acc;
+    return acc * a->rows[i].scale;
 }
 
 void linear_int4_ref(const struct linear_int4_args *args, const struct kern_exec *x)
 {
     const struct linear_quant_args *a = &args->by;
-    struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
-    uint32_t begin = (uint32_t)panels.begin * KERN_PANEL, end = (uint32_t)panels.end * KERN_PANEL;
-    const struct finish f = FINISH_OF(a);
-    float sum[KERN_PANEL];
-    for (size_t i = 0; i < a->n_row; i++)
-        for (uint32_t o = begin; o < end && o < a->w.n_out; o += KERN_PANEL) {
-            uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
-            for (uint32_t j = 0; j < n; j++)
-                sum[j] = dot(a, i, o + j) * a->rows[i].scale;
-            ref_finish(&f, sum, i, o, n);
-        }
+    ref_product(REF_PRODUCT(a, sum_of), x);
 }

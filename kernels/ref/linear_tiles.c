@@ -9,8 +9,7 @@
  * was tried on 768000 random sums, Sapphire Rapids, 2026-11; Intel SDM volume 2 says the same.) */
 #include <float.h>
 #include <math.h>
-#include "kernels/ref/finish.h"
-#include "kernels/split.h"
+#include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
 #define BLOCK 32u
@@ -20,8 +19,10 @@ static float flush(float f)
     return fabsf(f) < FLT_MIN ? copysignf(0, f) : f;
 }
 
-static float dot(const struct linear_args *a, const uint16_t *row, uint32_t o)
+static float sum_of(const void *args, size_t i, uint32_t o)
 {
+    const struct linear_args *a = args;
+    const uint16_t *row = (const uint16_t *)a->x + i * a->x_stride;
     const uint16_t *w = a->w.data;
     float sum = 0;
     for (uint32_t block = 0; block < a->w.n_in; block += BLOCK) {
@@ -39,15 +40,5 @@ static float dot(const struct linear_args *a, const uint16_t *row, uint32_t o)
 
 void linear_ref_tiles(const struct linear_args *a, const struct kern_exec *x)
 {
-    struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
-    uint32_t begin = (uint32_t)panels.begin * KERN_PANEL, end = (uint32_t)panels.end * KERN_PANEL;
-    const struct finish f = FINISH_OF(a);
-    float sum[KERN_PANEL];
-    for (size_t i = 0; i < a->n_row; i++)
-        for (uint32_t o = begin; o < end && o < a->w.n_out; o += KERN_PANEL) {
-            uint32_t n = a->w.n_out - o < KERN_PANEL ? a->w.n_out - o : KERN_PANEL;
-            for (uint32_t j = 0; j < n; j++)
-                sum[j] = dot(a, (const uint16_t *)a->x + i * a->x_stride, o + j);
-            ref_finish(&f, sum, i, o, n);
-        }
+    ref_product(REF_PRODUCT(a, sum_of), x);
 }

@@ -9,8 +9,7 @@
  * range that f16 cannot hold, has scale NaN: it ends in the logits, where it is noticed. Threads,
  * fused matrices and the padding of the last panel: as ref/pack.c. */
 #include "kernels/int4_fit.h"
-#include "kernels/ref/element.h"
-#include "kernels/split.h"
+#include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
 static float cut(float q)
@@ -63,8 +62,9 @@ static void fit_group(uint8_t *at, uint32_t lane, const float *w, uint32_t n)
 }
 
 /* Output o, from src row o - row_start; zeros when src has no such row. */
-static void pack_row(const struct pack_int4_args *a, uint32_t o, bool present)
+static void pack_row(const void *args, uint32_t o, bool present)
 {
+    const struct pack_int4_args *a = args;
     uint8_t *at = (uint8_t *)a->dst + o / KERN_PANEL * int4_panel_bytes(a->n_in, a->group);
     const size_t from = present ? (size_t)(o - a->row_start) * a->n_in : 0;
     for (uint32_t k = 0; k < a->n_in; k += a->group, at += int4_group_bytes(a->group)) {
@@ -77,16 +77,5 @@ static void pack_row(const struct pack_int4_args *a, uint32_t o, bool present)
 
 void pack_int4_ref(const struct pack_int4_args *a, const struct kern_exec *x)
 {
-    uint32_t row_end = a->row_start + a->n_out, first = a->row_start / KERN_PANEL;
-    uint32_t last = (row_end + KERN_PANEL - 1) / KERN_PANEL; /* one past */
-    if (a->n_out == 0)
-        return;
-    struct range panels = split(last - first, x);
-    uint32_t begin = (first + (uint32_t)panels.begin) * KERN_PANEL;
-    uint32_t end = (first + (uint32_t)panels.end) * KERN_PANEL;
-    for (uint32_t o = begin; o < end; o++) {
-        bool present = o >= a->row_start && o < row_end;
-        if (present || o >= a->n_out_total)
-            pack_row(a, o, present);
-    }
+    ref_pack(REF_PACK(a, pack_row), x);
 }

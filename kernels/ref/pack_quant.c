@@ -2,14 +2,14 @@
 /* An output's scale is that of its row as an int8 vector (int8.h). Threads, fused matrices and the
  * padding of the last panel: as ref/pack.c. */
 #include "kernels/quant_layout.h"
-#include "kernels/ref/element.h"
 #include "kernels/ref/int8.h"
-#include "kernels/split.h"
+#include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 
 /* Output o, from src row o - row_start; a row of zeros when src has no such row. */
-static void pack_row(const struct pack_quant_args *a, uint32_t o, bool present)
+static void pack_row(const void *args, uint32_t o, bool present)
 {
+    const struct pack_quant_args *a = args;
     uint8_t *panel = (uint8_t *)a->dst + o / KERN_PANEL * quant_panel_bytes(a->n_in);
     const size_t from = present ? (size_t)(o - a->row_start) * a->n_in : 0;
     float most = 0;
@@ -30,16 +30,5 @@ static void pack_row(const struct pack_quant_args *a, uint32_t o, bool present)
 
 void pack_quant_ref(const struct pack_quant_args *a, const struct kern_exec *x)
 {
-    uint32_t row_end = a->row_start + a->n_out, first = a->row_start / KERN_PANEL;
-    uint32_t last = (row_end + KERN_PANEL - 1) / KERN_PANEL; /* one past */
-    if (a->n_out == 0)
-        return;
-    struct range panels = split(last - first, x);
-    uint32_t begin = (first + (uint32_t)panels.begin) * KERN_PANEL;
-    uint32_t end = (first + (uint32_t)panels.end) * KERN_PANEL;
-    for (uint32_t o = begin; o < end; o++) {
-        bool present = o >= a->row_start && o < row_end;
-        if (present || o >= a->n_out_total)
-            pack_row(a, o, present);
-    }
+    ref_pack(REF_PACK(a, pack_row), x);
 }

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#include "kernels/attention_spans.h"
 #include "kernels/dot_room.h"
 #include "kernels/int4_layout.h"
 #include "kernels/int4_walk.h"
@@ -192,10 +193,29 @@ size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_d
                         ? sizeof(struct int4_tiles_scratch)
                         : sizeof(struct int4_scratch);
     size_t head = ((size_t)head_dim + 15) / 16 * 16;
-    size_t context = ((size_t)context_max + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
-    size_t attention = KERN_ATTENTION_ROWS * (context + 2 * head) * sizeof(float);
+    size_t context = context_max < ATTENTION_SPAN ? context_max : ATTENTION_SPAN;
+    context = (context + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
+    size_t attention =
+        KERN_ATTENTION_ROWS * (context + head + 2 * part_stride(head_dim)) * sizeof(float);
     const size_t most = linear > attention ? linear : attention, dot = dot_room_bytes(head_dim);
     return most > dot ? most : dot;
+}
+
+bool kern_attention_splits(const struct attention_args *a, uint32_t nth)
+{
+    struct part_plan p = part_plan_make(a, nth);
+    for (uint32_t i = 0; i < a->n_seq && p.least != UINT64_MAX; i++) {
+        const struct seq_shape q = seq_shape(a, &a->seqs[i]);
+        if (part_plan_splits(&p, a, &q))
+            return true;
+    }
+    return false;
+}
+
+size_t kern_attention_parts(uint32_t context_max, uint32_t n_head, uint32_t head_dim, uint32_t nth)
+{
+    const size_t n_span = ((size_t)context_max + ATTENTION_SPAN - 1) / ATTENTION_SPAN;
+    return nth > 1 && n_span > 1 ? PART_SEQS * n_span * n_head * part_stride(head_dim) : 0;
 }
 
 size_t kern_kv_block_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim)

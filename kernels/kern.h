@@ -6,8 +6,9 @@
  * Threads: the table is made once and then only read. */
 #ifndef QUIRE_KERNELS_KERN_H
 #define QUIRE_KERNELS_KERN_H
+#include <stdbool.h>
 #include "common/err.h"
-#include "kernels/ops.h"
+#include "kernels/ops_attention.h"
 #include "kernels/ops_device.h"
 #include "kernels/ops_int4.h"
 
@@ -60,6 +61,10 @@ void kern_int4_set(const struct packed *w, uint32_t o, const struct int4_output 
 void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float scale);
 /* Scratch one thread needs for any op with these limits. */
 size_t kern_scratch_bytes(uint32_t context_max, uint32_t n_head, uint32_t head_dim);
+/* Does attention with these arguments, by nth threads, leave parts for attention_join? */
+bool kern_attention_splits(const struct attention_args *a, uint32_t nth);
+/* Floats of attention_args.parts that are of use with these limits. */
+size_t kern_attention_parts(uint32_t context_max, uint32_t n_head, uint32_t head_dim, uint32_t nth);
 /* Bytes of one layer's K (or V; both are the same) for one block. */
 size_t kern_kv_block_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim);
 

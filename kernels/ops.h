@@ -53,6 +53,9 @@ struct packed {       /* a weight matrix in the layout above */
     enum dtype dtype; /* DT_F32, DT_F16, DT_BF16; I8: ops_quant.h */
     uint32_t group;   /* above 0: 4-bit weights with a scale for this many inputs, ops_int4.h */
     uint32_t gated;   /* 1: gate and up by turns, see above */
+    /* [n_in] or NULL: input k of W is input order[k] of the model's; x comes in W's order already
+     * (quant_rows). So 4-bit groups whose inputs are spread (act-order) are neighbours. */
+    const uint32_t *order;
 };
 
 /* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread
@@ -133,38 +136,6 @@ struct kv_store_args {
     size_t k_stride, v_stride;
     const uint32_t *slot; /* [n_row] */
     uint32_t n_row, n_kv_head, head_dim;
-};
-
-/* Attention over the paged cache, causal. For token t of a sequence at position pos (0-based),
- * head h, its KV head g = h / (n_head / n_kv_head), context c = max(0, pos + 1 - window) … pos
- * (window 0 = all):
- *     s[c] = scale * q[t,h,:]·K[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
- *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]
- * In int8, K[c,g,:] is k_scale[c,g] * k[c,g,:] with the scale taken out of the sum over the head;
- * V's scale goes into the softmax weight.
- * f32 throughout, positions in ascending order, softmax over the whole row: ref/attention.c has the
- * order. By dot-product instructions q and the softmax's weights are bf16: avx512/attention_dot.h.
- * The cache already holds the new tokens' K and V (kv_store first). */
-struct attention_seq {
-    const uint32_t *blocks; /* block table: [ceil((start + n_query) / KERN_BLOCK)] */
-    uint32_t row;           /* first row of q and out */
-    uint32_t n_query;       /* rows of this sequence in the batch */
-    uint32_t start;         /* position of the first of them */
-};
-struct attention_args {
-    void *out;            /* [rows][n_head][head_dim], row stride out_stride */
-    enum dtype out_dtype; /* F32, or BF16: the same numbers rounded */
-    const float *q;       /* the same shape, row stride q_stride; already rotated */
-    size_t out_stride, q_stride;
-    const void *k_cache, *v_cache;
-    enum dtype kv_dtype; /* F32, BF16 or I8 */
-    const struct attention_seq *seqs;
-    uint32_t n_seq, n_head, n_kv_head, head_dim;
-    uint32_t context_max; /* longest start + n_query, for scratch */
-    float scale, soft_cap;
-    uint32_t window;
-    const void *plan; /* on a device: what device_table.plan wrote, in device memory, */
-    uint32_t n_row;   /* and rows of q: n_seq when no sequence has more. context_max: or more */
 };
 
 /* y[i,c] = silu(x[i,c]) * x[i, n_col + c],  silu(z) = z / (1 + exp(-z)).  x: [n_row, 2*n_col] f32.

@@ -4,6 +4,7 @@
  * like every other. Arrays are in device memory. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_DEVICE_H
 #define QUIRE_KERNELS_OPS_DEVICE_H
+#include "kernels/ops_attention.h"
 #include "kernels/ops_quant.h"
 
 /* r = rows ? rows[i] : i;   x[r,:] += add[r,:] when there is add

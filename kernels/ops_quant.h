@@ -30,7 +30,7 @@ struct quant_row {
     int32_t sum; /* of the row's q */
 };
 
-/* q[i,c] = x[i,c] / rows[i].scale to the nearest integer, ties to even.
+/* q[i,c] = x[i,order[c]] / rows[i].scale to the nearest integer, ties to even.
  * x: [n_row, n_col] f32; q: [n_row][q_stride], zeros from n_col to a multiple of KERN_QUANT_K. */
 struct quant_rows_args {
     int8_t *q;              /* 64-byte aligned */
@@ -38,6 +38,7 @@ struct quant_rows_args {
     int16_t *sums; /* [n_row][q_stride / KERN_QUANT_SUM] of that many neighbours each, up to where
                       the zeros end; NULL: not wanted */
     const float *x;
+    const uint32_t *order; /* [n_col] each number below it once; NULL: 0, 1, 2 … */
     uint32_t n_row, n_col;
     size_t x_stride, q_stride; /* elements; q_stride a multiple of KERN_QUANT_K */
 };

@@ -143,3 +143,8 @@ void attention_amx(const struct attention_args *a, const struct kern_exec *x)
     attention_dot(a, x);
     _tile_release();
 }
+
+void attention_join_amx(const struct attention_join_args *a, const struct kern_exec *x)
+{
+    attention_join_avx512_bf16(a, x);
+}

@@ -39,6 +39,16 @@ INLINE struct vec vec_load_n(const float *p, uint32_t n)
     EACH(r, _mm256_maskload_ps(p, vec_mask((int)n)),
          _mm256_maskload_ps(p + 8, vec_mask((int)n - 8)));
 }
+INLINE __m256 vec_gather_half(const float *p, const uint32_t *at, __m256i mask)
+{
+    const __m256i i = _mm256_maskload_epi32((const int *)(const void *)at, mask);
+    return _mm256_mask_i32gather_ps(_mm256_setzero_ps(), p, i, _mm256_castsi256_ps(mask), 4);
+}
+INLINE struct vec vec_gather_n(const float *p, const uint32_t *at, uint32_t n)
+{
+    EACH(r, vec_gather_half(p, at, vec_mask((int)n)),
+         vec_gather_half(p, at + 8, vec_mask((int)n - 8)));
+}
 INLINE void vec_store(float *p, struct vec x)
 {
     _mm256_storeu_ps(p, x.a);

@@ -124,3 +124,11 @@ void attention_avx512_bf16(const struct attention_args *a, const struct kern_exe
     else
         attention_dot(a, x);
 }
+
+void attention_join_avx512_bf16(const struct attention_join_args *a, const struct kern_exec *x)
+{
+    if (a->of->kv_dtype == DT_F32)
+        attention_join_avx512(a, x);
+    else
+        attention_dot_join(a->of, x);
+}

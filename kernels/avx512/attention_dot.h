@@ -14,7 +14,9 @@
  *     m' = max(m, s), p = 2^((s - m') scale log2 e), f = 2^((m - m') scale log2 e)
  *     total = total f + sum p, sum = sum f + p V                 and at last out = sum / total
  *
- * int8: s is multiplied by K's scale, p by V's when it has been added to total.
+ * int8: s is multiplied by K's scale, p by V's when it has been added to total. Each span
+ * (attention_spans.h) begins with m = -inf and sums of 0; spans are joined as ref/attention.c says,
+ * by powers of 2 of the differences of m, scaled as above.
  *
  * Order: tiles begin at multiples of DOT_TILE and the instruction at even positions (tiles of AMX:
  * multiples of 32) of the sequence, wherever a chunk or an item does: a row has the same bits in
@@ -28,12 +30,12 @@
 #define QUIRE_KERNELS_AVX512_ATTENTION_DOT_H
 #include <math.h>
 #include <stdbool.h>
+#include "kernels/avx512/dot_join.h"
 #include "kernels/avx512/dot_softmax.h"
 #include "kernels/wide/attention_walk.h"
 #ifdef __AVX512BF16__
 
 #define FLUSH_SUBNORMAL 0x8040u /* MXCSR: FTZ and DAZ */
-#define LOG2_E          0x1.715476p+0f
 
 /* Scores of a tile's positions from tile.begin to tile.end (rounded to DOT_GROUP); asks for the V
  * of the same positions meanwhile. Blocks that are not there are taken twice: nobody reads that. */
@@ -58,61 +60,67 @@ static void dot_scores_of(const struct dot_item *d, uint32_t first, struct span 
     }
 }
 
-/* Columns c … c + 31 of a row's sums in their order; dot_pairs has another for bf16. */
-INLINE void dot_column_order(const struct dot_item *d, const float *sum, struct vec out[2])
+INLINE struct part_row dot_row_of(const struct dot_item *d, uint32_t r)
 {
-    const __m512i at = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
-    const __m512 a = _mm512_loadu_ps(sum), b = _mm512_loadu_ps(sum + 16);
-    out[0].v = a;
-    out[1].v = b;
-    if (d->it->a->kv_dtype != DT_BF16)
-        return;
-    out[0].v = _mm512_permutex2var_ps(a, at, b);
-    out[1].v = _mm512_permutex2var_ps(a, _mm512_add_epi32(at, _mm512_set1_epi32(8)), b);
+    return (struct part_row){d->room.sum + (size_t)r * d->room.dim, d->room.max[r],
+                             d->room.total[r]};
 }
 
-static void dot_finish(const struct dot_item *d)
+/* One span, from nothing; rows as many as tiles may do. */
+static void dot_span(const struct dot_item *d)
 {
     const struct item *it = d->it;
-    const struct vec zero = vec_set(0);
-    const uint32_t dim = it->a->head_dim;
-    for (uint32_t r = 0; r < it->n_row; r++) {
-        const struct vec inverse = vec_set(1.0f / d->room.total[r]);
-        const size_t at = item_at(it, r, it->a->out_stride);
-        for (uint32_t c = 0; c < dim; c += 32) {
-            struct vec y[2];
-            dot_column_order(d, d->room.sum + (size_t)r * d->room.dim + c, y);
-            for (uint32_t i = 0; i < 2 && c + 16 * i < dim; i++) {
-                uint32_t left = dim - c - 16 * i;
-                item_store(it, at + c + 16 * i, vec_add(vec_mul(y[i], inverse), zero),
-                           left < 16 ? left : 16);
-            }
-        }
-    }
-}
-
-static void dot_run(const struct item *it)
-{
-    struct dot_item d = {.it = it, .log2_scale = LOG2_E * (it->a->soft_cap > 0 ? 1 : it->a->scale)};
-    dot_room_cut(&d.room, it->s, it->a->head_dim);
-    dot_begin(&d);
-    dot_load_q(&d);
-    memset(d.room.sum, 0, DOT_ROWS * d.room.dim * sizeof *d.room.sum);
-    for (uint32_t r = 0; r < DOT_ROWS; r++) {
-        d.room.max[r] = -INFINITY;
-        d.room.total[r] = 0;
+    const uint32_t n_row = (it->n_row + 15) / 16 * 16;
+    memset(d->room.sum, 0, (size_t)n_row * d->room.dim * sizeof *d->room.sum);
+    for (uint32_t r = 0; r < n_row; r++) {
+        d->room.max[r] = -INFINITY;
+        d->room.total[r] = 0;
     }
     for (uint32_t t = it->begin / DOT_TILE * DOT_TILE; t < it->end; t += DOT_TILE) {
         const struct span whole = {it->begin, it->end};
         struct span tile = span_cut(whole, (struct span){t, t + DOT_TILE});
         tile.begin = tile.begin / 32 * 32;
         tile.end = (tile.end + 31) / 32 * 32;
-        dot_scores_of(&d, t, tile);
-        dot_softmax_typed(&d, t, tile);
-        dot_pairs_of_v(&d, tile.begin, tile.end - tile.begin, whole);
-        dot_values(&d, d.room.p + (tile.begin - t), d.room.v, tile.end - tile.begin);
+        dot_scores_of(d, t, tile);
+        dot_softmax_typed(d, t, tile);
+        dot_pairs_of_v(d, tile.begin, tile.end - tile.begin, whole);
+        dot_values(d, d->room.p + (tile.begin - t), d->room.v, tile.end - tile.begin);
     }
-    dot_finish(&d);
+}
+
+/* The rows of a span that was just done: to `out` when it is all there is, else they join the parts
+ * in `to`, or are the first of them. */
+static void dot_span_end(const struct dot_item *d, float *to, bool first, bool last)
+{
+    const struct item *it = d->it;
+    const size_t stride = part_stride(it->a->head_dim);
+    for (uint32_t r = 0; r < it->n_row; r++) {
+        struct part_row row = dot_row_of(d, r);
+        float *part = to + r * stride;
+        if (!(first && last)) {
+            if (first)
+                part[d->room.dim + 1] = 0;
+            dot_join(it->a, part, &row);
+            row = (struct part_row){part, part[d->room.dim], part[d->room.dim + 1]};
+        }
+        if (last)
+            dot_finish(it, r, &row);
+    }
+}
+
+static void dot_run(const struct item *it)
+{
+    struct dot_item d = {.it = it, .log2_scale = dot_scale(it->a)};
+    dot_room_cut(&d.room, it->s, it->a->head_dim);
+    dot_begin(&d);
+    dot_load_q(&d);
+    for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPAN + 1) * ATTENTION_SPAN) {
+        const struct item one = item_of_span(it, c);
+        d.it = &one;
+        dot_span(&d);
+        dot_span_end(&d, it->part ? it->part : d.room.parts, c == it->begin,
+                     !it->part && one.end == it->end);
+    }
 }
 
 /* An element of V at positions begin … end - 1 that is not finite. */
@@ -142,13 +150,14 @@ static void dot_item_run(const struct item *it)
     const bool apart = last.begin >= first.end; /* no position that all rows see */
     const uint32_t low = apart ? last.end : last.begin;
     const uint32_t high = apart ? last.end : first.end;
-    if (first.end == last.end ||
+    if ((first.begin == last.begin && first.end == last.end) ||
         !(dot_wild(it, first.begin, low) || dot_wild(it, high, last.end))) {
         dot_run(it);
         return;
     }
     struct item one = *it;
     for (uint32_t r = 0; r < it->n_row; r++) {
+        one.part = it->part ? it->part + r * part_stride(it->a->head_dim) : NULL;
         item_rows(&one, it->first + r, 1);
         dot_run(&one);
     }
@@ -168,6 +177,20 @@ INLINE void attention_dot(const struct attention_args *a, const struct kern_exec
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | FLUSH_SUBNORMAL);
     dot_walk(a, x);
+    _mm_setcsr(before);
+}
+
+static __attribute__((noinline)) void dot_join_walk(const struct attention_args *a,
+                                                    const struct kern_exec *x)
+{
+    join_walk(a, x, dot_row_join);
+}
+
+INLINE void attention_dot_join(const struct attention_args *a, const struct kern_exec *x)
+{
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | FLUSH_SUBNORMAL);
+    dot_join_walk(a, x);
     _mm_setcsr(before);
 }
 

@@ -39,6 +39,11 @@ INLINE struct vec vec_load_n(const float *p, uint32_t n)
 {
     return vec_of(_mm512_maskz_loadu_ps(vec_mask(n), p));
 }
+INLINE struct vec vec_gather_n(const float *p, const uint32_t *at, uint32_t n) /* p[at[l]] */
+{
+    const __m512i i = _mm512_maskz_loadu_epi32(vec_mask(n), at);
+    return vec_of(_mm512_mask_i32gather_ps(_mm512_setzero_ps(), vec_mask(n), i, p, 4));
+}
 INLINE void vec_store(float *p, struct vec a)
 {
     _mm512_storeu_ps(p, a.v);

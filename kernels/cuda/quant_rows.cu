@@ -29,7 +29,8 @@ static __global__ void __launch_bounds__(THREADS) quant_rows_kernel(const struct
     int sum = 0;
     for (uint32_t base = threadIdx.x / WARP * WARP; base < n_k; base += THREADS) {
         const uint32_t c = base + threadIdx.x % WARP;
-        const int v = c < a.n_col ? int8_of(row[c], scale.inverse) : 0;
+        const uint32_t place = a.order && c < a.n_col ? a.order[c] : c;
+        const int v = c < a.n_col ? int8_of(row[place], scale.inverse) : 0;
         const int part = warp_add(v);
         q[c] = (int8_t)v;
         sum += v;

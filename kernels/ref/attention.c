@@ -2,17 +2,23 @@
 /* out[t,h,:] = sum_c softmax_c(scale * q[t,h,:]·K[c,g,:])[c] * V[c,g,:]
  * with c from max(0, pos + 1 - window) to pos.
  *
- * Order, all f32 (bf16 and int8 K and V are expanded exactly):
+ * Order, all f32 (bf16 and int8 K and V are expanded exactly). In each span of 1024 positions of
+ * the sequence (attention_spans.h) that the row sees something of:
  *   s[c]   one accumulator from +0, fused multiply-adds over d = 0, 1, …; int8: * scale of K; *
  *          scale; the soft cap
  *   m      largest s (a NaN never is)
  *   p[c]   exp(s[c] - m)
- *   sum    16 lanes from +0, lane l adds p of the positions c with c % 16 == l, ascending;
+ *   total  16 lanes from +0, lane l adds p of the positions c with c % 16 == l, ascending;
  *          folded by halves; int8: then p[c] = p[c] * scale of V
- *   out    one accumulator per element from +0, fused multiply-adds over c ascending; * (1 / sum)
- * None of it depends on the other rows of the batch, so a prompt gives the same bits in one chunk
- * or in many. */
+ *   sum    one accumulator per element from +0, fused multiply-adds over c ascending
+ * The first span's m, total and sum are the row's; a later span (m', total', sum') joins them, one
+ * fused multiply-add an element:
+ *   m' > m    f = exp(m - m'):  total = total f + total', sum = sum f + sum', m = m'
+ *   else      f = exp(m' - m):  total = total' f + total, sum = sum' f + sum
+ * and out = sum * (1 / total). None of it depends on the other rows of the batch, so a prompt gives
+ * the same bits in one chunk or in many. */
 #include <math.h>
+#include "kernels/attention_spans.h"
 #include "kernels/kv_layout.h"
 #include "kernels/ref/element.h"
 #include "kernels/split.h"
@@ -23,7 +29,7 @@ struct row { /* one token of one head */
     const float *q;
     size_t out; /* element of a->out */
     uint32_t kv_head;
-    uint32_t begin, end; /* context positions */
+    uint32_t begin, end; /* context positions, of one span */
 };
 
 /* The block that holds position c in a cache, for this row's head. */
@@ -53,28 +59,60 @@ static float score(const struct attention_args *a, const struct row *r, uint32_t
     return a->soft_cap > 0 ? a->soft_cap * tanhf(s / a->soft_cap) : s;
 }
 
-static void attend(const struct attention_args *a, const struct row *r, float *p)
+/* One span of the row. p: [ATTENTION_SPAN]. */
+static void span(const struct attention_args *a, const struct row *r, float *p,
+                 struct part_row *out)
 {
     float max = -INFINITY, lane[16] = {0};
     for (uint32_t c = r->begin; c < r->end; c++) {
-        p[c] = score(a, r, c);
-        max = p[c] > max ? p[c] : max;
+        float s = p[c % ATTENTION_SPAN] = score(a, r, c);
+        max = s > max ? s : max;
     }
     for (uint32_t c = r->begin; c < r->end; c++) {
-        p[c] = expf(p[c] - max);
-        lane[c % 16] += p[c];
+        float *at = &p[c % ATTENTION_SPAN];
+        *at = expf(*at - max);
+        lane[c % 16] += *at;
         if (a->kv_dtype == DT_I8)
-            p[c] *= scale_in(block_of(a->v_cache, a, r, c), a, c);
+            *at *= scale_in(block_of(a->v_cache, a, r, c), a, c);
     }
-    float inverse = 1.0f / fold16(lane);
+    out->max = max;
+    out->total = fold16(lane);
     for (uint32_t d = 0; d < a->head_dim; d++) {
         float sum = 0;
         for (uint32_t c = r->begin; c < r->end; c++) {
             size_t at = (size_t)(c % KERN_BLOCK) * a->head_dim + d;
-            sum = fmaf(p[c], element_f32(block_of(a->v_cache, a, r, c), a->kv_dtype, at), sum);
+            const float v = element_f32(block_of(a->v_cache, a, r, c), a->kv_dtype, at);
+            sum = fmaf(p[c % ATTENTION_SPAN], v, sum);
         }
-        element_set(a->out, a->out_dtype, r->out + d, sum * inverse);
+        out->sum[d] = sum;
     }
+}
+
+static void join(const struct attention_args *a, struct part_row *to, const struct part_row *from)
+{
+    const bool above = from->max > to->max;
+    const float f = above ? expf(to->max - from->max) : expf(from->max - to->max);
+    to->total = above ? fmaf(to->total, f, from->total) : fmaf(from->total, f, to->total);
+    for (uint32_t d = 0; d < a->head_dim; d++)
+        to->sum[d] = above ? fmaf(to->sum[d], f, from->sum[d]) : fmaf(from->sum[d], f, to->sum[d]);
+    to->max = above ? from->max : to->max;
+}
+
+static void attend(const struct attention_args *a, const struct row *r, float *scratch)
+{
+    struct part_row all = {.sum = scratch}, one = {.sum = all.sum + part_dim(a->head_dim)};
+    float *p = one.sum + part_dim(a->head_dim);
+    for (uint32_t c = r->begin / ATTENTION_SPAN * ATTENTION_SPAN; c < r->end; c += ATTENTION_SPAN) {
+        struct row of = *r;
+        of.begin = c > r->begin ? c : r->begin;
+        of.end = c + ATTENTION_SPAN < r->end ? c + ATTENTION_SPAN : r->end;
+        span(a, &of, p, of.begin == r->begin ? &all : &one);
+        if (of.begin != r->begin)
+            join(a, &all, &one);
+    }
+    float inverse = 1.0f / all.total;
+    for (uint32_t d = 0; d < a->head_dim; d++)
+        element_set(a->out, a->out_dtype, r->out + d, all.sum[d] * inverse);
 }
 
 void attention_ref(const struct attention_args *a, const struct kern_exec *x)
@@ -96,4 +134,11 @@ void attention_ref(const struct attention_args *a, const struct kern_exec *x)
             attend(a, &r, x->scratch);
         }
     }
+}
+
+/* The definition never splits. */
+void attention_join_ref(const struct attention_join_args *a, const struct kern_exec *x)
+{
+    (void)a;
+    (void)x;
 }

@@ -15,7 +15,8 @@ void quant_rows_ref(const struct quant_rows_args *a, const struct kern_exec *x)
         struct int8_scale s = int8_scale_of(from, a->n_col);
         a->rows[i] = (struct quant_row){.scale = s.scale};
         for (uint32_t c = 0; c < quant_k(a->n_col); c++) {
-            to[c] = c < a->n_col ? int8_of(from[c], s.inverse) : 0;
+            const uint32_t place = a->order && c < a->n_col ? a->order[c] : c;
+            to[c] = c < a->n_col ? int8_of(from[place], s.inverse) : 0;
             a->rows[i].sum += to[c];
         }
         for (uint32_t c = 0; a->sums && c < quant_k(a->n_col); c++) {

@@ -2,7 +2,8 @@
 /* attention on 16 lanes; formula and order: ref/attention.c.
  *
  * Rows are (token, head) pairs that share a KV head, token by token. An item of work is up to
- * KERN_ATTENTION_ROWS of them, so that K and V are read once for all; it goes in three passes:
+ * KERN_ATTENTION_ROWS of them, so that K and V are read once for all; it goes span by span
+ * (attention_spans.h), each in three passes:
  *
  *   scores   lanes are the 16 tokens of a block; q is broadcast. Blocks x rows of sums
  *   softmax  row by row over the blocks
@@ -14,8 +15,9 @@
  *
  * Scratch of an item:
  *   q     [head_dim][ROWS]             transposed: broadcasts are one stream
- *   s     [blocks of the context][ROWS][16]   scores, then p
- *   sum   [ROWS][head_dim rounded up to 16]
+ *   s     [blocks of a span][ROWS][16]   scores, then p
+ *   sum   [ROWS] parts of the span
+ *   joined [ROWS] parts of the spans so far
  *
  * Each sum of the definition is one lane here, so tiles, chunks and which rows share an item
  * change no bit. Positions before a row's window or after its token are never multiplied in, not
@@ -39,17 +41,15 @@ static void item_load_q(const struct item *it)
     }
 }
 
-static void item_run(const struct item *it)
+/* Rows of the item's span to parts in it->sum. */
+static void item_attend(const struct item *it)
 {
-    const uint32_t dim = it->a->head_dim;
-    float inverse[ROWS];
-    item_load_q(it);
     for (uint32_t c = it->begin / KERN_BLOCK * KERN_BLOCK; c < it->end;
          c += SCORE_BLOCKS * KERN_BLOCK)
         score_blocks(it, c, it->end - c > KERN_BLOCK ? SCORE_BLOCKS : 1);
-    for (uint32_t r = 0; r < it->n_row; r++)
-        inverse[r] = softmax_row(it, r);
     memset(it->sum, 0, ROWS * it->sum_stride * sizeof *it->sum);
+    for (uint32_t r = 0; r < it->n_row; r++)
+        softmax_row(it, r);
     for (uint32_t c = it->begin; c < it->end;) {
         uint32_t left = it->end - c;
         struct span chunk = {c, c + (left < CHUNK_TOKENS ? left : CHUNK_TOKENS)};
@@ -59,24 +59,90 @@ static void item_run(const struct item *it)
         }
         c = chunk.end;
     }
-    for (uint32_t r = 0; r < it->n_row; r++) {
-        const size_t at = item_at(it, r, it->a->out_stride);
-        for (uint32_t d = 0; d < dim; d += 16) {
-            struct vec y = vec_mul(vec_load(it->sum + r * it->sum_stride + d), vec_set(inverse[r]));
-            item_store(it, at + d, y, dim - d < 16 ? dim - d : 16);
-        }
+}
+
+/* A part joins those of the spans before it; both have room for part_dim sums. */
+static void part_join(float *to, const float *from, uint32_t dim)
+{
+    const float max = to[dim], its_max = from[dim];
+    if (from[dim + 1] == 0) /* sees nothing of the span */
+        return;
+    if (to[dim + 1] == 0) {
+        memcpy(to, from, (dim + 2) * sizeof *to);
+        return;
     }
+    const bool above = its_max > max;
+    const struct vec f = vec_exp(vec_set(above ? max - its_max : its_max - max));
+    const float *smaller = above ? to : from, *larger = above ? from : to;
+    for (uint32_t d = 0; d < dim; d += 16)
+        vec_store(to + d, vec_fma(vec_load(smaller + d), f, vec_load(larger + d)));
+    const struct vec total = vec_fma(vec_set(smaller[dim + 1]), f, vec_set(larger[dim + 1]));
+    vec_store_n(to + dim + 1, total, 1);
+    to[dim] = above ? its_max : max;
+}
+
+/* Row r of the item is whole. */
+static void part_finish(const struct item *it, uint32_t r, const float *part)
+{
+    const uint32_t dim = it->a->head_dim;
+    const struct vec inverse = vec_set(1.0f / part[part_dim(dim) + 1]);
+    const size_t at = item_at(it, r, it->a->out_stride);
+    for (uint32_t d = 0; d < dim; d += 16)
+        item_store(it, at + d, vec_mul(vec_load(part + d), inverse), dim - d < 16 ? dim - d : 16);
+}
+
+static void item_run(const struct item *it)
+{
+    const size_t stride = it->sum_stride;
+    const uint32_t dim = part_dim(it->a->head_dim);
+    item_load_q(it);
+    for (uint32_t c = it->begin; c < it->end; c = (c / ATTENTION_SPAN + 1) * ATTENTION_SPAN) {
+        struct item one = item_of_span(it, c);
+        if (c == it->begin) /* the first span is what is joined */
+            one.sum = it->joined;
+        item_attend(&one);
+        for (uint32_t r = 0; r < it->n_row && c != it->begin; r++)
+            part_join(it->joined + r * stride, one.sum + r * stride, dim);
+    }
+    if (it->part)
+        memcpy(it->part, it->joined, it->n_row * stride * sizeof *it->part);
+    for (uint32_t r = 0; r < it->n_row && !it->part; r++)
+        part_finish(it, r, it->joined + r * stride);
+}
+
+/* An item with its parts of the scratch. */
+INLINE struct item item_room(const struct attention_args *a, const struct kern_exec *x)
+{
+    const uint32_t most = a->context_max < ATTENTION_SPAN ? a->context_max : ATTENTION_SPAN;
+    const size_t room = ((size_t)most + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
+    struct item it = {.a = a, .s = x->scratch};
+    it.sum_stride = part_stride(a->head_dim);
+    it.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
+    it.q = it.s + ROWS * room;
+    it.sum = it.q + ROWS * (((size_t)a->head_dim + 15) / 16 * 16);
+    it.joined = it.sum + ROWS * it.sum_stride;
+    return it;
 }
 
 INLINE void wide_attention(const struct attention_args *a, const struct kern_exec *x)
 {
-    const size_t room = ((size_t)a->context_max + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
-    struct item of = {.s = x->scratch};
-    of.sum_stride = ((size_t)a->head_dim + 15) / 16 * 16;
-    of.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
-    of.q = of.s + ROWS * room;
-    of.sum = of.q + ROWS * of.sum_stride;
+    const struct item of = item_room(a, x);
     attention_walk(a, x, &of, ROWS, item_run);
+}
+
+/* Row r of an item that was split: its parts one after the other. */
+static void row_join(const struct item *it, uint32_t r, float *parts, uint32_t n_span)
+{
+    const size_t step = it->n_row * it->sum_stride;
+    for (uint32_t i = 1; i < n_span; i++)
+        part_join(parts + r * it->sum_stride, parts + i * step + r * it->sum_stride,
+                  part_dim(it->a->head_dim));
+    part_finish(it, r, parts + r * it->sum_stride);
+}
+
+INLINE void wide_attention_join(const struct attention_args *a, const struct kern_exec *x)
+{
+    join_walk(a, x, row_join);
 }
 
 #endif

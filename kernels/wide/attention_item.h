@@ -4,26 +4,30 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
+#include "kernels/attention_spans.h"
 #include "kernels/kv_layout.h"
-#include "kernels/split.h"
 #include "kernels/unroll.h"
 #include "kernels/wide/vec.h"
 
 #define ROWS KERN_ATTENTION_ROWS
+
+struct span {
+    uint32_t begin, end;
+};
 
 struct item {
     const struct attention_args *a;
     const struct attention_seq *seq;
     uint32_t kv_head;
     uint32_t first, n_row; /* rows first … first + n_row - 1 of this sequence and KV head */
-    uint32_t begin, end;   /* context positions of any row */
+    struct span limit;     /* positions beyond it are another item's, or another span's */
+    uint32_t begin, end;   /* context positions of any row, within the limit */
+    uint32_t all_end;      /* without it */
+    float *part;           /* where its rows' parts go; NULL: to out */
     float *q, *s, *sum;    /* scratch */
-    size_t sum_stride;     /* head_dim rounded up to 16 */
+    float *joined;         /* scratch: rows of the spans so far, as parts */
+    size_t sum_stride;     /* part_stride() */
     size_t head_bytes;     /* of K or V, one block and head */
-};
-
-struct span {
-    uint32_t begin, end;
 };
 
 INLINE uint32_t item_group(const struct attention_args *a)
@@ -31,11 +35,38 @@ INLINE uint32_t item_group(const struct attention_args *a)
     return a->n_head / a->n_kv_head;
 }
 
-/* The context of row r of the item. */
+INLINE struct span span_cut(struct span s, struct span by)
+{
+    uint32_t begin = s.begin > by.begin ? s.begin : by.begin;
+    return (struct span){begin, s.end < by.end ? s.end : by.end};
+}
+
+/* The context of row r of the item, as far as the limit goes; begin >= end where it sees none. */
 INLINE struct span item_span(const struct item *it, uint32_t r)
 {
     uint32_t end = it->seq->start + (it->first + r) / item_group(it->a) + 1;
-    return (struct span){it->a->window && end > it->a->window ? end - it->a->window : 0, end};
+    uint32_t begin = it->a->window && end > it->a->window ? end - it->a->window : 0;
+    return span_cut((struct span){begin, end}, it->limit);
+}
+
+/* The item of n_row rows from `first` on, of it->seq and it->kv_head, within it->limit. */
+INLINE void item_rows(struct item *it, uint32_t first, uint32_t n_row)
+{
+    it->first = first;
+    it->n_row = n_row;
+    it->begin = item_span(it, 0).begin;
+    it->end = item_span(it, n_row - 1).end;
+    it->all_end = it->seq->start + (first + n_row - 1) / item_group(it->a) + 1;
+}
+
+/* What of the item lies in the span of position c. */
+INLINE struct item item_of_span(const struct item *of, uint32_t c)
+{
+    const uint32_t begin = c / ATTENTION_SPAN * ATTENTION_SPAN;
+    struct item it = *of;
+    it.limit = span_cut(of->limit, (struct span){begin, begin + ATTENTION_SPAN});
+    item_rows(&it, of->first, of->n_row);
+    return it;
 }
 
 /* Offset of row r in q (stride q_stride) or out. */
@@ -63,7 +94,7 @@ INLINE const float *item_scales(const struct item *it, const void *block)
  * guess the next one: without this, decoding from memory runs at half the speed. */
 INLINE void item_ahead(const struct item *it, const void *cache, uint32_t c)
 {
-    if (c >= it->end)
+    if (c >= it->all_end)
         return;
     const char *p = item_block(it, cache, c);
     for (size_t i = 0; i < it->head_bytes; i += 64)
@@ -85,11 +116,5 @@ INLINE void item_store(const struct item *it, size_t at, struct vec y, uint32_t 
         vec_store_n((float *)it->a->out + at, y, n);
 }
 #endif
-
-INLINE struct span span_cut(struct span s, struct span by)
-{
-    uint32_t begin = s.begin > by.begin ? s.begin : by.begin;
-    return (struct span){begin, s.end < by.end ? s.end : by.end};
-}
 
 #endif

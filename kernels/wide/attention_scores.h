@@ -160,8 +160,8 @@ static void scale_row(const struct item *it, uint32_t r, struct span span)
     }
 }
 
-/* s -> p (int8: times the scales of V) for row r; returns 1 / sum. */
-INLINE float softmax_row(const struct item *it, uint32_t r)
+/* s -> p (int8: times the scales of V) for row r; its max and total go to its part. */
+INLINE void softmax_row(const struct item *it, uint32_t r)
 {
     struct span span = item_span(it, r);
     const uint32_t first = span.begin / KERN_BLOCK * KERN_BLOCK;
@@ -185,7 +185,8 @@ INLINE float softmax_row(const struct item *it, uint32_t r)
     }
     if (it->a->kv_dtype == DT_I8)
         scale_row(it, r, span);
-    return 1.0f / vec_fold_add(sum);
+    it->sum[r * it->sum_stride + part_dim(it->a->head_dim)] = vec_fold_max(max);
+    it->sum[r * it->sum_stride + part_dim(it->a->head_dim) + 1] = vec_fold_add(sum);
 }
 
 #endif

@@ -7,46 +7,57 @@
 
 typedef void item_fn(const struct item *it);
 
-/* Items of one sequence, `rows` rows each. */
-INLINE uint32_t seq_items(const struct attention_args *a, const struct attention_seq *s,
-                          uint32_t rows)
+/* How one sequence is cut. */
+struct seq_cut {
+    struct seq_shape shape;
+    bool split;
+    size_t parts;     /* where its parts begin, in a->parts */
+    uint32_t rows;    /* of an item */
+    uint32_t by_rows; /* items of a KV head and span */
+    uint32_t n_item;
+};
+
+INLINE struct seq_cut seq_cut(const struct attention_args *a, const struct attention_seq *s,
+                              struct part_plan *p, uint32_t rows)
 {
-    return a->n_kv_head * ((s->n_query * item_group(a) + rows - 1) / rows);
+    struct seq_cut c = {.shape = seq_shape(a, s), .parts = p->used};
+    c.split = part_plan_splits(p, a, &c.shape);
+    c.rows = c.split ? c.shape.n_row : rows;
+    c.by_rows = c.shape.n_row ? (c.shape.n_row + c.rows - 1) / c.rows : 0;
+    c.n_item = a->n_kv_head * (c.split ? c.shape.n_span : c.by_rows);
+    return c;
 }
 
 /* Fewer rows an item when there would not be enough items for all threads. */
-INLINE uint32_t rows_per_item(const struct attention_args *a, uint32_t most, uint32_t nth)
+INLINE uint32_t rows_per_item(const struct attention_args *a, const struct part_plan *plan,
+                              uint32_t most, uint32_t nth)
 {
     uint32_t rows = most;
     for (; rows > 1; rows /= 2) {
+        struct part_plan p = *plan;
         size_t n = 0;
         for (uint32_t i = 0; i < a->n_seq; i++)
-            n += seq_items(a, &a->seqs[i], rows);
+            n += seq_cut(a, &a->seqs[i], &p, rows).n_item;
         if (n >= nth)
             break;
     }
     return rows;
 }
 
-/* The item of n_row rows from `first` on, of it->seq and it->kv_head. */
-INLINE void item_rows(struct item *it, uint32_t first, uint32_t n_row)
+INLINE void item_init(struct item *it, const struct seq_cut *c, uint32_t i)
 {
-    it->first = first;
-    it->n_row = n_row;
-    it->begin = item_span(it, 0).begin;
-    it->end = item_span(it, n_row - 1).end;
-}
-
-INLINE void item_init(struct item *it, const struct attention_args *a, uint32_t i_seq, uint32_t i,
-                      uint32_t rows)
-{
-    const struct attention_seq *s = &a->seqs[i_seq];
-    const uint32_t n_row = s->n_query * item_group(a), per_head = (n_row + rows - 1) / rows;
-    const uint32_t first = i % per_head * rows;
-    it->a = a;
-    it->seq = s;
-    it->kv_head = i / per_head;
-    item_rows(it, first, n_row - first < rows ? n_row - first : rows);
+    const struct attention_args *a = it->a;
+    const uint32_t each = c->split ? c->shape.n_span : c->by_rows, n_row = c->shape.n_row;
+    const uint32_t first = c->split ? 0 : i % each * c->rows;
+    it->kv_head = i / each;
+    it->part = NULL;
+    it->limit = (struct span){0, UINT32_MAX};
+    if (c->split) {
+        it->limit.begin = (c->shape.first_span + i % each) * ATTENTION_SPAN;
+        it->limit.end = it->limit.begin + ATTENTION_SPAN;
+        it->part = part_at(a, &c->shape, c->parts, it->kv_head, i % each);
+    }
+    item_rows(it, first, n_row - first < c->rows ? n_row - first : c->rows);
 }
 
 /* Cost of an item: the positions its rows walk, plus some for having it. */
@@ -60,22 +71,51 @@ INLINE uint64_t item_cost(const struct item *it)
 INLINE void attention_walk(const struct attention_args *a, const struct kern_exec *x,
                            const struct item *of, uint32_t most, item_fn *run)
 {
-    const uint32_t rows = rows_per_item(a, most, x->nth);
+    const struct part_plan plan = part_plan_make(a, x->nth);
+    const uint32_t rows = rows_per_item(a, &plan, most, x->nth);
     struct item it = *of;
     uint64_t total = 0, done = 0;
-    for (uint32_t s = 0; s < a->n_seq; s++)
-        for (uint32_t i = 0; i < seq_items(a, &a->seqs[s], rows); i++) {
-            item_init(&it, a, s, i, rows);
-            total += item_cost(&it);
+    it.a = a;
+    for (int pass = 0; pass < 2; pass++) {
+        struct part_plan p = plan;
+        for (uint32_t s = 0; s < a->n_seq; s++) {
+            const struct seq_cut c = seq_cut(a, &a->seqs[s], &p, rows);
+            it.seq = &a->seqs[s];
+            for (uint32_t i = 0; i < c.n_item; i++) {
+                item_init(&it, &c, i);
+                const uint64_t cost = item_cost(&it);
+                if (pass && (done + cost / 2) * x->nth / total == x->ith)
+                    run(&it);
+                total += pass ? 0 : cost;
+                done += pass ? cost : 0;
+            }
         }
-    for (uint32_t s = 0; s < a->n_seq; s++)
-        for (uint32_t i = 0; i < seq_items(a, &a->seqs[s], rows); i++) {
-            item_init(&it, a, s, i, rows);
-            uint64_t cost = item_cost(&it);
-            if ((done + cost / 2) * x->nth / total == x->ith)
-                run(&it);
-            done += cost;
+    }
+}
+
+/* Row r of a sequence in a KV head, whose n_span parts begin at `parts` with the first span's rows;
+ * they may be overwritten. */
+typedef void join_fn(const struct item *it, uint32_t r, float *parts, uint32_t n_span);
+
+/* The rows of the sequences that attention_walk has split, shared among threads. */
+INLINE void join_walk(const struct attention_args *a, const struct kern_exec *x, join_fn *join)
+{
+    struct part_plan p = part_plan_make(a, x->nth);
+    struct item it = {.a = a, .limit = {0, UINT32_MAX}, .sum_stride = part_stride(a->head_dim)};
+    uint32_t turn = 0;
+    for (uint32_t s = 0; s < a->n_seq && p.least != UINT64_MAX; s++) {
+        const struct seq_cut c = seq_cut(a, &a->seqs[s], &p, 1);
+        if (!c.split)
+            continue;
+        it.seq = &a->seqs[s];
+        for (it.kv_head = 0; it.kv_head < a->n_kv_head; it.kv_head++) {
+            float *parts = part_at(a, &c.shape, c.parts, it.kv_head, 0);
+            item_rows(&it, 0, c.shape.n_row);
+            for (uint32_t r = 0; r < c.shape.n_row; r++, turn++)
+                if (turn % x->nth == x->ith)
+                    join(&it, r, parts, c.shape.n_span);
         }
+    }
 }
 
 #endif

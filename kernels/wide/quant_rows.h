@@ -18,7 +18,9 @@ INLINE void wide_quant_row(const struct quant_rows_args *a, size_t i)
         struct vec part = vec_set(0);
         for (uint32_t d = c; d < c + KERN_QUANT_SUM; d += 16) {
             uint32_t n = d >= a->n_col ? 0 : a->n_col - d < 16 ? a->n_col - d : 16;
-            struct vec q = wide_int8_round(vec_load_n(from + (n ? d : 0), n), s.inverse);
+            struct vec v = a->order ? vec_gather_n(from, a->order + (n ? d : 0), n)
+                                    : vec_load_n(from + (n ? d : 0), n);
+            struct vec q = wide_int8_round(v, s.inverse);
             part = vec_add(part, q);
             vec_store_i8_n(to + d, q, 16);
         }

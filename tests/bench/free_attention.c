@@ -29,8 +29,8 @@ void free_attention(const struct attention_args *a, const struct kern_exec *x)
 #define DIM_MAX     256
 #define SPINS       4096 /* before the core is offered to others */
 
-struct piece { /* of a cut item, not divided by its sum yet */
-    float max[ROWS], sum[ROWS], out[ROWS][DIM_MAX];
+struct piece { /* of a cut item: its rows' parts, not divided by their totals yet */
+    float parts[ROWS * (DIM_MAX + PART_EXTRA)];
 };
 static struct piece pieces[THREADS_MAX][2]; /* 0: of an item begun before the share; 1: after */
 static atomic_uint n_arrived, generation;
@@ -92,62 +92,27 @@ static struct cut cut_of(const struct work *w, uint64_t cost, uint32_t i_thread)
 static void run_piece(const struct work *w, struct cut c)
 {
     const uint32_t first = w->it.begin / KERN_BLOCK * KERN_BLOCK;
-    struct attention_args a = *w->a;
-    struct attention_seq seq = *w->it.seq;
     struct item it = w->it;
-    struct piece *p = &pieces[w->x->ith][c.which];
-    it.begin = c.begin ? first + c.begin * KERN_BLOCK : it.begin;
-    it.end = first + c.end * KERN_BLOCK < it.end ? first + c.end * KERN_BLOCK : it.end;
-    seq.start = it.end - 1;
-    a.window = it.end - it.begin;
-    it.a = &a;
-    it.seq = &seq;
-    /* item_run from here on, but for the division */
-    item_load_q(&it);
-    for (uint32_t at = it.begin / KERN_BLOCK * KERN_BLOCK; at < it.end;
-         at += SCORE_BLOCKS * KERN_BLOCK)
-        score_blocks(&it, at, it.end - at > KERN_BLOCK ? SCORE_BLOCKS : 1);
-    for (uint32_t r = 0; r < it.n_row; r++) {
-        p->max[r] = -INFINITY;
-        for (uint32_t at = it.begin; at < it.end; at++)
-            p->max[r] = fmaxf(p->max[r], item_scores(&it, at)[r * KERN_BLOCK + at % KERN_BLOCK]);
-        p->sum[r] = 1 / softmax_row(&it, r);
-    }
-    memset(it.sum, 0, ROWS * it.sum_stride * sizeof *it.sum);
-    for (uint32_t at = it.begin; at < it.end;) {
-        uint32_t left = it.end - at;
-        struct span chunk = {at, at + (left < CHUNK_TOKENS ? left : CHUNK_TOKENS)};
-        for (uint32_t row = 0; row < it.n_row; row += VALUE_ROWS)
-            value_rows(&it, row, it.n_row - row < VALUE_ROWS ? it.n_row - row : VALUE_ROWS, chunk);
-        at = chunk.end;
-    }
-    for (uint32_t r = 0; r < it.n_row; r++)
-        memcpy(p->out[r], it.sum + r * it.sum_stride, a.head_dim * sizeof(float));
+    it.limit.begin = first + c.begin * KERN_BLOCK;
+    it.limit.end = first + c.end * KERN_BLOCK;
+    item_rows(&it, it.first, it.n_row);
+    it.part = pieces[w->x->ith][c.which].parts;
+    item_run(&it);
 }
 
 static void put_together(const struct work *w, uint64_t cost)
 {
     const struct item *it = &w->it;
+    const uint32_t ith = w->x->ith;
+    float *to = pieces[ith][cut_of(w, cost, ith).which].parts;
     for (uint32_t r = 0; r < it->n_row; r++) {
-        float *out = w->a->out + item_at(it, r, w->a->out_stride), max = -INFINITY, sum = 0;
-        memset(out, 0, w->a->head_dim * sizeof *out);
-        for (int pass = 0; pass < 2; pass++)
-            for (uint32_t t = w->x->ith; t < w->x->nth; t++) {
-                struct cut c = cut_of(w, cost, t);
-                const struct piece *p = &pieces[t][c.which];
-                if (c.begin == c.end)
-                    continue;
-                if (pass == 0) {
-                    max = fmaxf(max, p->max[r]);
-                    continue;
-                }
-                float weight = expf(p->max[r] - max);
-                sum += weight * p->sum[r];
-                for (uint32_t d = 0; d < w->a->head_dim; d++)
-                    out[d] += weight * p->out[r][d];
-            }
-        for (uint32_t d = 0; d < w->a->head_dim; d++)
-            out[d] /= sum;
+        for (uint32_t t = ith + 1; t < w->x->nth; t++) {
+            const struct cut c = cut_of(w, cost, t);
+            if (c.begin < c.end)
+                part_join(to + r * it->sum_stride, pieces[t][c.which].parts + r * it->sum_stride,
+                          part_dim(w->a->head_dim));
+        }
+        part_finish(it, r, to + r * it->sum_stride);
     }
 }
 
@@ -157,8 +122,8 @@ static bool visit(struct work *w, uint32_t pass)
     const uint32_t nth = w->x->nth, ith = w->x->ith;
     const uint64_t cost = item_cost(&w->it);
     const struct cut own = cut_of(w, cost, ith);
-    const bool whole = w->it.seq->n_query > 1 || w->a->soft_cap > 0 || w->a->head_dim > DIM_MAX ||
-                       nth > THREADS_MAX;
+    const bool whole =
+        w->it.seq->n_query > 1 || part_dim(w->a->head_dim) > DIM_MAX || nth > THREADS_MAX;
     bool is_cut = false;
     for (uint32_t t = 0; t < nth && !whole; t++) {
         struct cut c = cut_of(w, cost, t);
@@ -179,23 +144,22 @@ static bool visit(struct work *w, uint32_t pass)
 
 void free_attention(const struct attention_args *a, const struct kern_exec *x)
 {
-    const size_t room = ((size_t)a->context_max + KERN_BLOCK - 1) / KERN_BLOCK * KERN_BLOCK;
-    struct work w = {.a = a, .x = x, .it = {.s = x->scratch}};
+    struct work w = {.a = a, .x = x, .it = item_room(a, x)};
     bool any_cut = false;
-    w.it.sum_stride = ((size_t)a->head_dim + 15) / 16 * 16;
-    w.it.head_bytes = kv_head_bytes(a->kv_dtype, a->head_dim);
-    w.it.q = w.it.s + ROWS * room;
-    w.it.sum = w.it.q + ROWS * w.it.sum_stride;
     for (uint32_t pass = 0; pass < 3; pass++) { /* 0: the total; 1: compute; 2: put together */
+        struct part_plan none = {.least = UINT64_MAX};
         w.done = 0;
-        for (uint32_t s = 0; s < a->n_seq; s++)
-            for (uint32_t i = 0; i < seq_items(a, &a->seqs[s], ROWS); i++) {
-                item_init(&w.it, a, s, i, ROWS);
+        for (uint32_t s = 0; s < a->n_seq; s++) {
+            const struct seq_cut c = seq_cut(a, &a->seqs[s], &none, ROWS);
+            w.it.seq = &a->seqs[s];
+            for (uint32_t i = 0; i < c.n_item; i++) {
+                item_init(&w.it, &c, i);
                 if (pass == 0)
                     w.total += item_cost(&w.it);
                 else
                     any_cut |= visit(&w, pass - 1);
             }
+        }
         if (pass == 1 && !any_cut)
             return;
         if (pass == 1)

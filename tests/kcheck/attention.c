@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention: against the reference, the reference against f64 over the plain keys and values,
  * and the tokens of each sequence in one chunk against the same tokens in other chunks, bit for
- * bit. Cache lanes that no token owns are NaN. */
+ * bit. Cache lanes that no token owns are NaN. attention_join: contexts split over any number of
+ * threads against the same ones whole, bit for bit. */
 #include "kcheck.h"
 #include <math.h>
 #include "kernels/variants.h"
 
-#define SEQ_MAX 4
+#define SEQ_MAX  4
+#define DEEP_MAX 2300u /* positions: several spans */
 
 struct attention_case {
     struct attention_args a;
     struct attention_seq seqs[SEQ_MAX];
     float *k[SEQ_MAX], *v[SEQ_MAX]; /* [tokens][n_kv_head][head_dim] as given to kv_store */
     uint32_t n_row;
+    bool deep; /* few rows of contexts of several spans */
 };
 
 static const uint32_t kv_dtypes[] = {DT_F32, DT_BF16, DT_I8};
@@ -23,9 +26,14 @@ static void choose(struct kcheck *k, struct attention_case *c)
     uint32_t n_kv_head = kc_range(k, 1, 3),
              group = kc_chance(k, 15) ? kc_range(k, 8, 30) : kc_range(k, 1, 7);
     uint32_t dim = kc_chance(k, 20) ? kc_range(k, 1, 200) : kc_pick(k, head_dims, 13);
+    if (c->deep) {
+        n_kv_head = kc_range(k, 1, 2);
+        group = kc_range(k, 1, 4);
+        dim = kc_chance(k, 20) ? kc_range(k, 1, 40) : kc_pick(k, head_dims, 6);
+    }
     c->a = (struct attention_args){
         .kv_dtype = (enum dtype)kc_pick(k, kv_dtypes, 3),
-        .n_seq = kc_range(k, 0, SEQ_MAX),
+        .n_seq = kc_range(k, 0, c->deep ? 2 : SEQ_MAX),
         .n_head = n_kv_head * group,
         .n_kv_head = n_kv_head,
         .head_dim = dim,
@@ -34,10 +42,16 @@ static void choose(struct kcheck *k, struct attention_case *c)
         .window = kc_chance(k, 30) ? kc_range(k, 1, 60) : 0,
         .seqs = c->seqs,
     };
-    uint32_t length_max = kc_chance(k, 20) ? 300 : 70;
+    if (c->deep && c->a.window)
+        c->a.window = kc_range(k, 1, DEEP_MAX);
+    uint32_t length_max = c->deep ? DEEP_MAX : kc_chance(k, 20) ? 300 : 70;
+    uint32_t rows_max = c->deep ? 3 : 40;
     for (uint32_t i = 0; i < c->a.n_seq; i++) {
         struct attention_seq *s = &c->seqs[i];
-        uint32_t length = kc_range(k, 1, length_max), most = length < 40 ? length : 40;
+        uint32_t length = kc_range(k, 1, length_max);
+        if (c->deep && kc_chance(k, 30)) /* rows on both sides of a span's end */
+            length = 1024 * kc_range(k, 1, 2) + kc_range(k, 0, 2);
+        uint32_t most = length < rows_max ? length : rows_max;
         s->n_query = kc_chance(k, 40) ? 1 : kc_range(k, 0, most); /* decode, a chunk, or nothing */
         s->start = length - s->n_query;
         s->row = c->n_row;
@@ -112,7 +126,7 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
                      uint32_t head)
 {
     const struct attention_args *a = &c->a;
-    static double p[512];
+    static double p[DEEP_MAX];
     uint32_t g = head / (a->n_head / a->n_kv_head), end = c->seqs[i].start + token + 1,
              dim = a->head_dim;
     uint32_t begin = a->window && end > a->window ? end - a->window : 0;
@@ -190,7 +204,7 @@ static void rounded_out(struct kcheck *k, const struct attention_case *c, const 
 
 void kcheck_attention(struct kcheck *k)
 {
-    struct attention_case c = {0};
+    struct attention_case c = {.deep = kc_chance(k, 3)};
     choose(k, &c);
     fill_cache(k, &c);
     k->scratch_bytes = kern_scratch_bytes(c.a.context_max, c.a.n_head, c.a.head_dim);
@@ -228,6 +242,47 @@ void kcheck_attention(struct kcheck *k)
     rechunk(k, &c, again);
     kc_same_bits(k, "other chunks", (struct kc_bits){again, got, DT_F32, c.n_row * c.a.out_stride});
     rounded_out(k, &c, got);
+}
+
+/* The attention that leaves the parts, of the same instruction set. */
+static struct kern_table table;
+
+static void call_attention(const void *args, const struct kern_exec *x)
+{
+    table.attention(args, x);
+}
+
+void kcheck_attention_join(struct kcheck *k)
+{
+    struct attention_case c = {.deep = true};
+    const struct kc_variant attention = {.op = "attention", .call = call_attention};
+    kern_table_cpu(&table, k->variant->caps);
+    choose(k, &c);
+    fill_cache(k, &c);
+    k->scratch_bytes = kern_scratch_bytes(c.a.context_max, c.a.n_head, c.a.head_dim);
+    c.a.q_stride = c.a.out_stride = (size_t)c.a.n_head * c.a.head_dim;
+    const size_t n = c.n_row * c.a.out_stride;
+    float *q = kc_buf(k, n * sizeof *q), *want = kc_buf(k, n * sizeof *want);
+    kc_fill(k, q, n);
+    c.a.q = q;
+    c.a.out = want;
+    kc_run(k, &attention, &c.a, 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct attention_args a = c.a;
+        const uint32_t nth = kc_range(k, 1, i ? 40 : 3), context = a.context_max;
+        float *got = kc_buf(k, n * sizeof *got);
+        a.n_part = kern_attention_parts(context, a.n_head, a.head_dim, nth);
+        a.parts = kc_buf(k, a.n_part * sizeof *a.parts);
+        a.out = got;
+        kc_run(k, &attention, &a, nth);
+        const bool split = kern_attention_splits(&a, nth);
+        if (split)
+            kc_run(k, k->variant, &(struct attention_join_args){&a}, nth);
+        kc_same_bits(k, "split over threads", (struct kc_bits){got, want, DT_F32, n});
+        if (!split && a.n_seq == 1 && a.seqs[0].n_query == 1 && nth > a.n_kv_head &&
+            context > 1024 && (!a.window || a.window > 1024))
+            kc_fail(k, "%u threads: the one long context is not split", nth);
+    }
 }
 
 struct bench_shape {
@@ -302,10 +357,34 @@ void kbench_attention(struct kc_bench *b)
         {"decode int8 16 x 2048, 14/2 x 64", DT_I8, 16, 2048, 1},
         {"decode f32 16 x 2048, 14/2 x 64", DT_F32, 16, 2048, 1},
         {"decode bf16 1 x 8192, 14/2 x 64", DT_BF16, 1, 8192, 1},
+        {"decode bf16 1 x 32768, 14/2 x 64", DT_BF16, 1, 32768, 1},
+        {"decode int8 1 x 32768, 14/2 x 64", DT_I8, 1, 32768, 1},
         {"prompt bf16 2048, 14/2 x 64", DT_BF16, 1, 2048, 2048},
         {"prompt int8 2048, 14/2 x 64", DT_I8, 1, 2048, 2048},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (shapes[i].n_query == 1 || b->k->variant->caps) /* the reference would take minutes */
             bench_shape(b, &shapes[i]);
+}
+
+/* What one long context, split, costs beside its attention. */
+void kbench_attention_join(struct kc_bench *b)
+{
+    const uint32_t n_head = 14, n_kv_head = 1, dim = 64, context = 16384, nth = 8;
+    const struct attention_seq seq = {.n_query = 1, .start = context - 1};
+    struct attention_args a = {.seqs = &seq,
+                               .n_seq = 1,
+                               .n_head = n_head,
+                               .n_kv_head = n_kv_head,
+                               .head_dim = dim,
+                               .out_stride = n_head * dim,
+                               .context_max = context,
+                               .scale = 0.125f};
+    a.n_part = kern_attention_parts(context, n_head, dim, nth);
+    a.parts = kc_buf(b->k, a.n_part * sizeof *a.parts);
+    a.out = kc_buf(b->k, n_head * dim * sizeof(float));
+    kc_fill(b->k, a.parts, a.n_part);
+    if (kern_attention_splits(&a, team_size(b->team)))
+        kc_print_bytes(b, "1 x 16384, 14 x 64", kc_time(b, &(struct attention_join_args){&a}),
+                       (double)(context / 1024) * n_head * (dim + 2) * sizeof(float));
 }

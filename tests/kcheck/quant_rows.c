@@ -10,6 +10,17 @@ struct rows_case {
     size_t n_q;
 };
 
+static const uint32_t *shuffled(struct kcheck *k, uint32_t n)
+{
+    uint32_t *at = kc_buf(k, n * sizeof *at);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t j = kc_range(k, 0, i);
+        at[i] = at[j];
+        at[j] = i;
+    }
+    return at;
+}
+
 static void make_case(struct kcheck *k, struct rows_case *c)
 {
     uint32_t n_row = kc_range(k, 0, 9), n_col = kc_range(k, 1, kc_chance(k, 50) ? 40 : 700);
@@ -23,6 +34,8 @@ static void make_case(struct kcheck *k, struct rows_case *c)
     }
     k->scale = 1;
     *c = (struct rows_case){.a = {.x = x, .n_row = n_row, .n_col = n_col, .x_stride = x_stride}};
+    if (kc_chance(k, 50))
+        c->a.order = shuffled(k, n_col);
     c->a.q_stride = (n_col + ROUND - 1) / ROUND * ROUND + ROUND * kc_range(k, 0, 1);
     c->n_q = n_row * c->a.q_stride;
     kc_shape(k, "n_row %u n_col %u", n_row, n_col);
@@ -35,7 +48,8 @@ static void near_f64(struct kcheck *k, const struct rows_case *c)
         const int8_t *q = c->a.q + i * c->a.q_stride;
         double scale = c->a.rows[i].scale, sum = 0;
         for (uint32_t j = 0; j < (c->a.n_col + ROUND - 1) / ROUND * ROUND; j++) {
-            double x = j < c->a.n_col ? c->a.x[i * c->a.x_stride + j] : 0;
+            uint32_t at = c->a.order && j < c->a.n_col ? c->a.order[j] : j;
+            double x = j < c->a.n_col ? c->a.x[i * c->a.x_stride + at] : 0;
             sum += q[j];
             if (fabs(q[j] * scale - x) > scale * 0.50001 + 0x1p-100)
                 kc_fail(k, "q[%u,%u] is %d, wanted %g / %g", i, j, q[j], x, scale);

@@ -5,7 +5,7 @@
  *   embed, turns |
  *   for layers
  *     for blocks of rows { norm (|) q,k,v | head norms, rotate, store }
- *     | attention |
+ *     | attention | (parts of long contexts that were split are joined |)
  *     for blocks of rows { (int8: quantize (|)) out += | norm (|) gate,up,silu |
  *                          (int8: quantize (|)) down += }
  *     |
@@ -96,17 +96,23 @@ static struct operand operand_of(const struct walk *w, const struct operand *o, 
     return operand_at(w, o, alone(w, n_col) ? (size_t)w->x.ith * ALONE_ROWS : 0);
 }
 
-/* n rows of f32 into `to`, as int8. */
-static void quantize(const struct walk *w, const struct operand *to, const float *from,
-                     size_t stride, uint32_t n, uint32_t n_col)
+struct floats { /* rows that a product with `weight` takes as int8 */
+    const float *x;
+    size_t stride;
+    uint32_t n;
+    const struct packed *weight;
+};
+
+static void quantize(const struct walk *w, const struct operand *to, const struct floats *from)
 {
     struct quant_rows_args a = {.q = to->x,
                                 .rows = to->rows,
                                 .sums = to->sums,
-                                .x = from,
-                                .n_row = n,
-                                .n_col = n_col,
-                                .x_stride = stride,
+                                .x = from->x,
+                                .order = from->weight->order,
+                                .n_row = from->n,
+                                .n_col = from->weight->n_in,
+                                .x_stride = from->stride,
                                 .q_stride = to->stride};
     w->m->kern->quant_rows(&a, &w->mine);
 }
@@ -156,29 +162,35 @@ static void norm_row(const struct walk *w, uint32_t r, const float *weight, void
     w->m->kern->rms_norm(&a, &w->mine);
 }
 
-/* Row r of x through a norm into row i of `to`; int8: by way of one f32 row that stays in L1. */
-static void norm_into(const struct walk *w, uint32_t r, const float *weight,
-                      const struct operand *to, uint32_t i)
+struct normed { /* what a norm makes is the input of */
+    const float *norm;
+    const struct packed *weight;
+};
+
+/* Row r of x through a norm into `row`; int8: by way of one f32 row that stays in L1. */
+static void norm_into(const struct walk *w, uint32_t r, const struct normed *n,
+                      const struct operand *row)
 {
-    const struct operand row = operand_at(w, to, i);
     const uint32_t hidden = w->m->config.hidden_size;
     if (!w->m->shape.quantization) {
-        norm_row(w, r, weight, row.x, model_input_dtype(w->m));
+        norm_row(w, r, n->norm, row->x, model_input_dtype(w->m));
         return;
     }
     float *made_of = w->s->norm + (size_t)w->x.ith * hidden;
-    norm_row(w, r, weight, made_of, DT_F32);
-    quantize(w, &row, made_of, hidden, 1, hidden);
+    norm_row(w, r, n->norm, made_of, DT_F32);
+    quantize(w, row, &(struct floats){made_of, hidden, 1, n->weight});
 }
 
 /* The block's rows of x through a norm into `in`. */
-static struct operand norm_block(const struct walk *w, const float *weight)
+static struct operand norm_block(const struct walk *w, const struct normed *n)
 {
     const uint32_t hidden = w->m->config.hidden_size;
     const struct operand to = operand_of(w, &w->s->in, hidden);
     const struct rows r = to_make(w, hidden);
-    for (uint32_t i = r.at; i < r.at + r.n; i++)
-        norm_into(w, i, weight, &to, i - w->block.at);
+    for (uint32_t i = r.at; i < r.at + r.n; i++) {
+        const struct operand row = operand_at(w, &to, i - w->block.at);
+        norm_into(w, i, n, &row);
+    }
     made(w, hidden);
     return to;
 }
@@ -303,15 +315,21 @@ static void attend(const struct walk *w, uint32_t layer)
                                .head_dim = c->head_dim,
                                .context_max = w->b->context_max,
                                .scale = w->m->attention_scale,
-                               .window = c->window[layer]};
+                               .window = c->window[layer],
+                               .parts = w->s->parts,
+                               .n_part = w->s->n_part};
     w->m->kern->attention(&a, &w->x);
+    sync(w);
+    if (!kern_attention_splits(&a, w->x.nth))
+        return;
+    w->m->kern->attention_join(&(struct attention_join_args){&a}, &w->x);
     sync(w);
 }
 
 static void qkv_block(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
-    const struct operand x = norm_block(w, g->attn_norm);
+    const struct operand x = norm_block(w, &(struct normed){g->attn_norm, &g->qkv});
     product(w, &(struct product){.weight = &g->qkv,
                                  .bias = g->qkv_bias,
                                  .x = &x,
@@ -321,8 +339,8 @@ static void qkv_block(const struct walk *w, uint32_t layer)
     finish_qkv(w, layer);
 }
 
-/* The block's rows of attention's output as a product takes them. */
-static struct operand attended(const struct walk *w)
+/* The block's rows of attention's output as the product with `weight` takes them. */
+static struct operand attended(const struct walk *w, const struct packed *weight)
 {
     const uint32_t n_col = model_q_cols(w->m);
     if (!w->m->shape.quantization)
@@ -331,7 +349,8 @@ static struct operand attended(const struct walk *w)
     const struct rows r = to_make(w, n_col);
     const struct operand mine = operand_at(w, &to, r.at - w->block.at);
     const size_t stride = w->s->att.stride;
-    quantize(w, &mine, (const float *)w->s->att.x + r.at * stride, stride, r.n, n_col);
+    const float *from = (const float *)w->s->att.x + r.at * stride;
+    quantize(w, &mine, &(struct floats){from, stride, r.n, weight});
     made(w, n_col);
     return to;
 }
@@ -368,7 +387,8 @@ static struct operand activated(const struct walk *w, const struct layer_weights
     const struct operand to = operand_of(w, &w->s->act, inter);
     const struct rows r = to_make(w, inter);
     const struct operand mine = operand_at(w, &to, r.at - w->block.at);
-    quantize(w, &mine, w->s->gated + (r.at - w->block.at) * stride, stride, r.n, inter);
+    const float *from = w->s->gated + (r.at - w->block.at) * stride;
+    quantize(w, &mine, &(struct floats){from, stride, r.n, &g->down});
     made(w, inter);
     return to;
 }
@@ -376,10 +396,11 @@ static struct operand activated(const struct walk *w, const struct layer_weights
 static void mlp_block(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
-    const struct operand att = attended(w);
+    const struct operand att = attended(w, &g->out);
     add_product(w, &g->out, g->out_bias, &att);
     sync(w);
-    const struct operand x = norm_block(w, g->mlp_norm), act = activated(w, g, &x);
+    const struct operand x = norm_block(w, &(struct normed){g->mlp_norm, &g->gate_up});
+    const struct operand act = activated(w, g, &x);
     add_product(w, &g->down, g->down_bias, &act);
 }
 
@@ -418,15 +439,18 @@ static void tap(const struct walk *w, uint32_t index)
             norm_row(w, w->own.at + i, w->m->weights.final_norm, out + i * hidden, DT_F32);
 }
 
-/* The block's asked rows: here a row's number is its place in logit_rows. */
-static void head_block(const struct walk *w)
+/* The block's asked rows: here a row's number is its place in logit_rows behind `first`. */
+static void head_block(const struct walk *w, uint32_t first)
 {
     const struct model_config *c = &w->m->config;
     const struct weights *g = &w->m->weights;
     const struct operand x = operand_of(w, &w->s->in, c->hidden_size);
     const struct rows r = to_make(w, c->hidden_size);
-    for (uint32_t i = r.at; i < r.at + r.n; i++)
-        norm_into(w, w->b->logit_rows[i], g->final_norm, &x, i - w->block.at);
+    const struct normed n = {g->final_norm, &g->lm_head};
+    for (uint32_t i = r.at; i < r.at + r.n; i++) {
+        const struct operand row = operand_at(w, &x, i - w->block.at);
+        norm_into(w, w->b->logit_rows[first + i], &n, &row);
+    }
     made(w, c->hidden_size);
     product(w, &(struct product){.weight = &g->lm_head,
                                  .x = &x,
@@ -435,21 +459,25 @@ static void head_block(const struct walk *w)
     sync(w);
 }
 
+static struct walk walk_of(const struct model *m, const struct batch *b, struct model_scratch *s,
+                           struct team *team, struct kern_exec x)
+{
+    x.scratch = s->kern + x.ith * s->kern_bytes;
+    x.scratch_bytes = s->kern_bytes;
+    Q_ASSERT(b->n_token <= s->n_token_max && b->n_logit <= b->n_token && x.nth <= s->n_thread);
+    struct walk w = {.m = m, .b = b, .s = s, .team = team, .x = x, .mine = x};
+    w.mine.ith = 0;
+    w.mine.nth = 1;
+    w.own = share(&w, (struct rows){0, b->n_token});
+    return w;
+}
+
 void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
                    struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
                    uint32_t nth)
 {
-    void *kern = s->kern + ith * s->kern_bytes;
-    struct walk w = {.m = m,
-                     .b = b,
-                     .kv = kv,
-                     .s = s,
-                     .logits = logits,
-                     .team = team,
-                     .x = {.ith = ith, .nth = nth, .scratch = kern, .scratch_bytes = s->kern_bytes},
-                     .mine = {.nth = 1, .scratch = kern, .scratch_bytes = s->kern_bytes}};
-    Q_ASSERT(b->n_token <= s->n_token_max && b->n_logit <= b->n_token && nth <= s->n_thread);
-    w.own = share(&w, (struct rows){0, b->n_token});
+    struct walk w = walk_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
+    w.kv = kv;
     embed(&w);
     turn_rows(&w);
     sync(&w);
@@ -462,8 +490,18 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
             tap(&w, i + 1);
     }
     tap(&w, m->config.n_layer);
-    for (uint32_t at = 0; at < b->n_logit; at += s->block_rows) {
-        w.block = block_at(&w, at, b->n_logit);
-        head_block(&w);
+    if (logits)
+        model_logits(m, b, s, &(struct model_logits){logits, 0, b->n_logit}, team, ith, nth);
+}
+
+void model_logits(const struct model *m, const struct batch *b, struct model_scratch *s,
+                  const struct model_logits *out, struct team *team, uint32_t ith, uint32_t nth)
+{
+    struct walk w = walk_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
+    Q_ASSERT(out->first + out->n <= b->n_logit);
+    w.logits = out->rows;
+    for (uint32_t at = 0; at < out->n; at += s->block_rows) {
+        w.block = block_at(&w, at, out->n);
+        head_block(&w, out->first);
     }
 }

@@ -142,11 +142,25 @@ FALLIBLE model_scratch_new(struct model_scratch **out, const struct model *m, ui
 void model_scratch_free(struct model_scratch *s);
 uint64_t model_scratch_bytes(const struct model *m, uint32_t n_token_max, uint32_t n_thread);
 
-/* logits: [n_logit, vocab_size] f32. Call from every thread of `team` (NULL when nth is 1); on
- * return of all threads the logits are complete. Allocates nothing. */
+/* logits: [n_logit, vocab_size] f32, or NULL: they are asked for by model_logits. Call from every
+ * thread of `team` (NULL when nth is 1); on return of all threads the logits are complete.
+ * Allocates nothing. */
 void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
                    struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
                    uint32_t nth);
+
+/* Rows of logits that a caller keeps at a time: a row is as large as the vocabulary, and the last
+ * matrix is read again for so many. */
+#define MODEL_LOGIT_ROWS 64u
+struct model_logits {
+    float *rows;       /* [n, vocab_size] */
+    uint32_t first, n; /* of the batch's logit_rows */
+};
+/* Some rows of logits of the step that model_forward has walked last in this scratch: the same
+ * bits, whichever are asked for together. Called by every thread as model_forward is; on return of
+ * one thread they are complete. */
+void model_logits(const struct model *m, const struct batch *b, struct model_scratch *s,
+                  const struct model_logits *out, struct team *team, uint32_t ith, uint32_t nth);
 
 /* Hidden states for tests: when set, model_forward copies row hidden states after the embedding
  * (layer 0) and after each layer, and after the final norm (layer n_layer), into out[layer]

@@ -9,6 +9,7 @@
  *     in    [R, hidden or q]  input of q,k,v, of out (int8: quantized from att), of gate and up
  *     act   [R, inter]        silu(gate) * up: input of down
  *     turns [n, head_dim / 2, 2]   (cos, sin) of each row
+ *     parts                   of long contexts that are split over threads
  * att, in and act are bf16 when computing in bfloat16. With weights that are integers in and act
  * are int8 with what quant_rows writes beside it, and what they are made of is f32: att,
  * norm [n_thread, hidden] and gated [R, inter].
@@ -48,6 +49,8 @@ struct model_scratch {
     uint32_t in_rows; /* block_rows, or enough for ALONE_ROWS of each thread */
     float *norm, *gated;
     float *turns;
+    float *parts; /* [n_part] */
+    size_t n_part;
     uint32_t *rows;      /* 0, 1, 2 …: the row of `turns` that a row uses */
     unsigned char *kern; /* [n_thread][kern_bytes] */
     size_t kern_bytes;

@@ -60,6 +60,8 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->norm = region_cut(c, n_made * s->n_thread * g->hidden_size, sizeof *s->norm);
     s->gated = region_cut(c, n_made * s->block_rows * s->act.stride, sizeof *s->gated);
     s->turns = region_cut(c, n * g->head_dim, sizeof *s->turns);
+    s->n_part = kern_attention_parts(m->shape.max_model_len, g->n_head, g->head_dim, s->n_thread);
+    s->parts = region_cut(c, s->n_part, sizeof *s->parts);
     s->rows = region_cut(c, n, sizeof *s->rows);
     s->kern = region_cut(c, s->n_thread, s->kern_bytes);
 }

@@ -28,6 +28,7 @@ struct loader {
     bool uncounted;    /* a second copy of numbers already counted is being placed */
     bool is_head;      /* the matrix of the logits is being placed */
     uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
+    uint32_t n_ordered;                      /* with act-order, among those in groups */
 };
 
 /* The type a matrix made of these parts is packed in. float32 keeps 16-bit checkpoints as they are:
@@ -86,7 +87,7 @@ size_t weights_matrix_bytes(const struct packed *w, const struct device_link *li
 }
 
 /* The group of a matrix made of these parts; 0: it is int8. The checkpoint's own where it has 4
- * bits already. */
+ * bits already, and one order of inputs. */
 static uint32_t weights_group(const struct loader *l, const struct weight_source *const *parts,
                               size_t n)
 {
@@ -97,6 +98,8 @@ static uint32_t weights_group(const struct loader *l, const struct weight_source
                    : 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t its = weights_quant_group(parts[i]);
+        if (!weights_quant_same_order(parts[i], parts[0]))
+            its = 0;
         group = its < group ? its : group;
     }
     return group;
@@ -119,6 +122,20 @@ static void list_matrix(struct loader *l, const struct packed *dst,
         m->parts[i] = *parts[i];
 }
 
+/* The order of a matrix's inputs, when it is not their own. */
+static void place_order(struct loader *l, struct packed *out, const struct weight_source *part)
+{
+    if (!out->group || !part->quant.order)
+        return;
+    if (!l->cutter.base && wants_cache(l))
+        buf_printf(&l->plan, "order of %u at %zu\n", out->n_in, l->cutter.used);
+    uint32_t *order = region_cut(&l->cutter, out->n_in, sizeof *order);
+    if (order && !l->is_packed)
+        weights_quant_order(order, part);
+    out->order = order;
+    l->n_ordered += !order;
+}
+
 /* Outputs of all parts in one packed matrix: one part after the other, or by turns. */
 static void place_matrix(struct loader *l, struct packed *out,
                          const struct weight_source *const *parts, size_t n, bool gated)
@@ -134,6 +151,7 @@ static void place_matrix(struct loader *l, struct packed *out,
                            .gated = gated};
     if (!l->cutter.base)
         l->n_by_group[out->group]++;
+    place_order(l, out, parts[0]);
     if (!l->cutter.base && wants_cache(l))
         weights_plan_matrix(&l->plan, out, l->cutter.used);
     out->data = region_cut(&l->cutter, 1, weights_matrix_bytes(out, l->options->link));
@@ -351,8 +369,10 @@ static enum q_code prepare_filler(struct loader *l, struct q_err *e)
 static void say_groups(const struct loader *l)
 {
     if (l->options->quantization == QUANTIZE_INT4)
-        log_info("int4: %u matrices in groups of 128 inputs, %u of 64, %u of 32; %u as int8",
-                 l->n_by_group[128], l->n_by_group[64], l->n_by_group[32], l->n_by_group[0]);
+        log_info("int4: %u matrices in groups of 128 inputs, %u of 64, %u of 32 (%u in act-order); "
+                 "%u as int8",
+                 l->n_by_group[128], l->n_by_group[64], l->n_by_group[32], l->n_ordered,
+                 l->n_by_group[0]);
 }
 
 /* The first walk. l->w is safe to release afterwards, whatever comes. */

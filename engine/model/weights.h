@@ -62,6 +62,7 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weights_quant.h 
     const struct tensor *q;                      /* NULL: the matrix is not stored so */
     const struct tensor *scales, *zeros, *order; /* zeros, order: NULL where there are none */
     bool needs_zeros;
+    bool is_even;         /* with an order: each group has `group` inputs */
     uint32_t zero_offset; /* what a stored zero is less than it stands for */
 };
 struct weight_source { /* where one slot's numbers come from */

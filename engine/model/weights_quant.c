@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
+#define GROUPS_MAX (KERN_QUANT_IN_MAX / KERN_INT4_GROUP_MIN) /* of a matrix that stays 4-bit */
 
 /* What stands for ".weight" in the names of the parts. */
 static const char *const suffixes[] = {".qweight",
@@ -113,8 +114,10 @@ static enum q_code check_scales(const struct tensor *t, struct q_err *e)
 static enum q_code check_order(struct quant_tensors *q, uint32_t n_in, struct q_err *e)
 {
     bool in_order = true;
+    uint32_t counts[GROUPS_MAX] = {0};
     if (!q->order)
         return Q_OK;
+    q->is_even = q->n_group <= GROUPS_MAX;
     for (uint32_t k = 0; k < n_in; k++) {
         int32_t g = load_i32(q->order, k);
         if (g < 0 || (uint32_t)g >= q->n_group)
@@ -122,7 +125,11 @@ static enum q_code check_order(struct quant_tensors *q, uint32_t n_in, struct q_
                           "%.60s: tensor %.100s: input %u is in group %d, expected 0 to %u",
                           q->order->file, q->order->name, k, g, q->n_group - 1);
         in_order &= (uint32_t)g == k / q->group;
+        if (q->is_even)
+            counts[g]++;
     }
+    for (uint32_t g = 0; g < q->n_group && q->is_even; g++)
+        q->is_even = counts[g] == q->group;
     if (in_order)
         q->order = NULL;
     return Q_OK;
@@ -193,9 +200,28 @@ enum q_code weights_quant_find(struct weight_source *s, const struct weight_find
 uint32_t weights_quant_group(const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
-    if (!q->q || q->bits != 4 || q->order || s->cols % q->group)
+    if (!q->q || q->bits != 4 || (q->order && !q->is_even) || s->cols % q->group)
         return 0;
     return kern_int4_group(q->group);
+}
+
+bool weights_quant_same_order(const struct weight_source *a, const struct weight_source *b)
+{
+    const struct tensor *x = a->quant.order, *y = b->quant.order;
+    if (!x || !y)
+        return !x && !y;
+    return x->n_bytes == y->n_bytes && memcmp(x->data, y->data, x->n_bytes) == 0;
+}
+
+void weights_quant_order(uint32_t *order, const struct weight_source *s)
+{
+    const struct quant_tensors *q = &s->quant;
+    uint32_t next[GROUPS_MAX];
+    Q_ASSERT(q->order && q->is_even);
+    for (uint32_t g = 0; g < q->n_group; g++)
+        next[g] = g * q->group;
+    for (uint32_t k = 0; k < s->cols; k++)
+        order[next[load_i32(q->order, k)]++] = k;
 }
 
 bool weights_quant_is_int8(const struct weight_source *s)
@@ -253,8 +279,8 @@ static void integers(uint8_t *out, const struct weight_source *s, uint32_t o, ui
 static void set_int4(const struct packed *dst, uint32_t row, const struct weight_source *s,
                      uint32_t o, const uint8_t *q)
 {
-    uint16_t scales[KERN_QUANT_IN_MAX / KERN_INT4_GROUP_MIN];
-    uint8_t zeros[KERN_QUANT_IN_MAX / KERN_INT4_GROUP_MIN];
+    uint16_t scales[GROUPS_MAX];
+    uint8_t zeros[GROUPS_MAX];
     for (uint32_t g = 0; g < s->cols / dst->group; g++) {
         uint32_t from = (uint32_t)((uint64_t)g * dst->group / s->quant.group);
         scales[g] = f32_to_f16(scale_of(s, o, from));
@@ -266,16 +292,20 @@ static void set_int4(const struct packed *dst, uint32_t row, const struct weight
 void weights_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,
                        uint32_t o, uint32_t n, void *buffer)
 {
-    uint8_t *q = buffer;
+    uint8_t *q = buffer, *ordered = q + (size_t)n * s->cols;
     if (dst->group)
         integers(q, s, o, n);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *from = q + (size_t)i * s->cols;
+        for (uint32_t k = 0; dst->order && k < s->cols; k++)
+            ordered[k] = from[dst->order[k]];
         if (dst->group)
-            set_int4(dst, row + i, s, o + i, q + (size_t)i * s->cols);
+            set_int4(dst, row + i, s, o + i, dst->order ? ordered : from);
         else
             kern_int8_set(dst, row + i,
                           (const int8_t *)s->quant.q->data + (size_t)(o + i) * s->cols,
                           scale_of(s, o + i, 0));
+    }
 }
 
 void weights_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)

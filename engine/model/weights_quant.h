@@ -17,9 +17,11 @@
  *
  *     w[o,k] = scale[o,g] * (q[o,k] - zero[o,g])
  *
- * What has 4 bits and its inputs in order of groups that 32 divides stays as it is, bit for bit
- * (scales in bf16 or f32 are rounded to f16). All else becomes int8 with a scale for each output:
- * exactly when it is that already, else by packing its f32 values. Threads: pure functions. */
+ * What has 4 bits in groups that 32 divides stays as it is, bit for bit (scales in bf16 or f32 are
+ * rounded to f16). With act-order its inputs are packed group by group (`order` of struct packed)
+ * and activations follow; matrices that make one must then agree on the order, as those do that
+ * were quantized with the same inputs. All else becomes int8 with a scale for each output: exactly
+ * when it is that already, else by packing its f32 values. Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_WEIGHTS_QUANT_H
 #define QUIRE_ENGINE_MODEL_WEIGHTS_QUANT_H
 #include "engine/model/weights.h"
@@ -33,11 +35,16 @@ FALLIBLE weights_quant_find(struct weight_source *s, const struct weight_finder 
 bool weights_quant_is_part(const char *name, const char *found);
 /* The group it can be packed with by kern_int4_set, or 0. */
 uint32_t weights_quant_group(const struct weight_source *s);
+/* Are the inputs of both in the same groups, in the same order? */
+bool weights_quant_same_order(const struct weight_source *a, const struct weight_source *b);
+/* order[c]: the input that comes as number c when groups are neighbours, [n_in]; within a group
+ * inputs ascend. s->quant.order is there, and weights_quant_group above 0. */
+void weights_quant_order(uint32_t *order, const struct weight_source *s);
 /* Can it be packed by kern_int8_set? */
 bool weights_quant_is_int8(const struct weight_source *s);
 
-/* Outputs o … o + n - 1 into rows row … of `dst`, by kern_int4_set or kern_int8_set.
- * buffer: n * n_in * 4 bytes. */
+/* Outputs o … o + n - 1 into rows row … of `dst`, by kern_int4_set or kern_int8_set, inputs in
+ * dst->order. buffer: n * n_in * 4 bytes. */
 void weights_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,
                        uint32_t o, uint32_t n, void *buffer);
 /* Outputs o … o + n - 1 as f32 [n, n_in]. */

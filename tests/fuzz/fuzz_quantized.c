@@ -95,12 +95,20 @@ static void read_all(const struct weight_source *s)
     struct packed w = {.n_out = s->rows, .n_in = s->cols, .group = weights_quant_group(s)};
     float *rows = q_calloc((size_t)s->rows * s->cols, sizeof *rows);
     void *buffer = q_calloc((size_t)KERN_PANEL * s->cols, 4);
+    uint32_t *order = q_calloc(s->cols, sizeof *order);
     Q_ASSERT(w.group == 0 || (w.group % 32 == 0 && w.group <= 128));
+    if (w.group && s->quant.order) {
+        weights_quant_order(order, s);
+        w.order = order;
+        for (uint32_t k = 0; k < s->cols; k++)
+            Q_ASSERT(order[k] < s->cols);
+    }
     for (uint32_t o = 0; (w.group || weights_quant_is_int8(s)) && o < s->rows; o += KERN_PANEL)
         weights_quant_set(&w, o, s, o, s->rows - o < KERN_PANEL ? s->rows - o : KERN_PANEL, buffer);
     weights_quant_rows(rows, s, 0, s->rows);
     for (size_t i = 0; i < (size_t)s->rows * s->cols; i++)
         sink += isnan(rows[i]);
+    q_free(order);
     q_free(buffer);
     q_free(rows);
 }

@@ -28,6 +28,7 @@ struct runner {
     struct kv_cache kv;
     struct model_scratch *scratch;
     float *const *tap;
+    uint32_t logits_step;        /* rows of logits asked for at a time; 0: all by model_forward */
     uint32_t placed[RUN_BLOCKS]; /* after runner_place: which block comes i-th */
     bool is_placed;
 };
@@ -94,8 +95,17 @@ struct run_call {
 static inline void run_call_fn(void *arg, uint32_t ith, uint32_t nth)
 {
     struct run_call *c = arg;
-    model_forward(c->r->model, &c->batch, &c->r->kv, c->r->scratch, c->logits, c->r->team, ith,
+    const struct runner *r = c->r;
+    const uint32_t n = c->batch.n_logit, step = r->logits_step;
+    const size_t vocab = model_shape(r->model)->vocab_size;
+    struct model_logits l = {.n = step};
+    model_forward(r->model, &c->batch, &r->kv, r->scratch, step ? NULL : c->logits, r->team, ith,
                   nth);
+    for (; step && l.first < n; l.first += l.n) {
+        l.rows = c->logits + l.first * vocab;
+        l.n = n - l.first < step ? n - l.first : step;
+        model_logits(r->model, &c->batch, r->scratch, &l, r->team, ith, nth);
+    }
 }
 
 static inline uint64_t run_random(uint64_t *state)

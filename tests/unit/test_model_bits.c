@@ -68,6 +68,18 @@ static void check_chunks(struct runner *r, const struct prompt *p)
     }
 }
 
+/* Logits asked for some rows at a time. */
+static void check_parts(struct runner *r, const struct prompt *p)
+{
+    static const uint32_t steps[] = {1, 7, 64};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        r->logits_step = steps[i];
+        run_prompt(r, p->ids, p->n, p->n, other);
+        assert_same(whole, other, p->n, "logits in parts of", steps[i]);
+    }
+    r->logits_step = 0;
+}
+
 /* All prompts in one batch; in ragged chunks, so that long prefills stand beside decode rows. */
 static void check_batched(struct runner *r, const struct prompt *p, uint32_t n)
 {
@@ -142,6 +154,8 @@ static void check_variant(const char *dir, size_t i_case, uint32_t caps)
             assert_same(whole, other, longest->n, "threads", n_thread);
         if (n_thread == 1)
             check_chunks(&r, longest);
+        if (n_thread == 2)
+            check_parts(&r, longest);
         if (n_thread == 2)
             check_batched(&r, prompts, n);
         if (n_thread == 2 && caps == kern_caps_machine()) /* the same walk whatever the kernels */

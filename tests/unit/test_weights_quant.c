@@ -6,10 +6,11 @@
 #include "folder.h"
 #include "golden.h"
 
-#define DATA    "tests/data/quantized/"
-#define N_TOKEN 40u
-#define VOCAB   96u
-#define MATRIX  (96u * 96u)
+#define DATA       "tests/data/quantized/"
+#define N_TOKEN    40u
+#define VOCAB      96u
+#define MATRIX     (96u * 96u)
+#define PACKED_MAX (1u << 16)
 
 static struct q_err e;
 
@@ -21,10 +22,11 @@ struct quant_case {
 };
 static const struct quant_case cases[] = {
     {"gptq-4", QUANTIZE_INT4, 32, 0.05},        {"gptq-4-asym", QUANTIZE_INT4, 32, 0.05},
-    {"gptq-4-v2-row", QUANTIZE_INT4, 64, 0.05}, {"gptq-4-act", QUANTIZE_INT4, 0, 0.05},
-    {"gptq-8-act", QUANTIZE_INT8, 0, 0.05},     {"awq-4", QUANTIZE_INT4, 32, 0.05},
-    {"packed-4", QUANTIZE_INT4, 32, 0.05},      {"packed-4-asym", QUANTIZE_INT4, 32, 0.05},
-    {"packed-8-row", QUANTIZE_INT8, 0, 0.05},   {"int8", QUANTIZE_INT8, 0, 0.05},
+    {"gptq-4-v2-row", QUANTIZE_INT4, 64, 0.05}, {"gptq-4-act", QUANTIZE_INT4, 32, 0.05},
+    {"gptq-8-act", QUANTIZE_INT8, 0, 0.05},     {"gptq-4-act-one", QUANTIZE_INT4, 32, 0.05},
+    {"awq-4", QUANTIZE_INT4, 32, 0.05},         {"packed-4", QUANTIZE_INT4, 32, 0.05},
+    {"packed-4-asym", QUANTIZE_INT4, 32, 0.05}, {"packed-8-row", QUANTIZE_INT8, 0, 0.05},
+    {"int8", QUANTIZE_INT8, 0, 0.05},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -64,6 +66,7 @@ static void multiply_out(float *y, const struct packed *w)
     struct quant_rows_args a = {
         .q = q, .rows = rows, .sums = sums, .x = x, .n_row = n, .n_col = n, .x_stride = n};
     a.q_stride = 128;
+    a.order = w->order;
     kern.quant_rows(&a, &alone);
     assert_true(kern_scratch_bytes(64, 4, 16) <= sizeof scratch);
     struct linear_int4_args product = {.by = {.y = y,
@@ -80,11 +83,25 @@ static void multiply_out(float *y, const struct packed *w)
         kern.linear_quant(&product.by, &alone);
 }
 
+/* As weights.c does it. w->data: PACKED_MAX bytes. */
+static void pack_matrix(struct packed *w, const struct weight_source *s)
+{
+    static uint32_t order[96];
+    static float buffer[MATRIX];
+    if (w->group && s->quant.order) {
+        weights_quant_order(order, s);
+        w->order = order;
+    }
+    assert_true(weights_matrix_bytes(w, NULL) <= PACKED_MAX);
+    for (uint32_t o = 0; o < s->rows; o += 32)
+        weights_quant_set(w, o, s, o, 32, buffer);
+}
+
 /* As it is packed without going through floats. */
 static void check_packed(const struct weight_source *s, const float *want)
 {
-    static float y[MATRIX], buffer[MATRIX];
-    static _Alignas(64) unsigned char data[1 << 16];
+    static float y[MATRIX];
+    static _Alignas(64) unsigned char data[PACKED_MAX];
     struct packed w = {.data = data,
                        .n_out = s->rows,
                        .n_in = s->cols,
@@ -92,9 +109,7 @@ static void check_packed(const struct weight_source *s, const float *want)
                        .group = weights_quant_group(s)};
     if (!w.group && !weights_quant_is_int8(s))
         return;
-    assert_true(weights_matrix_bytes(&w, NULL) <= sizeof data);
-    for (uint32_t o = 0; o < s->rows; o += 32)
-        weights_quant_set(&w, o, s, o, 32, buffer);
+    pack_matrix(&w, s);
     multiply_out(y, &w);
     for (uint32_t o = 0; o < s->rows; o++)
         for (uint32_t k = 0; k < s->cols; k++) {
@@ -126,6 +141,118 @@ static void matrices_are_numpys(void **state)
     }
     tensor_set_free(stored.files);
     tensor_set_free(plain.files);
+}
+
+/* y[o] of one row by the definition: integers of a group, wherever its inputs are, groups
+ * ascending. */
+static float defined(const struct weight_source *s, uint32_t o, const int8_t *x)
+{
+    const struct quant_tensors *q = &s->quant;
+    float acc = 0;
+    for (uint32_t g = 0; g < q->n_group; g++) {
+        uint16_t half;
+        uint32_t zeros;
+        int32_t sum = 0;
+        memcpy(&half, (const char *)q->scales->data + ((size_t)g * s->rows + o) * 2, sizeof half);
+        memcpy(&zeros, (const char *)q->zeros->data + ((size_t)g * s->rows + o) / 8 * 4, 4);
+        const int32_t zero = (int32_t)(zeros >> o % 8 * 4 & 15) + (int32_t)q->zero_offset;
+        for (uint32_t k = 0; k < s->cols; k++) {
+            uint32_t of, all;
+            memcpy(&of, (const char *)q->order->data + k * sizeof of, sizeof of);
+            memcpy(&all, (const char *)q->q->data + ((size_t)(k / 8) * s->rows + o) * 4, 4);
+            sum += of == g ? x[k] * ((int32_t)(all >> k % 8 * 4 & 15) - zero) : 0;
+        }
+        acc = fmaf(f16_to_f32(half), (float)sum, acc);
+    }
+    return acc;
+}
+
+/* A row through quant_rows and linear_int4 of act-order weights, against the definition, bit for
+ * bit. */
+static void check_product(const struct kern_table *kern, const struct weight_source *s)
+{
+    static _Alignas(64) unsigned char data[PACKED_MAX], scratch[1 << 19];
+    static _Alignas(64) int8_t q[128], plain[128];
+    float x[96], y[96];
+    int16_t sums[4];
+    struct quant_row row, of_plain;
+    uint64_t state = 5;
+    const struct kern_exec alone = {.nth = 1, .scratch = scratch, .scratch_bytes = sizeof scratch};
+    struct packed w = {.data = data,
+                       .n_out = s->rows,
+                       .n_in = s->cols,
+                       .dtype = DT_I8,
+                       .group = weights_quant_group(s)};
+    pack_matrix(&w, s);
+    for (uint32_t k = 0; k < s->cols; k++)
+        x[k] = (float)(run_random(&state) % 2001) / 1000 - 1;
+    struct quant_rows_args a = {.q = plain,
+                                .rows = &of_plain,
+                                .x = x,
+                                .n_row = 1,
+                                .n_col = s->cols,
+                                .x_stride = 96,
+                                .q_stride = 128};
+    kern->quant_rows(&a, &alone);
+    a.q = q;
+    a.rows = &row;
+    a.sums = sums;
+    a.order = w.order;
+    kern->quant_rows(&a, &alone);
+    const struct linear_int4_args product = {
+        .by = {.y = y, .x = q, .rows = &row, .w = w, .n_row = 1, .x_stride = 128, .y_stride = 96},
+        .sums = sums};
+    kern->linear_int4(&product, &alone);
+    for (uint32_t o = 0; o < s->rows; o++) {
+        const float want = defined(s, o, plain) * of_plain.scale;
+        if (memcmp(&want, &y[o], sizeof want) != 0)
+            fail_msg("y[%u] is %a, by the definition %a", o, (double)y[o], (double)want);
+    }
+}
+
+static void act_order_multiplies_as_defined(void **state)
+{
+    static const char *const names[] = {"gptq-4-act", "gptq-4-act-one"};
+    static const enum arch_slot slots[] = {W_Q, W_K, W_V, W_O, W_GATE, W_UP, W_DOWN};
+    static const uint32_t caps[] = {~0u, CAP_AVX2, CAP_NONE};
+    (void)state;
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        static struct opened f;
+        open_folder(&f, names[n]);
+        for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+            for (size_t c = 0; c < sizeof caps / sizeof *caps; c++) {
+                struct kern_table kern;
+                kern_table_cpu(&kern, caps[c]);
+                assert_int_equal(weights_quant_group(&f.sources[slots[i]]), 32);
+                assert_non_null(f.sources[slots[i]].quant.order);
+                check_product(&kern, &f.sources[slots[i]]);
+            }
+        const bool one = weights_quant_same_order(&f.sources[W_Q], &f.sources[W_K]);
+        assert_int_equal(one, n == 1);
+        tensor_set_free(f.files);
+    }
+}
+
+/* All matrices of a model whose fused ones agree on an order stay in 4 bits; the others' fused ones
+ * become int8. */
+static void act_order_takes_four_bits(void **state)
+{
+    static const char *const names[] = {"gptq-4-asym", "gptq-4-act-one", "gptq-4-act"};
+    uint64_t bytes[3];
+    struct kern_table kern;
+    (void)state;
+    kern_table_cpu(&kern, kern_caps_machine());
+    for (size_t i = 0; i < 3; i++) {
+        char dir[PATH_MAX];
+        struct model *m = NULL;
+        snprintf(dir, sizeof dir, DATA "%s", names[i]);
+        struct model_options o = {.dir = dir, .dtype = DT_F32, .kern = &kern};
+        assert_ok(model_load(&m, &o, &e), &e);
+        bytes[i] = model_shape(m)->step_bytes;
+        model_free(m);
+    }
+    assert_int_equal(bytes[1], bytes[0]);
+    assert_true(bytes[2] > bytes[0]);
 }
 
 static void logits_of(float *out, const char *dir, uint32_t caps, enum quantization want)
@@ -311,7 +438,7 @@ static void dummy_has_its_bits(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[2 * N_CASE + 3];
+    struct CMUnitTest tests[2 * N_CASE + 5];
     for (size_t i = 0; i < N_CASE; i++) {
         void *c = (void *)(uintptr_t)&cases[i];
         tests[2 * i] = (struct CMUnitTest){cases[i].name, matrices_are_numpys, NULL, NULL, c};
@@ -321,5 +448,7 @@ int main(void)
     tests[2 * N_CASE] = (struct CMUnitTest)cmocka_unit_test(goldens);
     tests[2 * N_CASE + 1] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
     tests[2 * N_CASE + 2] = (struct CMUnitTest)cmocka_unit_test(dummy_has_its_bits);
-    return _cmocka_run_group_tests("weights_quant", tests, 2 * N_CASE + 3, NULL, NULL);
+    tests[2 * N_CASE + 3] = (struct CMUnitTest)cmocka_unit_test(act_order_multiplies_as_defined);
+    tests[2 * N_CASE + 4] = (struct CMUnitTest)cmocka_unit_test(act_order_takes_four_bits);
+    return _cmocka_run_group_tests("weights_quant", tests, 2 * N_CASE + 5, NULL, NULL);
 }

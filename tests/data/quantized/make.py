@@ -73,10 +73,11 @@ def half(x):
     return x.astype(np.float16).astype(np.float32)
 
 
-def gptq(w, rng, bits=4, group=32, symmetric=True, act_order=False, less_one=1):
+def gptq(w, rng, bits=4, group=32, symmetric=True, act_order=False, less_one=1, orders=None):
+    """orders: one for all matrices of that many inputs, kept here from call to call, as those have that see the same inputs."""
     groups = np.arange(w.shape[1]) // (group if group > 0 else w.shape[1])
     if act_order:
-        groups = rng.permutation(groups)
+        groups = rng.permutation(groups) if orders is None else orders.setdefault(len(groups), rng.permutation(groups))
     q, scale, zero = fit(w, groups, bits, symmetric, half)
     if less_one:
         zero = np.maximum(zero, 1)  # what is stored is one less
@@ -133,6 +134,7 @@ CASES = {
     "packed-8-row": (packed, dict(bits=8, group=-1), compressed("pack-quantized", 8, -1, True)),
     "int8": (int8, dict(), compressed("int-quantized", 8, -1, True, {"num_bits": 8, "type": "int", "symmetric": True,
                                                                      "strategy": "token", "dynamic": True})),
+    "gptq-4-act-one": (gptq, dict(act_order=True, symmetric=False, orders={}), of_gptq(4, 32, False, True)),
 }
 
 

@@ -21,8 +21,9 @@ struct draft {
     struct kv_cache kv, swap;
     struct step_limits limits;
     uint32_t n_token_max, n_guess, vocab_size;
-    float *logits; /* [max_num_seqs, vocab_size], a mapping */
+    float *logits; /* [logits_max, vocab_size], a mapping */
     size_t logits_bytes;
+    uint32_t logits_max; /* rows that are made at a time */
     /* the pass being computed */
     struct batch batch;
     uint32_t *token_ids, *positions, *places; /* [n_token_max] */
@@ -86,7 +87,8 @@ static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
     d->n_prompts = q_calloc(n_seq, sizeof *d->n_prompts);
     d->logit_rows = q_calloc(n_seq, sizeof *d->logit_rows);
     d->guessing = q_calloc(n_seq, sizeof(struct slot *));
-    d->logits_bytes = (size_t)n_seq * d->vocab_size * sizeof *d->logits;
+    d->logits_max = n_seq < MODEL_LOGIT_ROWS ? n_seq : MODEL_LOGIT_ROWS;
+    d->logits_bytes = (size_t)d->logits_max * d->vocab_size * sizeof *d->logits;
     void *logits = mmap(NULL, d->logits_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     d->logits = logits == MAP_FAILED ? NULL : logits;
@@ -218,18 +220,29 @@ static void add_rows(struct draft *d, struct slot *slot, uint32_t from, uint32_t
     d->logit_rows[b->n_logit++] = b->n_token - 1;
 }
 
-/* Every thread: one pass, then the most likely tokens of the rows of logits. */
+/* The most likely token of row i of those in d->logits. */
+static void take_guess(const struct draft *d, struct slot *slot, uint32_t i)
+{
+    uint32_t token = sample_greedy(d->logits + (size_t)i * d->vocab_size, d->vocab_size);
+    slot->history[slot->n_known + slot->n_guess] = token == SAMPLE_BAD ? 0 : token;
+    slot->n_guess++;
+}
+
+/* Every thread: one pass, then the most likely tokens, some rows of logits at a time. */
 static void pass(void *arg, uint32_t ith, uint32_t nth)
 {
     struct draft *d = arg;
     struct team *team = nth > 1 ? d->team : NULL;
-    model_forward(d->model, &d->batch, &d->kv, d->scratch, d->logits, team, ith, nth);
-    team_barrier(team);
-    for (uint32_t i = ith; i < d->batch.n_logit; i += nth) {
-        struct slot *slot = d->guessing[i];
-        uint32_t token = sample_greedy(d->logits + (size_t)i * d->vocab_size, d->vocab_size);
-        slot->history[slot->n_known + slot->n_guess] = token == SAMPLE_BAD ? 0 : token;
-        slot->n_guess++;
+    struct model_logits l = {.rows = d->logits};
+    model_forward(d->model, &d->batch, &d->kv, d->scratch, NULL, team, ith, nth);
+    for (; l.first < d->batch.n_logit; l.first += l.n) {
+        const uint32_t left = d->batch.n_logit - l.first;
+        l.n = left < d->logits_max ? left : d->logits_max;
+        model_logits(d->model, &d->batch, d->scratch, &l, team, ith, nth);
+        for (uint32_t i = ith; i < l.n; i += nth)
+            take_guess(d, d->guessing[l.first + i], i);
+        if (l.n < left)
+            team_barrier(team);
     }
 }
 

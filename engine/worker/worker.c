@@ -35,15 +35,16 @@ struct worker {
     struct masks *masks;
     struct sample_scratch *samplers; /* [n_thread] */
     uint32_t n_thread, vocab_size;
-    float *logits; /* [logit_rows_max, vocab_size], a mapping, or the gpu's */
+    float *logits; /* [logits_max, vocab_size], a mapping, or [logit_rows_max] of the gpu's */
     size_t logits_bytes;
+    uint32_t logits_max; /* rows that are made at a time */
     struct step_limits limits;
     size_t step_bytes, result_bytes;
     /* the step being computed */
     const struct step_view *step; /* while its copies are done */
     struct step_result result;
     atomic_uint next_row;
-    int64_t forward_end_us;
+    int64_t forward_end_us, sampled_us; /* sampled_us: before the forward pass ended */
 };
 
 static void load_progress(void *ctx, uint64_t done, uint64_t total)
@@ -147,12 +148,13 @@ static FALLIBLE make_scratch(struct worker *w, struct q_err *e)
         model_scratch_new(&w->scratch, w->model, w->limits.max_num_batched_tokens, w->n_thread, e);
     if (rc)
         return rc;
-    w->logits_bytes = (size_t)w->limits.logit_rows_max * w->vocab_size * sizeof *w->logits;
+    w->logits_max =
+        w->limits.logit_rows_max < MODEL_LOGIT_ROWS ? w->limits.logit_rows_max : MODEL_LOGIT_ROWS;
+    w->logits_bytes = (size_t)w->logits_max * w->vocab_size * sizeof *w->logits;
     void *logits = mmap(NULL, w->logits_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (logits == MAP_FAILED)
-        return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u rows of logits",
-                      w->limits.logit_rows_max);
+        return q_fail(e, Q_NO_MEMORY, "worker: no memory for %u rows of logits", w->logits_max);
     w->logits = logits;
     return make_samplers(w, e);
 }
@@ -318,12 +320,11 @@ static void worker_end(struct worker *w)
     team_free(w->team);
 }
 
-/* One row of logits to its row of the result. */
-static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
+/* One row of logits to row i of the result. */
+static void finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s)
 {
     const struct logit_row *from = &w->slots.rows[i];
     struct step_row *row = &w->result.rows[i];
-    float *logits = w->logits + (size_t)i * w->vocab_size;
     const struct sample_result out = {.row = row,
                                       .top_ids = w->result.top_ids + from->top_start,
                                       .top_logprobs = w->result.top_logprobs + from->top_start};
@@ -351,22 +352,46 @@ static void finish_row(struct worker *w, uint32_t i, struct sample_scratch *s)
         row->token = 0;
 }
 
-/* Every thread of the team: the forward pass together unless a device has done it, then rows of
- * logits as they come. */
+/* Rows first … first + n - 1 of the step, whose logits are there, as threads come for them. */
+static void finish_rows(struct worker *w, uint32_t first, uint32_t n, uint32_t ith)
+{
+    for (uint32_t i; (i = atomic_fetch_add_explicit(&w->next_row, 1, memory_order_relaxed)) < n;)
+        finish_row(w, first + i, w->logits + (size_t)i * w->vocab_size, &w->samplers[ith]);
+}
+
+/* Every thread of the team: what a device has computed is sampled. */
+static void sample_all(void *arg, uint32_t ith, uint32_t nth)
+{
+    struct worker *w = arg;
+    (void)nth;
+    finish_rows(w, 0, w->slots.batch.n_logit, ith);
+}
+
+/* Every thread of the team: the forward pass together, then some rows of logits at a time: together
+ * computed, one by one sampled. */
 static void compute(void *arg, uint32_t ith, uint32_t nth)
 {
     struct worker *w = arg;
     const struct batch *b = &w->slots.batch;
     struct team *team = nth > 1 ? w->team : NULL;
-    if (!w->gpu) {
-        model_forward(w->model, b, &w->kv, w->scratch, w->logits, team, ith, nth);
-        team_barrier(team);
+    struct model_logits l = {.rows = w->logits};
+    model_forward(w->model, b, &w->kv, w->scratch, NULL, team, ith, nth);
+    for (; l.first < b->n_logit; l.first += l.n) {
+        const uint32_t left = b->n_logit - l.first;
+        l.n = left < w->logits_max ? left : w->logits_max;
+        if (l.first && ith == 0) { /* all threads have left the rows before */
+            atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
+            w->sampled_us += clock_us() - w->forward_end_us;
+        }
+        model_logits(w->model, b, w->scratch, &l, team, ith, nth);
+        if (ith == 0)
+            w->forward_end_us = clock_us();
+        finish_rows(w, l.first, l.n, ith);
+        if (l.n < left)
+            team_barrier(team);
     }
-    if (ith == 0 && !w->gpu)
+    if (b->n_logit == 0 && ith == 0)
         w->forward_end_us = clock_us();
-    for (uint32_t i;
-         (i = atomic_fetch_add_explicit(&w->next_row, 1, memory_order_relaxed)) < b->n_logit;)
-        finish_row(w, i, &w->samplers[ith]);
 }
 
 /* SAMPLE_BAD foresees nothing. */
@@ -453,12 +478,13 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
         return rc;
     masks_begin(w->masks);
     atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
+    w->sampled_us = 0;
     if (w->gpu) {
         rc = gpu_forward(w->gpu, s, v, &w->logits, e);
         w->forward_end_us = clock_us();
     }
     if (!rc)
-        team_run(w->team, compute, w);
+        team_run(w->team, w->gpu ? sample_all : compute, w);
     masks_end(w->masks);
     if (rc)
         return rc;
@@ -469,7 +495,7 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
         draft_settle(s, v);
     w->result.head->start_us = start_us;
     w->result.head->copy_us = (uint32_t)(copied_us - start_us);
-    w->result.head->forward_us = (uint32_t)(w->forward_end_us - copied_us);
+    w->result.head->forward_us = (uint32_t)(w->forward_end_us - w->sampled_us - copied_us);
     w->result.head->total_us = (uint32_t)(clock_us() - start_us);
     w->result.head->error = Q_OK;
     return Q_OK;

@@ -124,14 +124,26 @@ static void sample(const struct dummy_run *r, uint32_t i_row, struct sample_scra
     sample_token(r->d->logits + (size_t)i_row * s->n_vocab, &in, s, &out);
 }
 
+/* Some rows of logits at a time, as the worker takes them. */
+static void logits(const struct dummy_run *r, struct team *team, uint32_t ith, uint32_t nth)
+{
+    const struct batch *b = &r->batch;
+    struct model_logits l = {.rows = r->d->logits};
+    for (; l.first < b->n_logit; l.first += l.n) {
+        l.n = smaller(b->n_logit - l.first, MODEL_LOGIT_ROWS);
+        model_logits(r->d->model, b, r->d->scratch, &l, team, ith, nth);
+        for (uint32_t i = ith; r->d->samplers && i < l.n; i += nth)
+            sample(r, i, &r->d->samplers[ith]);
+        team_barrier(team);
+    }
+}
+
 static void compute(void *arg, uint32_t ith, uint32_t nth)
 {
     const struct dummy_run *r = arg;
     struct team *team = nth > 1 ? r->d->team : NULL;
-    model_forward(r->d->model, &r->batch, &r->kv, r->d->scratch, r->d->logits, team, ith, nth);
-    team_barrier(team);
-    for (uint32_t i = ith; r->d->samplers && i < r->batch.n_logit; i += nth)
-        sample(r, i, &r->d->samplers[ith]);
+    model_forward(r->d->model, &r->batch, &r->kv, r->d->scratch, NULL, team, ith, nth);
+    logits(r, team, ith, nth);
 }
 
 FALLIBLE dummy_step(const struct dummy *d, struct q_err *e)

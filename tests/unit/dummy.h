@@ -16,7 +16,7 @@ struct dummy { /* what a step uses; borrowed */
     const struct model *model;
     struct team *team;
     struct model_scratch *scratch;
-    float *logits;                   /* [logit_rows_max, vocab_size] */
+    float *logits;                   /* [MODEL_LOGIT_ROWS, vocab_size] */
     struct sample_scratch *samplers; /* one a thread; NULL = its rows are not sampled */
     struct step_limits limits;
 };

@@ -200,7 +200,7 @@ static void the_dummy_step_is_the_largest(void **state)
     assert_ok(model_scratch_new(&d.scratch, m, d.limits.max_num_batched_tokens, n_thread, &e), &e);
     for (uint32_t i = 0; i < n_thread; i++)
         assert_ok(sample_scratch_init(&samplers[i], n_vocab, &kern, &e), &e);
-    uint64_t logits_bytes = (uint64_t)d.limits.logit_rows_max * n_vocab * sizeof *d.logits;
+    uint64_t logits_bytes = (uint64_t)MODEL_LOGIT_ROWS * n_vocab * sizeof *d.logits;
     d.logits = malloc(logits_bytes);
     assert_true(memory_resident() - before < 3 * MIB); /* a huge page */
     assert_ok(dummy_step(&d, &e), &e);

@@ -267,9 +267,9 @@ void kcheck_attention_join(struct kcheck *k)
     c.a.q = q;
     c.a.out = want;
     kc_run(k, &attention, &c.a, 1);
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < 2; i++) {
         struct attention_args a = c.a;
-        const uint32_t nth = kc_range(k, 1, i ? 40 : 3), context = a.context_max;
+        const uint32_t nth = kc_range(k, 1, i ? 12 : 3), context = a.context_max;
         float *got = kc_buf(k, n * sizeof *got);
         a.n_part = kern_attention_parts(context, a.n_head, a.head_dim, nth);
         a.parts = kc_buf(k, a.n_part * sizeof *a.parts);

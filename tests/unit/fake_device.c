@@ -120,44 +120,26 @@ static void run_until(struct device_stream *s, uint64_t end)
 /* ---- kernels ---- */
 static struct kern_table real;
 
-/* Plan: how long the context of each sequence is at its end, and how many rows. */
 static size_t fake_plan(const struct device *d, void *out, const struct device_limits *l,
                         const struct attention_seq *seqs, uint32_t n_seq)
 {
-    uint32_t *p = out;
     (void)d;
     Q_ASSERT(n_seq <= l->n_seq_max);
-    for (uint32_t i = 0; i < n_seq; i++) {
-        *p++ = seqs[i].start;
-        *p++ = seqs[i].n_query;
-    }
-    return 2 * n_seq * sizeof *p;
+    return fake_library.plan(out, l, seqs, n_seq);
 }
 
 static size_t fake_plan_bytes(const struct device *d, const struct device_limits *l)
 {
     (void)d;
-    return 2 * (size_t)l->n_seq_max * sizeof(uint32_t);
-}
-
-static void check_plan(const struct attention_args *a)
-{
-    const uint32_t *p = a->plan;
-    uint32_t n_row = 0;
-    for (uint32_t i = 0; i < a->n_seq; i++) {
-        Q_ASSERT(p[2 * i] == a->seqs[i].start && p[2 * i + 1] == a->seqs[i].n_query);
-        Q_ASSERT(a->seqs[i].start + a->seqs[i].n_query <= a->context_max);
-        n_row += a->seqs[i].n_query;
-    }
-    Q_ASSERT(n_row <= a->n_row);
+    return fake_library.plan_bytes(l);
 }
 
 /* For each operation: `launch_op` gives it to the stream, `run_op` is the work. */
 #define OP(op, tolerance)                                                         \
     static void run_##op(const void *args, const struct kern_exec *x)             \
     {                                                                             \
-        if (!strcmp(#op, "attention"))                                            \
-            check_plan(args);                                                     \
+        if (!strcmp(#op, "attention") && fake_library.check_plan)                 \
+            fake_library.check_plan(args);                                        \
         real.op(args, x);                                                         \
     }                                                                             \
     static void launch_##op(const struct op##_args *a, const struct kern_exec *x) \
@@ -178,18 +160,10 @@ static const struct kern_table *fake_kern(const struct device *d)
     return &d->kern;
 }
 
-static size_t fake_matrix_bytes(const struct packed *w)
-{
-    if (w->group)
-        return packed_int4_bytes(w->n_out, w->n_in, w->group);
-    return w->dtype == DT_I8 ? packed_quant_bytes(w->n_out, w->n_in)
-                             : packed_bytes(w->dtype, w->n_out, w->n_in);
-}
-
 static size_t fake_workspace(const struct device *d, const struct device_limits *l)
 {
     (void)d;
-    return kern_scratch_bytes(l->context_max, l->n_head, l->head_dim);
+    return fake_library.workspace_bytes(l);
 }
 
 /* ---- the device ---- */
@@ -199,8 +173,8 @@ static enum q_code fake_open(struct device **out, const struct device_options *o
         return q_fail(e, Q_NOT_FOUND, "fake: device %u, there is 1", o->index);
     struct device *d = calloc(1, sizeof *d);
     Q_ASSERT(d);
-    kern_table_cpu(&real, CAP_NONE);
-#define OP(op, tolerance) d->kern.op = launch_##op;
+    fake_library.kern(&real);
+#define OP(op, tolerance) d->kern.op = real.op ? launch_##op : NULL;
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
     d->total = fake_total_bytes;
@@ -417,39 +391,40 @@ static void fake_graph_free(struct device_graph *g)
 
 const struct device_table *fake_device_table(void)
 {
-    static const struct device_table table = {.abi = DEVICE_ABI,
-                                              .kern_bytes = sizeof(struct kern_table),
-                                              .name = "fake",
-                                              .open = fake_open,
-                                              .close = fake_close,
-                                              .props = fake_props,
-                                              .kern = fake_kern,
-                                              .memory = fake_memory,
-                                              .check = fake_check,
-                                              .alloc = fake_alloc,
-                                              .release = fake_free,
-                                              .host_alloc = fake_host_alloc,
-                                              .host_free = fake_host_free,
-                                              .stream_new = fake_stream_new,
-                                              .stream_free = fake_stream_free,
-                                              .copy = fake_copy,
-                                              .copy_rows = fake_copy_rows,
-                                              .fill = fake_fill,
-                                              .sync = fake_sync,
-                                              .event_new = fake_event_new,
-                                              .event_free = fake_event_free,
-                                              .event_record = fake_event_record,
-                                              .stream_wait = fake_stream_wait,
-                                              .event_wait = fake_event_wait,
-                                              .event_ms = fake_event_ms,
-                                              .graph_begin = fake_graph_begin,
-                                              .graph_end = fake_graph_end,
-                                              .graph_launch = fake_graph_launch,
-                                              .graph_free = fake_graph_free,
-                                              .matrix_bytes = fake_matrix_bytes,
-                                              .kv_block_bytes = kern_kv_block_bytes,
-                                              .workspace_bytes = fake_workspace,
-                                              .plan_bytes = fake_plan_bytes,
-                                              .plan = fake_plan};
+    static struct device_table table = {.abi = DEVICE_ABI,
+                                        .kern_bytes = sizeof(struct kern_table),
+                                        .open = fake_open,
+                                        .close = fake_close,
+                                        .props = fake_props,
+                                        .kern = fake_kern,
+                                        .memory = fake_memory,
+                                        .check = fake_check,
+                                        .alloc = fake_alloc,
+                                        .release = fake_free,
+                                        .host_alloc = fake_host_alloc,
+                                        .host_free = fake_host_free,
+                                        .stream_new = fake_stream_new,
+                                        .stream_free = fake_stream_free,
+                                        .copy = fake_copy,
+                                        .copy_rows = fake_copy_rows,
+                                        .fill = fake_fill,
+                                        .sync = fake_sync,
+                                        .event_new = fake_event_new,
+                                        .event_free = fake_event_free,
+                                        .event_record = fake_event_record,
+                                        .stream_wait = fake_stream_wait,
+                                        .event_wait = fake_event_wait,
+                                        .event_ms = fake_event_ms,
+                                        .graph_begin = fake_graph_begin,
+                                        .graph_end = fake_graph_end,
+                                        .graph_launch = fake_graph_launch,
+                                        .graph_free = fake_graph_free,
+                                        .workspace_bytes = fake_workspace,
+                                        .plan_bytes = fake_plan_bytes,
+                                        .plan = fake_plan};
+    table.name = fake_library.name;
+    table.row_major = fake_library.row_major;
+    table.matrix_bytes = fake_library.matrix_bytes;
+    table.kv_block_bytes = fake_library.kv_block_bytes;
     return &table;
 }

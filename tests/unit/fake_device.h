@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fake_device - a device (kernels/device.h) without a card: its memory is the host's, its kernels
- * are the reference's. For tests of what drives a device.
+ * are the reference's (fake_reference.c) or the CUDA ones on the host emulation
+ * (tests/cuda/fake_emulated.c). For tests of what drives a device.
  *
  * It is as unkind as a device may be. Nothing happens before somebody waits for it, and then no
  * more than what was waited for: a stream's work runs up to the event, work of other streams only
@@ -13,6 +14,21 @@
 #include "kernels/device.h"
 
 const struct device_table *fake_device_table(void);
+
+struct
+    fake_library { /* what it computes with, linked beside it; fields as in struct device_table */
+    const char *name;
+    bool row_major;
+    void (*kern)(struct kern_table *out);
+    size_t (*matrix_bytes)(const struct packed *w);
+    size_t (*kv_block_bytes)(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t head_dim);
+    size_t (*workspace_bytes)(const struct device_limits *l);
+    size_t (*plan_bytes)(const struct device_limits *l);
+    size_t (*plan)(void *out, const struct device_limits *l, const struct attention_seq *seqs,
+                   uint32_t n_seq);
+    void (*check_plan)(const struct attention_args *a); /* NULL: not checked */
+};
+extern const struct fake_library fake_library;
 
 extern uint64_t fake_total_bytes; /* of a device that is opened; 1 GiB */
 __attribute__((visibility("default"))) extern uint64_t fake_n_launch; /* of graphs, so far */

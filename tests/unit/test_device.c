@@ -4,16 +4,13 @@
  * the host cannot touch, work that happens no sooner than somebody waits for it, graphs that hold
  * the arguments of their recording. */
 #include <dlfcn.h>
-#include "core_run.h"
+#include "device_run.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
 
 static void on_device(struct core_config *c)
 {
-    snprintf(c->worker.device, sizeof c->worker.device, "cuda");
-    snprintf(c->worker.device_library, sizeof c->worker.device_library, "%s",
-             program_beside("/tests/libquire-fake.so"));
-    c->worker.n_block = 64;
+    device_choose(c, "/tests/libquire-fake.so");
 }
 
 static uint64_t n_launch(void)
@@ -27,58 +24,15 @@ static uint64_t n_launch(void)
     return now;
 }
 
-/* Of every kind: greedy and drawn, penalties, biases, logprobs of tokens and prompts. */
-static void submit_kind(uint64_t req_id, const struct golden_prompt *p)
-{
-    static const uint32_t bias_ids[] = {7, 40};
-    static const float bias[] = {2, -50};
-    struct msg_submit m = {.req_id = req_id,
-                           .prompt = {p->ids, p->n},
-                           .top_p = 1,
-                           .repetition_penalty = 1,
-                           .max_tokens = 12,
-                           .ignore_eos = true,
-                           .n_logprob = req_id % 2 ? 1 + BITS_TOP : 0,
-                           .n_prompt_logprob = req_id % 5 == 4 ? 2 : 0,
-                           .seed = req_id};
-    if (req_id % 3 == 1)
-        m.temperature = 0.8f;
-    if (req_id % 4 == 1)
-        m.top_p = 0.9f;
-    if (req_id % 4 == 3)
-        m.presence_penalty = 0.5f;
-    if (req_id % 7 == 3) {
-        m.bias_ids.data = bias_ids;
-        m.bias.data = bias;
-        m.bias_ids.n = m.bias.n = 2;
-    }
-    struct q_err e = Q_ERR_INIT;
-    assert_ok(core_submit(engine.core, 1, &m, &e), &e);
-}
-
-/* Answers of this engine to `n` requests; some come while others run. */
-static void run(const struct core_config *c, const struct golden *g, uint32_t n)
-{
-    struct q_err e = Q_ERR_INIT;
-    open_core(c);
-    for (uint32_t i = 0; i < n; i++) {
-        submit_kind(i, &g->prompts[i % g->n]);
-        if (i % 3 == 2)
-            assert_ok(core_step(engine.core, &e), &e);
-    }
-    finish_all(n);
-    core_free(engine.core);
-}
-
 /* The same requests on both; what: which case. */
 static void compare(struct core_config c, const struct golden *g, uint32_t n, const char *what)
 {
     snprintf(c.worker.cpu_isa, sizeof c.worker.cpu_isa, "none");
     struct core_config cpu = c;
     *cpu.worker.device = *cpu.worker.device_library = '\0';
-    run(&cpu, g, n);
+    device_answers(&cpu, g, n);
     memcpy(expected, answers, sizeof expected);
-    run(&c, g, n);
+    device_answers(&c, g, n);
     for (uint32_t i = 0; i < n; i++)
         if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
             fail_msg("%s: request %u has other bits on the device", what, i);

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_run - one core whose worker computes on a device without a card, and requests of every
+ * kind for it. Threads: the test's. */
+#ifndef QUIRE_TESTS_UNIT_DEVICE_RUN_H
+#define QUIRE_TESTS_UNIT_DEVICE_RUN_H
+#include "core_run.h"
+
+/* The library of the build folder that has the device. */
+static inline void device_choose(struct core_config *c, const char *library)
+{
+    snprintf(c->worker.device, sizeof c->worker.device, "cuda");
+    snprintf(c->worker.device_library, sizeof c->worker.device_library, "%s",
+             program_beside(library));
+    c->worker.n_block = 64;
+}
+
+static bool device_all_logprobs; /* every request asks for them: they change no token */
+
+static inline bool device_is_drawn(uint64_t req_id)
+{
+    return req_id % 3 == 1;
+}
+
+/* Of every kind: greedy and drawn, penalties, biases, logprobs of tokens and prompts. */
+static inline void device_submit(uint64_t req_id, const struct golden_prompt *p)
+{
+    static const uint32_t bias_ids[] = {7, 40};
+    static const float bias[] = {2, -50};
+    struct msg_submit m = {.req_id = req_id,
+                           .prompt = {p->ids, p->n},
+                           .top_p = 1,
+                           .repetition_penalty = 1,
+                           .max_tokens = 12,
+                           .ignore_eos = true,
+                           .n_logprob = req_id % 2 || device_all_logprobs ? 1 + BITS_TOP : 0,
+                           .n_prompt_logprob = req_id % 5 == 4 ? 2 : 0,
+                           .seed = req_id};
+    if (device_is_drawn(req_id))
+        m.temperature = 0.8f;
+    if (req_id % 4 == 1)
+        m.top_p = 0.9f;
+    if (req_id % 4 == 3)
+        m.presence_penalty = 0.5f;
+    if (req_id % 7 == 3) {
+        m.bias_ids.data = bias_ids;
+        m.bias.data = bias;
+        m.bias_ids.n = m.bias.n = 2;
+    }
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(core_submit(engine.core, 1, &m, &e), &e);
+}
+
+/* Answers of this engine to `n` requests; some come while others run. */
+static inline void device_answers(const struct core_config *c, const struct golden *g, uint32_t n)
+{
+    struct q_err e = Q_ERR_INIT;
+    open_core(c);
+    for (uint32_t i = 0; i < n; i++) {
+        device_submit(i, &g->prompts[i % g->n]);
+        if (i % 3 == 2)
+            assert_ok(core_step(engine.core, &e), &e);
+    }
+    finish_all(n);
+    core_free(engine.core);
+}
+
+#endif

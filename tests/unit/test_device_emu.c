@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_emu: the engine over the CUDA kernels as they are, on the host emulation: worker, graphs,
+ * sampling, KV pool and swap space give the tokens of the CPU. The kernels add in another order
+ * than the CPU, so where two tokens are as good as equally likely either may come; everywhere else
+ * they must agree. One mistake in a launch's arguments, a layout or a graph shows here. */
+#include <math.h>
+#include "device_run.h"
+
+static struct bits_answer expected[BITS_REQUESTS];
+
+static void on_device(struct core_config *c)
+{
+    device_choose(c, "/tests/libquire-emu.so");
+}
+
+struct near {     /* of two answers */
+    float margin; /* of logprobs */
+    uint32_t n_row, n_same;
+};
+
+/* The token that came is as good as the one expected. */
+static bool is_close(const struct bits_row *want, const struct bits_row *got, float margin)
+{
+    for (uint32_t i = 0; i < want->n_top; i++)
+        if (want->top_ids[i] == got->token)
+            return fabsf(want->top_logprobs[i] - want->logprob) < margin;
+    return false;
+}
+
+/* may_differ: a token is drawn, and an edge between two may have moved past the draw. */
+static void compare_rows(struct near *n, const struct bits_answer *want,
+                         const struct bits_answer *got, bool may_differ, const char *what)
+{
+    n->n_row += want->n;
+    for (uint32_t i = 0; i < want->n; i++) {
+        const struct bits_row *w = &want->sampled[i], *r = &got->sampled[i];
+        if (w->token != r->token) {
+            if (!may_differ && !is_close(w, r, n->margin))
+                fail_msg("%s: token %u is %u, expected %u", what, i, r->token, w->token);
+            return; /* another text from here on */
+        }
+        n->n_same++;
+        if (r->rank && fabsf(w->logprob - r->logprob) > n->margin)
+            fail_msg("%s: token %u has logprob %f, expected %f", what, i, (double)r->logprob,
+                     (double)w->logprob);
+    }
+}
+
+static void compare_prompt(const struct near *n, const struct bits_answer *want,
+                           const struct bits_answer *got, const char *what)
+{
+    assert_int_equal(want->n_prompt, got->n_prompt);
+    for (uint32_t i = 0; i < want->n_prompt; i++) {
+        assert_int_equal(want->prompt[i].token, got->prompt[i].token);
+        if (fabsf(want->prompt[i].logprob - got->prompt[i].logprob) > n->margin)
+            fail_msg("%s: prompt token %u has logprob %f, expected %f", what, i,
+                     (double)got->prompt[i].logprob, (double)want->prompt[i].logprob);
+    }
+}
+
+/* The same requests on both. */
+static void compare(struct core_config c, const struct golden *g, uint32_t n, const char *what,
+                    float margin)
+{
+    struct near all = {.margin = margin};
+    struct core_config cpu = c;
+    *cpu.worker.device = *cpu.worker.device_library = '\0';
+    device_all_logprobs = true;
+    device_answers(&cpu, g, n);
+    memcpy(expected, answers, sizeof expected);
+    device_all_logprobs = false;
+    device_answers(&c, g, n);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(expected[i].finish, answers[i].finish);
+        assert_int_equal(expected[i].n, answers[i].n);
+        compare_rows(&all, &expected[i], &answers[i], device_is_drawn(i) && margin > 0.01f, what);
+        compare_prompt(&all, &expected[i], &answers[i], what);
+    }
+    assert_true(all.n_same * 10 >= all.n_row * 8);
+}
+
+static void goldens_of_float32(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    open_core(&c);
+    for (uint32_t i = 0; i < g.n; i++)
+        submit(i, &g.prompts[i], 0);
+    finish_all(g.n);
+    for (uint32_t i = 0; i < g.n; i++)
+        check_answer(i, &g.prompts[i], "llama");
+    core_free(engine.core);
+}
+
+static void every_kind_of_request(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "qwen3");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    compare(c, &g, 8, "every kind", 1e-3f);
+}
+
+static void every_dtype_and_quantization(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        enum dtype dtype, kv;
+        enum quantization quantization;
+        float margin;
+    } cases[] = {{"qwen3", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
+                 {"llama", DT_F16, DT_I8, QUANTIZE_NOT, 0.05f},
+                 {"qwen2", DT_BF16, DT_I8, QUANTIZE_INT8, 0.1f},
+                 {"mistral", DT_BF16, DT_BF16, QUANTIZE_INT4, 0.1f}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct golden g;
+        golden_get(&g, cases[i].model);
+        struct core_config c = config_of(g.dir);
+        c.worker.dtype = cases[i].dtype;
+        c.worker.kv_given = true;
+        c.worker.kv_dtype = cases[i].kv;
+        c.worker.quantization = cases[i].quantization;
+        on_device(&c);
+        compare(c, &g, 4, cases[i].model, cases[i].margin);
+    }
+}
+
+/* Blocks go to host memory and come back; steps are not graphs. */
+static void swapped_and_eager(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    c.worker.enforce_eager = true;
+    c.worker.n_block = 12;
+    c.worker.swap_bytes = 1 << 20;
+    c.policy.preemption = PREEMPT_SWAP;
+    compare(c, &g, 6, "swap", 1e-3f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(goldens_of_float32),
+        cmocka_unit_test(every_kind_of_request),
+        cmocka_unit_test(every_dtype_and_quantization),
+        cmocka_unit_test(swapped_and_eager),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -25,8 +25,8 @@
 #include "common/err.h"
 #include "kernels/kern.h"
 
-#define DEVICE_ABI      1
-#define DEVICE_SYMBOL   "quire_device_1" /* const struct device_table *quire_device_1(void) */
+#define DEVICE_ABI      2
+#define DEVICE_SYMBOL   "quire_device_2" /* const struct device_table *quire_device_2(void) */
 #define DEVICE_NAME_MAX 96u
 
 struct device;        /* an open device */
@@ -109,6 +109,8 @@ struct device_table {
     void (*event_record)(struct device_event *v, struct device_stream *s);
     void (*stream_wait)(struct device_stream *s, struct device_event *v); /* later work waits */
     enum q_code (*event_wait)(struct device_event *v, struct q_err *e);   /* the caller waits */
+    /* It has happened, or what event_wait and check would say is known already. */
+    bool (*event_done)(struct device_event *v);
     /* Between two events that have happened, milliseconds of the device's clock. */
     float (*event_ms)(struct device_event *from, struct device_event *to);
 

@@ -25,6 +25,7 @@ enum { /* what a variant needs; a machine has a set of these */
 
 struct kern_table {
 #define OP(op, tolerance) void (*op)(const struct op##_args *a, const struct kern_exec *x);
+#define OP_DEVICE(op)     void (*op)(const struct op##_args *a, const struct kern_exec *x);
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
     uint32_t caps; /* what it was picked for */

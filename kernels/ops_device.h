@@ -42,12 +42,17 @@ struct qkv_finish_args {
     int interleaved;
 };
 
-/* dst[at[i]] = value[i], i < n. No index twice. Keeps block tables and histories of sequences on
- * the device: a step sends what is new of them. */
+/* dst[at ? at[i] : i] = v < limit ? v : 0, v = value[from ? from[i] : i * step], i < n; nothing
+ * where at[i] is KERN_NO_SLOT. No place twice. Keeps block tables and histories of sequences on the
+ * device: a step sends what is new of them, reads its tokens there, and writes those it sampled. */
 struct scatter_args {
     uint32_t *dst;
-    const uint32_t *at, *value; /* [n] */
+    const uint32_t *at; /* [n] or NULL */
+    const uint32_t *value;
+    const uint32_t *from; /* [n] or NULL */
     uint32_t n;
+    uint32_t step;  /* elements; 0 acts as 1 */
+    uint32_t limit; /* 0: none */
 };
 
 /* From rows of logits to tokens. What each field means, the order in which they act, ties, NaN and
@@ -73,8 +78,10 @@ struct sample_row {
     uint32_t n_top;              /* 0 … SAMPLE_TOP_MAX */
 };
 struct sample_pick {
-    uint32_t token; /* UINT32_MAX: the row cannot be sampled (a NaN, or nothing is left) */
-    uint32_t rank;  /* with SAMPLE_LOGPROB: 1 = the likeliest */
+    uint32_t token; /* UINT32_MAX: the row cannot be sampled */
+    /* With SAMPLE_LOGPROB: 1 = the likeliest. Where there is no token: UINT32_MAX, the logits are
+     * not numbers; UINT32_MAX - 1, all are -inf. */
+    uint32_t rank;
     float logprob;
     uint32_t n_top;
 };

@@ -120,6 +120,28 @@ void device_walk_free(struct device_walk *w)
     q_free(w);
 }
 
+const struct kern_exec *device_walk_exec(const struct device_walk *w)
+{
+    return &w->x;
+}
+
+size_t device_walk_turns_bytes(const struct model *m)
+{
+    return model_turns_vary(m) ? m->config.head_dim * sizeof(float) : 0;
+}
+
+bool device_walk_turns(const struct model *m, float *rows, const struct batch *b)
+{
+    const size_t n = m->config.head_dim;
+    if (!model_turns_vary(m))
+        return false;
+    for (uint32_t i = 0; i < b->n_seq; i++)
+        for (uint32_t j = 0; j < b->seqs[i].n_query; j++)
+            rotary_row(&m->rotary, rows + (b->seqs[i].row + j) * n, b->seqs[i].start + j,
+                       b->n_prompts ? b->n_prompts[i] : 0);
+    return true;
+}
+
 struct run { /* one call */
     const struct device_walk *w;
     const struct device_step *s;
@@ -226,7 +248,9 @@ static void finish_qkv(const struct run *r, uint32_t layer)
                                       .q_norm = norms ? g->q_norm : NULL,
                                       .k_norm = norms ? g->k_norm : NULL,
                                       .eps = (float)c->rms_norm_eps,
-                                      .table = (const float *)(const void *)w->m->turns.data,
+                                      .table = model_turns_vary(w->m)
+                                                   ? r->s->turns
+                                                   : (const float *)(const void *)w->m->turns.data,
                                       .pos = r->s->batch->positions,
                                       .k_cache = r->s->kv->k[layer],
                                       .v_cache = r->s->kv->v[layer],

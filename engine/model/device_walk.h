@@ -21,8 +21,19 @@ FALLIBLE device_walk_new(struct device_walk **out, const struct model *m,
                          const struct device_limits *l, struct q_err *e);
 void device_walk_free(struct device_walk *w);
 
+/* Its stream and workspace, for what is launched between two walks. */
+const struct kern_exec *device_walk_exec(const struct device_walk *w);
+
+/* With dynamic rope beyond the trained length a row's (cos, sin) depends on its sequence's prompt:
+ * they come with the step, so many bytes a row (0: the model has a table of all positions), and
+ * batch->positions are row numbers then. device_walk_turns makes those of a batch in host memory,
+ * with its positions and n_prompts; false: nothing to be made. */
+size_t device_walk_turns_bytes(const struct model *m);
+bool device_walk_turns(const struct model *m, float *rows, const struct batch *b);
+
 struct device_step {
     const struct batch *batch; /* counts, and arrays in device memory; n_prompts is not read */
+    const float *turns;        /* of device_walk_turns, in device memory; else not read */
     const void *plan;          /* of attention, in device memory */
     const struct kv_cache *kv;
     float *logits; /* [n_logit, vocab_size] in device memory */

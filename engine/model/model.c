@@ -146,11 +146,6 @@ static enum q_code check_device(const struct model *m, struct q_err *e)
         return q_fail(e, Q_UNSUPPORTED,
                       "checkpoints quantized by %s do not run on a device yet; use --device cpu",
                       quant_method_name(c->quant.method));
-    if (c->rope.kind == ROPE_DYNAMIC && m->shape.max_model_len > rotary_free_length(c))
-        return q_fail(e, Q_UNSUPPORTED,
-                      "dynamic rope beyond the trained length does not run on a device; give "
-                      "--max-model-len %u, or --device cpu",
-                      rotary_free_length(c));
     if (c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most)
         return q_fail(e, Q_TOO_LARGE, "matrices of more than %zu columns", most);
     return Q_OK;
@@ -223,7 +218,7 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &decided, e)))
         return rc;
     fill_shape(m);
-    return m->link ? make_turns(m, o->team, e) : Q_OK;
+    return m->link && !model_turns_vary(m) ? make_turns(m, o->team, e) : Q_OK;
 }
 
 enum q_code model_load(struct model **out, const struct model_options *o, struct q_err *e)

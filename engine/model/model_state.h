@@ -28,8 +28,16 @@ struct model {
     const struct kern_table *kern;
     float attention_scale;          /* 1 / sqrt(head_dim) */
     const struct device_link *link; /* NULL: on the CPU */
-    struct region turns;            /* on a device: [max_model_len][head_dim / 2][2] (cos, sin) */
+    struct region turns; /* on a device: [max_model_len][head_dim / 2][2] (cos, sin), unless they
+                            depend on the prompt */
 };
+
+/* (cos, sin) of a position depend on how long the sequence's prompt is. */
+static inline bool model_turns_vary(const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    return c->rope.kind == ROPE_DYNAMIC && m->shape.max_model_len > rotary_free_length(c);
+}
 
 /* Rows that a product takes. */
 struct operand {

@@ -9,8 +9,6 @@
 #include "engine/worker/gpu_state.h"
 
 #define MEMORY_GPU_PART 0.9 /* without --gpu-memory-utilization; vLLM's */
-#define UPDATES_MAX     16384u
-#define MIB             1048576.0
 
 /* ---- which device ---- */
 
@@ -49,7 +47,9 @@ static FALLIBLE open_device(struct gpu *g, struct q_err *e)
         (rc = l->t->open(&l->d, &o, e)) || (rc = l->t->stream_new(l->d, &l->s, e)) ||
         (rc = l->t->stream_new(l->d, &g->copier, e)) || (rc = l->t->event_new(l->d, &g->copied, e)))
         return rc;
-    return l->t->event_new(l->d, &g->done, e);
+    for (uint32_t i = 0; i < GPU_STEPS && !rc; i++)
+        rc = l->t->event_new(l->d, &g->done[i], e);
+    return rc;
 }
 
 FALLIBLE gpu_open(struct gpu **out, const struct worker_config *c, struct q_err *e)
@@ -92,52 +92,68 @@ void gpu_describe(const struct gpu *g, char *out, size_t n)
 
 /* ---- what steps use ---- */
 
-static FALLIBLE make_arrays(struct gpu *g, const struct step_limits *l, struct q_err *e)
+/* What steps of a model use. max_logit: rows of logits. */
+static FALLIBLE make_lane(struct gpu *g, struct gpu_lane *l, const struct model *m,
+                          const struct device_limits *limits, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
-    const struct device_limits *d = &g->limits;
-    const size_t logits = (size_t)d->n_logit_max * d->vocab_size * sizeof *g->logits;
-    /* a graph may have more rows than a step may have tokens */
-    const uint32_t n_row = d->n_row_max > d->n_seq_max ? d->n_row_max : d->n_seq_max;
-    const struct gpu_layout most = gpu_layout_of(n_row, d->n_seq_max, d->n_logit_max);
-    void *p;
+    struct device_limits *d = &l->limits;
     enum q_code rc;
-    g->table_len = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
-    g->plan_bytes = t->plan_bytes(g->link.d, d);
-    g->updates_at = (most.plan + g->plan_bytes + 255) / 256 * 256;
-    g->updates_max = UPDATES_MAX;
-    const size_t bytes = g->updates_at + 2 * g->updates_max * sizeof(uint32_t);
-    if ((rc = t->host_alloc(g->link.d, &p, bytes, "a step's arrays", e)))
+    void *p;
+    l->model = m;
+    *d = *limits;
+    device_walk_limits(d, m);
+    if ((rc = device_walk_new(&l->walk, m, d, e)))
         return rc;
-    g->host = p;
-    if ((rc = t->alloc(g->link.d, &p, bytes, "a step's arrays", e)))
+    const struct batch most = {
+        .n_token = d->n_row_max, .n_seq = d->n_seq_max, .n_logit = d->n_logit_max};
+    const struct gpu_layout at = gpu_layout_of(l, &most);
+    l->plan_bytes = t->plan_bytes(g->link.d, d);
+    for (uint32_t i = 0; i < GPU_STEPS; i++) {
+        if ((rc = t->host_alloc(g->link.d, &p, at.plan + l->plan_bytes, "a step's arrays", e)))
+            return rc;
+        l->host[i] = p;
+    }
+    if ((rc = t->alloc(g->link.d, &p, at.plan + l->plan_bytes, "a step's arrays", e)))
         return rc;
-    g->device = p;
-    const size_t tables = (size_t)d->n_seq_max * g->table_len * sizeof *g->tables;
-    if ((rc = t->alloc(g->link.d, &p, tables, "block tables", e)))
+    l->device = p;
+    if ((rc = t->alloc(g->link.d, &p, d->n_row_max * sizeof *l->ids, "a step's tokens", e)))
         return rc;
-    g->tables = p;
-    t->fill(g->link.s, g->tables, 0, tables);
-    if ((rc = t->alloc(g->link.d, &p, logits, "logits", e)))
-        return rc;
-    g->logits = p;
-    if ((rc = t->host_alloc(g->link.d, &p, logits, "logits", e)))
-        return rc;
-    g->host_logits = p;
-    return Q_OK;
+    l->ids = p;
+    const size_t logits = (size_t)d->n_logit_max * d->vocab_size * sizeof *l->logits;
+    rc = t->alloc(g->link.d, &p, logits, "logits", e);
+    l->logits = rc ? NULL : p;
+    return rc;
+}
+
+static void release_lane(struct gpu *g, struct gpu_lane *l)
+{
+    const struct device_table *t = g->link.t;
+    if (l->kv_made)
+        kv_cache_release(&l->kv);
+    if (l->swap.memory)
+        kv_cache_release(&l->swap);
+    device_walk_free(l->walk);
+    t->release(g->link.d, l->device);
+    t->release(g->link.d, l->ids);
+    t->release(g->link.d, l->logits);
+    for (uint32_t i = 0; i < GPU_STEPS; i++)
+        t->host_free(g->link.d, l->host[i]);
 }
 
 /* A step of as many rows, sequences and logits as there can be, over a pool of a few blocks that
  * all sequences share. */
-static void fill_largest(struct gpu *g, const struct gpu_layout *at, struct batch *b, uint32_t each)
+static void fill_largest(struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+                         const struct batch *b, uint32_t each)
 {
-    uint32_t *ids = (uint32_t *)(void *)(g->host + at->ids);
-    uint32_t *positions = (uint32_t *)(void *)(g->host + at->positions);
-    uint32_t *places = (uint32_t *)(void *)(g->host + at->places);
-    uint32_t *rows = (uint32_t *)(void *)(g->host + at->rows);
-    struct attention_seq *seqs = (struct attention_seq *)(void *)(g->host + at->seqs);
+    unsigned char *host = l->host[g->turn];
+    uint32_t *from = (uint32_t *)(void *)(host + at->from);
+    uint32_t *positions = (uint32_t *)(void *)(host + at->positions);
+    uint32_t *places = (uint32_t *)(void *)(host + at->places);
+    uint32_t *rows = (uint32_t *)(void *)(host + at->rows);
+    struct attention_seq *seqs = (struct attention_seq *)(void *)(host + at->seqs);
     for (uint32_t i = 0; i < b->n_token; i++) {
-        ids[i] = 0;
+        from[i] = (uint32_t)g->histories;
         positions[i] = i % each;
         places[i] = i < each ? i : KERN_NO_SLOT;
     }
@@ -146,64 +162,78 @@ static void fill_largest(struct gpu *g, const struct gpu_layout *at, struct batc
     for (uint32_t i = 0; i < b->n_seq; i++) {
         const uint32_t left = b->n_token - i * each;
         seqs[i] = (struct attention_seq){
-            .blocks = g->tables, .row = i * each, .n_query = left < each ? left : each};
+            .blocks = g->words, .row = i * each, .n_query = left < each ? left : each};
     }
+    memset(host + at->turns, 0, b->n_token * device_walk_turns_bytes(l->model));
 }
 
-static FALLIBLE run_largest(struct gpu *g, struct q_err *e)
+static FALLIBLE run_largest(struct gpu *g, const struct gpu_lane *l, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
-    const struct device_limits *d = &g->limits;
+    const struct device_limits *d = &l->limits;
     const uint32_t n = d->n_row_max, each = (n + d->n_seq_max - 1) / d->n_seq_max;
     const uint32_t n_block = (each + KERN_BLOCK - 1) / KERN_BLOCK;
-    struct batch b = {.n_token = n,
-                      .n_seq = (n + each - 1) / each,
-                      .n_logit = n < d->n_logit_max ? n : d->n_logit_max,
-                      .context_max = each};
-    const struct gpu_layout at = gpu_layout_of(n, b.n_seq, b.n_logit);
+    const struct batch b = {.n_token = n,
+                            .n_seq = (n + each - 1) / each,
+                            .n_logit = n < d->n_logit_max ? n : d->n_logit_max,
+                            .context_max = each};
+    const struct gpu_layout at = gpu_layout_of(l, &b);
     struct kv_cache few;
-    enum q_code rc = kv_cache_init(&few, g->model, n_block, e);
+    enum q_code rc = kv_cache_init(&few, l->model, n_block, e);
     if (rc)
         return rc;
-    uint32_t *first = (uint32_t *)(void *)(g->host + g->updates_at);
+    uint32_t *first = g->updates.host[g->turn];
     for (uint32_t i = 0; i < n_block; i++)
         first[i] = i;
-    t->copy(g->link.s, g->tables, first, n_block * sizeof *first);
-    fill_largest(g, &at, &b, each);
-    gpu_send(g, &at, &b);
-    gpu_walk(g, &at, &b, &few);
+    t->copy(g->link.s, g->words, first, n_block * sizeof *first);
+    fill_largest(g, l, &at, &b, each);
+    gpu_send(g, l, &at, &b);
+    gpu_walk(g, l, &at, &b, &few);
     if (!(rc = t->sync(g->link.s, e)))
         rc = t->check(g->link.d, e);
     kv_cache_release(&few);
     return rc ? q_wrap(e, "a step of %u tokens, to measure", n) : Q_OK;
 }
 
+/* The pools of one model. */
+static FALLIBLE make_kv(struct gpu_lane *l, const struct gpu_sizes *sizes, struct q_err *e)
+{
+    enum q_code rc = kv_cache_init(&l->kv, l->model, sizes->n_block, e);
+    l->kv_made = !rc;
+    if (!rc && sizes->n_swap_block)
+        rc = kv_cache_init_swap(&l->swap, l->model, sizes->n_swap_block, e);
+    return rc;
+}
+
 static FALLIBLE make_pools(struct gpu *g, struct step_limits *l, struct gpu_sizes *sizes,
                            struct q_err *e)
 {
     struct worker_config c = *g->config;
-    struct memory_need need = {.block_bytes = model_shape(g->model)->kv_block_bytes,
+    const struct model_shape *shape = model_shape(g->model.model);
+    struct memory_need need = {.weight_bytes = shape->weight_bytes,
+                               .block_bytes = shape->kv_block_bytes,
                                .on_device = true};
     uint64_t left, total;
     enum q_code rc = g->link.t->memory(g->link.d, &left, &total, e);
     if (rc)
         return rc;
-    need.weight_bytes = model_shape(g->model)->weight_bytes;
+    if (g->draft.model) {
+        need.weight_bytes += model_shape(g->draft.model)->weight_bytes;
+        need.block_bytes += model_shape(g->draft.model)->kv_block_bytes;
+    }
     need.activation_bytes = total - left > need.weight_bytes ? total - left - need.weight_bytes : 0;
     need.total_bytes = total;
     if (c.memory_part <= 0)
         c.memory_part = MEMORY_GPU_PART;
-    if ((rc = memory_blocks(&sizes->n_block, &c, l, &need, e)) ||
-        (rc = kv_cache_init(&g->kv, g->model, sizes->n_block, e)))
+    if ((rc = memory_blocks(&sizes->n_block, &c, l, &need, e)))
         return rc;
-    g->kv_made = true;
     const struct memory_need host = {
         .block_bytes = need.block_bytes, .total_bytes = memory_available(), .on_device = true};
     sizes->n_swap_block = memory_swap_blocks(sizes->n_block, &c, l, &host);
-    if (sizes->n_swap_block == 0)
-        return Q_OK;
-    l->copies_max = 2 * g->table_len;
-    return kv_cache_init_swap(&g->swap, g->model, sizes->n_swap_block, e);
+    if (sizes->n_swap_block)
+        l->copies_max = 2 * g->table_len;
+    rc = make_kv(&g->model, sizes, e);
+    return rc || !g->draft.model ? rc : make_kv(&g->draft, sizes, e);
 }
 
 /* The sizes that are asked for, ascending and none twice; without a word 1, 2, 4, 8, 16, 24 … */
@@ -223,22 +253,39 @@ static void choose_graphs(struct gpu *g)
         g->graphs[g->n_graph++].n_seq = most;
 }
 
-FALLIBLE gpu_make(struct gpu *g, const struct model *m, struct step_limits *l,
+static FALLIBLE make_lanes(struct gpu *g, const struct gpu_models *m, const struct step_limits *l,
+                           struct q_err *e)
+{
+    struct device_limits d = {.n_seq_max = l->max_num_seqs, .n_logit_max = l->logit_rows_max};
+    enum q_code rc;
+    /* a graph may have more rows than a step may have tokens */
+    d.n_row_max =
+        l->max_num_batched_tokens > l->max_num_seqs ? l->max_num_batched_tokens : l->max_num_seqs;
+    if ((rc = make_lane(g, &g->model, m->model, &d, e)) || !m->draft)
+        return rc;
+    d.n_row_max = l->max_num_batched_tokens + l->max_num_seqs; /* speculate.c, n_token_max */
+    d.n_logit_max = l->max_num_seqs;
+    return make_lane(g, &g->draft, m->draft, &d, e);
+}
+
+FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits *l,
                   struct gpu_sizes *sizes, struct q_err *e)
 {
-    int64_t start_ms = clock_ms();
+    const int64_t start_ms = clock_ms();
+    const size_t logits =
+        (size_t)GPU_LOGITS * model_shape(m->model)->vocab_size * sizeof *g->host_logits;
     enum q_code rc;
-    g->model = m;
-    g->limits =
-        (struct device_limits){.n_seq_max = l->max_num_seqs, .n_logit_max = l->logit_rows_max};
-    g->limits.n_row_max =
-        l->max_num_batched_tokens > l->max_num_seqs ? l->max_num_batched_tokens : l->max_num_seqs;
-    device_walk_limits(&g->limits, m);
-    if ((rc = device_walk_new(&g->walk, m, &g->limits, e)) || (rc = make_arrays(g, l, e)) ||
-        (rc = run_largest(g, e)))
+    void *p;
+    if ((rc = gpu_slots_make(g, l, e)) || (rc = make_lanes(g, m, l, e)) ||
+        (rc = gpu_sampling_make(g, e)) ||
+        (rc = g->link.t->host_alloc(g->link.d, &p, logits, "logits", e)))
+        return rc;
+    g->host_logits = p;
+    if ((rc = run_largest(g, &g->model, e)) ||
+        (g->draft.model && (rc = run_largest(g, &g->draft, e))))
         return rc;
     log_info("device: a step of %u tokens was computed in %lld ms to measure its memory",
-             g->limits.n_row_max, (long long)(clock_ms() - start_ms));
+             g->model.limits.n_row_max, (long long)(clock_ms() - start_ms));
     if ((rc = make_pools(g, l, sizes, e)))
         return rc;
     choose_graphs(g);
@@ -247,19 +294,35 @@ FALLIBLE gpu_make(struct gpu *g, const struct model *m, struct step_limits *l,
 
 const struct kv_cache *gpu_kv(const struct gpu *g)
 {
-    return &g->kv;
+    return &g->model.kv;
 }
 
 const struct kv_cache *gpu_swap(const struct gpu *g)
 {
-    return &g->swap;
+    return &g->model.swap;
+}
+
+static void forget_lane(const struct gpu_lane *l)
+{
+    if (l->kv_made)
+        kv_cache_forget(&l->kv);
+    if (l->swap.memory)
+        kv_cache_forget(&l->swap);
 }
 
 void gpu_forget(struct gpu *g)
 {
-    kv_cache_forget(&g->kv);
-    if (g->swap.memory)
-        kv_cache_forget(&g->swap);
+    forget_lane(&g->model);
+    forget_lane(&g->draft);
+}
+
+void gpu_stop(struct gpu *g)
+{
+    struct q_err e = Q_ERR_INIT;
+    if (!g || !g->link.s || !g->copier)
+        return;
+    if (g->link.t->sync(g->copier, &e) || g->link.t->sync(g->link.s, &e))
+        log_debug("device: %s", e.message);
 }
 
 void gpu_free(struct gpu *g)
@@ -268,21 +331,17 @@ void gpu_free(struct gpu *g)
         return;
     const struct device_table *t = g->link.t;
     struct device *d = g->link.d;
-    for (uint32_t i = 0; i < g->n_graph; i++)
-        t->graph_free(g->graphs[i].graph);
-    if (g->kv_made)
-        kv_cache_release(&g->kv);
-    if (g->swap.memory)
-        kv_cache_release(&g->swap);
-    device_walk_free(g->walk);
     if (d) {
-        t->release(d, g->tables);
-        t->release(d, g->device);
-        t->release(d, g->logits);
-        t->host_free(d, g->host);
+        for (uint32_t i = 0; i < g->n_graph; i++)
+            t->graph_free(g->graphs[i].graph);
+        release_lane(g, &g->model);
+        release_lane(g, &g->draft);
+        gpu_slots_release(g);
+        gpu_sampling_release(g);
         t->host_free(d, g->host_logits);
         t->event_free(g->copied);
-        t->event_free(g->done);
+        for (uint32_t i = 0; i < GPU_STEPS; i++)
+            t->event_free(g->done[i]);
         t->stream_free(g->copier);
         t->stream_free(g->link.s);
         t->close(d);

@@ -277,6 +277,17 @@ static void step_sleep(struct ring *r)
     }
 }
 
+bool ring_step_soon(const struct ring *r, int64_t max_us, bool (*done)(void *ctx), void *ctx)
+{
+    const int64_t until = clock_us() + max_us;
+    while (!step_here(r)) {
+        if (done(ctx) || clock_us() >= until)
+            return step_here(r);
+        relax();
+    }
+    return true;
+}
+
 bool ring_step_wait(struct ring *r, void **step, void **result)
 {
     step_sleep(r);

@@ -91,8 +91,30 @@ static void mask_bits(float *logits, const uint32_t *bits, uint32_t n_vocab)
     }
 }
 
+/* What is masked: logits that become -inf, or bits that become 0. */
+struct masked {
+    float *logits;  /* NULL: bits */
+    uint32_t *bits; /* [SAMPLE_MASK_WORDS] */
+};
+
+static void mask_id(const struct masked *m, uint32_t id)
+{
+    if (m->logits)
+        m->logits[id] = -INFINITY;
+    else
+        m->bits[id / 32] &= ~(1u << id % 32);
+}
+
+static void mask_but(const struct masked *m, const uint32_t *bits, uint32_t n_vocab)
+{
+    if (m->logits)
+        mask_bits(m->logits, bits, n_vocab);
+    for (size_t i = 0; !m->logits && i < SAMPLE_MASK_WORDS(n_vocab); i++)
+        m->bits[i] &= bits[i];
+}
+
 /* The last id of each sequence whose other ids end the output. */
-static void mask_bad_words(float *logits, const struct sample_input *in)
+static void mask_bad_words(const struct masked *m, const struct sample_input *in)
 {
     const uint32_t *words = in->params->bad_words;
     uint32_t n_output = in->n_known - in->n_prompt, n;
@@ -101,12 +123,12 @@ static void mask_bad_words(float *logits, const struct sample_input *in)
         n = words[i];
         if (n - 1 <= n_output &&
             !memcmp(in->history + in->n_known - (n - 1), ids, (n - 1) * sizeof *ids))
-            logits[ids[n - 1]] = -INFINITY;
+            mask_id(m, ids[n - 1]);
     }
 }
 
 /* What followed the last size - 1 tokens wherever they were before. */
-static void mask_repeated(float *logits, const struct sample_input *in)
+static void mask_repeated(const struct masked *m, const struct sample_input *in)
 {
     uint32_t n = in->params->no_repeat_ngram - 1, window = in->params->no_repeat_window;
     uint32_t start = window && window < in->n_known ? in->n_known - window : 0;
@@ -115,7 +137,7 @@ static void mask_repeated(float *logits, const struct sample_input *in)
         return;
     for (uint32_t i = start; i + n < in->n_known; i++)
         if (!memcmp(in->history + i, tail, n * sizeof *tail))
-            logits[in->history[i + n]] = -INFINITY;
+            mask_id(m, in->history[i + n]);
 }
 
 /* The grammar's text is whole and nothing may follow it. */
@@ -131,26 +153,43 @@ static bool only_stops(const struct sample_input *in, uint32_t n_vocab)
     return in->grammar && n && n_stop >= n;
 }
 
-static void mask(float *logits, const struct sample_input *in, uint32_t n_vocab)
+static void mask(const struct masked *m, const struct sample_input *in, uint32_t n_vocab)
 {
     const struct sample_params *p = in->params;
     if (in->grammar)
-        mask_bits(logits, in->grammar, n_vocab);
+        mask_but(m, in->grammar, n_vocab);
     if (in->allowed)
-        mask_bits(logits, in->allowed, n_vocab);
-    mask_bad_words(logits, in);
+        mask_but(m, in->allowed, n_vocab);
+    mask_bad_words(m, in);
     if (p->no_repeat_ngram)
-        mask_repeated(logits, in);
+        mask_repeated(m, in);
     if (in->n_known - in->n_prompt < p->min_tokens && !only_stops(in, n_vocab))
         for (uint32_t i = 0; i < p->n_stop_id; i++)
             if (p->stop_ids[i] < n_vocab)
-                logits[p->stop_ids[i]] = -INFINITY;
+                mask_id(m, p->stop_ids[i]);
+}
+
+bool sample_has_mask(const struct sample_input *in)
+{
+    const struct sample_params *p = in->params;
+    return in->grammar || in->allowed || p->n_bad || p->min_tokens || p->no_repeat_ngram;
+}
+
+bool sample_mask(uint32_t *bits, const struct sample_input *in, uint32_t n_vocab)
+{
+    const struct sample_params *p = in->params;
+    if (!in->grammar && !in->allowed && !p->n_bad && !p->no_repeat_ngram &&
+        in->n_known - in->n_prompt >= p->min_tokens)
+        return false;
+    memset(bits, 0xff, SAMPLE_MASK_WORDS(n_vocab) * sizeof *bits);
+    mask(&(struct masked){.bits = bits}, in, n_vocab);
+    return true;
 }
 
 void sample_adjust(float *logits, const struct sample_input *in, struct sample_scratch *s)
 {
     const struct sample_params *p = in->params;
-    mask(logits, in, s->n_vocab);
+    mask(&(struct masked){.logits = logits}, in, s->n_vocab);
     for (uint32_t i = 0; i < p->n_bias; i++)
         if (p->bias_ids[i] < s->n_vocab)
             logits[p->bias_ids[i]] += p->bias[i];
@@ -334,12 +373,6 @@ static bool is_empty(const float *logits, uint32_t n_vocab)
     return true;
 }
 
-static bool has_mask(const struct sample_input *in)
-{
-    const struct sample_params *p = in->params;
-    return in->grammar || in->allowed || p->n_bad || p->min_tokens || p->no_repeat_ngram;
-}
-
 void sample_token(float *logits, const struct sample_input *in, struct sample_scratch *s,
                   const struct sample_result *out)
 {
@@ -363,7 +396,7 @@ void sample_token(float *logits, const struct sample_input *in, struct sample_sc
     else
         row->token = SAMPLE_BAD;
     if (row->token == SAMPLE_BAD)
-        row->rank = is_empty(logits, s->n_vocab) && has_mask(in) ? SAMPLE_EMPTY : SAMPLE_BAD;
+        row->rank = is_empty(logits, s->n_vocab) && sample_has_mask(in) ? SAMPLE_EMPTY : SAMPLE_BAD;
     else if (logprobs)
         fill_logprobs(s->raw, p->n_logprob, s, out);
 }

@@ -83,6 +83,10 @@ void sample_adjust(float *logits, const struct sample_input *in, struct sample_s
 bool sample_filter(struct sample_dist *d, float *logits, const struct sample_params *p,
                    struct sample_scratch *s);
 uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct sample_scratch *s);
+/* The masks of sample_adjust as bits, bit id % 32 of word id / 32: the token may come. False: every
+ * token may, and nothing was written. bits: [SAMPLE_MASK_WORDS]. */
+bool sample_mask(uint32_t *bits, const struct sample_input *in, uint32_t n_vocab);
+bool sample_has_mask(const struct sample_input *in); /* may some token be masked, now or later? */
 static inline bool sample_failed(const struct step_row *row)
 {
     return row->rank >= SAMPLE_EMPTY;

@@ -134,6 +134,7 @@ static FALLIBLE admit(struct slots *s, struct slot *slot, struct cursor *c, stru
         return rc;
     memcpy(slot->history, known, a->n_known * sizeof *known);
     slot->n_known = a->n_known;
+    slot->n_admitted++;
     slot->n_prompt = a->n_prompt;
     slot->n_block = 0;
     slot->n_cached = a->n_cached;
@@ -297,6 +298,30 @@ FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e
         return q_fail(e, Q_CORRUPT, "worker: step %llu has %u rows of logits, its head says %u",
                       (unsigned long long)v->head->step, b->n_logit + n_unused, v->head->n_logit);
     return Q_OK;
+}
+
+struct sample_input slots_input(const struct logit_row *row, const uint32_t *grammar)
+{
+    const struct slot *slot = row->slot;
+    return (struct sample_input){.params = &slot->params,
+                                 .history = slot->history,
+                                 .n_known = row->position,
+                                 .n_prompt = slot->n_prompt,
+                                 .allowed = slot->params.n_allowed ? slot->allowed : NULL,
+                                 .grammar = grammar};
+}
+
+void slots_reserve(struct slots *s, const struct logit_row *row)
+{
+    struct slot *slot = row->slot;
+    if (slot->n_known < s->limits.max_model_len)
+        slot->history[slot->n_known++] = 0;
+}
+
+void slots_fill(struct slots *s, const struct logit_row *row, uint32_t n_admitted, uint32_t token)
+{
+    if (row->slot->n_admitted == n_admitted && row->position < s->limits.max_model_len)
+        row->slot->history[row->position] = token < s->vocab_size ? token : 0;
 }
 
 bool slots_take(struct slots *s, uint32_t i, uint32_t token)

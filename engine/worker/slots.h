@@ -9,17 +9,19 @@
 #ifndef QUIRE_ENGINE_WORKER_SLOTS_H
 #define QUIRE_ENGINE_WORKER_SLOTS_H
 #include "engine/model/model.h"
+#include "engine/worker/sample.h"
 #include "proto/step.h"
 
 struct slot {
     uint32_t *history; /* [max_model_len] */
     uint32_t *blocks;  /* [ceil(max_model_len / 16)] */
     uint32_t n_known, n_prompt, n_block;
-    uint32_t n_cached; /* positions that were in the blocks at admission: never written here */
-    uint32_t n_guess;  /* guesses of this step, in history behind n_known */
-    uint32_t n_draft;  /* positions whose keys and values the draft model has */
-    bool is_foreseen;  /* every guess so far came true */
-    bool is_forced;    /* the guesses are of its grammar */
+    uint32_t n_cached;   /* positions that were in the blocks at admission: never written here */
+    uint32_t n_guess;    /* guesses of this step, in history behind n_known */
+    uint32_t n_draft;    /* positions whose keys and values the draft model has */
+    uint32_t n_admitted; /* sequences that have been in this slot */
+    bool is_foreseen;    /* every guess so far came true */
+    bool is_forced;      /* the guesses are of its grammar */
     struct sample_params params; /* its arrays are those below; allowed_ids is NULL */
     uint32_t stop_ids[STEP_STOP_IDS_MAX];
     uint32_t bias_ids[SAMPLE_BIAS_MAX];
@@ -82,6 +84,13 @@ FALLIBLE slots_apply(struct slots *s, const struct step_view *v, struct q_err *e
 /* Build batch, rows and n_top of the step that was applied, with the guesses there are. Errors:
  * Q_CORRUPT. */
 FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e);
+/* What decides the token of a row that samples; grammar: its mask, or NULL. */
+struct sample_input slots_input(const struct logit_row *row, const uint32_t *grammar);
+/* The row's token will come, but is not known here: later steps count on it. Not of a sequence that
+ * speculates. slots_fill tells it, whatever became of the slot since. */
+void slots_reserve(struct slots *s, const struct logit_row *row);
+/* n_admitted: of the slot when the row was reserved. */
+void slots_fill(struct slots *s, const struct logit_row *row, uint32_t n_admitted, uint32_t token);
 /* Take the token sampled for rows[i]; rows in order. False when it is no token of its sequence: a
  * guess before it was wrong. */
 bool slots_take(struct slots *s, uint32_t i, uint32_t token);

@@ -21,7 +21,7 @@ struct draft {
     struct kv_cache kv, swap;
     struct step_limits limits;
     uint32_t n_token_max, n_guess, vocab_size;
-    float *logits; /* [logits_max, vocab_size], a mapping */
+    float *logits; /* [logits_max, vocab_size], a mapping; none with a gpu */
     size_t logits_bytes;
     uint32_t logits_max; /* rows that are made at a time */
     /* the pass being computed */
@@ -30,7 +30,10 @@ struct draft {
     struct attention_seq *seqs;               /* [max_num_seqs] */
     uint32_t *n_prompts, *logit_rows;         /* [max_num_seqs] */
     struct slot **guessing;                   /* [max_num_seqs] of which row of logits */
+    uint32_t *seq_slots;                      /* [max_num_seqs] */
+    uint32_t *tokens;                         /* [max_num_seqs] that the device guessed */
     struct team *team;
+    struct gpu *gpu; /* NULL: the team computes; borrowed */
 };
 
 /* Where the last n tokens occurred before, most recently: the position after them; 0 = nowhere. */
@@ -87,13 +90,16 @@ static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
     d->n_prompts = q_calloc(n_seq, sizeof *d->n_prompts);
     d->logit_rows = q_calloc(n_seq, sizeof *d->logit_rows);
     d->guessing = q_calloc(n_seq, sizeof(struct slot *));
+    d->seq_slots = q_calloc(n_seq, sizeof *d->seq_slots);
+    d->tokens = q_calloc(n_seq, sizeof *d->tokens);
     d->logits_max = n_seq < MODEL_LOGIT_ROWS ? n_seq : MODEL_LOGIT_ROWS;
-    d->logits_bytes = (size_t)d->logits_max * d->vocab_size * sizeof *d->logits;
-    void *logits = mmap(NULL, d->logits_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    d->logits_bytes = d->gpu ? 0 : (size_t)d->logits_max * d->vocab_size * sizeof *d->logits;
+    void *logits = d->gpu ? NULL
+                          : mmap(NULL, d->logits_bytes, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     d->logits = logits == MAP_FAILED ? NULL : logits;
-    if (!d->token_ids || !d->positions || !d->places || !d->seqs || !d->n_prompts ||
-        !d->logit_rows || !d->guessing || !d->logits)
+    if (!d->seq_slots || !d->tokens || !d->token_ids || !d->positions || !d->places || !d->seqs ||
+        !d->n_prompts || !d->logit_rows || !d->guessing || (!d->gpu && !d->logits))
         return q_fail(e, Q_NO_MEMORY, "draft model: no memory for %u sequences", n_seq);
     d->batch = (struct batch){.token_ids = d->token_ids,
                               .positions = d->positions,
@@ -116,6 +122,7 @@ FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct
     /* After a step whose guesses all came true, the row of the last one is still to be computed. */
     d->n_token_max = a->limits->max_num_batched_tokens + a->limits->max_num_seqs;
     d->team = a->options->team;
+    d->gpu = a->gpu;
     struct model_options o = *a->options;
     o.dir = c->draft_dir;
     o.max_model_len = 0; /* its own; check_pair compares */
@@ -127,7 +134,8 @@ FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct
     d->vocab_size = model_shape(d->model)->vocab_size;
     if ((rc = check_pair(model_shape(d->model), c, a, e)))
         goto out;
-    if ((rc = model_scratch_new(&d->scratch, d->model, d->n_token_max, team_size(d->team), e)))
+    if (!d->gpu &&
+        (rc = model_scratch_new(&d->scratch, d->model, d->n_token_max, team_size(d->team), e)))
         goto out;
     rc = make_arrays(d, e);
 out:
@@ -174,11 +182,18 @@ void draft_free(struct draft *d)
     q_free(d->n_prompts);
     q_free(d->logit_rows);
     q_free(d->guessing);
+    q_free(d->seq_slots);
+    q_free(d->tokens);
     if (d->logits)
         munmap(d->logits, d->logits_bytes);
     model_scratch_free(d->scratch);
     model_free(d->model);
     q_free(d);
+}
+
+const struct model *draft_model(const struct draft *d)
+{
+    return d->model;
 }
 
 const struct model_shape *draft_shape(const struct draft *d)
@@ -196,12 +211,15 @@ static void clear(struct batch *b)
     b->n_token = b->n_seq = b->n_logit = b->context_max = 0;
 }
 
-/* Rows for positions from … end - 1 of a slot; with `guess` the last one gives logits. */
-static void add_rows(struct draft *d, struct slot *slot, uint32_t from, uint32_t end, bool guess)
+/* Rows for positions from … end - 1 of slot number i; with `guess` the last one gives logits. */
+static void add_rows(struct draft *d, struct slots *s, uint32_t i, uint32_t end, bool guess)
 {
     struct batch *b = &d->batch;
+    struct slot *slot = &s->slots[i];
+    const uint32_t from = slot->n_draft;
     if (from == end)
         return;
+    d->seq_slots[b->n_seq] = i;
     d->n_prompts[b->n_seq] = slot->n_prompt;
     d->seqs[b->n_seq++] = (struct attention_seq){
         .blocks = slot->blocks, .row = b->n_token, .n_query = end - from, .start = from};
@@ -220,10 +238,8 @@ static void add_rows(struct draft *d, struct slot *slot, uint32_t from, uint32_t
     d->logit_rows[b->n_logit++] = b->n_token - 1;
 }
 
-/* The most likely token of row i of those in d->logits. */
-static void take_guess(const struct draft *d, struct slot *slot, uint32_t i)
+static void add_guess(struct slot *slot, uint32_t token)
 {
-    uint32_t token = sample_greedy(d->logits + (size_t)i * d->vocab_size, d->vocab_size);
     slot->history[slot->n_known + slot->n_guess] = token == SAMPLE_BAD ? 0 : token;
     slot->n_guess++;
 }
@@ -240,44 +256,59 @@ static void pass(void *arg, uint32_t ith, uint32_t nth)
         l.n = left < d->logits_max ? left : d->logits_max;
         model_logits(d->model, &d->batch, d->scratch, &l, team, ith, nth);
         for (uint32_t i = ith; i < l.n; i += nth)
-            take_guess(d, d->guessing[l.first + i], i);
+            add_guess(d->guessing[l.first + i],
+                      sample_greedy(d->logits + (size_t)i * d->vocab_size, d->vocab_size));
         if (l.n < left)
             team_barrier(team);
     }
 }
 
-static void run(struct draft *d)
+static FALLIBLE run(struct draft *d, const struct slots *s, const struct step_view *v,
+                    struct q_err *e)
 {
-    if (d->batch.n_token)
+    enum q_code rc = Q_OK;
+    if (d->batch.n_token == 0)
+        return Q_OK;
+    if (!d->gpu) {
         team_run(d->team, pass, d);
+        return Q_OK;
+    }
+    if ((rc = gpu_update(d->gpu, s, v, e)) || /* the last pass's tokens are guesses */
+        (rc = gpu_draft(d->gpu, &d->batch, d->seq_slots, d->tokens, e)))
+        return rc;
+    for (uint32_t i = 0; i < d->batch.n_logit; i++)
+        add_guess(d->guessing[i], d->tokens[i]);
+    return Q_OK;
 }
 
 /* The first pass. Where the grammar has guessed already (slot->is_forced), the draft reads what it
  * guessed and adds nothing. */
-static void add_known(struct draft *d, struct slot *slot, const struct step_seq *q)
+static void add_known(struct draft *d, struct slots *s, const struct step_seq *q)
 {
+    const struct slot *slot = &s->slots[q->slot];
     bool guess = q->flags & STEP_SPECULATE && q->n_token > 1 && !slot->is_forced;
     uint32_t n_forced = slot->is_forced ? slot->n_guess : 0;
     uint32_t n_token = q->flags & STEP_SPECULATE ? 1 + n_forced : q->n_token;
-    add_rows(d, slot, slot->n_draft, q->start + n_token, guess);
+    add_rows(d, s, q->slot, q->start + n_token, guess);
 }
 
-void draft_guess(struct draft *d, struct slots *s, const struct step_view *v)
+FALLIBLE draft_guess(struct draft *d, struct slots *s, const struct step_view *v, struct q_err *e)
 {
     clear(&d->batch);
     for (uint32_t i = 0; i < v->head->n_seq; i++)
-        add_known(d, &s->slots[v->seqs[i].slot], &v->seqs[i]);
-    run(d);
-    for (uint32_t j = 1; j < d->n_guess; j++) {
+        add_known(d, s, &v->seqs[i]);
+    enum q_code rc = run(d, s, v, e);
+    for (uint32_t j = 1; j < d->n_guess && !rc; j++) {
         clear(&d->batch);
         for (uint32_t i = 0; i < v->head->n_seq; i++) {
             const struct step_seq *q = &v->seqs[i];
-            struct slot *slot = &s->slots[q->slot];
+            const struct slot *slot = &s->slots[q->slot];
             if (q->flags & STEP_SPECULATE && q->n_token - 1 > j && !slot->is_forced)
-                add_rows(d, slot, slot->n_draft, slot->n_draft + 1, true);
+                add_rows(d, s, q->slot, slot->n_draft + 1, true);
         }
-        run(d);
+        rc = run(d, s, v, e);
     }
+    return rc;
 }
 
 void draft_settle(struct slots *s, const struct step_view *v)

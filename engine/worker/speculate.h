@@ -16,6 +16,7 @@
  * Threads: the worker's loop; the draft's forward passes run on its team. */
 #ifndef QUIRE_ENGINE_WORKER_SPECULATE_H
 #define QUIRE_ENGINE_WORKER_SPECULATE_H
+#include "engine/worker/gpu.h"
 #include "engine/worker/ring.h"
 #include "engine/worker/slots.h"
 
@@ -30,6 +31,7 @@ struct draft_args {
     const struct model_options *options; /* of the model it guesses for; dir and progress are not */
     const struct model_shape *target;
     const struct step_limits *limits;
+    struct gpu *gpu; /* that of the options' link; it makes the draft's KV cache then. NULL: none */
 };
 /* Load the model in c->draft_dir. Errors: those of model_load; Q_MISMATCH (another vocabulary, or
  * fewer positions than max_model_len). */
@@ -41,12 +43,14 @@ void draft_forget_kv(struct draft *d); /* kv_cache_forget of both */
 /* Between its cache and its swap space, as the model's blocks are copied. */
 void draft_copy(const struct draft *d, const struct step_copy *c, bool is_out);
 void draft_free(struct draft *d);
+const struct model *draft_model(const struct draft *d);
 const struct model_shape *draft_shape(const struct draft *d);
 uint64_t draft_scratch_bytes(const struct draft *d); /* at most, of a step */
 
 /* Compute the step's rows with the draft model, and guess for every sequence that speculates: into
- * its history behind what is known, slot->n_guess of them. */
-void draft_guess(struct draft *d, struct slots *s, const struct step_view *v);
+ * its history behind what is known, slot->n_guess of them. On a device the guesses of a pass go
+ * there with gpu_update. Errors: those of the device. */
+FALLIBLE draft_guess(struct draft *d, struct slots *s, const struct step_view *v, struct q_err *e);
 /* After the step: which of the draft's keys and values are of tokens that came true. */
 void draft_settle(struct slots *s, const struct step_view *v);
 

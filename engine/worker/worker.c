@@ -1,51 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/worker/worker.h"
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/worker/gpu.h"
-#include "engine/worker/grammars.h"
 #include "engine/worker/memory.h"
-#include "engine/worker/sample.h"
-#include "engine/worker/slots.h"
-#include "engine/worker/speculate.h"
+#include "engine/worker/worker_state.h"
 
 /* So that prompt logprobs with few sequences do not take one step per handful of rows; and as many
  * sequences may speculate in one step. */
 #define LOGIT_ROWS_MIN 64u
-
-struct worker {
-    struct ring *ring; /* borrowed */
-    const struct worker_config *config;
-    struct kern_table kern;
-    struct team *team;
-    struct model *model;
-    struct model_scratch *scratch;
-    struct gpu *gpu;          /* NULL: the CPU computes. Its pools are its own */
-    struct kv_cache kv, swap; /* swap: with limits.copies_max */
-    bool kv_made;
-    struct slots slots;
-    struct draft *draft;                  /* NULL: none */
-    const struct mask_provider *provider; /* NULL: our own; borrowed */
-    struct grammars *grammars;            /* our own */
-    struct masks *masks;
-    struct sample_scratch *samplers; /* [n_thread] */
-    uint32_t n_thread, vocab_size;
-    float *logits; /* [logits_max, vocab_size], a mapping, or [logit_rows_max] of the gpu's */
-    size_t logits_bytes;
-    uint32_t logits_max; /* rows that are made at a time */
-    struct step_limits limits;
-    size_t step_bytes, result_bytes;
-    /* the step being computed */
-    const struct step_view *step; /* while its copies are done */
-    struct step_result result;
-    atomic_uint next_row;
-    int64_t forward_end_us, sampled_us; /* sampled_us: before the forward pass ended */
-};
 
 static void load_progress(void *ctx, uint64_t done, uint64_t total)
 {
@@ -114,17 +80,12 @@ static FALLIBLE load_model(struct worker *w, struct q_err *e)
     w->n_thread = team_size(w->team);
     if ((rc = gpu_open(&w->gpu, c, e)))
         return rc;
-    if (w->gpu && c->speculation.method == SPECULATE_DRAFT)
-        return q_fail(
-            e, Q_UNSUPPORTED,
-            "--speculative-config: a draft model does not run on a device yet; use method "
-            "ngram, or --device cpu");
     const struct model_options o = options_of(w, *c->weights_dir ? c->weights_dir : NULL);
     if ((rc = model_load(&w->model, &o, e)))
         return rc;
     set_limits(w);
     const struct draft_args a = {
-        .options = &o, .target = model_shape(w->model), .limits = &w->limits};
+        .options = &o, .target = model_shape(w->model), .limits = &w->limits, .gpu = w->gpu};
     if (c->speculation.method == SPECULATE_DRAFT)
         rc = draft_new(&w->draft, &c->speculation, &a, e);
     return rc;
@@ -176,9 +137,11 @@ static FALLIBLE make_step(struct worker *w, struct memory_need *need, struct q_e
 /* What the CPU uses of a step that a device computes, and all that the device uses. */
 static FALLIBLE make_gpu(struct worker *w, struct worker_info *info, struct q_err *e)
 {
+    const struct gpu_models models = {w->model, w->draft ? draft_model(w->draft) : NULL};
     struct gpu_sizes sizes = {0};
     enum q_code rc;
-    if ((rc = make_samplers(w, e)) || (rc = gpu_make(w->gpu, w->model, &w->limits, &sizes, e)))
+    if ((rc = make_samplers(w, e)) || (rc = worker_device_make(w, e)) ||
+        (rc = gpu_make(w->gpu, &models, &w->limits, &sizes, e)))
         return rc;
     info->n_block = sizes.n_block;
     info->n_swap_block = sizes.n_swap_block;
@@ -314,214 +277,12 @@ static void worker_end(struct worker *w)
         kv_cache_release(&w->kv);
     kv_cache_release(&w->swap);
     model_scratch_free(w->scratch);
+    worker_device_release(w);
+    gpu_stop(w->gpu);
     draft_free(w->draft);
     model_free(w->model);
     gpu_free(w->gpu);
     team_free(w->team);
-}
-
-/* One row of logits to row i of the result. */
-static void finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s)
-{
-    const struct logit_row *from = &w->slots.rows[i];
-    struct step_row *row = &w->result.rows[i];
-    const struct sample_result out = {.row = row,
-                                      .top_ids = w->result.top_ids + from->top_start,
-                                      .top_logprobs = w->result.top_logprobs + from->top_start};
-    row->slot = from->i_slot;
-    row->position = from->position;
-    row->top_start = from->top_start;
-    row->is_prompt = from->is_prompt;
-    row->is_rejected = 0;
-    row->is_forced = from->slot->is_forced;
-    if (from->is_prompt) {
-        row->token = from->slot->history[from->position];
-        sample_known(logits, from->n_top, s, &out);
-        return;
-    }
-    bool grammar = from->slot->params.grammar != 0;
-    const struct sample_input in = {.params = &from->slot->params,
-                                    .history = from->slot->history,
-                                    .n_known = from->position,
-                                    .n_prompt = from->slot->n_prompt,
-                                    .allowed =
-                                        from->slot->params.n_allowed ? from->slot->allowed : NULL,
-                                    .grammar = grammar ? masks_wait(w->masks, i) : NULL};
-    sample_token(logits, &in, s, &out);
-    if (row->token == SAMPLE_BAD) /* the history needs one until the engine ends the request */
-        row->token = 0;
-}
-
-/* Rows first … first + n - 1 of the step, whose logits are there, as threads come for them. */
-static void finish_rows(struct worker *w, uint32_t first, uint32_t n, uint32_t ith)
-{
-    for (uint32_t i; (i = atomic_fetch_add_explicit(&w->next_row, 1, memory_order_relaxed)) < n;)
-        finish_row(w, first + i, w->logits + (size_t)i * w->vocab_size, &w->samplers[ith]);
-}
-
-/* Every thread of the team: what a device has computed is sampled. */
-static void sample_all(void *arg, uint32_t ith, uint32_t nth)
-{
-    struct worker *w = arg;
-    (void)nth;
-    finish_rows(w, 0, w->slots.batch.n_logit, ith);
-}
-
-/* Every thread of the team: the forward pass together, then some rows of logits at a time: together
- * computed, one by one sampled. */
-static void compute(void *arg, uint32_t ith, uint32_t nth)
-{
-    struct worker *w = arg;
-    const struct batch *b = &w->slots.batch;
-    struct team *team = nth > 1 ? w->team : NULL;
-    struct model_logits l = {.rows = w->logits};
-    model_forward(w->model, b, &w->kv, w->scratch, NULL, team, ith, nth);
-    for (; l.first < b->n_logit; l.first += l.n) {
-        const uint32_t left = b->n_logit - l.first;
-        l.n = left < w->logits_max ? left : w->logits_max;
-        if (l.first && ith == 0) { /* all threads have left the rows before */
-            atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
-            w->sampled_us += clock_us() - w->forward_end_us;
-        }
-        model_logits(w->model, b, w->scratch, &l, team, ith, nth);
-        if (ith == 0)
-            w->forward_end_us = clock_us();
-        finish_rows(w, l.first, l.n, ith);
-        if (l.n < left)
-            team_barrier(team);
-    }
-    if (b->n_logit == 0 && ith == 0)
-        w->forward_end_us = clock_us();
-}
-
-/* SAMPLE_BAD foresees nothing. */
-static uint32_t sampled(const struct step_row *row)
-{
-    return sample_failed(row) ? SAMPLE_BAD : row->token;
-}
-
-/* Every sequence that speculates gets its guesses, as many as the step has room for. */
-static void guess(struct worker *w, const struct step_view *v)
-{
-    const struct speculation *c = &w->config->speculation;
-    masks_guess(w->masks, &w->slots, v);
-    if (w->draft) /* its passes decide what it guesses */
-        draft_guess(w->draft, &w->slots, v);
-    for (uint32_t i = 0; i < v->head->n_seq && c->method == SPECULATE_NGRAM; i++) {
-        const struct step_seq *q = &v->seqs[i];
-        struct slot *slot = &w->slots.slots[q->slot];
-        if (q->flags & STEP_SPECULATE && !slot->is_forced)
-            slot->n_guess = speculate_ngram(slot->history + slot->n_known, q->n_token - 1,
-                                            slot->history, slot->n_known, c);
-    }
-}
-
-static FALLIBLE check_copies(const struct worker *w, const struct step_copy *c, uint32_t n,
-                             struct q_err *e)
-{
-    const uint32_t n_block = (w->gpu ? gpu_kv(w->gpu) : &w->kv)->n_block;
-    const uint32_t n_host = (w->gpu ? gpu_swap(w->gpu) : &w->swap)->n_block;
-    for (uint32_t i = 0; i < n; i++)
-        if (c[i].block >= n_block || c[i].host >= n_host)
-            return q_fail(e, Q_CORRUPT, "worker: copy of block %u of %u and %u of %u", c[i].block,
-                          n_block, c[i].host, n_host);
-    return Q_OK;
-}
-
-/* Every thread: its share of the copies, all out before one in. */
-static void copy(void *arg, uint32_t ith, uint32_t nth)
-{
-    struct worker *w = arg;
-    const struct step_view *v = w->step;
-    for (uint32_t i = ith; i < v->head->n_out; i += nth) {
-        kv_cache_copy(&w->swap, v->outs[i].host, &w->kv, v->outs[i].block);
-        if (w->draft)
-            draft_copy(w->draft, &v->outs[i], true);
-    }
-    team_barrier(nth > 1 ? w->team : NULL);
-    for (uint32_t i = ith; i < v->head->n_in; i += nth) {
-        kv_cache_copy(&w->kv, v->ins[i].block, &w->swap, v->ins[i].host);
-        if (w->draft)
-            draft_copy(w->draft, &v->ins[i], false);
-    }
-}
-
-static FALLIBLE step_copies(struct worker *w, const struct step_view *v, struct q_err *e)
-{
-    enum q_code rc;
-    if ((rc = check_copies(w, v->outs, v->head->n_out, e)) ||
-        (rc = check_copies(w, v->ins, v->head->n_in, e)))
-        return rc;
-    w->step = v;
-    if ((v->head->n_out || v->head->n_in) && w->gpu)
-        gpu_copies(w->gpu, v);
-    else if (v->head->n_out || v->head->n_in)
-        team_run(w->team, copy, w);
-    w->step = NULL;
-    return Q_OK;
-}
-
-static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *result,
-                             struct q_err *e)
-{
-    struct slots *s = &w->slots;
-    int64_t start_us = clock_us();
-    enum q_code rc;
-    if ((rc = step_copies(w, v, e)))
-        return rc;
-    int64_t copied_us = v->head->n_out || v->head->n_in ? clock_us() : start_us;
-    if ((rc = slots_apply(s, v, e)))
-        return rc;
-    guess(w, v);
-    if ((rc = slots_batch(s, v, e)) || (rc = step_result_layout(&w->result, result, w->result_bytes,
-                                                                s->batch.n_logit, s->n_top, e)))
-        return rc;
-    masks_begin(w->masks);
-    atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
-    w->sampled_us = 0;
-    if (w->gpu) {
-        rc = gpu_forward(w->gpu, s, v, &w->logits, e);
-        w->forward_end_us = clock_us();
-    }
-    if (!rc)
-        team_run(w->team, w->gpu ? sample_all : compute, w);
-    masks_end(w->masks);
-    if (rc)
-        return rc;
-    for (uint32_t i = 0; i < s->batch.n_logit; i++)
-        if (!s->rows[i].is_prompt)
-            w->result.rows[i].is_rejected = !slots_take(s, i, sampled(&w->result.rows[i]));
-    if (w->draft)
-        draft_settle(s, v);
-    w->result.head->start_us = start_us;
-    w->result.head->copy_us = (uint32_t)(copied_us - start_us);
-    w->result.head->forward_us = (uint32_t)(w->forward_end_us - w->sampled_us - copied_us);
-    w->result.head->total_us = (uint32_t)(clock_us() - start_us);
-    w->result.head->error = Q_OK;
-    return Q_OK;
-}
-
-/* A step that cannot be computed still gets a result, an empty one that says why. */
-static FALLIBLE step_answer(struct worker *w, void *step, void *result, struct q_err *e)
-{
-    struct step_view v;
-    uint64_t number = 0;
-    enum q_code rc = step_view(&v, step, w->step_bytes, &w->limits, e);
-    if (!rc) {
-        number = v.head->step;
-        rc = step_compute(w, &v, result, e);
-    }
-    if (rc) {
-        log_error("%s", e->message);
-        struct q_err ignored = Q_ERR_INIT;
-        if (step_result_layout(&w->result, result, w->result_bytes, 0, 0, &ignored))
-            return rc;
-        w->result.head->error = (uint32_t)rc;
-        w->result.head->forward_us = w->result.head->total_us = 0;
-        w->result.head->start_us = clock_us();
-    }
-    w->result.head->step = number;
-    return Q_OK;
 }
 
 static void forget_kv(struct worker *w)
@@ -584,13 +345,19 @@ FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_
     } else {
         void *step, *result;
         alloc_freeze();
-        while (!rc && ring_step_wait(r, &step, &result)) {
-            if (!step) {
-                obey(&w);
+        for (;;) {
+            struct q_err told = Q_ERR_INIT; /* to the engine, in a result */
+            if (worker_land_now(&w)) {
+                if (worker_land(&w, &told))
+                    q_err_reset(&told);
                 continue;
             }
-            rc = step_answer(&w, step, result, e);
-            ring_step_done(r);
+            if (!ring_step_wait(r, &step, &result))
+                break;
+            if (step)
+                worker_step(&w, step, result);
+            else
+                obey(&w); /* nothing is on its way then (ring_order) */
         }
         alloc_thaw();
     }

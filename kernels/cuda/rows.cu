@@ -82,8 +82,10 @@ extern "C" void silu_mul_cuda(const struct silu_mul_args *a, const struct kern_e
 static __global__ void __launch_bounds__(THREADS) scatter_kernel(const struct scatter_args a)
 {
     const uint32_t i = blockIdx.x * THREADS + threadIdx.x;
-    if (i < a.n)
-        a.dst[a.at[i]] = a.value[i];
+    if (i >= a.n || (a.at && a.at[i] == KERN_NO_SLOT))
+        return;
+    const uint32_t v = a.value[a.from ? a.from[i] : (size_t)i * (a.step ? a.step : 1)];
+    a.dst[a.at ? a.at[i] : i] = !a.limit || v < a.limit ? v : 0;
 }
 
 extern "C" void scatter_cuda(const struct scatter_args *a, const struct kern_exec *x)

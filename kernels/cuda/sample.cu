@@ -23,6 +23,7 @@
 #define HEAP_MAX        1024u
 #define SEEN_IN_PROMPT  (1u << 31)
 #define BAD             UINT32_MAX
+#define EMPTY           (UINT32_MAX - 1)
 #define MASS_UNIT       0x1p44 /* weights are at most 1, a vocabulary at most 2^18: below 2^63 */
 
 struct sample_shared {
@@ -296,7 +297,7 @@ static __device__ __forceinline__ uint32_t choose(const struct row_at &r, struct
     bool nan;
     const struct select_item best = best_of(r.x, r.n, &nan, &s.room);
     if (nan || best.value == -INFINITY)
-        return BAD;
+        return nan ? BAD : EMPTY;
     if (r.p.temperature == 0.0f || best.value == INFINITY)
         return best.id;
     const float temperature = r.p.temperature < TEMPERATURE_MIN ? TEMPERATURE_MIN : r.p.temperature;
@@ -364,8 +365,12 @@ static __device__ __forceinline__ void sample_one(const struct sample_args &a, u
     if (!known)
         pick.token = choose(r, s);
     __syncthreads();
-    if (wanted && pick.token != BAD)
+    if (pick.token >= EMPTY) {
+        pick.rank = pick.token; /* why */
+        pick.token = BAD;
+    } else if (wanted) {
         logprobs(a, row, known ? r.x : raw, r.p.n_top, &pick, s);
+    }
     if (threadIdx.x == 0)
         a.out[row] = pick;
 }

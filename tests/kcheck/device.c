@@ -258,17 +258,30 @@ void kcheck_scatter(struct kcheck *k)
 {
     uint32_t n_dst = kc_range(k, 1, 60), n = kc_range(k, 0, n_dst);
     uint32_t *dst = kc_buf(k, n_dst * sizeof *dst), *at = kc_buf(k, n_dst * sizeof *at);
-    uint32_t *value = kc_buf(k, n_dst * sizeof *value);
-    kc_shape(k, "%u of %u", n, n_dst);
+    const uint32_t step = kc_range(k, 0, 3), n_value = n_dst * (step ? step : 1);
+    uint32_t *value = kc_buf(k, n_value * sizeof *value), *from = kc_buf(k, n_dst * sizeof *from);
+    struct scatter_args a = {.dst = dst,
+                             .at = kc_chance(k, 70) ? at : NULL,
+                             .value = value,
+                             .from = kc_chance(k, 50) ? from : NULL,
+                             .n = n,
+                             .step = step,
+                             .limit = kc_chance(k, 50) ? 1u << 31 : 0};
+    kc_shape(k, "%u of %u step %u%s%s", n, n_dst, step, a.at ? " at" : "", a.from ? " from" : "");
     memset(dst, 0, n_dst * sizeof *dst);
-    for (uint32_t i = 0; i < n; i++) {
-        at[i] = n_dst - 1 - i;
+    for (uint32_t i = 0; i < n_value; i++)
         value[i] = (uint32_t)kc_rnd(k);
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = kc_chance(k, 10) ? KERN_NO_SLOT : n_dst - 1 - i;
+        from[i] = kc_range(k, 0, n_value - 1);
     }
-    struct scatter_args a = {.dst = dst, .at = at, .value = value, .n = n};
     kc_run(k, k->variant, &a, kc_range(k, 1, 4));
-    for (uint32_t i = 0; i < n_dst; i++)
-        kc_near(k, "dst", dst[n_dst - 1 - i], i < n ? value[i] : 0, 0);
+    for (uint32_t i = 0; i < n_dst; i++) {
+        uint32_t v = i < n ? value[a.from ? from[i] : i * (step ? step : 1)] : 0;
+        if ((a.limit && v >= a.limit) || (a.at && i < n && at[i] == KERN_NO_SLOT))
+            v = 0;
+        kc_near(k, "dst", dst[a.at ? n_dst - 1 - i : i], v, 0);
+    }
 }
 
 void kbench_scatter(struct kc_bench *b)

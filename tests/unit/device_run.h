@@ -15,6 +15,7 @@ static inline void device_choose(struct core_config *c, const char *library)
 }
 
 static bool device_all_logprobs; /* every request asks for them: they change no token */
+static uint32_t device_max_tokens = 12;
 
 static inline bool device_is_drawn(uint64_t req_id)
 {
@@ -30,7 +31,7 @@ static inline void device_submit(uint64_t req_id, const struct golden_prompt *p)
                            .prompt = {p->ids, p->n},
                            .top_p = 1,
                            .repetition_penalty = 1,
-                           .max_tokens = 12,
+                           .max_tokens = device_max_tokens,
                            .ignore_eos = true,
                            .n_logprob = req_id % 2 || device_all_logprobs ? 1 + BITS_TOP : 0,
                            .n_prompt_logprob = req_id % 5 == 4 ? 2 : 0,

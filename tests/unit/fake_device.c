@@ -152,6 +152,7 @@ static size_t fake_plan_bytes(const struct device *d, const struct device_limits
         w->x = (struct kern_exec){                                                \
             .nth = 1, .scratch = x->scratch, .scratch_bytes = x->scratch_bytes};  \
     }
+#define OP_DEVICE(op) OP(op, 0)
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
 
@@ -175,6 +176,7 @@ static enum q_code fake_open(struct device **out, const struct device_options *o
     Q_ASSERT(d);
     fake_library.kern(&real);
 #define OP(op, tolerance) d->kern.op = real.op ? launch_##op : NULL;
+#define OP_DEVICE(op)     OP(op, 0)
 #define IMPL(table, op, variant, caps)
 #include "kernels/kernels.def"
     d->total = fake_total_bytes;
@@ -345,6 +347,11 @@ static enum q_code fake_event_wait(struct device_event *v, struct q_err *e)
     return Q_OK;
 }
 
+static bool fake_event_done(struct device_event *v)
+{
+    return !v->stream || v->stream->n_done >= v->number;
+}
+
 static float fake_event_ms(struct device_event *from, struct device_event *to)
 {
     (void)from;
@@ -414,6 +421,7 @@ const struct device_table *fake_device_table(void)
                                         .event_record = fake_event_record,
                                         .stream_wait = fake_stream_wait,
                                         .event_wait = fake_event_wait,
+                                        .event_done = fake_event_done,
                                         .event_ms = fake_event_ms,
                                         .graph_begin = fake_graph_begin,
                                         .graph_end = fake_graph_end,

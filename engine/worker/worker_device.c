@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps on a device, one ahead of what the host has seen. A step is given to the device as soon as
+ * it comes; only then the result of the one before is waited for and written. So the device goes
+ * from one step to the next by itself, as long as the next one is here in time:
+ *
+ *     device   | step 1           | step 2           | step 3
+ *     worker     give 2 ……… wait 1, result 1, give 3 ……… wait 2, result 2, give 4
+ *     engine                            settle 1, plan 3 …             settle 2, plan 4
+ *
+ * A step whose tokens the host needs at once lands before the next is given: guesses and grammars
+ * look at tokens, and so do bad words and repeated n-grams. Otherwise a row's token goes from the
+ * device's result into the device's history, and the slot counts on it (slots_reserve).
+ *
+ * Which steps overlap depends on when they come, and no token does: what a step is given on the
+ * device is the same either way. */
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "engine/worker/worker_state.h"
+
+/* How long another step is looked for before the worker sleeps until the device is done: an engine
+ * that has the next step ready sends it within some ten microseconds. */
+#define AHEAD_US 200
+
+FALLIBLE worker_device_make(struct worker *w, struct q_err *e)
+{
+    const uint32_t n = w->limits.logit_rows_max;
+    bool made = true;
+    w->rows_here = q_calloc(n, sizeof *w->rows_here);
+    for (uint32_t i = 0; i < GPU_STEPS; i++) {
+        w->flights[i].rows = q_calloc(n, sizeof *w->flights[i].rows);
+        made = made && w->flights[i].rows;
+    }
+    return made && w->rows_here ? Q_OK : q_fail(e, Q_NO_MEMORY, "worker: no memory for %u rows", n);
+}
+
+void worker_device_release(struct worker *w)
+{
+    q_free(w->rows_here);
+    for (uint32_t i = 0; i < GPU_STEPS; i++)
+        q_free(w->flights[i].rows);
+}
+
+static struct flight *flight_open(struct worker *w)
+{
+    for (uint32_t i = 0; i < GPU_STEPS; i++)
+        if (w->flights[i].is_open)
+            return &w->flights[i];
+    return NULL;
+}
+
+/* ---- may its tokens come later? ---- */
+
+static bool is_blind(const struct slot *slot)
+{
+    return !slot->params.grammar && !slot->params.n_bad && !slot->params.no_repeat_ngram;
+}
+
+/* Nothing of the step needs tokens that the host has not seen. The slots have been brought up to
+ * it. */
+static bool may_be_blind(const struct worker *w, const struct step_view *v)
+{
+    if (w->draft || w->slots.n_fresh || v->head->n_out || v->head->n_in)
+        return false;
+    for (uint32_t i = 0; i < v->head->n_seq; i++) {
+        const struct step_seq *q = &v->seqs[i];
+        if (q->flags & STEP_SPECULATE || !is_blind(&w->slots.slots[q->slot]))
+            return false;
+    }
+    return true;
+}
+
+/* The device samples every row of the batch. */
+static bool samples_all(const struct worker *w)
+{
+    for (uint32_t i = 0; i < w->slots.batch.n_logit; i++)
+        if (!gpu_samples(w->gpu, &w->slots.rows[i]))
+            return false;
+    return true;
+}
+
+/* ---- landing ---- */
+
+/* Every thread: rows that the host samples, as they come. */
+static void finish_here(void *arg, uint32_t ith, uint32_t nth)
+{
+    struct worker *w = arg;
+    const uint32_t left = w->n_here - w->first_here, n = left < GPU_LOGITS ? left : GPU_LOGITS;
+    (void)nth;
+    for (uint32_t i; (i = atomic_fetch_add_explicit(&w->next_row, 1, memory_order_relaxed)) < n;)
+        worker_finish_row(w, w->rows_here[w->first_here + i],
+                          w->logits_here + (size_t)i * w->vocab_size, &w->samplers[ith]);
+}
+
+static FALLIBLE sample_here(struct worker *w, const struct flight *f, struct q_err *e)
+{
+    w->n_here = 0;
+    for (uint32_t i = 0; i < f->n_row; i++)
+        if (f->rows[i].is_here)
+            w->rows_here[w->n_here++] = i;
+    for (w->first_here = 0; w->first_here < w->n_here; w->first_here += GPU_LOGITS) {
+        const uint32_t left = w->n_here - w->first_here;
+        enum q_code rc = gpu_logits(w->gpu, w->rows_here + w->first_here,
+                                    left < GPU_LOGITS ? left : GPU_LOGITS, &w->logits_here, e);
+        if (rc)
+            return rc;
+        atomic_store_explicit(&w->next_row, 0, memory_order_relaxed);
+        team_run(w->team, finish_here, w);
+    }
+    return Q_OK;
+}
+
+/* A row that the device sampled, to the result. */
+static void land_row(struct worker *w, const struct flight *f, uint32_t i)
+{
+    const struct flight_row *from = &f->rows[i];
+    struct step_row *row = &w->result.rows[i];
+    const struct sample_result out = {.row = row,
+                                      .top_ids = w->result.top_ids + from->row.top_start,
+                                      .top_logprobs = w->result.top_logprobs + from->row.top_start};
+    *row = (struct step_row){.slot = from->row.i_slot,
+                             .position = from->row.position,
+                             .top_start = from->row.top_start,
+                             .is_prompt = from->row.is_prompt,
+                             .is_forced = from->is_forced};
+    gpu_row(w->gpu, f->i, i, from->n_top, &out);
+    if (from->row.is_prompt)
+        row->token = from->token;
+    if (row->token != SAMPLE_BAD)
+        return;
+    row->rank = row->rank == SAMPLE_EMPTY && from->has_mask ? SAMPLE_EMPTY : SAMPLE_BAD;
+    row->token = 0; /* the history needs one until the engine ends the request */
+}
+
+/* The tokens of the result, into the slots. */
+static void take_tokens(struct worker *w, const struct flight *f)
+{
+    for (uint32_t i = 0; i < f->n_row; i++) {
+        const struct flight_row *from = &f->rows[i];
+        struct step_row *row = &w->result.rows[i];
+        if (from->row.is_prompt)
+            continue;
+        if (f->is_ahead)
+            slots_fill(&w->slots, &from->row, from->n_admitted, row->token);
+        else
+            row->is_rejected = !slots_take(&w->slots, i, worker_sampled(row));
+    }
+}
+
+static FALLIBLE land(struct worker *w, struct flight *f, struct q_err *e)
+{
+    enum q_code rc;
+    if ((rc = gpu_wait(w->gpu, f->i, e)) ||
+        (rc = step_result_layout(&w->result, f->result, w->result_bytes, f->n_row, f->n_top, e)))
+        return rc;
+    const int64_t done_us = clock_us();
+    for (uint32_t i = 0; i < f->n_row; i++)
+        if (!f->rows[i].is_here)
+            land_row(w, f, i);
+    rc = sample_here(w, f, e);
+    if (!f->is_ahead)
+        masks_end(w->masks); /* all have been waited for; histories change now */
+    if (rc)
+        return rc;
+    take_tokens(w, f);
+    const int64_t begun_us = w->landed_us > f->copied_us ? w->landed_us : f->copied_us;
+    struct step_result_head *head = w->result.head;
+    head->step = f->number;
+    head->start_us = f->start_us;
+    head->copy_us = (uint32_t)(f->copied_us - f->start_us);
+    head->forward_us = (uint32_t)(done_us - begun_us);
+    head->total_us = (uint32_t)(clock_us() - f->start_us);
+    head->error = Q_OK;
+    w->landed_us = done_us;
+    return Q_OK;
+}
+
+FALLIBLE worker_land(struct worker *w, struct q_err *e)
+{
+    struct flight *f = flight_open(w);
+    if (!f)
+        return Q_OK;
+    enum q_code rc = land(w, f, e);
+    f->is_open = false;
+    if (rc) {
+        log_error("%s", e->message);
+        worker_answer_error(w, f->result, f->number, rc);
+    } else {
+        ring_step_done(w->ring);
+    }
+    return rc;
+}
+
+static bool is_done(void *ctx)
+{
+    struct worker *w = ctx;
+    return gpu_done(w->gpu, flight_open(w)->i);
+}
+
+bool worker_land_now(struct worker *w)
+{
+    return flight_open(w) && !ring_step_soon(w->ring, AHEAD_US, is_done, w);
+}
+
+/* ---- taking off ---- */
+
+static void note_row(struct worker *w, struct flight *f, uint32_t i)
+{
+    const struct logit_row *row = &w->slots.rows[i];
+    const struct sample_params *p = &row->slot->params;
+    const struct sample_input in = slots_input(row, NULL);
+    f->rows[i] =
+        (struct flight_row){.row = *row,
+                            .n_admitted = row->slot->n_admitted,
+                            .token = row->is_prompt ? row->slot->history[row->position] : 0,
+                            .n_top = row->is_prompt ? row->n_top : p->n_logprob,
+                            .has_mask = p->grammar || sample_has_mask(&in),
+                            .is_forced = row->slot->is_forced,
+                            .is_here = !gpu_samples(w->gpu, row)};
+}
+
+/* The step was given to the device. */
+static void note(struct worker *w, struct flight *f)
+{
+    f->n_row = w->slots.batch.n_logit;
+    f->n_top = w->slots.n_top;
+    f->is_open = true;
+    for (uint32_t i = 0; i < f->n_row; i++)
+        note_row(w, f, i);
+    for (uint32_t i = 0; f->is_ahead && i < f->n_row; i++)
+        if (!w->slots.rows[i].is_prompt)
+            slots_reserve(&w->slots, &w->slots.rows[i]);
+}
+
+static FALLIBLE take_off(struct worker *w, const struct step_view *v, struct flight *f,
+                         struct q_err *e)
+{
+    struct slots *s = &w->slots;
+    enum q_code rc;
+    if ((rc = worker_guess(w, v, e)) || (rc = slots_batch(s, v, e)))
+        return rc;
+    f->is_ahead = f->is_ahead && samples_all(w);
+    masks_begin(w->masks);
+    rc = gpu_launch(w->gpu, &f->i, s, v, w->masks, e);
+    if (!rc)
+        note(w, f);
+    if (rc || f->is_ahead)
+        masks_end(w->masks);
+    return rc;
+}
+
+FALLIBLE worker_device_step(struct worker *w, const struct step_view *v, void *result,
+                            struct q_err *e)
+{
+    struct flight *before = flight_open(w);
+    struct flight *f = &w->flights[before == &w->flights[0]];
+    enum q_code rc;
+    f->number = v->head->step;
+    f->result = result;
+    f->start_us = f->copied_us = clock_us();
+    if ((rc = slots_apply(&w->slots, v, e)))
+        return rc;
+    f->is_ahead = may_be_blind(w, v);
+    if (before && !f->is_ahead && (rc = worker_land(w, e)))
+        return rc;
+    if (v->head->n_out || v->head->n_in)
+        gpu_copies(w->gpu, v);
+    if ((rc = take_off(w, v, f, e)))
+        return rc;
+    if (before && before->is_open) { /* results come in order */
+        f->is_open = false;
+        if ((rc = worker_land(w, e)))
+            return rc;
+        f->is_open = true;
+    }
+    if (f->is_ahead)
+        return Q_OK;
+    f->is_open = false;
+    rc = land(w, f, e);
+    masks_end(w->masks);
+    if (rc)
+        return rc;
+    if (w->draft)
+        draft_settle(&w->slots, v);
+    ring_step_done(w->ring);
+    return Q_OK;
+}

@@ -79,7 +79,7 @@ FALLIBLE gpu_logits(struct gpu *g, const uint32_t *rows, uint32_t n, float **log
                     struct q_err *e);
 
 /* The draft model computes a batch of its own over the same slots; slots[i]: of sequence i. The
- * likeliest token of each row of logits, SAMPLE_BAD included. Waits. Errors: those of the device. */
+ * likeliest token of each row of logits, or SAMPLE_BAD. Waits. Errors: those of the device. */
 FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, uint32_t *tokens,
                    struct q_err *e);
 

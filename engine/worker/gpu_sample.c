@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sampling on the device. Down go, of each row, its parameters, where in the histories its token
  * is to be written, its biases, and where something is masked a bit for each token; what masks
- * are is decided here on the host (sample_mask), while the walk runs. Up come tokens, and where somebody
- * asked logprobs and alternatives.
+ * are is decided here on the host (sample_mask), while the walk runs. Up come tokens, and where
+ * somebody asked logprobs and alternatives.
  *
  *     down   struct sample_row [n_logit] | u32 place [n_logit] | u32 bias id [] | f32 bias []
  *     up     struct sample_pick [n_logit] | u32 id [n_logit][20] | f32 logprob [n_logit][20] */

@@ -3,6 +3,7 @@
  * kind for it. Threads: the test's. */
 #ifndef QUIRE_TESTS_UNIT_DEVICE_RUN_H
 #define QUIRE_TESTS_UNIT_DEVICE_RUN_H
+#include <dlfcn.h>
 #include "core_run.h"
 
 /* The library of the build folder that has the device. */
@@ -12,6 +13,17 @@ static inline void device_choose(struct core_config *c, const char *library)
     snprintf(c->worker.device_library, sizeof c->worker.device_library, "%s",
              program_beside(library));
     c->worker.n_block = 64;
+}
+
+/* A variable of that library, which is loaded. */
+static inline void *device_symbol(const char *library, const char *name)
+{
+    void *handle = dlopen(program_beside(library), RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(handle);
+    void *p = dlsym(handle, name);
+    assert_non_null(p);
+    dlclose(handle);
+    return p;
 }
 
 static bool device_all_logprobs; /* every request asks for them: they change no token */

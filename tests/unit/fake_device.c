@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define ARGS_MAX 256u
 #define PIECES   64u /* of device memory */
@@ -11,6 +12,8 @@
 
 uint64_t fake_total_bytes = UINT64_C(1) << 30;
 uint64_t fake_n_launch;
+uint32_t fake_n_ahead;
+atomic_bool fake_is_closed;
 
 typedef void run_fn(const void *args, const struct kern_exec *x);
 struct work {
@@ -283,6 +286,8 @@ static void fake_stream_free(struct device_stream *s)
 
 static void fake_copy_rows(struct device_stream *s, const struct device_rows *r)
 {
+    while (atomic_load(&fake_is_closed))
+        usleep(200);
     struct work *w = give(s);
     w->kind = WORK_COPY;
     w->u.rows = *r;
@@ -342,8 +347,14 @@ static void fake_stream_wait(struct device_stream *s, struct device_event *v)
 static enum q_code fake_event_wait(struct device_event *v, struct q_err *e)
 {
     (void)e;
-    if (v->stream)
+    if (v->stream) {
+        const struct device_stream *s = v->stream;
+        uint32_t n = 0;
+        for (size_t i = s->first; i < s->todo.n; i++)
+            n += s->todo.items[i].kind == WORK_RECORD && s->n_done + (i - s->first) >= v->number;
+        fake_n_ahead = n > fake_n_ahead ? n : fake_n_ahead;
         run_until(v->stream, v->number);
+    }
     return Q_OK;
 }
 

@@ -11,6 +11,7 @@
  * one, as a device. */
 #ifndef QUIRE_TESTS_UNIT_FAKE_DEVICE_H
 #define QUIRE_TESTS_UNIT_FAKE_DEVICE_H
+#include <stdatomic.h>
 #include "kernels/device.h"
 
 const struct device_table *fake_device_table(void);
@@ -32,5 +33,9 @@ extern const struct fake_library fake_library;
 
 extern uint64_t fake_total_bytes; /* of a device that is opened; 1 GiB */
 __attribute__((visibility("default"))) extern uint64_t fake_n_launch; /* of graphs, so far */
+/* Steps that were given to the device behind one that was being waited for, at most. */
+__attribute__((visibility("default"))) extern uint32_t fake_n_ahead;
+/* While it is set, copies are not taken: whoever gives one waits. */
+__attribute__((visibility("default"))) extern atomic_bool fake_is_closed;
 
 #endif

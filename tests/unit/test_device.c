@@ -3,7 +3,6 @@
  * on the CPU with the reference's kernels. The device is the fake one (fake_device.h): memory that
  * the host cannot touch, work that happens no sooner than somebody waits for it, graphs that hold
  * the arguments of their recording. */
-#include <dlfcn.h>
 #include "device_run.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
@@ -15,13 +14,7 @@ static void on_device(struct core_config *c)
 
 static uint64_t n_launch(void)
 {
-    void *library = dlopen(program_beside("/tests/libquire-fake.so"), RTLD_NOW | RTLD_LOCAL);
-    assert_non_null(library);
-    const uint64_t *n = dlsym(library, "fake_n_launch");
-    assert_non_null(n);
-    const uint64_t now = *n;
-    dlclose(library);
-    return now;
+    return *(const uint64_t *)device_symbol("/tests/libquire-fake.so", "fake_n_launch");
 }
 
 /* The same requests on both; what: which case. */
@@ -80,6 +73,43 @@ static void every_dtype_and_quantization(void **state)
         c.worker.max_model_len = 144;
         on_device(&c);
         compare(c, &g, g.n, dtype_name(cases[i].kv));
+    }
+}
+
+/* Frequencies that depend on how long the prompt is: no table of positions serves them. */
+static void dynamic_rope_beyond_the_trained_length(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "llama-rope-dynamic");
+    struct core_config c = config_of(g.dir);
+    c.worker.max_model_len = 160;
+    on_device(&c);
+    compare(c, &g, g.n, "dynamic rope");
+}
+
+/* Guesses of a draft model that runs there too, by lookup, and by nobody: the same tokens. */
+static void speculation_changes_nothing(void **state)
+{
+    (void)state;
+    struct golden g, draft;
+    golden_get(&g, "llama");
+    golden_get(&draft, "llama-draft");
+    for (uint32_t i = 0; i < 2; i++) {
+        struct core_config c = config_of(g.dir);
+        struct speculation *s = &c.worker.speculation;
+        c.worker.max_model_len = 144;
+        *s = (struct speculation){.method = i ? SPECULATE_DRAFT : SPECULATE_NGRAM,
+                                  .n_guess = 3,
+                                  .ngram_min = 1,
+                                  .ngram_max = 3};
+        if (i)
+            snprintf(s->draft_dir, sizeof s->draft_dir, "%s", draft.dir);
+        c.worker.swap_bytes = i ? 1 << 20 : 0;
+        c.policy.preemption = i ? PREEMPT_SWAP : PREEMPT_AUTO;
+        on_device(&c);
+        c.worker.n_block = i ? 12 : 64; /* 12: some are swapped, the draft's blocks too */
+        compare(c, &g, 2 * g.n, i ? "draft" : "ngram");
     }
 }
 
@@ -185,6 +215,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_model_gives_the_bits_of_the_cpu),
         cmocka_unit_test(every_dtype_and_quantization),
+        cmocka_unit_test(dynamic_rope_beyond_the_trained_length),
+        cmocka_unit_test(speculation_changes_nothing),
         cmocka_unit_test(graphs_change_nothing),
         cmocka_unit_test(preemption_changes_nothing),
         cmocka_unit_test(memory_is_measured),

@@ -4,6 +4,7 @@
  * than the CPU, so where two tokens are as good as equally likely either may come; everywhere else
  * they must agree. One mistake in a launch's arguments, a layout or a graph shows here. */
 #include <math.h>
+#include <stdatomic.h>
 #include "device_run.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
@@ -152,6 +153,48 @@ static void swapped_and_eager(void **state)
     compare(c, &g, 5, "swap", 1e-3f);
 }
 
+/* Two steps are sent before the worker can look: it gives both to the device, and waits then. */
+static void the_next_step_does_not_wait_for_tokens(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct q_err e = Q_ERR_INIT;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    open_core(&c);
+    atomic_bool *closed = device_symbol("/tests/libquire-emu.so", "fake_is_closed");
+    uint32_t *n_ahead = device_symbol("/tests/libquire-emu.so", "fake_n_ahead");
+    atomic_store(closed, true);
+    submit(0, &g.prompts[1], 0);
+    *n_ahead = 0;
+    assert_ok(core_step(engine.core, &e), &e);
+    atomic_store(closed, false);
+    finish_all(1);
+    check_answer(0, &g.prompts[1], "ahead");
+    assert_true(*n_ahead >= 1);
+    core_free(engine.core);
+}
+
+/* The draft model's guesses are sampled there and become tokens of the histories there. */
+static void a_draft_model_guesses(void **state)
+{
+    (void)state;
+    struct golden g, draft;
+    golden_get(&g, "llama");
+    golden_get(&draft, "llama-draft");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    c.worker.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_guess = 2};
+    snprintf(c.worker.speculation.draft_dir, sizeof c.worker.speculation.draft_dir, "%s",
+             draft.dir);
+    open_core(&c);
+    submit(0, &g.prompts[1], 0);
+    finish_all(1);
+    check_answer(0, &g.prompts[1], "draft");
+    core_free(engine.core);
+}
+
 int main(void)
 {
     device_max_tokens = 5;
@@ -160,6 +203,8 @@ int main(void)
         cmocka_unit_test(every_kind_of_request),
         cmocka_unit_test(every_dtype_and_quantization),
         cmocka_unit_test(swapped_and_eager),
+        cmocka_unit_test(the_next_step_does_not_wait_for_tokens),
+        cmocka_unit_test(a_draft_model_guesses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

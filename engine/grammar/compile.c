@@ -98,28 +98,48 @@ static const struct gx *with_before(struct build *b, const struct grammar_source
     return gx_seq2(b, before, x);
 }
 
+static FALLIBLE compile(uint32_t **words, uint32_t *n_word, const struct grammar_source *source,
+                        struct build *b, struct q_err *e)
+{
+    uint32_t start = gx_rule_new(b, "root");
+    const struct gx *x = build_source(b, source->kind, source->text, source->n);
+    if (source->n_after)
+        x = with_before(b, source, x);
+    if (build_ok(b))
+        b->rules[start].body = x;
+    enum q_code rc = program_emit(words, n_word, b, start, e);
+    build_release(b);
+    return rc;
+}
+
 FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct grammar_source *source,
                          struct q_err *e)
 {
-    struct build b;
-    size_t n = source->n;
-    if (n > GRAMMAR_SOURCE_MAX)
-        return q_fail(e, Q_TOO_LARGE, "the grammar has %zu bytes, accepted are at most %zu", n,
-                      GRAMMAR_SOURCE_MAX);
-    if (!utf8_valid(source->text, n))
+    struct grammar_source copy = *source;
+    enum q_code rc = Q_OK;
+    bool lean = false, again = true;
+    if (source->n > GRAMMAR_SOURCE_MAX)
+        return q_fail(e, Q_TOO_LARGE, "the grammar has %zu bytes, accepted are at most %zu",
+                      source->n, GRAMMAR_SOURCE_MAX);
+    if (!utf8_valid(source->text, source->n))
         return q_fail(e, Q_INVALID, "the grammar is not UTF-8");
-    char *text = q_strndup(source->text, n); /* with an end, for messages */
+    char *text = q_strndup(source->text, source->n); /* with an end, for messages */
     if (!text)
         return q_fail(e, Q_NO_MEMORY, "no memory for a grammar");
-    build_init(&b);
-    uint32_t start = gx_rule_new(&b, "root");
-    const struct gx *x = build_source(&b, source->kind, text, n);
-    if (source->n_after)
-        x = with_before(&b, source, x);
-    if (build_ok(&b))
-        b.rules[start].body = x;
-    enum q_code rc = program_emit(words, n_word, &b, start, e);
-    build_release(&b);
+    copy.text = text;
+    for (; again; lean = true) { /* twice at most; the first failure is the one that counts */
+        struct build b;
+        struct q_err err = Q_ERR_INIT;
+        build_init(&b);
+        b.lean = lean;
+        if (source->work_max)
+            b.work_max = source->work_max;
+        rc = compile(words, n_word, &copy, &b, &err);
+        again = rc == Q_TOO_LARGE && b.is_rich && !lean;
+        if (!rc || !lean)
+            *e = err;
+    }
+    rc = e->code;
     q_free(text);
     return rc;
 }

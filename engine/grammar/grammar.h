@@ -41,6 +41,7 @@ struct grammar_source { /* borrowed */
      * model's reasoning), and the output cannot end. n_after 0: it begins at once. */
     const char *after;
     size_t n_after;
+    uint32_t work_max; /* steps of compiling that are too many; 0: the usual limit, some 100 ms */
 };
 /* Errors: Q_INVALID, Q_UNSUPPORTED (what and where: "#/properties/x/not: …"), Q_TOO_LARGE,
  * Q_NO_MEMORY. Ownership: *words by q_free. */

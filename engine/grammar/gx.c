@@ -43,7 +43,7 @@ bool build_work(struct build *b, uint64_t n)
     if (b->work > b->work_max)
         gx_fail(b, Q_TOO_LARGE,
                 "the grammar is too large: compiling it takes more than %u000 steps",
-                GX_WORK_MAX / 1000);
+                (unsigned)(b->work_max / 1000));
     return build_ok(b);
 }
 

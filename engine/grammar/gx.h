@@ -15,15 +15,11 @@
 #include "common/mem.h"
 
 #define GX_MEMORY_MAX ((size_t)64 << 20) /* bytes of one build, everything in it */
-#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-#define GX_WORK_MAX 300000u
-#else
-#define GX_WORK_MAX 4000000u /* units of one build: some 100 ms of an ordinary core */
-#endif
-#define GX_RULES_MAX 100000u
-#define GX_INF       UINT32_MAX
-#define GX_DEPTH_MAX 200u /* expressions, schemas, groups inside each other in a source */
-#define GX_CHAR_MAX  0x10FFFFu
+#define GX_WORK_MAX   4000000u           /* units of one build: some 100 ms of an ordinary core */
+#define GX_RULES_MAX  100000u
+#define GX_INF        UINT32_MAX
+#define GX_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */
+#define GX_CHAR_MAX   0x10FFFFu
 
 enum gx_kind {
     GX_NEVER, /* no text at all */
@@ -79,6 +75,8 @@ struct build {
     struct q_err err;  /* the first failure */
     uint64_t work;     /* states and edges made so far */
     uint64_t work_max; /* more is a failure: bounds time whatever the source */
+    bool lean;         /* negations leave out what takes room (KEY_SOME of schema.h) … */
+    bool is_rich;      /* … and would have done so: leaner is possible */
     uint32_t before;   /* + 1: the rule of the text before the grammar; 0 = there is none */
 };
 

@@ -227,8 +227,11 @@ static void answer(struct lab *l, const json_t *line, json_t *out)
     bool has_source = source_of(line, &kind, &source);
     const char *after = json_string_value(json_object_get(line, "after"));
     int64_t start = now_ns();
-    const struct grammar_source from = {kind, buf_str(&source), source.len, after,
-                                        after ? strlen(after) : 0};
+    const struct grammar_source from = {.kind = kind,
+                                        .text = buf_str(&source),
+                                        .n = source.len,
+                                        .after = after,
+                                        .n_after = after ? strlen(after) : 0};
     enum q_code rc = has_source
                          ? grammar_compile(&words, &n_word, &from, &e)
                          : q_fail(&e, Q_INVALID,

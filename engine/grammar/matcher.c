@@ -146,7 +146,7 @@ static void reach(struct matcher *m, uint32_t state, uint32_t frame)
         if (p->state == state && p->frame == frame)
             return;
     }
-    if (m->n_seen >= MATCHER_PAIRS_MAX || ++m->work > MATCHER_WORK_MAX) {
+    if (m->n_seen >= MATCHER_PAIRS_MAX || ++m->work > m->work_max) {
         m->stuck = true;
         return;
     }
@@ -403,6 +403,7 @@ FALLIBLE matcher_new(struct matcher **out, const uint32_t *words, size_t n_word,
         m->words = copy;
         m->n_word = n_word;
         m->trie = trie;
+        m->work_max = MATCHER_WORK_MAX;
         rc = program_view(&m->p, copy, n_word, e);
         if (!rc) {
             forget(m);
@@ -415,6 +416,11 @@ FALLIBLE matcher_new(struct matcher **out, const uint32_t *words, size_t n_word,
     }
     matcher_free(m);
     return rc;
+}
+
+void matcher_limit(struct matcher *m, uint64_t work_max)
+{
+    m->work_max = work_max;
 }
 
 void matcher_free(struct matcher *m)

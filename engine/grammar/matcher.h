@@ -45,6 +45,8 @@ struct matcher_stats {
 FALLIBLE matcher_new(struct matcher **out, const uint32_t *words, size_t n_word,
                      const struct trie *trie, struct q_err *e);
 void matcher_free(struct matcher *m);
+/* Fewer pairs than MATCHER_WORK_MAX for one mask. */
+void matcher_limit(struct matcher *m, uint64_t work_max);
 /* The same program? */
 bool matcher_is(const struct matcher *m, const uint32_t *words, size_t n_word);
 

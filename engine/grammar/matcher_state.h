@@ -80,7 +80,7 @@ struct matcher {
     struct matcher_index frame_index, config_index;
     uint32_t generation;
     bool stuck;
-    uint64_t work;
+    uint64_t work, work_max;
     /* a closure being made */
     struct {
         uint32_t turn, i;

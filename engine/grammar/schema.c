@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/grammar/regex.h"
 #include "engine/grammar/schema.h"
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,7 +197,7 @@ static uint32_t type_of(const json_t *v)
     case JSON_INTEGER:
         return T_INTEGER;
     case JSON_REAL:
-        return json_real_value(v) == (double)(int64_t)json_real_value(v) ? T_INTEGER : T_FRACTION;
+        return json_real_value(v) == floor(json_real_value(v)) ? T_INTEGER : T_FRACTION;
     case JSON_STRING:
         return T_STRING;
     case JSON_ARRAY:
@@ -240,8 +241,7 @@ static bool is_in(struct schema *s, const json_t *list, const json_t *v)
     return false;
 }
 
-/* Does the conj's rest allow this value of its enum? */
-static bool allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t)
+bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t)
 {
     if (!(c->types & type_of(v)))
         return false;
@@ -270,7 +270,7 @@ static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
     if (!build_work(s->b, 200) || c->dead)
         return false;
     if (c->n_choice == 0)
-        return (!c->n_in || is_in(s, c->in[0], v)) && allows(s, c, v, &test);
+        return (!c->n_in || is_in(s, c->in[0], v)) && conj_allows(s, c, v, &test);
     struct choice pick = c->choices[--c->n_choice];
     struct conj *next = q_alloc(sizeof *next);
     if (!next) {
@@ -321,7 +321,7 @@ static const struct gx *enum_gx(struct schema *s, const struct conj *c)
     size_t i;
     json_t *v;
     json_array_foreach ((json_t *)c->in[0], i, v)
-        if (allows(s, c, v, &test))
+        if (conj_allows(s, c, v, &test))
             gx_add(s->b, &l, schema_value(s, v));
     return gx_alt(s->b, l.items, l.n);
 }
@@ -332,7 +332,7 @@ static bool unconstrained(const struct conj *c)
            !c->n_multiple && !c->n_pattern && !c->n_format && c->length_min == 0 &&
            c->length_max == GX_INF && c->items_min == 0 && c->items_max == GX_INF &&
            c->props_min == 0 && c->props_max == GX_INF && !c->n_array && !c->n_object &&
-           !c->n_required;
+           !c->n_required && !c->n_some;
 }
 
 /* Excluded arrays and objects: a grammar cannot leave out single ones, so none of the kind may

@@ -12,7 +12,8 @@
  *
  *     schema.c goals and choices · schema_conj.c keywords · schema_not.c negation
  *     schema_ref.c $ref
- *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds
+ *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds · schema_names.c
+ *     names of properties
  *
  * Private to engine/grammar. JSON is borrowed from the root or owned by `made`. Failures are the
  * build's. Threads: as the build. */
@@ -25,6 +26,7 @@
 #define SCHEMA_CHOICES_MAX 400u   /* conjs of one goal */
 #define SCHEMA_GOALS_MAX   20000u /* of one schema */
 #define SCHEMA_SOURCES_MAX 64u    /* schemas with properties, or items, of one conj */
+#define SOME_MAX           16u    /* properties that negations want of one conj */
 
 enum schema_type {
     T_NULL = 1,
@@ -42,6 +44,8 @@ enum schema_type {
 #define KEY_NOT_ENUM     "\x01not-enum"
 #define KEY_NOT_PATTERN  "\x01not-pattern"
 #define KEY_NOT_MULTIPLE "\x01not-multiple"
+/* {"names", "value"}: some property whose name the first allows has a value that the second does */
+#define KEY_SOME         "\x01some"
 /* A schema that holds, but what it looks at counts as not looked at (unevaluatedProperties). */
 #define KEY_HIDDEN       "\x01hidden"
 
@@ -87,8 +91,8 @@ struct conj {
     const json_t *not_in[32];
     uint32_t n_not_in;
     struct number low, high;
-    double multiple_of[8];
-    bool not_multiple[8]; /* none of them */
+    double multiple_of[16];
+    bool not_multiple[16]; /* none of them */
     uint32_t n_multiple;
     uint32_t length_min, length_max; /* code points; GX_INF = no limit */
     const json_t *patterns[32];      /* strings */
@@ -103,6 +107,8 @@ struct conj {
     uint32_t n_array, n_object;
     const json_t *required[SCHEMA_SOURCES_MAX]; /* arrays of names */
     uint32_t n_required;
+    const json_t *some[SOME_MAX]; /* of KEY_SOME */
+    uint32_t n_some;
     struct choice choices[64];
     uint32_t n_choice;
     bool dead; /* nothing satisfies it */
@@ -161,6 +167,14 @@ struct string_test {
 };
 bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,
                   size_t n);
+/* schema.c: does the rest of the conj allow this value of its first enum? */
+bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t);
+/* schema_names.c: the names that a schema allows; *plain (and NULL): all of them. */
+const struct fsm *names_fsm(struct schema *s, const json_t *schema, const json_t *at,
+                            const char *keyword, bool *plain);
+/* All texts of f into out [max], if they are so few and short; false: they are not. */
+bool names_listed(struct build *b, const struct fsm *f, const char **out, uint32_t *n,
+                  uint32_t max);
 /* schema_number.c */
 bool number_read(struct number *out, const json_t *v);
 int number_compare(const struct number *x, const struct number *y);

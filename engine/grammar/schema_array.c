@@ -197,7 +197,7 @@ static const struct gx *counted(struct schema *s, const struct parts *p, const s
 static uint32_t bound_of(const json_t *schema, const char *key, uint32_t missing)
 {
     double n = json_number_value(json_object_get(schema, key));
-    return !json_object_get(schema, key) ? missing : n < 1e6 ? (uint32_t)n : 1000000;
+    return !json_object_get(schema, key) ? missing : n < 0 ? 0 : n < 1e6 ? (uint32_t)n : 1000000;
 }
 
 /* What `contains` of all sources ask for; how many of them say anything. */
@@ -233,25 +233,48 @@ static const struct gx *with_wanted(struct schema *s, const struct parts *p, con
     return simple ? containing(s, p, w) : counted(s, p, w, n);
 }
 
-/* uniqueItems: where the items are a few known values, orders of them are written out. */
-static const struct gx *unique(struct schema *s, const struct conj *c, const struct parts *p,
-                               const json_t *at)
+/* The values that items with these schemas can have, if one of them lists them: those that all
+ * allow, each once. NULL: they are not listed. */
+static const json_t *item_values(struct schema *s, const struct goal *g)
+{
+    json_t *all = NULL, *values = json_array(), *v;
+    size_t i, k;
+    for (i = 0; i < g->n && !all; i++) {
+        const json_t *at = g->items[i];
+        for (int depth = 0; depth < 8 && json_object_get(at, "$ref") && build_ok(s->b); depth++)
+            at = ref_target(s, at, "$ref");
+        if (json_is_array(json_object_get(at, "enum")))
+            all = json_incref(json_object_get(at, "enum"));
+        else if (json_object_get(at, "const"))
+            all = json_pack("[O]", json_object_get(at, "const"));
+        else if (json_is_string(json_object_get(at, "type")) &&
+                 !strcmp(json_string_value(json_object_get(at, "type")), "boolean"))
+            all = json_pack("[b,b]", 1, 0);
+    }
+    json_array_foreach (all, i, v) {
+        bool fresh = goal_holds(s, g, v);
+        for (k = 0; fresh && k < json_array_size(values) && build_work(s->b, 1); k++)
+            fresh = !schema_same(json_array_get(values, k), v);
+        if (fresh)
+            json_array_append(values, v);
+    }
+    const json_t *made = schema_make(s, values);
+    made = all ? made : NULL;
+    json_decref(all);
+    return made;
+}
+
+/* Few values in any order: what may follow is known by which of them are there. */
+static const struct gx *any_order(struct schema *s, const struct parts *p, const json_t *values)
 {
     struct build *b = s->b;
-    const json_t *values = p->rest.n == 1 ? json_object_get(p->rest.items[0], "enum") : NULL;
-    size_t n = json_array_size(values);
-    if (p->n_prefix || !values || n == 0 || json_object_size(p->rest.items[0]) > 2 || n > 8)
-        return schema_fail(s, Q_UNSUPPORTED, at, "uniqueItems",
-                           "a grammar cannot compare items; accepted are arrays of at most 1 item, "
-                           "and items with an enum of at most 8 values");
-    uint32_t full = 1u << n, first = 0;
+    uint32_t n = (uint32_t)json_array_size(values), full = 1u << n;
     uint32_t *rules = build_alloc(b, full, sizeof *rules);
-    (void)c;
     for (uint32_t used = 0; rules && used < full; used++)
         rules[used] = gx_rule_new(b, "");
     if (!rules || !build_ok(b))
         return &gx_never;
-    for (uint32_t used = full; used-- > 0;) { /* what may follow when these are there */
+    for (uint32_t used = full; used-- > 0;) {
         struct gx_list l = {0};
         uint32_t n_used = (uint32_t)__builtin_popcount(used);
         if (n_used >= p->min)
@@ -264,7 +287,43 @@ static const struct gx *unique(struct schema *s, const struct conj *c, const str
                                gx_ref(b, rules[used | 1u << k])));
         b->rules[rules[used]].body = gx_alt(b, l.items, l.n);
     }
-    return gx_ref(b, rules[first]);
+    return gx_ref(b, rules[0]);
+}
+
+/* Many: in their order, from the last one backwards, by how many there are so far. */
+static const struct gx *in_order(struct schema *s, const struct parts *p, const json_t *values)
+{
+    struct build *b = s->b;
+    uint32_t n = (uint32_t)json_array_size(values), most = p->max < n ? p->max : n;
+    uint32_t top = p->max < n ? p->max : p->min > 1 ? p->min : 1; /* more make no difference */
+    if (p->min > most)
+        return &gx_never;
+    if (!build_work(b, (uint64_t)n * top))
+        return &gx_never;
+    const struct gx **rest = build_alloc(b, top + 1, sizeof *rest);
+    for (uint32_t have = 0; rest && have <= top; have++)
+        rest[have] = have >= p->min ? &gx_empty : &gx_never;
+    for (uint32_t i = n; rest && i-- > 0;) {
+        const struct gx *value = gx_named(b, "", schema_value(s, json_array_get(values, i)));
+        for (uint32_t have = 0; have <= i && have <= top && build_ok(b); have++) {
+            const struct gx *next = rest[have < top ? have + 1 : top];
+            const struct gx *comma = have ? schema_token(s, ",") : &gx_empty;
+            const struct gx *x = have < most ? gx_seq3(b, comma, value, next) : &gx_never;
+            rest[have] = gx_named(b, "", gx_alt2(b, x, rest[have]));
+        }
+    }
+    return rest && build_ok(b) ? rest[0] : &gx_never;
+}
+
+/* uniqueItems: where the items are known values. */
+static const struct gx *unique(struct schema *s, const struct parts *p, const json_t *at)
+{
+    const json_t *values = p->n_prefix ? NULL : item_values(s, &p->rest);
+    if (!values)
+        return schema_fail(s, Q_UNSUPPORTED, at, "uniqueItems",
+                           "a grammar cannot compare items; accepted are arrays of at most 1 item, "
+                           "and items with an enum");
+    return json_array_size(values) <= 8 ? any_order(s, p, values) : in_order(s, p, values);
 }
 
 static const struct gx *sequence(struct schema *s, const struct parts *p)
@@ -313,7 +372,7 @@ const struct gx *array_gx(struct schema *s, const struct conj *c)
                                   ? schema_fail(s, Q_UNSUPPORTED, is_unique, "uniqueItems",
                                                 "is not supported together with contains")
                               : n_wanted  ? with_wanted(s, &p, wanted, n_wanted)
-                              : is_unique ? unique(s, c, &p, is_unique)
+                              : is_unique ? unique(s, &p, is_unique)
                                           : sequence(s, &p);
     inside = gx_seq3(b, schema_ws(s), inside, schema_ws(s));
     return gx_named(b, "", gx_seq3(b, gx_text(b, "["), inside, gx_text(b, "]")));

@@ -419,6 +419,11 @@ static void on_ref(const struct at *a, const json_t *v)
         conj_add(a->s, a->c, target, a->chain);
 }
 
+static void on_some(const struct at *a, const json_t *v)
+{
+    PUT(a, a->c->some, a->c->n_some, v);
+}
+
 static void on_hidden(const struct at *a, const json_t *v)
 {
     struct chain *chain = build_alloc(a->s->b, 1, sizeof *chain);
@@ -480,6 +485,7 @@ static const struct {
                 {"disallow", on_refused},
                 {"extends", on_refused},
                 {KEY_HIDDEN, on_hidden},
+                {KEY_SOME, on_some},
                 {KEY_NOT_ENUM, on_not_enum},
                 {KEY_NOT_PATTERN, on_not_pattern},
                 {KEY_NOT_MULTIPLE, on_not_multiple}};

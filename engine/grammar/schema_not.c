@@ -16,6 +16,18 @@ static void option(json_t *options, json_t *made)
         json_array_append_new(options, made);
 }
 
+static bool has_type(const json_t *types, const char *name)
+{
+    size_t i;
+    json_t *item;
+    if (json_is_string(types))
+        return !strcmp(json_string_value(types), name);
+    json_array_foreach ((json_t *)types, i, item)
+        if (json_is_string(item) && !strcmp(json_string_value(item), name))
+            return true;
+    return false;
+}
+
 static void not_types(json_t *options, const json_t *v)
 {
     static const char *const names[] = {"null", "boolean", "number", "string", "array", "object"};
@@ -38,6 +50,8 @@ static void not_types(json_t *options, const json_t *v)
         option(options, json_pack("{s:o}", "type", left));
     else
         json_decref(left);
+    if (has_type(v, "integer") && !has_type(v, "number") && !has_type(v, "any"))
+        option(options, json_pack("{s:s,s:i}", "type", "number", KEY_NOT_MULTIPLE, 1));
 }
 
 static void not_required(json_t *options, const json_t *v)
@@ -95,6 +109,47 @@ static void not_one_of(struct schema *s, json_t *options, const json_t *v, int d
             if (!schema_disjoint(s, json_array_get(v, i), json_array_get(v, k), 0))
                 option(options,
                        json_pack("{s:[O,O]}", "allOf", json_array_get(v, i), json_array_get(v, k)));
+}
+
+/* Some property whose name satisfies `names` (taken) has a value that does not satisfy v. */
+static void some_property(struct schema *s, json_t *options, json_t *names, const json_t *v,
+                          int depth)
+{
+    json_t *negated = names && !s->b->lean ? negate(s, v, depth + 1) : NULL;
+    s->b->is_rich = true;
+    if (negated)
+        option(options, json_pack("{s:s,s:{s:O,s:o}}", "type", "object", KEY_SOME, "names", names,
+                                  "value", negated));
+    else
+        s->n_dropped++;
+    json_decref(names);
+}
+
+static void not_patterns(struct schema *s, json_t *options, const json_t *v, int depth)
+{
+    const char *pattern;
+    json_t *value;
+    json_object_foreach ((json_t *)v, pattern, value)
+        some_property(s, options, json_pack("{s:s}", "pattern", pattern), value, depth);
+}
+
+static void not_names(struct schema *s, json_t *options, const json_t *v, int depth)
+{
+    some_property(s, options, negate(s, v, depth + 1), json_false(), depth);
+}
+
+/* One that the same schema neither lists nor has a pattern for. */
+static void not_additional(struct schema *s, json_t *options, const json_t *schema, int depth)
+{
+    json_t *listed = json_array(), *all = json_array(), *value;
+    const char *name;
+    json_object_foreach (json_object_get(schema, "properties"), name, value)
+        json_array_append_new(listed, json_string(name));
+    json_object_foreach (json_object_get(schema, "patternProperties"), name, value)
+        json_array_append_new(all, json_pack("{s:s}", KEY_NOT_PATTERN, name));
+    json_array_append_new(all, json_pack("{s:o}", KEY_NOT_ENUM, listed));
+    some_property(s, options, json_pack("{s:o}", "allOf", all),
+                  json_object_get(schema, "additionalProperties"), depth);
 }
 
 /* One item fails; where there are prefixItems it is not said which. */
@@ -200,17 +255,15 @@ static void not_bound(json_t *options, const char *key, const json_t *v)
 static bool cannot_fail_alone(const char *key)
 {
     static const char *const names[] = {"format",
-                                        "additionalProperties",
                                         "uniqueItems",
-                                        "patternProperties",
-                                        "propertyNames",
                                         "additionalItems",
                                         "unevaluatedProperties",
                                         "unevaluatedItems",
                                         "prefixItems",
                                         "dependencies",
                                         "dependentRequired",
-                                        "dependentSchemas"}; /* the last ones: of another draft */
+                                        "dependentSchemas", /* these: of another draft */
+                                        KEY_SOME};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], key))
             return true;
@@ -224,6 +277,12 @@ static bool not_inner(struct schema *s, json_t *options, const char *key, const 
     const json_t *v = json_object_get(schema, key);
     if (!strcmp(key, "properties"))
         not_properties(s, options, v, depth);
+    else if (!strcmp(key, "patternProperties"))
+        not_patterns(s, options, v, depth);
+    else if (!strcmp(key, "propertyNames"))
+        not_names(s, options, v, depth);
+    else if (!strcmp(key, "additionalProperties"))
+        not_additional(s, options, schema, depth);
     else if (!strcmp(key, "anyOf"))
         not_any_of(s, options, v, depth);
     else if (!strcmp(key, "allOf"))
@@ -319,18 +378,6 @@ static const json_t *follow(struct schema *s, const json_t *x)
     for (int i = 0; i < DEPTH_MAX && json_object_get(x, "$ref") && build_ok(s->b); i++)
         x = ref_target(s, x, "$ref");
     return x;
-}
-
-static bool has_type(const json_t *types, const char *name)
-{
-    size_t i;
-    json_t *item;
-    if (json_is_string(types))
-        return !strcmp(json_string_value(types), name);
-    json_array_foreach ((json_t *)types, i, item)
-        if (json_is_string(item) && !strcmp(json_string_value(item), name))
-            return true;
-    return false;
 }
 
 static bool types_disjoint(const json_t *x, const json_t *y)

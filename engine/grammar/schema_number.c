@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers as texts. A bound becomes an automaton that compares digits: fewer digits are less, the
- * first digit that differs decides, fractions compare as if they went on with zeros. Bounds,
- * wholeness and multiples are multiplied. Numbers with bounds have no exponents, and all are short
- * enough that every reader reads them exactly or at least finitely. */
+ * first digit that differs decides, fractions compare as if they went on with zeros. What the
+ * number is (and is not) a multiple of becomes an automaton that counts remainders, by the least
+ * common multiple of as many of them as are small enough together. Bounds, wholeness and multiples
+ * are multiplied; where there are many remainders, numbers have fewer digits. Numbers with bounds
+ * have no exponents, and all are short enough that every reader reads them exactly or at least
+ * finitely. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +16,8 @@
 #define WHOLE_MAX    40u /* digits before the point, for want of a bound */
 #define PART_MAX     20u /* behind it */
 #define MULTIPLE_MAX 20000.0
+#define LAYERS_MAX   4000u /* remainders of one automaton, times places behind the point */
+#define PRODUCT_MAX  5000u /* remainders times digits, so that a program has room for two */
 
 static const struct gx *digits(struct build *b, char lo, char hi)
 {
@@ -178,10 +184,10 @@ static const struct gx *beyond(struct build *b, const struct number *n, int sign
     return gx_alt2(b, more, gx_seq2(b, gx_text(b, n->whole), same_whole(b, n, sign)));
 }
 
-static const struct gx *unsigned_any(struct build *b)
+static const struct gx *unsigned_any(struct build *b, uint32_t n_more)
 {
     const struct gx *whole =
-        gx_alt2(b, gx_text(b, "0"), gx_seq2(b, digits(b, '1', '9'), any_digits(b, 0, WHOLE_MAX)));
+        gx_alt2(b, gx_text(b, "0"), gx_seq2(b, digits(b, '1', '9'), any_digits(b, 0, n_more)));
     return gx_seq2(b, whole, fraction(b));
 }
 
@@ -194,17 +200,20 @@ static const struct fsm *fsm_of(struct build *b, const struct gx *x)
 static const struct fsm *between(struct build *b, const struct number *low,
                                  const struct number *high)
 {
-    const struct fsm *f = fsm_of(b, low ? beyond(b, low, 1) : unsigned_any(b));
+    const struct fsm *f = fsm_of(b, low ? beyond(b, low, 1) : unsigned_any(b, WHOLE_MAX));
     return high ? fsm_and(b, f, fsm_of(b, beyond(b, high, -1))) : f;
 }
 
-static const struct fsm *within_bounds(struct schema *s, const struct conj *c)
+/* n_more: digits behind the first, where there is no bound. */
+static const struct fsm *within_bounds(struct schema *s, const struct conj *c, uint32_t n_more)
 {
     struct build *b = s->b;
     struct number zero = {.is_set = true, .whole = "0"};
     struct number low = c->low, high = c->high, above = zero;
     const struct gx *x = &gx_never;
     above.strict = true;
+    if (!low.is_set && !high.is_set) /* both signs in the same states */
+        return fsm_of(b, gx_seq2(b, gx_optional(b, gx_text(b, "-")), unsigned_any(b, n_more)));
     if (!high.is_set || !high.negative) { /* from 0 on */
         const struct fsm *f =
             between(b, low.is_set && !low.negative ? &low : NULL, high.is_set ? &high : NULL);
@@ -218,13 +227,61 @@ static const struct fsm *within_bounds(struct schema *s, const struct conj *c)
     return build_ok(b) ? fsm_of(b, x) : NULL;
 }
 
-/* Remainders by m of the digits so far. Layer 0 is before the point, layer 1 + j behind it with j
- * digits read; up to `scale` digits count, then zeros may follow. States: start, sign, then
- * 2 + remainder + m * layer. */
-static const struct fsm *multiples(struct schema *s, uint32_t m, uint32_t scale)
+/* Multiples that are counted together: remainders by m, in units of 10^-scale. */
+struct residues {
+    uint64_t m;
+    uint32_t scale, n;
+    uint64_t units[16]; /* each divides m */
+    bool is_not[16];    /* the number is no multiple of this one */
+    bool some;          /* it must be one of another */
+};
+
+static bool residues_hold(const struct residues *q, uint64_t r, uint32_t places_left)
 {
-    struct build *b = s->b;
-    uint32_t n = 2 + m * (scale ? scale + 2 : 1);
+    bool holds = true;
+    for (; places_left; places_left--)
+        r = r * 10 % q->m;
+    for (uint32_t i = 0; i < q->n; i++)
+        holds &= (r % q->units[i] == 0) != q->is_not[i];
+    return holds;
+}
+
+static void put_edge(struct fsm *f, char lo, char hi, uint32_t to)
+{
+    f->edges[f->n_edge++] = (struct fsm_edge){(uint32_t)lo, (uint32_t)hi, to};
+}
+
+/* Behind the places that count: zeros, or digits that no multiple has. */
+static void put_tail(struct fsm *f, const struct residues *q, uint32_t zeros)
+{
+    put_edge(f, '0', '0', zeros);
+    if (!q->some)
+        put_edge(f, '1', '9', f->n_state - 1);
+}
+
+/* Of the state with remainder r in a layer; true: what was read so far holds. */
+static bool put_remainder(struct fsm *f, const struct residues *q, uint32_t r, uint32_t layer)
+{
+    uint32_t m = (uint32_t)q->m, next = layer ? layer + 1 : 0;
+    bool holds = residues_hold(q, r, q->scale - (layer ? layer - 1 : 0));
+    uint32_t zeros = f->n_state - (holds ? 3 : 2);
+    if (layer == 0 && (q->scale || !q->some))
+        put_edge(f, '.', '.', q->scale ? 2 + r + m : zeros);
+    for (uint32_t d = 0; d < 10 && layer <= q->scale; d++)
+        put_edge(f, (char)('0' + d), (char)('0' + d),
+                 2 + (uint32_t)(((uint64_t)r * 10 + d) % m) + m * next);
+    if (layer > q->scale)
+        put_tail(f, q, zeros);
+    return holds;
+}
+
+/* Layer 0 is before the point, layer 1 + j behind it with j digits read; behind `scale` of them it
+ * is told apart only whether nothing but zeros came. States: start, sign, the remainders by layer,
+ * then three: zeros behind what holds, zeros behind what does not, other digits. A number that must
+ * be a multiple of a whole one has no point. */
+static const struct fsm *residues_fsm(struct build *b, const struct residues *q)
+{
+    uint32_t m = (uint32_t)q->m, end = 2 + m * (q->scale ? q->scale + 2 : 1), n = end + 3;
     struct fsm *f = build_alloc(b, 1, sizeof *f);
     if (!f || !build_work(b, (uint64_t)n * 12))
         return NULL;
@@ -234,43 +291,105 @@ static const struct fsm *multiples(struct schema *s, uint32_t m, uint32_t scale)
         return NULL;
     f->n_state = n;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t r = i < 2 ? 0 : (i - 2) % m, layer = i < 2 ? 0 : (i - 2) / m, left = r;
-        uint32_t next = layer && layer <= scale ? layer + 1 : layer;
         struct fsm_state *at = &f->states[i];
         at->edge = f->n_edge;
         if (i == 0)
-            f->edges[f->n_edge++] = (struct fsm_edge){'-', '-', 1};
-        if (i >= 2 && layer == 0 && scale)
-            f->edges[f->n_edge++] = (struct fsm_edge){'.', '.', 2 + r + m};
-        for (uint32_t d = 0; d < (layer > scale ? 1u : 10u); d++) {
-            uint32_t to = layer > scale ? r : (uint32_t)(((uint64_t)r * 10 + d) % m);
-            f->edges[f->n_edge++] = (struct fsm_edge){'0' + d, '0' + d, 2 + to + m * next};
-        }
+            put_edge(f, '-', '-', 1);
+        for (char d = 0; d < 10 && i < 2; d++)
+            put_edge(f, (char)('0' + d), (char)('0' + d), 2 + (uint32_t)d % m);
+        if (i >= 2 && i < end)
+            at->final = put_remainder(f, q, (i - 2) % m, (i - 2) / m);
+        if (i == end || i == end + 1)
+            put_tail(f, q, i);
+        if (i == end + 2)
+            put_edge(f, '0', '9', i);
+        at->final |= i == end || i == end + 2;
         at->n_edge = f->n_edge - at->edge;
-        for (uint32_t j = layer ? layer - 1 : 0; j < scale; j++)
-            left = (uint32_t)((uint64_t)left * 10 % m);
-        at->final = i >= 2 && left == 0;
     }
     return f;
 }
 
-/* is_not: what is left out are the multiples in every spelling, with zeros behind the point. */
-static const struct fsm *use_multiple(struct schema *s, const struct fsm *f, double of, bool is_not)
+static uint64_t common_divisor(uint64_t x, uint64_t y)
 {
-    uint32_t scale = 0;
-    double m = of;
-    while (m != floor(m) && scale < 9)
-        m = of * pow(10, ++scale);
-    if (fabs(m - round(m)) > 1e-9 || m > MULTIPLE_MAX) {
-        gx_fail(s->b, Q_UNSUPPORTED,
-                "multipleOf: %g is not supported; accepted are whole numbers up to %g, and such "
-                "with a point in them",
-                of, MULTIPLE_MAX);
-        return NULL;
+    while (y) {
+        uint64_t rest = x % y;
+        x = y;
+        y = rest;
     }
-    if (!f || !is_not)
-        return f ? fsm_and(s->b, f, multiples(s, (uint32_t)round(m), scale)) : NULL;
-    return fsm_minus(s->b, f, multiples(s, (uint32_t)round(m) * 10, scale + 1));
+    return x;
+}
+
+/* One more of q; false: too many remainders for one automaton (never for the first). */
+static bool residues_add(struct residues *q, uint64_t unit, uint32_t scale, bool is_not)
+{
+    struct residues new = *q;
+    for (; new.scale < scale; new.scale++, new.m *= 10)
+        for (uint32_t i = 0; i < q->n; i++)
+            new.units[i] *= 10;
+    for (; scale < new.scale; scale++)
+        unit *= 10;
+    uint64_t times = unit / common_divisor(q->n ? new.m : unit, unit);
+    if (q->n &&
+        (new.m > LAYERS_MAX / (new.scale + 2) || times > LAYERS_MAX / (new.scale + 2) / new.m))
+        return false;
+    new.m = q->n ? new.m *times : unit;
+    new.units[new.n] = unit;
+    new.is_not[new.n++] = is_not;
+    new.some |= !is_not;
+    *q = new;
+    return true;
+}
+
+/* All of c in as few as hold them; how many. */
+static uint32_t list_residues(struct schema *s, const struct conj *c, struct residues *out)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_multiple && build_ok(s->b); i++) {
+        double of = c->multiple_of[i], m = of;
+        uint32_t scale = 0, k = 0;
+        while (fabs(m - round(m)) > 1e-9 && scale < 9)
+            m = of * pow(10, ++scale);
+        if (fabs(m - round(m)) > 1e-9 || m > MULTIPLE_MAX || m < 1) {
+            gx_fail(s->b, Q_UNSUPPORTED,
+                    "multipleOf: %g is not supported; accepted are whole numbers up to %g, and "
+                    "such with a point in them",
+                    of, MULTIPLE_MAX);
+            return 0;
+        }
+        while (k < n && !residues_add(&out[k], (uint64_t)round(m), scale, c->not_multiple[i]))
+            k++;
+        if (k == n) {
+            out[n] = (struct residues){.m = 1};
+            n += residues_add(&out[n], (uint64_t)round(m), scale, c->not_multiple[i]);
+        }
+    }
+    return n;
+}
+
+/* Many remainders and many digits are too many states: how many digits there may be behind the
+ * first where there is no bound; a second bound for want of one, well beyond the first. */
+static uint32_t limit_digits(struct conj *c, const struct residues *residues, uint32_t n)
+{
+    uint64_t m = 1;
+    size_t n_bound = strlen(c->low.whole);
+    struct number most = {.is_set = true, .strict = true, .whole = "1"};
+    char text[24];
+    for (uint32_t i = 0; i < n; i++)
+        m = residues[i].m > m ? residues[i].m : m;
+    if (strlen(c->high.whole) > n_bound)
+        n_bound = strlen(c->high.whole);
+    size_t n_least = (size_t)snprintf(text, sizeof text, "%" PRIu64, m);
+    n_least = (n_least > n_bound ? n_least : n_bound) + (m < 1000 ? 4 : 1);
+    size_t n_digit = PRODUCT_MAX / m > n_least ? PRODUCT_MAX / m : n_least;
+    if (n_digit > WHOLE_MAX)
+        return WHOLE_MAX;
+    memset(most.whole + 1, '0', n_digit);
+    most.negative = !c->low.is_set;
+    if (c->low.is_set && !c->high.is_set)
+        c->high = most;
+    if (c->high.is_set && !c->low.is_set)
+        c->low = most;
+    return (uint32_t)n_digit - 1;
 }
 
 static const struct fsm *without(struct schema *s, const struct fsm *f, const struct conj *c)
@@ -288,8 +407,12 @@ static const struct fsm *without(struct schema *s, const struct fsm *f, const st
             if (n.part[0])
                 tail = gx_seq3(b, gx_text(b, "."), gx_text(b, n.part),
                                gx_repeat(b, gx_text(b, "0"), 0, PART_MAX));
-            const struct gx *x =
-                gx_seq3(b, gx_text(b, n.negative ? "-" : ""), gx_text(b, n.whole), tail);
+            const struct gx *minus = gx_text(b, "-");
+            bool is_zero = !strcmp(n.whole, "0") && !n.part[0]; /* -0 too */
+            const struct gx *sign = n.negative ? minus
+                                    : is_zero  ? gx_optional(b, minus)
+                                               : &gx_empty;
+            const struct gx *x = gx_seq3(b, sign, gx_text(b, n.whole), tail);
             f = fsm_minus(b, f, fsm_of(b, x));
         }
     }
@@ -333,14 +456,17 @@ const struct gx *number_gx(struct schema *s, const struct conj *c)
         excludes |= json_array_size(c->not_in[k]) > 0;
     if (!with.low.is_set && !with.high.is_set && !c->n_multiple && !excludes)
         return gx_named(b, "", free_number(s, whole));
-    const struct fsm *f = within_bounds(s, &with);
-    for (uint32_t i = 0; i < c->n_multiple && build_ok(b); i++)
-        f = use_multiple(s, f, c->multiple_of[i], c->not_multiple[i]);
+    struct residues residues[16];
+    uint32_t n_residues = list_residues(s, c, residues);
+    uint32_t n_more = limit_digits(&with, residues, n_residues);
+    const struct fsm *f = build_ok(b) ? within_bounds(s, &with, n_more) : NULL;
     if (excludes)
         f = without(s, f, c);
     if (whole && f) {
         const struct gx *sign = gx_optional(b, gx_text(b, "-"));
         f = fsm_and(b, f, fsm_of(b, gx_seq2(b, sign, any_digits(b, 1, WHOLE_MAX + 1))));
     }
+    for (uint32_t i = 0; i < n_residues && f; i++)
+        f = fsm_and(b, f, residues_fsm(b, &residues[i]));
     return f && !fsm_is_empty(f) ? gx_named(b, "", gx_fsm(b, f, GX_UTF8)) : &gx_never;
 }

@@ -2,7 +2,12 @@
 /* $ref within one document. Every schema object lies in a resource: the root, or one with an $id of
  * its own. A walk notes the resource of each object and the URIs of resources and anchors; a
  * reference is resolved against its object's resource and looked up. Other documents are refused:
- * nothing is fetched. */
+ * nothing is fetched.
+ *
+ * What a $dynamicRef points to depends on the resources that were entered on the way to it: the
+ * outermost that has the anchor. Where several schemas have one name, such a way is a *scope*, for
+ * each name the first resource that had it, and what is referred to from another scope than it was
+ * met in is copied for that one, so that a schema stands for one meaning still. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +16,8 @@
 #define URI_MAX     1024
 #define OBJECTS_MAX 400000u
 #define WALK_MAX    400u /* nesting of the document */
+#define DYNAMIC_MAX 8u   /* names of dynamic anchors that several schemas have */
+#define SCOPES_MAX  1000u
 
 struct resource {
     const char *uri; /* without fragment; "" = the root has none */
@@ -20,16 +27,28 @@ struct anchor {
     uint32_t resource;
     const char *name;
     const json_t *schema;
+    bool is_dynamic;
 };
 struct object {
     const json_t *schema;
-    uint32_t resource;
+    uint32_t resource, scope;
+};
+struct scope {
+    uint32_t resources[DYNAMIC_MAX]; /* + 1, by name; 0 = none has it yet */
+};
+struct copy {
+    const json_t *of, *schema;
+    uint32_t scope;
 };
 struct ref_index {
     struct resource *resources;
     struct anchor *anchors;
     struct object *objects; /* [object_size] by hash, schema NULL = free */
     size_t n_resource, n_anchor, n_object, resource_cap, anchor_cap, object_size;
+    const char *dynamic[DYNAMIC_MAX]; /* names that several schemas have */
+    struct scope *scopes;             /* [0]: nothing entered yet */
+    struct copy *copies;
+    size_t n_dynamic, n_scope, n_copy, scope_cap, copy_cap;
 };
 
 static size_t slot_of(const struct ref_index *r, const json_t *schema)
@@ -40,7 +59,7 @@ static size_t slot_of(const struct ref_index *r, const json_t *schema)
     return at;
 }
 
-static bool note_object(struct schema *s, const json_t *schema, uint32_t resource)
+static bool note_object(struct schema *s, const json_t *schema, uint32_t resource, uint32_t scope)
 {
     struct ref_index *r = s->refs;
     if (r->n_object * 2 >= r->object_size) {
@@ -62,7 +81,7 @@ static bool note_object(struct schema *s, const json_t *schema, uint32_t resourc
     }
     size_t at = slot_of(r, schema);
     r->n_object += !r->objects[at].schema;
-    r->objects[at] = (struct object){schema, resource};
+    r->objects[at] = (struct object){schema, resource, scope};
     return true;
 }
 
@@ -121,7 +140,8 @@ static void note_anchor(struct schema *s, const json_t *schema, uint32_t resourc
     if (!name ||
         q_grow(&r->anchors, &r->anchor_cap, r->n_anchor + 1, sizeof *r->anchors, OBJECTS_MAX, &e))
         return;
-    r->anchors[r->n_anchor++] = (struct anchor){resource, name, schema};
+    r->anchors[r->n_anchor++] =
+        (struct anchor){resource, name, schema, !strcmp(key, "$dynamicAnchor")};
 }
 
 /* Values are not schemas, whatever they look like. */
@@ -146,7 +166,7 @@ static void walk(struct schema *s, const json_t *v, uint32_t resource, uint32_t 
     if (!json_is_object(v) || !build_ok(s->b))
         return;
     resource = enter_resource(s, v, resource);
-    if (!note_object(s, v, resource))
+    if (!note_object(s, v, resource, 0))
         return;
     note_anchor(s, v, resource, "$anchor");
     note_anchor(s, v, resource, "$dynamicAnchor");
@@ -154,6 +174,114 @@ static void walk(struct schema *s, const json_t *v, uint32_t resource, uint32_t 
     json_object_foreach ((json_t *)v, key, item)
         if (!is_value(key))
             walk(s, item, resource, depth + 1);
+}
+
+static const json_t *find_dynamic(const struct ref_index *r, uint32_t resource, const char *name)
+{
+    for (size_t i = 0; i < r->n_anchor; i++)
+        if (r->anchors[i].resource == resource && r->anchors[i].is_dynamic &&
+            !strcmp(r->anchors[i].name, name))
+            return r->anchors[i].schema;
+    return NULL;
+}
+
+/* The scope behind `scope` when the resource is entered. */
+static uint32_t enter_scope(struct schema *s, uint32_t scope, uint32_t resource)
+{
+    struct ref_index *r = s->refs;
+    struct q_err e = Q_ERR_INIT;
+    struct scope next = r->scopes[scope];
+    build_work(s->b, 1 + (r->n_scope + r->n_anchor) / 4);
+    for (size_t k = 0; k < r->n_dynamic; k++)
+        if (!next.resources[k] && find_dynamic(r, resource, r->dynamic[k]))
+            next.resources[k] = resource + 1;
+    for (uint32_t i = 0; i < r->n_scope; i++)
+        if (!memcmp(&r->scopes[i], &next, sizeof next))
+            return i;
+    if (q_grow(&r->scopes, &r->scope_cap, r->n_scope + 1, sizeof *r->scopes, SCOPES_MAX, &e)) {
+        gx_fail(s->b, Q_TOO_LARGE, "$dynamicRef: more than %u ways to it are different",
+                SCOPES_MAX);
+        return 0;
+    }
+    r->scopes[r->n_scope] = next;
+    return (uint32_t)r->n_scope++;
+}
+
+/* The scopes of what was copied from `of`, which itself may be `copy`. */
+static void note_scopes(struct schema *s, const json_t *of, json_t *copy, struct object at)
+{
+    struct ref_index *r = s->refs;
+    const char *key;
+    json_t *item;
+    size_t i;
+    json_array_foreach ((json_t *)of, i, item)
+        note_scopes(s, item, json_array_get(copy, i), at);
+    if (!json_is_object(of) || !build_work(s->b, 50))
+        return;
+    const struct object *o = &r->objects[slot_of(r, of)];
+    if (o->schema && o->resource != at.resource) {
+        at.resource = o->resource;
+        at.scope = enter_scope(s, at.scope, at.resource);
+    }
+    if (!note_object(s, copy, at.resource, at.scope))
+        return;
+    json_object_foreach ((json_t *)of, key, item)
+        if (!is_value(key))
+            note_scopes(s, item, json_object_get(copy, key), at);
+}
+
+/* Names that several schemas have, and if there are any, the scopes of all schemas. */
+static void note_dynamic(struct schema *s)
+{
+    struct ref_index *r = s->refs;
+    struct q_err e = Q_ERR_INIT;
+    for (size_t i = 0; i < r->n_anchor && build_work(s->b, 1 + r->n_anchor / 4); i++) {
+        size_t n = 0, k = 0;
+        for (size_t j = 0; j < r->n_anchor && r->anchors[i].is_dynamic; j++)
+            n += !strcmp(r->anchors[i].name, r->anchors[j].name);
+        while (k < r->n_dynamic && strcmp(r->dynamic[k], r->anchors[i].name) != 0)
+            k++;
+        if (n < 2 || k < r->n_dynamic)
+            continue;
+        if (k == DYNAMIC_MAX) {
+            gx_fail(s->b, Q_TOO_LARGE, "more than %u dynamic anchors that several schemas have",
+                    DYNAMIC_MAX);
+            return;
+        }
+        r->dynamic[r->n_dynamic++] = r->anchors[i].name;
+    }
+    if (!r->n_dynamic || !build_ok(s->b))
+        return;
+    if (q_grow(&r->scopes, &r->scope_cap, 1, sizeof *r->scopes, SCOPES_MAX, &e)) {
+        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        return;
+    }
+    r->scopes[0] = (struct scope){{0}};
+    r->n_scope = 1;
+    note_scopes(s, s->root, (json_t *)s->root, (struct object){NULL, UINT32_MAX, 0});
+}
+
+/* The target as it is meant from the scope of the reference. */
+static const json_t *in_scope(struct schema *s, const json_t *target, uint32_t scope)
+{
+    struct ref_index *r = s->refs;
+    struct q_err e = Q_ERR_INIT;
+    const struct object o = r->objects[slot_of(r, target)];
+    if (!r->n_dynamic || !o.schema)
+        return target;
+    scope = enter_scope(s, scope, o.resource);
+    if (scope == o.scope || !build_work(s->b, 1 + r->n_copy / 4))
+        return target;
+    for (size_t i = 0; i < r->n_copy; i++)
+        if (r->copies[i].of == target && r->copies[i].scope == scope)
+            return r->copies[i].schema;
+    json_t *copy = schema_make(s, json_deep_copy(target));
+    if (!copy ||
+        q_grow(&r->copies, &r->copy_cap, r->n_copy + 1, sizeof *r->copies, OBJECTS_MAX, &e))
+        return NULL;
+    r->copies[r->n_copy++] = (struct copy){target, copy, scope};
+    note_scopes(s, target, copy, (struct object){NULL, o.resource, scope});
+    return copy;
 }
 
 void ref_index_new(struct schema *s)
@@ -168,6 +296,8 @@ void ref_index_new(struct schema *s)
     s->refs->resources[0] = (struct resource){"", s->root};
     s->refs->n_resource = 1;
     walk(s, s->root, 0, 0);
+    if (build_ok(s->b))
+        note_dynamic(s);
 }
 
 void ref_index_free(struct ref_index *r)
@@ -177,6 +307,8 @@ void ref_index_free(struct ref_index *r)
     q_free(r->resources);
     q_free(r->anchors);
     q_free(r->objects);
+    q_free(r->scopes);
+    q_free(r->copies);
     q_free(r);
 }
 
@@ -221,22 +353,14 @@ static const json_t *find_anchor(const struct ref_index *r, uint32_t resource, c
     return NULL;
 }
 
-/* A dynamic reference is the plain one unless several schemas answer to its name. */
-static bool is_ambiguous(const struct ref_index *r, const char *name)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < r->n_anchor; i++)
-        n += !strcmp(r->anchors[i].name, name);
-    return n > 1;
-}
-
 const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword)
 {
     const struct ref_index *r = s->refs;
     const char *ref = json_string_value(json_object_get(at, keyword));
     Q_ASSERT(r); /* made before any reference is followed */
     const struct object *o = r->object_size ? &r->objects[slot_of(r, at)] : NULL;
-    uint32_t resource = o && o->schema ? o->resource : 0;
+    bool known = o && o->schema;
+    uint32_t resource = known ? o->resource : 0, scope = known ? o->scope : 0;
     char uri[URI_MAX];
     const json_t *target = NULL;
     if (!build_work(s->b, 1 + (r->n_anchor + r->n_resource) / 8))
@@ -253,19 +377,18 @@ const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword
             if (!strcmp(r->resources[resource].uri, uri))
                 break;
     }
-    if (strcmp(keyword, "$dynamicRef") == 0 && is_ambiguous(r, fragment)) {
-        schema_fail(s, Q_UNSUPPORTED, at, keyword,
-                    "several schemas have the dynamic anchor \"%.60s\"", fragment);
-        return NULL;
-    }
     if (resource < r->n_resource)
         target = *fragment && *fragment != '/' ? find_anchor(r, resource, fragment)
                                                : point(r->resources[resource].root, fragment);
+    if (target && !strcmp(keyword, "$dynamicRef") && find_dynamic(r, resource, fragment))
+        for (size_t k = 0; k < r->n_dynamic; k++)
+            if (!strcmp(r->dynamic[k], fragment) && r->scopes[scope].resources[k])
+                target = find_dynamic(r, r->scopes[scope].resources[k] - 1, fragment);
     if (!target)
         schema_fail(s, resource < r->n_resource ? Q_INVALID : Q_UNSUPPORTED, at, keyword,
                     "\"%.80s\" is not in this schema%s", ref,
                     resource < r->n_resource ? "" : "; other documents are not fetched");
-    return target;
+    return target ? in_scope(s, target, scope) : NULL;
 }
 
 /* Appends to out the way from v to the schema; false: it is not below. */

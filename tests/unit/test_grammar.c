@@ -170,6 +170,105 @@ static const struct sample samples[] = {
      {"{\"a\":\"abcdefghijabcdefghij\"}", "{\"a\":\"\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
                                           "abcdefghijabcdefghij\",\"b\":\"\"}"},
      {"{\"a\":\"abcdefghijabcdefghi\"}", "{\"a\":\"abcdefghijabcdefghijabcdefghija\"}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"not\":{\"patternProperties\":{\"^a\":{\"type\":\"integer\"}}},"
+     "\"required\":[\"b\"]}",
+     {"{\"b\":1,\"ax\":\"s\"}", "{\"b\":1,\"c\":2,\"a\":null}"},
+     {"{\"b\":1}", "{\"b\":1,\"a\":1}", "{\"a\":\"s\"}", "{\"b\":1,\"a\":\"s\",\"a\":1}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"properties\":{\"ab\":{},\"c\":{}},\"not\":{\"patternProperties\":{"
+     "\"a\":{\"const\":1}}},\"additionalProperties\":false}",
+     {"{\"ab\":2}", "{\"ab\":2,\"c\":1}"},
+     {"{}", "{\"ab\":1}", "{\"c\":2}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"not\":{\"propertyNames\":{\"maxLength\":2}},\"maxProperties\":2}",
+     {"{\"abc\":1}", "{\"a\":1,\"abc\":1}"},
+     {"{}", "{\"ab\":1}", "{\"a\":1,\"b\":2,\"abc\":3}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"not\":{\"properties\":{\"a\":{}},\"additionalProperties\":{\"type\":"
+     "\"string\"}}}",
+     {"{\"b\":1}", "{\"a\":1,\"b\":2}"},
+     {"{}", "{\"a\":1}", "{\"b\":\"x\"}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"allOf\":[{\"not\":{\"patternProperties\":{\"a\":false}}},{\"not\":{"
+     "\"patternProperties\":{\"b\":false}}}],\"maxProperties\":2,\"propertyNames\":{\"pattern\":\"^"
+     "..$\"}}",
+     {"{\"ab\":1}", "{\"xa\":1,\"xb\":2}"},
+     {"{}", "{\"a\":1}", "{\"xa\":1}", "{\"xx\":1,\"xa\":1,\"xb\":1}", "{\"xa\":1,\"ya\":1}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"patternProperties\":{\"^[a-c]$\":{\"type\":\"integer\"}},"
+     "\"additionalProperties\":false,\"minProperties\":2}",
+     {"{\"a\":1,\"c\":2}", "{\"a\":1,\"b\":1,\"c\":2}"},
+     {"{}", "{\"a\":1}", "{\"a\":1,\"a\":2}", "{\"a\":1,\"d\":1}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"propertyNames\":{\"anyOf\":[{\"const\":\"x\"},{\"pattern\":\"^y+$\"}]}"
+     "}",
+     {"{\"x\":1}", "{\"yy\":1,\"x\":2}"},
+     {"{\"z\":1}", "{\"xy\":1}"}},
+    {GRAMMAR_JSON,
+     "{\"enum\":[{\"a\":1,\"b\":2},{\"a\":1,\"c\":true},{\"q\":1}],\"not\":{\"properties\":{\"a\":{"
+     "}},\"additionalProperties\":{\"type\":\"boolean\"}}}",
+     {"{\"a\":1,\"b\":2}", "{\"q\":1}"},
+     {"{\"a\":1,\"c\":true}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"number\",\"not\":{\"type\":\"integer\"},\"minimum\":1}",
+     {"1.5", "2.25", "10.01"},
+     {"1", "2.0", "0.5", "3.000"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":5},{\"not\":{\"multipleOf\":7}},{\"anyOf\":[{"
+     "\"multipleOf\":11},{\"not\":{\"multipleOf\":3}}]}]}",
+     {"5", "-10", "55", "165"},
+     {"35", "15", "4", "0", "5.5"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.5},{\"multipleOf\":0.2},{\"not\":{"
+     "\"multipleOf\":3}}]}",
+     {"1", "2.0", "-4"},
+     {"0.5", "0.2", "3", "1.5", "6.0"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"integer\",\"minimum\":10000,\"allOf\":[{\"multipleOf\":5},{\"multipleOf\":3},{"
+     "\"multipleOf\":2},{\"multipleOf\":7}],\"not\":{\"multipleOf\":9}}",
+     {"10290", "10500"},
+     {"10080", "420", "10291"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/"
+     "c\"},\"uniqueItems\":true,\"minItems\":2,\"maxItems\":3,\"$defs\":{\"c\":{\"enum\":[\"a\","
+     "\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\",\"a\",1,1.0]}}}",
+     {"[\"a\",\"b\"]", "[\"a\",\"i\",1]", "[\"c\",\"h\",\"i\"]"},
+     {"[\"a\"]", "[\"a\",\"a\"]", "[\"a\",\"b\",\"c\",\"d\"]", "[1,1.0]"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"array\",\"items\":{\"enum\":[1,2,\"x\"],\"type\":\"integer\"},\"uniqueItems\":"
+     "true}",
+     {"[]", "[2,1]"},
+     {"[\"x\"]", "[1,1]"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"uniqueItems\":true,\"minItems\":1}",
+     {"[true]", "[false,true]"},
+     {"[]", "[true,true]"}},
+    {GRAMMAR_JSON,
+     "{\"$id\":\"http://x/"
+     "root\",\"$ref\":\"list\",\"$defs\":{\"n\":{\"$dynamicAnchor\":\"t\",\"type\":\"integer\"},"
+     "\"list\":{\"$id\":\"list\",\"type\":\"array\",\"items\":{\"$dynamicRef\":\"#t\"},\"$defs\":{"
+     "\"t\":{\"$dynamicAnchor\":\"t\"}}}}}",
+     {"[1,2]", "[]"},
+     {"[\"a\"]", "[null]"}},
+    {GRAMMAR_JSON,
+     "{\"$id\":\"http://x/"
+     "root\",\"type\":\"object\",\"properties\":{\"s\":{\"$ref\":\"s\"},\"n\":{\"$ref\":\"n\"}},"
+     "\"additionalProperties\":false,\"$defs\":{\"s\":{\"$id\":\"s\",\"$ref\":\"list\",\"$defs\":{"
+     "\"t\":{\"$dynamicAnchor\":\"t\",\"type\":\"string\"}}},\"n\":{\"$id\":\"n\",\"$ref\":"
+     "\"list\",\"$defs\":{\"t\":{\"$dynamicAnchor\":\"t\",\"type\":\"integer\"}}},\"l\":{\"$id\":"
+     "\"list\",\"type\":\"array\",\"items\":{\"$dynamicRef\":\"#t\"},\"$defs\":{\"t\":{\"$"
+     "dynamicAnchor\":\"t\"}}}}}",
+     {"{\"s\":[\"a\"],\"n\":[1]}", "{\"n\":[]}"},
+     {"{\"s\":[1]}", "{\"n\":[\"a\"]}"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"number\",\"not\":{\"enum\":[0,-1.5]}}",
+     {"1", "-1", "1.5", "0.5"},
+     {"0", "-0", "-0.0", "0.00", "-1.5", "-1.50"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"integer\",\"enum\":[1000000000000000000000000000000,1.5,2]}",
+     {"1e+30", "2"},
+     {"1.5"}},
     {GRAMMAR_REGEX, "x{25,28}(y|xy{30})x{3}", {NULL}, {"xy"}},
     {GRAMMAR_REGEX, "(?:[x-z]{2}|xxx){220,225}y?", {NULL}, {"xy"}},
     {GRAMMAR_EBNF,

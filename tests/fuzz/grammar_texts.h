@@ -12,8 +12,8 @@
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/matcher.h"
 
-#define TEXT_MAX 4096u  /* of an input */
-#define WORK_MAX 20000u /* of compiling and of a mask: what is slow by design is cut short */
+#define TEXT_MAX 4096u /* of an input */
+#define WORK_MAX 6000u /* of compiling and of a mask: what is slow by design is cut short */
 
 /* Every byte, and pieces that cut texts at awkward places. */
 static inline const struct trie *vocabulary(void)
@@ -94,7 +94,7 @@ static inline int try_grammar(uint32_t kind, uint8_t flags, const char *source, 
     if (!matcher_stuck(m) && n_forced && !matcher_bytes(m, c, forced, n_forced))
         abort();
     check_mask(m, t, c);
-    for (size_t i = n_source + 1; i < n && i < n_source + 50 && c; i += 16) {
+    for (size_t i = n_source + 1; i < n && i < n_source + 50 && c; i += 24) {
         matcher_begin(m);
         c = matcher_bytes(m, matcher_start(m), source + n_source + 1, i - n_source);
         check_mask(m, t, c);

@@ -43,6 +43,14 @@ OWN = [
      "required": ["a"], "items": {"maximum": 4}, "uniqueItems": True, "minItems": 2, "patternProperties": {"^b": {"maxItems": 2}}},
     {"allOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"a": {"minimum": 3}}, "required": ["a"]}],
      "type": "object", "unevaluatedProperties": False},
+    {"type": "object", "not": {"patternProperties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+     "propertyNames": {"pattern": "^[a-c]{1,2}$"}, "additionalProperties": {"type": ["integer", "string"]}, "maxProperties": 3},
+    {"type": "object", "allOf": [{"not": {"propertyNames": {"const": "x"}}}, {"not": {"patternProperties": {"y": False}}}],
+     "patternProperties": {"^[xyz]$": {"type": "boolean"}}, "additionalProperties": False, "minProperties": 2},
+    {"type": "number", "minimum": -50, "maximum": 400, "multipleOf": 0.5, "not": {"anyOf": [{"multipleOf": 3}, {"multipleOf": 2}]}},
+    {"type": "array", "items": {"enum": list("abcdefghij")}, "uniqueItems": True, "minItems": 2, "maxItems": 4},
+    {"$id": "http://q/root", "$ref": "list", "$defs": {"n": {"$dynamicAnchor": "t", "type": "boolean"}, "l": {
+        "$id": "list", "type": "array", "items": {"$dynamicRef": "#t"}, "$defs": {"t": {"$dynamicAnchor": "t"}}}}},
 ]
 
 

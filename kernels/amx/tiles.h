@@ -22,6 +22,7 @@
 #define QUIRE_KERNELS_AMX_TILES_H
 #include <immintrin.h>
 #include <string.h>
+#include "kernels/amx/stream.h"
 #include "kernels/finish.h"
 #include "kernels/split.h"
 #include "kernels/unroll.h"
@@ -71,9 +72,9 @@ struct tiles_walk {
     struct tiles_scratch *s;
     uint32_t n_step, n_tail; /* whole steps; bytes after them */
     uint32_t low, high;      /* rows the tiles are set up for; high 0: a whole panel */
-    const char *ahead;       /* what is asked for next */
-    uint32_t lines;          /* of it in one step */
-    bool near;               /* it is used soon: into the first level */
+    const char *ahead;       /* what is asked for next is one window from here */
+    const char *end;         /* of the weights that this thread reads */
+    uint32_t lines;          /* asked for in one step */
     const char *x, *w;       /* of the group */
     tiles_finish_fn *finish;
     struct tiles_done done; /* of the group before */
@@ -100,10 +101,8 @@ INLINE void tiles_setup(struct tiles_walk *t, uint32_t low, uint32_t high)
 
 INLINE void tiles_ahead(struct tiles_walk *t)
 {
-    for (uint32_t i = 0; t->near && i < t->lines; i++)
-        _mm_prefetch(t->ahead + (size_t)i * 64, _MM_HINT_T0);
-    for (uint32_t i = 0; !t->near && i < t->lines; i++)
-        _mm_prefetch(t->ahead + (size_t)i * 64, _MM_HINT_T1);
+    for (uint32_t i = 0; i < t->lines; i++)
+        stream_ask(t->ahead + (size_t)i * 64, 1, t->end);
     t->ahead += (size_t)t->lines * 64;
 }
 
@@ -151,18 +150,38 @@ INLINE void step_half(const char *x, size_t x_bytes, const char *w)
     TILES_DOT(3, 5, 7);
 }
 
-/* One step of up to 16 rows and a whole panel. */
-INLINE void step_whole(const char *x, size_t x_bytes, const char *w)
+/* A quarter of a panel's step: what the window after it has instead, and the lines of the next step
+ * into the first level. Asked for between the tile loads, since many at once wait for each other. */
+INLINE void step_ahead(const struct tiles_walk *t, const char *w)
+{
+    for (uint32_t i = 0; i < STEP_PANEL / 4; i += STREAM_UNIT) {
+        stream_ask(w + i, STREAM_UNIT / 64, t->end);
+        for (uint32_t j = 0; j < STREAM_UNIT; j += 64)
+            _mm_prefetch(w + STEP_PANEL + i + j, _MM_HINT_T0);
+    }
+}
+
+/* One step of up to 16 rows and a whole panel. `ahead`: they read each weight once, from memory. */
+INLINE void step_whole(const struct tiles_walk *t, const char *x, size_t x_bytes, const char *w,
+                       const bool ahead)
 {
     _tile_loadd(4, x, x_bytes);
     _tile_loadd(5, w, LINE_BYTES);
+    if (ahead)
+        step_ahead(t, w);
     _tile_loadd(6, w + 64, LINE_BYTES);
     TILES_DOT(0, 4, 5);
+    if (ahead)
+        step_ahead(t, w + STEP_PANEL / 4);
     _tile_loadd(7, w + 128, LINE_BYTES);
     TILES_DOT(1, 4, 6);
+    if (ahead)
+        step_ahead(t, w + STEP_PANEL / 2);
     _tile_loadd(5, w + 192, LINE_BYTES);
     TILES_DOT(2, 4, 7);
     TILES_DOT(3, 4, 5);
+    if (ahead)
+        step_ahead(t, w + STEP_PANEL / 4 * 3);
 }
 
 INLINE void tiles_zero(void)

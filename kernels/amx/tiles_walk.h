@@ -40,17 +40,22 @@ INLINE void group_half(struct tiles_walk *t, int half)
     _tile_stored(3, sum + TILE_ROWS * 32 + 16, LINE_BYTES / 2);
 }
 
-INLINE void group_whole(struct tiles_walk *t)
+/* `alone`: there are no other rows. */
+INLINE void group_whole(struct tiles_walk *t, const bool alone)
 {
+    const struct tiles_form *f = t->f;
     float *sum = t->s->sum[t->turn];
     tail_of_x(t, t->low);
     tiles_zero();
     for (uint32_t i = 0; i < t->n_step; i++) {
-        step_whole(t->x + (size_t)i * STEP_BYTES, t->f->x_bytes, t->w + (size_t)i * STEP_PANEL);
-        tiles_between(t);
+        step_whole(t, t->x + (size_t)i * STEP_BYTES, f->x_bytes, t->w + (size_t)i * STEP_PANEL,
+                   alone);
+        if (!alone)
+            tiles_ahead(t);
+        tiles_finish(t, t->quota);
     }
     if (t->n_tail)
-        step_whole(t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0]);
+        step_whole(t, t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0], false);
     _tile_stored(0, sum, LINE_BYTES);
     _tile_stored(1, sum + 16, LINE_BYTES);
     _tile_stored(2, sum + 32, LINE_BYTES);
@@ -90,18 +95,16 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o)
         return;
     t->x = f->x + halves * f->x_bytes;
     tiles_setup(t, (uint32_t)(rows.end - halves), 0);
-    group_whole(t);
+    if (halves == rows.begin)
+        group_whole(t, true);
+    else
+        group_whole(t, false);
     tiles_next(t, (struct tiles_done){.stride = KERN_PANEL,
                                       .n_row = (uint32_t)(rows.end - halves),
                                       .row = halves,
                                       .o = o,
                                       .n = left < KERN_PANEL ? left : KERN_PANEL});
 }
-
-/* Up to 16 rows read each weight once, as fast as memory gives it: bytes from what is read to what
- * is asked for. Into the first level: 4 and 8 rows take 0.95 of the time that they take
- * from the second. */
-#define FEW_AHEAD 8192
 
 /* How many lines to ask for in each step, so that the next panel has come when this one is done. */
 INLINE uint32_t lines_ahead(const struct tiles_walk *t, size_t n_row)
@@ -115,12 +118,13 @@ INLINE uint32_t lines_ahead(const struct tiles_walk *t, size_t n_row)
 INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
                        tiles_finish_fn *finish)
 {
+    const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     struct tiles_walk t = {.f = f,
                            .s = x->scratch,
                            .finish = finish,
+                           .end = f->w + panels.end * f->panel_bytes,
                            .n_step = (uint32_t)(f->k_bytes / STEP_BYTES),
                            .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES)};
-    const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const size_t most = BLOCK_BYTES / (f->k_bytes + 1) / 32 * 32, block = most ? most : 32;
     if (t.n_tail) {
         memset(t.s->x_tail, 0, sizeof t.s->x_tail);
@@ -132,8 +136,7 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
         t.lines = lines_ahead(&t, n);
         for (size_t p = panels.begin; p < panels.end; p++) {
             t.w = f->w + p * f->panel_bytes;
-            t.near = n <= TILE_ROWS;
-            t.ahead = t.w + (t.near ? FEW_AHEAD : f->panel_bytes);
+            t.ahead = t.w + f->panel_bytes - STREAM_WINDOW;
             tiles_panel(&t, rows, (uint32_t)p * KERN_PANEL);
         }
     }

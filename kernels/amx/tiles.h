@@ -73,7 +73,7 @@ struct tiles_walk {
     uint32_t n_step, n_tail; /* whole steps; bytes after them */
     uint32_t low, high;      /* rows the tiles are set up for; high 0: a whole panel */
     const char *ahead;       /* what is asked for next is one window from here */
-    const char *end;         /* of the weights that this thread reads */
+    struct stream weights;   /* that this thread reads */
     uint32_t lines;          /* asked for in one step */
     const char *x, *w;       /* of the group */
     tiles_finish_fn *finish;
@@ -102,7 +102,7 @@ INLINE void tiles_setup(struct tiles_walk *t, uint32_t low, uint32_t high)
 INLINE void tiles_ahead(struct tiles_walk *t)
 {
     for (uint32_t i = 0; i < t->lines; i++)
-        stream_ask(t->ahead + (size_t)i * 64, 1, t->end);
+        stream_ask(&t->weights, t->ahead + (size_t)i * 64, 1);
     t->ahead += (size_t)t->lines * 64;
 }
 
@@ -155,7 +155,7 @@ INLINE void step_half(const char *x, size_t x_bytes, const char *w)
 INLINE void step_ahead(const struct tiles_walk *t, const char *w)
 {
     for (uint32_t i = 0; i < STEP_PANEL / 4; i += STREAM_UNIT) {
-        stream_ask(w + i, STREAM_UNIT / 64, t->end);
+        stream_ask(&t->weights, w + i, STREAM_UNIT / 64);
         for (uint32_t j = 0; j < STREAM_UNIT; j += 64)
             _mm_prefetch(w + STEP_PANEL + i + j, _MM_HINT_T0);
     }

@@ -119,17 +119,19 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
                        tiles_finish_fn *finish)
 {
     const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
-    struct tiles_walk t = {.f = f,
-                           .s = x->scratch,
-                           .finish = finish,
-                           .end = f->w + panels.end * f->panel_bytes,
-                           .n_step = (uint32_t)(f->k_bytes / STEP_BYTES),
-                           .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES)};
+    struct tiles_walk t = {
+        .f = f,
+        .s = x->scratch,
+        .finish = finish,
+        .weights = {f->w + panels.begin * f->panel_bytes, f->w + panels.end * f->panel_bytes},
+        .n_step = (uint32_t)(f->k_bytes / STEP_BYTES),
+        .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES)};
     const size_t most = BLOCK_BYTES / (f->k_bytes + 1) / 32 * 32, block = most ? most : 32;
     if (t.n_tail) {
         memset(t.s->x_tail, 0, sizeof t.s->x_tail);
         memset(t.s->w_tail, 0, sizeof t.s->w_tail);
     }
+    stream_open(&t.weights);
     for (size_t row = 0; row < f->n_row; row += block) {
         struct range rows = {row, f->n_row - row < block ? f->n_row : row + block};
         const size_t n = rows.end - rows.begin;

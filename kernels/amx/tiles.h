@@ -22,9 +22,9 @@
 #define QUIRE_KERNELS_AMX_TILES_H
 #include <immintrin.h>
 #include <string.h>
-#include "kernels/amx/stream.h"
 #include "kernels/finish.h"
 #include "kernels/split.h"
+#include "kernels/stream.h"
 #include "kernels/unroll.h"
 #ifdef TILES_DOT
 
@@ -150,8 +150,9 @@ INLINE void step_half(const char *x, size_t x_bytes, const char *w)
     TILES_DOT(3, 5, 7);
 }
 
-/* A quarter of a panel's step: what the window after it has instead, and the lines of the next step
- * into the first level. Asked for between the tile loads, since many at once wait for each other. */
+/* During a quarter of a panel's step: as much of the next window, and the same quarter of the next
+ * step into the first level. Many lines asked for at once would wait for each other, so this stands
+ * between the tile loads. */
 INLINE void step_ahead(const struct tiles_walk *t, const char *w)
 {
     for (uint32_t i = 0; i < STEP_PANEL / 4; i += STREAM_UNIT) {
@@ -161,7 +162,7 @@ INLINE void step_ahead(const struct tiles_walk *t, const char *w)
     }
 }
 
-/* One step of up to 16 rows and a whole panel. `ahead`: they read each weight once, from memory. */
+/* One step of up to 16 rows and a whole panel. `ahead`: each weight is read once, from memory. */
 INLINE void step_whole(const struct tiles_walk *t, const char *x, size_t x_bytes, const char *w,
                        const bool ahead)
 {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading memory in three ways. One body, compiled for each width of vectors: the sum of what is
+/* Reading memory in four ways. One body, compiled for each width of vectors: the sum of what is
  * read, in four independent accumulators, so that additions do not bound it. */
 #include <stdint.h>
 #include <string.h>
 #include "kernels/bench/roofline.h"
 #include "kernels/kern.h"
+#include "kernels/stream.h"
 
 #define AHEAD \
     2048 /* bytes; without the prefetch one thread reads little more than half of what it can */
 #define CHUNK    ((size_t)64 << 10)
 #define ROW      ((size_t)1792) /* a row of 896 bf16: hidden_size of Qwen2.5-0.5B */
 #define N_STREAM 4u
-#define INLINE   static inline __attribute__((always_inline))
 
 /* 64 bytes; the compiler makes one, two or four registers of it. */
 typedef uint64_t line_vec __attribute__((vector_size(64), may_alias));
@@ -20,18 +20,24 @@ struct span {
     const char *at[N_STREAM]; /* N_STREAM pointers 64-byte aligned; one stream: at[0] alone */
     size_t bytes;             /* of each; a multiple of 256 (one stream) or 64 */
 };
-typedef uint64_t span_fn(const struct span *s, bool one);
+enum span_order { ONE_STREAM, ROWS_AT_ONCE, NEXT_BY_TURNS };
+typedef uint64_t span_fn(const struct span *s, enum span_order order);
 
-INLINE uint64_t span_sum(const struct span *s, const bool one)
+INLINE uint64_t span_sum(const struct span *s, const enum span_order order)
 {
-    const size_t step = one ? 64 * N_STREAM : 64;
+    const size_t step = order == ROWS_AT_ONCE ? 64 : 64 * N_STREAM;
+    const struct stream whole = {s->at[0], s->at[0] + s->bytes};
     line_vec sum[N_STREAM] = {{0}};
-    for (size_t i = 0; i < s->bytes; i += step)
+    for (size_t i = 0; i < s->bytes; i += step) {
+        if (order == NEXT_BY_TURNS)
+            stream_ask(&whole, s->at[0] + i, N_STREAM);
         for (uint32_t j = 0; j < N_STREAM; j++) {
-            const char *p = one ? s->at[0] + i + 64 * (size_t)j : s->at[j] + i;
-            __builtin_prefetch(p + AHEAD);
+            const char *p = order == ROWS_AT_ONCE ? s->at[j] + i : s->at[0] + i + 64 * (size_t)j;
+            if (order != NEXT_BY_TURNS)
+                __builtin_prefetch(p + AHEAD);
             sum[j] += *(const line_vec *)(const void *)p;
         }
+    }
     uint64_t total = 0;
     for (uint32_t j = 0; j < N_STREAM; j++)
         for (uint32_t k = 0; k < 8; k++)
@@ -39,20 +45,30 @@ INLINE uint64_t span_sum(const struct span *s, const bool one)
     return total;
 }
 
-static uint64_t span_plain(const struct span *s, bool one)
+/* The order as a constant of three bodies. */
+INLINE uint64_t span_any(const struct span *s, enum span_order order)
 {
-    return one ? span_sum(s, true) : span_sum(s, false);
+    if (order == ONE_STREAM)
+        return span_sum(s, ONE_STREAM);
+    return order == ROWS_AT_ONCE ? span_sum(s, ROWS_AT_ONCE) : span_sum(s, NEXT_BY_TURNS);
+}
+
+static uint64_t span_plain(const struct span *s, enum span_order order)
+{
+    return span_any(s, order);
 }
 
 #ifdef __x86_64__
-__attribute__((target("avx2"))) static uint64_t span_avx2(const struct span *s, bool one)
+__attribute__((target("avx2"))) static uint64_t span_avx2(const struct span *s,
+                                                          enum span_order order)
 {
-    return one ? span_sum(s, true) : span_sum(s, false);
+    return span_any(s, order);
 }
 
-__attribute__((target("avx512f"))) static uint64_t span_avx512(const struct span *s, bool one)
+__attribute__((target("avx512f"))) static uint64_t span_avx512(const struct span *s,
+                                                               enum span_order order)
 {
-    return one ? span_sum(s, true) : span_sum(s, false);
+    return span_any(s, order);
 }
 #endif
 
@@ -80,7 +96,7 @@ static uint64_t read_chunks(const struct reading *r, uint32_t ith, uint32_t nth)
     uint64_t sum = 0;
     for (size_t at = ith * CHUNK; at + CHUNK <= r->memory->bytes; at += nth * CHUNK) {
         const struct span s = {{r->memory->data + at}, CHUNK};
-        sum += r->span(&s, true);
+        sum += r->span(&s, ONE_STREAM);
     }
     return sum;
 }
@@ -92,7 +108,7 @@ static uint64_t read_rows(const struct reading *r, const char *share, size_t byt
         struct span s = {.bytes = ROW};
         for (uint32_t j = 0; j < N_STREAM; j++)
             s.at[j] = share + at + j * ROW;
-        sum += r->span(&s, false);
+        sum += r->span(&s, ROWS_AT_ONCE);
     }
     return sum;
 }
@@ -102,9 +118,10 @@ static void read_run(void *arg, uint32_t ith, uint32_t nth)
     struct reading *r = arg;
     size_t bytes = r->memory->bytes / nth / 4096 * 4096;
     const struct span share = {{r->memory->data + bytes * ith}, bytes};
-    r->sink[(size_t)ith * 8] = r->how == READ_CHUNKS ? read_chunks(r, ith, nth)
-                               : r->how == READ_ROWS ? read_rows(r, share.at[0], bytes)
-                                                     : r->span(&share, true);
+    r->sink[(size_t)ith * 8] =
+        r->how == READ_CHUNKS ? read_chunks(r, ith, nth)
+        : r->how == READ_ROWS ? read_rows(r, share.at[0], bytes)
+                              : r->span(&share, r->how == READ_TURNS ? NEXT_BY_TURNS : ONE_STREAM);
 }
 
 struct bench_seconds roofline_read_time(struct team *team, const struct roofline_memory *m,

@@ -14,6 +14,8 @@
 static const char *const read_names[READ_COUNT][2] = {
     {"read, a contiguous share a thread, small pages",
      "read, a contiguous share a thread, huge pages"},
+    {"read, the next 32 KiB in eight streams, small pages",
+     "read, the next 32 KiB in eight streams, huge pages"},
     {"read, 64 KiB chunks in turn, small pages", "read, 64 KiB chunks in turn, huge pages"},
     {"read, four rows of 1792 bytes at once, small pages",
      "read, four rows of 1792 bytes at once, huge pages"},

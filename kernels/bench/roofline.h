@@ -2,7 +2,7 @@
 /* roofline - the ceilings of this machine: how fast it reads memory and how fast it multiplies and
  * adds.
  *
- * How one reads decides: memory is read in the three ways a decoder may walk its weights, in small
+ * How one reads decides: memory is read in the four ways a decoder may walk its weights, in small
  * and in huge pages, and the best of them is the ceiling. A peak is a loop of nothing but one
  * instruction on independent accumulators; what counts for a type is the fastest instruction that
  * computes it here, so that a machine without a dot product of bf16 has the peak of f32 for it. An
@@ -15,6 +15,7 @@
 
 enum roofline_read {              /* how the threads walk one array */
                      READ_SHARES, /* each its own contiguous half, third, … */
+                     READ_TURNS,  /* that, the next 32 KiB asked for in eight streams */
                      READ_CHUNKS, /* 64 KiB pieces dealt out in turn */
                      READ_ROWS,   /* its share, in four rows of 1792 bytes at once */
                      READ_COUNT
@@ -49,7 +50,7 @@ struct roofline {
 };
 
 struct roofline_options {
-    bool quick; /* the two fast ways to read, huge pages only, less time for each row */
+    bool quick; /* the fast ways to read, huge pages only, less time for each row */
     void (*on_row)(void *ctx, const struct roofline_row *row); /* as they come; NULL = nobody */
     void *ctx;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream - the order in which a thread asks memory for the weights it will read; private to
- * kernels/amx.
+ * kernels/.
  *
  * What a core fetches of one contiguous stream is bounded by its prefetcher, which follows a page
  * so far and begins anew in the next one. Eight streams have eight pages under way. So while a
@@ -11,14 +11,14 @@
  *                                                        256 of part 0, 256 of part 1, …
  *
  * One thread of a Sapphire Rapids guest reads 9.5 GB/s (best 11) by prefetching one stream 2 KiB
- * ahead and 12.3 (14.7) this way, into tiles 7.9 (8.5) and 12.5 (13.1); both threads at once gain as
+ * ahead and 12.3 (14.7) this way, into tiles 7.9 (8.5) and 12.5 (13.1); two threads at once gain as
  * much. Windows of 16 to 256 KiB in 4 to 16 parts are alike. (Medians of 9, a thread's own CPU
  * time, alternated, a busy machine, 2026-11.)
  *
  * Threads: pure functions. */
-#ifndef QUIRE_KERNELS_AMX_STREAM_H
-#define QUIRE_KERNELS_AMX_STREAM_H
-#include <immintrin.h>
+#ifndef QUIRE_KERNELS_STREAM_H
+#define QUIRE_KERNELS_STREAM_H
+#include <stddef.h>
 #include <stdint.h>
 #include "kernels/unroll.h"
 
@@ -42,7 +42,7 @@ INLINE void stream_lines(const struct stream *s, size_t at, const uint32_t n)
 {
     const char *p = s->begin + at;
     for (uint32_t i = 0; p < s->end && i < n; i++)
-        _mm_prefetch(p + (size_t)i * 64, _MM_HINT_T1);
+        __builtin_prefetch(p + (size_t)i * 64, 0, 2);
 }
 
 /* n lines from p on, all of one unit, are read: asks for as many of the next window. p may lie less

@@ -239,6 +239,20 @@ enum q_code tokenizer_open(struct tokenizer **out, const char *path, struct q_er
     return rc ? q_wrap(e, "%.80s", path) : Q_OK;
 }
 
+enum q_code tokenizer_mistral_version(uint32_t *version, const char *dir, struct q_err *e)
+{
+    char path[PATH_MAX];
+    struct mapping file = MAPPING_INIT;
+    *version = 0;
+    if (!has_file(path, dir, "tekken.json") && !find_named(path, dir, is_tekken_name))
+        return Q_OK;
+    enum q_code rc = mapping_open(&file, path, e);
+    if (!rc)
+        rc = tekken_version(version, (struct tok_str){(const char *)file.data, file.size}, e);
+    mapping_release(&file);
+    return rc;
+}
+
 enum q_code tokenizer_apply_mode(char path[PATH_MAX], const char *mode, struct q_err *e)
 {
     static const char *const same[] = {"auto", "hf", "slow"};

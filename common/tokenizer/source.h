@@ -63,6 +63,7 @@ FALLIBLE tiktoken_write(struct tok_written *out, struct tok_str file, const char
                         const struct tok_config *c, struct q_err *e);
 /* tekken.c: Mistral's own file. Everything is in it, so there is no config to read. */
 FALLIBLE tekken_write(struct tok_written *out, struct tok_str file, struct q_err *e);
+FALLIBLE tekken_version(uint32_t *version, struct tok_str file, struct q_err *e);
 /* lists.c: vocab.txt (a word a line), and vocab.json with merges.txt; how the words are used is
  * told by the tokenizer_class. */
 FALLIBLE word_list_write(struct tok_written *out, struct tok_str vocab, const struct tok_config *c,

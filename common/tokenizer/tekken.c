@@ -285,3 +285,14 @@ enum q_code tekken_write(struct tok_written *out, struct tok_str file, struct q_
     json_decref(r.root);
     return rc;
 }
+
+enum q_code tekken_version(uint32_t *version, struct tok_str file, struct q_err *e)
+{
+    struct reader r = {.vocab = {"", 0}};
+    unsigned long read = 0;
+    enum q_code rc = parse(&r, file, e);
+    if (!rc && !(rc = read_version(json_object_get(r.root, "config"), &read, e)))
+        *version = (uint32_t)(read < UINT32_MAX ? read : UINT32_MAX);
+    json_decref(r.root);
+    return rc;
+}

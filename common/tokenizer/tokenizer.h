@@ -44,7 +44,10 @@ FALLIBLE tokenizer_open(struct tokenizer **out, const char *path, struct q_err *
  * mistral makes it the path of its file in Mistral's format, which tokenizer_open would take only
  * where there is no tokenizer.json. Errors: Q_UNSUPPORTED (any other mode), Q_NOT_FOUND. */
 FALLIBLE tokenizer_apply_mode(char path[PATH_MAX], const char *mode, struct q_err *e);
-/* The same from tokenizer.json text in memory (tests, fuzzing). */
+/* The version that Mistral's tekken.json in the folder says ("v13": 13); 0: there is no such file.
+ * Errors: Q_CORRUPT, Q_IO. */
+FALLIBLE tokenizer_mistral_version(uint32_t *version, const char *dir, struct q_err *e);
+/* tokenizer_open from tokenizer.json text in memory (tests, fuzzing). */
 FALLIBLE tokenizer_from_json(struct tokenizer **out, const char *json, size_t n, struct q_err *e);
 void tokenizer_free(struct tokenizer *t);
 

@@ -6,6 +6,8 @@
 #include "frontend/template/chat.h"
 #include "common/file.h"
 #include "common/mem.h"
+#include "common/tokenizer/tokenizer.h"
+#include "frontend/template/mistral.h"
 #include "frontend/template/unicode.h"
 
 #define CONFIG_MAX   (16u << 20) /* bytes of tokenizer_config.json */
@@ -17,6 +19,7 @@ struct chat {
     struct buf source, tool_source; /* tool_source: of tool_use, else empty */
     struct template *plain;
     struct template *tool_use; /* NULL: `plain` serves requests with tools too */
+    uint32_t mistral;          /* version of tekken.json whose format `plain` is; 0: it is not */
     json_t *tokens;            /* bos_token … */
 };
 
@@ -107,6 +110,29 @@ static enum q_code use_config(struct chat *c, json_t *v, struct q_err *e)
     return buf_check(&c->source, "chat template", e);
 }
 
+/* The folder has no template; with a tekken.json it needs none. */
+static enum q_code use_mistral(struct chat *c, const char *dir, struct q_err *e)
+{
+    enum q_code rc = tokenizer_mistral_version(&c->mistral, dir, e);
+    const char *source = mistral_template(c->mistral);
+    if (rc)
+        return rc;
+    if (source) {
+        buf_add_str(&c->source, source);
+        return buf_check(&c->source, "chat template", e);
+    }
+    if (c->mistral)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: no chat template, and quire knows the format of tekken.json v3, v7, v11 "
+                      "and v13 only, not of v%u; give one with --chat-template FILE",
+                      dir, c->mistral);
+    return q_fail(e, Q_NOT_FOUND,
+                  "%s: the model has no chat template (chat_template.jinja or "
+                  "tokenizer_config.json); give one with "
+                  "--chat-template FILE, or use /v1/completions",
+                  dir);
+}
+
 /* The folder's template, in the order of transformers; sets c->source, perhaps c->tool_use. */
 static enum q_code find_template(struct chat *c, const char *dir, json_t *tokenizer,
                                  struct q_err *e)
@@ -132,14 +158,8 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
     v = json_object_get(old, "chat_template");
     if (!v)
         v = json_object_get(tokenizer, "chat_template");
-    if (!rc && !json_is_string(v) && !json_is_array(v))
-        rc = q_fail(e, Q_NOT_FOUND,
-                    "%s: the model has no chat template (chat_template.jinja or "
-                    "tokenizer_config.json); give one with "
-                    "--chat-template FILE, or use /v1/completions",
-                    dir);
     if (!rc)
-        rc = use_config(c, v, e);
+        rc = json_is_string(v) || json_is_array(v) ? use_config(c, v, e) : use_mistral(c, dir, e);
     json_decref(old);
     return rc;
 }
@@ -429,10 +449,27 @@ static enum q_code render(const struct chat *c, const struct chat_request *r,
     return rc;
 }
 
-enum q_code chat_render(const struct chat *c, const struct chat_request *r, struct buf *out,
+/* Messages and tools as the template of mistral.h wants them; *r is the caller's copy. */
+static enum q_code as_mistral(const struct chat *c, struct chat_request *r, json_t **messages,
+                              json_t **tools, struct q_err *e)
+{
+    json_t *made = NULL;
+    enum q_code rc = mistral_messages(&made, *messages, c->mistral, e);
+    if (rc)
+        return rc;
+    json_decref(*messages);
+    *messages = made;
+    if (r->tools && !(rc = mistral_tools(tools, r->tools, e)))
+        r->tools = *tools;
+    return rc;
+}
+
+enum q_code chat_render(const struct chat *c, const struct chat_request *request, struct buf *out,
                         struct template_fault *fault, struct q_err *e)
 {
+    struct chat_request own = *request, *r = &own;
     enum q_code rc = Q_OK;
+    json_t *tools = NULL;
     json_t *messages = NULL, *variables = NULL;
     const json_t *text = NULL;
     size_t start = out->len;
@@ -445,6 +482,8 @@ enum q_code chat_render(const struct chat *c, const struct chat_request *r, stru
         rc = q_fail(e, Q_NO_MEMORY, "chat template: out of memory");
     if (!rc && r->continue_final_message)
         rc = add_tag(messages, &text, e);
+    if (!rc && c->mistral && !r->template_source)
+        rc = as_mistral(c, r, &messages, &tools, e);
     if (!rc && !(rc = collect(c, r, messages, &variables, e)))
         rc = render(c, r, variables, out, fault, e);
     if (!rc && r->continue_final_message)
@@ -452,5 +491,6 @@ enum q_code chat_render(const struct chat *c, const struct chat_request *r, stru
     json_decref((json_t *)text);
     json_decref(variables);
     json_decref(messages);
+    json_decref(tools);
     return rc;
 }

@@ -2,8 +2,9 @@
 /* chat - a model folder's chat template and what transformers does around it.
  *
  * Finds the template (chat_template.jinja, else tokenizer_config.json's chat_template: a string, or
- * a list of named ones of which "tool_use" serves requests with tools), supplies bos_token & co.,
- * drops null keys of messages, adds reasoning aliases, and renders.
+ * a list of named ones of which "tool_use" serves requests with tools; a folder with Mistral's
+ * tekken.json and none of them has the one of mistral.h), supplies bos_token & co., drops null keys
+ * of messages, adds reasoning aliases, and renders.
  * Threads: a loaded chat is read-only. */
 #ifndef QUIRE_FRONTEND_TEMPLATE_CHAT_H
 #define QUIRE_FRONTEND_TEMPLATE_CHAT_H

@@ -64,6 +64,16 @@ static bool source_of(const json_t *line, uint32_t *kind, struct buf *out)
     return false;
 }
 
+static bool has_two_sources(const json_t *line)
+{
+    static const char *const keys[] = {"json_schema", "regex", "choice", "grammar",
+                                       "structural_tag"};
+    int n = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        n += json_object_get(line, keys[i]) != NULL;
+    return n > 1;
+}
+
 static bool mask(struct lab *l, struct matcher *m, matcher_config c)
 {
     struct q_err e = Q_ERR_INIT;
@@ -232,11 +242,12 @@ static void answer(struct lab *l, const json_t *line, json_t *out)
                                         .n = source.len,
                                         .after = after,
                                         .n_after = after ? strlen(after) : 0};
-    enum q_code rc = has_source
+    enum q_code rc = has_source && !has_two_sources(line)
                          ? grammar_compile(&words, &n_word, &from, &e)
                          : q_fail(&e, Q_INVALID,
-                                  "the line has none of json_schema, regex, choice, grammar, "
-                                  "structural_tag");
+                                  "the line has %s of json_schema, regex, choice, grammar, "
+                                  "structural_tag",
+                                  has_source ? "more than one" : "none");
     json_object_set_new(out, "compiled", json_boolean(!rc));
     json_object_set_new(out, "compile_ms", json_real((double)(now_ns() - start) / 1e6));
     l->n_mask = 0;

@@ -76,3 +76,23 @@ FALLIBLE jsonl_member(const json_t *in, const char *name, json_type type, const 
     *out = v;
     return Q_OK;
 }
+
+FALLIBLE jsonl_only(const json_t *in, const char *const *names, struct q_err *e)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach ((json_t *)in, key, value) {
+        struct buf all = BUF_INIT;
+        size_t i = 0;
+        while (names[i] && strcmp(names[i], key) != 0)
+            i++;
+        if (names[i])
+            continue;
+        for (i = 0; names[i]; i++)
+            buf_printf(&all, "%s%s", i ? ", " : "", names[i]);
+        q_fail(e, Q_INVALID, "\"%.40s\" is not a field; there are %s", key, buf_str(&all));
+        buf_release(&all);
+        return Q_INVALID;
+    }
+    return Q_OK;
+}

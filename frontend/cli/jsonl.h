@@ -19,5 +19,7 @@ int jsonl_run(jsonl_answer *answer, void *ctx);
  * Errors: Q_INVALID naming the member and what is accepted. */
 FALLIBLE jsonl_member(const json_t *in, const char *name, json_type type, const json_t **out,
                       struct q_err *e);
+/* Errors: Q_INVALID when there is a member of another name than these (NULL at the end). */
+FALLIBLE jsonl_only(const json_t *in, const char *const *names, struct q_err *e);
 
 #endif

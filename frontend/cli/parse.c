@@ -117,8 +117,10 @@ static enum q_code answer(void *ctx, const json_t *in, json_t **out, struct q_er
     const json_t *deltas, *text, *prompt;
     struct parser *p = NULL;
     struct result r = {.calls = json_array(), .events = json_array()};
+    static const char *const names[] = {"deltas", "text", "tools", "prompt", NULL};
     enum q_code rc;
-    if ((rc = jsonl_member(in, "deltas", JSON_ARRAY, &deltas, e)) ||
+    if ((rc = jsonl_only(in, names, e)) ||
+        (rc = jsonl_member(in, "deltas", JSON_ARRAY, &deltas, e)) ||
         (rc = jsonl_member(in, "text", JSON_STRING, &text, e)) ||
         (rc = jsonl_member(in, "tools", JSON_ARRAY, &config.tools, e)) ||
         (rc = jsonl_member(in, "prompt", JSON_STRING, &prompt, e)))
@@ -146,10 +148,19 @@ out:
     return rc;
 }
 
+/* All of them: an error's message is too short for that. */
+static void print_names(const char *what, const char *const *names)
+{
+    fprintf(stderr, "%s:", what);
+    for (; *names; names++)
+        fprintf(stderr, " %s", *names);
+    fputc('\n', stderr);
+}
+
 /* "auto": what the model's chat template shows. */
 static enum q_code choose(struct verb *v, const struct options *o, struct q_err *e)
 {
-    struct parser_detected found = {NULL, NULL};
+    struct parser_detected found = {NULL, NULL}, with_tools = {NULL, NULL};
     struct chat *chat = NULL;
     char dir[PATH_MAX];
     enum q_code rc = Q_OK;
@@ -158,6 +169,8 @@ static enum q_code choose(struct verb *v, const struct options *o, struct q_err 
             (rc = chat_open(&chat, dir, *o->chat_template ? o->chat_template : NULL, e)))
             return rc;
         found = parser_detect(chat_source(chat));
+        with_tools = parser_detect(chat_tool_source(chat));
+        found.tool = with_tools.tool ? with_tools.tool : found.tool;
         chat_free(chat);
     }
     v->tool = strcmp(o->tool_call_parser, "auto") ? o->tool_call_parser : found.tool;
@@ -191,6 +204,10 @@ int main(int argc, char **argv)
         return code;
     if (choose(&verb, &o, &e) != Q_OK) {
         fprintf(stderr, "quire parse: %s\n", e.message);
+        if (e.code == Q_NOT_FOUND && strstr(e.message, "parser \"")) {
+            print_names("tool-call parsers", parser_tool_names());
+            print_names("reasoning parsers", parser_reasoning_names());
+        }
         return 2;
     }
     return jsonl_run(answer, &verb);

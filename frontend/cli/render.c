@@ -23,13 +23,39 @@ struct line {
     const json_t *add_generation_prompt, *continue_final_message;
 };
 
+/* A date, or a time of it; what clocks show there is meant: a zone behind it says nothing. */
+static enum q_code read_time(int64_t *out, const char *text, struct q_err *e)
+{
+    static const char *const forms[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M",
+                                        "%Y-%m-%d %H:%M", "%Y-%m-%d"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct tm tm = {0};
+        const char *rest = strptime(text, forms[i], &tm);
+        if (rest && i < 4 && *rest == '.' && strspn(rest + 1, "0123456789"))
+            rest += 1 + strspn(rest + 1, "0123456789");
+        if (rest && i < 4 && *rest == 'Z')
+            rest++;
+        else if (rest && i < 4 && (*rest == '+' || *rest == '-'))
+            rest += 1 + strspn(rest + 1, "0123456789:");
+        if (!rest || *rest)
+            continue;
+        *out = timegm(&tm);
+        return Q_OK;
+    }
+    return q_fail(e, Q_INVALID, "now: expected a time like 2026-01-31T12:00:00, got \"%.40s\"",
+                  text);
+}
+
 static enum q_code read_line(struct line *l, const json_t *in, struct q_err *e)
 {
+    static const char *const names[] = {
+        "messages",  "tools", "documents", "add_generation_prompt", "continue_final_message",
+        "variables", "now",   "template",  "chat_template_kwargs",  NULL};
     struct chat_request *r = &l->request;
     const json_t *more;
-    struct tm tm = {0};
     enum q_code rc;
-    if ((rc = jsonl_member(in, "messages", JSON_ARRAY, &r->messages, e)) ||
+    if ((rc = jsonl_only(in, names, e)) ||
+        (rc = jsonl_member(in, "messages", JSON_ARRAY, &r->messages, e)) ||
         (rc = jsonl_member(in, "tools", JSON_ARRAY, &r->tools, e)) ||
         (rc = jsonl_member(in, "documents", JSON_ARRAY, &r->documents, e)) ||
         (rc = jsonl_member(in, "variables", JSON_OBJECT, &r->kwargs, e)) ||
@@ -43,14 +69,7 @@ static enum q_code read_line(struct line *l, const json_t *in, struct q_err *e)
         r->kwargs = more;
     r->add_generation_prompt = json_is_true(l->add_generation_prompt);
     r->continue_final_message = json_is_true(l->continue_final_message);
-    if (!l->now)
-        return Q_OK;
-    const char *rest = strptime(json_string_value(l->now), "%Y-%m-%dT%H:%M:%S", &tm);
-    if (!rest)
-        return q_fail(e, Q_INVALID, "now: expected a time like 2026-01-31T12:00:00, got \"%.40s\"",
-                      json_string_value(l->now));
-    r->now = timegm(&tm);
-    return Q_OK;
+    return l->now ? read_time(&r->now, json_string_value(l->now), e) : Q_OK;
 }
 
 /* Without messages the template is rendered with the variables alone. */

@@ -13,6 +13,8 @@
 #include "frontend/parsers/stage.h"
 
 #define RESCAN_MAX 4096 /* bytes of a region that are looked at again */
+#define NAMES_MAX  120  /* bytes of a list of names in a message */
+#define ALIKE      3    /* first bytes of a name */
 
 enum mode { TEXT, REGION, SKIP };
 
@@ -71,11 +73,13 @@ const char *const *parser_tool_names(void)
 static enum q_code unknown(const char *what, const char *name, const char *const *names,
                            struct q_err *e)
 {
-    struct buf list = BUF_INIT;
-    for (size_t i = 0; names[i]; i++)
-        buf_printf(&list, "%s%s", i ? " " : "", names[i]);
-    q_fail(e, Q_NOT_FOUND, "%s \"%.40s\" does not exist; there are: %.900s", what, name,
-           buf_str(&list));
+    struct buf list = BUF_INIT; /* those that begin alike first: the message has no room for all */
+    for (int alike = 1; alike >= 0; alike--)
+        for (size_t i = 0; names[i] && list.len < NAMES_MAX; i++)
+            if ((strncmp(names[i], name, ALIKE) == 0) == alike)
+                buf_printf(&list, "%s%s", list.len ? " " : "", names[i]);
+    q_fail(e, Q_NOT_FOUND, "%s \"%.40s\" does not exist; there are: %s%s", what, name,
+           buf_str(&list), list.len < NAMES_MAX ? "" : " \u2026");
     buf_release(&list);
     return Q_NOT_FOUND;
 }

@@ -72,6 +72,16 @@ static enum q_code no_memory(struct q_err *e)
     return q_fail(e, Q_NO_MEMORY, "chat template: out of memory");
 }
 
+/* {key: value}, which takes over the value even when it fails (json_pack would not). */
+static json_t *object_with(const char *key, json_t *value)
+{
+    json_t *o = json_object();
+    if (json_object_set_new(o, key, value) == 0)
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
 /* Put a text behind the parts: into the last one if that is a text too. */
 static enum q_code add_text(json_t *parts, const char *text, size_t n, struct q_err *e)
 {
@@ -87,7 +97,7 @@ static enum q_code add_text(json_t *parts, const char *text, size_t n, struct q_
     buf_add(&joined, text, n);
     json_t *made = joined.failed ? NULL : json_stringn(buf_str(&joined), joined.len);
     int bad = before ? json_object_set_new(last, "text", made)
-                     : json_array_append_new(parts, json_pack("{s:o}", "text", made));
+                     : json_array_append_new(parts, object_with("text", made));
     buf_release(&joined);
     return bad || !made ? no_memory(e) : Q_OK;
 }
@@ -169,13 +179,11 @@ static enum q_code add_calls(json_t *calls, const json_t *from, const struct rea
         if (!json_is_string(name))
             return q_fail(e, Q_INVALID, "messages: entry %zu: tool call %zu has no function name",
                           r->i, i);
-        json_t *one = json_pack("{s:O, s:o}", "name", name, "arguments",
-                                value_of(json_object_get(f, "arguments")));
-        json_t *id = NULL;
-        enum q_code rc =
-            one ? id_of(&id, json_object_get(call, "id"), r->version, e) : no_memory(e);
-        if (!rc && id && json_object_set_new(one, "id", id))
-            rc = no_memory(e);
+        json_t *one = object_with("name", json_incref((json_t *)name)), *id = NULL;
+        enum q_code rc = id_of(&id, json_object_get(call, "id"), r->version, e);
+        int bad = json_object_set_new(one, "arguments", value_of(json_object_get(f, "arguments")));
+        if ((id && json_object_set_new(one, "id", id)) || bad)
+            rc = rc ? rc : no_memory(e);
         if (rc) {
             json_decref(one);
             return rc;
@@ -213,10 +221,9 @@ static enum q_code end_tool(json_t *made, const json_t *message, const struct re
     if (!id)
         return q_fail(e, Q_INVALID, "messages: entry %zu: a tool's result needs \"tool_call_id\"",
                       r->i);
-    json_t *value = value_of(text);
-    if (json_object_set_new(made, "id", id) || json_object_set_new(made, "result", value))
-        return no_memory(e);
-    return Q_OK;
+    int bad = json_object_set_new(made, "id", id);
+    bad |= json_object_set_new(made, "result", value_of(text));
+    return bad ? no_memory(e) : Q_OK;
 }
 
 static enum q_code add_message(json_t *list, const json_t *message, const struct reading *r,
@@ -321,10 +328,11 @@ static enum q_code put_system(json_t *list, const json_t *system, struct q_err *
     buf_add_str(&all, text);
     buf_add_str(&all, BETWEEN);
     buf_add(&all, own ? json_string_value(own) : "", json_string_length(own));
-    json_t *content =
-        all.failed ? NULL : json_pack("[{s:o}]", "text", json_stringn(buf_str(&all), all.len));
+    json_t *part = all.failed ? NULL : object_with("text", json_stringn(buf_str(&all), all.len)),
+           *content = json_array();
+    int bad = json_array_append_new(content, part);
     buf_release(&all);
-    return json_object_set_new(user, "content", content) ? no_memory(e) : Q_OK;
+    return json_object_set_new(user, "content", content) || bad ? no_memory(e) : Q_OK;
 }
 
 static enum q_code read_message(json_t *list, json_t *system, const json_t *message,
@@ -378,25 +386,38 @@ enum q_code mistral_messages(json_t **out, const json_t *messages, uint32_t vers
     return rc;
 }
 
+/* One as {"type", "function": {"name", "description", "parameters"}}. */
+static json_t *tool_of(const json_t *tool)
+{
+    json_t *f = json_object_get(tool, "function"), *made = json_object(), *outer = NULL;
+    f = f ? f : (json_t *)tool;
+    json_t *about = json_object_get(f, "description"),
+           *parameters = json_object_get(f, "parameters");
+    if ((!json_object_get(f, "name") ||
+         json_object_set(made, "name", json_object_get(f, "name")) == 0) &&
+        json_object_set_new(made, "description",
+                            json_is_string(about) ? json_incref(about) : json_string("")) == 0 &&
+        json_object_set_new(made, "parameters",
+                            parameters ? json_incref(parameters) : json_object()) == 0 &&
+        (outer = object_with("type", json_string("function"))) &&
+        json_object_set(outer, "function", made) == 0) {
+        json_decref(made);
+        return outer;
+    }
+    json_decref(made);
+    json_decref(outer);
+    return NULL;
+}
+
 enum q_code mistral_tools(json_t **out, const json_t *tools, struct q_err *e)
 {
     json_t *list = json_array(), *tool;
     size_t i;
-    json_array_foreach ((json_t *)tools, i, tool) {
-        const json_t *f = json_object_get(tool, "function");
-        f = f ? f : tool;
-        json_t *name = json_object_get(f, "name"), *about = json_object_get(f, "description"),
-               *parameters = json_object_get(f, "parameters");
-        json_t *made =
-            json_pack("{s:O?, s:o, s:o}", "name", name, "description",
-                      json_is_string(about) ? json_incref(about) : json_string(""), "parameters",
-                      parameters ? json_incref(parameters) : json_object());
-        if (!made || json_array_append_new(
-                         list, json_pack("{s:s, s:o}", "type", "function", "function", made))) {
+    json_array_foreach ((json_t *)tools, i, tool)
+        if (json_array_append_new(list, tool_of(tool))) {
             json_decref(list);
             return no_memory(e);
         }
-    }
     *out = list;
-    return Q_OK;
+    return list ? Q_OK : no_memory(e);
 }

@@ -33,6 +33,11 @@ struct pack_int4_args {
     enum dtype src_dtype;
     uint32_t n_out, n_in, group;
     uint32_t row_start, n_out_total;
+    /* Not NULL: 4-bit integers that are there already, instead of src (the CPU takes them by
+     * kern_int4_set). What is of them: [n_out, n_in] 0 … 15; [n_out][n_in / group]. */
+    const uint8_t *q;
+    const uint16_t *scales; /* f16 */
+    const uint8_t *zeros;
 };
 
 struct linear_int4_args {

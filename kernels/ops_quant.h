@@ -50,6 +50,9 @@ struct pack_quant_args {
     enum dtype src_dtype;
     uint32_t n_out, n_in; /* n_in at most KERN_QUANT_IN_MAX */
     uint32_t row_start, n_out_total;
+    /* Not NULL: int8 that is there already, instead of src (the CPU takes it by kern_int8_set). */
+    const int8_t *q;     /* [n_out, n_in] */
+    const float *scales; /* [n_out] */
 };
 
 /* y[i,o] = (f32(sum_k q[i,k] * w[o,k]) * scale[o]) * rows[i].scale + bias[o] (+ y[i,o] as it was,

@@ -3,7 +3,8 @@
  *     x     [n, hidden] f32                the residual stream
  *     h     [n, h_cols]                    input of the next product; f32 when it becomes int8
  *     q     [n, h_cols] int8               h as int8, with int8 and int4 weights
- *     wide  [n, q + 2 kv] or [n, 2 inter] f32   q,k,v; gate, up */
+ *     wide  [n, q + 2 kv] or [n, 2 inter] f32   q,k,v; gate, up. Of gated weights: [n, h_cols], the
+ *                                               input of down, as h is that of their product */
 #include "engine/model/device_walk.h"
 #include "common/mem.h"
 #include "engine/model/model_state.h"
@@ -58,7 +59,7 @@ static void cut(struct device_walk *w, struct region_cutter *c)
     w->q = region_cut(c, n_q * w->h_cols, sizeof *w->q);
     w->q_rows = region_cut(c, n_q, sizeof *w->q_rows);
     w->q_sums = region_cut(c, n_sum * w->h_cols / KERN_QUANT_SUM, sizeof *w->q_sums);
-    w->wide = region_cut(c, n * larger(qkv_cols(m), 2 * inter), sizeof *w->wide);
+    w->wide = region_cut(c, n * larger(larger(qkv_cols(m), 2 * inter), w->h_cols), sizeof *w->wide);
     w->x.scratch_bytes = t->workspace_bytes(m->link->d, &w->limits);
     w->x.scratch = region_cut(c, 1, w->x.scratch_bytes);
 }
@@ -191,16 +192,19 @@ static void norm(const struct run *r, const float *weight, const uint32_t *rows,
 struct product { /* y = W h + bias */
     const struct packed *weight;
     const float *bias;
-    float *y;
+    void *y;
     size_t y_stride;
     uint32_t n_row;
-    bool add; /* onto y */
+    bool add;           /* onto y */
+    enum dtype y_dtype; /* F32 but of gated weights */
+    const void *x;      /* instead of h; not of int8 */
 };
 
 static void product_quant(const struct run *r, const struct product *p)
 {
     const struct device_walk *w = r->w;
     const struct linear_quant_args a = {.y = p->y,
+                                        .y_dtype = p->y_dtype,
                                         .x = w->q,
                                         .rows = w->q_rows,
                                         .w = *p->weight,
@@ -225,7 +229,8 @@ static void product(const struct run *r, const struct product *p)
         return;
     }
     const struct linear_args a = {.y = p->y,
-                                  .x = w->h,
+                                  .y_dtype = p->y_dtype,
+                                  .x = p->x ? p->x : w->h,
                                   .x_dtype = model_input_dtype(w->m),
                                   .w = *p->weight,
                                   .bias = p->bias,
@@ -292,7 +297,26 @@ static void attend(const struct run *r, uint32_t layer)
         quantize(r, r->n, model_q_cols(w->m));
 }
 
-static void activate(const struct run *r)
+/* silu(gate) * up of h, as the input of down: in one product, gate and up by turns. Int8: from f32
+ * in h, whose int8 the product has read. Else what is read is h itself, so it goes elsewhere. */
+static const void *gate(const struct run *r, const struct layer_weights *g)
+{
+    const struct device_walk *w = r->w;
+    const bool quantized = w->m->shape.quantization != QUANTIZE_NOT;
+    void *y = quantized ? w->h : (void *)w->wide;
+    product(r, &(struct product){.weight = &g->gate_up,
+                                 .bias = g->gate_up_bias,
+                                 .y = y,
+                                 .y_stride = w->h_cols,
+                                 .n_row = r->n,
+                                 .y_dtype = model_input_dtype(w->m)});
+    if (quantized)
+        quantize(r, r->n, w->m->config.intermediate_size);
+    return y;
+}
+
+/* The same of gate, then up. */
+static const void *activate(const struct run *r, const struct layer_weights *g)
 {
     const struct device_walk *w = r->w;
     const uint32_t inter = w->m->config.intermediate_size;
@@ -303,25 +327,44 @@ static void activate(const struct run *r)
                                     .n_col = inter,
                                     .x_stride = 2 * (size_t)inter,
                                     .y_stride = w->h_cols};
+    product(r, &(struct product){.weight = &g->gate_up,
+                                 .bias = g->gate_up_bias,
+                                 .y = w->wide,
+                                 .y_stride = 2 * (size_t)inter,
+                                 .n_row = r->n});
     r->k->silu_mul(&a, &w->x);
     if (w->m->shape.quantization)
         quantize(r, r->n, inter);
+    return w->h;
 }
 
 static void layer(const struct run *r, uint32_t i)
 {
     const struct device_walk *w = r->w;
     const struct layer_weights *g = &w->m->weights.layers[i];
-    const size_t hidden = w->m->config.hidden_size, inter = w->m->config.intermediate_size;
+    const size_t hidden = w->m->config.hidden_size;
     norm(r, g->attn_norm, NULL, r->n);
-    product(r, &(struct product){&g->qkv, g->qkv_bias, w->wide, qkv_cols(w->m), r->n, false});
+    product(r, &(struct product){.weight = &g->qkv,
+                                 .bias = g->qkv_bias,
+                                 .y = w->wide,
+                                 .y_stride = qkv_cols(w->m),
+                                 .n_row = r->n});
     finish_qkv(r, i);
     attend(r, i);
-    product(r, &(struct product){&g->out, g->out_bias, w->x_rows, hidden, r->n, true});
+    product(r, &(struct product){.weight = &g->out,
+                                 .bias = g->out_bias,
+                                 .y = w->x_rows,
+                                 .y_stride = hidden,
+                                 .n_row = r->n,
+                                 .add = true});
     norm(r, g->mlp_norm, NULL, r->n);
-    product(r, &(struct product){&g->gate_up, g->gate_up_bias, w->wide, 2 * inter, r->n, false});
-    activate(r);
-    product(r, &(struct product){&g->down, g->down_bias, w->x_rows, hidden, r->n, true});
+    product(r, &(struct product){.x = g->gate_up.gated ? gate(r, g) : activate(r, g),
+                                 .weight = &g->down,
+                                 .bias = g->down_bias,
+                                 .y = w->x_rows,
+                                 .y_stride = hidden,
+                                 .n_row = r->n,
+                                 .add = true});
 }
 
 void device_walk_run(const struct device_walk *w, const struct device_step *s)
@@ -344,6 +387,8 @@ void device_walk_run(const struct device_walk *w, const struct device_step *s)
     if (b->n_logit == 0)
         return;
     norm(&r, g->final_norm, b->logit_rows, b->n_logit);
-    product(&r, &(struct product){&g->lm_head, NULL, s->logits, w->m->config.vocab_size, b->n_logit,
-                                  false});
+    product(&r, &(struct product){.weight = &g->lm_head,
+                                  .y = s->logits,
+                                  .y_stride = w->m->config.vocab_size,
+                                  .n_row = b->n_logit});
 }

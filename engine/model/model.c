@@ -135,17 +135,13 @@ static enum q_code choose_quantization(enum quantization *out, const struct mode
     return Q_OK;
 }
 
-/* What a device does not do yet, or could not hold in the upload's buffers. */
+/* What the upload's buffers could not hold. */
 static enum q_code check_device(const struct model *m, struct q_err *e)
 {
     const struct model_config *c = &m->config;
-    const size_t most = UPLOAD_BYTES / sizeof(float);
+    const size_t most = UPLOAD_BYTES / 2 / sizeof(float); /* a bias by turns has two parts */
     if (!m->link)
         return Q_OK;
-    if (c->quant.method)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "checkpoints quantized by %s do not run on a device yet; use --device cpu",
-                      quant_method_name(c->quant.method));
     if (c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most)
         return q_fail(e, Q_TOO_LARGE, "matrices of more than %zu columns", most);
     return Q_OK;

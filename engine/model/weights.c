@@ -98,7 +98,9 @@ static uint32_t weights_group(const struct loader *l, const struct weight_source
                    : 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t its = weights_quant_group(parts[i]);
-        if (!weights_quant_same_order(parts[i], parts[0]))
+        if (!weights_quant_same_order(parts[i], parts[0]) ||
+            (parts[i]->quant.order &&
+             l->options->link)) /* its activations do not follow an order */
             its = 0;
         group = its < group ? its : group;
     }
@@ -201,10 +203,12 @@ static const float *place_gated_bias(struct loader *l, const struct weight_sourc
     if (!l->cutter.base && wants_cache(l))
         buf_printf(&l->plan, "vector %u by turns at %zu\n", 2 * n, l->cutter.used);
     float *v = region_cut(&l->cutter, 2 * (size_t)n, sizeof *v);
+    if (v && l->filler.upload)
+        weights_upload_turns(&l->filler, v, parts, 2 * n);
     for (uint32_t i = 0; i < 2; i++) {
         if (!parts[i]->present)
             continue;
-        if (v && !l->is_packed)
+        if (v && !l->filler.upload && !l->is_packed)
             weights_fill_turns(v + i * KERN_TURN, parts[i]);
         report(l, parts[i]);
     }
@@ -232,7 +236,10 @@ static void place_layer(struct loader *l, struct layer_weights *out, struct weig
     place_matrix(l, &out->out, ONE(W_O), false);
     out->out_bias = place_vector(l, ONE(W_O_BIAS), false);
     out->mlp_norm = place_vector(l, ONE(W_MLP_NORM), true);
-    const bool gated = !l->options->link; /* a device multiplies gate and up after the product */
+    const struct packed like = {.group =
+                                    l->options->quantization ? weights_group(l, gate_up, 2) : 0};
+    /* what differs goes to a device one after the other, which multiplies them after the product */
+    const bool gated = !l->options->link || weights_upload_alike(&like, gate_up[0], gate_up[1]);
     place_matrix(l, &out->gate_up, gate_up, 2, gated);
     out->gate_up_bias =
         gated ? place_gated_bias(l, gate_up_bias) : place_vector(l, gate_up_bias, 2, false);

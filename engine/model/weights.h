@@ -126,6 +126,12 @@ void weights_fill_table(const struct weight_filler *f, void *dst, enum dtype dty
 void weights_upload(const struct weight_filler *f, const struct weight_matrix *m, uint32_t n);
 void weights_upload_vector(const struct weight_filler *f, float *dst, const struct weight_source *s,
                            bool one);
+/* Biases of gated weights, n with those that no part has. */
+void weights_upload_turns(const struct weight_filler *f, float *dst,
+                          const struct weight_source *const parts[2], uint32_t n);
+/* Do both travel in the same form into a matrix like w? Then they can be its gate and up. */
+bool weights_upload_alike(const struct packed *w, const struct weight_source *a,
+                          const struct weight_source *b);
 void weights_upload_table(const struct weight_filler *f, void *dst, const struct weight_source *s);
 /* Rows from … of a source that is no tensor, n of them, as f32. */
 void weights_make_rows(float *rows, const struct weight_source *s, uint32_t from, uint32_t n);

@@ -276,17 +276,41 @@ static void integers(uint8_t *out, const struct weight_source *s, uint32_t o, ui
         }
 }
 
+/* Scales and zeros of output o. */
+static void groups_of(uint16_t *scales, uint8_t *zeros, const struct weight_source *s, uint32_t o,
+                      uint32_t group)
+{
+    for (uint32_t g = 0; g < s->cols / group; g++) {
+        uint32_t from = (uint32_t)((uint64_t)g * group / s->quant.group);
+        scales[g] = f32_to_f16(scale_of(s, o, from));
+        zeros[g] = (uint8_t)zero_of(s, o, from);
+    }
+}
+
 static void set_int4(const struct packed *dst, uint32_t row, const struct weight_source *s,
                      uint32_t o, const uint8_t *q)
 {
     uint16_t scales[GROUPS_MAX];
     uint8_t zeros[GROUPS_MAX];
-    for (uint32_t g = 0; g < s->cols / dst->group; g++) {
-        uint32_t from = (uint32_t)((uint64_t)g * dst->group / s->quant.group);
-        scales[g] = f32_to_f16(scale_of(s, o, from));
-        zeros[g] = (uint8_t)zero_of(s, o, from);
-    }
+    groups_of(scales, zeros, s, o, dst->group);
     kern_int4_set(dst, row, &(struct int4_output){q, scales, zeros});
+}
+
+void weights_quant_int4(const struct int4_arrays *to, const struct weight_source *s, uint32_t o,
+                        uint32_t n)
+{
+    const size_t n_group = s->cols / to->group;
+    integers(to->q, s, o, n);
+    for (uint32_t i = 0; i < n; i++)
+        groups_of(to->scales + i * n_group, to->zeros + i * n_group, s, o + i, to->group);
+}
+
+void weights_quant_int8(int8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                        uint32_t n)
+{
+    memcpy(q, (const int8_t *)s->quant.q->data + (size_t)o * s->cols, (size_t)n * s->cols);
+    for (uint32_t i = 0; i < n; i++)
+        scales[i] = scale_of(s, o + i, 0);
 }
 
 void weights_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,

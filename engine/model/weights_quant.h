@@ -27,6 +27,12 @@
 #include "engine/model/weights.h"
 
 struct arch_tensor;
+struct int4_arrays {
+    uint8_t *q;
+    uint16_t *scales;
+    uint8_t *zeros;
+    uint32_t group; /* that they are for: the checkpoint's, or a part of it */
+};
 /* Is `name` ("….weight") stored as integers? Then s->quant says where, all of it checked.
  * Errors: Q_MISMATCH, Q_CORRUPT (file, tensor, expected and found). */
 FALLIBLE weights_quant_find(struct weight_source *s, const struct weight_finder *f,
@@ -47,6 +53,12 @@ bool weights_quant_is_int8(const struct weight_source *s);
  * dst->order. buffer: n * n_in * 4 bytes. */
 void weights_quant_set(const struct packed *dst, uint32_t row, const struct weight_source *s,
                        uint32_t o, uint32_t n, void *buffer);
+/* The same into arrays: q [n, n_in], scales (f16) and zeros [n][n_in / group]. */
+void weights_quant_int4(const struct int4_arrays *to, const struct weight_source *s, uint32_t o,
+                        uint32_t n);
+/* int8 as the checkpoint has it, and its scales [n]. */
+void weights_quant_int8(int8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                        uint32_t n);
 /* Outputs o … o + n - 1 as f32 [n, n_in]. */
 void weights_quant_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n);
 

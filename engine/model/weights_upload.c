@@ -1,94 +1,199 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each source goes in pieces of as many rows as a buffer holds: read, or made, by all threads into
+/* A matrix goes in pieces of as many outputs as a buffer holds: read, or made, by all threads into
  * memory that the device reads, and packed there. The pages of the file that were read are let go
- * at once. */
+ * at once.
+ *
+ * What travels of an output is what there is of it: the checkpoint's floats; its integers with
+ * their scales and zeros, where they stay as they are; else f32 that is made of it. Of gated
+ * weights gate and up travel by turns, as they will lie. */
 #include <string.h>
 #include "engine/model/weights.h"
+#include "engine/model/weights_quant.h"
 
-struct load { /* rows of a source into host memory */
-    const struct weight_source *source;
-    char *to;
-    uint32_t from, n;
-    size_t row_bytes;
+enum form { FORM_FLOATS, FORM_MADE, FORM_INT8, FORM_INT4 };
+
+struct piece { /* some outputs of a matrix on their way */
+    const struct weight_matrix *m;
+    enum form form;
+    enum dtype dtype;  /* of floats */
+    uint32_t from, n;  /* outputs */
+    unsigned char *to; /* host memory: [n, n_in], then scales [n][n_group], zeros [n][n_group] */
+    size_t row_bytes, scales_at, zeros_at, bytes;
 };
 
-static void load_rows(void *arg, uint32_t ith, uint32_t nth)
+struct rows { /* neighbouring outputs that are neighbouring rows of one source */
+    const struct weight_source *source; /* NULL: padding */
+    uint32_t row, n;
+};
+
+static struct rows rows_at(const struct weight_matrix *m, uint32_t o)
 {
-    const struct load *j = arg;
-    const struct weight_source *s = j->source;
-    const uint32_t at = (uint32_t)((uint64_t)j->n * ith / nth);
-    const uint32_t n = (uint32_t)((uint64_t)j->n * (ith + 1) / nth) - at;
-    char *to = j->to + at * j->row_bytes;
-    if (!s->tensor) {
-        weights_make_rows((float *)(void *)to, s, j->from + at, n);
+    uint32_t i = 0;
+    if (m->dst.gated) {
+        const uint32_t row = o / (2 * KERN_TURN) * KERN_TURN + o % KERN_TURN;
+        const struct weight_source *s = &m->parts[o / KERN_TURN % 2];
+        const uint32_t left = KERN_TURN - o % KERN_TURN;
+        if (row >= s->rows)
+            return (struct rows){.n = left};
+        return (struct rows){s, row, s->rows - row < left ? s->rows - row : left};
+    }
+    for (; o >= m->parts[i].rows; i++)
+        o -= m->parts[i].rows;
+    return (struct rows){&m->parts[i], o, m->parts[i].rows - o};
+}
+
+static enum form form_of(const struct packed *w, const struct weight_source *s)
+{
+    if (s->tensor)
+        return FORM_FLOATS;
+    if (s->quant.q && w->group)
+        return FORM_INT4;
+    return s->quant.q && weights_quant_is_int8(s) ? FORM_INT8 : FORM_MADE;
+}
+
+bool weights_upload_alike(const struct packed *w, const struct weight_source *a,
+                          const struct weight_source *b)
+{
+    return a->cols == b->cols && form_of(w, a) == form_of(w, b) &&
+           (form_of(w, a) != FORM_FLOATS || a->dtype == b->dtype);
+}
+
+/* ---- into host memory ---- */
+
+static void load_floats(const struct piece *p, const struct rows *r, uint32_t at)
+{
+    const char *src = (const char *)r->source->tensor->data + r->row * p->row_bytes;
+    const size_t n = r->n * p->row_bytes;
+    tensor_want(src, n);
+    memcpy(p->to + at * p->row_bytes, src, n);
+    if (r->source->tensor->file)
+        tensor_drop(src, n);
+}
+
+static void load_run(const struct piece *p, const struct rows *r, uint32_t at)
+{
+    unsigned char *to = p->to + at * p->row_bytes;
+    const uint32_t group = p->m->dst.group, n_group = group ? p->m->dst.n_in / group : 0;
+    if (!r->source) { /* zeros in every form; of int4 the scale makes them so */
+        memset(to, 0, r->n * p->row_bytes);
+        if (p->form == FORM_INT8)
+            memset(p->to + p->scales_at + at * sizeof(float), 0, r->n * sizeof(float));
+        if (p->form == FORM_INT4) {
+            memset(p->to + p->scales_at + (size_t)at * n_group * 2, 0, (size_t)r->n * n_group * 2);
+            memset(p->to + p->zeros_at + (size_t)at * n_group, 0, (size_t)r->n * n_group);
+        }
         return;
     }
-    const char *src = (const char *)s->tensor->data + (j->from + at) * j->row_bytes;
-    tensor_want(src, n * j->row_bytes);
-    memcpy(to, src, n * j->row_bytes);
-    if (s->tensor->file)
-        tensor_drop(src, n * j->row_bytes);
-}
-
-static void load_piece(const struct weight_filler *f, struct load *j)
-{
-    j->to = upload_space(f->upload);
-    if (f->team)
-        team_run(f->team, load_rows, j);
-    else
-        load_rows(j, 0, 1);
-}
-
-static void pack(const struct weight_filler *f, const struct packed *w, const struct pack_args *a)
-{
-    const struct kern_exec there = {.nth = 1, .stream = f->upload->link->s};
-    if (w->group) {
-        const struct pack_int4_args q = {.dst = a->dst,
-                                         .src = a->src,
-                                         .src_dtype = a->src_dtype,
-                                         .n_out = a->n_out,
-                                         .n_in = a->n_in,
-                                         .group = w->group,
-                                         .row_start = a->row_start,
-                                         .n_out_total = a->n_out_total};
-        f->kern->pack_int4(&q, &there);
-    } else if (w->dtype == DT_I8) {
-        const struct pack_quant_args q = {.dst = a->dst,
-                                          .src = a->src,
-                                          .src_dtype = a->src_dtype,
-                                          .n_out = a->n_out,
-                                          .n_in = a->n_in,
-                                          .row_start = a->row_start,
-                                          .n_out_total = a->n_out_total};
-        f->kern->pack_quant(&q, &there);
-    } else {
-        f->kern->pack(a, &there);
+    switch (p->form) {
+    case FORM_FLOATS:
+        load_floats(p, r, at);
+        break;
+    case FORM_MADE:
+        weights_make_rows((float *)(void *)to, r->source, r->row, r->n);
+        break;
+    case FORM_INT8:
+        weights_quant_int8((int8_t *)to, (float *)(void *)(p->to + p->scales_at) + at, r->source,
+                           r->row, r->n);
+        break;
+    case FORM_INT4: {
+        const struct int4_arrays a = {.q = to,
+                                      .scales = (uint16_t *)(void *)(p->to + p->scales_at) +
+                                                (size_t)at * n_group,
+                                      .zeros = p->to + p->zeros_at + (size_t)at * n_group,
+                                      .group = group};
+        weights_quant_int4(&a, r->source, r->row, r->n);
+        break;
+    }
     }
 }
 
-/* One source into outputs start … of w. */
-static void upload_part(const struct weight_filler *f, const struct packed *w,
-                        const struct weight_source *s, uint32_t start)
+static void load_share(void *arg, uint32_t ith, uint32_t nth)
 {
-    struct upload *u = f->upload;
-    struct load j = {.source = s, .row_bytes = s->cols * sizeof(float)};
-    struct pack_args a = {.dst = (void *)(uintptr_t)w->data,
-                          .dst_dtype = w->dtype,
-                          .src_dtype = s->tensor ? s->dtype : DT_F32,
-                          .n_in = s->cols,
-                          .n_out_total = w->n_out};
-    if (s->tensor)
-        j.row_bytes = (size_t)s->cols * (dtype_bits(s->dtype) / 8);
-    const size_t fit = UPLOAD_BYTES / j.row_bytes;
+    const struct piece *p = arg;
+    const uint32_t end = (uint32_t)((uint64_t)p->n * (ith + 1) / nth);
+    for (uint32_t i = (uint32_t)((uint64_t)p->n * ith / nth); i < end;) {
+        struct rows r = rows_at(p->m, p->from + i);
+        r.n = r.n < end - i ? r.n : end - i;
+        load_run(p, &r, i);
+        i += r.n;
+    }
+}
+
+/* ---- to the device ---- */
+
+static void pack(const struct weight_filler *f, const struct piece *p, const unsigned char *src)
+{
+    const struct kern_exec there = {.nth = 1, .stream = f->upload->link->s};
+    const struct packed *w = &p->m->dst;
+    void *dst = (void *)(uintptr_t)w->data;
+    const enum dtype dtype = p->form == FORM_FLOATS ? p->dtype : DT_F32;
+    const struct pack_args a = {dst, w->dtype, src, dtype, p->n, w->n_in, p->from, w->n_out};
+    const struct pack_quant_args q = {.dst = dst,
+                                      .src = src,
+                                      .src_dtype = dtype,
+                                      .n_out = p->n,
+                                      .n_in = w->n_in,
+                                      .row_start = p->from,
+                                      .n_out_total = w->n_out,
+                                      .q = p->form == FORM_INT8 ? (const int8_t *)src : NULL,
+                                      .scales = (const void *)(src + p->scales_at)};
+    const struct pack_int4_args i = {.dst = dst,
+                                     .src = src,
+                                     .src_dtype = dtype,
+                                     .n_out = p->n,
+                                     .n_in = w->n_in,
+                                     .group = w->group,
+                                     .row_start = p->from,
+                                     .n_out_total = w->n_out,
+                                     .q = p->form == FORM_INT4 ? src : NULL,
+                                     .scales = (const void *)(src + p->scales_at),
+                                     .zeros = src + p->zeros_at};
+    if (w->group)
+        f->kern->pack_int4(&i, &there);
+    else if (w->dtype == DT_I8)
+        f->kern->pack_quant(&q, &there);
+    else
+        f->kern->pack(&a, &there);
+}
+
+/* The next piece: of one form, and no more than a buffer holds. */
+static void cut_piece(struct piece *p)
+{
+    const struct packed *w = &p->m->dst;
+    const struct rows first = rows_at(p->m, p->from);
+    const struct weight_source *s = first.source ? first.source : &p->m->parts[0];
+    const size_t n_group = w->group ? w->n_in / w->group : 0, align = 64;
+    size_t row; /* bytes of all that travels of one */
+    p->form = form_of(w, s);
+    p->dtype = s->dtype;
+    p->row_bytes = p->form == FORM_FLOATS ? (size_t)w->n_in * (dtype_bits(s->dtype) / 8)
+                   : p->form == FORM_MADE ? (size_t)w->n_in * sizeof(float)
+                                          : w->n_in;
+    row = p->row_bytes + (p->form == FORM_INT8 ? sizeof(float) : 0) +
+          (p->form == FORM_INT4 ? 3 * n_group : 0);
+    const size_t fit = (UPLOAD_BYTES - 2 * align) / row;
+    const uint32_t left = w->gated ? w->n_out - p->from : first.n;
     Q_ASSERT(fit); /* check_device in model.c */
-    for (; j.from < s->rows; j.from += j.n) {
-        j.n = s->rows - j.from < fit ? s->rows - j.from : (uint32_t)fit;
-        load_piece(f, &j);
-        a.src = upload_stage(u, j.n * j.row_bytes);
-        a.row_start = start + j.from;
-        a.n_out = j.n;
-        pack(f, w, &a);
-        upload_next(u);
+    p->n = left < fit ? left : (uint32_t)fit;
+    p->scales_at = (p->n * p->row_bytes + align - 1) / align * align;
+    p->zeros_at = (p->scales_at + p->n * n_group * 2 + align - 1) / align * align;
+    p->bytes = p->form == FORM_INT4   ? p->zeros_at + p->n * n_group
+               : p->form == FORM_INT8 ? p->scales_at + p->n * sizeof(float)
+                                      : p->n * p->row_bytes;
+}
+
+static void upload_matrix(const struct weight_filler *f, const struct weight_matrix *m)
+{
+    struct piece p = {.m = m};
+    for (; p.from < m->dst.n_out; p.from += p.n) {
+        cut_piece(&p);
+        p.to = upload_space(f->upload);
+        if (f->team)
+            team_run(f->team, load_share, &p);
+        else
+            load_share(&p, 0, 1);
+        pack(f, &p, upload_stage(f->upload, p.bytes));
+        upload_next(f->upload);
     }
 }
 
@@ -96,14 +201,10 @@ void weights_upload(const struct weight_filler *f, const struct weight_matrix *m
 {
     uint64_t bytes = 0;
     for (const struct weight_matrix *end = m + n; m < end; m++) {
-        uint32_t start = 0;
-        Q_ASSERT(!m->dst.gated);
-        for (uint32_t i = 0; i < m->n_part; i++) {
-            const struct weight_source *s = &m->parts[i];
-            upload_part(f, &m->dst, s, start);
-            start += s->rows;
-            bytes += (uint64_t)s->rows * s->cols * (dtype_bits(s->dtype) / 8);
-        }
+        upload_matrix(f, m);
+        for (uint32_t i = 0; i < m->n_part; i++)
+            bytes +=
+                (uint64_t)m->parts[i].rows * m->parts[i].cols * (dtype_bits(m->parts[i].dtype) / 8);
         if (f->progress)
             f->progress(f->progress_ctx, bytes);
     }
@@ -118,17 +219,52 @@ void weights_upload_vector(const struct weight_filler *f, float *dst, const stru
     upload_next(f->upload);
 }
 
+void weights_upload_turns(const struct weight_filler *f, float *dst,
+                          const struct weight_source *const parts[2], uint32_t n)
+{
+    float *to = upload_space(f->upload);
+    memset(to, 0, n * sizeof *to);
+    for (uint32_t i = 0; i < 2; i++)
+        if (parts[i]->present)
+            weights_fill_turns(to + i * KERN_TURN, parts[i]);
+    upload_copy(f->upload, dst, n * sizeof *to);
+    upload_next(f->upload);
+}
+
+struct table_rows { /* of the embedding */
+    const struct weight_source *source;
+    char *to;
+    uint32_t from, n;
+    size_t row_bytes;
+};
+
+static void load_table(void *arg, uint32_t ith, uint32_t nth)
+{
+    const struct table_rows *j = arg;
+    const struct weight_source *s = j->source;
+    const uint32_t at = (uint32_t)((uint64_t)j->n * ith / nth);
+    const uint32_t n = (uint32_t)((uint64_t)j->n * (ith + 1) / nth) - at;
+    const char *src = (const char *)s->tensor->data + (j->from + at) * j->row_bytes;
+    tensor_want(src, n * j->row_bytes);
+    memcpy(j->to + at * j->row_bytes, src, n * j->row_bytes);
+    if (s->tensor->file)
+        tensor_drop(src, n * j->row_bytes);
+}
+
 void weights_upload_table(const struct weight_filler *f, void *dst, const struct weight_source *s)
 {
     const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8), fit = UPLOAD_BYTES / row;
-    struct load j = {.source = s, .row_bytes = row};
+    struct table_rows j = {.source = s, .row_bytes = row};
     for (; j.from < s->rows; j.from += j.n) {
         struct weight_source part = *s;
         part.rows = j.n = s->rows - j.from < fit ? s->rows - j.from : (uint32_t)fit;
-        if (s->tensor)
-            load_piece(f, &j);
+        j.to = upload_space(f->upload);
+        if (!s->tensor)
+            weights_fill_table(f, j.to, s->dtype, &part, j.from);
+        else if (f->team)
+            team_run(f->team, load_table, &j);
         else
-            weights_fill_table(f, upload_space(f->upload), s->dtype, &part, j.from);
+            load_table(&j, 0, 1);
         upload_copy(f->upload, (char *)dst + j.from * row, j.n * row);
         upload_next(f->upload);
     }

@@ -48,8 +48,20 @@ static __global__ void __launch_bounds__(THREADS) pack_quant_kernel(const struct
         ((float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)))[o] = scale.scale;
 }
 
+static __global__ void __launch_bounds__(THREADS) set_quant_kernel(const struct pack_quant_args a)
+{
+    const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
+    int8_t *q = (int8_t *)a.dst + o * a.n_in;
+    for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
+        q[k] = a.q[from + k];
+    if (threadIdx.x == 0)
+        ((float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)))[o] = a.scales[blockIdx.x];
+}
+
 extern "C" void pack_quant_cuda(const struct pack_quant_args *a, const struct kern_exec *x)
 {
-    if (a->n_out && a->n_in)
+    if (a->n_out && a->n_in && a->q)
+        launch(set_quant_kernel, dim3(a->n_out), THREADS, 0, x, *a);
+    else if (a->n_out && a->n_in)
         launch(pack_quant_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>), x, *a);
 }

@@ -100,6 +100,8 @@ static __device__ __forceinline__ struct fit best_fit(const struct pack_int4_arg
 static __device__ __forceinline__ uint8_t value(const struct pack_int4_args &a, size_t at,
                                                 const struct fit &f)
 {
+    if (a.q)
+        return a.q[at];
     return f.scale > 0 ? (uint8_t)cut(rintf(weight(a, at) * f.inverse) + f.zero) : (uint8_t)0;
 }
 
@@ -112,7 +114,13 @@ static __global__ void __launch_bounds__(GROUPS *WARP)
         return;
     const size_t row = i / n_group, o = a.row_start + row, from = row * a.n_in;
     const uint32_t g = (uint32_t)(i % n_group), k0 = g * a.group;
-    const struct fit f = best_fit(a, from + k0);
+    struct fit f = {1, 1, 0, 0};
+    if (a.q) { /* integers that are there already */
+        f.stored = a.scales[row * n_group + g];
+        f.zero = (float)a.zeros[row * n_group + g];
+    } else {
+        f = best_fit(a, from + k0);
+    }
     uint8_t *to = (uint8_t *)a.dst + o * int4_row_bytes(a.n_in);
     /* byte b of word (t, j) of a block: inputs 32 j + 8 t + b and + 4; the last group has the padding */
     const uint32_t end =

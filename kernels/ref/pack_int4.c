@@ -8,6 +8,7 @@
  * The first attempt with the least error is taken. A group with a NaN or an infinity, or with a
  * range that f16 cannot hold, has scale NaN: it ends in the logits, where it is noticed. Threads,
  * fused matrices and the padding of the last panel: as ref/pack.c. */
+#include "kernels/kern.h"
 #include "kernels/int4_fit.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
@@ -75,7 +76,26 @@ static void pack_row(const void *args, uint32_t o, bool present)
     }
 }
 
+static void set_rows(const struct pack_int4_args *a, const struct kern_exec *x)
+{
+    const struct packed w = {.data = a->dst,
+                             .n_out = a->n_out_total,
+                             .n_in = a->n_in,
+                             .dtype = DT_I8,
+                             .group = a->group};
+    const struct range rows = split(a->n_out, x);
+    const uint32_t n_group = a->n_in / a->group;
+    for (size_t i = rows.begin; i < rows.end; i++)
+        kern_int4_set(&w, a->row_start + (uint32_t)i,
+                      &(struct int4_output){a->q + i * a->n_in, a->scales + i * n_group,
+                                            a->zeros + i * n_group});
+}
+
 void pack_int4_ref(const struct pack_int4_args *a, const struct kern_exec *x)
 {
+    if (a->q) {
+        set_rows(a, x);
+        return;
+    }
     ref_pack(REF_PACK(a, pack_row), x);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An output's scale is that of its row as an int8 vector (int8.h). Threads, fused matrices and the
  * padding of the last panel: as ref/pack.c. */
+#include "kernels/kern.h"
 #include "kernels/quant_layout.h"
 #include "kernels/ref/int8.h"
 #include "kernels/ref/panels.h"
@@ -28,7 +29,20 @@ static void pack_row(const void *args, uint32_t o, bool present)
     element_set(panel + quant_scales_at(a->n_in), DT_F32, o % KERN_PANEL, s.scale);
 }
 
+static void set_rows(const struct pack_quant_args *a, const struct kern_exec *x)
+{
+    const struct packed w = {
+        .data = a->dst, .n_out = a->n_out_total, .n_in = a->n_in, .dtype = DT_I8};
+    const struct range rows = split(a->n_out, x);
+    for (size_t i = rows.begin; i < rows.end; i++)
+        kern_int8_set(&w, a->row_start + (uint32_t)i, a->q + i * a->n_in, a->scales[i]);
+}
+
 void pack_quant_ref(const struct pack_quant_args *a, const struct kern_exec *x)
 {
+    if (a->q) {
+        set_rows(a, x);
+        return;
+    }
     ref_pack(REF_PACK(a, pack_row), x);
 }

@@ -12,7 +12,7 @@
 
 uint64_t fake_total_bytes = UINT64_C(1) << 30;
 uint64_t fake_n_launch;
-uint32_t fake_n_ahead;
+uint32_t fake_n_ahead, fake_refused_in;
 atomic_bool fake_is_closed;
 
 typedef void run_fn(const void *args, const struct kern_exec *x);
@@ -219,6 +219,11 @@ static enum q_code fake_check(struct device *d, struct q_err *e)
     return Q_OK;
 }
 
+static bool is_refused(void)
+{
+    return fake_refused_in && --fake_refused_in == 0;
+}
+
 static enum q_code fake_alloc(struct device *d, void **out, size_t n, const char *what,
                               struct q_err *e)
 {
@@ -227,7 +232,7 @@ static enum q_code fake_alloc(struct device *d, void **out, size_t n, const char
     while (i < PIECES && d->pieces[i].p)
         i++;
     Q_ASSERT(i < PIECES);
-    if (size > d->total - d->used)
+    if (is_refused() || size > d->total - d->used)
         return q_fail(e, Q_NO_MEMORY, "fake: %s takes %zu bytes, %llu of %llu are free", what, n,
                       (unsigned long long)(d->total - d->used), (unsigned long long)d->total);
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -254,8 +259,8 @@ static enum q_code fake_host_alloc(struct device *d, void **out, size_t n, const
                                    struct q_err *e)
 {
     (void)d;
-    *out = malloc(n);
-    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "fake: %s", what);
+    *out = is_refused() ? NULL : malloc(n);
+    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "fake: %s takes %zu bytes of host memory", what, n);
 }
 
 static void fake_host_free(struct device *d, void *p)

@@ -35,6 +35,8 @@ extern uint64_t fake_total_bytes; /* of a device that is opened; 1 GiB */
 __attribute__((visibility("default"))) extern uint64_t fake_n_launch; /* of graphs, so far */
 /* Steps that were given to the device behind one that was being waited for, at most. */
 __attribute__((visibility("default"))) extern uint32_t fake_n_ahead;
+/* Allocations (of the device, and of host memory for it) until one is refused; 0: none is. */
+__attribute__((visibility("default"))) extern uint32_t fake_refused_in;
 /* While it is set, copies are not taken: whoever gives one waits. */
 __attribute__((visibility("default"))) extern atomic_bool fake_is_closed;
 

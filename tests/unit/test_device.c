@@ -113,6 +113,21 @@ static void speculation_changes_nothing(void **state)
     }
 }
 
+/* What a checkpoint has as integers stays as it is, as on the CPU. */
+static void quantized_checkpoints(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"llama-gptq", "llama-gptq-act8", "qwen2-awq"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct golden g;
+        golden_get(&g, models[i]);
+        struct core_config c = config_of(g.dir);
+        c.worker.max_model_len = 144;
+        on_device(&c);
+        compare(c, &g, g.n, models[i]);
+    }
+}
+
 static void graphs_change_nothing(void **state)
 {
     (void)state;
@@ -179,6 +194,36 @@ static void memory_is_measured(void **state)
     assert_int_equal(unsetenv("QUIRE_FAKE_BYTES"), 0);
 }
 
+/* Whatever does not fit: the start ends with an error that says what, and how much it takes. */
+static void every_allocation_may_be_refused(void **state)
+{
+    (void)state;
+    struct golden g, draft;
+    struct q_err e = Q_ERR_INIT;
+    uint32_t *refused_in = device_symbol("/tests/libquire-fake.so", "fake_refused_in"), n = 0;
+    golden_get(&g, "llama-bias-tied");
+    golden_get(&draft, "llama-draft");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    c.worker.max_model_len = 64;
+    c.worker.swap_bytes = 1 << 20;
+    c.worker.speculation = (struct speculation){.method = SPECULATE_DRAFT, .n_guess = 2};
+    snprintf(c.worker.speculation.draft_dir, PATH_MAX, "%s", draft.dir);
+    for (enum core_state now = CORE_FAILED; now == CORE_FAILED; n++) {
+        *refused_in = n + 1;
+        assert_ok(core_new(&engine.core, &c, bits_sink, &engine, &e), &e);
+        while (core_state(engine.core, NULL) == CORE_LOADING)
+            turn(&e);
+        now = core_state(engine.core, NULL);
+        q_err_reset(&e);
+        if (now == CORE_FAILED)
+            assert_fails(core_step(engine.core, &e), Q_NO_MEMORY, " bytes", &e);
+        core_free(engine.core);
+    }
+    *refused_in = 0;
+    assert_true(n > 25);
+}
+
 static void check_refused(const char *device, const char *library, const char *why)
 {
     struct golden g;
@@ -215,11 +260,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_model_gives_the_bits_of_the_cpu),
         cmocka_unit_test(every_dtype_and_quantization),
+        cmocka_unit_test(quantized_checkpoints),
         cmocka_unit_test(dynamic_rope_beyond_the_trained_length),
         cmocka_unit_test(speculation_changes_nothing),
         cmocka_unit_test(graphs_change_nothing),
         cmocka_unit_test(preemption_changes_nothing),
         cmocka_unit_test(memory_is_measured),
+        cmocka_unit_test(every_allocation_may_be_refused),
         cmocka_unit_test(what_is_not_there_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

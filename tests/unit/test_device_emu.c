@@ -123,7 +123,9 @@ static void every_dtype_and_quantization(void **state)
     } cases[] = {{"qwen3", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
                  {"llama", DT_F16, DT_I8, QUANTIZE_NOT, 0.05f},
                  {"qwen2", DT_BF16, DT_I8, QUANTIZE_INT8, 0.3f},
-                 {"mistral", DT_BF16, DT_BF16, QUANTIZE_INT4, 0.3f}};
+                 {"mistral", DT_BF16, DT_BF16, QUANTIZE_INT4, 0.3f},
+                 {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
+                 {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct golden g;
         golden_get(&g, cases[i].model);

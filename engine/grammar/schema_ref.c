@@ -276,8 +276,12 @@ static const json_t *in_scope(struct schema *s, const json_t *target, uint32_t s
         if (r->copies[i].of == target && r->copies[i].scope == scope)
             return r->copies[i].schema;
     json_t *copy = schema_make(s, json_deep_copy(target));
-    if (!copy ||
-        q_grow(&r->copies, &r->copy_cap, r->n_copy + 1, sizeof *r->copies, OBJECTS_MAX, &e))
+    if (copy &&
+        q_grow(&r->copies, &r->copy_cap, r->n_copy + 1, sizeof *r->copies, OBJECTS_MAX, &e)) {
+        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        return NULL;
+    }
+    if (!copy)
         return NULL;
     r->copies[r->n_copy++] = (struct copy){target, copy, scope};
     note_scopes(s, target, copy, (struct object){NULL, o.resource, scope});

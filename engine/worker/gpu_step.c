@@ -123,7 +123,7 @@ FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
             log_info("graphs: %u of %u recorded, for %u sequences", g->n_graph - i, g->n_graph,
                      g->graphs[i].n_seq);
     }
-    if (rc || (rc = g->link.t->memory(g->link.d, &after, &total, e)))
+    if (rc || g->link.t->memory(g->link.d, &after, &total, e))
         return q_wrap(e, "recording steps as graphs (--enforce-eager does without)");
     if (g->n_graph)
         log_info("graphs: %u take %.1f MiB, recorded in %lld ms", g->n_graph,

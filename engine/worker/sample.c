@@ -20,6 +20,11 @@
            */
 #define SEEN_IN_PROMPT (1u << 31)
 
+static uint32_t items_of(uint32_t n_vocab) /* what ROW_BETWEEN may write */
+{
+    return (n_vocab > SAMPLE_HEAP_MAX ? n_vocab : SAMPLE_HEAP_MAX) + 16;
+}
+
 FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
                              const struct kern_table *kern, struct q_err *e)
 {
@@ -29,10 +34,12 @@ FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
     s->counts = q_calloc(n_vocab, sizeof *s->counts);
     s->raw = q_calloc(n_vocab, sizeof *s->raw);
     s->chunk_sums = q_calloc(n_vocab / SAMPLE_CHUNK + 1, sizeof *s->chunk_sums);
+    s->part_sums = q_calloc(n_vocab / SAMPLE_CHUNK + 1, sizeof *s->part_sums);
     s->masses = q_calloc(SAMPLE_BUCKETS, sizeof *s->masses);
     s->bucket_counts = q_calloc(SAMPLE_BUCKETS, sizeof *s->bucket_counts);
-    s->items = q_calloc(n_vocab > SAMPLE_HEAP_MAX ? n_vocab : SAMPLE_HEAP_MAX, sizeof *s->items);
-    if (s->counts && s->raw && s->chunk_sums && s->masses && s->bucket_counts && s->items)
+    s->items = q_calloc(items_of(n_vocab), sizeof *s->items);
+    if (s->counts && s->raw && s->chunk_sums && s->part_sums && s->masses && s->bucket_counts &&
+        s->items)
         return Q_OK;
     sample_scratch_release(s);
     return q_fail(e, Q_NO_MEMORY, "sample: no memory for a vocabulary of %u tokens", n_vocab);
@@ -41,9 +48,9 @@ FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
 uint64_t sample_scratch_bytes(uint32_t n_vocab)
 {
     const struct sample_scratch *s = NULL;
-    uint64_t n_item = n_vocab > SAMPLE_HEAP_MAX ? n_vocab : SAMPLE_HEAP_MAX;
+    uint64_t n_item = items_of(n_vocab);
     return (sizeof *s->counts + sizeof *s->raw) * (uint64_t)n_vocab +
-           sizeof *s->chunk_sums * (n_vocab / SAMPLE_CHUNK + 1) +
+           2 * sizeof *s->chunk_sums * (n_vocab / SAMPLE_CHUNK + 1) +
            (sizeof *s->masses + sizeof *s->bucket_counts) * SAMPLE_BUCKETS +
            sizeof *s->items * n_item;
 }
@@ -53,6 +60,7 @@ void sample_scratch_release(struct sample_scratch *s)
     q_free(s->counts);
     q_free(s->raw);
     q_free(s->chunk_sums);
+    q_free(s->part_sums);
     q_free(s->masses);
     q_free(s->bucket_counts);
     q_free(s->items);
@@ -234,14 +242,11 @@ static void filter_list(struct sample_dist *d, const float *logits, float max,
 static void filter_dense(struct sample_dist *d, float *logits, float max,
                          const struct sample_params *p, struct sample_scratch *s)
 {
-    select_weights(logits, s->n_vocab, max, temperature_of(p), p->min_p);
+    double total = select_weights(logits, max, temperature_of(p), p->min_p, s);
     if (p->top_k && p->top_k < s->n_vocab)
-        select_cut(logits, SELECT_COUNT, p->top_k, s);
-    double total = select_sum(logits, s);
-    if (p->top_p < 1.0f) {
-        select_cut(logits, SELECT_MASS, (double)p->top_p * total, s);
-        total = select_sum(logits, s);
-    }
+        total = select_cut(logits, SELECT_COUNT, p->top_k, s);
+    if (p->top_p < 1.0f)
+        total = select_cut(logits, SELECT_MASS, (double)p->top_p * total, s);
     *d = (struct sample_dist){.weights = logits, .n = s->n_vocab, .total = total};
 }
 
@@ -271,11 +276,11 @@ bool sample_filter(struct sample_dist *d, float *logits, const struct sample_par
                    struct sample_scratch *s)
 {
     float max;
-    if (!select_max(logits, s->n_vocab, &max))
+    if (!select_max(logits, s, &max))
         return false;
     if (max ==
         INFINITY) { /* differences would be NaN: the first infinite logit has all the probability */
-        s->items[0] = (struct sample_item){1.0f, sample_greedy(logits, s->n_vocab)};
+        s->items[0] = (struct row_item){1.0f, sample_greedy(logits, s->n_vocab)};
         *d = (struct sample_dist){.items = s->items, .n = 1, .total = 1.0};
         return true;
     }
@@ -346,10 +351,7 @@ static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratc
     const struct kern_exec x = {.ith = 0, .nth = 1};
     s->kern->softmax_stats(&a, &x);
     double lse = (double)max + log(sumexp);
-    uint32_t rank = 1;
-    for (uint32_t i = 0; i < s->n_vocab; i++)
-        rank += (uint32_t)(raw[i] > chosen) + (uint32_t)(raw[i] == chosen && i < row->token);
-    row->rank = rank;
+    row->rank = 1 + select_rank(raw, row->token, s);
     row->logprob = (float)((double)chosen - lse);
     row->n_top = select_top(raw, s->n_vocab, n_top, s->items);
     for (uint32_t i = 0; i < row->n_top; i++) {

@@ -20,14 +20,9 @@
  * numbers, or (SAMPLE_EMPTY) grammar and lists of tokens leave none. */
 #define SAMPLE_BAD                 UINT32_MAX
 #define SAMPLE_EMPTY               (UINT32_MAX - 1)
-#define SAMPLE_HEAP_MAX            1024u /* top_k up to this keeps a heap */
-#define SAMPLE_CHUNK               1024u /* weights are summed in chunks of this many ids */
+#define SAMPLE_HEAP_MAX            1024u     /* top_k up to this keeps a heap */
+#define SAMPLE_CHUNK               ROW_CHUNK /* weights are summed in chunks of this many ids */
 #define SAMPLE_MASK_WORDS(n_vocab) (((size_t)(n_vocab) + 31) / 32) /* words of a mask of tokens */
-
-struct sample_item {
-    float value; /* scaled logit, later its weight */
-    uint32_t id;
-};
 
 struct sample_scratch { /* one thread's */
     uint32_t n_vocab;
@@ -36,9 +31,10 @@ struct sample_scratch { /* one thread's */
                            the output */
     float *raw;         /* [n_vocab] the row as the model gave it, when logprobs are wanted */
     double *chunk_sums; /* [ceil(n_vocab / SAMPLE_CHUNK)] */
+    double *part_sums;  /* as many */
     double *masses;     /* [SAMPLE_BUCKETS] radix selection */
-    uint32_t *bucket_counts;   /* [SAMPLE_BUCKETS] */
-    struct sample_item *items; /* [max(SAMPLE_HEAP_MAX, n_vocab)] */
+    uint32_t *bucket_counts; /* [SAMPLE_BUCKETS] */
+    struct row_item *items;  /* [max(SAMPLE_HEAP_MAX, n_vocab) + 16] values: logits, or weights */
 };
 #define SAMPLE_BUCKETS 2048u
 /* clang-format off */
@@ -58,7 +54,7 @@ struct sample_input {                   /* one sequence; all borrowed */
 };
 
 struct sample_dist { /* what is left to draw from, in the scratch or over the logits row */
-    const struct sample_item *items; /* [n] best first with weights; NULL = dense */
+    const struct row_item *items; /* [n] best first with weights; NULL = dense */
     uint32_t n;
     const float *weights; /* dense: [n_vocab], 0 = cut */
     double total;         /* sum of the weights, > 0 */

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Radix selection. Weights are floats >= 0, whose bit patterns order as unsigned integers. A pass
- * puts the measure of every item into the bucket of its top 11 bits; walking the buckets from the
- * top finds the one in which the limit is crossed; the next 11 and the last 10 bits are resolved
- * among that bucket's items alone:
+ * puts the measure of every item into the bucket of the top 11 bits of its distance to the least
+ * there may be; walking the buckets from the top finds the one in which the limit is crossed; the
+ * next 11 bits, and so on, are resolved among that bucket's items alone:
  *
- *     bits of w   |31 ... 21|20 ... 10|9 ... 0|      three passes, of which only the first touches
- * many buckets
+ *     bits of w - least   |30 ... 20|19 ... 9|8 ... 0|      at most three passes, of which only
+ * the first touches many buckets
  *
  * A sort of 150k values takes ten times as long, and a quickselect has inputs on which it is
- * quadratic. Passes over the row are written in vectors of four: a compiler may not turn them
- * into vectors by itself, since a comparison with a NaN could trap. */
+ * quadratic. The items that are looked at one by one are few: those above a bound when they reach
+ * the limit, as a few large ones mostly do, or else those between two bounds that a sample of the
+ * row says the edge lies between. When it does not, all are looked at. Passes over the row are
+ * kernels (ops_row.h), which sum in one order on every machine. */
 #include "engine/worker/select.h"
 #include <math.h>
 #include <string.h>
@@ -17,8 +19,10 @@
 #include <emmintrin.h>
 #endif
 
-#define LANES   16u      /* independent partial results of one pass; combined in ascending order */
-#define EXP_MIN (-87.0f) /* exp below this is no normal float */
+#define LANES       16u   /* independent partial results of one pass; combined in ascending order */
+#define BUCKET_BITS 11u   /* of SAMPLE_BUCKETS */
+#define CUT_FEW     4096u /* items that are looked at one by one without more ado */
+#define SAMPLE_STEP 61u   /* columns: a prime, so that no pattern of the vocabulary is a sample's */
 
 typedef float four __attribute__((vector_size(16)));
 typedef uint32_t four_whole __attribute__((vector_size(16)));
@@ -69,13 +73,6 @@ static float max_of(const float *x, uint32_t n, bool *bad)
     return best;
 }
 
-bool select_max(const float *x, uint32_t n, float *max)
-{
-    bool bad = false;
-    *max = max_of(x, n, &bad);
-    return !bad && *max != -INFINITY;
-}
-
 /* One pass over the row, chunk by chunk, and one over the first chunk that has the largest. */
 bool select_best(const float *x, uint32_t n, uint32_t *best)
 {
@@ -108,15 +105,15 @@ static inline bool any_above(const float *x, const uint32_t n, float least)
     return any_bit(any);
 }
 
-static bool worse(struct sample_item a, struct sample_item b)
+static bool worse(struct row_item a, struct row_item b)
 {
     return a.value < b.value || (a.value == b.value && a.id > b.id);
 }
 
 /* The heap's root is the worst item kept. */
-static void sift_down(struct sample_item *h, uint32_t n, uint32_t i)
+static void sift_down(struct row_item *h, uint32_t n, uint32_t i)
 {
-    struct sample_item moving = h[i];
+    struct row_item moving = h[i];
     for (;;) {
         uint32_t child = 2 * i + 1;
         if (child >= n)
@@ -131,12 +128,12 @@ static void sift_down(struct sample_item *h, uint32_t n, uint32_t i)
     h[i] = moving;
 }
 
-uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct sample_item *items)
+uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct row_item *items)
 {
     uint32_t n_kept = 0, i = 0;
     for (; i < n && n_kept < k; i++)
         if (x[i] == x[i])
-            items[n_kept++] = (struct sample_item){x[i], i};
+            items[n_kept++] = (struct row_item){x[i], i};
     if (n_kept == 0)
         return 0;
     for (uint32_t j = n_kept / 2; j-- > 0;)
@@ -147,13 +144,13 @@ uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct sample_item *
         if (i == n)
             break;
         if (x[i] > items[0].value) { /* an equal value has a higher id than those kept: it loses */
-            items[0] = (struct sample_item){x[i], i};
+            items[0] = (struct row_item){x[i], i};
             sift_down(items, n_kept, 0);
         }
     }
     for (uint32_t left = n_kept; left > 1;
          left--) { /* take the worst to the end, again and again */
-        struct sample_item worst = items[0];
+        struct row_item worst = items[0];
         items[0] = items[left - 1];
         items[left - 1] = worst;
         sift_down(items, left - 1, 0);
@@ -169,7 +166,7 @@ static inline float exp_inline(float x)
         float f;
         uint32_t u;
     } round, scale;
-    float y = x < EXP_MIN ? EXP_MIN : x;
+    float y = x < ROW_EXP_MIN ? ROW_EXP_MIN : x;
     round.f = y * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the integer is in the low bits */
     float n = round.f - 12582912.0f;
     scale.u = (round.u - 0x4B400000u + 127u) << 23;
@@ -181,25 +178,7 @@ static inline float exp_inline(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     float e = (p * r * r + r + 1.0f) * scale.f;
-    return x < EXP_MIN ? 0.0f : e;
-}
-
-/* exp_inline of each: operation for operation the same, so the same bits. */
-static inline four exp_four(four x)
-{
-    const four_bits low = x < EXP_MIN;
-    const four least = {EXP_MIN, EXP_MIN, EXP_MIN, EXP_MIN};
-    const four y = (four)((low & (four_bits)least) | (~low & (four_bits)x));
-    const four round = y * 1.44269504f + 12582912.0f;
-    const four n = round - 12582912.0f;
-    const four scale = (four)(((four_whole)round - 0x4B400000u + 127u) << 23);
-    const four r = y - n * 0.693359375f + n * 2.12194440e-4f;
-    four p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    return (four)(~low & (four_bits)((p * r * r + r + 1.0f) * scale));
+    return x < ROW_EXP_MIN ? 0.0f : e;
 }
 
 float select_exp(float x)
@@ -207,60 +186,64 @@ float select_exp(float x)
     return exp_inline(x);
 }
 
-void select_weights(float *x, uint32_t n, float max, float temperature, float w_min)
+static void pass(const struct row_pass_args *a, const struct sample_scratch *s)
 {
-    uint32_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        const four w = exp_four((load_four(x + i) - max) / temperature);
-        const four kept = (four)((four_bits)w & ~(w < w_min));
-        memcpy(x + i, &kept, sizeof kept);
-    }
-    for (; i < n; i++) {
-        float w = exp_inline((x[i] - max) / temperature);
-        x[i] = w < w_min ? 0.0f : w;
-    }
+    s->kern->row_pass(a, &(struct kern_exec){.nth = 1});
 }
 
-typedef float two_f32 __attribute__((vector_size(8)));
-typedef double two_f64 __attribute__((vector_size(16)));
-
-/* x[0] and x[1]; gcc 12 converts a vector one by one if it is not told the instruction. */
-static inline two_f64 load_two(const float *x)
-{
-#ifdef __SSE2__
-    return (two_f64)_mm_cvtps_pd(
-        _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)x)));
-#else
-    two_f32 v;
-    memcpy(&v, x, sizeof v);
-    return __builtin_convertvector(v, two_f64);
-#endif
-}
-
-static double sum_chunk(const float *w, uint32_t n)
-{
-    two_f64 lane[LANES / 2] = {{0}};
-    uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (uint32_t j = 0; j < LANES / 2; j++)
-            lane[j] += load_two(w + i + 2 * j);
-    double sum = 0;
-    for (; i < n; i++)
-        sum += (double)w[i];
-    for (uint32_t j = 0; j < LANES; j++)
-        sum += lane[j / 2][j % 2];
-    return sum;
-}
-
-double select_sum(const float *w, struct sample_scratch *s)
+static double total_of(const struct sample_scratch *s)
 {
     double total = 0;
-    for (uint32_t start = 0, c = 0; start < s->n_vocab; start += SAMPLE_CHUNK, c++) {
-        uint32_t n = s->n_vocab - start < SAMPLE_CHUNK ? s->n_vocab - start : SAMPLE_CHUNK;
-        s->chunk_sums[c] = sum_chunk(w + start, n);
+    for (uint32_t c = 0; c * SAMPLE_CHUNK < s->n_vocab; c++)
         total += s->chunk_sums[c];
-    }
     return total;
+}
+
+bool select_max(const float *x, const struct sample_scratch *s, float *max)
+{
+    uint32_t bad;
+    pass(&(struct row_pass_args){.kind = ROW_MAX,
+                                 .x = (float *)(uintptr_t)x,
+                                 .n_col = s->n_vocab,
+                                 .n_found = &bad,
+                                 .most = max},
+         s);
+    return !bad && *max != -INFINITY;
+}
+
+double select_weights(float *x, float max, float temperature, float w_min, struct sample_scratch *s)
+{
+    pass(&(struct row_pass_args){.kind = ROW_WEIGHTS,
+                                 .x = x,
+                                 .n_col = s->n_vocab,
+                                 .low = w_min,
+                                 .high = max,
+                                 .temperature = temperature,
+                                 .sums = s->chunk_sums},
+         s);
+    return total_of(s);
+}
+
+double select_sum(float *w, struct sample_scratch *s)
+{
+    pass(
+        &(struct row_pass_args){
+            .kind = ROW_KEEP, .x = w, .n_col = s->n_vocab, .sums = s->chunk_sums},
+        s);
+    return total_of(s);
+}
+
+uint32_t select_rank(const float *x, uint32_t id, const struct sample_scratch *s)
+{
+    uint32_t n;
+    pass(&(struct row_pass_args){.kind = ROW_RANK,
+                                 .x = (float *)(uintptr_t)x,
+                                 .n_col = s->n_vocab,
+                                 .id = id,
+                                 .high = x[id],
+                                 .n_found = &n},
+         s);
+    return n;
 }
 
 static inline uint32_t float_bits(float f)
@@ -270,35 +253,15 @@ static inline uint32_t float_bits(float f)
     return u;
 }
 
-/* The items of w above `least`, in order of id. */
-static uint32_t gather(const float *w, uint32_t n, float least, struct sample_item *items)
-{
-    uint32_t n_item = 0, i = 0;
-    for (; i + 2 * LANES <= n; i += 2 * LANES) {
-        if (!any_above(w + i, 2 * LANES, least))
-            continue;
-        for (uint32_t j = i; j < i + 2 * LANES; j += 4) {
-            if (!any_above(w + j, 4, least))
-                continue;
-            for (uint32_t l = j; l < j + 4; l++) {
-                items[n_item] = (struct sample_item){w[l], l};
-                n_item += (uint32_t)(w[l] > least);
-            }
-        }
-    }
-    for (; i < n; i++)
-        if (w[i] > least)
-            items[n_item++] = (struct sample_item){w[i], i};
-    return n_item;
-}
-
 struct cut {         /* a radix selection under way */
     uint32_t n_item; /* of s->items, which it selects from */
     enum select_measure measure;
     double limit;
-    double before; /* measure of what lies above the bucket */
-    uint32_t key;  /* bits of the edge found so far */
-    bool reached;  /* the limit, by the items there are */
+    double before;  /* measure of what lies above the bucket */
+    uint32_t base;  /* bits of the least that an item may be */
+    uint32_t shift; /* bits that the first pass leaves open */
+    uint32_t key;   /* bits of the edge less base, found so far */
+    bool reached;   /* the limit, by the items there are */
 };
 
 /* Measure the items into buckets by `width` of their bits from `shift` on, and find the bucket in
@@ -307,10 +270,10 @@ struct cut {         /* a radix selection under way */
 static void cut_bucket(struct cut *c, uint32_t shift, uint32_t width, struct sample_scratch *s)
 {
     const uint32_t mask = (1u << width) - 1;
-    memset(s->masses, 0, SAMPLE_BUCKETS * sizeof *s->masses);
-    memset(s->bucket_counts, 0, SAMPLE_BUCKETS * sizeof *s->bucket_counts);
+    memset(s->masses, 0, (mask + 1) * sizeof *s->masses);
+    memset(s->bucket_counts, 0, (mask + 1) * sizeof *s->bucket_counts);
     for (uint32_t i = 0; i < c->n_item; i++) {
-        const uint32_t b = float_bits(s->items[i].value) >> shift & mask;
+        const uint32_t b = (float_bits(s->items[i].value) - c->base) >> shift & mask;
         s->masses[b] += c->measure == SELECT_COUNT ? 1.0 : (double)s->items[i].value;
         s->bucket_counts[b]++;
     }
@@ -333,9 +296,9 @@ static void keep_bucket(struct cut *c, uint32_t shift, struct sample_scratch *s)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_item; i++) {
-        const struct sample_item item = s->items[i];
+        const struct row_item item = s->items[i];
         s->items[n] = item;
-        n += float_bits(item.value) >> shift == c->key >> shift;
+        n += (float_bits(item.value) - c->base) >> shift == c->key >> shift;
     }
     c->n_item = n;
 }
@@ -343,73 +306,184 @@ static void keep_bucket(struct cut *c, uint32_t shift, struct sample_scratch *s)
 /* Weights that are cut whatever the others are. Those of at most (total - limit) / 2n have together
  * no more than half of what is cut by mass, so the edge lies above them; the other half is far more
  * than rounding takes. */
-static float surely_cut(const float *w, enum select_measure measure, double limit,
+static float surely_cut(const struct cut *c, const struct sample_scratch *s)
+{
+    const double least = (total_of(s) - c->limit) / (2.0 * s->n_vocab);
+    return c->measure == SELECT_MASS && least > 0 ? (float)least : 0.0f;
+}
+
+/* The first pass: items are above `low`, and `high` at most. */
+static void cut_begin(struct cut *c, float low, float high, struct sample_scratch *s)
+{
+    c->base = float_bits(low) + 1;
+    const uint32_t range = float_bits(high) - float_bits(low);
+    const uint32_t n_bit = 32 - (uint32_t)__builtin_clz(range | 1);
+    c->shift = n_bit > BUCKET_BITS ? n_bit - BUCKET_BITS : 0;
+    c->key = 0;
+    cut_bucket(c, c->shift, n_bit - c->shift, s);
+}
+
+/* The edge among the items. */
+static float cut_edge(struct cut *c, struct sample_scratch *s)
+{
+    float edge;
+    for (uint32_t shift = c->shift; shift;) {
+        const uint32_t next = shift > BUCKET_BITS ? shift - BUCKET_BITS : 0;
+        keep_bucket(c, shift, s);
+        cut_bucket(c, next, shift - next, s);
+        shift = next;
+    }
+    const uint32_t bits = c->base + c->key;
+    memcpy(&edge, &bits, sizeof edge);
+    return edge;
+}
+
+static float just_below(float f) /* f > 0 */
+{
+    const uint32_t bits = float_bits(f) - 1;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Look at the items between two bounds, most of them at most. Is the edge among them? The measure
+ * of what lies above `high` is in c->before already. */
+static bool cut_between(struct cut *c, float *w, float low, float high, uint32_t most,
                         struct sample_scratch *s)
 {
-    const double total = measure == SELECT_MASS ? select_sum(w, s) : 0;
-    const double least = (total - limit) / (2.0 * s->n_vocab);
-    return measure == SELECT_MASS && least > 0 ? (float)least : 0.0f;
+    pass(&(struct row_pass_args){.kind = ROW_BETWEEN,
+                                 .x = w,
+                                 .n_col = s->n_vocab,
+                                 .n_item = most,
+                                 .low = low,
+                                 .high = high,
+                                 .items = s->items,
+                                 .n_found = &c->n_item},
+         s);
+    if (c->n_item == most)
+        return false;
+    cut_begin(c, low, high, s);
+    return c->reached;
 }
 
-/* The first pass: of the weights above bounds that lie between two of its buckets, so that the
- * buckets above are whole, then of all. Mostly a few large ones reach the limit. */
-static void cut_first(struct cut *c, const float *w, uint32_t shift, uint32_t width,
-                      struct sample_scratch *s)
+/* The edge at `limit` in a sample of the row, n items; 0: it has not so much. */
+static float sample_edge(const float *w, enum select_measure measure, double limit,
+                         struct sample_scratch *s)
+{
+    struct cut c = {.measure = measure, .limit = limit};
+    for (uint32_t i = SAMPLE_STEP / 2; i < s->n_vocab; i += SAMPLE_STEP)
+        if (w[i] > 0)
+            s->items[c.n_item++] = (struct row_item){w[i], i};
+    cut_begin(&c, 0, INFINITY, s);
+    return c.reached ? cut_edge(&c, s) : 0;
+}
+
+/* Two bounds that the edge probably lies between: where a sample of the row has it, three standard
+ * deviations of such a sample, and a little, to either side. */
+static void guess_bounds(const struct cut *c, const float *w, float *low, float *high,
+                         struct sample_scratch *s)
+{
+    const bool count = c->measure == SELECT_COUNT;
+    double n = 0, mass = 0, square = 0;
+    for (uint32_t i = SAMPLE_STEP / 2; i < s->n_vocab; i += SAMPLE_STEP) {
+        const double x = count ? 1 : (double)w[i];
+        n += 1;
+        mass += w[i] > 0 ? x : 0;
+        square += x * x;
+    }
+    const double part = c->limit / (count ? s->n_vocab : total_of(s)); /* of the row */
+    const double limit = part * (count ? n : mass);
+    const double off = 3 * sqrt(part < 1 ? square * part * (1 - part) : 0) + 2;
+    const float above = limit > off ? sample_edge(w, c->measure, limit - off, s) : 0;
+    const float below = limit + off < mass ? sample_edge(w, c->measure, limit + off, s) : 0;
+    *high = above > 0 ? above : INFINITY;
+    *low = below > 0 ? just_below(below) : surely_cut(c, s);
+}
+
+/* The measure of what is above `high`. */
+static double measure_above(const struct cut *c, float *w, float high, struct sample_scratch *s)
+{
+    double above = 0;
+    uint32_t n = 0;
+    struct row_pass_args a = {
+        .kind = ROW_RANK, .x = w, .n_col = s->n_vocab, .high = high, .n_found = &n};
+    if (c->measure == SELECT_MASS) {
+        a.kind = ROW_BETWEEN;
+        a.low = INFINITY;
+        a.items = s->items;
+        a.sums = s->part_sums;
+    }
+    pass(&a, s);
+    for (uint32_t i = 0; i * SAMPLE_CHUNK < s->n_vocab && a.sums; i++)
+        above += a.sums[i];
+    return a.sums ? above : n;
+}
+
+/* The first level: of the weights above bounds that lie between two of its buckets, so that the
+ * buckets above are whole, as long as those are few; then between bounds that are guessed; then of
+ * all. */
+static void cut_first(struct cut *c, float *w, struct sample_scratch *s)
 {
     static const float bounds[] = {0x1p-4f, 0x1p-8f, 0x1p-12f};
+    float low, high;
     for (uint32_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
-        const uint32_t below = float_bits(bounds[i]) - 1;
-        float least;
-        memcpy(&least, &below, sizeof least);
-        c->n_item = gather(w, s->n_vocab, least, s->items);
-        cut_bucket(c, shift, width, s);
-        if (c->reached)
+        if (cut_between(c, w, just_below(bounds[i]), INFINITY, CUT_FEW, s))
             return;
         c->before = 0;
-        c->key = 0;
+        if (c->n_item == CUT_FEW)
+            break;
     }
-    c->n_item = gather(w, s->n_vocab, surely_cut(w, c->measure, c->limit, s), s->items);
-    cut_bucket(c, shift, width, s);
+    guess_bounds(c, w, &low, &high, s);
+    c->before = high < INFINITY ? measure_above(c, w, high, s) : 0;
+    if (c->before < c->limit && cut_between(c, w, low, high, s->n_vocab + 1, s))
+        return;
+    c->before = 0;
+    cut_between(c, w, surely_cut(c, s), INFINITY, s->n_vocab + 1, s);
 }
 
-/* Zeroes what is below the edge. */
-static void cut_below(float *w, uint32_t n, float edge)
+static void sum_again(float *w, uint32_t chunk, struct sample_scratch *s)
 {
-    uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (uint32_t j = i; j < i + LANES; j += 4) {
-            const four v = load_four(w + j);
-            const four kept = (four)((four_bits)v & (v >= edge));
-            memcpy(w + j, &kept, sizeof kept);
-        }
-    for (; i < n; i++)
-        w[i] = w[i] < edge ? 0.0f : w[i];
+    const uint32_t start = chunk * SAMPLE_CHUNK, left = s->n_vocab - start;
+    pass(&(struct row_pass_args){.kind = ROW_KEEP,
+                                 .x = w + start,
+                                 .n_col = left < SAMPLE_CHUNK ? left : SAMPLE_CHUNK,
+                                 .sums = s->chunk_sums + chunk},
+         s);
 }
 
-void select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s)
+/* Of equal weights the lower ids stay. The sums of their chunks are made again. */
+static void cut_equal(const struct cut *c, float *w, float edge, struct sample_scratch *s)
 {
-    static const struct {
-        uint32_t shift, width;
-    } levels[] = {{21, 11}, {10, 11}, {0, 10}};
-    struct cut c = {.measure = measure, .limit = limit};
-    cut_first(&c, w, levels[0].shift, levels[0].width, s);
-    for (uint32_t i = 1; i < 3; i++) {
-        keep_bucket(&c, levels[i - 1].shift, s);
-        cut_bucket(&c, levels[i].shift, levels[i].width, s);
-    }
-    float edge;
-    memcpy(&edge, &c.key, sizeof edge);
-    double own = measure == SELECT_COUNT ? 1.0 : (double)edge;
+    const double own = c->measure == SELECT_COUNT ? 1.0 : (double)edge;
+    double before = c->before;
+    uint32_t stale = UINT32_MAX; /* chunk */
     bool first = true;
-    cut_below(w, s->n_vocab, edge);
-    for (uint32_t i = 0; i < c.n_item; i++) {
-        if (s->items[i].value != edge)
+    for (uint32_t i = 0; i <= c->n_item; i++) {
+        const uint32_t chunk = i < c->n_item ? s->items[i].id / SAMPLE_CHUNK : UINT32_MAX;
+        if (stale != UINT32_MAX && chunk != stale) {
+            sum_again(w, stale, s);
+            stale = UINT32_MAX;
+        }
+        if (i == c->n_item || s->items[i].value != edge)
             continue;
-        if (first || c.before < limit) { /* equal weights: the lower ids stay */
-            c.before += own;
+        if (first || before < c->limit) {
+            before += own;
             first = false;
         } else {
             w[s->items[i].id] = 0.0f;
+            stale = chunk;
         }
     }
+}
+
+double select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s)
+{
+    struct cut c = {.measure = measure, .limit = limit};
+    cut_first(&c, w, s);
+    const float edge = cut_edge(&c, s);
+    pass(
+        &(struct row_pass_args){
+            .kind = ROW_KEEP, .x = w, .n_col = s->n_vocab, .low = edge, .sums = s->chunk_sums},
+        s);
+    cut_equal(&c, w, edge, s);
+    return total_of(s);
 }

@@ -10,23 +10,29 @@
 #define QUIRE_ENGINE_WORKER_SELECT_H
 #include "engine/worker/sample.h"
 
-/* *max = the largest of x[0..n). False when one is NaN or all are -inf. */
-bool select_max(const float *x, uint32_t n, float *max);
+/* *max = the largest of x. False when one is NaN or all are -inf. */
+bool select_max(const float *x, const struct sample_scratch *s, float *max);
 /* *best = the lowest index of the largest value; false as select_max. */
 bool select_best(const float *x, uint32_t n, uint32_t *best);
 /* items[0 .. result) = the best min(k, n) of x, best first; NaNs are left out. k <=
  * SAMPLE_HEAP_MAX. */
-uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct sample_item *items);
+uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct row_item *items);
 /* exp(x) for x <= 0, within 2 ulp; 0 below -87. The same bits on every machine. */
 float select_exp(float x);
-/* x[i] = exp((x[i] - max) / temperature), 0 where that is below w_min. In place. */
-void select_weights(float *x, uint32_t n, float max, float temperature, float w_min);
-/* Sums of the chunks of w into s->chunk_sums; returns the total. */
-double select_sum(const float *w, struct sample_scratch *s);
+/* x[i] = exp((x[i] - max) / temperature), 0 where that is below w_min, in place; x is what
+ * select_max has looked at, max finite. The sums of their chunks go to s->chunk_sums; returns the
+ * total. */
+double select_weights(float *x, float max, float temperature, float w_min,
+                      struct sample_scratch *s);
+/* Sums of the chunks of w >= 0 into s->chunk_sums; returns the total. */
+double select_sum(float *w, struct sample_scratch *s);
+/* How many of x are better than x[id]. */
+uint32_t select_rank(const float *x, uint32_t id, const struct sample_scratch *s);
 
 enum select_measure { SELECT_COUNT, SELECT_MASS };
 /* Walking w > 0 best first, keep items as long as the measure of those before them is below
- * `limit`; the others become 0. The best item always stays. s->items and sums are overwritten. */
-void select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s);
+ * `limit`; the others become 0. The best item always stays. s->chunk_sums are those of w before and
+ * after; returns their total. s->items is overwritten. */
+double select_cut(float *w, enum select_measure measure, double limit, struct sample_scratch *s);
 
 #endif

@@ -59,7 +59,6 @@ INLINE void vec_store_n(float *p, struct vec x, uint32_t n)
     _mm256_maskstore_ps(p, vec_mask((int)n), x.a);
     _mm256_maskstore_ps(p + 8, vec_mask((int)n - 8), x.b);
 }
-
 INLINE struct vec vec_add(struct vec x, struct vec y)
 {
     EACH(r, _mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b));
@@ -123,7 +122,6 @@ INLINE struct vec vec_scale(struct vec x, struct vec n)
 {
     EACH(r, vec_scale_half(x.a, n.a), vec_scale_half(x.b, n.b));
 }
-
 INLINE struct vec vec_first(uint32_t n, struct vec x, struct vec y)
 {
     EACH(r, _mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(vec_mask((int)n))),
@@ -139,13 +137,24 @@ INLINE struct vec vec_if_nan(struct vec x, struct vec yes, struct vec no)
     EACH(r, _mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q)),
          _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q)));
 }
+INLINE uint32_t vec_bits(__m256 a, __m256 b)
+{
+    return (uint32_t)_mm256_movemask_ps(a) | (uint32_t)_mm256_movemask_ps(b) << 8;
+}
 INLINE uint32_t vec_equal_bits(struct vec x, struct vec y)
 {
-    uint32_t low = (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ));
-    uint32_t high = (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ));
-    return low | high << 8;
+    return vec_bits(_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ));
 }
 
+INLINE struct vec vec_if_above(struct vec x, struct vec y, struct vec yes, struct vec no)
+{
+    EACH(r, _mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ)),
+         _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ)));
+}
+INLINE uint32_t vec_above_bits(struct vec x, struct vec y)
+{
+    return vec_bits(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ));
+}
 INLINE float vec_fold_add(struct vec x)
 {
     __m256 h = _mm256_add_ps(x.a, x.b);
@@ -160,7 +169,6 @@ INLINE float vec_fold_max(struct vec x)
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-
 INLINE struct vec_f64 vec_f64_zero(void)
 {
     const __m256d z = _mm256_setzero_pd();
@@ -173,6 +181,11 @@ INLINE struct vec_f64 vec_f64_add(struct vec_f64 s, struct vec x)
     s.q[2] = _mm256_add_pd(s.q[2], _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)));
     s.q[3] = _mm256_add_pd(s.q[3], _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1)));
     return s;
+}
+INLINE void vec_f64_store(double *p, struct vec_f64 s)
+{
+    for (int i = 0; i < 4; i++)
+        _mm256_storeu_pd(p + 4 * i, s.q[i]);
 }
 INLINE double vec_f64_fold_add(struct vec_f64 s)
 {

@@ -124,6 +124,16 @@ INLINE uint32_t vec_equal_bits(struct vec x, struct vec y) /* bit l is set where
     return _mm512_cmp_ps_mask(x.v, y.v, _CMP_EQ_OQ);
 }
 
+INLINE struct vec vec_if_above(struct vec x, struct vec y, struct vec a,
+                               struct vec b) /* x > y ? a : b */
+{
+    return vec_of(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ), b.v, a.v));
+}
+INLINE uint32_t vec_above_bits(struct vec x, struct vec y) /* bit l is set where x > y */
+{
+    return _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ);
+}
+
 /* Lane l takes lane l + 8, then + 4, + 2, + 1. */
 INLINE float vec_fold_add(struct vec a)
 {
@@ -146,6 +156,11 @@ INLINE struct vec_f64 vec_f64_add(struct vec_f64 s, struct vec a)
     s.low = _mm512_add_pd(s.low, _mm512_cvtps_pd(_mm512_castps512_ps256(a.v)));
     s.high = _mm512_add_pd(s.high, _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1)));
     return s;
+}
+INLINE void vec_f64_store(double *p, struct vec_f64 s)
+{
+    _mm512_storeu_pd(p, s.low);
+    _mm512_storeu_pd(p + 8, s.high);
 }
 INLINE double vec_f64_fold_add(struct vec_f64 s)
 {

@@ -131,14 +131,14 @@ static void golden_case(const json_t *c, const struct tensor_set *set, bool heap
         assert_true(sample_filter(&d, row, &p, &s));
     } else { /* what sample_filter does for a top_k beyond the heap */
         float max;
-        assert_true(select_max(row, s.n_vocab, &max));
-        select_weights(row, s.n_vocab, max, p.temperature, p.min_p);
+        assert_true(select_max(row, &s, &max));
+        double total = select_weights(row, max, p.temperature, p.min_p, &s);
         if (p.top_k)
-            select_cut(row, SELECT_COUNT, p.top_k, &s);
-        double total = select_sum(row, &s);
+            total = select_cut(row, SELECT_COUNT, p.top_k, &s);
         if (p.top_p < 1)
-            select_cut(row, SELECT_MASS, (double)p.top_p * total, &s);
-        d = (struct sample_dist){.weights = row, .n = s.n_vocab, .total = select_sum(row, &s)};
+            total = select_cut(row, SELECT_MASS, (double)p.top_p * total, &s);
+        assert_true(total == select_sum(row, &s));
+        d = (struct sample_dist){.weights = row, .n = s.n_vocab, .total = total};
     }
     for (uint32_t i = 0; i < n_vocab; i++) {
         float want;
@@ -186,7 +186,7 @@ static uint32_t random_u32(void)
 
 static int by_value(const void *a, const void *b)
 {
-    const struct sample_item *x = a, *y = b;
+    const struct row_item *x = a, *y = b;
     if (x->value != y->value)
         return x->value > y->value ? -1 : 1;
     return x->id < y->id ? -1 : 1;
@@ -200,7 +200,7 @@ static void heap_and_radix_agree_with_a_sort(void **state)
     struct q_err e = Q_ERR_INIT;
     struct sample_scratch s;
     assert_ok(sample_scratch_init(&s, N_ROW, &kern, &e), &e);
-    static struct sample_item sorted[N_ROW], top[SAMPLE_HEAP_MAX];
+    static struct row_item sorted[N_ROW], top[SAMPLE_HEAP_MAX];
     static float row[N_ROW], cut[N_ROW];
     for (int round = 0; round < 60; round++) {
         uint32_t n_value = round % 3 == 0   ? 5
@@ -210,7 +210,7 @@ static void heap_and_radix_agree_with_a_sort(void **state)
             row[i] = (float)(1 + random_u32() % n_value) / 16777216.0f;
             if (round % 2) /* a few large ones, and many that are next to nothing */
                 row[i] = ldexpf(row[i], -(int)(random_u32() % 24));
-            sorted[i] = (struct sample_item){row[i], i};
+            sorted[i] = (struct row_item){row[i], i};
         }
         qsort(sorted, N_ROW, sizeof *sorted, by_value);
         uint32_t k = round == 0 ? 1 : 1 + random_u32() % SAMPLE_HEAP_MAX;
@@ -218,6 +218,7 @@ static void heap_and_radix_agree_with_a_sort(void **state)
         for (uint32_t i = 0; i < k; i++)
             assert_int_equal(top[i].id, sorted[i].id);
         memcpy(cut, row, sizeof cut);
+        select_sum(cut, &s);
         select_cut(cut, SELECT_COUNT, k, &s);
         for (uint32_t i = 0; i < N_ROW; i++)
             assert_true((cut[sorted[i].id] != 0) == (i < k));
@@ -226,6 +227,7 @@ static void heap_and_radix_agree_with_a_sort(void **state)
             total += (double)row[i];
         limit = total * (1 + random_u32() % 98) / 100.0 + 1e-9;
         memcpy(cut, row, sizeof cut);
+        select_sum(cut, &s);
         select_cut(cut, SELECT_MASS, limit, &s);
         for (uint32_t i = 0; i < N_ROW; i++) {
             assert_true((cut[sorted[i].id] != 0) == (before < limit));
@@ -233,6 +235,82 @@ static void heap_and_radix_agree_with_a_sort(void **state)
         }
     }
     sample_scratch_release(&s);
+}
+
+enum { N_BIG = 151936 };
+
+/* Weight i of a vocabulary's row: flat, of a few values, with a head, all equal, or falling so fast
+ * that most are next to nothing; in an order that a sample of every n-th may not see through. */
+static float big_weight(int shape, uint32_t i)
+{
+    const float u = (float)(1 + random_u32() % (1u << 24)) / 16777216.0f;
+    switch (shape) {
+    case 0:
+        return 0.5f + u / 2;
+    case 1:
+        return (float)(1 + (int)(u * 5)) / 8;
+    case 2:
+        return i % 5000 == 77 ? u : u * 0x1p-9f;
+    case 3:
+        return 0.25f;
+    case 4:
+        return select_exp(-60 * u);
+    default: /* what the sample looks at is not like the rest */
+        return i % 61 == 30 ? u * 0x1p-20f : 0.5f + u / 2;
+    }
+}
+
+static void cut_as_sorted(struct sample_scratch *s, float *row, const struct row_item *sorted,
+                          double part)
+{
+    float *cut = q_calloc(N_BIG, sizeof *cut);
+    const uint32_t k = 1 + (uint32_t)(part * (N_BIG - 1));
+    memcpy(cut, row, N_BIG * sizeof *cut);
+    const double total = select_sum(cut, s), left = select_cut(cut, SELECT_COUNT, k, s);
+    for (uint32_t i = 0; i < N_BIG; i++)
+        assert_true((cut[sorted[i].id] != 0) == (i < k));
+    assert_true(left == select_sum(cut, s));
+    memcpy(cut, row, N_BIG * sizeof *cut);
+    select_sum(cut, s);
+    const double kept = select_cut(cut, SELECT_MASS, part * total, s);
+    assert_true(kept == select_sum(cut, s));
+    double before = 0;
+    for (uint32_t i = 0; i < N_BIG; i++) { /* sums are rounded: the last one kept may be another */
+        if (fabs(before - part * total) > 1e-9 * total)
+            assert_true((cut[sorted[i].id] != 0) == (before < part * total));
+        before += (double)sorted[i].value;
+    }
+    q_free(cut);
+}
+
+/* Rows as large as a vocabulary, in which the items are never all looked at, by every set of
+ * kernels. */
+static void large_rows_are_cut_as_a_sort_does(void **state)
+{
+    (void)state;
+    static const uint32_t caps[] = {CAP_NONE, CAP_AVX2, ~0u};
+    static const double parts[] = {0.0, 0.03, 0.9, 0.999};
+    struct q_err e = Q_ERR_INIT;
+    struct row_item *sorted = q_calloc(N_BIG, sizeof *sorted);
+    float *row = q_calloc(N_BIG, sizeof *row);
+    for (int shape = 0; shape < 6; shape++) {
+        for (uint32_t i = 0; i < N_BIG; i++) {
+            row[i] = big_weight(shape, i);
+            sorted[i] = (struct row_item){row[i], i};
+        }
+        qsort(sorted, N_BIG, sizeof *sorted, by_value);
+        for (size_t c = 0; c < sizeof caps / sizeof *caps; c++) {
+            struct kern_table k;
+            struct sample_scratch s;
+            kern_table_cpu(&k, caps[c]);
+            assert_ok(sample_scratch_init(&s, N_BIG, &k, &e), &e);
+            for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+                cut_as_sorted(&s, row, sorted, parts[i]);
+            sample_scratch_release(&s);
+        }
+    }
+    q_free(row);
+    q_free(sorted);
 }
 
 static void exp_is_close_and_monotone(void **state)
@@ -591,6 +669,7 @@ int main(void)
         cmocka_unit_test(philox_gives_the_published_vectors),
         cmocka_unit_test(distributions_are_the_reference_ones),
         cmocka_unit_test(heap_and_radix_agree_with_a_sort),
+        cmocka_unit_test(large_rows_are_cut_as_a_sort_does),
         cmocka_unit_test(exp_is_close_and_monotone),
         cmocka_unit_test(bad_rows_give_bad_tokens),
         cmocka_unit_test(greedy_takes_the_lowest_id_of_the_largest),

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels/wide/row_pass.h in AVX-512 registers. */
+#include "kernels/variants.h"
+#include "kernels/wide/row_pass.h"
+
+void row_pass_avx512(const struct row_pass_args *a, const struct kern_exec *x)
+{
+    (void)x;
+    wide_row_pass(a);
+}

@@ -224,6 +224,53 @@ static void the_dummy_step_is_the_largest(void **state)
     team_free(d.team);
 }
 
+/* 256 sequences with a vocabulary of 152k: rows of logits are made and sampled in turns: they take
+ * no more memory than MODEL_LOGIT_ROWS of them do. */
+static void logits_of_many_sequences_stay_small(void **state)
+{
+    (void)state;
+    static const char qwen2[] =
+        "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", "
+        "\"vocab_size\": 151936, \"hidden_size\": 64, \"intermediate_size\": 128, "
+        "\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-6, "
+        "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}";
+    const uint32_t n_vocab = 151936, n_thread = 2;
+    struct kern_table kern;
+    struct sample_scratch samplers[2];
+    struct dummy d = {.samplers = samplers,
+                      .limits = {.max_num_seqs = 256,
+                                 .max_num_batched_tokens = 256,
+                                 .max_model_len = 64,
+                                 .logit_rows_max = 256}};
+    struct folder f;
+    struct model *m;
+    folder_init(&f);
+    put(&f, "config.json", qwen2);
+    kern_table_cpu(&kern, kern_caps_machine());
+    assert_ok(team_new(&d.team, n_thread, false, &e), &e);
+    struct model_options o = {
+        .dir = f.path, .format = LOAD_DUMMY, .dtype_auto = true, .kern = &kern, .team = d.team};
+    assert_ok(model_load(&m, &o, &e), &e);
+    d.model = m;
+    uint64_t before = memory_resident();
+    assert_ok(model_scratch_new(&d.scratch, m, d.limits.max_num_batched_tokens, n_thread, &e), &e);
+    for (uint32_t i = 0; i < n_thread; i++)
+        assert_ok(sample_scratch_init(&samplers[i], n_vocab, &kern, &e), &e);
+    d.logits = malloc((size_t)MODEL_LOGIT_ROWS * n_vocab * sizeof *d.logits);
+    assert_ok(dummy_step(&d, &e), &e);
+    const uint64_t taken = memory_resident() - before;
+    print_message("256 sequences: %.1f MiB\n", (double)taken / (double)MIB);
+    assert_true(taken > 37 * MIB && taken < 60 * MIB);
+    free(d.logits);
+    for (uint32_t i = 0; i < n_thread; i++)
+        sample_scratch_release(&samplers[i]);
+    model_scratch_free(d.scratch);
+    model_free(m);
+    team_free(d.team);
+    folder_release(&f);
+}
+
 int main(void)
 {
     log_setup("test", LOG_ERROR, false);
@@ -236,6 +283,7 @@ int main(void)
         cmocka_unit_test_setup(cgroups_of_version_2_limit_the_memory, setup),
         cmocka_unit_test_setup(cgroups_of_version_1_limit_the_memory, setup),
         cmocka_unit_test_setup(the_dummy_step_is_the_largest, setup),
+        cmocka_unit_test_setup(logits_of_many_sequences_stay_small, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,29 @@ static void every_dtype_and_quantization(void **state)
     }
 }
 
+/* --deterministic: one sequence at a time without graphs, and all together with them, give the same
+ * bits. */
+static void the_same_bits_alone_and_together(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "qwen3");
+    g.n = 3;
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    c.worker.dtype = DT_BF16;
+    c.worker.deterministic = true;
+    device_answers(&c, &g, 3);
+    memcpy(expected, answers, sizeof expected);
+    c.worker.max_num_seqs = 1;
+    c.worker.max_num_batched_tokens = 16;
+    c.worker.enforce_eager = true;
+    device_answers(&c, &g, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
+            fail_msg("request %u has other bits alone", i);
+}
+
 /* Blocks go to host memory and come back; steps are not graphs. */
 static void swapped_and_eager(void **state)
 {
@@ -204,6 +227,7 @@ int main(void)
         cmocka_unit_test(goldens_of_float32),
         cmocka_unit_test(every_kind_of_request),
         cmocka_unit_test(every_dtype_and_quantization),
+        cmocka_unit_test(the_same_bits_alone_and_together),
         cmocka_unit_test(swapped_and_eager),
         cmocka_unit_test(the_next_step_does_not_wait_for_tokens),
         cmocka_unit_test(a_draft_model_guesses),

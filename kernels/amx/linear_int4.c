@@ -15,15 +15,17 @@
 #include <immintrin.h>
 #include "kernels/avx512/ints.h"
 #include "kernels/int4_walk.h"
+#include "kernels/stream.h"
 #include "kernels/variants.h"
 #include "kernels/wide/finish.h"
 
-#define FEW         12u /* rows that AVX-512 unpacks in registers; the bits are the same */
+#define FEW         6u   /* rows that AVX-512 unpacks in registers; the bits are the same */
+#define FEW_K       256u /* inputs of a slice, 16 KiB in the first-level cache, where rows … */
+#define FEW_REUSE   64u  /* … up to this many use it once or twice */
 #define TILE_ROWS   16u
 #define LINE        256u              /* bytes of a panel's line: 64 outputs x 4 of K */
 #define AT_A_TIME   256u              /* inputs whose sums are added at a time, at most */
 #define BLOCK_BYTES ((size_t)1 << 20) /* of x: half of a 2 MiB cache */
-#define AHEAD       8192              /* bytes from what is unpacked to what is asked for */
 
 /* What LDTILECFG reads. Source: Intel SDM volume 1, chapter 18. */
 struct tile_config {
@@ -52,13 +54,15 @@ struct sums { /* of some groups, which wait to be added */
 struct walk {
     const struct linear_quant_args *a;
     struct int4_tiles_scratch *s;
-    struct range rows;  /* the block */
-    uint32_t o;         /* the panel's first output */
-    uint32_t k, n_k;    /* the slice */
-    uint32_t most;      /* groups at a time */
-    uint32_t step;      /* bytes of K in a tile: 64, or 32 where that is the group */
-    uint32_t low, high; /* rows the tiles are set up for */
-    uint32_t odd;       /* which half of s->sum was taken last */
+    struct stream weights; /* that this thread reads */
+    struct range rows;     /* the block */
+    uint32_t o;            /* the panel's first output */
+    uint32_t slice;        /* inputs of one, at most */
+    uint32_t k, n_k;       /* the slice */
+    uint32_t most;         /* groups at a time */
+    uint32_t step;         /* bytes of K in a tile: 64, or 32 where that is the group */
+    uint32_t low, high;    /* rows the tiles are set up for */
+    uint32_t odd;          /* which half of s->sum was taken last */
     struct sums wait;
 };
 
@@ -212,15 +216,10 @@ static void run_unit(struct walk *t, const struct unit *u)
     }
 }
 
-static void ask_for(const uint8_t *w, uint32_t bytes)
-{
-    for (uint32_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)w + i, _MM_HINT_T0);
-}
-
 /* A group: q - zero as bytes, in the lines that tile registers load; scales as f32. */
-static void unpack(const uint8_t *w, uint32_t group, uint8_t *to, float *scale)
+static void unpack(const struct walk *t, const uint8_t *w, uint8_t *to, float *scale)
 {
+    const uint32_t group = t->a->w.group;
     const uint8_t *scales = w + int4_scales_at(group), *zeros = scales + INT4_ZEROS_AT;
     __m512i zero[4];
     UNROLL
@@ -230,9 +229,9 @@ static void unpack(const uint8_t *w, uint32_t group, uint8_t *to, float *scale)
         zero[j] = _mm512_mullo_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(0x01010101));
         _mm512_store_ps(scale + 16 * j, _mm512_cvtph_ps(halves));
     }
-    ask_for(scales + AHEAD, INT4_ZEROS_AT + KERN_PANEL);
+    stream_ask(&t->weights, (const char *)scales, (INT4_ZEROS_AT + KERN_PANEL) / 64);
     for (uint32_t k = 0; k < group; k += 8, w += LINE, to += 2 * (size_t)LINE) {
-        ask_for(w + AHEAD, LINE);
+        stream_ask(&t->weights, (const char *)w, LINE / 64);
         UNROLL
         for (int j = 0; j < 4; j++) {
             __m512i both = _mm512_load_si512(w + 64 * j);
@@ -254,10 +253,10 @@ static void run_panel(struct walk *t, const uint8_t *w)
     const uint32_t group = t->a->w.group, n_in = t->a->w.n_in;
     const size_t halves = t->rows.begin + rows_by_halves(t->rows.end - t->rows.begin);
     for (t->k = 0; t->k < n_in; t->k += t->n_k) {
-        t->n_k = n_in - t->k < INT4_TILES_K ? n_in - t->k : INT4_TILES_K;
+        t->n_k = n_in - t->k < t->slice ? n_in - t->k : t->slice;
         add_waiting(t, &(struct sums){0}); /* it has scales where the new ones go */
         for (uint32_t g = 0; g < t->n_k / group; g++, w += int4_group_bytes(group))
-            unpack(w, group, t->s->bytes + (size_t)g * group * KERN_PANEL, t->s->scale[g]);
+            unpack(t, w, t->s->bytes + (size_t)g * group * KERN_PANEL, t->s->scale[g]);
         struct unit u = {.o = t->o, .width = KERN_PANEL / 2};
         u.first = t->k == 0;
         u.last = t->k + t->n_k == n_in;
@@ -292,8 +291,14 @@ void linear_int4_amx(const struct linear_int4_args *args, const struct kern_exec
     const size_t panel_bytes = int4_panel_bytes(a->w.n_in, group);
     const size_t fit = BLOCK_BYTES / a->w.n_in / 32 * 32, most = fit ? fit : 32;
     const size_t block = most < INT4_TILES_ROWS ? most : INT4_TILES_ROWS;
-    struct walk t = {.a = a, .s = x->scratch, .step = group < 64 ? group : 64};
+    const char *w = a->w.data;
+    struct walk t = {.a = a,
+                     .s = x->scratch,
+                     .weights = {w + panels.begin * panel_bytes, w + panels.end * panel_bytes},
+                     .slice = a->n_row <= FEW_REUSE ? FEW_K : INT4_TILES_K,
+                     .step = group < 64 ? group : 64};
     t.most = AT_A_TIME / group < INT4_TILES_GROUPS ? AT_A_TIME / group : INT4_TILES_GROUPS;
+    stream_open(&t.weights);
     for (size_t row = 0; row < a->n_row; row += block) {
         t.rows = (struct range){row, a->n_row - row < block ? a->n_row : row + block};
         for (size_t p = panels.begin; p < panels.end; p++) {

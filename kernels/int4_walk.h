@@ -2,12 +2,13 @@
 /* int4_walk - what linear_int4 keeps in scratch, and one group's work as a variant sees it; private
  * to kernels/. The loops are in wide/int4.h, those of tiles in amx/linear_int4.c:
  *
- *     for row blocks of KERN_LINEAR_ROWS       W is read once per block
- *       for panels of this thread              one contiguous stream of memory
- *         for groups                           scales and zeros to f32
- *           sums of integers, every row
- *           acc += scale * (sum - zero * sum of x)
- *         * the row's scale + bias, + y, store
+ *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
+ *       for panels of this thread                   one contiguous stream of memory
+ *         for groups                                scales and zeros to f32
+ *           for tiles of rows                       a part of the next group is asked for
+ *             sums of integers
+ *             acc += scale * (sum - zero * sum of x)
+ *             of the last group: * the row's scale + bias, + y, store
  *
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_INT4_WALK_H
@@ -15,13 +16,15 @@
 #include "kernels/int4_layout.h"
 #include "kernels/split.h"
 
-#define INT4_SUM_ROWS 6u /* of a tile */
+#define INT4_SUM_ROWS 12u  /* of a tile, at most */
+#define INT4_OF_X     256u /* groups whose sums of x are made at a time */
 
 struct int4_scratch { /* every member starts at a multiple of 64 bytes */
     float acc[KERN_LINEAR_ROWS][KERN_PANEL];
     int32_t sum[INT4_SUM_ROWS][KERN_PANEL];
     float scale[KERN_PANEL], zero[KERN_PANEL];
     uint8_t bytes[INT4_GROUP_MAX * KERN_PANEL]; /* a group unpacked: [group/4][64][4] */
+    float of_x[INT4_OF_X * KERN_LINEAR_ROWS];   /* sums of x: [groups][rows of the block] */
 };
 
 #define INT4_TILES_ROWS   512u /* of a block, at most */
@@ -42,9 +45,11 @@ struct int4_part { /* a block of rows times one group of a panel */
     const int16_t *sums; /* of all rows of x */
     struct int4_scratch *s;
     const uint8_t *w;    /* the group */
+    const uint8_t *next; /* the group that will follow */
     size_t row;          /* the block's first */
     uint32_t n_row, k;   /* k: the group's first input */
-    uint32_t n_out_here; /* outputs of this panel that exist */
+    uint32_t o;          /* the panel's first output */
+    const float *of_x;   /* [n_row] of this group */
 };
 
 #endif

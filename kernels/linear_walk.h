@@ -2,94 +2,118 @@
 /* linear_walk - the loops around the micro-kernels of linear; private to kernels/, compiled into
  * each variant.
  *
- * A micro-kernel ("tile") adds a slice of K to the sums of 1 to LINEAR_TILE rows x one panel, in
- * the order of ref/linear.c. Sums wait in scratch between slices; storing and reloading an f32
- * changes no bit, so slices, tiles and row blocks are free to be what is fast:
+ * A micro-kernel (linear_tile.h) adds a slice of K to the sums of 1 to LINEAR_TILE rows x one
+ * panel, in the order of ref/linear.c. Sums wait in scratch between slices; storing and reloading
+ * an f32 changes no bit, so slices, tiles and row blocks are free to be what is fast:
  *
- *     for row blocks of KERN_LINEAR_ROWS            W is read once per block
+ *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
  *       for panels of this thread                   one contiguous stream of memory
  *         for slices of K                           64 x slice weights stay in L1 …
  *           for tiles of LINEAR_TILE rows           … while every tile of the block uses them
- *         + bias, + y, store
+ *             the tile                              and a part of the next slice is asked for
+ *             of the last slice: + bias, + y, store while the next tile's sums begin
  *
- * One tile's worth of rows or fewer (decoding) has nothing to reuse: one slice, the panel is
- * read from first byte to last.
+ * The next slice is asked for evenly, by each tile its part: all of it during one tile would make
+ * that tile wait for memory. One tile's worth of rows or fewer (decoding) has nothing to reuse: one
+ * slice, the panel is read from first byte to last.
  * What the elements are, how a panel lies and what becomes of its sums is the form's; the loops are
  * the same for floats and for small integers (whose sums are int32 in the same places).
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_LINEAR_WALK_H
 #define QUIRE_KERNELS_LINEAR_WALK_H
-#include "kernels/split.h"
+#include "kernels/linear_tile.h"
 #include "kernels/wide/finish.h"
 #ifdef VEC_SUMS
 
-#define LINEAR_TILE \
-    6u /* rows: 6 x 64 outputs are 24 vectors of 16, which leaves 8 registers for W and x */
-/* Bytes of a panel: two thirds of a 48 KiB L1. Up to LINEAR_FEW tiles wait for memory rather than
- * for arithmetic; then half, so that the next slice comes in beside the one in use (8 rows: 15 %
- * faster; many rows: 3 % slower). */
-#define LINEAR_SLICE 32768u
+/* Bytes of a panel, at most. With what a tile takes of x and of the sums it stays in an L1 of
+ * 32 KiB (Zen 4). Up to LINEAR_FEW tiles wait for memory rather than for arithmetic; then half, so
+ * that the next slice comes in beside the one in use. */
+#define LINEAR_SLICE 20480u
 #define LINEAR_FEW   4u
-
-struct linear_tile {
-    const void *x;  /* first row, at the start of the slice */
-    size_t x_bytes; /* between rows */
-    const void *w;  /* the panel, at the start of the slice */
-    uint32_t n_k;   /* of the slice; odd only in the last one */
-    float *sum;     /* [rows][KERN_PANEL], 64-byte aligned */
-    size_t ahead;   /* bytes from what is read to what is prefetched */
-    int first;      /* start from zero instead of sum */
-};
-typedef void linear_tile_fn(const struct linear_tile *t);
-
-#define LINEAR_AHEAD 2048 /* bytes; see kernels/README.md, "prefetch" */
-
-/* Ask for what comes t->ahead bytes after byte `at` of the slice; past the end of the weights it
- * does nothing. */
-static inline __attribute__((always_inline)) void linear_ahead(const struct linear_tile *t,
-                                                               size_t at, const int n_line)
-{
-    const char *p = (const char *)t->w + at + t->ahead;
-    for (int i = 0; i < n_line; i++)
-        __builtin_prefetch(p + 64 * i);
-}
 
 struct linear_form {
     const void *x, *w;           /* first row; first panel */
     size_t x_bytes, x_element;   /* between rows; of one element */
     size_t panel_bytes, k_bytes; /* of a panel; of one k of a panel */
-    uint32_t n_k, n_row, n_panel;
-    linear_tile_fn *const *tiles; /* [tile_rows]: tiles[r] does r + 1 rows */
-    uint32_t tile_rows;
+    uint32_t k_step;             /* k that a step of a tile takes */
+    uint32_t n_k, n_row, n_out;
+    linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
+    struct finish y;
 };
 /* A row of a finished panel; `panel` is its number. */
 typedef void linear_finish_fn(const void *args, const float *sum, size_t row, uint32_t panel);
 
-/* The sums of a block of rows and one panel. */
-static inline void linear_panel(const struct linear_form *f, float *sum, struct range rows,
-                                uint32_t panel)
+struct linear_panel { /* of a block of rows */
+    const struct linear_form *f;
+    float *sum;
+    struct range rows;
+    uint32_t panel, next; /* next: the panel that will follow */
+    linear_finish_fn *finish;
+    const void *args;
+};
+
+static inline const char *linear_panel_at(const struct linear_form *f, uint32_t panel)
 {
-    const size_t row = rows.begin;
-    const uint32_t n_row = (uint32_t)(rows.end - rows.begin);
-    const char *w = (const char *)f->w + panel * f->panel_bytes;
-    const uint32_t n_tile = (n_row + f->tile_rows - 1) / f->tile_rows;
-    const uint32_t part = n_tile > LINEAR_FEW ? LINEAR_SLICE : LINEAR_SLICE / 2;
-    const uint32_t slice = n_tile == 1 ? f->n_k : part / (uint32_t)f->k_bytes;
-    struct linear_tile t = {.x_bytes = f->x_bytes};
+    return (const char *)f->w + panel * f->panel_bytes;
+}
+
+/* Inputs of a slice: slices of equal size, whole steps. */
+static inline uint32_t linear_slice(const struct linear_form *f, uint32_t n_tile)
+{
+    const uint32_t most =
+        (n_tile > LINEAR_FEW ? LINEAR_SLICE : LINEAR_SLICE / 2) / (uint32_t)f->k_bytes;
+    const uint32_t n_slice = (f->n_k + most - 1) / most;
+    return n_tile == 1 ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
+}
+
+/* Tile i of n_tile; `last`: it finishes its sums. */
+static inline __attribute__((always_inline)) void
+linear_rows(const struct linear_panel *p, struct linear_tile *t, struct range rows, int last)
+{
+    const struct linear_form *f = p->f;
+    const uint32_t o = p->panel * KERN_PANEL;
+    t->x = (const char *)t->x + (rows.begin - p->rows.begin) * f->x_bytes;
+    t->sum = p->sum + (rows.begin - p->rows.begin) * KERN_PANEL;
+    if (last)
+        finish_ahead(&f->y, rows, o, f->n_out - o < KERN_PANEL ? f->n_out - o : KERN_PANEL);
+    f->tiles[rows.end - rows.begin - 1](t);
+    for (size_t i = rows.begin; last && i < rows.end; i++)
+        p->finish(p->args, p->sum + (i - p->rows.begin) * KERN_PANEL, i, p->panel);
+}
+
+static inline __attribute__((always_inline)) void linear_panel(const struct linear_panel *p)
+{
+    const struct linear_form *f = p->f;
+    const char *w = linear_panel_at(f, p->panel);
+    const char *x = (const char *)f->x + p->rows.begin * f->x_bytes;
+    const size_t n_row = p->rows.end - p->rows.begin, step_bytes = f->k_step * f->k_bytes;
+    const uint32_t n_tile = (uint32_t)((n_row + LINEAR_TILE - 1) / LINEAR_TILE);
+    const uint32_t slice = linear_slice(f, n_tile);
     for (uint32_t k = 0; k < f->n_k; k += slice) {
-        t.n_k = f->n_k - k < slice ? f->n_k - k : slice;
-        t.w = w + k * f->k_bytes;
-        t.first = k == 0;
+        const int last = f->n_k - k <= slice;
+        const char *next = last ? linear_panel_at(f, p->next) : w + (k + slice) * f->k_bytes;
+        struct linear_tile t = {.x_bytes = f->x_bytes, .w = w + k * f->k_bytes, .first = k == 0};
+        t.n_k = last ? f->n_k - k : slice;
+        t.next.step = (step_bytes + n_tile - 1) / n_tile;
+        t.next.p = n_tile == 1 ? (const char *)t.w + LINEAR_AHEAD : next;
         /* tiles of equal size, so that none is left with one row */
         for (uint32_t i = 0; i < n_tile; i++) {
-            uint32_t begin = n_row * i / n_tile, end = n_row * (i + 1) / n_tile;
-            t.x = (const char *)f->x + (row + begin) * t.x_bytes + k * f->x_element;
-            t.sum = sum + (size_t)begin * KERN_PANEL;
-            /* the last of several tiles computes from the cache; meanwhile the next slice comes */
-            t.ahead = i > 0 && i + 1 == n_tile ? slice * f->k_bytes : LINEAR_AHEAD;
-            f->tiles[end - begin - 1](&t);
+            t.x = x + k * f->x_element;
+            linear_rows(p, &t,
+                        (struct range){p->rows.begin + n_row * i / n_tile,
+                                       p->rows.begin + n_row * (i + 1) / n_tile},
+                        last);
+            t.next.p += t.n_k / f->k_step * t.next.step;
         }
     }
+}
+
+/* Rows of a block: blocks of about equal size, whole tiles. */
+static inline size_t linear_block(size_t n_row)
+{
+    const size_t n_block = (n_row + KERN_LINEAR_ROWS - 1) / KERN_LINEAR_ROWS;
+    const size_t rows = n_block > 1 ? (n_row + n_block - 1) / n_block : n_row;
+    return (rows + LINEAR_TILE - 1) / LINEAR_TILE * LINEAR_TILE;
 }
 
 static inline __attribute__((always_inline)) void linear_panels(const struct linear_form *f,
@@ -97,14 +121,15 @@ static inline __attribute__((always_inline)) void linear_panels(const struct lin
                                                                 linear_finish_fn *finish,
                                                                 const void *args)
 {
-    struct range panels = split(f->n_panel, x);
-    float *sum = x->scratch;
-    for (size_t row = 0; row < f->n_row; row += KERN_LINEAR_ROWS) {
-        size_t left = f->n_row - row, n = left < KERN_LINEAR_ROWS ? left : KERN_LINEAR_ROWS;
-        for (size_t p = panels.begin; p < panels.end; p++) {
-            linear_panel(f, sum, (struct range){row, row + n}, (uint32_t)p);
-            for (size_t i = 0; i < n; i++)
-                finish(args, sum + i * KERN_PANEL, row + i, (uint32_t)p);
+    const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    const size_t block = linear_block(f->n_row);
+    struct linear_panel p = {.f = f, .sum = x->scratch, .finish = finish, .args = args};
+    for (size_t row = 0; row < f->n_row; row += block) {
+        p.rows = (struct range){row, f->n_row - row < block ? f->n_row : row + block};
+        for (size_t i = panels.begin; i < panels.end; i++) {
+            p.panel = (uint32_t)i;
+            p.next = (uint32_t)(i + 1 < panels.end ? i + 1 : panels.begin);
+            linear_panel(&p);
         }
     }
 }
@@ -132,11 +157,12 @@ static inline void linear_walk(const struct linear_args *a, const struct kern_ex
                                   .x_element = x_element,
                                   .panel_bytes = n_k_stored * k_bytes,
                                   .k_bytes = k_bytes,
+                                  .k_step = 2,
                                   .n_k = a->w.n_in,
                                   .n_row = a->n_row,
-                                  .n_panel = (a->w.n_out + KERN_PANEL - 1) / KERN_PANEL,
+                                  .n_out = a->w.n_out,
                                   .tiles = tiles,
-                                  .tile_rows = LINEAR_TILE};
+                                  .y = FINISH_OF(a)};
     linear_panels(&f, x, linear_finish, a);
 }
 

@@ -8,9 +8,8 @@
 #ifdef VEC_SUMS
 
 struct quant_tiles {
-    linear_tile_fn *const *tiles; /* [n_row_max]: tiles[r] does r + 1 rows */
-    uint32_t n_row_max;
-    int32_t on_top; /* what they take a weight for more than it is: 128 or 0 */
+    linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
+    int32_t on_top;               /* what they take a weight for more than it is: 128 or 0 */
 };
 
 struct quant_call {
@@ -48,11 +47,12 @@ static inline void quant_walk(const struct linear_quant_args *a, const struct ke
                                   .x_element = 1,
                                   .panel_bytes = quant_panel_bytes(a->w.n_in),
                                   .k_bytes = KERN_PANEL,
+                                  .k_step = 4,
                                   .n_k = (uint32_t)quant_k(a->w.n_in),
                                   .n_row = a->n_row,
-                                  .n_panel = (a->w.n_out + KERN_PANEL - 1) / KERN_PANEL,
+                                  .n_out = a->w.n_out,
                                   .tiles = tiles->tiles,
-                                  .tile_rows = tiles->n_row_max};
+                                  .y = FINISH_OF(a)};
     linear_panels(&f, x, quant_finish, &call);
 }
 

@@ -11,6 +11,7 @@
 #define INTS       16
 #define INTS_STRIP 4 /* 6 rows x 4 sums, 4 of W, 1 of x: 29 of 32 registers */
 #define ints       __m512i
+#define floats     __m512
 
 INLINE ints ints_set(int32_t i)
 {
@@ -35,6 +36,23 @@ INLINE ints ints_low(ints v) /* the low halves of bytes */
 INLINE ints ints_high(ints v)
 {
     return ints_low(_mm512_srli_epi16(v, 4));
+}
+INLINE floats floats_set(float f)
+{
+    return _mm512_set1_ps(f);
+}
+INLINE floats floats_load(const float *p)
+{
+    return _mm512_load_ps(p);
+}
+INLINE void floats_store(float *p, floats v)
+{
+    _mm512_store_ps(p, v);
+}
+/* fma(scale, sum - zero * x, acc): one rounding while the difference is below 2^24. */
+INLINE floats ints_group(floats acc, ints sum, floats scale, floats zero, floats x)
+{
+    return _mm512_fmadd_ps(scale, _mm512_fnmadd_ps(zero, x, _mm512_cvtepi32_ps(sum)), acc);
 }
 
 #endif

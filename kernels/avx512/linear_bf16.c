@@ -2,47 +2,54 @@
 /* linear with bf16 x and bf16 W by vdpbf16ps, 32 multiply-adds an instruction; everything else
  * is linear_avx512. Formula and order: ref/linear.c. The instruction ignores MXCSR. */
 #include <immintrin.h>
+#include <string.h>
 #include "kernels/linear_walk.h"
 #include "kernels/unroll.h"
 #include "kernels/variants.h"
 
-/* x[r][k], x[r][k+1] in every lane; the second is 0 when the row ends before it. */
-INLINE __m512bh pair(const struct linear_tile *t, int r, uint32_t k, int both)
+/* Two elements of x in every lane; the second is 0 when the row ends before it. */
+INLINE __m512bh pair(const char *x, int both)
 {
-    const char *p = (const char *)t->x + r * t->x_bytes + 2 * (size_t)k;
     uint32_t bits = 0;
-    memcpy(&bits, p, both ? 4 : 2);
+    memcpy(&bits, x, both ? 4 : 2);
     return (__m512bh)_mm512_set1_epi32((int)bits);
 }
 
-INLINE void step(__m512 sum[][4], const int rows, const struct linear_tile *t, uint32_t k, int both)
+INLINE void step(__m512 sum[][4], const int rows, const char *x, const size_t *row, const char *w,
+                 int both)
 {
-    const __m512i *w = (const __m512i *)t->w + (size_t)k / 2 * 4;
+    const __m512i *line = (const __m512i *)(const void *)w;
     UNROLL
     for (int r = 0; r < rows; r++) {
-        __m512bh b = pair(t, r, k, both);
+        __m512bh b = pair(x + row[r], both);
         UNROLL
         for (int j = 0; j < 4; j++)
-            sum[r][j] = _mm512_dpbf16_ps(sum[r][j], (__m512bh)w[j], b);
+            sum[r][j] = _mm512_dpbf16_ps(sum[r][j], (__m512bh)line[j], b);
     }
 }
 
 INLINE void tile(const struct linear_tile *t, const int rows)
 {
     __m512 sum[LINEAR_TILE][4];
+    size_t row[LINEAR_TILE];
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        row[r] = linear_row(t->x_bytes, r);
     UNROLL
     for (int r = 0; r < rows; r++)
         UNROLL
     for (int j = 0; j < 4; j++)
         sum[r][j] =
             t->first ? _mm512_setzero_ps() : _mm512_load_ps(t->sum + r * KERN_PANEL + 16 * j);
-    uint32_t k = 0;
-    for (; k + 1 < t->n_k; k += 2) {
-        linear_ahead(t, (size_t)k * 128, 4);
-        step(sum, rows, t, k, 1);
+    const char *x = t->x, *w = t->w;
+    struct linear_next next = t->next;
+    for (const char *end = x + (size_t)t->n_k / 2 * 4; x < end; x += 4, w += 4 * KERN_PANEL) {
+        linear_ahead(next.p, next.step, 4);
+        next.p += next.step;
+        step(sum, rows, x, row, w, 1);
     }
-    if (k < t->n_k)
-        step(sum, rows, t, k, 0);
+    if (t->n_k % 2)
+        step(sum, rows, x, row, w, 0);
     UNROLL
     for (int r = 0; r < rows; r++)
         UNROLL

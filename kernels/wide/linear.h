@@ -105,7 +105,7 @@ INLINE void tile_strip(const struct linear_tile *t, struct form f)
     for (int j = 0; j < f.n_vec; j++)
         s.v[r][j] = t->first ? vec_set(0) : vec_load(t->sum + r * KERN_PANEL + f.strip + 16 * j);
     for (; k + 1 < t->n_k; k += 2) {
-        linear_ahead(t, k * k_bytes, (int)k_bytes / 32);
+        linear_ahead(t->next.p + k / 2 * t->next.step, t->next.step, (int)k_bytes / 32);
         add_pair(&s, t, f, k);
     }
     if (k < t->n_k &&

@@ -15,10 +15,10 @@
 #include "kernels/unroll.h"
 #ifdef INTS
 
-INLINE ints quant_x(const struct linear_tile *t, int r, uint32_t k)
+INLINE ints quant_x(const char *x)
 {
     int32_t four;
-    memcpy(&four, (const char *)t->x + (size_t)r * t->x_bytes + k, 4);
+    memcpy(&four, x, 4);
     return ints_set(four);
 }
 
@@ -28,26 +28,31 @@ INLINE void quant_strip(const struct linear_tile *t, const int rows, const int n
 {
     ints sum[LINEAR_TILE][KERN_PANEL / INTS];
     int32_t *at = (int32_t *)(void *)t->sum + strip;
+    size_t row[LINEAR_TILE];
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        row[r] = linear_row(t->x_bytes, r);
     UNROLL
     for (int r = 0; r < rows; r++)
         UNROLL
     for (int j = 0; j < n_vec; j++)
         sum[r][j] = t->first ? ints_set(0) : ints_load(at + r * (int)KERN_PANEL + j * INTS);
-    for (uint32_t k = 0; k < t->n_k; k += 4) {
-        const int32_t *w =
-            (const int32_t *)(const void *)((const char *)t->w + (size_t)k * KERN_PANEL) + strip;
-        if (strip == 0)
-            linear_ahead(t, (size_t)k * KERN_PANEL, 4);
+    const char *x = t->x, *w = (const char *)t->w + (size_t)strip * 4;
+    struct linear_next next = t->next;
+    for (const char *end = x + t->n_k; x < end; x += 4, w += 4 * KERN_PANEL) {
         ints v[KERN_PANEL / INTS];
+        if (strip == 0)
+            linear_ahead(next.p, next.step, 4);
+        next.p += next.step;
         UNROLL
         for (int j = 0; j < n_vec; j++)
-            v[j] = ints_load(w + j * INTS);
+            v[j] = ints_load((const int32_t *)(const void *)w + j * INTS);
         UNROLL
         for (int r = 0; r < rows; r++) {
-            ints x = quant_x(t, r, k);
+            ints four = quant_x(x + row[r]);
             UNROLL
             for (int j = 0; j < n_vec; j++)
-                sum[r][j] = ints_dot(sum[r][j], v[j], x);
+                sum[r][j] = ints_dot(sum[r][j], v[j], four);
         }
     }
     UNROLL
@@ -83,7 +88,7 @@ static linear_tile_fn *const ints_tiles[LINEAR_TILE] = {quant_tile_1, quant_tile
 
 INLINE void linear_quant_ints(const struct linear_quant_args *a, const struct kern_exec *x)
 {
-    static const struct quant_tiles tiles = {ints_tiles, LINEAR_TILE, INTS_ON_TOP};
+    static const struct quant_tiles tiles = {ints_tiles, INTS_ON_TOP};
     quant_walk(a, x, &tiles);
 }
 

@@ -8,7 +8,7 @@ table is not to be committed. Usage:
     python3 tests/bench/peers.py [--shapes qwen05,llama1b] [--engines quire,llama,openvino] [--precisions bf16,int8,int4]
                                  [--rows "decode, 1 sequence; prefill"] [--rounds 5] [--threads N] [--work build/peers]
                                  [--rounds-of llama=1] [--out tests/bench/peers.md] [--json FILE] [--resume] [--no-install]
-                                 [--prepare-only]
+                                 [--prepare-only] [--cpu-isa avx512_bf16]
 
 A virtual environment with the peers from PyPI (llama-cpp-python is compiled there) and the models are made in --work on first
 use and kept. Children of this script measure one peer each (peers_child.py); the row over HTTP is peers_http.py's. Table and
@@ -29,6 +29,7 @@ import urllib.error
 import urllib.request
 
 import peers_http
+import peers_isa
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
@@ -106,7 +107,8 @@ def reachable(url):
 
 def ceilings(args):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        run(BIN / "quire-bench", "roofline", "--threads", args.threads, "--no-progress", "--json", out.name, stderr=subprocess.DEVNULL)
+        run(BIN / "quire-bench", "roofline", "--threads", args.threads, "--no-progress", "--json", out.name, stderr=subprocess.DEVNULL,
+            **peers_isa.limits(args.cpu_isa))
         return json.load(open(out.name, encoding="utf-8"))["machine"]
 
 
@@ -114,7 +116,7 @@ class Quire:
     """Ours: the verb that users have."""
 
     def __init__(self, args):
-        self.threads, self.parts = args.threads, {}  # parts: of the ceiling, by row, of the last measurement
+        self.threads, self.cpu_isa, self.parts = args.threads, args.cpu_isa, {}  # parts: of the ceiling, by row, of the last measurement
         self.ceilings = {} if args.prepare_only else ceilings(args)
 
     def prepare(self, shape, folder):
@@ -128,8 +130,8 @@ class Quire:
             with tempfile.NamedTemporaryFile(suffix=".json") as out:
                 more = ["--quantization", variant] if variant else []
                 run(BIN / "quire-bench", "latency", folder, "--load-format", "dummy", "--dtype", "bfloat16", *more, "--input-len", n_in,
-                    "--output-len", n_out, "--batch-size", batch, "--threads", self.threads, "--repeats", 1, "--no-roofline",
-                    "--no-progress", "--json", out.name, stderr=subprocess.DEVNULL)
+                    "--output-len", n_out, "--batch-size", batch, "--threads", self.threads, "--cpu-isa", self.cpu_isa, "--repeats", 1,
+                    "--no-roofline", "--no-progress", "--json", out.name, stderr=subprocess.DEVNULL, **peers_isa.limits(self.cpu_isa))
                 result = json.load(open(out.name, encoding="utf-8"))["results"][0]
             speed = speeds[name] = result["prefill_tok_s" if kind == PREFILL else "decode_tok_s"]
             if kind == PREFILL:
@@ -141,15 +143,15 @@ class Quire:
         return speeds, peak
 
     def serve(self, folder, variant):
-        return peers_http.measure(lambda port: peers_http.quire_command(BIN, folder, port, self.threads, variant), "/ready", BIN,
-                                  folder / "quire-http.log")
+        return peers_http.measure(lambda port: [*peers_http.quire_command(BIN, folder, port, self.threads, variant), "--cpu-isa", self.cpu_isa],
+                                  "/ready", BIN, folder / "quire-http.log", peers_isa.limits(self.cpu_isa))
 
 
 class Peer:
     """One of theirs, by a child in its own environment."""
 
     def __init__(self, name, args):
-        self.name, self.threads = name, args.threads
+        self.name, self.threads, self.cpu_isa = name, args.threads, args.cpu_isa
         self.python = args.work / f"venv-{name}" / "bin/python"
         self.log = args.work / f"{name}.log"
         if not args.no_install:
@@ -192,7 +194,7 @@ class Peer:
         jobs = [("prefill", PREFILL, 64, 1, 1), ("decode", DECODE, 16, 8, 2)]
         try:
             for variant in (v for vs in VARIANTS[self.name].values() for v in vs):
-                self.measure(folder, variant, jobs)
+                self.measure(folder, variant, jobs, "auto")
         except SystemExit:
             return False
         return True
@@ -202,10 +204,10 @@ class Peer:
         mark = self.python.parents[1] / "checked.txt"
         return mark.read_text() if mark.exists() else ""
 
-    def child(self, job):
+    def child(self, job, cpu_isa="auto"):
         """What it says beside its answer is kept in a file: some peers say much."""
         with open(self.log, "w", encoding="utf-8") as log:
-            out = run(self.python, CHILD, self.name, json.dumps({**job, "threads": self.threads}), stderr=log)
+            out = run(self.python, CHILD, self.name, json.dumps({**job, "threads": self.threads}), stderr=log, **peers_isa.limits(cpu_isa))
         return json.loads(out.strip().splitlines()[-1])
 
     def prepare(self, shape, folder):
@@ -215,9 +217,9 @@ class Peer:
             say(f"making {shape} for {self.name}: {', '.join(missing)}")
             self.child({"do": "make", "config": SHAPES[shape], "folder": str(folder / self.name), "variants": missing})
 
-    def measure(self, folder, variant, jobs):
+    def measure(self, folder, variant, jobs, cpu_isa=None):
         answer = self.child({"do": "measure", "model": str(folder / self.name / variant),
-                             "jobs": [dict(zip(("name", "kind", "n_in", "n_out", "batch"), j)) for j in jobs]})
+                             "jobs": [dict(zip(("name", "kind", "n_in", "n_out", "batch"), j)) for j in jobs]}, cpu_isa or self.cpu_isa)
         return answer["speeds"], answer["peak_rss_mb"]
 
     def serve(self, folder, variant):
@@ -226,7 +228,7 @@ class Peer:
             return None
         program = peers_http.build_server(self.python, folder.parent, self.threads, self.flags())
         return peers_http.measure(lambda port: peers_http.llama_command(program, folder / self.name / variant, port, self.threads), "/health",
-                                  BIN, folder / "llama-http.log")
+                                  BIN, folder / "llama-http.log", peers_isa.limits(self.cpu_isa))
 
     def version(self):
         package = PACKAGES[self.name][0]
@@ -318,7 +320,7 @@ def describe(args, engines):
     cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name")),
                platform.machine())
     versions = ", ".join(f"{n} {e.version()}" for n, e in engines.items() if n != "quire")
-    return {"date": str(datetime.date.today()), "machine": f"{cpu}, {args.threads} threads, Linux {platform.release()}",
+    return {"date": str(datetime.date.today()), "cpu_isa": args.cpu_isa, "machine": f"{cpu}, {args.threads} threads, Linux {platform.release()}",
             "peers": versions or "no peer", "load_before": args.load, "ceilings": engines["quire"].ceilings if "quire" in engines else {}}
 
 
@@ -326,6 +328,7 @@ def run_line(run):
     busy = run["load_before"] > QUIET_LOAD
     quiet = f"**not quiet: other programs kept {run['load_before']:.1f} cores busy when it began; not to be committed**" if busy else "quiet"
     line = f"{run['date']}, {run['machine']}; machine {quiet} (load {run['load_before']:.2f} before, {run['load_after']:.2f} after); {run['peers']}."
+    line += peers_isa.said(run.get("cpu_isa", "auto"))
     c = run["ceilings"]
     return line + (f" Ceilings: {c['read_gb_s']:.1f} GB/s read; fp32 {c['fp32_gop_s']:.0f}, bf16 {c['bf16_gop_s']:.0f}, int8 {c['int8_gop_s']:.0f} "
                    "GOP/s." if c else "")
@@ -394,7 +397,8 @@ def main():
     parser.add_argument("--rounds-of", type=rounds_of, action="append", default=[], metavar="ENGINE=ROUNDS", help="fewer rounds of one engine")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/peers")
-    parser.add_argument("--out", type=pathlib.Path, default=HERE.with_name("peers.md"))
+    parser.add_argument("--out", type=pathlib.Path, help="default: peers.md beside this script, or peers-ISA.md with --cpu-isa ISA")
+    parser.add_argument("--cpu-isa", choices=["auto", *peers_isa.ONEDNN], default="auto", help="no engine may use a newer instruction set")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--resume", action="store_true", help="add to the rounds that --json holds")
     parser.add_argument("--no-install", action="store_true")
@@ -403,6 +407,7 @@ def main():
     if args.resume and not args.json:
         parser.error("--resume needs --json, the file to go on from")
     args.rounds_of = dict(args.rounds_of)
+    args.out = args.out or HERE.with_name("peers.md" if args.cpu_isa == "auto" else f"peers-{args.cpu_isa}.md")
     args.work = args.work.resolve()
     args.work.mkdir(parents=True, exist_ok=True)
     args.load = os.getloadavg()[0]
@@ -411,6 +416,8 @@ def main():
         for name in set(engines) - {"quire"}:
             engines[name].check(args.work / "tiny")
     runs, found = load(args.json) if args.resume and args.json.exists() else ([], {})
+    if any(run.get("cpu_isa", "auto") != args.cpu_isa for run in runs):
+        parser.error(f"{args.json} holds rounds under another --cpu-isa; a table has one")
     runs.append(describe(args, engines))
     collect(args, engines, found, lambda so_far: write(args, engines, runs, so_far))
     if not args.prepare_only:

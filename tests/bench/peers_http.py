@@ -74,10 +74,10 @@ def llama_command(program, model, port, threads):
 
 
 @contextlib.contextmanager
-def served(command, port, path, log):
-    """The server for as long as the block lasts, from when `path` answers 200."""
+def served(command, port, path, log, limits):
+    """The server for as long as the block lasts, from when `path` answers 200. limits: more for subprocess."""
     with open(log, "w", encoding="utf-8") as out:
-        process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out)
+        process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out, **limits)
     try:
         for _ in range(READY_S * 10):
             if process.poll() is not None:
@@ -104,10 +104,10 @@ def free_port():
         return s.getsockname()[1]
 
 
-def measure(command_for, path, binary, log):
+def measure(command_for, path, binary, log, limits):
     """{row: value} of one server; command_for(port) starts it, `path` is where it says that it is ready."""
     port, out = free_port(), pathlib.Path(log).with_suffix(".json")
-    with served(command_for(port), port, path, log):
+    with served(command_for(port), port, path, log, limits):
         subprocess.run([str(c) for c in (
             binary / "quire-bench", "serve", "--port", port, "--num-prompts", N_REQUEST, "--max-concurrency", CLIENTS, "--input-len", N_IN,
             "--output-len", N_OUT, "--vocab-size", VOCAB, "--num-warmups", 2, "--no-progress", "--json", out)],

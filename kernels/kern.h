@@ -11,6 +11,7 @@
 #include "kernels/ops_attention.h"
 #include "kernels/ops_device.h"
 #include "kernels/ops_int4.h"
+#include "kernels/ops_mla.h"
 #include "kernels/ops_row.h"
 
 enum { /* what a variant needs; a machine has a set of these */

@@ -10,6 +10,8 @@
  * (window 0 = all):
  *     s[c] = scale * q[t,h,:]·K[c,g,:]   (soft_cap > 0: s = soft_cap * tanh(s / soft_cap))
  *     out[t,h,:] = sum_c softmax(s)[c] * V[c,g,:]
+ * sinks: the softmax's sum has exp(sinks[h]) as one more term, whose V is 0 (arXiv:2309.17453, as
+ * gpt-oss learns it); neither scale nor soft_cap apply to it.
  * In int8, K[c,g,:] is k_scale[c,g] * k[c,g,:] with the scale taken out of the sum over the head;
  * V's scale goes into the softmax weight.
  * f32 throughout, positions in ascending order, a softmax for each 1024 positions of the sequence,
@@ -37,6 +39,7 @@ struct attention_args {
     uint32_t context_max; /* longest start + n_query, for scratch */
     float scale, soft_cap;
     uint32_t window;
+    const float *sinks; /* [n_head] or NULL */
     float *parts;     /* [n_part] 64-byte aligned, kern_attention_parts(); NULL: nothing is split */
     size_t n_part;    /* floats */
     const void *plan; /* on a device: what device_table.plan wrote, in device memory, */

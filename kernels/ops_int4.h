@@ -45,4 +45,14 @@ struct linear_int4_args {
     const int16_t *sums;         /* [n_row][x_stride / KERN_QUANT_SUM], of quant_rows */
 };
 
+/* Weights only: x stays BF16 or F16 (x_dtype), and
+ *     y[i,o] = sum_g scale[o,g] * (sum_{k in g} x[i,k] * (q[o,k] - zero[o,g])) + bias[o] (+ y as
+ *     it was)
+ * groups ascending, one fma each, f32 throughout: ref/linear_int4_half.c. Gated weights, y and
+ * strides as linear (ops.h); w.group above 0. On a device rows of x begin at multiples of 16
+ * bytes. */
+struct linear_int4_half_args {
+    struct linear_args by;
+};
+
 #endif

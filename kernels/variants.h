@@ -6,6 +6,7 @@
 #define QUIRE_KERNELS_VARIANTS_H
 #include "kernels/ops_device.h"
 #include "kernels/ops_int4.h"
+#include "kernels/ops_mla.h"
 #include "kernels/ops_row.h"
 
 /* The declarations of the CUDA launchers stay in kernels/cuda. */

@@ -22,10 +22,20 @@ INLINE void dot_column_order(const struct item *it, const float *sum, struct vec
     out[1].v = _mm512_permutex2var_ps(a, _mm512_add_epi32(at, _mm512_set1_epi32(8)), b);
 }
 
+/* The softmax's sum of row r, its head's sink in it. */
+static float dot_total(const struct item *it, uint32_t r, const struct part_row *of)
+{
+    const struct attention_args *a = it->a;
+    const float max = of->max * (a->soft_cap > 0 ? 1 : a->scale);
+    if (!a->sinks)
+        return of->total;
+    return of->total + vec_fold_max(vec_exp(vec_set(a->sinks[item_head(it, r)] - max)));
+}
+
 /* Row r of the item is whole. */
 static void dot_finish(const struct item *it, uint32_t r, const struct part_row *of)
 {
-    const struct vec zero = vec_set(0), inverse = vec_set(1.0f / of->total);
+    const struct vec zero = vec_set(0), inverse = vec_set(1.0f / dot_total(it, r, of));
     const uint32_t dim = it->a->head_dim;
     const size_t at = item_at(it, r, it->a->out_stride);
     for (uint32_t c = 0; c < dim; c += 32) {

@@ -9,6 +9,8 @@
  *     l += p              f32, a thread's own columns; over the four threads of a row at a split's end
  *     acc += bf16(p * scale of V) V
  *
+ * A head's sink is one more term of L at the end, exp(sink - M).
+ *
  * At multiples of 256 positions (a split, plan.h) m, l and acc start anew and are folded into the total
  *     M' = max(M, m), L = L exp(M - M') + l exp(m - M'), O = fma(acc, exp(m - M'), O exp(M - M'))
  * in ascending order. Tiles and splits lie at absolute positions, so a row has the same bits alone, in
@@ -22,8 +24,8 @@
  * a graph serves every step.
  *
  * Shared memory: see struct attention_shared. Three slots (wide heads: two) take K0 V0 K1 V1 … by
- * turns: two tiles (one) are on their way (cp.async) while one is worked on. Rows are an odd number of 16-byte chunks apart, so the 8
- * rows of an ldmatrix lie in different banks. int8 and e4m3 come in as they are and are widened to bf16
+ * turns: two tiles (one) are on their way (cp.async) while one is worked on. The 8 rows of an ldmatrix
+ * lie in different banks (row_of). int8 and e4m3 come in as they are and are widened to bf16
  * (exactly) in a fourth buffer.
  *
  * Decode reads 2 D bytes x context of K and V each: floor = bytes / bandwidth. Prefill does 4 D
@@ -58,7 +60,7 @@ static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
     for (uint32_t r = threadIdx.x / WARP; r < fold.n_row; r += FOLD_ROWS) {
         const struct attention_seq seq = a.seqs[blockIdx.x];
         const float *part = partials + ((size_t)fold.partial + r) * width;
-        fold_row(a, part, (size_t)fold.n_row * width, fold.n_split,
+        fold_row(a, part, (size_t)fold.n_row * width, fold.n_split, r % a.n_head,
                  (seq.row + r / a.n_head) * a.out_stride + (size_t)(r % a.n_head) * a.head_dim);
     }
 }

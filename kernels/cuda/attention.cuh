@@ -19,10 +19,25 @@ void attention_any_launch(const struct attention_args *a, const struct kern_exec
 template <int D> struct slots_of { /* tiles of K or V in shared memory; 99 KiB is what sm_86 has */
     static const unsigned n = D <= 128 ? 3 : 2;
 };
+/* A row in chunks of 16 bytes. The 8 rows that an ldmatrix reads at a time must lie in different banks:
+ * rows are an odd number of chunks apart, or, where D / 8 is a multiple of 8 and a chunk to spare would
+ * be wasted, chunk c of row r lies at c ^ r % 8. */
 template <int D> struct row_of {
-    static const unsigned chunks = (unsigned)(D / 8) | 1; /* of 16 bytes, odd */
+    static const bool turned = D / 8 % 8 == 0;
+    static const unsigned chunks = turned ? D / 8 : (unsigned)(D / 8) | 1;
     uint16_t x[chunks * 8];
 };
+template <int D>
+static __device__ __forceinline__ uint16_t *chunk_at(struct row_of<D> *rows, unsigned r, unsigned c)
+{
+    return &rows[r].x[(row_of<D>::turned ? c ^ r % 8 : c) * 8];
+}
+template <int D>
+static __device__ __forceinline__ const uint16_t *chunk_at(const struct row_of<D> *rows, unsigned r,
+                                                           unsigned c)
+{
+    return &rows[r].x[(row_of<D>::turned ? c ^ r % 8 : c) * 8];
+}
 template <int D, enum dtype KV>
 struct kv_slots { /* int8 and e4m3 */
                   struct raw{
@@ -35,9 +50,23 @@ struct row_of<D> wide[TILE];
 template <int D> struct kv_slots<D, DT_BF16> {
     struct row_of<D> rows[slots_of<D>::n][TILE];
 };
+/* Where the total of a warp's rows waits while a split is summed: D / 2 floats a thread beside the D / 2
+ * of the split. Registers have room for both up to 80 columns; shared memory, within what sm_86 has,
+ * up to 128; wider heads go to the workspace. */
+enum total_place { IN_REGISTERS, IN_SHARED, IN_WORKSPACE };
+template <int D> struct total_of {
+    static const enum total_place place = D <= 80    ? IN_REGISTERS
+                                          : D <= 128 ? IN_SHARED
+                                                     : IN_WORKSPACE;
+};
+template <int D, unsigned WARPS, enum total_place> struct total_room {};
+template <int D, unsigned WARPS> struct total_room<D, WARPS, IN_SHARED> {
+    float x[WARPS][D / 2][WARP]; /* each thread its own, 32 apart */
+};
 template <int D, enum dtype KV, unsigned WARPS>
 struct alignas(128) attention_shared_of {
-    struct row_of<D> q[WARPS * 16]; kv_slots<D, KV> kv;
+    struct row_of<D> q[WARPS * 16]; kv_slots<D, KV> kv; total_room<D, WARPS, total_of<D>::place>
+        total;
 };
 
 template <unsigned WARPS> static __device__ __forceinline__ void team_sync(void)
@@ -101,7 +130,7 @@ static __device__ __forceinline__ void load_q(struct row_of<D> *to, const struct
                              (size_t)(p.kv_head * p.group + at % p.group) * D + d;
             pair = bf16_pair(q[0], q[1]);
         }
-        *(uint32_t *)&to[r].x[d] = pair;
+        *(uint32_t *)(chunk_at<D>(to, r, d / 8) + d % 8) = pair;
     }
 }
 
@@ -126,7 +155,7 @@ static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned s
         const unsigned there = tile * TILE + row < p.end ? 16 : 0;
         if (i < n) {
             if constexpr (KV == DT_BF16)
-                cp_async16(&kv.rows[slot][row].x[i % chunks * 8], from, there);
+                cp_async16(chunk_at<D>(kv.rows[slot], row, i % chunks), from, there);
             else
                 cp_async16(&kv.raw[slot].x[row][i % chunks * 16], from, there);
         }
@@ -158,7 +187,8 @@ static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, 
             for (unsigned j = 0; j < 4; j++)
                 f[j] =
                     KV == DT_I8 ? (float)(int8_t)(w >> 8 * j) : e4m3_value((uint8_t)(w >> 8 * j));
-            *(uint2 *)&kv.wide[row].x[d] = make_uint2(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]));
+            *(uint2 *)(chunk_at<D>(kv.wide, row, d / 8) + d % 8) =
+                make_uint2(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]));
         }
         team_sync<WARPS>();
         return kv.wide;
@@ -181,13 +211,13 @@ template <int D>
 static __device__ __forceinline__ const uint16_t *a_matrix(const struct row_of<D> *rows, unsigned k)
 {
     const unsigned lane = threadIdx.x % WARP;
-    return &rows[lane % 8 + lane / 8 % 2 * 8].x[(2 * k + lane / 16) * 8];
+    return chunk_at<D>(rows, lane % 8 + lane / 8 % 2 * 8, 2 * k + lane / 16);
 }
 template <int D>
 static __device__ __forceinline__ const uint16_t *b_matrix(const struct row_of<D> *rows, unsigned k)
 {
     const unsigned lane = threadIdx.x % WARP;
-    return &rows[lane % 8 + lane / 16 * 8].x[(2 * k + lane / 8 % 2) * 8];
+    return chunk_at<D>(rows, lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2);
 }
 
 template <int D>
@@ -323,10 +353,18 @@ static __device__ __forceinline__ float fold_value(const struct folded &f, float
     return f.part == 0 ? o : f.old == 0 ? part : fmaf(part, f.part, o * f.old);
 }
 
+/* 1 / L, with the sink of head `head` in L. */
+static __device__ __forceinline__ float inverse_of(const struct folded &f,
+                                                   const struct attention_args &a, uint32_t head)
+{
+    return 1.0f / (a.sinks ? f.l + exp2_of((a.sinks[head] - f.m) * LOG2E) : f.l);
+}
+
 /* A row's parts lie `step` floats apart: [head_dim] acc, m, l. The result goes to a.out from element
  * `to`. */
 static __device__ __forceinline__ void fold_row(const struct attention_args &a, const float *part,
-                                                size_t step, uint32_t n_split, size_t to)
+                                                size_t step, uint32_t n_split, uint32_t head,
+                                                size_t to)
 {
     const uint32_t lane = threadIdx.x % WARP, head_dim = a.head_dim;
     float o[8] = {};
@@ -338,20 +376,18 @@ static __device__ __forceinline__ void fold_row(const struct attention_args &a, 
             if (lane + i * WARP < head_dim)
                 o[i] = fold_value(f, o[i], part[lane + i * WARP]);
     }
-    const float inverse = 1.0f / f.l;
+    const float inverse = inverse_of(f, a, head);
 #pragma unroll
     for (unsigned i = 0; i < 8; i++)
         if (lane + i * WARP < head_dim)
             store_as(a.out, a.out_dtype, to + lane + i * WARP, o[i] * inverse);
 }
 
-/* The total of a warp's rows: in registers, or, for wide heads, in the workspace, each thread's own
- * values 32 apart. */
-template <int D> struct warp_total {
-    static const bool kept = D <= 128;
+template <int D> struct warp_total { /* of a warp's rows */
+    static const bool kept = total_of<D>::place == IN_REGISTERS;
     float o[kept ? D / 8 : 1][4];
     struct folded f[2];
-    float *far_o; /* this thread's first */
+    float *far_o; /* this thread's first; the next is 32 on */
 };
 template <int D>
 static __device__ __forceinline__ float *total_at(struct warp_total<D> &t, unsigned n, unsigned j)
@@ -360,9 +396,9 @@ static __device__ __forceinline__ float *total_at(struct warp_total<D> &t, unsig
                                : t.far_o + (4 * n + j) * WARP;
 }
 
-/* l over the four threads of a row; then the split goes into the total. */
+/* l over the four threads of a row; M, L and the factors of this split. */
 template <int D>
-static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
+static __device__ __forceinline__ void fold_rows(struct warp_state<D> &w,
                                                  struct warp_total<D> &total)
 {
 #pragma unroll
@@ -371,6 +407,14 @@ static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
         w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 2);
         fold_in(&total.f[i], w.m[i], w.l[i]);
     }
+}
+
+/* A split that is not the last goes into the total. */
+template <int D>
+static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
+                                                 struct warp_total<D> &total)
+{
+    fold_rows<D>(w, total);
 #pragma unroll
     for (unsigned n = 0; n < D / 8; n++)
 #pragma unroll
@@ -380,24 +424,33 @@ static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
         }
 }
 
+/* The last split goes into the total on its way out; of wide heads by way of the workspace: there
+ * are no registers for both. */
 template <int D>
 static __device__ __forceinline__ void
-store_total(struct warp_total<D> &total, const struct attention_args &a, const struct piece_at &p,
-            const struct warp_rows &r)
+store_total(struct warp_state<D> &w, struct warp_total<D> &total, const struct attention_args &a,
+            const struct piece_at &p, const struct warp_rows &r)
 {
+    const bool direct = total_of<D>::place != IN_WORKSPACE;
+    if (direct)
+        fold_rows<D>(w, total);
+    else
+        end_split<D>(w, total);
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
-        const float inverse = 1.0f / total.f[i].l;
         const size_t at =
             (p.seq.row + r.token[i]) * a.out_stride + (size_t)r.head[i] * D + threadIdx.x % 4 * 2;
         if (r.last[i] < 0)
             continue;
+        const float inverse = inverse_of(total.f[i], a, r.head[i]);
 #pragma unroll
         for (unsigned n = 0; n < D / 8; n++)
 #pragma unroll
-            for (unsigned j = 0; j < 2; j++)
+            for (unsigned j = 0; j < 2; j++) {
+                const float o = *total_at<D>(total, n, 2 * i + j), last = w.acc[n][2 * i + j];
                 store_as(a.out, a.out_dtype, at + 8 * n + j,
-                         *total_at<D>(total, n, 2 * i + j) * inverse);
+                         (direct ? fold_value(total.f[i], o, last) : o) * inverse);
+            }
     }
 }
 
@@ -455,7 +508,11 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     struct warp_state<D> w;
     struct warp_total<D> total = {
     };
-    total.far_o = room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + threadIdx.x % WARP;
+    if constexpr (total_of<D>::place == IN_SHARED)
+        total.far_o = &s.total.x[warp][0][threadIdx.x % WARP];
+    else if constexpr (total_of<D>::place == IN_WORKSPACE)
+        total.far_o =
+            room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + threadIdx.x % WARP;
     total.f[0] = total.f[1] = {NONE, 0, 1, 0};
     const uint32_t per_split = PLAN_SPLIT / TILE;
     uint32_t tile = piece.split * per_split, end = (piece.split + piece.n_split) * per_split;
@@ -513,8 +570,7 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     if (piece.partial != PLAN_NO_PARTIAL) {
         store_part<D>(w, room.partials, a, piece, r);
     } else {
-        end_split<D>(w, total);
-        store_total<D>(total, a, p, r);
+        store_total<D>(w, total, a, p, r);
     }
 }
 

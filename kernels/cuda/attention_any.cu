@@ -27,7 +27,7 @@ static __device__ __forceinline__ float kv_scale(const char *head, const struct 
 
 struct any_row {
     const uint32_t *blocks;
-    uint32_t kv_head, pos;
+    uint32_t kv_head, head, pos;
     size_t to; /* element of out */
 };
 
@@ -41,6 +41,7 @@ static __device__ __forceinline__ bool any_find(struct any_row *r, const struct 
             continue;
         r->blocks = s.blocks;
         r->kv_head = head / (a.n_head / a.n_kv_head);
+        r->head = head;
         r->pos = s.start + row - s.row;
         r->to = row * a.out_stride + (size_t)head * a.head_dim;
         return true;
@@ -79,6 +80,8 @@ static __device__ __forceinline__ void any_attend(const struct any_row &r, const
             if (lane + i * WARP < a.head_dim)
                 acc[i] = fmaf(pv, kv_value(v, a.kv_dtype, at + i * WARP), acc[i] * factor);
     }
+    if (a.sinks)
+        l += expf(a.sinks[r.head] - m);
     for (uint32_t i = 0; i < COLUMNS; i++)
         if (lane + i * WARP < a.head_dim)
             store_as(a.out, a.out_dtype, r.to + lane + i * WARP, acc[i] * (1.0f / l));

@@ -73,6 +73,19 @@ static inline unsigned card_blocks(size_t shared)
 #endif
 }
 
+/* Bytes of shared memory that a block of this card may have. */
+static inline size_t card_shared_max(void)
+{
+#ifdef QUIRE_CUDA_HOST
+    return emu_shared_max;
+#else
+    int device = 0, bytes = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    return (size_t)bytes;
+#endif
+}
+
 static inline unsigned div_up(size_t n, size_t by)
 {
     return (unsigned)((n + by - 1) / by);
@@ -123,6 +136,29 @@ static __device__ __forceinline__ float bf16_value(uint16_t h)
 static __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
 {
     return bf16_of(low) | (uint32_t)bf16_of(high) << 16;
+}
+/* Two 16-bit floats less two others, bf16 or f16. */
+template <bool BF16> static __device__ __forceinline__ uint32_t minus_pair(uint32_t a, uint32_t b)
+{
+#ifdef QUIRE_CUDA_HOST
+    uint32_t y = 0;
+    for (unsigned i = 0; i < 32; i += 16)
+        y |=
+            BF16
+                ? (uint32_t)bf16_of(bf16_value((uint16_t)(a >> i)) - bf16_value((uint16_t)(b >> i)))
+                      << i
+                : (uint32_t)f16_of(f16_value((uint16_t)(a >> i)) - f16_value((uint16_t)(b >> i)))
+                      << i;
+    return y;
+#else
+    uint32_t y;
+    if (BF16) { /* sm_80 and sm_86 have no subtraction of bf16: a - b is fma(b, -1, a) */
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(b), "r"(0xbf80bf80u), "r"(a));
+    } else {
+        asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    }
+    return y;
+#endif
 }
 /* e4m3 is sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity. Every value of it is one
  * of bf16's: the bits are moved and 2^120 mends the bias, subnormals too. */

@@ -15,7 +15,7 @@
  * fused multiply-add an element:
  *   m' > m    f = exp(m - m'):  total = total f + total', sum = sum f + sum', m = m'
  *   else      f = exp(m' - m):  total = total' f + total, sum = sum' f + sum
- * and out = sum * (1 / total). None of it depends on the other rows of the batch, so a prompt gives
+ * with sinks: total + exp(sink - m); and out = sum * (1 / total). None of it depends on the other rows of the batch, so a prompt gives
  * the same bits in one chunk or in many. */
 #include <math.h>
 #include "kernels/attention_spans.h"
@@ -28,7 +28,7 @@ struct row { /* one token of one head */
     const struct attention_seq *seq;
     const float *q;
     size_t out; /* element of a->out */
-    uint32_t kv_head;
+    uint32_t kv_head, head;
     uint32_t begin, end; /* context positions, of one span */
 };
 
@@ -110,6 +110,8 @@ static void attend(const struct attention_args *a, const struct row *r, float *s
         if (of.begin != r->begin)
             join(a, &all, &one);
     }
+    if (a->sinks)
+        all.total += expf(a->sinks[r->head] - all.max);
     float inverse = 1.0f / all.total;
     for (uint32_t d = 0; d < a->head_dim; d++)
         element_set(a->out, a->out_dtype, r->out + d, all.sum[d] * inverse);
@@ -128,6 +130,7 @@ void attention_ref(const struct attention_args *a, const struct kern_exec *x)
                 .q = a->q + (seq->row + token) * a->q_stride + (size_t)head * a->head_dim,
                 .out = (seq->row + token) * a->out_stride + (size_t)head * a->head_dim,
                 .kv_head = head / (a->n_head / a->n_kv_head),
+                .head = head,
                 .begin = a->window && end > a->window ? end - a->window : 0,
                 .end = end,
             };

@@ -81,11 +81,19 @@ static void part_join(float *to, const float *from, uint32_t dim)
     to[dim] = above ? its_max : max;
 }
 
+/* What the sink of row r's head adds to the softmax's sum. */
+static float item_sink(const struct item *it, uint32_t r, float max)
+{
+    const float *sinks = it->a->sinks;
+    return sinks ? vec_fold_max(vec_exp(vec_set(sinks[item_head(it, r)] - max))) : 0;
+}
+
 /* Row r of the item is whole. */
 static void part_finish(const struct item *it, uint32_t r, const float *part)
 {
     const uint32_t dim = it->a->head_dim;
-    const struct vec inverse = vec_set(1.0f / part[part_dim(dim) + 1]);
+    const float total = part[part_dim(dim) + 1] + item_sink(it, r, part[part_dim(dim)]);
+    const struct vec inverse = vec_set(1.0f / total);
     const size_t at = item_at(it, r, it->a->out_stride);
     for (uint32_t d = 0; d < dim; d += 16)
         item_store(it, at + d, vec_mul(vec_load(part + d), inverse), dim - d < 16 ? dim - d : 16);

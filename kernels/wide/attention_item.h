@@ -69,12 +69,17 @@ INLINE struct item item_of_span(const struct item *of, uint32_t c)
     return it;
 }
 
+INLINE uint32_t item_head(const struct item *it, uint32_t r)
+{
+    const uint32_t group = item_group(it->a);
+    return it->kv_head * group + (it->first + r) % group;
+}
+
 /* Offset of row r in q (stride q_stride) or out. */
 INLINE size_t item_at(const struct item *it, uint32_t r, size_t stride)
 {
-    uint32_t group = item_group(it->a), token = (it->first + r) / group;
-    uint32_t head = it->kv_head * group + (it->first + r) % group;
-    return (it->seq->row + token) * stride + (size_t)head * it->a->head_dim;
+    const uint32_t token = (it->first + r) / item_group(it->a);
+    return (it->seq->row + token) * stride + (size_t)item_head(it, r) * it->a->head_dim;
 }
 
 /* The block that holds position c in a cache. */

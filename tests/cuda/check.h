@@ -50,6 +50,6 @@ const struct kern_table *cuda_kern(void);
     }
 
 extern const struct cuda_check cuda_checks_rows[], cuda_checks_kv[], cuda_checks_attention[],
-    cuda_checks_linear[], cuda_checks_sample[]; /* each ends with a NULL name */
+    cuda_checks_linear[], cuda_checks_mla[], cuda_checks_sample[]; /* each ends with a NULL name */
 
 #endif

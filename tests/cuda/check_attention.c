@@ -139,6 +139,7 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
     }
     for (uint32_t t = begin; t < end; t++)
         sum += p[t] = exp(p[t] - max);
+    sum += a->sinks ? exp((double)a->sinks[head] - max) : 0;
     for (uint32_t d = 0; d < dim; d++) {
         double want = 0, most = 0;
         for (uint32_t t = begin; t < end; t++) {
@@ -208,6 +209,12 @@ static void check_attention(struct kcheck *k)
     float *q = kc_buf(k, c.n_row * c.a.q_stride * sizeof *q);
     kc_fill(k, q, c.n_row * c.a.q_stride);
     c.a.q = q;
+    if (kc_chance(k, 30)) {
+        float *sinks = kc_buf(k, c.a.n_head * sizeof *sinks);
+        for (uint32_t h = 0; h < c.a.n_head; h++) /* some heads' sinks take all, some nothing */
+            sinks[h] = (float)kc_range(k, 0, 60) / 10 - 3 + (kc_chance(k, 10) ? 120 : 0);
+        c.a.sinks = sinks;
+    }
     c.a.out = kc_buf(k, c.n_row * c.a.out_stride * sizeof *q);
     attend(k, c.a, c.seqs, c.a.n_seq);
     c.a.seqs = c.seqs;

@@ -15,9 +15,11 @@ CUDA_CALL(pack_int4)
 CUDA_CALL(linear)
 CUDA_CALL(linear_quant)
 CUDA_CALL(linear_int4)
+CUDA_CALL(linear_int4_half)
 REF_CALL(linear)
 REF_CALL(linear_quant)
 REF_CALL(linear_int4)
+REF_CALL(linear_int4_half)
 
 static const struct kern_exec alone = {.nth = 1};
 
@@ -31,13 +33,11 @@ struct product_case {
     uint32_t n_col; /* of y */
 };
 
-/* little: of rows and outputs, for kernels that take long in the emulation */
-static void make_product(struct kcheck *k, struct product_case *c, uint32_t in_unit, bool little)
+static void make_product(struct kcheck *k, struct product_case *c, uint32_t in_unit)
 {
     static const uint32_t rows[] = {1, 1, 2, 3, 5, 8, 9, 13, 16, 17, 40, 140};
-    *c = (struct product_case){.n_row = kc_pick(k, rows, little ? 6 : 12),
-                               .gated = kc_chance(k, 30)};
-    c->n_out = c->gated ? 32 * kc_range(k, 1, little ? 1 : 5) : kc_range(k, 1, little ? 40 : 150);
+    *c = (struct product_case){.n_row = kc_pick(k, rows, 12), .gated = kc_chance(k, 30)};
+    c->n_out = c->gated ? 32 * kc_range(k, 1, 5) : kc_range(k, 1, 150);
     c->n_in = in_unit * kc_range(k, 1, (kc_chance(k, 25) ? 2600 : 300) / in_unit);
     if (c->n_row > 20)
         c->n_in = in_unit * kc_range(k, 1, 600 / in_unit);
@@ -125,7 +125,7 @@ static void check_linear(struct kcheck *k)
                  {DT_F32, DT_BF16}};
     struct product_case c;
     const uint32_t t = kc_range(k, 0, 4), unit = kc_chance(k, 80) ? 8 : 1;
-    make_product(k, &c, unit, false);
+    make_product(k, &c, unit);
     void *w = kc_buf(k, (size_t)c.n_out * c.n_in * 4), *x = kc_buf(k, c.n_row * c.x_stride * 4);
     for (size_t i = 0; i < c.n_row * c.x_stride; i++) {
         uint16_t h = types[t].x == DT_F16 ? f32_to_f16(c.x[i]) : f32_to_bf16(c.x[i]);
@@ -207,7 +207,7 @@ static void check_linear_quant(struct kcheck *k)
 {
     struct product_case c;
     struct quantized z;
-    make_product(k, &c, kc_chance(k, 80) ? 16 : 1, false);
+    make_product(k, &c, kc_chance(k, 80) ? 16 : 1);
     quantize(k, &c, &z);
     void *got_w = kc_buf(k, cuda_matrix_bytes(&z.a.w)),
          *want_w = kc_buf(k, packed_quant_bytes(c.n_out, c.n_in));
@@ -232,42 +232,91 @@ static void check_linear_quant(struct kcheck *k)
     same_rows(k, "one row", &c, one.y, z.a.y, 1);
 }
 
+/* The matrix in both layouts. */
+static void pack_both(struct kcheck *k, const struct product_case *c, struct packed *got,
+                      struct packed *want)
+{
+    void *got_w = kc_buf(k, cuda_matrix_bytes(got));
+    void *want_w = kc_buf(k, packed_int4_bytes(c->n_out, c->n_in, got->group));
+    struct pack_int4_args p = {.dst = got_w,
+                               .src = c->plain,
+                               .src_dtype = DT_F32,
+                               .n_out = c->n_out,
+                               .n_in = c->n_in,
+                               .group = got->group,
+                               .n_out_total = c->n_out};
+    call_pack_int4(&p, &alone);
+    p.dst = want_w;
+    pack_int4_ref(&p, &alone);
+    got->data = got_w;
+    want->data = want_w;
+}
+
 static void check_linear_int4(struct kcheck *k)
 {
     static const uint32_t groups[] = {32, 64, 128};
     const uint32_t group = kc_pick(k, groups, 3);
     struct product_case c;
     struct quantized z;
-    make_product(k, &c, group, true);
+    make_product(k, &c, group);
     quantize(k, &c, &z);
     z.a.w.group = z.want.w.group = group;
-    void *got_w = kc_buf(k, cuda_matrix_bytes(&z.a.w));
-    void *want_w = kc_buf(k, packed_int4_bytes(c.n_out, c.n_in, group));
-    struct pack_int4_args p = {.dst = got_w,
-                               .src = c.plain,
-                               .src_dtype = DT_F32,
-                               .n_out = c.n_out,
-                               .n_in = c.n_in,
-                               .group = group,
-                               .n_out_total = c.n_out};
-    call_pack_int4(&p, &alone);
-    p.dst = want_w;
-    pack_int4_ref(&p, &alone);
-    z.a.w.data = got_w;
-    z.want.w.data = want_w;
-    struct linear_int4_args got = {z.a, z.q.sums}, want = {z.want, z.q.sums}, one = got;
+    pack_both(k, &c, &z.a.w, &z.want.w);
+    struct linear_int4_args got = {z.a, z.q.sums}, want = {z.want, z.q.sums};
     kc_run(k, k->variant, &got, 1);
     kc_run(k, k->ref, &want, 1);
     compare(k, &c, got.by.y, want.by.y);
-    one.by.n_row = 1;
-    one.by.y = old_y(k, &c);
-    kc_run(k, k->variant, &one, 1);
-    same_rows(k, "one row", &c, one.by.y, got.by.y, 1);
+    for (uint32_t n = 1; n < c.n_row; n = 2 * n + 1) { /* by other kernels */
+        struct linear_int4_args fewer = got;
+        fewer.by.n_row = n;
+        fewer.by.y = old_y(k, &c);
+        kc_run(k, k->variant, &fewer, 1);
+        same_rows(k, "fewer rows", &c, fewer.by.y, got.by.y, n);
+    }
+}
+
+static void check_linear_int4_half(struct kcheck *k)
+{
+    static const uint32_t groups[] = {32, 64, 128};
+    const uint32_t group = kc_pick(k, groups, 3);
+    const enum dtype x_dtype = kc_chance(k, 60) ? DT_BF16 : DT_F16;
+    struct product_case c;
+    make_product(k, &c, group);
+    uint16_t *x = kc_buf(k, c.n_row * c.x_stride * 2);
+    for (size_t i = 0; i < c.n_row * c.x_stride; i++)
+        x[i] = x_dtype == DT_F16 ? f32_to_f16(c.x[i]) : f32_to_bf16(c.x[i]);
+    struct linear_int4_half_args got = {{.y = old_y(k, &c),
+                                         .y_dtype = c.y_dtype,
+                                         .x = x,
+                                         .x_dtype = x_dtype,
+                                         .w = {NULL, c.n_out, c.n_in, DT_I8, group, c.gated},
+                                         .bias = c.bias,
+                                         .n_row = c.n_row,
+                                         .x_stride = c.x_stride,
+                                         .y_stride = c.y_stride,
+                                         .accumulate = c.accumulate}},
+                                 want = got;
+    want.by.y = old_y(k, &c);
+    pack_both(k, &c, &got.by.w, &want.by.w);
+    kc_run(k, k->variant, &got, 1);
+    kc_run(k, k->ref, &want, 1);
+    k->magnitude = sqrt((double)c.n_in); /* sums may cancel; gated: a product of two */
+    kc_compare(k, "y", &(struct kc_array){got.by.y, c.y_dtype, c.n_row, c.n_col, c.y_stride},
+               &(struct kc_array){want.by.y, c.y_dtype, c.n_row, c.n_col, c.y_stride});
+    for (uint32_t n = 1; n < c.n_row; n = 2 * n + 1) { /* by other kernels */
+        struct linear_int4_half_args fewer = got;
+        fewer.by.n_row = n;
+        fewer.by.y = old_y(k, &c);
+        kc_run(k, k->variant, &fewer, 1);
+        same_rows(k, "fewer rows", &c, fewer.by.y, got.by.y, n);
+    }
 }
 
 const struct cuda_check cuda_checks_linear[] = {
     {"linear", ref_linear, call_linear, 0, check_linear, 14},
     {"linear_quant", ref_linear_quant, call_linear_quant, 0, check_linear_quant, 10},
     {"linear_int4", ref_linear_int4, call_linear_int4, 0, check_linear_int4, 10},
+    {"linear_int4_half", ref_linear_int4_half, call_linear_int4_half, 64, check_linear_int4_half,
+     10},
     {0},
 };

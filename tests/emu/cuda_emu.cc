@@ -15,10 +15,12 @@
  * This file is compiled without the sanitizers' instrumentation of memory accesses; it tells tsan of
  * the order that barriers make (tsan's fibers know no other), and asan of the stacks. */
 #include "cuda_emu.h"
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+#include "cuda_emu_watch.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(EMU_ASAN)
 #include <sanitizer/asan_interface.h>
@@ -88,6 +90,7 @@ struct fiber {
     emu_site site; /* where it waits */
     unsigned turn; /* warp operations so far */
     emu_thread self;
+    unsigned index; /* of the block's threads */
     emu_copies copies;
     void *tsan, *asan;
 };
@@ -141,6 +144,13 @@ void emu_fail(const char *fmt, ...)
     abort();
 }
 
+/* What -fsanitize=bounds does where no sanitizer's run time is. */
+static void trapped(int)
+{
+    emu_fail("an index past an array, or another trap of the compiler; last synchronised at %s:%d",
+             running ? running->site.file : "?", running ? running->site.line : 0);
+}
+
 static unsigned pick(unsigned n)
 {
     rng ^= rng << 13; /* xorshift64 */
@@ -171,6 +181,7 @@ static void run(fiber *f)
 {
     running = f;
     emu_self = f->self;
+    watch_run(f->index);
 #ifdef WITH_TSAN
     __tsan_switch_to_fiber(f->tsan, __tsan_switch_to_fiber_no_sync);
 #endif
@@ -205,6 +216,8 @@ static void thread_main()
 static void fiber_start(fiber *f, dim3 thread, dim3 block, dim3 block_dim, dim3 grid)
 {
     f->state = READY;
+    f->site = {"the start", 0};
+    f->index = (thread.z * block_dim.y + thread.y) * block_dim.x + thread.x;
     f->turn = 0;
     f->copies.group = 0;
     f->self = {thread, block, block_dim, grid};
@@ -227,8 +240,12 @@ static fiber *fiber_new()
 /* ---- waiting ---- */
 static unsigned index_of(const fiber *f)
 {
-    const dim3 t = f->self.thread, n = f->self.block_dim;
-    return (t.z * n.y + t.y) * n.x + t.x;
+    return f->index;
+}
+
+emu_site emu_last_site(unsigned thread)
+{
+    return fibers[thread]->site;
 }
 
 void emu_syncthreads(emu_site site)
@@ -241,6 +258,7 @@ void emu_syncthreads(emu_site site)
     running->site = site;
     if (++n_waiting == n_thread) {
         n_waiting = 0;
+        watch_join(0, n_thread);
         for (unsigned i = 0; i < n_thread; i++)
             fibers[i]->state = READY;
     } else {
@@ -250,7 +268,7 @@ void emu_syncthreads(emu_site site)
     HAPPENS_AFTER(&tag_block);
 }
 
-static void warp_wait(const char *what, unsigned mask, emu_site site)
+static void warp_wait(const char *what, unsigned mask, emu_site site, bool orders)
 {
     warp *w = &warps[index_of(running) / 32];
     if (mask != ~0u)
@@ -264,8 +282,11 @@ static void warp_wait(const char *what, unsigned mask, emu_site site)
     w->site = site;
     running->site = site;
     if (++w->n_arrived == 32) {
+        const unsigned at = index_of(running) / 32 * 32;
         w->n_arrived = 0;
-        for (unsigned i = 0, at = index_of(running) / 32 * 32; i < 32; i++)
+        if (orders)
+            watch_join(at, 32);
+        for (unsigned i = 0; i < 32; i++)
             fibers[at + i]->state = READY;
     } else {
         running->state = WARP;
@@ -277,7 +298,7 @@ void emu_syncwarp(unsigned mask, emu_site site)
 {
     char *tag = &tag_warp[index_of(running) / 32];
     HAPPENS_BEFORE(tag);
-    warp_wait("__syncwarp", mask, site);
+    warp_wait("__syncwarp", mask, site, true);
     HAPPENS_AFTER(tag);
 }
 
@@ -288,7 +309,7 @@ void emu_gather(unsigned mask, const uint32_t *mine, uint32_t *all, unsigned n, 
     warp *w = &warps[index / 32];
     for (unsigned i = 0; i < n; i++)
         w->slots[turn][index % 32][i] = mine[i];
-    warp_wait("a warp operation", mask, site);
+    warp_wait("a warp operation", mask, site, false);
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned i = 0; i < n; i++)
             all[lane * n + i] = w->slots[turn][lane][i];
@@ -336,6 +357,52 @@ static dim3 at(unsigned i, dim3 n)
     return dim3(i % n.x, i / n.x % n.y, i / n.x / n.y);
 }
 
+/* Shared memory of a block, with EMU_GUARD bytes around that nobody may touch. tsan sees no order between
+ * blocks, so there each has its own; else they take turns. */
+static size_t room_bytes(size_t bytes)
+{
+    return (bytes + 2 * EMU_GUARD + 1023) / 1024 * 1024;
+}
+
+static char *room_new(size_t bytes)
+{
+#ifndef WITH_TSAN
+    static char *only;
+    static size_t only_bytes;
+    if (only_bytes >= room_bytes(bytes)) {
+#ifdef WITH_ASAN
+        __asan_unpoison_memory_region(only + EMU_GUARD, bytes);
+        __asan_poison_memory_region(only + EMU_GUARD + bytes, only_bytes - EMU_GUARD - bytes);
+#endif
+        return only + EMU_GUARD;
+    }
+#ifdef WITH_ASAN
+    if (only)
+        __asan_unpoison_memory_region(only, only_bytes);
+#endif
+    free(only);
+    only_bytes = room_bytes(bytes < 128 << 10 ? 128 << 10 : bytes); /* once for nearly all */
+    char *m = only = (char *)aligned_alloc(1024, only_bytes);
+#else
+    char *m = (char *)aligned_alloc(1024, room_bytes(bytes));
+#endif
+#ifdef WITH_ASAN
+    __asan_poison_memory_region(m, EMU_GUARD);
+    __asan_poison_memory_region(m + EMU_GUARD + bytes, only_bytes - EMU_GUARD - bytes);
+#endif
+    return m + EMU_GUARD;
+}
+
+static void room_free(char *m, size_t bytes)
+{
+    (void)bytes;
+#ifdef WITH_TSAN
+    free(m - EMU_GUARD);
+#else
+    (void)m; /* for the next launch */
+#endif
+}
+
 void emu_launch(dim3 grid, dim3 block, size_t bytes, emu_body *fn, void *arg)
 {
     const unsigned n_block = grid.x * grid.y * grid.z;
@@ -347,6 +414,7 @@ void emu_launch(dim3 grid, dim3 block, size_t bytes, emu_body *fn, void *arg)
     if (bytes > emu_shared_max)
         emu_fail("launch with %zu bytes of shared memory, a block may have %zu", bytes,
                  emu_shared_max);
+    signal(SIGILL, trapped);
     body = fn;
     body_arg = arg;
     rng = (emu_seed + emu_n_launch) * 0x9e3779b97f4a7c15u | 1;
@@ -357,16 +425,10 @@ void emu_launch(dim3 grid, dim3 block, size_t bytes, emu_body *fn, void *arg)
         if (!fibers[i])
             fibers[i] = fiber_new();
     std::vector<unsigned> order(n_block);
-    std::vector<char *> memory(
-        n_block); /* of each block its own: tsan sees no order between them */
+    std::vector<char *> memory(n_block);
     for (unsigned i = 0; i < n_block; i++) {
         order[i] = i;
-        memory[i] = (char *)aligned_alloc(128, (bytes + 127) / 128 * 128 + 128);
-        for (size_t j = 0; j < bytes; j++)
-            memory[i][j] = (char)FILL;
-#ifdef WITH_ASAN
-        __asan_poison_memory_region(memory[i] + bytes, (bytes + 127) / 128 * 128 + 128 - bytes);
-#endif
+        memory[i] = room_new(bytes);
     }
     HAPPENS_BEFORE(&tag_launch);
     for (unsigned left = n_block; left; left--) {
@@ -374,17 +436,17 @@ void emu_launch(dim3 grid, dim3 block, size_t bytes, emu_body *fn, void *arg)
         order[i] = order[left - 1];
         shared = memory[number];
         shared_bytes = bytes;
+        for (size_t j = 0; j < bytes; j++)
+            ((char *)shared)[j] = (char)FILL;
         for (unsigned t = 0; t < n_thread; t++)
             fiber_start(fibers[t], at(t, block), at(number, grid), block, grid);
+        watch_block((char *)shared, bytes, n_thread);
         run_block();
+        watch_stop();
     }
     HAPPENS_AFTER(&tag_end);
-    for (char *m : memory) {
-#ifdef WITH_ASAN
-        __asan_unpoison_memory_region(m, (bytes + 127) / 128 * 128 + 128);
-#endif
-        free(m);
-    }
+    for (char *m : memory)
+        room_free(m, bytes);
 }
 
 emu_copies *emu_my_copies()
@@ -397,4 +459,23 @@ void *emu_shared(size_t bytes)
     if (bytes > shared_bytes)
         emu_fail("the kernel has %zu bytes of shared memory and uses %zu", shared_bytes, bytes);
     return shared;
+}
+
+uint64_t emu_atomic(enum emu_atomic_op op, void *p, uint64_t v, size_t bytes, bool is_signed)
+{
+    uint64_t old = 0, next = v;
+    memcpy(&old, p, bytes); /* one OS thread: nobody comes between */
+    const unsigned shift = 64 - 8 * (unsigned)bytes;
+    const bool less =
+        is_signed ? (int64_t)(old << shift) < (int64_t)(v << shift) : old << shift < v << shift;
+    if (op == EMU_ADD)
+        next = old + v;
+    else if (op == EMU_OR)
+        next = old | v;
+    else if (op == EMU_MAX)
+        next = less ? v : old;
+    else if (op == EMU_MIN)
+        next = less ? old : v;
+    memcpy(p, &next, bytes);
+    return old;
 }

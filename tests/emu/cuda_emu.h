@@ -8,13 +8,13 @@
  *
  *     a barrier or warp operation that not all threads reach      here, with file and line
  *     threads of a warp at different operations, a partial mask   here
+ *     two threads on one byte of shared memory and no barrier     cuda_emu_watch.h; tsan build
+ *     an access outside a block's shared memory                   cuda_emu_watch.h; asan build
  *     shared memory that nothing wrote                            it is NaN at the start of a block
- *     cp.async whose end is not waited for                        the copy happens in the wait;
- *     until
- *                                                                 then its target is NaN
- *     misaligned vectors, indices past an array                   asan and ubsan builds
- *     two threads on one place of memory without a barrier        tsan build: threads are its
- *     fibers, between them                                                barriers its only order
+ *     cp.async whose end is not waited for                        copied in the wait, NaN before
+ *     an index past an array within shared memory                 -fsanitize=bounds, in every build
+ *     misaligned vectors, what lies past an array elsewhere       asan and ubsan builds
+ * tests/emu/planted.cc has a bug of each kind and sees that it is found.
  *
  * Blocks run one after another in random order. What is not modelled: time, caches, memory order
  * weaker than the C++ of the host, more than one block in flight.
@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #define __global__
@@ -98,6 +99,7 @@ struct emu_site {
     {                      \
         __FILE__, __LINE__ \
     }
+emu_site emu_last_site(unsigned thread); /* where thread number so and so last synchronised */
 void emu_syncthreads(emu_site site);
 void emu_syncwarp(unsigned mask, emu_site site);
 /* All lanes' n words, in lane order, once every lane of the warp has given its own. */
@@ -141,29 +143,20 @@ static inline unsigned emu_ballot(unsigned mask, bool p, emu_site site)
 #define __any_sync(mask, p)    (emu_ballot(mask, p, EMU_SITE) != 0)
 #define __all_sync(mask, p)    (emu_ballot(mask, p, EMU_SITE) == ~0u)
 
-/* ---- atomics: one OS thread, so the builtins do; what they return depends on the random order
- * ---- */
-#define EMU_ATOMIC(name, builtin)                               \
-    template <class T, class U> static inline T name(T *p, U v) \
-    {                                                           \
-        return builtin(p, (T)v, __ATOMIC_RELAXED);              \
+/* ---- atomics: what they return depends on the random order ---- */
+enum emu_atomic_op { EMU_ADD, EMU_OR, EMU_EXCHANGE, EMU_MAX, EMU_MIN };
+uint64_t emu_atomic(enum emu_atomic_op op, void *p, uint64_t v, size_t bytes, bool is_signed);
+#define EMU_ATOMIC(name, op)                                                              \
+    template <class T, class U> static inline T name(T *p, U v)                           \
+    {                                                                                     \
+        return (T)emu_atomic(op, p, (uint64_t)(T)v, sizeof(T), std::is_signed<T>::value); \
     }
-EMU_ATOMIC(atomicAdd, __atomic_fetch_add)
-EMU_ATOMIC(atomicOr, __atomic_fetch_or)
-EMU_ATOMIC(atomicExch, __atomic_exchange_n)
+EMU_ATOMIC(atomicAdd, EMU_ADD)
+EMU_ATOMIC(atomicOr, EMU_OR)
+EMU_ATOMIC(atomicExch, EMU_EXCHANGE)
+EMU_ATOMIC(atomicMax, EMU_MAX)
+EMU_ATOMIC(atomicMin, EMU_MIN)
 #undef EMU_ATOMIC
-template <class T, class U> static inline T atomicMax(T *p, U v)
-{
-    T old = __atomic_load_n(p, __ATOMIC_RELAXED);
-    __atomic_store_n(p, old < (T)v ? (T)v : old, __ATOMIC_RELAXED);
-    return old;
-}
-template <class T, class U> static inline T atomicMin(T *p, U v)
-{
-    T old = __atomic_load_n(p, __ATOMIC_RELAXED);
-    __atomic_store_n(p, (T)v < old ? (T)v : old, __ATOMIC_RELAXED);
-    return old;
-}
 
 /* ---- arithmetic ---- */
 static inline int __popc(unsigned x)
@@ -195,6 +188,15 @@ static inline int __dp4a(int a, int b, int c) /* c + the sum of four products of
     for (int i = 0; i < 4; i++)
         c += (int8_t)((unsigned)a >> 8 * i) * (int8_t)((unsigned)b >> 8 * i);
     return c;
+}
+/* Four bytes of the eight of `high`:`low`, chosen by the low three bits of each of four nibbles. */
+static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned choose)
+{
+    const uint64_t both = (uint64_t)high << 32 | low;
+    unsigned y = 0;
+    for (unsigned i = 0; i < 4; i++)
+        y |= (unsigned)(both >> 8 * (choose >> 4 * i & 7) & 0xff) << 8 * i;
+    return y;
 }
 template <class T> static inline T __ldg(const T *p)
 {

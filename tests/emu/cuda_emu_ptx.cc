@@ -6,6 +6,7 @@
  * fragments' places: NVIDIA's PTX ISA manual, sections on mma.m16n8k16, mma.m16n8k32, ldmatrix. */
 #include "cuda_emu.h"
 #include <algorithm>
+#include "cuda_emu_watch.h"
 extern "C" {
 #include "common/dtype.h"
 }
@@ -19,6 +20,7 @@ void emu_cp_async(void *to, const void *from, unsigned n_from)
 {
     if (!aligned(to, 16) || (n_from && !aligned(from, 16)) || n_from > 16)
         emu_fail("cp.async of %u bytes from %p to %p: not aligned to 16", n_from, from, to);
+    watch_access(to, 16, WATCH_WRITE);
     memset(to, 0xff, 16);
     emu_copies *c = emu_my_copies();
     c->open.push_back({(char *)to, (const char *)from, n_from, c->group});
@@ -36,6 +38,7 @@ void emu_cp_async_wait(unsigned n_pending)
     const unsigned done = c->group > n_pending ? c->group - n_pending : 0;
     for (const emu_copies::copy &i : c->open)
         if (i.group < done) {
+            watch_access(i.to, 16, WATCH_WRITE);
             memset(i.to, 0, 16);
             memcpy(i.to, i.from, i.n_from);
         }
@@ -52,6 +55,7 @@ void emu_ldmatrix_x4(uint32_t out[4], const void *row, bool transposed, emu_site
     emu_gather(~0u, mine, all, 2, site);
     if (!aligned(row, 16))
         emu_fail("%s:%d: ldmatrix of a row that is not aligned to 16", site.file, site.line);
+    watch_access(row, 16, WATCH_READ);
     for (unsigned i = 0; i < 4; i++) {
         const uint16_t *rows[8];
         memcpy(rows, all + 2 * 8 * i, sizeof rows);

@@ -148,6 +148,7 @@ static void near_f64(struct kcheck *k, const struct attention_case *c, uint32_t 
     }
     for (uint32_t t = begin; t < end; t++)
         sum += p[t] = exp(p[t] - max);
+    sum += a->sinks ? exp((double)a->sinks[head] - max) : 0;
     for (uint32_t d = 0; d < dim; d++) {
         double want = 0;
         for (uint32_t t = begin; t < end; t++)
@@ -202,6 +203,14 @@ static void rounded_out(struct kcheck *k, const struct attention_case *c, const 
     kc_same_bits(k, "rounded", (struct kc_bits){want, got, DT_BF16, n});
 }
 
+static float *sinks_of(struct kcheck *k, uint32_t n_head)
+{
+    float *sinks = kc_buf(k, n_head * sizeof *sinks);
+    for (uint32_t h = 0; h < n_head; h++) /* some heads' sinks take all, some nothing */
+        sinks[h] = (float)kc_range(k, 0, 60) / 10 - 3 + (kc_chance(k, 10) ? 120 : 0);
+    return sinks;
+}
+
 void kcheck_attention(struct kcheck *k)
 {
     struct attention_case c = {.deep = kc_chance(k, 3)};
@@ -218,6 +227,8 @@ void kcheck_attention(struct kcheck *k)
     kc_fill(k, q, c.n_row * c.a.q_stride);
     for (size_t i = 0; round && i < c.n_row * c.a.q_stride; i++)
         q[i] = bf16_to_f32(f32_to_bf16(q[i]));
+    if (kc_chance(k, 25))
+        c.a.sinks = sinks_of(k, c.a.n_head);
     c.a.q = q;
     c.a.out = want;
     kc_run(k, k->ref, &c.a, 1);

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear_int4 and linear_int4_half: 4-bit weights in groups (ops_int4.h, layout.h) by tensor cores, for int8
+ * and for bf16 or f16 activations.
+ *
+ * W is the A of an mma (16 outputs), x the B (8 rows of the batch). A lane (g, t) reads 16 bytes of row g of
+ * W: its words (t, j), j = 0 … 3, each 8 inputs of a quarter of 128. They are unpacked in registers to
+ * q - zero: as signed bytes for one mma m16n8k32, or as 16-bit floats, 2^7 + q (bf16) or 2^10 + q (f16) less
+ * 2^7 or 2^10 + zero, both exact, for two mma m16n8k16. x is read in the same places: which k an mma
+ * multiplies is free as long as A and B agree.
+ *
+ * Order: within a group integers, exact (int8), or the mma's f32 from 0, quarters ascending; groups
+ * ascending, acc = fma(scale, group, acc). So int8 has the bits of ops_int4.h and ref/linear_int4.c, and a
+ * row the same bits whatever serves it.
+ *
+ * few (n_row <= 16): a block of 8 warps has 32 outputs. A round is up to 16 blocks of 128 inputs, of which
+ *   a warp takes one or two, 32 rows x 64 bytes each, straight from device memory to registers, while the
+ *   sums of the last round are folded. Group sums of a round meet in shared memory, where each thread
+ *   folds one (n_row > 8: two) of the 32 x n_row outputs, ascending.
+ *   Shared memory: [32 groups][2 mma][n_row / 8][32 lanes] x 16 bytes = 32 or 64 KiB.
+ *   Bytes: n_in / 2 + 3 n_in / group an output. Floor: bytes / bandwidth.
+ * many: a block of 8 warps has 128 outputs x 64 rows, a warp 32 x 32 (4 x 2 warps). Three stages of
+ *   [128 rows of W][64 bytes] and [64 rows of x][128 inputs], cp.async: 48 KiB (int8), 72 KiB (16 bits).
+ *   Units of 32 inputs of x are turned by the row, so that no bank is asked twice.
+ *   Floor: 2 n_row n_out n_in / peak of the activations' type.
+ * Not measured. */
+#include "kernels/cuda/linear.cuh"
+
+#define WARPS      8u
+#define FEW_ROWS   16u
+#define FEW_GROUPS 32u /* of a round */
+#define FEW_BLOCKS 2u  /* of 128 inputs, of a warp in a round */
+#define MANY_OUT   128u
+#define MANY_ROWS  64u
+#define MANY_WARP  32u /* rows of a warp */
+#define STAGES     3u
+
+struct int4_in {
+    const void *x; /* int8 or 16-bit floats, rows of x_bytes */
+    size_t x_bytes;
+    const uint8_t *w;
+    const uint16_t *scales;           /* f16 [n_out][n_group] */
+    const uint8_t *zeros;             /* [n_out][n_group] */
+    uint32_t n_in, n_group, quarters; /* quarters: of 32 inputs, in a group: 1, 2 or 4 */
+};
+
+template <enum form F> struct quarter_of { /* what a lane has of 32 inputs of a row */
+    static const unsigned regs = 4, element = 2;
+    typedef uint4 of_x;
+};
+template <> struct quarter_of<FORM_I8> {
+    static const unsigned regs = 2, element = 1;
+    typedef uint2 of_x;
+};
+
+/* What is taken off the 8 weights of a word. */
+template <enum form F> static __device__ __forceinline__ uint32_t zero_code(uint32_t zero)
+{
+    return F == FORM_I8     ? zero * 0x01010101u
+           : F == FORM_BF16 ? (0x4300u | zero) * 0x00010001u
+                            : (0x6400u | zero) * 0x00010001u;
+}
+
+template <enum form F>
+static __device__ __forceinline__ void unpack(uint32_t *to, uint32_t word, uint32_t zero)
+{
+    const uint32_t low = word & 0x0f0f0f0fu, high = word >> 4 & 0x0f0f0f0fu;
+    if constexpr (F ==
+                  FORM_I8) { /* no byte borrows from the next: 128 + q - zero is within 112 … 143 */
+        to[0] = ((low | 0x80808080u) - zero) ^ 0x80808080u;
+        to[1] = ((high | 0x80808080u) - zero) ^ 0x80808080u;
+    } else {
+        const uint32_t top = F == FORM_BF16 ? 0x43434343u : 0x64646464u;
+        to[0] = minus_pair<F == FORM_BF16>(__byte_perm(low, top, 0x5140), zero);
+        to[1] = minus_pair<F == FORM_BF16>(__byte_perm(low, top, 0x7362), zero);
+        to[2] = minus_pair<F == FORM_BF16>(__byte_perm(high, top, 0x5140), zero);
+        to[3] = minus_pair<F == FORM_BF16>(__byte_perm(high, top, 0x7362), zero);
+    }
+}
+
+/* acc += 16 outputs x 8 rows over 32 inputs; low, high: unpacked words of rows g and g + 8 of W. */
+static __device__ __forceinline__ void multiply32(int acc[4], const uint32_t *low,
+                                                  const uint32_t *high, uint2 x)
+{
+    const uint32_t a[4] = {low[0], high[0], low[1], high[1]}, b[2] = {x.x, x.y};
+    mma_s8(acc, a, b);
+}
+template <enum form F>
+static __device__ __forceinline__ void multiply_halves(float acc[4], const uint32_t *low,
+                                                       const uint32_t *high, uint4 x)
+{
+    const uint32_t a[2][4] = {{low[0], high[0], low[1], high[1]},
+                              {low[2], high[2], low[3], high[3]}};
+    const uint32_t b[2][2] = {{x.x, x.y}, {x.z, x.w}};
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        if constexpr (F == FORM_BF16)
+            mma_bf16(acc, a[i], b[i]);
+        else
+            mma_f16(acc, a[i], b[i]);
+    }
+}
+template <enum form F>
+static __device__ __forceinline__ void multiply_quarter(typename form_of<F>::acc acc[4],
+                                                        const uint32_t *low, const uint32_t *high,
+                                                        typename quarter_of<F>::of_x x)
+{
+    if constexpr (F == FORM_I8)
+        multiply32(acc, low, high, x);
+    else
+        multiply_halves<F>(acc, low, high, x);
+}
+
+static __device__ __forceinline__ uint32_t word_of(uint4 v, unsigned j)
+{
+    return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w;
+}
+
+/* Output `o` or, past the last, the last, whose sums nobody stores. */
+static __device__ __forceinline__ size_t within(uint32_t o, uint32_t n)
+{
+    return o < n ? o : n - 1;
+}
+
+/* ---- few rows ---- */
+template <enum form F, unsigned N> struct few_shared {
+    typename form_of<F>::acc group[FEW_GROUPS][2][N][WARP * 4];
+    float total[2][N][WARP * 4];
+};
+
+struct few_place {              /* of a warp in a round */
+    uint32_t o, block, n_block; /* first output of the block; first of 128 inputs, how many */
+};
+
+static __device__ __forceinline__ void few_load(uint4 w[FEW_BLOCKS][4], const struct int4_in &in,
+                                                const struct linear_out &out,
+                                                const struct few_place &p)
+{
+    const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    const size_t row_bytes = int4_row_bytes(in.n_in);
+#pragma unroll
+    for (unsigned i = 0; i < FEW_BLOCKS; i++)
+#pragma unroll
+        for (unsigned r = 0; r < 4; r++) {
+            w[i][r] = make_uint4(0, 0, 0, 0);
+            if (i < p.n_block)
+                w[i][r] = load_once(in.w + within(p.o + g + 8 * r, out.n_out) * row_bytes +
+                                    (size_t)(p.block + i) * INT4_BLOCK_BYTES + 16 * t);
+        }
+}
+
+/* Sums of the groups of one block of 128 inputs, into shared memory from group `at` on. */
+template <enum form F, unsigned N>
+static __device__ __forceinline__ void
+few_block(few_shared<F, N> &s, uint32_t at, const uint4 w[4], const struct int4_in &in,
+          const struct linear_out &out, uint32_t o, uint32_t block)
+{
+    typedef typename quarter_of<F>::of_x of_x;
+    const uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    typename form_of<F>::acc acc[2][N][4] = {};
+    uint32_t zero[4] = {};
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++) {
+        const uint32_t k = block * INT4_BLOCK + 32 * j, group = k / 32 / in.quarters;
+        if (k >= in.n_in)
+            break;
+        if (j % in.quarters == 0)
+#pragma unroll
+            for (unsigned r = 0; r < 4; r++)
+                zero[r] =
+                    zero_code<F>(in.zeros[within(o + g + 8 * r, out.n_out) * in.n_group + group]);
+        uint32_t a[4][quarter_of<F>::regs];
+#pragma unroll
+        for (unsigned r = 0; r < 4; r++)
+            unpack<F>(a[r], word_of(w[r], j), zero[r]);
+#pragma unroll
+        for (unsigned n = 0; n < N; n++) {
+            const of_x x =
+                *(const of_x *)((const char *)in.x + within(8 * n + g, out.n_row) * in.x_bytes +
+                                (size_t)(k + 8 * t) * quarter_of<F>::element);
+            multiply_quarter<F>(acc[0][n], a[0], a[1], x);
+            multiply_quarter<F>(acc[1][n], a[2], a[3], x);
+        }
+        if ((j + 1) % in.quarters == 0)
+#pragma unroll
+            for (unsigned i = 0; i < 2 * N * 4; i++) {
+                s.group[at + j / in.quarters][i / 4 / N][i / 4 % N][lane * 4 + i % 4] =
+                    acc[i / 4 / N][i / 4 % N][i % 4];
+                acc[i / 4 / N][i / 4 % N][i % 4] = 0;
+            }
+    }
+}
+
+/* Where value `i` of [2][N][lane * 4 + e] belongs. */
+struct few_value {
+    uint32_t out, row; /* of the block's 32, of the rows */
+};
+template <unsigned N> static __device__ __forceinline__ struct few_value few_value_at(uint32_t i)
+{
+    const uint32_t e = i % 4, lane = i / 4 % WARP, n = i / 4 / WARP % N, m = i / 4 / WARP / N;
+    return {16 * m + lane / 4 + e / 2 * 8, 8 * n + lane % 4 * 2 + e % 2};
+}
+
+template <enum form F, unsigned N>
+static __device__ __forceinline__ void few_store(few_shared<F, N> &s, const float acc[N],
+                                                 const struct linear_out &out, uint32_t o)
+{
+    float *total = &s.total[0][0][0];
+#pragma unroll
+    for (unsigned v = 0; v < N; v++)
+        total[threadIdx.x + v * WARPS * WARP] = acc[v];
+    __syncthreads();
+#pragma unroll
+    for (unsigned v = 0; v < N; v++) {
+        const uint32_t i = threadIdx.x + v * WARPS * WARP;
+        const struct few_value at = few_value_at<N>(i);
+        if (at.row >= out.n_row || o + at.out >= out.n_out)
+            continue;
+        const float scale = F == FORM_I8 ? out.rows[at.row].scale : 1;
+        if (!out.gated)
+            finish(out, at.row, o + at.out, total[i] * scale);
+        else if (at.out < KERN_TURN)
+            finish_gated(out, at.row, o + at.out, total[i] * scale,
+                         total[i + N * WARP * 4] * scale);
+    }
+}
+
+template <enum form F, unsigned N>
+static __global__ void __launch_bounds__(WARPS *WARP)
+    int4_few_kernel(const struct int4_in in, const struct linear_out out)
+{
+    typedef few_shared<F, N> shared_type;
+    SHARED_MEMORY(s, shared_type);
+    const uint32_t warp = threadIdx.x / WARP, o = blockIdx.x * WARP_OUT;
+    const uint32_t n_block = (in.n_in + INT4_BLOCK - 1) / INT4_BLOCK, per = 4 / in.quarters;
+    const uint32_t mine = in.quarters == 1 ? 1 : FEW_BLOCKS; /* as many as FEW_GROUPS takes */
+    uint4 w[FEW_BLOCKS][4];
+    float acc[N] = {};
+    struct few_place p = {o, warp * mine, 0};
+    for (uint32_t first = 0; first < n_block; first += WARPS * mine, p.block += WARPS * mine) {
+        p.n_block = p.block >= n_block ? 0 : n_block - p.block < mine ? n_block - p.block : mine;
+        if (first == 0)
+            few_load(w, in, out, p);
+#pragma unroll
+        for (unsigned i = 0; i < FEW_BLOCKS; i++)
+            if (i < p.n_block)
+                few_block<F, N>(s, (warp * mine + i) * per, w[i], in, out, o, p.block + i);
+        const uint32_t next = p.block + WARPS * mine;
+        const struct few_place ahead = {o, next,
+                                        next >= n_block         ? 0
+                                        : n_block - next < mine ? n_block - next
+                                                                : mine};
+        few_load(w, in, out, ahead);
+        __syncthreads();
+        const uint32_t g0 = first * per, left = in.n_group - g0;
+        const uint32_t n = left < WARPS * mine * per ? left : WARPS * mine * per;
+#pragma unroll
+        for (unsigned v = 0; v < N; v++) {
+            const uint32_t i = threadIdx.x + v * WARPS * WARP;
+            const uint16_t *scale =
+                in.scales + within(o + few_value_at<N>(i).out, out.n_out) * in.n_group + g0;
+#pragma unroll 4
+            for (uint32_t g = 0; g < n; g++)
+                acc[v] = fmaf(f16_value(scale[g]), (float)(&s.group[g][0][0][0])[i], acc[v]);
+        }
+        __syncthreads();
+    }
+    few_store<F, N>(s, acc, out, o);
+}
+
+/* ---- many rows ---- */
+template <enum form F> struct many_shared {
+    uint4 w[STAGES][MANY_OUT][4];
+    uint8_t x[STAGES][MANY_ROWS][4][32 * quarter_of<F>::element]; /* unit j of row r at j ^ r % 4 */
+};
+
+template <enum form F>
+static __device__ __forceinline__ void int4_many_load(many_shared<F> &s, uint32_t stage,
+                                                      const struct int4_in &in,
+                                                      const struct linear_out &out, uint32_t block)
+{
+    const unsigned element = quarter_of<F>::element, chunks = 8 * element, per = 2 * element;
+    const size_t row_bytes = int4_row_bytes(in.n_in);
+#pragma unroll
+    for (uint32_t i = threadIdx.x; i < MANY_OUT * 4; i += WARPS * WARP) {
+        const uint32_t o = blockIdx.x * MANY_OUT + i / 4;
+        cp_async16(&s.w[stage][i / 4][i % 4],
+                   in.w + within(o, out.n_out) * row_bytes + (size_t)block * INT4_BLOCK_BYTES +
+                       i % 4 * 16,
+                   o < out.n_out ? 16 : 0);
+    }
+#pragma unroll
+    for (uint32_t i = threadIdx.x; i < MANY_ROWS * chunks; i += WARPS * WARP) {
+        const uint32_t r = i / chunks, c = i % chunks, row = blockIdx.y * MANY_ROWS + r;
+        const uint32_t k = block * INT4_BLOCK + c * 16 / element;
+        const bool there = row < out.n_row && k < in.n_in;
+        cp_async16(&s.x[stage][r][c / per ^ r % 4][c % per * 16],
+                   (const char *)in.x +
+                       (there ? row * in.x_bytes + (size_t)k * element : (size_t)0),
+                   there ? 16 : 0);
+    }
+}
+
+/* The groups of one block of 128 inputs: this warp's 32 outputs x 32 rows. */
+template <enum form F>
+static __device__ __forceinline__ void
+int4_many_block(float total[2][4][4], const many_shared<F> &s, uint32_t stage,
+                const struct int4_in &in, uint32_t n_out, uint32_t block)
+{
+    typedef typename quarter_of<F>::of_x of_x;
+    const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    const uint32_t out = warp % 4 * WARP_OUT + g, row = warp / 4 * MANY_WARP + g;
+    typename form_of<F>::acc acc[2][4][4] = {};
+    uint32_t zero[4] = {};
+    size_t at[4];
+    uint4 w[4];
+#pragma unroll
+    for (unsigned r = 0; r < 4; r++) {
+        at[r] = within(blockIdx.x * MANY_OUT + out + 8 * r, n_out) * in.n_group;
+        w[r] = s.w[stage][out + 8 * r][t];
+    }
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++) {
+        const uint32_t k = block * INT4_BLOCK + 32 * j, group = k / 32 / in.quarters;
+        if (k >= in.n_in)
+            break;
+        uint32_t a[4][quarter_of<F>::regs];
+#pragma unroll
+        for (unsigned r = 0; r < 4; r++) {
+            if (j % in.quarters == 0)
+                zero[r] = zero_code<F>(in.zeros[at[r] + group]);
+            unpack<F>(a[r], word_of(w[r], j), zero[r]);
+        }
+#pragma unroll
+        for (unsigned n = 0; n < 4; n++) {
+            const of_x x = *(const of_x *)&s
+                                .x[stage][row + 8 * n][j ^ row % 4][8 * t * quarter_of<F>::element];
+            multiply_quarter<F>(acc[0][n], a[0], a[1], x);
+            multiply_quarter<F>(acc[1][n], a[2], a[3], x);
+        }
+        if ((j + 1) % in.quarters)
+            continue;
+#pragma unroll
+        for (unsigned m = 0; m < 2; m++) {
+            const float low = f16_value(in.scales[at[2 * m] + group]);
+            const float high = f16_value(in.scales[at[2 * m + 1] + group]);
+#pragma unroll
+            for (unsigned n = 0; n < 4; n++)
+#pragma unroll
+                for (unsigned i = 0; i < 4; i++) {
+                    total[m][n][i] = fmaf(i < 2 ? low : high, (float)acc[m][n][i], total[m][n][i]);
+                    acc[m][n][i] = 0;
+                }
+        }
+    }
+}
+
+template <enum form F>
+static __global__ void __launch_bounds__(WARPS *WARP, 1)
+    int4_many_kernel(const struct int4_in in, const struct linear_out out)
+{
+    SHARED_MEMORY(s, many_shared<F>);
+    const uint32_t n_block = (in.n_in + INT4_BLOCK - 1) / INT4_BLOCK, warp = threadIdx.x / WARP;
+    float total[2][4][4] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < STAGES - 1; i++) {
+        if (i < n_block)
+            int4_many_load<F>(s, i, in, out, i);
+        cp_async_commit();
+    }
+#pragma unroll 1
+    for (uint32_t b = 0; b < n_block; b++) {
+        cp_async_wait(STAGES - 2);
+        __syncthreads(); /* block b is there, and nobody reads the stage that is loaded next */
+        if (b + STAGES - 1 < n_block)
+            int4_many_load<F>(s, (b + STAGES - 1) % STAGES, in, out, b + STAGES - 1);
+        cp_async_commit();
+        int4_many_block<F>(total, s, b % STAGES, in, out.n_out, b);
+    }
+    cp_async_wait(0);
+    const uint32_t o = blockIdx.x * MANY_OUT + warp % 4 * WARP_OUT;
+#pragma unroll
+    for (unsigned n = 0; n < 4; n++) {
+        const uint32_t row = blockIdx.y * MANY_ROWS + warp / 4 * MANY_WARP + 8 * n;
+        if constexpr (F == FORM_I8)
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) {
+                const uint32_t r = row + threadIdx.x % 4 * 2 + i % 2;
+                const float scale = r < out.n_row ? out.rows[r].scale : 0;
+                total[0][n][i] *= scale;
+                total[1][n][i] *= scale;
+            }
+        finish_tile(out, o, row, total[0][n], total[1][n]);
+    }
+}
+
+/* ---- launches ---- */
+template <enum form F>
+static void int4_tiles(const struct int4_in *in, const struct linear_out *out,
+                       const struct kern_exec *x)
+{
+    const dim3 few(div_up(out->n_out, WARP_OUT));
+    typedef few_shared<F, 1> one;
+    typedef few_shared<F, 2> two;
+    if (out->n_row <= 8)
+        launch(int4_few_kernel<F, 1>, few, WARPS * WARP, sizeof(one), x, *in, *out);
+    else if (out->n_row <= FEW_ROWS)
+        launch(int4_few_kernel<F, 2>, few, WARPS * WARP, sizeof(two), x, *in, *out);
+    else
+        launch(int4_many_kernel<F>,
+               dim3(div_up(out->n_out, MANY_OUT), div_up(out->n_row, MANY_ROWS)), WARPS * WARP,
+               sizeof(many_shared<F>), x, *in, *out);
+}
+
+static struct int4_in int4_in_of(const struct packed *w, const void *x, size_t x_bytes)
+{
+    const uint8_t *data = (const uint8_t *)w->data;
+    const struct int4_in in = {
+        x,
+        x_bytes,
+        data,
+        (const uint16_t *)(const void *)(data + int4_scales_from(w->n_out, w->n_in)),
+        data + int4_zeros_from(w->n_out, w->n_in, w->group),
+        w->n_in,
+        w->n_in / w->group,
+        w->group / 32};
+    return in;
+}
+
+extern "C" void linear_int4_cuda(const struct linear_int4_args *args, const struct kern_exec *x)
+{
+    const struct linear_quant_args *a = &args->by;
+    const struct linear_out out = {a->y,    a->y_stride, a->y_dtype, a->bias,    NULL,
+                                   a->rows, a->n_row,    a->w.n_out, a->w.gated, a->accumulate};
+    const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride);
+    if (a->n_row)
+        int4_tiles<FORM_I8>(&in, &out, x);
+}
+
+extern "C" void linear_int4_half_cuda(const struct linear_int4_half_args *args,
+                                      const struct kern_exec *x)
+{
+    const struct linear_args *a = &args->by;
+    const struct linear_out out = {a->y, a->y_stride, a->y_dtype, a->bias,    NULL,
+                                   NULL, a->n_row,    a->w.n_out, a->w.gated, a->accumulate};
+    const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride * 2);
+    if (a->n_row == 0)
+        return;
+    if (a->x_dtype == DT_BF16)
+        int4_tiles<FORM_BF16>(&in, &out, x);
+    else
+        int4_tiles<FORM_F16>(&in, &out, x);
+}

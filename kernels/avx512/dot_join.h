@@ -5,6 +5,7 @@
 #define QUIRE_KERNELS_AVX512_DOT_JOIN_H
 #include "kernels/avx512/dot_item.h"
 #include "kernels/avx512/exp2.h"
+#include "kernels/wide/exp.h"
 #ifdef __AVX512BF16__
 
 #define LOG2_E 0x1.715476p+0f

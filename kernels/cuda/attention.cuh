@@ -23,7 +23,7 @@ template <int D> struct slots_of { /* tiles of K or V in shared memory; 99 KiB i
  * rows are an odd number of chunks apart, or, where D / 8 is a multiple of 8 and a chunk to spare would
  * be wasted, chunk c of row r lies at c ^ r % 8. */
 template <int D> struct row_of {
-    static const bool turned = D / 8 % 8 == 0;
+    static const bool turned = D / 8 % 8 == 0 && D <= 128; /* wider: no registers for it */
     static const unsigned chunks = turned ? D / 8 : (unsigned)(D / 8) | 1;
     uint16_t x[chunks * 8];
 };

@@ -15,8 +15,8 @@
  * fused multiply-add an element:
  *   m' > m    f = exp(m - m'):  total = total f + total', sum = sum f + sum', m = m'
  *   else      f = exp(m' - m):  total = total' f + total, sum = sum' f + sum
- * with sinks: total + exp(sink - m); and out = sum * (1 / total). None of it depends on the other rows of the batch, so a prompt gives
- * the same bits in one chunk or in many. */
+ * with sinks then total = total + exp(sink - m); and out = sum * (1 / total). None of it depends on
+ * the other rows of the batch, so a prompt gives the same bits in one chunk or in many. */
 #include <math.h>
 #include "kernels/attention_spans.h"
 #include "kernels/kv_layout.h"

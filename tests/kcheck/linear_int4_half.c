@@ -2,6 +2,7 @@
 /* linear_int4_half: every variant against the reference, the reference against f64, and rows of a
  * batch against the same rows alone. */
 #include <math.h>
+#include <string.h>
 #include "kernels/variants.h"
 #include "product.h"
 

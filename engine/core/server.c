@@ -139,11 +139,12 @@ static FALLIBLE turn(struct server *s, struct q_err *e)
         if ((rc = peers_ready(&s->peers, e)))
             return rc;
     }
-    peers_answer_orders(&s->peers);
+    /* news first: who hears that a reload is over knows the fingerprint already */
     if (clock_ms() >= s->beat_ms || peers_news(&s->peers)) {
         s->beat_ms = clock_ms() + s->config->heartbeat_ms;
         peers_beat(&s->peers, clock_ms());
     }
+    peers_answer_orders(&s->peers);
     peers_sweep(&s->peers);
     return Q_OK;
 }

@@ -107,17 +107,22 @@ struct masked {
 
 static void mask_id(const struct masked *m, uint32_t id)
 {
-    if (m->logits)
+    if (m->logits) {
         m->logits[id] = -INFINITY;
-    else
-        m->bits[id / 32] &= ~(1u << id % 32);
+        return;
+    }
+    Q_ASSERT(m->bits);
+    m->bits[id / 32] &= ~(1u << id % 32);
 }
 
 static void mask_but(const struct masked *m, const uint32_t *bits, uint32_t n_vocab)
 {
-    if (m->logits)
+    if (m->logits) {
         mask_bits(m->logits, bits, n_vocab);
-    for (size_t i = 0; !m->logits && i < SAMPLE_MASK_WORDS(n_vocab); i++)
+        return;
+    }
+    Q_ASSERT(m->bits);
+    for (size_t i = 0; i < SAMPLE_MASK_WORDS(n_vocab); i++)
         m->bits[i] &= bits[i];
 }
 

@@ -288,7 +288,8 @@ def cell(values, usual):
     middle = statistics.median(values)
     spread = (max(values) - min(values)) / middle * 100 if middle else 0
     digits = 0 if middle >= 100 else 1
-    return f"{middle:.{digits}f} ±{spread / 2:.0f} %" + (f" ({len(values)})" if len(values) != usual else "")
+    around = f" ±{spread / 2:.0f} %" if len(values) > 1 else ""
+    return f"{middle:.{digits}f}{around}" + (f" ({len(values)})" if len(values) != usual else "")
 
 
 def table(found, engines):
@@ -337,8 +338,9 @@ def run_line(run):
 def heading(runs, found):
     rounds = sorted({len(v) for key, got in found.items() for (_, variant), v in got.items() if variant != CEILING})
     counts = " to ".join(str(n) for n in ([rounds[0], rounds[-1]] if rounds[0] != rounds[-1] else rounds[:1]))
+    several = f"medians of {counts} alternating rounds ± half the spread (their number in brackets where the engines' differ)"
     return ["# quire beside its peers", "",
-            f"Random weights; medians of {counts} alternating rounds ± half the spread (their number in brackets where the engines' differ). "
+            f"Random weights; {'one round' if counts == '1' else several}. "
             "Ratio: quire ÷ the best peer of the row. Of the ceiling: quire's share of the read bandwidth (decode) or of the peak of the type it "
             "computes in (prefill), both as measured before a run's first round. Made by `python3 tests/bench/peers.py`.", "",
             *["- " + run_line(run) for run in runs]]

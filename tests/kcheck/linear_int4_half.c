@@ -126,7 +126,7 @@ void kbench_linear_int4_half(struct kc_bench *b)
     struct linear_int4_half_args a = {{.y = y,
                                        .x = x,
                                        .x_dtype = DT_BF16,
-                                       .w = {w, OUT, IN, DT_I8, 128, 0},
+                                       .w = {w, OUT, IN, DT_I8, 128, 0, NULL},
                                        .n_row = 1,
                                        .x_stride = IN,
                                        .y_stride = OUT}};

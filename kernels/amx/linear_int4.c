@@ -12,7 +12,7 @@
  * Unpacked weights q - zero are -16 … 15, so a group's sum is d[g] as it stands, and what is left
  * to do in f32 is one multiply-add for each sum. That takes about as long as the tile instructions
  * did; it is done one round later, so that both are under way at once. */
-#include <immintrin.h>
+#include "kernels/amx/tile.h"
 #include "kernels/avx512/ints.h"
 #include "kernels/int4_walk.h"
 #include "kernels/stream.h"
@@ -22,17 +22,9 @@
 #define FEW         6u   /* rows that AVX-512 unpacks in registers; the bits are the same */
 #define FEW_K       256u /* inputs of a slice, 16 KiB in the first-level cache, where rows … */
 #define FEW_REUSE   64u  /* … up to this many use it once or twice */
-#define TILE_ROWS   16u
-#define LINE        256u              /* bytes of a panel's line: 64 outputs x 4 of K */
-#define AT_A_TIME   256u              /* inputs whose sums are added at a time, at most */
-#define BLOCK_BYTES ((size_t)1 << 20) /* of x: half of a 2 MiB cache */
-
-/* What LDTILECFG reads. Source: Intel SDM volume 1, chapter 18. */
-struct tile_config {
-    uint8_t palette, start_row, unused[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
+#define LINE        256u /* bytes of a panel's line: 64 outputs x 4 of K */
+#define AT_A_TIME   256u /* inputs whose sums are added at a time, at most */
+#define BLOCK_BYTES ((size_t)5 << 18) /* of x: most of a 2 MiB cache */
 
 struct unit {
     float *acc; /* [n_row][width] */
@@ -78,8 +70,7 @@ static void set_up(struct walk *t, uint32_t low, uint32_t high)
         c.row_bytes[i] = (uint16_t)(of_x ? t->step : 64);
         c.rows[i] = (uint8_t)(of_w ? t->step / 4 : lower ? high : low);
     }
-    __asm__ volatile("" ::"r"(&c) : "memory"); /* gcc 12 thinks 8 bytes of it are read */
-    _tile_loadconfig(&c);
+    tile_configure(&c);
     t->low = low;
     t->high = high;
 }
@@ -95,13 +86,18 @@ static void zero_sums(void)
 /* 17 to 32 rows, half a panel, one group. */
 INLINE void sums_half(const struct walk *t, const int8_t *x, const uint8_t *w, int32_t *sum)
 {
-    const size_t x_bytes = t->a->x_stride;
+    const size_t x_bytes = t->a->x_stride, w_bytes = (size_t)t->step / 4 * LINE;
     zero_sums();
-    for (uint32_t k = 0; k < t->a->w.group; k += t->step, w += (size_t)t->step / 4 * LINE) {
+    for (uint32_t k = 0; k < t->a->w.group; k += t->step, w += w_bytes) {
+        const int8_t *x_soon = x + k + (size_t)SOON * t->step;
         _tile_loadd(6, w, LINE);
+        tile_soon(x_soon, x_bytes);
         _tile_loadd(4, x + k, x_bytes);
+        tile_soon(x_soon + TILE_ROWS * x_bytes, x_bytes);
         _tile_loadd(7, w + 64, LINE);
         _tile_dpbssd(0, 4, 6);
+        tile_soon(w + SOON * w_bytes, LINE);
+        tile_soon(w + SOON * w_bytes + 64, LINE);
         _tile_loadd(5, x + k + TILE_ROWS * x_bytes, x_bytes);
         _tile_dpbssd(1, 4, 7);
         _tile_dpbssd(2, 5, 6);
@@ -241,12 +237,6 @@ static void unpack(const struct walk *t, const uint8_t *w, uint8_t *to, float *s
     }
 }
 
-/* Rows that take the panel by halves; the rest, 16 or fewer, take it whole. */
-static size_t rows_by_halves(size_t n_row)
-{
-    return n_row % 32 > TILE_ROWS ? n_row : n_row / 32 * 32;
-}
-
 /* The block of rows times the panel that starts at w. */
 static void run_panel(struct walk *t, const uint8_t *w)
 {
@@ -289,8 +279,9 @@ void linear_int4_amx(const struct linear_int4_args *args, const struct kern_exec
     }
     const struct range panels = split((a->w.n_out + KERN_PANEL - 1) / KERN_PANEL, x);
     const size_t panel_bytes = int4_panel_bytes(a->w.n_in, group);
-    const size_t fit = BLOCK_BYTES / a->w.n_in / 32 * 32, most = fit ? fit : 32;
-    const size_t block = most < INT4_TILES_ROWS ? most : INT4_TILES_ROWS;
+    const size_t fit = BLOCK_BYTES / a->w.n_in / 32 * 32;
+    const size_t most = fit < INT4_TILES_ROWS ? fit : INT4_TILES_ROWS;
+    const size_t block = rows_even(a->n_row, most ? most : 32);
     const char *w = a->w.data;
     struct walk t = {.a = a,
                      .s = x->scratch,

@@ -20,27 +20,21 @@
  * Threads: a thread sets up its own tile registers and gives them back. */
 #ifndef QUIRE_KERNELS_AMX_TILES_H
 #define QUIRE_KERNELS_AMX_TILES_H
-#include <immintrin.h>
 #include <string.h>
+#include "kernels/amx/tile.h"
 #include "kernels/finish.h"
 #include "kernels/split.h"
 #include "kernels/stream.h"
-#include "kernels/unroll.h"
 #ifdef TILES_DOT
 
-#define TILE_ROWS   16u
 #define STEP_BYTES  64u  /* of a row of x */
 #define LINE_BYTES  256u /* of a panel: 64 outputs x 4 bytes of K */
 #define STEP_PANEL  (16 * LINE_BYTES)
 #define Y_ROWS      64u /* of y, which stay in the cache from one product to the next */
-#define BLOCK_BYTES ((size_t)1 << 20) /* of x: half of a 2 MiB cache */
-
-/* What LDTILECFG reads. Source: Intel SDM volume 1, chapter 18. */
-struct tile_config {
-    uint8_t palette, start_row, unused[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
+#define SLICE_BYTES ((size_t)3 << 19) /* of x: three quarters of a 2 MiB cache */
+#define BLOCK_ROWS  256u
+#define UNIT_SUMS   1024u /* of a group: 32 rows x 32 outputs or 16 x 64 */
+#define UNITS_KEPT  102u  /* groups of 6 panels x 256 rows */
 
 struct tiles_form {
     const char *x, *w;           /* first row; first panel */
@@ -65,17 +59,21 @@ struct tiles_scratch {
     float sum[2][TILE_ROWS * KERN_PANEL];   /* of two groups by turns */
     char x_tail[2 * TILE_ROWS][STEP_BYTES]; /* the last bytes of K, zeros behind them */
     char w_tail[16][LINE_BYTES];
+    float kept[UNITS_KEPT][UNIT_SUMS]; /* [tile][row][16], from one slice of K to the next */
 };
 
 struct tiles_walk {
     const struct tiles_form *f;
     struct tiles_scratch *s;
-    uint32_t n_step, n_tail; /* whole steps; bytes after them */
-    uint32_t low, high;      /* rows the tiles are set up for; high 0: a whole panel */
-    const char *ahead;       /* what is asked for next is one window from here */
-    struct stream weights;   /* that this thread reads */
-    uint32_t lines;          /* asked for in one step */
-    const char *x, *w;       /* of the group */
+    struct range steps;       /* whole steps of the slice */
+    uint32_t n_tail;          /* bytes after the last slice's */
+    bool first, last;         /* slice */
+    float (*kept)[UNIT_SUMS]; /* the group's */
+    uint32_t low, high;       /* rows the tiles are set up for; high 0: a whole panel */
+    const char *ahead;        /* what is asked for next is one window from here */
+    struct stream weights;    /* that this thread reads */
+    uint32_t lines;           /* asked for in one step */
+    const char *x, *w;        /* of the group */
     tiles_finish_fn *finish;
     struct tiles_done done; /* of the group before */
     uint32_t quota;         /* rows of it in one step */
@@ -93,8 +91,7 @@ INLINE void tiles_setup(struct tiles_walk *t, uint32_t low, uint32_t high)
         c.row_bytes[i] = STEP_BYTES;
         c.rows[i] = (uint8_t)(of_w ? TILE_ROWS : upper ? high : low);
     }
-    __asm__ volatile("" ::"r"(&c) : "memory"); /* gcc 12 thinks 8 bytes of it are read */
-    _tile_loadconfig(&c);
+    tile_configure(&c);
     t->low = low;
     t->high = high;
 }
@@ -134,16 +131,22 @@ INLINE void tiles_next(struct tiles_walk *t, struct tiles_done d)
     t->done = d;
     if (t->f->n_row > Y_ROWS)
         finish_ahead(&t->f->y, (struct range){d.row, d.row + d.n_row}, d.o, d.stride);
-    t->quota = t->n_step ? (d.n_row + t->n_step - 1) / t->n_step : d.n_row;
+    const uint32_t n_step = (uint32_t)(t->steps.end - t->steps.begin);
+    t->quota = n_step ? (d.n_row + n_step - 1) / n_step : d.n_row;
 }
 
 /* One step of two times 16 rows and half a panel. */
 INLINE void step_half(const char *x, size_t x_bytes, const char *w)
 {
+    const char *x_soon = x + SOON * STEP_BYTES, *w_soon = w + SOON * STEP_PANEL;
     _tile_loadd(6, w, LINE_BYTES);
+    tile_soon(x_soon, x_bytes);
     _tile_loadd(4, x, x_bytes);
+    tile_soon(x_soon + TILE_ROWS * x_bytes, x_bytes);
     _tile_loadd(7, w + 64, LINE_BYTES);
     TILES_DOT(0, 4, 6);
+    tile_soon(w_soon, LINE_BYTES);
+    tile_soon(w_soon + 64, LINE_BYTES);
     _tile_loadd(5, x + TILE_ROWS * x_bytes, x_bytes);
     TILES_DOT(1, 4, 7);
     TILES_DOT(2, 5, 6);
@@ -185,12 +188,30 @@ INLINE void step_whole(const struct tiles_walk *t, const char *x, size_t x_bytes
         step_ahead(t, w + STEP_PANEL / 4 * 3);
 }
 
-INLINE void tiles_zero(void)
+/* The group's sums: none yet, or those of the slices before. */
+INLINE void tiles_begin(const struct tiles_walk *t)
 {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    if (t->first) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        return;
+    }
+    const float *sum = t->kept[0];
+    _tile_loadd(0, sum, STEP_BYTES);
+    _tile_loadd(1, sum + 256, STEP_BYTES);
+    _tile_loadd(2, sum + 512, STEP_BYTES);
+    _tile_loadd(3, sum + 768, STEP_BYTES);
+}
+
+INLINE void tiles_keep(const struct tiles_walk *t)
+{
+    float *sum = t->kept[0];
+    _tile_stored(0, sum, STEP_BYTES);
+    _tile_stored(1, sum + 256, STEP_BYTES);
+    _tile_stored(2, sum + 512, STEP_BYTES);
+    _tile_stored(3, sum + 768, STEP_BYTES);
 }
 
 #endif

@@ -1,24 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tiles_walk - the loops around tiles.h; private to kernels/amx.
  *
- *     for blocks of rows that fit half of the second-level cache
- *       for panels of this thread      the next panel is prefetched meanwhile, evenly
- *         for halves of the panel
- *           for groups of 32 rows
- *         the last rows, if 16 or fewer
+ *     for blocks of rows
+ *       for panels of this thread, as many as sums are kept of
+ *         for slices of K              x of all the block's rows fits the second-level cache
+ *           for panels                 the next one is prefetched meanwhile, evenly
+ *             for halves of the panel
+ *               for groups of 32 rows
+ *             the last rows, if 16 or fewer
+ *
+ * Where x fits whole there is one slice, and nothing is kept. Else the weights would be read again
+ * for every few rows; a group's tiles go to memory and back as they are, which rounds nothing.
  *
  * Threads: as tiles.h. */
 #ifndef QUIRE_KERNELS_AMX_TILES_WALK_H
 #define QUIRE_KERNELS_AMX_TILES_WALK_H
 #include "kernels/amx/tiles.h"
+#include "kernels/int4_walk.h"
 #ifdef TILES_DOT
+
+_Static_assert(sizeof(struct tiles_scratch) <= sizeof(struct int4_tiles_scratch),
+               "kern_scratch_bytes counts the larger");
 
 /* The end of K in whole steps of scratch: zeros times zeros are added behind it. */
 INLINE void tail_of_x(struct tiles_walk *t, uint32_t n_row)
 {
-    for (uint32_t r = 0; t->n_tail && r < n_row; r++)
-        memcpy(t->s->x_tail[r], t->x + r * t->f->x_bytes + (size_t)t->n_step * STEP_BYTES,
-               t->n_tail);
+    for (uint32_t r = 0; t->last && t->n_tail && r < n_row; r++)
+        memcpy(t->s->x_tail[r], t->x + r * t->f->x_bytes + t->steps.end * STEP_BYTES, t->n_tail);
 }
 
 /* Rows t->x …, low + high of them, outputs of half `half` of the panel. */
@@ -27,10 +35,14 @@ INLINE void group_half(struct tiles_walk *t, int half)
     const char *w = t->w + (size_t)half * 128, *x = t->x;
     float *sum = t->s->sum[t->turn];
     tail_of_x(t, t->low + t->high);
-    tiles_zero();
-    for (uint32_t i = 0; i < t->n_step; i++) {
-        step_half(x + (size_t)i * STEP_BYTES, t->f->x_bytes, w + (size_t)i * STEP_PANEL);
+    tiles_begin(t);
+    for (size_t i = t->steps.begin; i < t->steps.end; i++) {
+        step_half(x + i * STEP_BYTES, t->f->x_bytes, w + i * STEP_PANEL);
         tiles_between(t);
+    }
+    if (!t->last) {
+        tiles_keep(t);
+        return;
     }
     if (t->n_tail)
         step_half(t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0] + 128 * half);
@@ -46,13 +58,16 @@ INLINE void group_whole(struct tiles_walk *t, const bool alone)
     const struct tiles_form *f = t->f;
     float *sum = t->s->sum[t->turn];
     tail_of_x(t, t->low);
-    tiles_zero();
-    for (uint32_t i = 0; i < t->n_step; i++) {
-        step_whole(t, t->x + (size_t)i * STEP_BYTES, f->x_bytes, t->w + (size_t)i * STEP_PANEL,
-                   alone);
+    tiles_begin(t);
+    for (size_t i = t->steps.begin; i < t->steps.end; i++) {
+        step_whole(t, t->x + i * STEP_BYTES, f->x_bytes, t->w + i * STEP_PANEL, alone);
         if (!alone)
             tiles_ahead(t);
         tiles_finish(t, t->quota);
+    }
+    if (!t->last) {
+        tiles_keep(t);
+        return;
     }
     if (t->n_tail)
         step_whole(t, t->s->x_tail[0], STEP_BYTES, t->s->w_tail[0], false);
@@ -62,33 +77,37 @@ INLINE void group_whole(struct tiles_walk *t, const bool alone)
     _tile_stored(3, sum + 48, LINE_BYTES);
 }
 
-/* Rows that take the panel by halves; the rest, 16 or fewer, take it whole. */
-INLINE size_t rows_by_halves(size_t n_row)
+/* Groups of a panel. */
+INLINE size_t units_of(size_t n_row)
 {
-    return n_row % 32 > TILE_ROWS ? n_row : n_row / 32 * 32;
+    const size_t halves = rows_by_halves(n_row);
+    return (halves + 31) / 32 * 2 + (halves < n_row);
 }
 
-/* The panel starts at output o; rows are those of one block. */
-INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o)
+/* The slice's sums of a panel that starts at output o; rows are those of one block. kept: a place
+ * for each group. */
+INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o,
+                        float (*kept)[UNIT_SUMS])
 {
     const struct tiles_form *f = t->f;
     const uint32_t left = f->n_out - o;
     const size_t halves = rows.begin + rows_by_halves(rows.end - rows.begin);
-    if (t->n_tail) /* 4 bytes of K a line */
-        memcpy(t->s->w_tail, t->w + (size_t)t->n_step * STEP_PANEL,
-               (t->n_tail + 3) / 4 * LINE_BYTES);
+    t->kept = kept;
+    if (t->last && t->n_tail) /* 4 bytes of K a line */
+        memcpy(t->s->w_tail, t->w + t->steps.end * STEP_PANEL, (t->n_tail + 3) / 4 * LINE_BYTES);
     for (int half = 0; half < 2; half++) {
         uint32_t skip = 32 * (uint32_t)half;
-        for (size_t row = rows.begin; row < halves; row += 32) {
+        for (size_t row = rows.begin; row < halves; row += 32, t->kept++) {
             size_t n = halves - row < 32 ? halves - row : 32;
             t->x = f->x + row * f->x_bytes;
             tiles_setup(t, TILE_ROWS, (uint32_t)n - TILE_ROWS);
             group_half(t, half);
-            tiles_next(t, (struct tiles_done){.stride = 32,
-                                              .n_row = skip < left ? (uint32_t)n : 0,
-                                              .row = row,
-                                              .o = o + skip,
-                                              .n = left - skip < 32 ? left - skip : 32});
+            if (t->last)
+                tiles_next(t, (struct tiles_done){.stride = 32,
+                                                  .n_row = skip < left ? (uint32_t)n : 0,
+                                                  .row = row,
+                                                  .o = o + skip,
+                                                  .n = left - skip < 32 ? left - skip : 32});
         }
     }
     if (halves == rows.end)
@@ -99,20 +118,44 @@ INLINE void tiles_panel(struct tiles_walk *t, struct range rows, uint32_t o)
         group_whole(t, true);
     else
         group_whole(t, false);
-    tiles_next(t, (struct tiles_done){.stride = KERN_PANEL,
-                                      .n_row = (uint32_t)(rows.end - halves),
-                                      .row = halves,
-                                      .o = o,
-                                      .n = left < KERN_PANEL ? left : KERN_PANEL});
+    if (t->last)
+        tiles_next(t, (struct tiles_done){.stride = KERN_PANEL,
+                                          .n_row = (uint32_t)(rows.end - halves),
+                                          .row = halves,
+                                          .o = o,
+                                          .n = left < KERN_PANEL ? left : KERN_PANEL});
 }
 
-/* How many lines to ask for in each step, so that the next panel has come when this one is done. */
-INLINE uint32_t lines_ahead(const struct tiles_walk *t, size_t n_row)
+/* One slice of K times some panels. */
+INLINE void tiles_slice(struct tiles_walk *t, struct range rows, struct range panels)
 {
-    size_t by_halves = rows_by_halves(n_row);
-    size_t n_group = (by_halves + 31) / 32 * 2 + (by_halves < n_row);
-    size_t n_step = n_group * t->n_step, n_line = t->f->panel_bytes / 64;
-    return n_step ? (uint32_t)((n_line + n_step - 1) / n_step) : 0;
+    const size_t n_unit = units_of(rows.end - rows.begin);
+    const size_t n_step = t->steps.end - t->steps.begin, n_line = n_step * (STEP_PANEL / 64);
+    /* to ask for in each step, so that the next panel's slice has come when this one is done */
+    t->lines = n_step ? (uint32_t)((n_line + n_unit * n_step - 1) / (n_unit * n_step)) : 0;
+    for (size_t p = panels.begin; p < panels.end; p++) {
+        t->w = t->f->w + p * t->f->panel_bytes;
+        t->ahead = t->w + t->f->panel_bytes + t->steps.begin * STEP_PANEL - STREAM_WINDOW;
+        tiles_panel(t, rows, (uint32_t)p * KERN_PANEL,
+                    t->s->kept + (t->first && t->last ? 0 : (p - panels.begin) * n_unit));
+    }
+}
+
+/* The thread's panels for one block of rows, in n_slice slices. */
+INLINE void tiles_block(struct tiles_walk *t, struct range rows, struct range panels,
+                        size_t n_slice)
+{
+    const size_t n_step = t->f->k_bytes / STEP_BYTES;
+    const size_t most = n_slice > 1 ? UNITS_KEPT / units_of(rows.end - rows.begin) : SIZE_MAX;
+    for (struct range some = panels; some.begin < panels.end; some.begin = some.end) {
+        some.end = panels.end - some.begin < most ? panels.end : some.begin + most;
+        for (size_t i = 0; i < n_slice; i++) {
+            t->steps = (struct range){n_step * i / n_slice, n_step * (i + 1) / n_slice};
+            t->first = i == 0;
+            t->last = i + 1 == n_slice;
+            tiles_slice(t, rows, some);
+        }
+    }
 }
 
 INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
@@ -124,9 +167,8 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
         .s = x->scratch,
         .finish = finish,
         .weights = {f->w + panels.begin * f->panel_bytes, f->w + panels.end * f->panel_bytes},
-        .n_step = (uint32_t)(f->k_bytes / STEP_BYTES),
         .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES)};
-    const size_t most = BLOCK_BYTES / (f->k_bytes + 1) / 32 * 32, block = most ? most : 32;
+    const size_t block = rows_even(f->n_row, BLOCK_ROWS);
     if (t.n_tail) {
         memset(t.s->x_tail, 0, sizeof t.s->x_tail);
         memset(t.s->w_tail, 0, sizeof t.s->w_tail);
@@ -134,13 +176,8 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
     stream_open(&t.weights);
     for (size_t row = 0; row < f->n_row; row += block) {
         struct range rows = {row, f->n_row - row < block ? f->n_row : row + block};
-        const size_t n = rows.end - rows.begin;
-        t.lines = lines_ahead(&t, n);
-        for (size_t p = panels.begin; p < panels.end; p++) {
-            t.w = f->w + p * f->panel_bytes;
-            t.ahead = t.w + f->panel_bytes - STREAM_WINDOW;
-            tiles_panel(&t, rows, (uint32_t)p * KERN_PANEL);
-        }
+        const size_t bytes = (rows.end - rows.begin) * f->k_bytes;
+        tiles_block(&t, rows, panels, (bytes + SLICE_BYTES - 1) / SLICE_BYTES);
     }
     tiles_finish(&t, UINT32_MAX);
     if (t.low)

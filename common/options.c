@@ -290,12 +290,14 @@ enum q_code options_set(struct options *o, uint32_t program, const char *name, c
 
 void options_help(const struct program_info *p, FILE *out)
 {
+    const struct option_row *named = NULL; /* the first that takes a value: an example */
     fprintf(out, "usage: %s %s\n\n%s\n\noptions:\n", p->name, p->usage, p->about);
     for (size_t i = 0; i < N_ROW; i++) {
         static const char *const values[] = {" TEXT", " N", " X", " BYTES", "", " TEXT"};
         const struct option_row *r = &rows[i];
         if (!(r->programs & p->program))
             continue;
+        named = named || r->type == TYPE_BOOL ? named : r;
         char flag[FLAG_MAX * 2];
         bool on_by_default = r->type == TYPE_BOOL && r->def[0] == '1';
         snprintf(flag, sizeof flag, "%s%s%s", on_by_default ? "--[no-]" : "",
@@ -305,8 +307,12 @@ void options_help(const struct program_info *p, FILE *out)
             fprintf(out, " (default %s)", r->def);
         fputc('\n', out);
     }
-    fprintf(out, "\nAn option can also be set in the environment: --max-model-len as "
-                 "QUIRE_MAX_MODEL_LEN.\n");
+    if (named) {
+        char name[FLAG_MAX + 8];
+        env_name(name, named->flag);
+        fprintf(out, "\nAn option can also be set in the environment: %s as %s.\n", named->flag,
+                name);
+    }
 }
 
 int options_main(struct options *o, const struct program_info *p, int argc, char **argv)

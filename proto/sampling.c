@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/sampling.h"
+#include <assert.h>
 #include <math.h>
 #include <stddef.h>
 #include "proto/proto.h"
@@ -84,6 +85,22 @@ bool sample_bad_words_fit(const uint32_t *bad_words, uint32_t n_bad, uint32_t vo
     return left == 0;
 }
 
+/* Any id twice? n <= SAMPLE_BIAS_MAX, so that half of the table stays free. */
+static bool is_twice(const uint32_t *ids, uint32_t n, uint32_t *which)
+{
+    enum { BITS = 11, SIZE = 1 << BITS };
+    static_assert(SIZE >= 2 * SAMPLE_BIAS_MAX, "a free place ends every search");
+    uint32_t at, seen[SIZE] = {0}; /* index + 1 */
+    for (uint32_t i = 0; i < n; i++) {
+        *which = ids[i];
+        for (at = ids[i] * 2654435761u >> (32 - BITS); seen[at]; at = (at + 1) % SIZE)
+            if (ids[seen[at] - 1] == ids[i])
+                return true;
+        seen[at] = i + 1;
+    }
+    return false;
+}
+
 static enum q_code check_masks(const struct sample_params *p, uint32_t vocab_size, struct q_err *e)
 {
     enum q_code rc;
@@ -103,6 +120,7 @@ static enum q_code check_masks(const struct sample_params *p, uint32_t vocab_siz
 enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_size, struct q_err *e)
 {
     enum q_code rc;
+    uint32_t twice;
     if ((rc = check_ranges(p, e)))
         return rc;
     if (p->max_tokens < 1)
@@ -122,6 +140,8 @@ enum q_code sample_params_check(const struct sample_params *p, uint32_t vocab_si
         if (!(fabsf(p->bias[i]) <= 100.0f))
             return q_fail(e, Q_INVALID, "logit_bias: must be in [-100, 100], is %g for token %u",
                           (double)p->bias[i], p->bias_ids[i]);
+    if (is_twice(p->bias_ids, p->n_bias, &twice))
+        return q_fail(e, Q_INVALID, "logit_bias: token %u has more than one bias", twice);
     return Q_OK;
 }
 

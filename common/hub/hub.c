@@ -198,17 +198,22 @@ enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revis
     return resolve_cached(dir, model, revision, e);
 }
 
+enum q_code hub_find_tokenizer(char path[PATH_MAX], const char *what, const char *revision,
+                               struct q_err *e)
+{
+    if (!dir_exists(what) && !file_exists(what))
+        return hub_resolve(path, what, revision, e);
+    if (snprintf(path, PATH_MAX, "%s", what) >= PATH_MAX)
+        return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes", PATH_MAX);
+    return Q_OK;
+}
+
 enum q_code hub_resolve_tokenizer(char path[PATH_MAX], const char *tokenizer, const char *revision,
                                   const char *model_dir, struct q_err *e)
 {
-    const char *from = *tokenizer ? tokenizer : model_dir;
-    if (*tokenizer && !dir_exists(tokenizer) && !file_exists(tokenizer)) {
-        enum q_code rc = hub_resolve(path, tokenizer, revision, e);
-        return rc ? q_wrap(e, "--tokenizer") : Q_OK;
-    }
-    if (snprintf(path, PATH_MAX, "%s", from) >= PATH_MAX)
-        return q_fail(e, Q_TOO_LARGE, "--tokenizer: path longer than %d bytes", PATH_MAX);
-    return Q_OK;
+    if (!*tokenizer)
+        return hub_find_tokenizer(path, model_dir, NULL, e);
+    return hub_find_tokenizer(path, tokenizer, revision, e) ? q_wrap(e, "--tokenizer") : Q_OK;
 }
 
 /* One part of the digest: its name, its length and its bytes, so that no two sets of parts look the

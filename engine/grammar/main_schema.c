@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "common/buf.h"
+#include "common/hub/hub.h"
 #include "common/mem.h"
 #include "common/options.h"
 #include "common/tokenizer/tokenizer.h"
@@ -326,11 +327,13 @@ int main(int argc, char **argv)
     static struct options o;
     struct lab l = {.trie = TRIE_INIT};
     struct q_err e = Q_ERR_INIT;
+    char path[PATH_MAX];
     int rc = options_main(&o, &info, argc, argv);
     if (rc >= 0)
         return rc;
     if (strcmp(o.positional[0], "-") != 0) {
-        if (tokenizer_open(&l.tokenizer, o.positional[0], &e) ||
+        if (hub_find_tokenizer(path, o.positional[0], *o.revision ? o.revision : NULL, &e) ||
+            tokenizer_open(&l.tokenizer, path, &e) ||
             trie_of_tokenizer(&l.trie, l.tokenizer, tokenizer_vocab_size(l.tokenizer), &e)) {
             fprintf(stderr, "quire schema: %s\n", e.message);
             tokenizer_free(l.tokenizer);

@@ -328,6 +328,7 @@ static bool residues_add(struct residues *q, uint64_t unit, uint32_t scale, bool
             new.units[i] *= 10;
     for (; scale < new.scale; scale++)
         unit *= 10;
+    Q_ASSERT(new.m > 0); /* at most MULTIPLE_MAX units of 10^-9 */
     uint64_t both = common_divisor(q->n ? new.m : unit, unit), times = both ? unit / both : 1;
     if (q->n &&
         (new.m > LAYERS_MAX / (new.scale + 2) || times > LAYERS_MAX / (new.scale + 2) / new.m))

@@ -393,6 +393,10 @@ static enum q_code read_bias(const struct params *p, const struct params_context
         if (*key < '0' || *key > '9' || *end || id >= (c->vocab_size ? c->vocab_size : UINT32_MAX))
             return q_fail(e, Q_INVALID, "logit_bias: \"%.40s\" is no token id below %u", key,
                           c->vocab_size);
+        if (*key == '0' && key[1]) /* "05" and "5" would be one id twice */
+            return q_fail(e, Q_INVALID,
+                          "logit_bias: token id \"%.40s\" begins with zeros: write \"%llu\"", key,
+                          id);
         if (!json_is_number(v) || !(bias >= -100 && bias <= 100))
             return q_fail(e, Q_INVALID,
                           "logit_bias: the bias of token %s must be a number from -100 to 100",

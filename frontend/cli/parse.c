@@ -207,8 +207,9 @@ int main(int argc, char **argv)
         if (e.code == Q_NOT_FOUND && strstr(e.message, "parser \"")) {
             print_names("tool-call parsers", parser_tool_names());
             print_names("reasoning parsers", parser_reasoning_names());
+            return 2;
         }
-        return 2;
+        return 3;
     }
     return jsonl_run(answer, &verb);
 }

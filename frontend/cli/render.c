@@ -178,7 +178,7 @@ int main(int argc, char **argv)
         return code;
     if (open_template(&verb, &o, &e) != Q_OK) {
         fprintf(stderr, "quire render: %s\n", e.message);
-        return 2;
+        return 3;
     }
     code = jsonl_run(answer, &verb);
     chat_free(verb.chat);

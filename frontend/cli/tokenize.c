@@ -8,9 +8,7 @@
  * What is wrong with a line is its answer, {"error": "…"}, and the next line is read. */
 #include <stdio.h>
 #include <string.h>
-#include "common/file.h"
 #include "common/hub/hub.h"
-#include "common/log.h"
 #include "common/options.h"
 #include "common/tokenizer/stream.h"
 #include "common/tokenizer/tokenizer.h"
@@ -203,18 +201,12 @@ static int answer_all(const struct tokenizer *t)
     return ferror(stdin) ? 1 : 0;
 }
 
-/* MODEL: a folder or file of a tokenizer, else a model as everywhere. */
 static enum q_code open_model(struct tokenizer **t, const struct options *o, struct q_err *e)
 {
-    char dir[PATH_MAX];
-    const char *model = o->positional[0];
-    if (!dir_exists(model) && !file_exists(model)) {
-        enum q_code rc = hub_resolve(dir, model, *o->revision ? o->revision : NULL, e);
-        if (rc)
-            return rc;
-        model = dir;
-    }
-    return tokenizer_open(t, model, e);
+    char path[PATH_MAX];
+    enum q_code rc =
+        hub_find_tokenizer(path, o->positional[0], *o->revision ? o->revision : NULL, e);
+    return rc ? rc : tokenizer_open(t, path, e);
 }
 
 int main(int argc, char **argv)
@@ -240,7 +232,7 @@ int main(int argc, char **argv)
     if (code >= 0)
         return code;
     if (open_model(&t, &o, &e)) {
-        log_error("%s", e.message);
+        fprintf(stderr, "quire tokenize: %s\n", e.message);
         return 3;
     }
     code = answer_all(t);

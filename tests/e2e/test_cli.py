@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command people type."""
+import re
 import subprocess
 
 from servers import BIN, BUNDLED
@@ -28,8 +29,18 @@ def test_every_verb_has_help_and_refuses_nonsense():
     for verb in ("serve", "engine", "frontend", "generate", "run-batch", "chat", "tokenize", "parse", "render", "keygen"):
         out = quire(verb, "--help")
         assert out.returncode == 0 and "usage: " in out.stdout and "--help" in out.stdout
+        flag, name = re.search(r"in the environment: (--\S+) as (QUIRE_\w+)\.", out.stdout).groups()
+        assert f"  {flag} " in out.stdout and name == "QUIRE_" + flag[2:].upper().replace("-", "_")
         wrong = quire(verb, "--no-such-flag")
         assert wrong.returncode == 2 and "--no-such-flag" in wrong.stderr
+
+
+def test_verbs_that_find_nothing_to_work_with_exit_alike(tmp_path):
+    for verb in (("tokenize",), ("render",), ("schema",), ("generate", "--prompt", "x")):
+        gone = quire(verb[0], tmp_path / "gone", *verb[1:])
+        assert gone.returncode == 3 and "gone" in gone.stderr and gone.stdout == "", verb
+    unknown = quire("parse", "--tool-call-parser", "hermees")
+    assert unknown.returncode == 2 and "hermees" in unknown.stderr
 
 
 def test_serve_says_what_is_wrong_with_the_address(run):

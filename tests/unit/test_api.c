@@ -126,6 +126,8 @@ static void test_sampling_fields(void **state)
     assert_ok(read_chat("{\"logit_bias\":{\"100\":1}}"), &e);
     assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "below 100", &e);
     assert_string_equal(p.param, "logit_bias");
+    assert_ok(read_chat("{\"logit_bias\":{\"0\":1,\"5\":1,\"05\":2}}"), &e);
+    assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "\"05\" begins with zeros", &e);
     assert_ok(read_text("{\"logprobs\":21}"), &e);
     assert_fails(params_sampling(&p, &c, &s, &ids, &e), Q_INVALID, "21", &e);
 }

@@ -83,6 +83,17 @@ static void test_arrays(void **state)
     p.n_bias = 2;
     assert_fails(sample_params_check(&p, 10, &e), Q_INVALID, "logit_bias: token id 10", &e);
     assert_fails(sample_params_check(&p, 11, &e), Q_INVALID, "[-100, 100], is 100.5", &e);
+    static const float none[SAMPLE_BIAS_MAX];
+    uint32_t all[SAMPLE_BIAS_MAX];
+    for (uint32_t i = 0; i < SAMPLE_BIAS_MAX; i++)
+        all[i] = i * 2048u; /* many in one place of a table by low bits */
+    p.bias_ids = all;
+    p.bias = none;
+    p.n_bias = SAMPLE_BIAS_MAX;
+    assert_ok(sample_params_check(&p, 1u << 22, &e), &e);
+    all[SAMPLE_BIAS_MAX - 1] = all[7];
+    assert_fails(sample_params_check(&p, 1u << 22, &e), Q_INVALID, "token 14336 has more than one",
+                 &e);
     static const uint32_t many[SAMPLE_BIAS_MAX + 1];
     p.n_bias = 0;
     p.stop_ids = many;

@@ -14,8 +14,9 @@
  * Q_INVALID (the folder has no config.json, or the id is malformed). */
 FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision, struct q_err *e);
 
-/* Where a tokenizer is: what names a folder or a file, which stays as it is and needs no config.json,
- * or a model id as above. path: [PATH_MAX] out. Errors: those of hub_resolve, Q_TOO_LARGE. */
+/* Where a tokenizer is: `what` names a folder or a file, which stays as it is and needs no
+ * config.json, or a model id as above. path: [PATH_MAX] out. Errors: those of hub_resolve,
+ * Q_TOO_LARGE. */
 FALLIBLE hub_find_tokenizer(char path[PATH_MAX], const char *what, const char *revision,
                             struct q_err *e);
 

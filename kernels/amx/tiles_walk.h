@@ -15,7 +15,7 @@
  * Threads: as tiles.h. */
 #ifndef QUIRE_KERNELS_AMX_TILES_WALK_H
 #define QUIRE_KERNELS_AMX_TILES_WALK_H
-#include "kernels/amx/tiles.h"
+#include "kernels/amx/tiles_step.h"
 #include "kernels/int4_walk.h"
 #ifdef TILES_DOT
 

@@ -60,6 +60,10 @@ part_unit() {
 
 part_e2e() {
     build release
+    cmake --build build/release -j "$jobs" --target carry >build/release/carry.log 2>&1 || {
+        tail -n 50 build/release/carry.log >&2
+        return 1
+    }
     QUIRE_BIN=$PWD/build/release/bin python -m pytest -q tests/e2e
 }
 

@@ -319,13 +319,28 @@ static void forget_open(struct load *l)
     call_free(l->ready);
 }
 
+/* Of a program to be carried libcurl is what it finds (deploy/carry). */
+static FALLIBLE load_start(struct q_err *e)
+{
+    const CURLcode code = curl_global_init(CURL_GLOBAL_DEFAULT);
+    if (code)
+        return q_fail(e, Q_IO,
+                      "libcurl, which sends the requests, does not start: %.160s "
+                      "(QUIRE_CURL_LIBRARY names it where programs are carried)",
+                      curl_easy_strerror(code));
+    return Q_OK;
+}
+
 static FALLIBLE begin(struct load *l, struct q_err *e)
 {
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (l->epoll < 0)
         return q_fail(e, Q_IO, "epoll: %s", strerror(errno));
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) || !(l->multi = curl_multi_init()))
-        return q_fail(e, Q_IO, "libcurl does not start");
+    enum q_code rc = load_start(e);
+    if (rc)
+        return rc;
+    if (!(l->multi = curl_multi_init()))
+        return q_fail(e, Q_NO_MEMORY, "libcurl: no memory");
     for (size_t i = 0; i < l->config->n_header; i++) {
         struct curl_slist *more = curl_slist_append(l->headers, l->config->headers[i]);
         if (!more)
@@ -372,9 +387,12 @@ static size_t on_get(char *data, size_t size, size_t n_item, void *ctx)
 enum q_code load_get(const struct load_config *c, const char *url, struct load_answer *out,
                      struct q_err *e)
 {
-    CURL *easy = curl_easy_init();
+    enum q_code rc = load_start(e);
+    CURL *easy = rc ? NULL : curl_easy_init();
     struct curl_slist *headers = NULL;
     char why[CURL_ERROR_SIZE] = "";
+    if (rc)
+        return rc;
     if (!easy)
         return q_fail(e, Q_NO_MEMORY, "libcurl: no memory for a request");
     for (size_t i = 0; i < c->n_header; i++) {

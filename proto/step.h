@@ -135,6 +135,7 @@ struct step_result_head {
     uint32_t copy_us;      /* time of the copies, before the forward pass */
     uint32_t forward_us;   /* time of the forward pass */
     uint32_t total_us;     /* with all else the worker did for the step */
+    uint32_t idle_us;      /* a device had nothing to do before it, though there was work; CPU: 0 */
     uint32_t error;        /* enum q_code; the step failed as a whole */
 };
 struct step_result {

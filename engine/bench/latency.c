@@ -20,7 +20,7 @@ struct latency {
 };
 
 struct medians { /* of the repeats */
-    struct samples prefill, decode, ttft, itl;
+    struct samples prefill, decode, ttft, itl, idle;
 };
 
 static uint32_t largest(const struct bench_list *l)
@@ -84,7 +84,8 @@ static FALLIBLE repeat(struct medians *m, struct latency *l, const struct batch_
         uint64_t seed = (uint64_t)l->b->o.bench_seed + (uint64_t)i + 1;
         if ((rc = batch_run(&t, l->batch, &l->engine, s, seed, e)) ||
             (rc = samples_add(&m->prefill, t.prefill_tok_s, e)) ||
-            (rc = samples_add(&m->ttft, t.ttft_ms, e)))
+            (rc = samples_add(&m->ttft, t.ttft_ms, e)) ||
+            (rc = samples_add(&m->idle, t.idle_us, e)))
             break;
         if (isfinite(t.decode_tok_s) && !(rc = samples_add(&m->decode, t.decode_tok_s, e)))
             rc = samples_add(&m->itl, t.itl_ms, e);
@@ -93,6 +94,7 @@ static FALLIBLE repeat(struct medians *m, struct latency *l, const struct batch_
     samples_sort(&m->decode);
     samples_sort(&m->ttft);
     samples_sort(&m->itl);
+    samples_sort(&m->idle);
     return rc;
 }
 
@@ -133,6 +135,7 @@ static void print_row(struct latency *l, const struct batch_shape *s, const stru
     bench_row_number(b, "decode_tok_s", decode);
     bench_row_number(b, "ttft_ms", samples_median(&m->ttft));
     bench_row_number(b, "itl_ms", samples_median(&m->itl));
+    bench_row_number(b, "device_idle_us", samples_median(&m->idle));
     bench_row_number(b, "peak_rss_mb", rss);
     bench_row_number(b, "fraction_of_bandwidth", memory);
     bench_row_number(b, "fraction_of_peak", peak);
@@ -143,7 +146,7 @@ static void print_row(struct latency *l, const struct batch_shape *s, const stru
 
 static FALLIBLE measure(struct latency *l, const struct batch_shape *s, struct q_err *e)
 {
-    struct medians m = {SAMPLES_INIT, SAMPLES_INIT, SAMPLES_INIT, SAMPLES_INIT};
+    struct medians m = {SAMPLES_INIT, SAMPLES_INIT, SAMPLES_INIT, SAMPLES_INIT, SAMPLES_INIT};
     enum q_code rc = repeat(&m, l, s, e);
     if (!rc)
         print_row(l, s, &m);
@@ -151,6 +154,7 @@ static FALLIBLE measure(struct latency *l, const struct batch_shape *s, struct q
     samples_release(&m.decode);
     samples_release(&m.ttft);
     samples_release(&m.itl);
+    samples_release(&m.idle);
     return rc;
 }
 

@@ -264,7 +264,8 @@ enum q_code batch_run(struct batch_times *out, struct batch *b, struct offline *
 {
     enum q_code rc = Q_OK;
     uint32_t n = 0;
-    struct quire_stats stats = {.size = sizeof stats};
+    struct quire_stats before = {.size = sizeof before}, stats = {.size = sizeof stats};
+    quire_engine_stats(f->engine, &before);
     Q_ASSERT(s->n_seq <= b->largest.n_seq && s->input_len <= b->largest.input_len &&
              s->output_len <= b->largest.output_len);
     while (n < s->n_seq && !rc) {
@@ -279,5 +280,9 @@ enum q_code batch_run(struct batch_times *out, struct batch *b, struct offline *
         quire_request_free(b->requests[i]);
     }
     quire_engine_stats(f->engine, &stats); /* the engine's thread has left the last tick by now */
-    return rc ? rc : batch_measure(out, b->clocks, s, e);
+    if (rc || (rc = batch_measure(out, b->clocks, s, e)))
+        return rc;
+    out->idle_us = (double)(stats.device_idle_us - before.device_idle_us) /
+                   (double)(stats.steps - before.steps);
+    return Q_OK;
 }

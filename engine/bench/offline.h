@@ -44,6 +44,7 @@ struct batch_times {      /* NaN: cannot be said (no second token) */
     double decode_tok_s;  /* tokens while all sequences decode */
     double ttft_ms;       /* median over the sequences */
     double itl_ms;        /* median of the pauses while all decode */
+    double idle_us;       /* of a GPU between two steps, mean; on the CPU 0 */
 };
 /* clocks: [s->n_seq], all of them with at least one token. Errors: Q_NO_MEMORY. */
 FALLIBLE batch_measure(struct batch_times *out, const struct token_clock *clocks,

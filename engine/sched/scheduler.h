@@ -156,6 +156,7 @@ struct scheduler_stats {
     uint32_t kv_blocks_cached, swap_blocks_used, swap_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
     uint64_t n_timeout, n_pushed_out;
+    uint64_t device_idle_us; /* idle_us of the steps' results */
     /* Preemptions that copied KV out; requests that had it copied back; blocks of both. */
     uint64_t n_swap_out, n_swap_in, swap_blocks_out, swap_blocks_in;
     uint64_t prefix_queries, prefix_hits; /* tokens looked up and found, at first admissions */

@@ -47,8 +47,9 @@ static FALLIBLE open_device(struct gpu *g, struct q_err *e)
         (rc = l->t->open(&l->d, &o, e)) || (rc = l->t->stream_new(l->d, &l->s, e)) ||
         (rc = l->t->stream_new(l->d, &g->copier, e)) || (rc = l->t->event_new(l->d, &g->copied, e)))
         return rc;
-    for (uint32_t i = 0; i < GPU_STEPS && !rc; i++)
-        rc = l->t->event_new(l->d, &g->done[i], e);
+    for (uint32_t i = 0; i < GPU_SPANS && !rc; i++)
+        if (!(rc = l->t->event_new(l->d, &g->spans[i].from, e)))
+            rc = l->t->event_new(l->d, &g->spans[i].to, e);
     return rc;
 }
 
@@ -340,8 +341,10 @@ void gpu_free(struct gpu *g)
         gpu_sampling_release(g);
         t->host_free(d, g->host_logits);
         t->event_free(g->copied);
-        for (uint32_t i = 0; i < GPU_STEPS; i++)
-            t->event_free(g->done[i]);
+        for (uint32_t i = 0; i < GPU_SPANS; i++) {
+            t->event_free(g->spans[i].from);
+            t->event_free(g->spans[i].to);
+        }
         t->stream_free(g->copier);
         t->stream_free(g->link.s);
         t->close(d);

@@ -68,6 +68,9 @@ FALLIBLE gpu_launch(struct gpu *g, uint32_t *i, const struct slots *s, const str
                     struct masks *masks, struct q_err *e);
 bool gpu_done(const struct gpu *g, uint32_t i); /* gpu_wait would not wait */
 FALLIBLE gpu_wait(struct gpu *g, uint32_t i, struct q_err *e);
+/* How long the device had nothing to do before the step that was waited for last, although one of
+ * its sequences was running: what the engine and this worker did not hide behind the device. */
+uint32_t gpu_idle_us(const struct gpu *g);
 /* What became of row i_row of step i, which the device sampled and gpu_wait has waited for: token
  * (SAMPLE_BAD; then rank says why, masks not considered), rank, logprob, n_top and alternatives.
  * n_top: at most; SAMPLE_NO_LOGPROBS: none of these. */

@@ -54,12 +54,23 @@ struct gpu_lane { /* a model on the device, and what its steps use */
     float *logits; /* [n_logit_max][vocab_size] */
 };
 
+/* When the device had a step: those on their way, and the one before them. */
+#define GPU_SPANS (GPU_STEPS + 1u)
+struct gpu_span {
+    struct device_event *from, *to;
+    bool follows; /* there was a step before it, and a sequence of that one goes on */
+};
+
 struct gpu {
     const struct worker_config *config; /* borrowed */
     uint32_t index;
     struct device_link link;
     struct device_stream *copier; /* between pool and swap space */
-    struct device_event *copied, *done[GPU_STEPS];
+    struct device_event *copied;
+    struct gpu_span spans[GPU_SPANS];
+    uint32_t span_of[GPU_STEPS];  /* of each turn's step */
+    uint64_t n_launched;          /* steps */
+    uint32_t idle_us;             /* before the step that was waited for last */
     bool is_copying;              /* `copied` is to be waited for */
     struct gpu_lane model, draft; /* draft.model NULL: none */
     /* words of the device: block tables [max_num_seqs][table_len], then histories

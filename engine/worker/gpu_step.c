@@ -182,6 +182,7 @@ FALLIBLE gpu_launch(struct gpu *g, uint32_t *i, const struct slots *s, const str
     const struct gpu_graph *graph = graph_for(g, &s->batch);
     const struct batch b = graph ? padded(g, graph->n_seq) : s->batch;
     const struct gpu_layout at = gpu_layout_of(l, &b);
+    struct gpu_span *span = &g->spans[g->n_launched % GPU_SPANS];
     enum q_code rc = gpu_update(g, s, v, e);
     if (rc)
         return rc;
@@ -192,6 +193,8 @@ FALLIBLE gpu_launch(struct gpu *g, uint32_t *i, const struct slots *s, const str
         gpu_pad(g, l, &at, s->batch.n_seq, b.n_seq);
     gpu_send(g, l, &at, &b);
     wait_copies(g);
+    span->follows = g->n_launched > 0 && v->head->n_seq > v->head->n_admit && !g->draft.model;
+    t->event_record(span->from, g->link.s);
     if (graph)
         t->graph_launch(graph->graph, g->link.s);
     else if (b.n_token)
@@ -199,21 +202,33 @@ FALLIBLE gpu_launch(struct gpu *g, uint32_t *i, const struct slots *s, const str
     if (s->batch.n_logit && g->sampling.device)
         gpu_sample(g, s, masks);
     *i = g->turn;
-    t->event_record(g->done[g->turn], g->link.s);
+    g->span_of[g->turn] = (uint32_t)(g->n_launched++ % GPU_SPANS);
+    t->event_record(span->to, g->link.s);
     gpu_turn(g);
     return Q_OK;
 }
 
 bool gpu_done(const struct gpu *g, uint32_t i)
 {
-    return g->link.t->event_done(g->done[i]);
+    return g->link.t->event_done(g->spans[g->span_of[i]].to);
 }
 
 FALLIBLE gpu_wait(struct gpu *g, uint32_t i, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
-    enum q_code rc = t->event_wait(g->done[i], e);
-    return rc ? rc : t->check(g->link.d, e);
+    const struct gpu_span *span = &g->spans[g->span_of[i]];
+    const struct gpu_span *before = &g->spans[(g->span_of[i] + GPU_SPANS - 1) % GPU_SPANS];
+    enum q_code rc = t->event_wait(span->to, e);
+    if (rc || (rc = t->check(g->link.d, e)))
+        return rc;
+    const float idle_ms = span->follows ? t->event_ms(before->to, span->from) : 0;
+    g->idle_us = idle_ms > 0 ? (uint32_t)(idle_ms * 1000) : 0;
+    return Q_OK;
+}
+
+uint32_t gpu_idle_us(const struct gpu *g)
+{
+    return g->idle_us;
 }
 
 FALLIBLE gpu_logits(struct gpu *g, const uint32_t *rows, uint32_t n, float **logits,

@@ -170,6 +170,7 @@ static FALLIBLE land(struct worker *w, struct flight *f, struct q_err *e)
     head->copy_us = (uint32_t)(f->copied_us - f->start_us);
     head->forward_us = (uint32_t)(done_us - begun_us);
     head->total_us = (uint32_t)(clock_us() - f->start_us);
+    head->idle_us = gpu_idle_us(w->gpu);
     head->error = Q_OK;
     w->landed_us = done_us;
     return Q_OK;

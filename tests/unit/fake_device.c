@@ -370,9 +370,9 @@ static bool fake_event_done(struct device_event *v)
 
 static float fake_event_ms(struct device_event *from, struct device_event *to)
 {
-    (void)from;
-    (void)to;
-    return 0;
+    return from->stream == to->stream && to->number > from->number
+               ? (float)(to->number - from->number) / 1000
+               : 0;
 }
 
 /* ---- graphs ---- */

@@ -6,7 +6,8 @@
  * It is as unkind as a device may be. Nothing happens before somebody waits for it, and then no
  * more than what was waited for: a stream's work runs up to the event, work of other streams only
  * where a stream waits for it. Device memory cannot be touched while no work runs (mprotect), holds
- * NaN when it is new, and is as large as fake_total_bytes. Graphs are lists of work with their
+ * NaN when it is new, and is as large as fake_total_bytes. A piece of work takes a microsecond of
+ * its clock. Graphs are lists of work with their
  * arguments; what attention is given as its plan is compared with the sequences it finds. Threads:
  * one, as a device. */
 #ifndef QUIRE_TESTS_UNIT_FAKE_DEVICE_H

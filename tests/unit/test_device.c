@@ -24,8 +24,12 @@ static void compare(struct core_config c, const struct golden *g, uint32_t n, co
     struct core_config cpu = c;
     *cpu.worker.device = *cpu.worker.device_library = '\0';
     device_answers(&cpu, g, n);
+    assert_int_equal(device_stats.device_idle_us, 0);
     memcpy(expected, answers, sizeof expected);
     device_answers(&c, g, n);
+    if (!c.worker.speculation.method) /* a step's copies come before it, at least */
+        assert_true(device_stats.device_idle_us > 0 &&
+                    device_stats.device_idle_us < 1000 * device_stats.step);
     for (uint32_t i = 0; i < n; i++)
         if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
             fail_msg("%s: request %u has other bits on the device", what, i);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check [--seed N] [--cases N] [--op NAME]: random cases of every CUDA kernel, N times as many as a
- * short run has. Exit status 0 when every comparison held, 1 when one did not, 2 for a wrong
- * command line. */
+/* check [--seed N] [--times N] [--op NAME] [--list]: random cases of every CUDA kernel, N times as
+ * many as a short run has; --list: the names of the operations. Exit status 0 when every
+ * comparison held, 1 when one did not, 2 for a wrong command line. */
 #include "check.h"
 #include <getopt.h>
 #include "common/clock.h"
@@ -10,6 +10,7 @@
 struct options {
     int64_t seed, times;
     const char *op;
+    bool list;
 };
 
 static void run_cases(const struct options *o, const struct cuda_check *c, struct kcheck *k)
@@ -35,6 +36,11 @@ static uint32_t run_table(const struct options *o, const struct cuda_check *tabl
     for (const struct cuda_check *c = table; c->name; c++) {
         if (o->op && strcmp(o->op, c->name) != 0)
             continue;
+        n++;
+        if (o->list) {
+            printf("%s\n", c->name);
+            continue;
+        }
         struct kc_variant ref = {c->name, "ref", 0, 0, c->ref};
         struct kc_variant cuda = {c->name, "cuda", 0, c->tolerance, c->cuda};
         struct kcheck k = {.ref = &ref, .variant = &cuda};
@@ -43,7 +49,6 @@ static uint32_t run_table(const struct options *o, const struct cuda_check *tabl
         printf("%-4s %-14s %10llu comparisons %6lld ms\n", k.n_failed ? "FAIL" : "ok", c->name,
                (unsigned long long)k.n_compared, (long long)(clock_ms() - start));
         *n_failed += k.n_failed;
-        n++;
     }
     return n;
 }
@@ -53,6 +58,7 @@ int main(int argc, char **argv)
     static const struct option names[] = {{"seed", required_argument, NULL, 's'},
                                           {"times", required_argument, NULL, 'n'},
                                           {"op", required_argument, NULL, 'o'},
+                                          {"list", no_argument, NULL, 'l'},
                                           {NULL, 0, NULL, 0}};
     static const struct cuda_check *const tables[] = {cuda_checks_rows,      cuda_checks_kv,
                                                       cuda_checks_attention, cuda_checks_linear,
@@ -66,16 +72,21 @@ int main(int argc, char **argv)
     while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
         if (c == 'o')
             o.op = optarg;
+        else if (c == 'l')
+            o.list = true;
         else if ((c != 's' && c != 'n') ||
                  parse_i64(c == 's' ? &o.seed : &o.times, optarg, c == 'n', INT32_MAX,
                            c == 's' ? "--seed" : "--times", &e)) {
-            fprintf(stderr, "%s: options: --seed N --times N --op NAME %s\n", argv[0], e.message);
+            fprintf(stderr, "%s: options: --seed N --times N --op NAME --list %s\n", argv[0],
+                    e.message);
             return 2;
         }
     }
-    printf("%s --seed %lld --times %lld\n", argv[0], (long long)o.seed, (long long)o.times);
+    if (!o.list)
+        printf("%s --seed %lld --times %lld\n", argv[0], (long long)o.seed, (long long)o.times);
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         n += run_table(&o, tables[i], &n_failed);
-    printf("%u operations, %llu failures\n", n, (unsigned long long)n_failed);
+    if (!o.list)
+        printf("%u operations, %llu failures\n", n, (unsigned long long)n_failed);
     return n == 0 ? 2 : n_failed != 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_run of the program for a card: kernels of libquire-cuda.so, found as device_library_open
- * finds it. Buffers of kc_buf are host memory that the card reads and writes in place (support.c
- * is built with card_alloc for q_alloc), so arguments mean the same on both sides; workspace is
- * the card's. */
+ * finds it, or QUIRE_CUDA_LIBRARY. Buffers of kc_buf are host memory that the card reads and writes
+ * in place (support.c is built with card_alloc for q_alloc), so arguments mean the same on both
+ * sides; workspace is the card's. */
 #include "check.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void open_card(void)
     const struct device_options o = {.deterministic = true};
     if (device)
         return;
-    need(device_library_open(&table, NULL, &e), &e);
+    need(device_library_open(&table, getenv("QUIRE_CUDA_LIBRARY"), &e), &e);
     need(table->open(&device, &o, &e), &e);
     need(table->stream_new(device, &stream, &e), &e);
     need(table->alloc(device, &workspace, WORKSPACE_BYTES, "workspace", &e), &e);

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registers and spills of every CUDA kernel, as the compiler reports them, against a committed table.
 
-  python3 tests/gpu/resources.py [--arch 90a,80] [--only attention,mla] [--jobs 1] [--update]
+  python3 tests/gpu/resources.py [--arch 90a,80] [--only attention,mla] [--jobs 1] [--log FILE] [--update]
 
 Without a card; needs nvcc (13.0: another version allocates otherwise, and then only spills are compared).
 A kernel that spills is an error, in the table too, unless MAY_SPILL below names it; so is one that takes 8 registers more
 than the table says or that the table does not have. --only: sources by name; --update writes their rows of the table.
-A target takes about three minutes of CPU, two of them attention.
+A target takes about three minutes of CPU, two of them attention. --log: the output of a build that had them all already,
+    cmake --preset cuda -DQUIRE_CUDA_FLAGS=-Xptxas=-v && cmake --build build/cuda --target quire_cuda -- -j2 -Otarget >FILE 2>&1
 """
 import argparse
 import concurrent.futures
@@ -40,6 +41,20 @@ def plain(symbol):
     return f"{name}<{','.join(values)}>" if values else name
 
 
+def parse(lines):
+    """What ptxas says of each kernel: {(arch, name): (registers, bytes spilled)}"""
+    rows, key, spill = {}, None, 0
+    for line in lines:
+        if match := re.search(r"entry function '(\w+)' for 'sm_(\w+)'", line):
+            key = match.group(2), plain(match.group(1))
+        elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spill = int(match.group(1)) + int(match.group(2))
+        elif key and (match := re.search(r"Used (\d+) registers", line)):
+            rows[key] = (int(match.group(1)), spill)
+            key = None
+    return rows
+
+
 def compile_one(job):
     compiler, source, arch = job
     run = subprocess.run([compiler, "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
@@ -47,16 +62,7 @@ def compile_one(job):
                          capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"{source} for sm_{arch}:\n{run.stderr}")
-    rows, name, spill = {}, None, 0
-    for line in run.stderr.splitlines():
-        if match := re.search(r"entry function '(\w+)'", line):
-            name = plain(match.group(1))
-        elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
-            spill = int(match.group(1)) + int(match.group(2))
-        elif name and (match := re.search(r"Used (\d+) registers", line)):
-            rows[(arch, name)] = (int(match.group(1)), spill)
-            name = None
-    return rows
+    return parse(run.stderr.splitlines())
 
 
 def read_table():
@@ -94,33 +100,45 @@ def compare(found, table, exact):
     return wrong
 
 
+def compile_all(compiler, options):
+    jobs = [(compiler, source, arch) for arch in options.arch.split(",")
+            for source in sorted(glob.glob(os.path.join(TREE, "kernels", "cuda", "*.cu")))
+            if not options.only or os.path.basename(source)[:-3] in options.only.split(",")]
+    found = {}
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for rows in pool.map(compile_one, jobs):
+            found.update(rows)
+    return found
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--arch", default=",".join(ARCHS))
     options.add_argument("--only", default="")
     options.add_argument("--jobs", type=int, default=os.cpu_count())
+    options.add_argument("--log", help="do not compile: read what a build said")
     options.add_argument("--update", action="store_true")
     options = options.parse_args()
-    compiler = nvcc()
-    if not compiler:
-        print("resources: no nvcc, nothing compared")
-        return 77
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    jobs = [(compiler, source, arch) for arch in options.arch.split(",")
-            for source in sorted(glob.glob(os.path.join(TREE, "kernels", "cuda", "*.cu")))
-            if not options.only or os.path.basename(source)[:-3] in options.only.split(",")]
-    table, found = read_table(), {}
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for rows in pool.map(compile_one, jobs):
-            found.update(rows)
+    table, exact = read_table(), True
+    if options.log:
+        with open(options.log, encoding="utf-8", errors="replace") as said:
+            found = {k: v for k, v in parse(said).items() if k[0] in options.arch.split(",")}
+    else:
+        compiler = nvcc()
+        if not compiler:
+            print("resources: no nvcc, nothing compared")
+            return 77
+        version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+        exact = f"release {VERSION}" in version
+        found = compile_all(compiler, options)
     if options.update:
-        gone = {} if options.only else {k for k in table if k[0] in options.arch.split(",")}
+        gone = {} if options.only or options.log else {k for k in table if k[0] in options.arch.split(",")}
         write_table({**{k: v for k, v in table.items() if k not in gone}, **found})
         print(f"resources: {len(found)} rows written")
         for line in spilling(found):
             print(line)
         return 1 if spilling(found) else 0
-    wrong = compare(found, table, f"release {VERSION}" in version)
+    wrong = compare(found, table, exact)
     for line in wrong:
         print(line)
     print(f"resources: {len(found)} kernels, {len(wrong)} findings")

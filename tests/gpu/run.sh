@@ -1,35 +1,42 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Tests and measures quire on a GPU. Needs a build (BIN, default build/cuda/bin) or a bundle of one, and python3.
-#   sh tests/gpu/run.sh [PART…]   all parts when none is named, in this order; each can be run alone
-#   ceilings   what the card does at best: a copy, a bf16 product (by torch; without it figures have no fractions)
-#   kernels    every CUDA kernel on the card against the reference on random shapes, and each row's bits in other company
-#   goldens    greedy tokens of the small committed models, by f32 on the GPU, against their references; alone and together,
-#              with graphs and without: the same tokens
-#   sanitizer  one of them under compute-sanitizer: memcheck, racecheck (skipped where the tool is not there)
-#   bench      Llama-3-8B and Qwen2.5-0.5B shapes with random weights: decode, prefill, many requests; each a fraction of the ceilings
-#   torch      the same shapes by transformers' generate: SDPA, and compiled (skipped where they are not there)
-#   bundle     here, before: the programs, the library and what they link to into one folder (BUNDLE) that a bare machine
-#              with a driver can run: sh BUNDLE/tests/gpu/run.sh
-# Writes OUT (default build/gpu): PART.json, page.md, and every program's output. The parts take less than 9 minutes together.
-# What has a result of this card and these programs is not run again (--again), so a run that was cut off goes on.
-# QUIRE_DEVICE and QUIRE_CUDA_LIBRARY choose another device, or a library without a card to try this script.
+# Tests and measures quire on a GPU in 9 minutes. Needs the programs (BIN; default: those beside this script when it was
+# carried, else build/cuda) and python3; torch, transformers and compute-sanitizer are used where they are.
+#   sh tests/gpu/run.sh [PART…]   all parts when none is named, in this order
+#   ceilings   what the card does at best: a copy, products by torch. Without them figures have no fractions
+#   kernels    every CUDA kernel against the reference on random shapes, each row's bits in other company; their speed
+#   goldens    greedy tokens of the small committed models against their references, with graphs, without, one at a time; and
+#              bfloat16 with --deterministic: the same bits together, alone, without graphs, in chunks
+#   sanitizer  kernels and steps under compute-sanitizer: memcheck, racecheck
+#   bench      Llama-3-8B, Qwen2.5-0.5B and Qwen3-30B-A3B shapes with random weights: decode, prefill, many requests, by HTTP
+#   torch      the same card by torch: SDPA and products; transformers' generate, plain and compiled
+#   bundle     here, before: everything for a machine with a driver and nothing of ours, as one file (TAR):
+#              tar xf quire-gpu.tar.gz && sh quire-gpu/tests/gpu/run.sh
+# Writes OUT (default build/gpu), three files: page.md (the bars, then every figure), results.json, log.txt. What has a result
+# of this card and of these programs is not run again (--again), so the same command goes on where a run was cut off.
+# --minutes 4: another time limit. --job 'bench/Llama.*': some jobs only. Exit status 1 when a job failed.
+# QUIRE_DEVICE and QUIRE_CUDA_LIBRARY choose another device, or a library without a card, to try this script (with --small).
 set -eu
 cd "$(dirname "$0")/../.."
-bin=${BIN:-$([ -d bin ] && echo bin || echo build/cuda/bin)}
 if [ "${1:-}" = bundle ]; then
-    to=${BUNDLE:-build/gpu-bundle}
-    mkdir -p "$to/bin" "$to/lib" "$to/tests/gpu" "$to/tests/data"
-    cp "$bin/quire-generate" "$bin/quire-bench" "$to/bin/"
-    cp "$bin/../tests/cuda_check_card" "$to/bin/"
-    cp "$bin/../lib/libquire-cuda.so" "$to/lib/"
-    cp tests/gpu/run.sh tests/gpu/run.py "$to/tests/gpu/"
+    from=${BUILD:-build/cuda}
+    tar=${TAR:-build/quire-gpu.tar.gz}
+    [ -x "$from/carry/bin/quire-generate" ] || { echo "run.sh: nothing in $from/carry; cmake --build --preset carry makes it" >&2; exit 1; }
+    all=$(mktemp -d)
+    trap 'rm -rf "$all"' EXIT
+    to=$all/quire-gpu
+    mkdir -p "$to/tests/gpu" "$to/tests/data"
+    cp -r "$from/carry/bin" "$from/carry/lib" "$to/"
+    rm -f "$to/lib/libquire.a"
+    cp tests/gpu/*.py tests/gpu/run.sh "$to/tests/gpu/"
     cp -r tests/data/models "$to/tests/data/"
-    # all but the C library, which every machine has, and the driver, which the GPU's has
-    for program in quire-generate quire-bench; do ldd "$bin/$program"; done | awk '$3 ~ /^\// {print $3}' | sort -u |
-        grep -v -E '/(libc|libm|libpthread|libdl|librt)\.so' | xargs -I '{}' cp -L '{}' "$to/lib/"
-    du -sh "$to"
+    [ -e "$to/lib/libquire-cuda.so" ] || echo "run.sh: no libquire-cuda.so in it; cmake --preset cuda needs nvcc" >&2
+    mkdir -p "$(dirname "$tar")"
+    tar -C "$all" -cf - quire-gpu | gzip -6 >"$tar"
+    du -sh "$tar"
     exit
 fi
-[ -d lib ] && export LD_LIBRARY_PATH="$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+for bin in ${BIN:-bin build/cuda/carry/bin build/cuda/bin}; do
+    [ ! -d "$bin" ] || break
+done
 exec python3 tests/gpu/run.py --bin "$bin" --out "${OUT:-build/gpu}" "$@"

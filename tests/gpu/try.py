@@ -1,81 +1,238 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/gpu/run.sh without a card: its programs, nvidia-smi and compute-sanitizer are stubs, so what is tried is the
-script itself. What it says without a card; every part's files; that a part with a result is not run again; that a
-part which fails fails the script and no other part."""
+"""tests/gpu/run.sh without a card. Its programs, nvidia-smi, compute-sanitizer and torch are stubs, so what is tried is the
+script itself: what it says without a card, that a job with a result is not run again, that every way in which a program can
+end (wrong answers, a crash, garbage, no end at all, no time left, our own bug) costs one job and is in results.json."""
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STUBS = {
     "nvidia-smi": 'print("NVIDIA Stub, 580.1, 1024 MiB")',
-    "compute-sanitizer": "",
+    "compute-sanitizer": """
+if mode == "refused":
+    print("========= Error: Device not supported. Please refer to the documentation"); sys.exit(1)
+print("========= ERROR SUMMARY: %d errors" % (3 if mode == "found" else 0))
+sys.exit(9 if mode == "found" else 0)
+""",
     "cuda_check_card": """
-import os
-bad = os.path.exists(os.path.join(os.path.dirname(__file__), "broken"))
-print("Stub\\nok   embed 12 comparisons 3 ms\\n" + ("FAIL" if bad else "ok  ") + " linear 7 comparisons 1 ms")
-sys.exit(bad)
+if "--list" in args:
+    print("embed\\nlinear\\nattention\\nsample"); sys.exit(0)
+op = args[args.index("--op") + 1]
+if mode == "crash" and op == "linear":
+    print("cuda_check_card: an illegal memory access"); os.kill(os.getpid(), 11)
+wrong = mode == "wrong" and op == "linear"
+print("Stub\\n" + ("FAIL" if wrong else "ok  "), op, "        12 comparisons      3 ms")
+sys.exit(wrong)
+""",
+    "cuda_bench": """
+def row(op, shape, ms, n_bytes, flop):
+    print(json.dumps({"op": op, "shape": shape, "median_ms": ms, "best_ms": ms, "bytes": n_bytes, "flop": flop}), flush=True)
+row("copy", "1024 MiB", 2.0, 2e9, 0)
+if "--op" in args: sys.exit(0)
+row("attention", "BF16 64 x 4096, 1 of them new, heads 64/8 of 128", 1.0, 9e8, 1e9)
+if mode == "crash":
+    print('{"op": "cut o', end="", flush=True); sys.exit(1)
+row("attention", "BF16 1 x 8192, 8192 of them new, heads 32/8 of 128", 1.0, 1e8, 5e11)
 """,
     "quire-generate": """
-golden = json.load(open(args[0] + "/golden.json"))
+if mode == "crash": sys.exit("quire-generate: no memory: 3 of 4 GiB are taken")
+if mode and mode.startswith("pid "):
+    open(mode[4:] + ".new", "w").write(str(os.getpid())); os.rename(mode[4:] + ".new", mode[4:]); time.sleep(600)
+if mode == "hang": time.sleep(600)
+if mode == "garbage": print("{not json"); sys.exit(0)
+golden = {}
+if os.path.exists(args[0] + "/golden.json"):
+    golden = {json.dumps(p["ids"]): p["greedy"] for p in json.load(open(args[0] + "/golden.json"))["prompts"]}
 rows = [json.loads(l) for l in open(args[args.index("--input-file") + 1])]
 for i, row in enumerate(rows):
-    want = next(p["greedy"] for p in golden["prompts"] if p["ids"] == row["prompt"])
-    print(json.dumps({"prompt": i, "token_ids": want[:row["max_tokens"]]}))
+    ids = list(golden.get(json.dumps(row["prompt"]), range(row["max_tokens"])))
+    if mode == "wrong" and "--enforce-eager" in args and i == 0: ids[-1] += 1
+    print(json.dumps({"prompt": i, "token_ids": ids[:row["max_tokens"]], "logprobs": [-0.5]}))
 """,
     "quire-bench": """
-row = {"batch_size": 1, "input_len": 1024, "decode_tok_s": 100.0, "ttft_ms": 10.0, "step_bytes": 1e9, "prefill_ops": 1e12}
-json.dump({"results": [row]}, open(args[args.index("--json") + 1], "w"))
+if "Qwen3-30B-A3B" in args[1]: sys.exit("quire bench: architecture Qwen3MoeForCausalLM is not supported")
+if mode == "crash": sys.exit("quire bench: out of memory")
+if mode == "nothing": sys.exit(0)
+row = {"batch_size": 1, "input_len": 1024, "decode_tok_s": 800.0, "ttft_ms": 10.0, "step_bytes": 1e9, "prefill_ops": 1e12}
+if args[0] != "latency": row = {"output_tokens_per_second": 13000.0, "output_throughput": 12000.0}
+text = json.dumps({"results": [row]})
+open(args[args.index("--json") + 1], "w").write(text[:20] if mode == "cut" else text)
+""",
+    "quire-serve": """
+import http.server
+if mode == "crash": sys.exit("quire-serve: no such device")
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"ok")
+http.server.HTTPServer(("127.0.0.1", int(args[args.index("--port") + 1])), Ready).serve_forever()
 """,
 }
+TORCH = {"absent": "raise ImportError('torch is a stub')", "crash": "raise RuntimeError('a kernel is missing')", "hang": "import time; time.sleep(600)"}
+PARTS = ["ceilings", "kernels", "goldens", "sanitizer", "bench", "torch"]
 
 
-def run(env, *args):
-    done = subprocess.run(["sh", "tests/gpu/run.sh", *args], cwd=ROOT, env=env, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+class Script:
+    """run.sh with its programs in a folder of its own."""
+
+    def __init__(self, folder):
+        self.bin, self.out, self.torch = folder / "bin", folder / "out", folder / "torch"
+        self.bin.mkdir()
+        self.torch.mkdir()
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+        self.env.update(BIN=str(self.bin), OUT=str(self.out), PATH="/usr/bin:/bin", PYTHONPATH=str(self.torch), TMPDIR=str(folder))
+        self.torch_is("absent")
+
+    def torch_is(self, how):
+        (self.torch / "torch.py").write_text(TORCH[how])
+
+    def put_stubs(self):
+        for name, code in STUBS.items():
+            path = self.bin / name
+            path.write_text(f"#!{sys.executable} -IS\nimport json, os, sys, time\nargs = sys.argv[1:]\n"
+                            f"mode = os.environ.get('STUB_{name.replace('-', '_')}')\n{code}")
+            path.chmod(0o755)
+        self.env["PATH"] = f"{self.bin}:{self.env['PATH']}"
+
+    def command(self, *args, **stubs):
+        env = {**self.env, **{f"STUB_{k}": v for k, v in stubs.items()}}
+        return subprocess.Popen(["sh", "tests/gpu/run.sh", "--small", *args], cwd=ROOT, env=env, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+
+    def run(self, *args, **stubs):
+        process = self.command(*args, **stubs)
+        text = process.communicate()[0]
+        return process.returncode, text
+
+    def jobs(self):
+        return json.loads((self.out / "results.json").read_text())["jobs"]
+
+    def page(self):
+        return (self.out / "page.md").read_text()
 
 
-def check(what, holds, text):
+def check(what, holds, text=""):
     if not holds:
         sys.exit(f"{what}; it said:\n{text}")
 
 
+def without_a_card(s):
+    rc, text = s.run()
+    check("without a card it must say so", rc == 1 and "no nvidia-smi" in text, text)
+    check("and leave nothing", not s.out.exists())
+    rc, text = s.run("kernals")
+    check("an unknown part is refused", rc == 2 and 'no part "kernals"' in text, text)
+
+
+def all_of_it(s):
+    rc, text = s.run()
+    check("all parts pass", rc == 0 and "FAIL" not in text, text)
+    check("three files", sorted(p.name for p in s.out.iterdir()) == ["log.txt", "page.md", "results.json"])
+    jobs, page = s.jobs(), s.page()
+    check("every part has jobs", {name.split("/")[0] for name in jobs} == set(PARTS), text)
+    check("a family that the programs do not know is skipped", "not supported" in jobs["bench/Qwen3-30B-A3B latency"]["why"], text)
+    check("and so is torch", jobs["torch/kernels"]["status"] == "skipped", text)
+    check("bars and verdicts", "| 0.9 of bandwidth | - | 0.8 | 0.92 | bar |" in page and "500.0 TFLOP/s" in page
+          and "| 0.8 of bandwidth | - | 0.8 | 0.93 | bar |" in page and "| 0.923 of the offline figure |" in page
+          and "13000 output tokens/s" in page and "not measured" in page and "NVIDIA Stub" in page, page)
+    check("start to ready was measured", "start_to_ready_s" in page, page)
+    n = len(jobs)
+    rc, text = s.run()
+    check("what has a result is not run again", rc == 0 and f"{n} have;" in text, text)
+    (s.bin / "quire-bench").write_text((s.bin / "quire-bench").read_text() + "# another build\n")
+    rc, text = s.run("ceilings")
+    check("results of other programs are not kept", rc == 0 and "begun anew" in text and " have" not in text, text)
+
+
+def one_bad_end(s, part, job, said, *options, others="ok", **stubs):
+    """A job that fails, and another of its part that does not."""
+    rc, text = s.run(part, "--again", *options, **stubs)
+    jobs = {k: v for k, v in s.jobs().items() if k.startswith(part)}
+    name = f"{part}/{job}"
+    check(f"{stubs}: {name} fails", rc == 1 and jobs[name]["status"] == "FAIL" and said in jobs[name]["why"], text)
+    check(f"{stubs}: others go on", any(v["status"] == others for v in jobs.values()), text)
+    check(f"{stubs}: it is on the page", f"FAIL {job}" in s.page(), s.page())
+    return jobs[name]
+
+
+def bad_ends(s):
+    llama = ("--job", "/llama ")
+    check("rows are kept", one_bad_end(s, "kernels", "check linear", "ended with 1", cuda_check_card="wrong")["rows"][0]["ok"] is False)
+    one_bad_end(s, "kernels", "check linear", "ended with -11", cuda_check_card="crash")
+    check("rows before a crash are kept", len(one_bad_end(s, "kernels", "speed", "ended with 1", cuda_bench="crash")["rows"]) == 1)
+    one_bad_end(s, "goldens", "llama eager", "answers differ", *llama, quire_generate="wrong")
+    one_bad_end(s, "goldens", "llama eager", "3 of 4 GiB", *llama, others="FAIL", quire_generate="crash")
+    one_bad_end(s, "goldens", "llama eager", "answers differ", *llama, others="FAIL", quire_generate="garbage")
+    check("findings are counted", one_bad_end(s, "sanitizer", "memcheck steps", "ended with 9", "--job", "steps", others="FAIL",
+                                              compute_sanitizer="found")["rows"][0]["findings"] == 3)
+    bench = ("--job", "Llama-3-8B|30B")
+    one_bad_end(s, "bench", "Llama-3-8B latency", "out of memory", *bench, others="skipped", quire_bench="crash")
+    one_bad_end(s, "bench", "Llama-3-8B latency", "ended with 0", *bench, others="skipped", quire_bench="nothing")
+    one_bad_end(s, "bench", "Llama-3-8B latency", "JSONDecodeError", *bench, others="skipped", quire_bench="cut")
+    one_bad_end(s, "bench", "Llama-3-8B http", "no such device", *bench, quire_serve="crash")
+    s.torch_is("crash")
+    one_bad_end(s, "torch", "kernels", "a kernel is missing", others="FAIL")
+    s.torch_is("absent")
+    rc, text = s.run("sanitizer", "--again", "--job", "steps", compute_sanitizer="refused")
+    check("a card that cannot be watched is no failure", rc == 0 and "not supported" in text and "2 skipped" in text, text)
+    (s.bin / "cuda_bench").rename(s.bin / "away")
+    one_bad_end(s, "kernels", "speed", "no cuda_bench")
+    (s.bin / "away").rename(s.bin / "cuda_bench")
+    rc, text = s.run("kernels")
+    check("what failed is run again, the rest is not", rc == 0 and "1 ok" in text and "4 have" in text, text)
+
+
+def no_time(s):
+    before = s.jobs()["goldens/llama eager"]
+    rc, text = s.run("goldens", "--again", "--job", "llama eager", "--minutes", "0.03", quire_generate="hang")
+    check("what never ends is ended, and left to the next run", rc == 0 and "1 not reached" in text and "goes on" in text, text)
+    check("and what was known of it stays", s.jobs()["goldens/llama eager"] == before)
+    s.torch_is("hang")
+    rc, text = s.run("torch", "--again", "--minutes", "0.03")
+    check("torch that hangs takes nothing along", rc == 0 and "5 not reached" in text, text)
+    s.torch_is("absent")
+
+
+def stopped(s):
+    """Ended from outside in the middle of a job: it says so, and the program that it started is gone."""
+    pid = s.out / "pid"
+    process = s.command("goldens", "--again", "--job", "llama eager", quire_generate=f"pid {pid}")
+    while not pid.exists() and process.poll() is None:
+        time.sleep(0.02)
+    child = int(pid.read_text())
+    process.send_signal(signal.SIGTERM)
+    text = process.communicate()[0]
+    check("it ends with an error and says why", process.returncode != 0 and "stopped" in text, text)
+    try:
+        os.kill(child, 0)
+        check("its program runs on", False)
+    except ProcessLookupError:
+        pid.unlink()
+
+
+def broken_store(s):
+    for text in ("", "{", "[]", '{"card": "NVIDIA Stub, 580.1, 1024 MiB"}'):
+        (s.out / "results.json").write_text(text)
+        rc, said = s.run("ceilings")
+        check(f"results.json of {text!r} is begun anew", rc == 0 and "cannot be read" in said and len(s.jobs()) == 2, said)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        bin_ = pathlib.Path(folder) / "bin"
-        out = pathlib.Path(folder) / "out"
-        bin_.mkdir()
-        env = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
-        env.update(BIN=str(bin_), OUT=str(out), PATH="/usr/bin:/bin")
-        rc, text = run(env)
-        check("without a card it must say so", rc == 1 and "no nvidia-smi" in text, text)
-        for name, code in STUBS.items():
-            path = bin_ / name
-            path.write_text(f"#!{sys.executable} -IS\nimport json, sys\nargs = sys.argv[1:]\n{code}")
-            path.chmod(0o755)
-        env["PATH"] = f"{bin_}:{env['PATH']}"
-        rc, text = run(env)
-        check("all parts pass", rc == 0 and "FAIL" not in text, text)
-        parts = ["ceilings", "kernels", "goldens", "sanitizer", "bench", "torch"]
-        check("every part has a file", all((out / f"{p}.json").exists() for p in parts), text)
-        page = (out / "page.md").read_text()
-        check("the page has the card and every part", all(p in page for p in ["NVIDIA Stub", "Qwen3-30B-A3B", *parts]), page)
-        rc, text = run(env)
-        check("what has a result is not run again", rc == 0 and text.count("have ") == len(parts), text)
-        ceilings = json.loads((out / "ceilings.json").read_text())
-        ceilings["results"] = [{"bytes_s": 1e12, "bf16_flop_s": 2e14}]
-        (out / "ceilings.json").write_text(json.dumps(ceilings))
-        rc, text = run(env, "--again", "bench")
-        page = (out / "page.md").read_text()
-        check("figures are fractions of the ceilings", "decode_of_bandwidth 0.1" in page and "prefill_of_peak 0.5" in page, page)
-        (bin_ / "broken").touch()
-        rc, text = run(env, "--again", "kernels", "sanitizer")
-        check("a failure is one, and other parts go on", rc == 1 and "ok   racecheck" in text, text)
-        rc, text = run(env, "kernels")
-        check("what failed is run again", rc == 1 and "have " not in text, text)
+        s = Script(pathlib.Path(folder))
+        without_a_card(s)
+        s.put_stubs()
+        all_of_it(s)
+        s.run("kernels", "goldens", "bench")
+        bad_ends(s)
+        no_time(s)
+        stopped(s)
+        broken_store(s)
     print("ok   tests/gpu/run.sh")
 
 

@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_bench [--library FILE] [--json] [--op NAME] [--ms N] [--small]: the kernels of
+ * libquire-cuda.so on a card, at the shapes that models have, timed by the card's own clock.
+ *
+ * A row is an operation, its shape, the median and the best of several runs, and what it moved and
+ * multiplied a second; a copy within the card's memory comes first, as a ceiling. Weights and
+ * caches hold random numbers and are larger than the card's cache, so that a run reads memory.
+ * --json: a row is a JSON object on a line, written when it is measured.
+ * --small: shapes that the host emulation can do (libquire-emu.so), to try this program.
+ * Exit status 0; 1 when the card failed; 2 for a wrong command line; 77 without a card. */
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/dtype.h"
+#include "common/err.h"
+#include "common/parse.h"
+#include "kernels/device.h"
+
+#define TIMES_MAX    64
+#define RANDOM_BYTES ((size_t)4 << 20) /* of the host's; the card's numbers are copies of them */
+#define ALLOCS_MAX   32
+
+struct shape { /* of attention: sequences, context, heads, KV heads, head size, rows of each;
+                * of products: rows, outputs, inputs */
+    const char *op;
+    enum dtype dtype; /* of the cache; of the weights */
+    uint32_t n[6];
+};
+
+/* Llama-3-70B's heads are the "GQA 8" of the goal, Llama-3-8B's the usual ones. */
+static const struct shape shapes[] = {
+    {"copy", DT_U8, {1024}},
+    {"attention", DT_BF16, {64, 4096, 64, 8, 128, 1}},
+    {"attention", DT_F8_E4M3, {64, 4096, 64, 8, 128, 1}},
+    {"attention", DT_I8, {64, 4096, 64, 8, 128, 1}},
+    {"attention", DT_BF16, {64, 4096, 32, 8, 128, 1}},
+    {"attention", DT_BF16, {1, 32768, 32, 8, 128, 1}},
+    {"attention", DT_BF16, {1, 8192, 32, 8, 128, 8192}},
+    {"attention", DT_F8_E4M3, {1, 8192, 32, 8, 128, 8192}},
+    {"attention", DT_BF16, {4, 2048, 32, 8, 128, 2048}},
+    {"linear", DT_BF16, {1, 28672, 4096}},
+    {"linear", DT_BF16, {16, 28672, 4096}},
+    {"linear", DT_BF16, {64, 28672, 4096}},
+    {"linear", DT_BF16, {256, 28672, 4096}},
+    {"linear", DT_BF16, {8192, 8192, 8192}},
+    {"linear_quant", DT_I8, {1, 28672, 4096}},
+    {"linear_quant", DT_I8, {2048, 28672, 4096}},
+    {"linear_int4", DT_U8, {1, 28672, 4096}},
+    {"linear_int4", DT_U8, {2048, 28672, 4096}},
+};
+static const struct shape small_shapes[] = {
+    {"copy", DT_U8, {1}},
+    {"attention", DT_BF16, {2, 20, 2, 1, 64, 1}},
+    {"attention", DT_F8_E4M3, {2, 20, 2, 1, 64, 1}},
+    {"attention", DT_I8, {1, 20, 2, 1, 64, 20}},
+    {"linear", DT_BF16, {2, 128, 64}},
+    {"linear_quant", DT_I8, {2, 128, 64}},
+    {"linear_int4", DT_U8, {2, 128, 128}},
+};
+
+static struct {
+    const char *library, *op;
+    int64_t ms;
+    bool small, json;
+    const struct device_table *t;
+    struct device *d;
+    struct device_stream *s;
+    struct device_event *from, *to;
+    void *allocs[ALLOCS_MAX];
+    uint32_t n_alloc;
+    void *host; /* [RANDOM_BYTES] of random bf16, -1 … 1 */
+    struct kern_exec x;
+} b = {.ms = 100};
+
+static void need(enum q_code rc, const struct q_err *e)
+{
+    if (!rc)
+        return;
+    fprintf(stderr, "cuda_bench: %s\n", e->message);
+    exit(rc == Q_NOT_FOUND ? 77 : 1);
+}
+
+static void *device_memory(size_t n, const char *what)
+{
+    struct q_err e = Q_ERR_INIT;
+    void *p = NULL;
+    Q_ASSERT(b.n_alloc < ALLOCS_MAX);
+    need(b.t->alloc(b.d, &p, n ? n : 1, what, &e), &e);
+    return b.allocs[b.n_alloc++] = p;
+}
+
+static void settle(void)
+{
+    struct q_err e = Q_ERR_INIT;
+    need(b.t->sync(b.s, &e), &e);
+    need(b.t->check(b.d, &e), &e);
+}
+
+static void *random_bf16(size_t n, const char *what)
+{
+    char *p = device_memory(n * 2, what);
+    for (size_t at = 0; at < n * 2; at += RANDOM_BYTES)
+        b.t->copy(b.s, p + at, b.host, n * 2 - at < RANDOM_BYTES ? n * 2 - at : RANDOM_BYTES);
+    return p;
+}
+
+/* As f32 there are n / 2 of them, small and finite: the high half is a bf16 of -1 … 1. */
+static void *random_f32(size_t n, const char *what)
+{
+    return random_bf16(2 * n, what);
+}
+
+static void *sent(const void *host, size_t n, const char *what)
+{
+    void *p = device_memory(n, what);
+    void *pinned = NULL;
+    struct q_err e = Q_ERR_INIT;
+    need(b.t->host_alloc(b.d, &pinned, n, what, &e), &e);
+    memcpy(pinned, host, n);
+    b.t->copy(b.s, p, pinned, n);
+    settle();
+    b.t->host_free(b.d, pinned);
+    return p;
+}
+
+/* ---- timing ---- */
+typedef void work_fn(const void *ctx);
+
+static int compare_f64(const void *p, const void *q)
+{
+    const double x = *(const double *)p, y = *(const double *)q;
+    return (x > y) - (x < y);
+}
+
+static double span_ms(work_fn *work, const void *ctx, uint32_t n)
+{
+    struct q_err e = Q_ERR_INIT;
+    b.t->event_record(b.from, b.s);
+    for (uint32_t i = 0; i < n; i++)
+        work(ctx);
+    b.t->event_record(b.to, b.s);
+    need(b.t->event_wait(b.to, &e), &e);
+    need(b.t->check(b.d, &e), &e);
+    return (double)b.t->event_ms(b.from, b.to) / n;
+}
+
+/* A run is as many launches as take a millisecond, so that the gaps between runs do not count. */
+static void measure(const char *op, const char *text, double bytes, double flop, work_fn *work,
+                    const void *ctx)
+{
+    double ms[TIMES_MAX], spent = 0;
+    uint32_t n = 0;
+    span_ms(work, ctx, 1);
+    const double once = span_ms(work, ctx, 1);
+    const uint32_t launches = !b.small && once < 1 && once > 0.001 ? (uint32_t)(1 / once) + 1 : 1;
+    for (; n < TIMES_MAX && (n < 5 || spent < (double)b.ms) && !(b.small && n == 2); n++) {
+        ms[n] = span_ms(work, ctx, launches);
+        spent += ms[n] * launches;
+    }
+    qsort(ms, n, sizeof *ms, compare_f64);
+    const double median = ms[n / 2] > 0 ? ms[n / 2] : NAN;
+    if (b.json)
+        printf("{\"op\": \"%s\", \"shape\": \"%s\", \"median_ms\": %.6f, \"best_ms\": %.6f, "
+               "\"bytes\": %.0f, \"flop\": %.0f}\n",
+               op, text, ms[n / 2], ms[0], bytes, flop);
+    else
+        printf("%-12s %-48s %9.4f ms best %9.4f %8.2f TB/s %8.1f TFLOP/s\n", op, text, ms[n / 2],
+               ms[0], bytes / median * 1e-9, flop / median * 1e-9);
+}
+
+/* ---- copy ---- */
+struct copy {
+    void *dst, *src;
+    size_t n;
+};
+
+static void copy_once(const void *ctx)
+{
+    const struct copy *c = ctx;
+    b.t->copy(b.s, c->dst, c->src, c->n);
+}
+
+static void bench_copy(const struct shape *s)
+{
+    char text[64];
+    struct copy c = {.n = (size_t)s->n[0] << 20};
+    c.src = random_bf16(c.n / 2, "the source of a copy");
+    c.dst = device_memory(c.n, "the end of a copy");
+    snprintf(text, sizeof text, "%u MiB", s->n[0]);
+    measure("copy", text, 2.0 * (double)c.n, 0, copy_once, &c);
+}
+
+/* ---- attention ---- */
+static void attend(const void *ctx)
+{
+    b.t->kern(b.d)->attention(ctx, &b.x);
+}
+
+/* K and V of every token: windows of the same random numbers, 64 apart. */
+static void fill_cache(const struct attention_args *a, uint32_t n_slot)
+{
+    const size_t width = (size_t)a->n_kv_head * a->head_dim;
+    uint32_t *slots = calloc(n_slot, sizeof *slots);
+    Q_ASSERT(slots);
+    for (uint32_t i = 0; i < n_slot; i++)
+        slots[i] = i;
+    float *kv = random_f32((size_t)n_slot * 64 + width, "keys and values");
+    const struct kv_store_args store = {.k_cache = (void *)(uintptr_t)a->k_cache,
+                                        .v_cache = (void *)(uintptr_t)a->v_cache,
+                                        .kv_dtype = a->kv_dtype,
+                                        .k = kv,
+                                        .v = kv,
+                                        .k_stride = 64,
+                                        .v_stride = 64,
+                                        .slot = sent(slots, n_slot * sizeof *slots, "slots"),
+                                        .n_row = n_slot,
+                                        .n_kv_head = a->n_kv_head,
+                                        .head_dim = a->head_dim};
+    b.t->kern(b.d)->kv_store(&store, &b.x);
+    settle();
+    free(slots);
+}
+
+/* The sequences' blocks, in an order that no reader can guess, and the plan. */
+static void place(struct attention_args *a, const struct device_limits *l, uint32_t n_query)
+{
+    const uint32_t n_table = (l->context_max + KERN_BLOCK - 1) / KERN_BLOCK;
+    const uint32_t n_block = n_table * a->n_seq;
+    uint32_t *blocks = calloc(n_block, sizeof *blocks), seed = 1;
+    struct attention_seq *seqs = calloc(a->n_seq, sizeof *seqs);
+    struct q_err e = Q_ERR_INIT;
+    void *plan;
+    Q_ASSERT(blocks && seqs);
+    for (uint32_t i = 0; i < n_block; i++) {
+        const uint32_t j = (seed = seed * 1664525u + 1013904223u) % (i + 1);
+        blocks[i] = blocks[j];
+        blocks[j] = i;
+    }
+    const uint32_t *table = sent(blocks, n_block * sizeof *blocks, "block tables");
+    for (uint32_t i = 0; i < a->n_seq; i++)
+        seqs[i] = (struct attention_seq){.blocks = table + (size_t)i * n_table,
+                                         .row = i * n_query,
+                                         .n_query = n_query,
+                                         .start = l->context_max - n_query};
+    a->seqs = sent(seqs, a->n_seq * sizeof *seqs, "sequences");
+    need(b.t->host_alloc(b.d, &plan, b.t->plan_bytes(b.d, l), "a plan", &e), &e);
+    a->plan = sent(plan, b.t->plan(b.d, plan, l, seqs, a->n_seq), "a plan");
+    b.t->host_free(b.d, plan);
+    free(blocks);
+    free(seqs);
+}
+
+static void bench_attention(const struct shape *s)
+{
+    const uint32_t n_seq = s->n[0], context = s->n[1], n_query = s->n[5], n_row = n_seq * n_query;
+    const size_t width = (size_t)s->n[2] * s->n[4];
+    struct attention_args a = {.out_dtype = DT_BF16,
+                               .out_stride = width,
+                               .q_stride = width,
+                               .kv_dtype = s->dtype,
+                               .n_seq = n_seq,
+                               .n_head = s->n[2],
+                               .n_kv_head = s->n[3],
+                               .head_dim = s->n[4],
+                               .context_max = context,
+                               .scale = 1 / sqrtf((float)s->n[4]),
+                               .n_row = n_row};
+    const struct device_limits l = {.n_row_max = n_row,
+                                    .n_seq_max = n_seq,
+                                    .n_logit_max = 1,
+                                    .context_max = context,
+                                    .n_head = a.n_head,
+                                    .n_kv_head = a.n_kv_head,
+                                    .head_dim = a.head_dim,
+                                    .hidden_size = (uint32_t)width,
+                                    .intermediate_size = (uint32_t)width,
+                                    .vocab_size = 32,
+                                    .kv_dtype = a.kv_dtype};
+    const uint32_t n_block = (context + KERN_BLOCK - 1) / KERN_BLOCK * n_seq;
+    const size_t cache = b.t->kv_block_bytes(a.kv_dtype, a.n_kv_head, a.head_dim) * n_block;
+    char text[96];
+    b.x.scratch_bytes = b.t->workspace_bytes(b.d, &l);
+    b.x.scratch = device_memory(b.x.scratch_bytes, "workspace");
+    a.q = random_f32((size_t)n_row * width, "queries");
+    a.out = device_memory((size_t)n_row * width * 2, "results");
+    a.k_cache = device_memory(cache, "keys");
+    a.v_cache = device_memory(cache, "values");
+    fill_cache(&a, n_block * KERN_BLOCK);
+    place(&a, &l, n_query);
+    snprintf(text, sizeof text, "%s %u x %u, %u of them new, heads %u/%u of %u",
+             dtype_name(a.kv_dtype), n_seq, context, n_query, a.n_head, a.n_kv_head, a.head_dim);
+    /* causal: token t of n sees context - n + t + 1 */
+    const double seen = (double)n_row * (context - (n_query - 1) / 2.0);
+    measure("attention", text, 2.0 * (double)cache + (double)n_row * (double)width * 6,
+            4 * seen * (double)width, attend, &a);
+}
+
+/* ---- products ---- */
+static void multiply(const void *ctx)
+{
+    b.t->kern(b.d)->linear(ctx, &b.x);
+}
+
+static void multiply_quant(const void *ctx)
+{
+    b.t->kern(b.d)->linear_quant(ctx, &b.x);
+}
+
+static void multiply_int4(const void *ctx)
+{
+    b.t->kern(b.d)->linear_int4(ctx, &b.x);
+}
+
+static void show_product(const struct shape *s, const char *what, size_t weights, double x_bytes,
+                         work_fn *work, const void *args)
+{
+    const double m = s->n[0], n = s->n[1], k = s->n[2];
+    char text[96];
+    snprintf(text, sizeof text, "%s %u x [%u, %u]", what, s->n[0], s->n[1], s->n[2]);
+    measure(s->op, text, (double)weights + m * k * x_bytes + m * n * 4, 2 * m * n * k, work, args);
+}
+
+static void bench_linear(const struct shape *s)
+{
+    const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
+    struct linear_args a = {.y_dtype = DT_F32,
+                            .x_dtype = DT_BF16,
+                            .w = {NULL, n, k, DT_BF16, 0, 0, NULL},
+                            .n_row = m,
+                            .x_stride = k,
+                            .y_stride = n};
+    const size_t bytes = b.t->matrix_bytes(&a.w);
+    void *w = device_memory(bytes, "weights");
+    const struct pack_args pack = {.dst = w,
+                                   .dst_dtype = DT_BF16,
+                                   .src = random_bf16((size_t)n * k, "a checkpoint's weights"),
+                                   .src_dtype = DT_BF16,
+                                   .n_out = n,
+                                   .n_in = k,
+                                   .n_out_total = n};
+    b.t->kern(b.d)->pack(&pack, &b.x);
+    a.w.data = w;
+    a.x = random_bf16((size_t)m * k, "activations");
+    a.y = device_memory((size_t)m * n * 4, "results");
+    show_product(s, "bf16", bytes, 2, multiply, &a);
+}
+
+/* int8 activations, and int8 or 4-bit weights in groups of 128. */
+static void bench_quant(const struct shape *s)
+{
+    const bool int4 = s->dtype == DT_U8;
+    const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
+    struct linear_int4_args a = {.by = {.y_dtype = DT_F32,
+                                        .w = {NULL, n, k, DT_I8, int4 ? 128 : 0, 0, NULL},
+                                        .n_row = m,
+                                        .x_stride = k,
+                                        .y_stride = n}};
+    const size_t bytes = b.t->matrix_bytes(&a.by.w);
+    void *w = device_memory(bytes, "weights"), *q = device_memory((size_t)m * k, "activations");
+    struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
+    int16_t *sums = device_memory((size_t)m * k / KERN_QUANT_SUM * 2, "sums");
+    const void *src = random_bf16((size_t)n * k, "a checkpoint's weights");
+    const struct kern_table *kern = b.t->kern(b.d);
+    const struct pack_quant_args pack = {
+        .dst = w, .src = src, .src_dtype = DT_BF16, .n_out = n, .n_in = k, .n_out_total = n};
+    const struct pack_int4_args pack4 = {.dst = w,
+                                         .src = src,
+                                         .src_dtype = DT_BF16,
+                                         .n_out = n,
+                                         .n_in = k,
+                                         .group = 128,
+                                         .n_out_total = n};
+    const struct quant_rows_args quant = {.q = q,
+                                          .rows = rows,
+                                          .sums = sums,
+                                          .x = random_f32((size_t)m * k, "activations"),
+                                          .n_row = m,
+                                          .n_col = k,
+                                          .x_stride = k,
+                                          .q_stride = k};
+    if (int4)
+        kern->pack_int4(&pack4, &b.x);
+    else
+        kern->pack_quant(&pack, &b.x);
+    kern->quant_rows(&quant, &b.x);
+    a.by.w.data = w;
+    a.by.x = q;
+    a.by.rows = rows;
+    a.by.y = device_memory((size_t)m * n * 4, "results");
+    a.sums = sums;
+    show_product(s, int4 ? "int4" : "int8", bytes, 1, int4 ? multiply_int4 : multiply_quant,
+                 int4 ? (const void *)&a : &a.by);
+}
+
+/* ---- all ---- */
+static const struct {
+    const char *op;
+    void (*bench)(const struct shape *s);
+} ops[] = {{"copy", bench_copy},
+           {"attention", bench_attention},
+           {"linear", bench_linear},
+           {"linear_quant", bench_quant},
+           {"linear_int4", bench_quant}};
+
+static void run_shape(const struct shape *s)
+{
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (!strcmp(ops[i].op, s->op) && (!b.op || !strcmp(b.op, s->op)))
+            ops[i].bench(s);
+    settle();
+    while (b.n_alloc)
+        b.t->release(b.d, b.allocs[--b.n_alloc]);
+}
+
+static void open_card(void)
+{
+    const struct device_options o = {.deterministic = true};
+    struct q_err e = Q_ERR_INIT;
+    uint32_t seed = 1;
+    need(device_library_open(&b.t, b.library, &e), &e);
+    need(b.t->open(&b.d, &o, &e), &e);
+    need(b.t->stream_new(b.d, &b.s, &e), &e);
+    need(b.t->event_new(b.d, &b.from, &e), &e);
+    need(b.t->event_new(b.d, &b.to, &e), &e);
+    need(b.t->host_alloc(b.d, &b.host, RANDOM_BYTES, "random numbers", &e), &e);
+    for (size_t i = 0; i < RANDOM_BYTES / 2; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        ((uint16_t *)b.host)[i] = f32_to_bf16((float)(int32_t)seed * 0x1p-31f);
+    }
+    b.x = (struct kern_exec){.nth = 1, .stream = b.s};
+    if (!b.json)
+        printf("%s\n", b.t->props(b.d)->name);
+}
+
+static void read_options(int argc, char **argv)
+{
+    static const struct option names[] = {
+        {"library", required_argument, NULL, 'l'}, {"json", no_argument, NULL, 'j'},
+        {"op", required_argument, NULL, 'o'},      {"ms", required_argument, NULL, 'm'},
+        {"small", no_argument, NULL, 's'},         {NULL, 0, NULL, 0}};
+    struct q_err e = Q_ERR_INIT;
+    bool wrong = false;
+    for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        if (c == 'l')
+            b.library = optarg;
+        else if (c == 'j')
+            b.json = true;
+        else if (c == 'o')
+            b.op = optarg;
+        else if (c == 's')
+            b.small = true;
+        else if (c != 'm' || parse_i64(&b.ms, optarg, 1, 60000, "--ms", &e))
+            wrong = true;
+    }
+    if (wrong || optind != argc) {
+        fprintf(stderr, "%s: options: --library FILE --json --op NAME --ms N --small %s\n", argv[0],
+                e.message);
+        exit(2);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    b.library = getenv("QUIRE_CUDA_LIBRARY");
+    read_options(argc, argv);
+    open_card();
+    const struct shape *all = b.small ? small_shapes : shapes;
+    const size_t n = b.small ? sizeof small_shapes / sizeof *all : sizeof shapes / sizeof *all;
+    for (size_t i = 0; i < n; i++)
+        run_shape(&all[i]);
+    return 0;
+}

@@ -159,6 +159,18 @@ size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group)
     return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * int4_panel_bytes(n_in, group);
 }
 
+struct packed kern_panels(const struct packed *w, uint32_t begin, uint32_t end)
+{
+    struct packed part = *w;
+    const size_t panel = w->group            ? packed_int4_bytes(KERN_PANEL, w->n_in, w->group)
+                         : w->dtype == DT_I8 ? packed_quant_bytes(KERN_PANEL, w->n_in)
+                                             : packed_bytes(w->dtype, KERN_PANEL, w->n_in);
+    const uint32_t to = end * KERN_PANEL < w->n_out ? end * KERN_PANEL : w->n_out;
+    part.data = (const char *)w->data + begin * panel;
+    part.n_out = to - begin * KERN_PANEL;
+    return part;
+}
+
 uint32_t kern_int4_group(uint32_t n_in)
 {
     for (uint32_t group = INT4_GROUP_MAX; group >= KERN_INT4_GROUP_MIN; group /= 2)

@@ -12,6 +12,7 @@
 #include "kernels/ops_device.h"
 #include "kernels/ops_int4.h"
 #include "kernels/ops_mla.h"
+#include "kernels/ops_moe.h"
 #include "kernels/ops_row.h"
 
 enum { /* what a variant needs; a machine has a set of these */
@@ -49,6 +50,9 @@ size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in);
 size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in);
 /* Bytes of a matrix packed for `linear_int4`. */
 size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group);
+/* Panels begin … end - 1 of a packed matrix of any kind, as a matrix: its output 0 is output
+ * begin * KERN_PANEL of w (gated weights: column begin * KERN_PANEL / 2 of what they make). */
+struct packed kern_panels(const struct packed *w, uint32_t begin, uint32_t end);
 /* The largest group that divides n_in: 128, 64 or 32; 0 when none does. */
 uint32_t kern_int4_group(uint32_t n_in);
 /* Weights that are 4-bit already, into output o of a matrix packed for `linear_int4`.

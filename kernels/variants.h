@@ -7,6 +7,7 @@
 #include "kernels/ops_device.h"
 #include "kernels/ops_int4.h"
 #include "kernels/ops_mla.h"
+#include "kernels/ops_moe.h"
 #include "kernels/ops_row.h"
 
 /* The declarations of the CUDA launchers stay in kernels/cuda. */

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <string.h>
 #include "common/file.h"
+#include "common/hub/config_moe.h"
 #include "common/hub/config_rope.h"
 
 #define EPS_DEFAULT 1e-6 /* rms_norm_eps of every family here when absent */
@@ -34,7 +35,10 @@ static const struct {
     uint32_t head_dim;      /* when absent; 0 = hidden_size / num_attention_heads */
     bool window_by_default; /* use_sliding_window when absent */
 } type_defaults[] = {
-    {"qwen2", 0, false}, {"qwen3", 128, false}, {"", 0, true}, /* every other */
+    {"qwen2", 0, false},
+    {"qwen3", 128, false},
+    {"qwen3_moe", 0, false},
+    {"", 0, true}, /* every other */
 };
 
 static size_t type_row(const char *model_type)
@@ -240,7 +244,7 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
     if ((rc = load_names(c, at, e)) || (rc = refuse_features(at, e)) ||
         (rc = load_sizes(c, at, e)) || (rc = load_flags(c, at, e)) || (rc = load_dtype(c, at, e)) ||
         (rc = load_windows(c, at, e)) || (rc = load_ids(c, at, e)) ||
-        (rc = config_quant_load(&c->quant, at, e)))
+        (rc = config_moe_load(c, at, e)) || (rc = config_quant_load(&c->quant, at, e)))
         return rc;
     return config_rope_load(&c->rope, at, e);
 }

@@ -12,10 +12,11 @@
 #include "common/err.h"
 #include "common/hub/config_quant.h"
 
-#define CONFIG_LAYERS_MAX 1024u
-#define CONFIG_EOS_MAX    16u
-#define CONFIG_NAME_MAX   64u
-#define CONFIG_HEAD_MAX   4096u /* head_dim */
+#define CONFIG_LAYERS_MAX  1024u
+#define CONFIG_EOS_MAX     16u
+#define CONFIG_NAME_MAX    64u
+#define CONFIG_HEAD_MAX    4096u /* head_dim */
+#define CONFIG_EXPERTS_MAX 1024u
 
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
 
@@ -30,6 +31,14 @@ struct rope_config {
     bool truncate; /* yarn: round the correction range (default true) */
 };
 
+struct moe_config {                 /* mixture of experts, in place of a layer's MLP */
+    uint32_t n_expert;              /* 0: no layer has any */
+    uint32_t n_used;                /* of them, by each token: 1 … n_expert */
+    uint32_t width;                 /* outputs of one expert's gate */
+    bool renormalize;               /* the weights of those used are made to add up to 1 */
+    bool layers[CONFIG_LAYERS_MAX]; /* which have them */
+};
+
 struct model_config {
     char architecture[CONFIG_NAME_MAX]; /* "LlamaForCausalLM" */
     char model_type[CONFIG_NAME_MAX];
@@ -41,6 +50,7 @@ struct model_config {
     uint32_t
         window[CONFIG_LAYERS_MAX]; /* sliding window of each layer, tokens; 0 = full attention */
     struct rope_config rope;
+    struct moe_config moe;
     struct quant_config quant;
     enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */
     uint32_t eos_ids[CONFIG_EOS_MAX]; /* union of config.json and generation_config.json is NOT

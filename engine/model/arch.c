@@ -38,6 +38,10 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->n_kv_head * c->head_dim;
     case D_HEAD:
         return c->head_dim;
+    case D_EXPERTS:
+        return c->moe.n_expert;
+    case D_EXPERT_INTER:
+        return c->moe.width;
     default:
         return 0;
     }
@@ -53,11 +57,13 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_Q] = "num_attention_heads * head_dim",
         [D_KV] = "num_key_value_heads * head_dim",
         [D_HEAD] = "head_dim",
+        [D_EXPERTS] = "num_experts",
+        [D_EXPERT_INTER] = "moe_intermediate_size",
     };
     return texts[dim];
 }
 
-bool arch_wants(const struct model_config *c, enum arch_when when)
+bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t layer)
 {
     switch (when) {
     case WHEN_ALWAYS:
@@ -70,16 +76,26 @@ bool arch_wants(const struct model_config *c, enum arch_when when)
         return c->attention_out_bias;
     case WHEN_MLP_BIAS:
         return c->mlp_bias;
+    case WHEN_DENSE:
+        return !c->moe.layers[layer];
+    case WHEN_EXPERTS:
+        return c->moe.layers[layer];
     default:
         return false;
     }
 }
 
-void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, uint32_t layer)
+void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, struct arch_place at)
 {
-    const char *hole = strstr(pattern, "%u");
-    if (!hole)
-        snprintf(out, ARCH_NAME_MAX, "%s", pattern);
-    else
-        snprintf(out, ARCH_NAME_MAX, "%.*s%u%s", (int)(hole - pattern), pattern, layer, hole + 2);
+    const uint32_t numbers[] = {at.layer, at.expert};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *hole = strstr(pattern, "%u");
+        if (!hole)
+            break;
+        n += (size_t)snprintf(out + n, ARCH_NAME_MAX - n, "%.*s%u", (int)(hole - pattern), pattern,
+                              numbers[i]);
+        pattern = hole + 2;
+    }
+    snprintf(out + n, ARCH_NAME_MAX - n, "%s", pattern);
 }

@@ -31,10 +31,15 @@ enum arch_slot { /* what a tensor is for */
                  W_GATE_BIAS,
                  W_UP_BIAS,
                  W_DOWN_BIAS,
+                 W_ROUTER,      /* a layer's experts are chosen by it */
+                 W_EXPERT_GATE, /* from here on once an expert of a layer */
+                 W_EXPERT_UP,
+                 W_EXPERT_DOWN,
                  W_IGNORE, /* left over in old checkpoints: known, not needed */
                  W_COUNT
 };
-#define W_LAYER_FIRST W_ATTN_NORM
+#define W_LAYER_FIRST  W_ATTN_NORM
+#define W_EXPERT_FIRST W_EXPERT_GATE
 
 enum arch_dim {         /* a size that depends on the config */
                 D_NONE, /* this dimension is not there (vectors have rows only) */
@@ -44,6 +49,8 @@ enum arch_dim {         /* a size that depends on the config */
                 D_Q,  /* heads * head_dim */
                 D_KV, /* KV heads * head_dim */
                 D_HEAD,
+                D_EXPERTS,
+                D_EXPERT_INTER,
                 D_COUNT
 };
 
@@ -53,7 +60,9 @@ enum arch_when { /* when the tensor must be there */
                  WHEN_ATTENTION_BIAS,
                  WHEN_OUT_BIAS,
                  WHEN_MLP_BIAS,
-                 WHEN_NEVER /* may be there, is not read */
+                 WHEN_DENSE,   /* in layers without experts */
+                 WHEN_EXPERTS, /* in those with */
+                 WHEN_NEVER    /* may be there, is not read */
 };
 
 enum arch_shard {             /* how tensor parallel ranks share it */
@@ -63,7 +72,7 @@ enum arch_shard {             /* how tensor parallel ranks share it */
 };
 
 struct arch_tensor {
-    const char *name; /* "%u" stands for the layer's number */
+    const char *name; /* the first "%u" stands for the layer's number, a second for the expert's */
     enum arch_slot slot;
     enum arch_dim dims[2]; /* [rows, cols] */
     enum arch_shard shard;
@@ -84,11 +93,15 @@ FALLIBLE arch_find(const struct arch **out, const char *name, struct q_err *e);
 uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim);
 const char *
 arch_dim_text(enum arch_dim dim); /* "hidden_size": where the number comes from, for messages */
-bool arch_wants(const struct model_config *c, enum arch_when when);
+/* layer: not looked at for what is the model's and no layer's. */
+bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t layer);
 
-#define ARCH_NAME_MAX 128u /* bytes of a tensor's name with the layer's number put in */
+struct arch_place { /* where a tensor belongs; what does not apply is not looked at */
+    uint32_t layer, expert;
+};
+#define ARCH_NAME_MAX 128u /* bytes of a tensor's name with the numbers put in */
 /* Errors: none; a pattern without "%u" is copied. */
-void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, uint32_t layer);
+void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, struct arch_place at);
 
 #define ARCH(architecture, family) extern const struct arch arch_##family;
 #include "engine/model/archs.def"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The decoder walk. Every thread runs all of this file; an op gives each thread its share, and
- * sync() stands between an op and the next one that reads what another thread wrote ( | ):
+ * walk_sync() stands between an op and the next one that reads what another thread wrote ( | ):
  *
  *   embed, turns |
  *   for layers
@@ -15,107 +15,14 @@
  * barrier: it writes `in` behind one that all pass after they last read it, then `act` likewise.
  *
  * (|): where rows are few, each thread makes the whole input of a product for itself, in a copy of
- * its own: that costs less than meeting the others (alone()). So decoding one sequence meets six
- * times a layer: after q,k,v; before attention and after it; after out, gated and down.
+ * its own: that costs less than meeting the others (walk_alone()). So decoding one sequence meets
+ * six times a layer: after q,k,v; before attention and after it; after out, gated and down. A layer
+ * with experts has them in place of gate,up,silu and down (experts.c).
  *
  * Row work between q,k,v and attention (head norms, rotation, storing K and V) touches one row at a
  * time, so a thread takes a range of rows through all of it with no barrier in between. */
 #include <string.h>
-#include "engine/model/model_state.h"
-
-/* Elements of a product's input that a thread rather makes alone than meets the others for: about a
- * microsecond of norm or quantizing. */
-#define ALONE_ELEMENTS 8192u
-
-struct rows { /* neighbouring rows of the step */
-    uint32_t at, n;
-};
-
-struct walk {
-    const struct model *m;
-    const struct batch *b;
-    const struct kv_cache *kv;
-    struct model_scratch *s;
-    float *logits;
-    struct team *team;
-    struct kern_exec x;    /* this thread's share of an op all threads run */
-    struct kern_exec mine; /* an op this thread runs alone on its own rows */
-    struct rows own;       /* this thread's rows of the step */
-    struct rows block;     /* that go through the products now */
-};
-
-static void sync(const struct walk *w)
-{
-    if (w->x.nth > 1)
-        team_barrier(w->team);
-}
-
-/* This thread's share of some rows. */
-static struct rows share(const struct walk *w, struct rows of)
-{
-    const uint64_t n = of.n;
-    const uint32_t from = (uint32_t)(n * w->x.ith / w->x.nth);
-    return (struct rows){of.at + from, (uint32_t)(n * (w->x.ith + 1) / w->x.nth) - from};
-}
-
-/* Does each thread make the n_col columns of the block's rows for itself? */
-static bool alone(const struct walk *w, uint32_t n_col)
-{
-    return w->block.n <= ALONE_ROWS && (uint64_t)w->block.n * n_col <= ALONE_ELEMENTS;
-}
-
-/* The rows that this thread makes of a product's input, and the barrier behind them. */
-static struct rows to_make(const struct walk *w, uint32_t n_col)
-{
-    return alone(w, n_col) ? w->block : share(w, w->block);
-}
-
-static void made(const struct walk *w, uint32_t n_col)
-{
-    if (!alone(w, n_col))
-        sync(w);
-}
-
-static size_t input_bytes(const struct walk *w)
-{
-    return w->m->shape.quantization ? 1 : dtype_bits(model_input_dtype(w->m)) / 8;
-}
-
-/* Rows of `o` from row i on. */
-static struct operand operand_at(const struct walk *w, const struct operand *o, size_t i)
-{
-    return (struct operand){.x = (char *)o->x + i * o->stride * input_bytes(w),
-                            .stride = o->stride,
-                            .rows = o->rows ? o->rows + i : NULL,
-                            .sums = o->sums ? o->sums + i * o->stride / KERN_QUANT_SUM : NULL};
-}
-
-/* The block's rows of `o`, this thread's copy where it has one. */
-static struct operand operand_of(const struct walk *w, const struct operand *o, uint32_t n_col)
-{
-    return operand_at(w, o, alone(w, n_col) ? (size_t)w->x.ith * ALONE_ROWS : 0);
-}
-
-struct floats { /* rows that a product with `weight` takes as int8 */
-    const float *x;
-    size_t stride;
-    uint32_t n;
-    const struct packed *weight;
-};
-
-static void quantize(const struct walk *w, const struct operand *to, const struct floats *from)
-{
-    struct quant_rows_args a = {.q = to->x,
-                                .rows = to->rows,
-                                .sums = to->sums,
-                                .x = from->x,
-                                .order = from->weight->order,
-                                .n_row = from->n,
-                                .n_col = from->weight->n_in,
-                                .x_stride = from->stride,
-                                .q_stride = to->stride};
-    w->m->kern->quant_rows(&a, &w->mine);
-}
+#include "engine/model/walk.h"
 
 static void embed(const struct walk *w)
 {
@@ -145,23 +52,6 @@ static void turn_rows(const struct walk *w)
     }
 }
 
-/* Row r of x through a norm into `y`. */
-static void norm_row(const struct walk *w, uint32_t r, const float *weight, void *y,
-                     enum dtype dtype)
-{
-    const uint32_t hidden = w->m->config.hidden_size;
-    struct rms_norm_args a = {.y = y,
-                              .y_dtype = dtype,
-                              .x = w->s->x + (size_t)r * hidden,
-                              .w = weight,
-                              .n_row = 1,
-                              .n_col = hidden,
-                              .x_stride = hidden,
-                              .y_stride = hidden,
-                              .eps = (float)w->m->config.rms_norm_eps};
-    w->m->kern->rms_norm(&a, &w->mine);
-}
-
 struct normed { /* what a norm makes is the input of */
     const float *norm;
     const struct packed *weight;
@@ -173,74 +63,26 @@ static void norm_into(const struct walk *w, uint32_t r, const struct normed *n,
 {
     const uint32_t hidden = w->m->config.hidden_size;
     if (!w->m->shape.quantization) {
-        norm_row(w, r, n->norm, row->x, model_input_dtype(w->m));
+        walk_norm_row(w, r, n->norm, row->x, model_input_dtype(w->m));
         return;
     }
     float *made_of = w->s->norm + (size_t)w->x.ith * hidden;
-    norm_row(w, r, n->norm, made_of, DT_F32);
-    quantize(w, row, &(struct floats){made_of, hidden, 1, n->weight});
+    walk_norm_row(w, r, n->norm, made_of, DT_F32);
+    walk_quantize(w, row, &(struct floats){made_of, hidden, 1, n->weight});
 }
 
 /* The block's rows of x through a norm into `in`. */
 static struct operand norm_block(const struct walk *w, const struct normed *n)
 {
     const uint32_t hidden = w->m->config.hidden_size;
-    const struct operand to = operand_of(w, &w->s->in, hidden);
-    const struct rows r = to_make(w, hidden);
+    const struct operand to = walk_operand_of(w, &w->s->in, hidden);
+    const struct rows r = walk_to_make(w, hidden);
     for (uint32_t i = r.at; i < r.at + r.n; i++) {
-        const struct operand row = operand_at(w, &to, i - w->block.at);
+        const struct operand row = walk_operand_at(w, &to, i - w->block.at);
         norm_into(w, i, n, &row);
     }
-    made(w, hidden);
+    walk_made(w, hidden);
     return to;
-}
-
-struct product { /* of the block's rows: y = W x + bias, or what gated weights make */
-    const struct packed *weight;
-    const float *bias;
-    const struct operand *x;
-    void *y;
-    enum dtype y_dtype;
-    size_t y_stride;
-    bool add; /* onto y */
-};
-
-static void product_quant(const struct walk *w, const struct product *p)
-{
-    struct linear_int4_args a = {.by = {.y = p->y,
-                                        .y_dtype = p->y_dtype,
-                                        .x = p->x->x,
-                                        .rows = p->x->rows,
-                                        .w = *p->weight,
-                                        .bias = p->bias,
-                                        .n_row = w->block.n,
-                                        .x_stride = p->x->stride,
-                                        .y_stride = p->y_stride,
-                                        .accumulate = p->add},
-                                 .sums = p->x->sums};
-    if (p->weight->group)
-        w->m->kern->linear_int4(&a, &w->x);
-    else
-        w->m->kern->linear_quant(&a.by, &w->x);
-}
-
-static void product(const struct walk *w, const struct product *p)
-{
-    if (w->m->shape.quantization) {
-        product_quant(w, p);
-        return;
-    }
-    struct linear_args a = {.y = p->y,
-                            .y_dtype = p->y_dtype,
-                            .x = p->x->x,
-                            .x_dtype = model_input_dtype(w->m),
-                            .w = *p->weight,
-                            .bias = p->bias,
-                            .n_row = w->block.n,
-                            .x_stride = p->x->stride,
-                            .y_stride = p->y_stride,
-                            .accumulate = p->add};
-    w->m->kern->linear(&a, &w->x);
 }
 
 /* Neighbouring heads of a row, each through the norm. */
@@ -264,7 +106,7 @@ static void finish_qkv(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
     const struct model_config *c = &w->m->config;
-    const struct rows r = share(w, w->block);
+    const struct rows r = walk_share(w, w->block);
     const size_t stride = w->s->qkv_stride;
     float *rows = w->s->qkv + r.at * stride;
     uint32_t q = model_q_cols(w->m), kv = model_kv_cols(w->m);
@@ -319,23 +161,24 @@ static void attend(const struct walk *w, uint32_t layer)
                                .parts = w->s->parts,
                                .n_part = w->s->n_part};
     w->m->kern->attention(&a, &w->x);
-    sync(w);
+    walk_sync(w);
     if (!kern_attention_splits(&a, w->x.nth))
         return;
     w->m->kern->attention_join(&(struct attention_join_args){&a}, &w->x);
-    sync(w);
+    walk_sync(w);
 }
 
 static void qkv_block(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
     const struct operand x = norm_block(w, &(struct normed){g->attn_norm, &g->qkv});
-    product(w, &(struct product){.weight = &g->qkv,
-                                 .bias = g->qkv_bias,
-                                 .x = &x,
-                                 .y = w->s->qkv + w->block.at * w->s->qkv_stride,
-                                 .y_stride = w->s->qkv_stride});
-    sync(w);
+    walk_product(w, &(struct product){.weight = &g->qkv,
+                                      .bias = g->qkv_bias,
+                                      .x = &x,
+                                      .y = w->s->qkv + w->block.at * w->s->qkv_stride,
+                                      .y_stride = w->s->qkv_stride,
+                                      .n_row = w->block.n});
+    walk_sync(w);
     finish_qkv(w, layer);
 }
 
@@ -344,14 +187,14 @@ static struct operand attended(const struct walk *w, const struct packed *weight
 {
     const uint32_t n_col = model_q_cols(w->m);
     if (!w->m->shape.quantization)
-        return operand_at(w, &w->s->att, w->block.at);
-    const struct operand to = operand_of(w, &w->s->in, n_col);
-    const struct rows r = to_make(w, n_col);
-    const struct operand mine = operand_at(w, &to, r.at - w->block.at);
+        return walk_operand_at(w, &w->s->att, w->block.at);
+    const struct operand to = walk_operand_of(w, &w->s->in, n_col);
+    const struct rows r = walk_to_make(w, n_col);
+    const struct operand mine = walk_operand_at(w, &to, r.at - w->block.at);
     const size_t stride = w->s->att.stride;
     const float *from = (const float *)w->s->att.x + r.at * stride;
-    quantize(w, &mine, &(struct floats){from, stride, r.n, weight});
-    made(w, n_col);
+    walk_quantize(w, &mine, &(struct floats){from, stride, r.n, weight});
+    walk_made(w, n_col);
     return to;
 }
 
@@ -360,12 +203,13 @@ static void add_product(const struct walk *w, const struct packed *weight, const
                         const struct operand *x)
 {
     const size_t hidden = w->m->config.hidden_size;
-    product(w, &(struct product){.weight = weight,
-                                 .bias = bias,
-                                 .x = x,
-                                 .y = w->s->x + w->block.at * hidden,
-                                 .y_stride = hidden,
-                                 .add = true});
+    walk_product(w, &(struct product){.weight = weight,
+                                      .bias = bias,
+                                      .x = x,
+                                      .y = w->s->x + w->block.at * hidden,
+                                      .y_stride = hidden,
+                                      .n_row = w->block.n,
+                                      .add = true});
 }
 
 /* silu(gate) * up of the block's rows, as the product with down takes them. */
@@ -375,21 +219,22 @@ static struct operand activated(const struct walk *w, const struct layer_weights
     const bool own = w->m->shape.quantization;
     const uint32_t inter = w->m->config.intermediate_size;
     const size_t stride = w->s->act.stride;
-    product(w, &(struct product){.weight = &g->gate_up,
-                                 .bias = g->gate_up_bias,
-                                 .x = x,
-                                 .y = own ? w->s->gated : w->s->act.x,
-                                 .y_dtype = model_input_dtype(w->m),
-                                 .y_stride = stride});
-    sync(w);
+    walk_product(w, &(struct product){.weight = &g->gate_up,
+                                      .bias = g->gate_up_bias,
+                                      .x = x,
+                                      .y = own ? w->s->gated : w->s->act.x,
+                                      .y_dtype = model_input_dtype(w->m),
+                                      .y_stride = stride,
+                                      .n_row = w->block.n});
+    walk_sync(w);
     if (!own)
         return w->s->act;
-    const struct operand to = operand_of(w, &w->s->act, inter);
-    const struct rows r = to_make(w, inter);
-    const struct operand mine = operand_at(w, &to, r.at - w->block.at);
+    const struct operand to = walk_operand_of(w, &w->s->act, inter);
+    const struct rows r = walk_to_make(w, inter);
+    const struct operand mine = walk_operand_at(w, &to, r.at - w->block.at);
     const float *from = w->s->gated + (r.at - w->block.at) * stride;
-    quantize(w, &mine, &(struct floats){from, stride, r.n, &g->down});
-    made(w, inter);
+    walk_quantize(w, &mine, &(struct floats){from, stride, r.n, &g->down});
+    walk_made(w, inter);
     return to;
 }
 
@@ -398,7 +243,11 @@ static void mlp_block(const struct walk *w, uint32_t layer)
     const struct layer_weights *g = &w->m->weights.layers[layer];
     const struct operand att = attended(w, &g->out);
     add_product(w, &g->out, g->out_bias, &att);
-    sync(w);
+    walk_sync(w);
+    if (g->experts) {
+        walk_experts(w, g);
+        return;
+    }
     const struct operand x = norm_block(w, &(struct normed){g->mlp_norm, &g->gate_up});
     const struct operand act = activated(w, g, &x);
     add_product(w, &g->down, g->down_bias, &act);
@@ -417,13 +266,13 @@ static void layer(struct walk *w, uint32_t i)
         w->block = block_at(w, at, n);
         qkv_block(w, i);
     }
-    sync(w);
+    walk_sync(w);
     attend(w, i);
     for (uint32_t at = 0; at < n; at += w->s->block_rows) {
         w->block = block_at(w, at, n);
         mlp_block(w, i);
     }
-    sync(w);
+    walk_sync(w);
 }
 
 static void tap(const struct walk *w, uint32_t index)
@@ -436,7 +285,7 @@ static void tap(const struct walk *w, uint32_t index)
         memcpy(out, w->s->x + w->own.at * hidden, w->own.n * hidden * sizeof *out);
     else
         for (uint32_t i = 0; i < w->own.n; i++)
-            norm_row(w, w->own.at + i, w->m->weights.final_norm, out + i * hidden, DT_F32);
+            walk_norm_row(w, w->own.at + i, w->m->weights.final_norm, out + i * hidden, DT_F32);
 }
 
 /* The block's asked rows: here a row's number is its place in logit_rows behind `first`. */
@@ -444,19 +293,20 @@ static void head_block(const struct walk *w, uint32_t first)
 {
     const struct model_config *c = &w->m->config;
     const struct weights *g = &w->m->weights;
-    const struct operand x = operand_of(w, &w->s->in, c->hidden_size);
-    const struct rows r = to_make(w, c->hidden_size);
+    const struct operand x = walk_operand_of(w, &w->s->in, c->hidden_size);
+    const struct rows r = walk_to_make(w, c->hidden_size);
     const struct normed n = {g->final_norm, &g->lm_head};
     for (uint32_t i = r.at; i < r.at + r.n; i++) {
-        const struct operand row = operand_at(w, &x, i - w->block.at);
+        const struct operand row = walk_operand_at(w, &x, i - w->block.at);
         norm_into(w, w->b->logit_rows[first + i], &n, &row);
     }
-    made(w, c->hidden_size);
-    product(w, &(struct product){.weight = &g->lm_head,
-                                 .x = &x,
-                                 .y = w->logits + (size_t)w->block.at * c->vocab_size,
-                                 .y_stride = c->vocab_size});
-    sync(w);
+    walk_made(w, c->hidden_size);
+    walk_product(w, &(struct product){.weight = &g->lm_head,
+                                      .x = &x,
+                                      .y = w->logits + (size_t)w->block.at * c->vocab_size,
+                                      .y_stride = c->vocab_size,
+                                      .n_row = w->block.n});
+    walk_sync(w);
 }
 
 static struct walk walk_of(const struct model *m, const struct batch *b, struct model_scratch *s,
@@ -468,7 +318,7 @@ static struct walk walk_of(const struct model *m, const struct batch *b, struct 
     struct walk w = {.m = m, .b = b, .s = s, .team = team, .x = x, .mine = x};
     w.mine.ith = 0;
     w.mine.nth = 1;
-    w.own = share(&w, (struct rows){0, b->n_token});
+    w.own = walk_share(&w, (struct rows){0, b->n_token});
     return w;
 }
 
@@ -480,7 +330,7 @@ void model_forward(const struct model *m, const struct batch *b, const struct kv
     w.kv = kv;
     embed(&w);
     turn_rows(&w);
-    sync(&w);
+    walk_sync(&w);
     tap(&w, 0);
     uint32_t end = b->n_layer ? b->layer + b->n_layer : m->config.n_layer;
     Q_ASSERT(end <= m->config.n_layer);

@@ -26,6 +26,8 @@ static enum q_code check_quantization(const struct model *m, enum quantization q
     uint32_t most = c->hidden_size > c->intermediate_size ? c->hidden_size : c->intermediate_size;
     if (model_q_cols(m) > most)
         most = model_q_cols(m);
+    if (c->moe.width > most)
+        most = c->moe.width;
     if (q && most > KERN_QUANT_IN_MAX)
         return q_fail(e, Q_UNSUPPORTED,
                       "quantization %s takes matrices of at most %u inputs, this model has %u",
@@ -55,6 +57,16 @@ static void count_matrix(struct model *m, uint64_t *ops, const struct packed *w)
     m->shape.step_bytes += weights_matrix_bytes(w, m->link);
 }
 
+/* Of the experts of a layer those that one row takes. */
+static void count_experts(struct model *m, const struct layer_weights *g)
+{
+    count_matrix(m, &m->shape.row_ops, &g->router);
+    for (uint32_t i = 0; i < m->config.moe.n_used; i++) {
+        count_matrix(m, &m->shape.row_ops, &g->experts[i].gate_up);
+        count_matrix(m, &m->shape.row_ops, &g->experts[i].down);
+    }
+}
+
 static void count_work(struct model *m)
 {
     struct model_shape *s = &m->shape;
@@ -63,6 +75,10 @@ static void count_work(struct model *m)
     for (uint32_t i = 0; i < w->n_layer; i++) {
         count_matrix(m, &s->row_ops, &w->layers[i].qkv);
         count_matrix(m, &s->row_ops, &w->layers[i].out);
+        if (w->layers[i].experts) {
+            count_experts(m, &w->layers[i]);
+            continue;
+        }
         count_matrix(m, &s->row_ops, &w->layers[i].gate_up);
         count_matrix(m, &s->row_ops, &w->layers[i].down);
     }
@@ -142,6 +158,11 @@ static enum q_code check_device(const struct model *m, struct q_err *e)
     const size_t most = UPLOAD_BYTES / 2 / sizeof(float); /* a bias by turns has two parts */
     if (!m->link)
         return Q_OK;
+    if (c->moe.n_expert)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: mixtures of experts run on the CPU only so far; use "
+                      "--device cpu",
+                      m->arch->name);
     if (c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most)
         return q_fail(e, Q_TOO_LARGE, "matrices of more than %zu columns", most);
     return Q_OK;
@@ -255,6 +276,10 @@ static const struct {
     FIELD(IS_BOOL, attention_bias),
     FIELD(IS_BOOL, attention_out_bias),
     FIELD(IS_BOOL, mlp_bias),
+    FIELD(IS_U32, moe.n_expert),
+    FIELD(IS_U32, moe.n_used),
+    FIELD(IS_U32, moe.width),
+    FIELD(IS_BOOL, moe.renormalize),
     FIELD(IS_F64, rope.theta),
     FIELD(IS_F64, rope.factor),
     FIELD(IS_F64, rope.original_max_position),
@@ -315,6 +340,10 @@ static enum q_code check_same_config(const struct model_config *served, const st
         return q_fail(e, Q_MISMATCH,
                       "the new config.json has another %s than that of the model served",
                       other.rope.kind != served->rope.kind ? "kind of rope" : "sliding window");
+    if (memcmp(other.moe.layers, served->moe.layers, sizeof other.moe.layers) != 0)
+        return q_fail(e, Q_MISMATCH,
+                      "the new config.json has experts in other layers than the "
+                      "model served");
     return Q_OK;
 }
 

@@ -14,6 +14,7 @@
  * dtype says only what KV is by default. QUANTIZE_INT4: the same, but weights of the layers'
  * matrices have 4 bits, with a scale and a zero for each output and group of 128, 64 or 32 inputs,
  * the largest that divides them; a matrix that none divides, and the one of the logits, is int8.
+ * The router of a mixture of experts is never quantized: its weights and inputs are floats.
  * Determinism: kernels/ops.h. Threads: model_load by one; model_forward is called by every thread
  * of the team with its own ith. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_H
@@ -78,7 +79,7 @@ struct model_shape { /* what others must know */
     uint64_t n_param;
     /* What computing costs, for benchmarks: multiplications and additions of one token's row in the
      * layers' matrices, of one row of logits, and of one token with one of its context; bytes of
-     * matrices that a step reads however few rows it has. */
+     * matrices that a step reads however few rows it has: of experts those of one row. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes;
 };
 /* "int8", "int4"; "" for QUANTIZE_NOT. */

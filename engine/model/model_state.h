@@ -47,6 +47,24 @@ struct operand {
     int16_t *sums;          /* [rows, stride / KERN_QUANT_SUM], when some weights have 4 bits */
 };
 
+/* What a block's rows need on their way through experts. A place is a row and one of the experts
+ * that it takes; places of one expert are neighbours, its rows ascending. P = R * n_used places. */
+struct expert_scratch {
+    float *scores;     /* [R, n_expert] */
+    float *normed;     /* [in_rows, hidden] what int8 is made of */
+    uint32_t *experts; /* [in_rows, n_used] of each row, ascending */
+    float *weights;    /* [in_rows, n_used] */
+    /* Each thread has its own of these: */
+    uint32_t *ends;        /* [n_expert] one past the last place of each expert */
+    uint32_t *rows;        /* [P] the row of each place */
+    uint32_t *places;      /* [R, n_used] where a row's results are */
+    struct operand picked; /* [PICK_ROWS, hidden] rows of one expert */
+    /* and here all write places: */
+    struct operand act; /* [in_rows * n_used, width] input of down */
+    float *gated;       /* [P, width] what int8 is made of */
+    float *out;         /* [P, hidden] */
+};
+
 struct model_scratch {
     struct region memory;
     uint32_t n_token_max, n_thread;
@@ -56,6 +74,7 @@ struct model_scratch {
     struct operand att, in, act;
     uint32_t in_rows; /* block_rows, or enough for ALONE_ROWS of each thread */
     float *norm, *gated;
+    struct expert_scratch e; /* of a model with experts */
     float *turns;
     float *parts; /* [n_part] */
     size_t n_part;
@@ -70,6 +89,9 @@ size_t model_kv_block_bytes(const struct model *m);
 
 /* Rows of which each thread may have a copy of its own (forward.c). */
 #define ALONE_ROWS 8u
+
+/* Rows of an expert that a thread multiplies at a time, of which it has a copy then. */
+#define PICK_ROWS 128u
 
 /* What norms, attention and gated products write: the next product's input, or what is quantized
  * for it. */

@@ -5,12 +5,16 @@
 #include "common/mem.h"
 #include "engine/model/model_state.h"
 
-#define ROW_ALIGN    KERN_QUANT_K /* elements: 64 bytes of int8, 128 of bf16 */
+#define ROW_ALIGN       KERN_QUANT_K /* elements: 64 bytes of int8, 128 of bf16 */
 /* Rows that go through a layer's products together. Enough to hide the reading of the weights
  * behind the arithmetic (a byte of them is used this many times), and few enough that their
  * activations stay in the second- and third-level caches between two products. */
-#define BLOCK_ROWS   256u
-#define BLOCK_SHARES 64u /* rows of a block for each thread, at least */
+#define BLOCK_ROWS      256u
+#define BLOCK_SHARES    64u /* rows of a block for each thread, at least */
+/* With experts a weight is used by a few of the rows only; so many on average, as long as the block
+ * is no larger than the second number. */
+#define EXPERT_ROWS     64u
+#define EXPERT_ROWS_MAX 1024u
 
 /* Elements between rows: whole lines, an odd number of them, since rows that are a multiple of 4096
  * bytes apart would share a few sets of a cache. */
@@ -38,14 +42,54 @@ static void cut_operand(struct operand *o, struct region_cutter *c, const struct
         o->sums = region_cut(c, n_row * o->stride / KERN_QUANT_SUM, sizeof *o->sums);
 }
 
+static uint32_t block_rows(const struct model_scratch *s, const struct moe_config *moe)
+{
+    uint32_t block = larger(BLOCK_ROWS, BLOCK_SHARES * s->n_thread);
+    if (moe->n_expert) {
+        const uint32_t rows = EXPERT_ROWS * moe->n_expert / moe->n_used;
+        block = larger(block, rows < EXPERT_ROWS_MAX ? rows : EXPERT_ROWS_MAX);
+    }
+    return block < s->n_token_max ? block : s->n_token_max;
+}
+
+static void cut_experts(struct model_scratch *s, struct region_cutter *c, const struct model *m)
+{
+    const struct moe_config *moe = &m->config.moe;
+    const size_t hidden = m->config.hidden_size, n_thread = s->n_thread;
+    const size_t n_place = (size_t)s->block_rows * moe->n_used;
+    const size_t n_made = m->shape.quantization ? 1 : 0;
+    struct expert_scratch *e = &s->e;
+    if (!moe->n_expert)
+        return;
+    e->scores = region_cut(c, (size_t)s->block_rows * moe->n_expert, sizeof *e->scores);
+    e->normed = region_cut(c, n_made * s->in_rows * hidden, sizeof *e->normed);
+    e->experts = region_cut(c, (size_t)s->in_rows * moe->n_used, sizeof *e->experts);
+    e->weights = region_cut(c, (size_t)s->in_rows * moe->n_used, sizeof *e->weights);
+    e->ends = region_cut(c, n_thread * moe->n_expert, sizeof *e->ends);
+    e->rows = region_cut(c, n_thread * n_place, sizeof *e->rows);
+    e->places = region_cut(c, n_thread * n_place, sizeof *e->places);
+    cut_operand(&e->picked, c, m, n_thread * PICK_ROWS, m->config.hidden_size);
+    cut_operand(&e->act, c, m, (size_t)s->in_rows * moe->n_used, moe->width);
+    e->gated = region_cut(c, n_made * n_place * e->act.stride, sizeof *e->gated);
+    e->out = region_cut(c, n_place * hidden, sizeof *e->out);
+}
+
+/* Has any layer an MLP without experts? */
+static bool has_dense(const struct model_config *c)
+{
+    bool dense = c->moe.n_expert == 0;
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        dense |= !c->moe.layers[i];
+    return dense;
+}
+
 /* Run twice (region_cutter): measures, then gives the pointers. */
 static void cut(struct model_scratch *s, struct region_cutter *c, const struct model *m)
 {
     const struct model_config *g = &m->config;
     const size_t n = s->n_token_max, n_made = m->shape.quantization ? 1 : 0;
     const uint32_t q = model_q_cols(m), kv = model_kv_cols(m);
-    const uint32_t block = larger(BLOCK_ROWS, BLOCK_SHARES * s->n_thread);
-    s->block_rows = block < s->n_token_max ? block : s->n_token_max;
+    s->block_rows = block_rows(s, &g->moe);
     s->in_rows = larger(s->block_rows, ALONE_ROWS * s->n_thread);
     s->kern_bytes =
         (kern_scratch_bytes(m->shape.max_model_len, g->n_head, g->head_dim) + REGION_ALIGN - 1) /
@@ -56,9 +100,10 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->att.stride = row_stride(q);
     s->att.x = region_cut(c, n * s->att.stride, dtype_bits(model_input_dtype(m)) / 8);
     cut_operand(&s->in, c, m, s->in_rows, larger(g->hidden_size, q));
-    cut_operand(&s->act, c, m, s->in_rows, g->intermediate_size);
+    cut_operand(&s->act, c, m, s->in_rows, has_dense(g) ? g->intermediate_size : 0);
     s->norm = region_cut(c, n_made * s->n_thread * g->hidden_size, sizeof *s->norm);
     s->gated = region_cut(c, n_made * s->block_rows * s->act.stride, sizeof *s->gated);
+    cut_experts(s, c, m);
     s->turns = region_cut(c, n * g->head_dim, sizeof *s->turns);
     s->n_part = kern_attention_parts(m->shape.max_model_len, g->n_head, g->head_dim, s->n_thread);
     s->parts = region_cut(c, s->n_part, sizeof *s->parts);

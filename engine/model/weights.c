@@ -27,6 +27,7 @@ struct loader {
     bool is_packed;    /* the region came from the packed cache: it is cut, not filled */
     bool uncounted;    /* a second copy of numbers already counted is being placed */
     bool is_head;      /* the matrix of the logits is being placed */
+    bool is_router;    /* a matrix that is never quantized is being placed */
     uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
     uint32_t n_ordered;                      /* with act-order, among those in groups */
 };
@@ -145,13 +146,13 @@ static void place_matrix(struct loader *l, struct packed *out,
     uint32_t n_out = 0;
     for (size_t i = 0; i < n; i++)
         n_out += gated ? turns(parts[i]->rows) : parts[i]->rows;
-    const bool quantize = l->options->quantization != QUANTIZE_NOT;
+    const bool quantize = l->options->quantization != QUANTIZE_NOT && !l->is_router;
     *out = (struct packed){.n_out = n_out,
                            .n_in = parts[0]->cols,
                            .dtype = quantize ? DT_I8 : weights_dtype(l->options, parts, n),
                            .group = quantize ? weights_group(l, parts, n) : 0,
                            .gated = gated};
-    if (!l->cutter.base)
+    if (!l->cutter.base && quantize)
         l->n_by_group[out->group]++;
     place_order(l, out, parts[0]);
     if (!l->cutter.base && wants_cache(l))
@@ -215,6 +216,32 @@ static const float *place_gated_bias(struct loader *l, const struct weight_sourc
     return v;
 }
 
+/* Are they by turns? What differs goes to a device one after the other, which multiplies them after
+ * the product. */
+static bool place_gate_up(struct loader *l, struct packed *out,
+                          const struct weight_source *const parts[2])
+{
+    const struct packed like = {.group = l->options->quantization ? weights_group(l, parts, 2) : 0};
+    const bool gated = !l->options->link || weights_upload_alike(&like, parts[0], parts[1]);
+    place_matrix(l, out, parts, 2, gated);
+    return gated;
+}
+
+/* Which experts a row takes turns on small differences: the router's numbers stay floats. */
+static void place_router(struct loader *l, struct layer_weights *out, const struct weight_source *s)
+{
+    l->is_router = true;
+    place_matrix(l, &out->router, (const struct weight_source *const[]){s}, 1, false);
+    l->is_router = false;
+}
+
+static void place_expert(struct loader *l, struct expert_weights *out, struct weight_source *s)
+{
+    const struct weight_source *const gate_up[] = {&s[W_EXPERT_GATE], &s[W_EXPERT_UP]};
+    (void)place_gate_up(l, &out->gate_up, gate_up);
+    place_matrix(l, &out->down, (const struct weight_source *const[]){&s[W_EXPERT_DOWN]}, 1, false);
+}
+
 static void place_layer(struct loader *l, struct layer_weights *out, struct weight_source *s)
 {
     /* A bias that is absent beside one that is present still has its length. */
@@ -236,11 +263,11 @@ static void place_layer(struct loader *l, struct layer_weights *out, struct weig
     place_matrix(l, &out->out, ONE(W_O), false);
     out->out_bias = place_vector(l, ONE(W_O_BIAS), false);
     out->mlp_norm = place_vector(l, ONE(W_MLP_NORM), true);
-    const struct packed like = {.group =
-                                    l->options->quantization ? weights_group(l, gate_up, 2) : 0};
-    /* what differs goes to a device one after the other, which multiplies them after the product */
-    const bool gated = !l->options->link || weights_upload_alike(&like, gate_up[0], gate_up[1]);
-    place_matrix(l, &out->gate_up, gate_up, 2, gated);
+    if (s[W_ROUTER].present) {
+        place_router(l, out, &s[W_ROUTER]);
+        return;
+    }
+    const bool gated = place_gate_up(l, &out->gate_up, gate_up);
     out->gate_up_bias =
         gated ? place_gated_bias(l, gate_up_bias) : place_vector(l, gate_up_bias, 2, false);
     place_matrix(l, &out->down, ONE(W_DOWN), false);
@@ -326,17 +353,37 @@ static void place_global(struct loader *l, struct weight_source *s)
 #undef ONE
 }
 
+static enum q_code walk_experts(struct loader *l, uint32_t layer, struct q_err *e)
+{
+    struct weight_source sources[W_COUNT];
+    struct arch_place at = {.layer = layer};
+    enum q_code rc;
+    for (; at.expert < l->finder.config->moe.n_expert; at.expert++) {
+        if ((rc = weights_find_expert(sources, &l->finder, at, e)))
+            return rc;
+        place_expert(l, &l->w->layers[layer].experts[at.expert], sources);
+    }
+    return Q_OK;
+}
+
 static enum q_code walk(struct loader *l, struct q_err *e)
 {
+    const uint32_t n_expert = l->finder.config->moe.n_expert;
     struct weight_source sources[W_COUNT];
     enum q_code rc = weights_find(sources, &l->finder, WEIGHTS_GLOBAL, e);
     if (rc)
         return rc;
     place_global(l, sources);
     for (uint32_t i = 0; i < l->w->n_layer; i++) {
+        struct layer_weights *layer = &l->w->layers[i];
         if ((rc = weights_find(sources, &l->finder, i, e)))
             return rc;
-        place_layer(l, &l->w->layers[i], sources);
+        place_layer(l, layer, sources);
+        if (!sources[W_ROUTER].present)
+            continue;
+        layer->experts = l->w->experts + (size_t)i * n_expert;
+        if ((rc = walk_experts(l, i, e)))
+            return rc;
     }
     return Q_OK;
 }
@@ -388,9 +435,10 @@ static enum q_code measure(struct loader *l, struct q_err *e)
     struct weights *w = l->w;
     const struct model_config *c = l->finder.config;
     enum q_code rc;
-    *w = (struct weights){.n_layer = c->n_layer};
+    *w = (struct weights){.n_layer = c->n_layer, .n_expert = c->moe.n_expert};
     w->layers = q_calloc(c->n_layer, sizeof *w->layers);
-    if (!w->layers)
+    w->experts = q_calloc((size_t)c->n_layer * c->moe.n_expert + 1, sizeof *w->experts);
+    if (!w->layers || !w->experts)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %u layers", c->n_layer);
     if ((rc = open_files(l, e)) || (rc = walk(l, e)))
         return rc;
@@ -485,18 +533,26 @@ enum q_code weights_load(struct weights *w, const struct arch *arch, const struc
     return rc;
 }
 
+static bool same_form(const struct packed *a, const struct packed *b)
+{
+    return a->dtype == b->dtype && a->group == b->group;
+}
+
 /* Would both lie in memory in the same way? Shapes are equal already, and the embedding of a
  * checkpoint takes no part of the region or shows in its size. */
 static bool same_layout(const struct weights *a, const struct weights *b, size_t size)
 {
-    bool same = a->lm_head.dtype == b->lm_head.dtype && b->memory.size == size;
+    bool same = a->lm_head.dtype == b->lm_head.dtype && b->memory.size == size &&
+                a->n_expert == b->n_expert;
     for (uint32_t i = 0; i < a->n_layer && same; i++) {
         const struct layer_weights *x = &a->layers[i], *y = &b->layers[i];
-        same = x->qkv.dtype == y->qkv.dtype && x->out.dtype == y->out.dtype &&
-               x->gate_up.dtype == y->gate_up.dtype && x->down.dtype == y->down.dtype &&
-               x->qkv.group == y->qkv.group && x->out.group == y->out.group &&
-               x->gate_up.group == y->gate_up.group && x->down.group == y->down.group;
+        same = same_form(&x->qkv, &y->qkv) && same_form(&x->out, &y->out) &&
+               same_form(&x->gate_up, &y->gate_up) && same_form(&x->down, &y->down) &&
+               same_form(&x->router, &y->router);
     }
+    for (uint32_t i = 0; i < a->n_layer * a->n_expert && same; i++)
+        same = same_form(&a->experts[i].gate_up, &b->experts[i].gate_up) &&
+               same_form(&a->experts[i].down, &b->experts[i].down);
     return same;
 }
 
@@ -551,6 +607,7 @@ void weights_release(struct weights *w)
 {
     cache_writer_end(w->writer, false);
     q_free(w->layers);
+    q_free(w->experts);
     region_release(&w->memory);
     tensor_set_free(w->files);
     *w = (struct weights){0};

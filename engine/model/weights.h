@@ -3,6 +3,8 @@
  *
  *     model.layers.N.self_attn.{q,k,v}_proj.weight  -->  qkv      one matrix, q then k then v
  *     model.layers.N.mlp.{gate,up}_proj.weight      -->  gate_up  one matrix, by turns (ops.h)
+ *     model.layers.N.mlp.gate.weight                -->  router   floats, whatever the experts are
+ *     model.layers.N.mlp.experts.E.{gate,up}_proj   -->  gate_up of expert E, as above; its down
  *     norms and biases                              -->  f32 vectors
  *     embedding                                     -->  its rows are read out of the packed
  *                                                        lm_head when that is the same numbers,
@@ -19,10 +21,16 @@
 #include "engine/model/region.h"
 #include "engine/model/upload.h"
 
+struct expert_weights {
+    struct packed gate_up, down;
+};
+
 struct layer_weights {
     const float *attn_norm, *mlp_norm; /* [hidden] */
     const float *q_norm, *k_norm;      /* [head_dim] or NULL */
     struct packed qkv, out, gate_up, down;
+    struct packed router;           /* [n_expert, hidden], of layers with experts */
+    struct expert_weights *experts; /* [n_expert], then gate_up and down are not there; or NULL */
     const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias; /* [n_out] or NULL = none */
 };
 
@@ -33,7 +41,8 @@ struct weights {
     const float *final_norm; /* [hidden] */
     struct packed lm_head;
     struct layer_weights *layers; /* [n_layer] */
-    uint32_t n_layer;
+    uint32_t n_layer, n_expert;
+    struct expert_weights *experts; /* [n_layer, n_expert]; unused where a layer has none */
     uint64_t n_param;
     struct region memory;
     struct cache_writer *writer; /* while the memory is being written to the packed cache */
@@ -84,6 +93,9 @@ struct weight_finder {
  * Errors: Q_NOT_FOUND, Q_MISMATCH (file, tensor, expected and found). */
 FALLIBLE weights_find(struct weight_source *sources, const struct weight_finder *f, uint32_t layer,
                       struct q_err *e);
+/* The same of one expert of a layer that has experts. */
+FALLIBLE weights_find_expert(struct weight_source *sources, const struct weight_finder *f,
+                             struct arch_place at, struct q_err *e);
 /* Log one warning when the files hold tensors that the family's table does not know. */
 void weights_warn_extra(const struct weight_finder *f);
 

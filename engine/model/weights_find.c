@@ -58,8 +58,15 @@ static const struct tensor *find_tied(const struct weight_finder *f, const struc
     return NULL;
 }
 
+/* Of dummy numbers: another for every tensor. */
+static uint32_t seed_of(const struct arch_tensor *row, struct arch_place at)
+{
+    const uint32_t expert = row->slot < W_EXPERT_FIRST ? 0 : at.expert + 1;
+    return (expert * (CONFIG_LAYERS_MAX + 1) + at.layer + 1) * W_COUNT + row->slot;
+}
+
 static enum q_code find_one(struct weight_source *s, const struct weight_finder *f,
-                            const struct arch_tensor *row, uint32_t layer, struct q_err *e)
+                            const struct arch_tensor *row, struct arch_place at, struct q_err *e)
 {
     char name[ARCH_NAME_MAX];
     uint32_t want[2] = {arch_dim_size(f->config, row->dims[0]),
@@ -68,10 +75,10 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
                                 .dtype = f->dummy_dtype,
                                 .rows = want[0],
                                 .cols = row->dims[1] == D_NONE ? 1 : want[1],
-                                .seed = (layer + 1) * W_COUNT + row->slot};
+                                .seed = seed_of(row, at)};
     if (!f->files)
         return Q_OK;
-    arch_tensor_name(name, row->name, layer);
+    arch_tensor_name(name, row->name, at);
     enum q_code rc = row->slot == W_EMBED ? Q_OK : weights_quant_find(s, f, name, e);
     if (rc || s->quant.q)
         return rc;
@@ -91,20 +98,40 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
     return check_shape(t, row, want, e);
 }
 
-enum q_code weights_find(struct weight_source *sources, const struct weight_finder *f,
-                         uint32_t layer, struct q_err *e)
+/* Which of the three walks asks for a slot. */
+static enum arch_slot first_slot(enum arch_slot slot)
 {
-    bool global = layer == WEIGHTS_GLOBAL;
+    return slot >= W_EXPERT_FIRST  ? W_EXPERT_FIRST
+           : slot >= W_LAYER_FIRST ? W_LAYER_FIRST
+                                   : W_EMBED;
+}
+
+static enum q_code find_all(struct weight_source *sources, const struct weight_finder *f,
+                            enum arch_slot first, struct arch_place at, struct q_err *e)
+{
     memset(sources, 0, W_COUNT * sizeof *sources);
     for (size_t i = 0; i < f->arch->n_tensor; i++) {
         const struct arch_tensor *row = &f->arch->tensors[i];
-        if ((row->slot < W_LAYER_FIRST) != global || !arch_wants(f->config, row->when))
+        if (first_slot(row->slot) != first || !arch_wants(f->config, row->when, at.layer))
             continue;
-        enum q_code rc = find_one(&sources[row->slot], f, row, layer, e);
+        enum q_code rc = find_one(&sources[row->slot], f, row, at, e);
         if (rc)
             return rc;
     }
     return Q_OK;
+}
+
+enum q_code weights_find(struct weight_source *sources, const struct weight_finder *f,
+                         uint32_t layer, struct q_err *e)
+{
+    const enum arch_slot first = layer == WEIGHTS_GLOBAL ? W_EMBED : W_LAYER_FIRST;
+    return find_all(sources, f, first, (struct arch_place){layer, 0}, e);
+}
+
+enum q_code weights_find_expert(struct weight_source *sources, const struct weight_finder *f,
+                                struct arch_place at, struct q_err *e)
+{
+    return find_all(sources, f, W_EXPERT_FIRST, at, e);
 }
 
 /* `name` is `wanted`, or a part of it when that is stored as integers. */
@@ -113,31 +140,38 @@ static bool is_part(const char *wanted, const char *name)
     return strcmp(wanted, name) == 0 || weights_quant_is_part(wanted, name);
 }
 
-/* Does `pattern` give `name` for some layer below n_layer? */
-static bool pattern_gives(const char *pattern, const char *name, uint32_t n_layer)
+/* Does `pattern` give `name` for some numbers below those in `end`? */
+static bool pattern_gives(const char *pattern, const char *name, struct arch_place end)
 {
-    const char *hole = strstr(pattern, "%u");
-    if (!hole)
-        return is_part(pattern, name);
-    size_t n = (size_t)(hole - pattern);
-    if (strncmp(pattern, name, n) != 0)
-        return false;
-    uint32_t layer = 0;
-    const char *p = name + n;
-    while (*p >= '0' && *p <= '9' && layer < n_layer)
-        layer = layer * 10 + (uint32_t)(*p++ - '0');
-    return p > name + n && layer < n_layer && is_part(hole + 2, p);
+    const uint32_t ends[] = {end.layer, end.expert};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const char *hole = strstr(pattern, "%u"), *p;
+        uint32_t number = 0;
+        if (!hole)
+            break;
+        if (strncmp(pattern, name, (size_t)(hole - pattern)) != 0)
+            return false;
+        p = name += hole - pattern;
+        while (*p >= '0' && *p <= '9' && number < ends[i])
+            number = number * 10 + (uint32_t)(*p++ - '0');
+        if (p == name || number >= ends[i])
+            return false;
+        name = p;
+        pattern = hole + 2;
+    }
+    return is_part(pattern, name);
 }
 
 void weights_warn_extra(const struct weight_finder *f)
 {
     uint32_t n_extra = 0;
     const struct tensor *first = NULL;
+    const struct arch_place end = {f->config->n_layer, f->config->moe.n_expert};
     for (uint32_t i = 0; i < tensor_count(f->files); i++) {
         const struct tensor *t = tensor_at(f->files, i);
         bool known = false;
         for (size_t k = 0; k < f->arch->n_tensor && !known; k++)
-            known = pattern_gives(f->arch->tensors[k].name, t->name, f->config->n_layer);
+            known = pattern_gives(f->arch->tensors[k].name, t->name, end);
         if (!known && n_extra++ == 0)
             first = t;
     }

@@ -38,6 +38,26 @@ static bool is_alike(const struct packed *a, const struct packed *b)
     return a->dtype == b->dtype && a->group == b->group && a->gated == b->gated;
 }
 
+/* Forms of the experts' matrices that differ from the expert's before. */
+static FALLIBLE add_experts(struct buf *plan, const struct weights *w,
+                            const struct kern_table *kern, struct q_err *e)
+{
+    const struct packed *gate_up = NULL, *down = NULL;
+    enum q_code rc = Q_OK;
+    for (uint32_t i = 0; i < w->n_layer * w->n_expert && !rc; i++) {
+        const struct expert_weights *x = &w->experts[i];
+        if (x->down.n_in == 0) /* of a layer that has none */
+            continue;
+        if (!gate_up || !is_alike(&x->gate_up, gate_up))
+            rc = add_probe(plan, kern, &x->gate_up, e);
+        if (!rc && (!down || !is_alike(&x->down, down)))
+            rc = add_probe(plan, kern, &x->down, e);
+        gate_up = &x->gate_up;
+        down = &x->down;
+    }
+    return rc;
+}
+
 FALLIBLE weights_plan_probe(struct buf *plan, const struct weights *w,
                             const struct kern_table *kern, struct q_err *e)
 {
@@ -45,13 +65,16 @@ FALLIBLE weights_plan_probe(struct buf *plan, const struct weights *w,
     enum q_code rc = add_probe(plan, kern, last, e);
     for (uint32_t i = 0; i < w->n_layer && !rc; i++) {
         const struct layer_weights *l = &w->layers[i];
-        const struct packed *const all[] = {&l->qkv, &l->out, &l->gate_up, &l->down};
+        const struct packed *const all[] = {&l->qkv, &l->out, &l->gate_up, &l->down, &l->router};
         for (size_t k = 0; k < sizeof all / sizeof *all && !rc; k++) {
+            if (all[k]->n_in == 0)
+                continue;
             if (!is_alike(all[k], last))
                 rc = add_probe(plan, kern, all[k], e);
             last = all[k];
         }
     }
+    rc = rc ? rc : add_experts(plan, w, kern, e);
     return rc ? rc : buf_check(plan, "plan of the weights", e);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine_goldens - the causal Llama, Mistral, Qwen2 and Qwen3 goldens as lists of prompts with
- * their greedy tokens. */
+/* engine_goldens - the causal Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE goldens as lists
+ * of prompts with their greedy tokens. */
 #ifndef QUIRE_TESTS_UNIT_ENGINE_GOLDENS_H
 #define QUIRE_TESTS_UNIT_ENGINE_GOLDENS_H
 #include <jansson.h>
@@ -25,7 +25,9 @@ static const char *const golden_models[] = {"llama",
                                             "qwen3",
                                             "qwen3-v5cfg-f16",
                                             "llama-draft",
-                                            "llama-bf16-sharded"};
+                                            "llama-bf16-sharded",
+                                            "qwen3_moe",
+                                            "mixtral"};
 #define N_GOLDEN_MODEL (sizeof golden_models / sizeof *golden_models)
 
 struct golden_prompt {

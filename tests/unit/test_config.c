@@ -68,6 +68,8 @@ static void test_dialects(void **state)
         "qwen2",
         "qwen2-sliding-bf16",
         "qwen3",
+        "qwen3_moe",
+        "mixtral",
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char from[PATH_MAX], newer[PATH_MAX];
@@ -129,6 +131,60 @@ static void test_windows(void **state)
     assert_int_equal(c.window[0], 7);
     assert_int_equal(c.window[1], 0);
     assert_int_equal(c.window[2], 7);
+}
+
+/* Which layers have experts, in three layers. */
+static void assert_layers(bool first, bool second, bool third)
+{
+    assert_int_equal(c.moe.layers[0], first);
+    assert_int_equal(c.moe.layers[1], second);
+    assert_int_equal(c.moe.layers[2], third);
+    assert_false(c.moe.layers[3]);
+}
+
+static void test_experts(void **state)
+{
+#define MOE ", \"model_type\": \"qwen3_moe\""
+    (void)state;
+    assert_ok(load_text(", \"num_experts\": 8"), &e); /* of no family that has them */
+    assert_int_equal(c.moe.n_expert, 0);
+    assert_ok(load_text(", \"model_type\": \"mixtral\", \"norm_topk_prob\": false"), &e);
+    assert_true(c.moe.n_expert == 8 && c.moe.n_used == 2 && c.moe.width == 96);
+    assert_true(c.moe.renormalize); /* always */
+    assert_layers(true, true, true);
+    assert_ok(load_text(MOE), &e);
+    assert_true(c.moe.n_expert == 128 && c.moe.n_used == 8 && c.moe.width == 768);
+    assert_false(c.moe.renormalize);
+    assert_int_equal(c.head_dim, 16);
+    assert_ok(load_text(MOE ", \"num_local_experts\": 16, \"norm_topk_prob\": true, "
+                            "\"decoder_sparse_step\": 2, \"mlp_only_layers\": null"),
+              &e);
+    assert_true(c.moe.n_expert == 16 && c.moe.renormalize);
+    assert_layers(false, true, false);
+    assert_ok(load_text(MOE ", \"mlp_only_layers\": [2, 0, 99]"), &e);
+    assert_layers(false, true, false);
+    assert_ok(load_text(MOE ", \"num_experts\": 0"), &e);
+    assert_int_equal(c.moe.n_expert, 0);
+    assert_layers(false, false, false);
+}
+
+static void test_refused_experts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more, *part;
+    } cases[] = {
+        {MOE ", \"num_experts\": 1025", "num_experts is 1025, expected 0 to 1024"},
+        {MOE ", \"num_experts_per_tok\": 0", "num_experts_per_tok is 0"},
+        {MOE ", \"num_experts_per_tok\": 129", "at most the 128"},
+        {MOE ", \"moe_intermediate_size\": 0", "moe_intermediate_size is 0"},
+        {MOE ", \"decoder_sparse_step\": 0", "decoder_sparse_step is 0"},
+        {MOE ", \"mlp_only_layers\": 3", "mlp_only_layers is a whole number"},
+        {MOE ", \"mlp_only_layers\": [1, \"2\"]", "mlp_only_layers[1] is a string"},
+        {MOE ", \"mlp_only_layers\": [-1]", "mlp_only_layers[0] is below 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(load_text(cases[i].more), Q_CORRUPT, cases[i].part, &e);
 }
 
 static void test_refused(void **state)
@@ -291,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_golden_values), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_refused_head),
         cmocka_unit_test(test_bad_files),     cmocka_unit_test(test_generation_defaults),
+        cmocka_unit_test(test_experts),       cmocka_unit_test(test_refused_experts),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,21 +9,26 @@
 
 static const struct {
     const char *name;
-    bool dtype_auto; /* false: float32 */
+    bool dtype_auto; /* false: `dtype` */
     enum quantization quantization;
+    enum dtype dtype;
 } cases[] = {
-    {"llama", false, QUANTIZE_NOT},
-    {"llama-bf16-sharded", true, QUANTIZE_NOT},
-    {"llama-bias-tied", true, QUANTIZE_NOT},
-    {"mistral", false, QUANTIZE_NOT},
-    {"qwen2-sliding-bf16", true, QUANTIZE_NOT},
-    {"qwen2-sliding-bf16", false, QUANTIZE_NOT},
-    {"qwen3-v5cfg-f16", true, QUANTIZE_NOT},
-    {"llama-rope-dynamic", true, QUANTIZE_NOT},
-    {"llama-bias-tied", true, QUANTIZE_INT8},
-    {"qwen2-sliding-bf16", true, QUANTIZE_INT8},
-    {"llama-bias-tied", true, QUANTIZE_INT4},
-    {"qwen3", false, QUANTIZE_INT4},
+    {"llama", false, QUANTIZE_NOT, DT_F32},
+    {"llama-bf16-sharded", true, QUANTIZE_NOT, DT_F32},
+    {"llama-bias-tied", true, QUANTIZE_NOT, DT_F32},
+    {"mistral", false, QUANTIZE_NOT, DT_F32},
+    {"qwen2-sliding-bf16", true, QUANTIZE_NOT, DT_F32},
+    {"qwen2-sliding-bf16", false, QUANTIZE_NOT, DT_F32},
+    {"qwen3-v5cfg-f16", true, QUANTIZE_NOT, DT_F32},
+    {"llama-rope-dynamic", true, QUANTIZE_NOT, DT_F32},
+    {"llama-bias-tied", true, QUANTIZE_INT8, DT_F32},
+    {"qwen2-sliding-bf16", true, QUANTIZE_INT8, DT_F32},
+    {"llama-bias-tied", true, QUANTIZE_INT4, DT_F32},
+    {"qwen3", false, QUANTIZE_INT4, DT_F32},
+    {"qwen3_moe", false, QUANTIZE_NOT, DT_F32},
+    {"qwen3_moe", false, QUANTIZE_INT4, DT_F32},
+    {"mixtral", false, QUANTIZE_NOT, DT_BF16},
+    {"mixtral", false, QUANTIZE_INT8, DT_F32},
 };
 
 static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",
@@ -146,6 +151,7 @@ static void check_variant(const char *dir, size_t i_case, uint32_t caps)
                                    .n_thread = n_thread,
                                    .caps = caps,
                                    .dtype_auto = cases[i_case].dtype_auto,
+                                   .dtype = cases[i_case].dtype,
                                    .quantization = cases[i_case].quantization,
                                    .max_model_len = N_LONG + 8};
         assert_ok(runner_open(&r, &o, &e), &e);

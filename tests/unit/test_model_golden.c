@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every causal Llama, Mistral, Qwen2 and Qwen3 golden in --dtype float32 (tolerances: 2e-4 of the
- * largest logit, 1e-4 of the largest hidden value, 1e-3 on log-probabilities, greedy tokens
- * identical), and in half precision where the checkpoint is stored so. */
+/* Every causal Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE golden in --dtype float32
+ * (tolerances: 2e-4 of the largest logit, 1e-4 of the largest hidden value, 1e-3 on
+ * log-probabilities, greedy tokens identical), and in half precision where the checkpoint is stored
+ * so. */
 #include "golden.h"
 
 #define VOCAB_MAX 2048u
@@ -17,10 +18,12 @@ static const char *const models[] = {
     "llama-rope-llama3",
     "llama-rope-yarn",
     "mistral",
+    "mixtral",
     "qwen2",
     "qwen2-sliding-bf16",
     "qwen3",
     "qwen3-v5cfg-f16",
+    "qwen3_moe",
 };
 #define N_MODEL (sizeof models / sizeof *models)
 

@@ -30,6 +30,12 @@ static const struct quant_case cases[] = {
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
+/* Of experts: each has orders of inputs of its own. Another expert for a token moves its logits
+ * far. */
+static const struct quant_case experts[] = {{"experts-gptq-4-act", QUANTIZE_INT4, 32, 0.03},
+                                            {"experts-awq-4", QUANTIZE_INT4, 32, 0.03}};
+#define N_EXPERTS (sizeof experts / sizeof *experts)
+
 struct opened {
     struct model_config config;
     const struct arch *arch;
@@ -438,17 +444,21 @@ static void dummy_has_its_bits(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[2 * N_CASE + 5];
+    struct CMUnitTest tests[2 * N_CASE + N_EXPERTS + 5];
+    size_t n = 0;
     for (size_t i = 0; i < N_CASE; i++) {
         void *c = (void *)(uintptr_t)&cases[i];
-        tests[2 * i] = (struct CMUnitTest){cases[i].name, matrices_are_numpys, NULL, NULL, c};
-        tests[2 * i + 1] =
+        tests[n++] = (struct CMUnitTest){cases[i].name, matrices_are_numpys, NULL, NULL, c};
+        tests[n++] =
             (struct CMUnitTest){cases[i].name, logits_are_of_the_dequantized, NULL, NULL, c};
     }
-    tests[2 * N_CASE] = (struct CMUnitTest)cmocka_unit_test(goldens);
-    tests[2 * N_CASE + 1] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
-    tests[2 * N_CASE + 2] = (struct CMUnitTest)cmocka_unit_test(dummy_has_its_bits);
-    tests[2 * N_CASE + 3] = (struct CMUnitTest)cmocka_unit_test(act_order_multiplies_as_defined);
-    tests[2 * N_CASE + 4] = (struct CMUnitTest)cmocka_unit_test(act_order_takes_four_bits);
-    return _cmocka_run_group_tests("weights_quant", tests, 2 * N_CASE + 5, NULL, NULL);
+    for (size_t i = 0; i < N_EXPERTS; i++)
+        tests[n++] = (struct CMUnitTest){experts[i].name, logits_are_of_the_dequantized, NULL, NULL,
+                                         (void *)(uintptr_t)&experts[i]};
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(goldens);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(damaged_is_refused);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(dummy_has_its_bits);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(act_order_multiplies_as_defined);
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(act_order_takes_four_bits);
+    return _cmocka_run_group_tests("weights_quant", tests, n, NULL, NULL);
 }

@@ -135,7 +135,26 @@ CASES = {
     "int8": (int8, dict(), compressed("int-quantized", 8, -1, True, {"num_bits": 8, "type": "int", "symmetric": True,
                                                                      "strategy": "token", "dynamic": True})),
     "gptq-4-act-one": (gptq, dict(act_order=True, symmetric=False, orders={}), of_gptq(4, 32, False, True)),
+    "experts-gptq-4-act": (gptq, dict(act_order=True, orders={}), of_gptq(4, 32, True, True)),
+    "experts-awq-4": (awq, dict(), {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
 }
+EXPERTS, USED, WIDTH = 6, 2, 96  # of the cases named so: every layer has experts, each with orders of inputs of its own
+
+
+def of_experts(config, common, numbers):
+    """The rest of a model with experts; returns the projections of a layer."""
+    config.update({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": HEAD, "num_experts": EXPERTS,
+                   "num_experts_per_tok": USED, "moe_intermediate_size": WIDTH, "norm_topk_prob": True})
+    for layer in range(LAYERS):
+        base = f"model.layers.{layer}."
+        common[base + "mlp.gate.weight"] = numbers(EXPERTS, HIDDEN) * 4
+        for norm in ("q_norm", "k_norm"):
+            common[base + f"self_attn.{norm}.weight"] = 1 + numbers(HEAD)
+    proj = {k: v for k, v in PROJ.items() if k.startswith("self_attn")}
+    for e in range(EXPERTS):
+        proj.update({f"mlp.experts.{e}.{k}": v for k, v in {"gate_proj": (WIDTH, HIDDEN), "up_proj": (WIDTH, HIDDEN),
+                                                             "down_proj": (HIDDEN, WIDTH)}.items()})
+    return proj
 
 
 def main():
@@ -149,11 +168,14 @@ def main():
         common = {"model.embed_tokens.weight": numbers(VOCAB, HIDDEN) * 12, "lm_head.weight": numbers(VOCAB, HIDDEN),
                   "model.norm.weight": 1 + numbers(HIDDEN)}
         stored, plain = {}, {}
+        projections = of_experts(config, common, numbers) if name.startswith("experts") else PROJ
         for layer in range(LAYERS):
             for norm in ("input_layernorm", "post_attention_layernorm"):
                 common[f"model.layers.{layer}.{norm}.weight"] = 1 + numbers(HIDDEN)
-            for proj, shape in PROJ.items():
+            for proj, shape in projections.items():
                 base = f"model.layers.{layer}.{proj}."
+                if "experts" in proj and proj.endswith("gate_proj") and "orders" in options:
+                    options["orders"] = {}  # of the next expert
                 parts, dequantized = method(numbers(*shape) * 1.5, rng, **options)
                 stored.update({base + k: v for k, v in parts.items()})
                 plain[base + "weight"] = dequantized.astype(np.float32)

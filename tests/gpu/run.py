@@ -30,6 +30,9 @@ MODELS = HERE.parent / "data/models"
 SHARES = {"ceilings": 20, "kernels": 100, "goldens": 80, "sanitizer": 60, "bench": 190, "torch": 90}  # seconds of a run of all: 540
 CHECKS = ("embed", "rms_norm", "rope", "silu_mul", "softmax_stats", "quant_rows", "kv_store", "attention", "linear", "linear_quant",
           "linear_int4", "linear_int4_half", "mla")  # when cuda_check_card cannot say
+TOY = " with toy shapes"
+HTTP = ("kind", "model", "num_prompts", "completed", "failed", "duration", "request_throughput", "output_throughput",
+        "max_concurrent_requests", "p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")
 LEAST = 4  # seconds: a job is not begun with less
 
 
@@ -301,7 +304,8 @@ def http(r):
             ready = wait_ready(r, server, f"http://127.0.0.1:{port}", 90)
             rows = bench(r, "http", name, ["serve", "--port", port, "--num-prompts", 4 if r.o.small else 256, "--vocab-size", 500,
                                            *lengths(r, 1024, 128)], 60)
-    return [{**row, **({"start_to_ready_s": round(ready, 2)} if place else {})} for row in rows]
+    started = {"start_to_ready_s": round(ready, 2)} if place else {}
+    return [{**{k: row[k] for k in HTTP if k in row}, **started} for row in rows]
 
 
 def bench_jobs(r):
@@ -432,7 +436,8 @@ def main():
     name = card(os.environ.get("QUIRE_DEVICE", "cuda"))
     o.out.mkdir(parents=True, exist_ok=True)
     known = [o.bin / p for p in ("quire-generate", "quire-bench", "quire-engine", "quire-frontend")]
-    store = Store(o.out, name, digest([*known, o.bin.parent / "lib/libquire-cuda.so"]))
+    programs = digest([*known, o.bin.parent / "lib/libquire-cuda.so"])
+    store = Store(o.out, name, programs + TOY if o.small else programs)  # neither goes for the other
     counts = {}
     with tempfile.TemporaryDirectory(prefix="quire-gpu-") as work:
         r = Run(o, pathlib.Path(work), store)

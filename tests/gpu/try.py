@@ -99,9 +99,9 @@ class Script:
             path.chmod(0o755)
         self.env["PATH"] = f"{self.bin}:{self.env['PATH']}"
 
-    def command(self, *args, **stubs):
+    def command(self, *args, small=True, **stubs):
         env = {**self.env, **{f"STUB_{k}": v for k, v in stubs.items()}}
-        return subprocess.Popen(["sh", "tests/gpu/run.sh", "--small", *args], cwd=ROOT, env=env, stdout=subprocess.PIPE,
+        return subprocess.Popen(["sh", "tests/gpu/run.sh", *(["--small"] if small else []), *args], cwd=ROOT, env=env, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)
 
     def run(self, *args, **stubs):
@@ -144,6 +144,10 @@ def all_of_it(s):
     n = len(jobs)
     rc, text = s.run()
     check("what has a result is not run again", rc == 0 and f"{n} have;" in text, text)
+    whole = s.command("ceilings", small=False)
+    text = whole.communicate()[0]
+    check("results of toy shapes are not those of others", "begun anew" in text and " have" not in text, text)
+    s.run("ceilings")
     (s.bin / "quire-bench").write_text((s.bin / "quire-bench").read_text() + "# another build\n")
     rc, text = s.run("ceilings")
     check("results of other programs are not kept", rc == 0 and "begun anew" in text and " have" not in text, text)

@@ -30,6 +30,7 @@ MODELS = HERE.parent / "data/models"
 SHARES = {"ceilings": 20, "kernels": 100, "goldens": 80, "sanitizer": 60, "bench": 190, "torch": 90}  # seconds of a run of all: 540
 CHECKS = ("embed", "rms_norm", "rope", "silu_mul", "softmax_stats", "quant_rows", "kv_store", "attention", "linear", "linear_quant",
           "linear_int4", "linear_int4_half", "mla")  # when cuda_check_card cannot say
+CANNOT = re.compile(r'architecture \S+ is not supported|--quantization is "|run on the CPU only')  # what our programs do not do yet
 TOY = " with toy shapes"
 HTTP = ("kind", "model", "num_prompts", "completed", "failed", "duration", "request_throughput", "output_throughput",
         "max_concurrent_requests", "p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")
@@ -63,6 +64,8 @@ class Run:
 
     def must(self, args, most, env=None):
         done = self.call(args, most, env)
+        if done.rc and CANNOT.search(done.err):
+            raise Skipped(done.why())
         if done.rc != 0:
             raise Failed(done.why(), done.rows())
         return done
@@ -237,7 +240,7 @@ def bench(r, kind, model, args, most):
     to = r.work / "bench.json"
     to.unlink(missing_ok=True)
     done = r.call([r.program("quire-bench"), *args, "--json", to], most)
-    if done.rc and re.search(r'architecture \S+ is not supported|--quantization is "', done.err):
+    if done.rc and CANNOT.search(done.err):
         raise Skipped(done.why())
     rows = []
     if to.exists():

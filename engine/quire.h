@@ -128,7 +128,8 @@ struct quire_info {
     /* Multiplications and additions of a token in the layers' matrices, of a row of logits, of a
      * token with one of its context; bytes of matrices every step reads, of KV a token. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes, kv_token_bytes;
-    char quantization[8]; /* of its matrices, whoever quantized them: "int8", "int4"; "" for none */
+    char quantization
+        [8]; /* of its matrices, whoever quantized them: "int8", "int4", "fp8"; "" for none */
 };
 struct quire_stats {
     size_t size; /* set by the caller */

@@ -25,8 +25,8 @@
 #include "common/err.h"
 #include "kernels/kern.h"
 
-#define DEVICE_ABI      2
-#define DEVICE_SYMBOL   "quire_device_2" /* const struct device_table *quire_device_2(void) */
+#define DEVICE_ABI      3
+#define DEVICE_SYMBOL   "quire_device_3" /* const struct device_table *quire_device_3(void) */
 #define DEVICE_NAME_MAX 96u
 
 struct device;        /* an open device */
@@ -37,8 +37,9 @@ struct device_graph;  /* recorded work */
 struct device_options {
     uint32_t index;     /* which of those there are */
     bool deterministic; /* a row's bits do not depend on the rows beside it (DESIGN section 6) */
-    const char
-        *tune_dir; /* where choices of algorithms are kept, by shape and card; NULL: nowhere */
+    /* Where choices of algorithms are kept, by shape and card; borrowed while the device is open.
+     * NULL: nowhere. */
+    const char *tune_dir;
 };
 
 struct device_props {
@@ -63,6 +64,27 @@ struct device_rows { /* of copy_rows */
     void *dst;
     const void *src;
     size_t dst_step, src_step, n, n_row;
+};
+
+struct device_product { /* one that steps have: y = x W + bias (onto y) */
+    const struct packed *w;
+    enum dtype x_dtype, y_dtype;
+    bool has_bias, accumulate;
+    uint32_t n_row_max;
+};
+struct device_tuning {
+    const struct device_product *products; /* [n] */
+    uint32_t n;
+    const struct kern_exec *x; /* stream and workspace, of limits that have n_row_max */
+};
+#define DEVICE_NOTE_MAX 240u
+struct device_tuned {
+    uint32_t n_kept;    /* choices that were on disk */
+    uint32_t n_made;    /* choices made now */
+    uint32_t n_library; /* of both, those for the library and not for a kernel of ours */
+    uint32_t n_wrong;   /* algorithms whose numbers were not those of our kernel */
+    char
+        note[DEVICE_NOTE_MAX]; /* why there is nothing to choose, what is wrong with the file; "" */
 };
 
 /* Who releases what: x_new is undone by x_free, which takes NULL. FALLIBLE functions fail with
@@ -135,6 +157,12 @@ struct device_table {
     size_t (*plan_bytes)(const struct device *d, const struct device_limits *l);
     size_t (*plan)(const struct device *d, void *out, const struct device_limits *l,
                    const struct attention_seq *seqs, uint32_t n_seq);
+    /* Choose who computes these products, for every number of rows: kernels of the library's own
+     * or those of a library beneath it. Once, at start, before graphs are recorded; what it
+     * allocates is gone when it returns. Who has not been chosen for is served all the same. NULL:
+     * there is nothing to choose. Errors: Q_NO_MEMORY, Q_IO (the device failed). */
+    enum q_code (*tune)(struct device *d, const struct device_tuning *t, struct device_tuned *out,
+                        struct q_err *e);
 };
 
 /* What those who compute on a device are given; borrowed. */

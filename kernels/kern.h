@@ -10,6 +10,7 @@
 #include "common/err.h"
 #include "kernels/ops_attention.h"
 #include "kernels/ops_device.h"
+#include "kernels/ops_fp8.h"
 #include "kernels/ops_int4.h"
 #include "kernels/ops_mla.h"
 #include "kernels/ops_moe.h"

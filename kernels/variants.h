@@ -5,6 +5,7 @@
 #ifndef QUIRE_KERNELS_VARIANTS_H
 #define QUIRE_KERNELS_VARIANTS_H
 #include "kernels/ops_device.h"
+#include "kernels/ops_fp8.h"
 #include "kernels/ops_int4.h"
 #include "kernels/ops_mla.h"
 #include "kernels/ops_moe.h"

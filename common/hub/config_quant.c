@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sources: the config.json of checkpoints made by AutoGPTQ and GPTQModel, AutoAWQ and
- * llm-compressor. */
+/* Sources: the config.json of checkpoints made by AutoGPTQ and GPTQModel, AutoAWQ, llm-compressor,
+ * AutoFP8, FBGEMM and DeepSeek. */
 #include "common/hub/config_quant.h"
 #include <string.h>
 
@@ -8,8 +8,8 @@
 
 const char *quant_method_name(enum quant_method m)
 {
-    static const char *const names[] = {"", "gptq", "awq", "compressed-tensors",
-                                        "compressed-tensors"};
+    static const char *const names[] = {
+        "", "gptq", "awq", "compressed-tensors", "compressed-tensors", "fp8"};
     return names[m];
 }
 
@@ -80,6 +80,58 @@ static enum q_code load_awq(struct quant_config *q, const struct hub_json_at *at
     return Q_OK;
 }
 
+/* A pair [outputs, inputs] that share a scale, or nothing. */
+static enum q_code load_blocks(struct quant_config *q, const struct hub_json_at *at,
+                               const char *key, struct q_err *e)
+{
+    const json_t *pair = hub_json_find(at, key);
+    const json_int_t rows = json_integer_value(json_array_get(pair, 0));
+    const json_int_t cols = json_integer_value(json_array_get(pair, 1));
+    if (!pair)
+        return Q_OK;
+    if (json_array_size(pair) != 2 || rows < 1 || rows > GROUP_MAX || cols < 1 || cols > GROUP_MAX)
+        return q_fail(e, Q_CORRUPT, "%s: %s is not a list of two numbers from 1 to %d", at->path,
+                      key, GROUP_MAX);
+    q->row_block = (uint32_t)rows;
+    q->group_size = (uint32_t)cols;
+    return Q_OK;
+}
+
+/* Activations are static or dynamic there; what computes quantizes them by row in any case. */
+static enum q_code load_fp8(struct quant_config *q, const struct hub_json_at *at, struct q_err *e)
+{
+    const char *format = "e4m3";
+    q->method = QUANT_FP8;
+    q->bits = 8;
+    q->symmetric = true;
+    enum q_code rc = hub_json_str(&format, at, "fmt", e);
+    if (!rc && strcmp(format, "e4m3") != 0 && strcmp(format, "float8_e4m3fn") != 0)
+        rc = q_fail(e, Q_UNSUPPORTED, "%s: fp8's fmt \"%.40s\" is not supported, expected e4m3",
+                    at->path, format);
+    return rc ? rc : load_blocks(q, at, "weight_block_size", e);
+}
+
+/* Of compressed-tensors' float-quantized. */
+static enum q_code load_float_scheme(struct quant_config *q, const struct hub_json_at *at,
+                                     const char *strategy, struct q_err *e)
+{
+    enum q_code rc = load_bits(q, at, "num_bits", e);
+    if (rc)
+        return rc;
+    const bool blocks = strcmp(strategy, "block") == 0;
+    if (q->bits != 8 || !q->symmetric ||
+        (!blocks && strcmp(strategy, "tensor") != 0 && strcmp(strategy, "channel") != 0))
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: float-quantized weights with %u bits, strategy %.40s, %s are not "
+                      "supported, expected 8 bits, strategy tensor, channel or block, symmetric",
+                      at->path, q->bits, strategy, q->symmetric ? "symmetric" : "asymmetric");
+    q->group_size = q->row_block = 0;
+    if (blocks && !hub_json_find(at, "block_structure"))
+        return q_fail(e, Q_CORRUPT, "%s: strategy is block, but block_structure is missing",
+                      at->path);
+    return blocks ? load_blocks(q, at, "block_structure", e) : Q_OK;
+}
+
 /* The weights of one of compressed-tensors' config_groups. */
 static enum q_code load_scheme(struct quant_config *q, const struct hub_json_at *at,
                                struct q_err *e)
@@ -91,12 +143,15 @@ static enum q_code load_scheme(struct quant_config *q, const struct hub_json_at 
         (rc = hub_json_str(&strategy, at, "strategy", e)) ||
         (rc = hub_json_bool(&q->symmetric, at, "symmetric", e)))
         return rc;
-    if (strcmp(type, "int") != 0)
+    const char *wanted = q->method == QUANT_FP8 ? "float" : "int";
+    if (strcmp(type, wanted) != 0)
         return q_fail(
             e, Q_UNSUPPORTED,
             "%s: compressed-tensors weights of type \"%.40s\" are not supported, expected "
-            "int",
-            at->path, type);
+            "%s",
+            at->path, type, wanted);
+    if (q->method == QUANT_FP8)
+        return load_float_scheme(q, at, strategy, e);
     if ((rc = load_bits(q, at, "num_bits", e)) || (rc = load_group_size(q, at, e)))
         return rc;
     if (strcmp(strategy, "group") == 0 && q->group_size == 0)
@@ -118,13 +173,14 @@ static enum q_code load_format(struct quant_config *q, const struct hub_json_at 
     enum q_code rc = hub_json_str(&format, at, "format", e);
     if (rc)
         return rc;
-    q->method = strcmp(format, "pack-quantized") == 0  ? QUANT_PACKED
-                : strcmp(format, "int-quantized") == 0 ? QUANT_INT8
-                                                       : QUANT_NONE;
+    q->method = strcmp(format, "pack-quantized") == 0    ? QUANT_PACKED
+                : strcmp(format, "int-quantized") == 0   ? QUANT_INT8
+                : strcmp(format, "float-quantized") == 0 ? QUANT_FP8
+                                                         : QUANT_NONE;
     if (!q->method)
         return q_fail(e, Q_UNSUPPORTED,
                       "%s: compressed-tensors format \"%.40s\" is not supported, expected "
-                      "pack-quantized or int-quantized",
+                      "pack-quantized, int-quantized or float-quantized",
                       at->path, format);
     return Q_OK;
 }
@@ -152,7 +208,7 @@ static enum q_code load_compressed(struct quant_config *q, const struct hub_json
         if (n++ == 0)
             first = *q;
         else if (first.bits != q->bits || first.group_size != q->group_size ||
-                 first.symmetric != q->symmetric)
+                 first.symmetric != q->symmetric || first.row_block != q->row_block)
             return q_fail(e, Q_UNSUPPORTED,
                           "%s: config_groups with different weights are not supported, %.40s "
                           "differs from the first",
@@ -172,7 +228,11 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
     static const struct {
         const char *name;
         enum q_code (*load)(struct quant_config *, const struct hub_json_at *, struct q_err *);
-    } methods[] = {{"gptq", load_gptq}, {"awq", load_awq}, {"compressed-tensors", load_compressed}};
+    } methods[] = {{"gptq", load_gptq},
+                   {"awq", load_awq},
+                   {"fp8", load_fp8},
+                   {"fbgemm_fp8", load_fp8},
+                   {"compressed-tensors", load_compressed}};
     const json_t *found = hub_json_find(at, "quantization_config");
     const char *method = "?";
     *q = (struct quant_config){0};
@@ -192,7 +252,7 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
             return methods[i].load(q, &inside, e);
     return q_fail(
         e, Q_UNSUPPORTED,
-        "%s: quantized weights (quant_method %.40s) are not supported, expected gptq, awq "
-        "or compressed-tensors",
+        "%s: quantized weights (quant_method %.40s) are not supported, expected gptq, awq, "
+        "fp8, fbgemm_fp8 or compressed-tensors",
         at->path, method);
 }

@@ -13,13 +13,15 @@ enum quant_method {
     QUANT_GPTQ,
     QUANT_AWQ,    /* "gemm" */
     QUANT_PACKED, /* compressed-tensors pack-quantized: several weights in an int32 */
-    QUANT_INT8    /* compressed-tensors int-quantized: int8, one scale for each output */
+    QUANT_INT8,   /* compressed-tensors int-quantized: int8, one scale for each output */
+    QUANT_FP8     /* fp8, fbgemm_fp8, compressed-tensors float-quantized: e4m3 with scales */
 };
 
 struct quant_config {
     enum quant_method method;
     uint32_t bits;       /* 4 or 8 */
     uint32_t group_size; /* inputs that share a scale; 0 = all of an output's */
+    uint32_t row_block;  /* fp8: outputs that share one, with group_size; 0 = the tensors say */
     bool zeros_less_one; /* GPTQ's first format stores a zero as one less than it is */
     bool symmetric;      /* compressed-tensors: there are no zeros beside the scales */
 };
@@ -28,7 +30,7 @@ struct quant_config {
  * there is none. Errors: Q_CORRUPT, Q_UNSUPPORTED (the method, format or number by name, and what
  * is accepted). */
 FALLIBLE config_quant_load(struct quant_config *q, const struct hub_json_at *at, struct q_err *e);
-/* "gptq", "awq", "compressed-tensors"; "" for QUANT_NONE. */
+/* "gptq", "awq", "compressed-tensors", "fp8"; "" for QUANT_NONE. */
 const char *quant_method_name(enum quant_method m);
 
 #endif

@@ -58,10 +58,10 @@ FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, str
     *out = QUANTIZE_NOT;
     if (!*text || !strcmp(text, "none"))
         return Q_OK;
-    for (*out = QUANTIZE_INT8; *out <= QUANTIZE_INT4; ++*out)
+    for (*out = QUANTIZE_INT8; *out <= QUANTIZE_FP8; ++*out)
         if (strcmp(text, quantization_name(*out)) == 0)
             return Q_OK;
-    return q_fail(e, Q_INVALID, "--quantization is \"%s\", expected none, int8 or int4", text);
+    return q_fail(e, Q_INVALID, "--quantization is \"%s\", expected none, int8, int4 or fp8", text);
 }
 
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e)

@@ -2,7 +2,7 @@
 /* Activations, n = rows of the step:
  *     x     [n, hidden] f32                the residual stream
  *     h     [n, h_cols]                    input of the next product; f32 when it becomes int8
- *     q     [n, h_cols] int8               h as int8, with int8 and int4 weights
+ *     q     [n, h_cols] int8 or e4m3       h as such, with int8, int4 and fp8 weights
  *     wide  [n, q + 2 kv] or [n, 2 inter] f32   q,k,v; gate, up. Of gated weights: [n, h_cols], the
  *                                               input of down, as h is that of their product */
 #include "engine/model/device_walk.h"
@@ -81,7 +81,9 @@ static enum q_code check_operations(const struct model *m, struct q_err *e)
                  {"linear", q || k->linear},
                  {"quant_rows", !q || k->quant_rows},
                  {"linear_quant", !q || k->linear_quant},
-                 {"linear_int4", q != QUANTIZE_INT4 || k->linear_int4}};
+                 {"linear_int4", q != QUANTIZE_INT4 || k->linear_int4},
+                 {"quant_rows_e4m3", q != QUANTIZE_FP8 || k->quant_rows_e4m3},
+                 {"linear_e4m3", q != QUANTIZE_FP8 || k->linear_e4m3}};
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
         if (!needs[i].is_there)
             return q_fail(e, Q_UNSUPPORTED, "device library \"%s\" has no %s; use --device cpu",
@@ -150,10 +152,21 @@ struct run { /* one call */
     uint32_t n; /* rows */
 };
 
-/* The first n_col columns of the n rows of h as int8. */
+/* The first n_col columns of the n rows of h as int8, or as e4m3. */
 static void quantize(const struct run *r, uint32_t n, uint32_t n_col)
 {
     const struct device_walk *w = r->w;
+    const struct quant_rows_e4m3_args b = {.q = (uint8_t *)w->q,
+                                           .rows = w->q_rows,
+                                           .x = w->h,
+                                           .n_row = n,
+                                           .n_col = n_col,
+                                           .x_stride = w->h_cols,
+                                           .q_stride = w->h_cols};
+    if (w->m->shape.quantization == QUANTIZE_FP8) {
+        r->k->quant_rows_e4m3(&b, &w->x);
+        return;
+    }
     const struct quant_rows_args a = {.q = w->q,
                                       .rows = w->q_rows,
                                       .sums = w->m->shape.quantization == QUANTIZE_INT4 ? w->q_sums
@@ -166,27 +179,44 @@ static void quantize(const struct run *r, uint32_t n, uint32_t n_col)
     r->k->quant_rows(&a, &w->x);
 }
 
-/* Rows of x (all of them, or those that `rows` names) through a norm into the next product's
- * input. */
-static void norm(const struct run *r, const float *weight, const uint32_t *rows, uint32_t n)
+/* Matrices whose inputs are bytes that quant_rows and its like write. */
+static bool takes_bytes(const struct packed *weight)
+{
+    return weight->dtype == DT_I8 || weight->dtype == DT_F8_E4M3;
+}
+
+/* What is written to h for a product with `weight`, or for what is quantized for it. */
+static enum dtype input_dtype(const struct run *r, const struct packed *weight)
+{
+    return r->w->m->shape.compute_dtype == DT_BF16 && !takes_bytes(weight) ? DT_BF16 : DT_F32;
+}
+
+struct rows { /* of x: all of them, or those that `at` names */
+    const uint32_t *at;
+    uint32_t n;
+};
+
+/* Rows through a norm into the input of the product with `next`. */
+static void norm(const struct run *r, const float *weight, struct rows rows,
+                 const struct packed *next)
 {
     const struct device_walk *w = r->w;
     const uint32_t hidden = w->m->config.hidden_size;
     const bool as_int8 = w->m->shape.quantization == QUANTIZE_INT8;
     const struct norm_rows_args a = {.y = as_int8 ? (void *)w->q : w->h,
-                                     .y_dtype = as_int8 ? DT_I8 : model_input_dtype(w->m),
+                                     .y_dtype = as_int8 ? DT_I8 : input_dtype(r, next),
                                      .quant = w->q_rows,
                                      .x = w->x_rows,
-                                     .rows = rows,
+                                     .rows = rows.at,
                                      .w = weight,
-                                     .n_row = n,
+                                     .n_row = rows.n,
                                      .n_col = hidden,
                                      .x_stride = hidden,
                                      .y_stride = w->h_cols,
                                      .eps = (float)w->m->config.rms_norm_eps};
     r->k->norm_rows(&a, &w->x);
-    if (w->m->shape.quantization == QUANTIZE_INT4)
-        quantize(r, n, hidden);
+    if (takes_bytes(next) && !as_int8)
+        quantize(r, rows.n, hidden);
 }
 
 struct product { /* y = W h + bias */
@@ -213,7 +243,10 @@ static void product_quant(const struct run *r, const struct product *p)
                                         .x_stride = w->h_cols,
                                         .y_stride = p->y_stride,
                                         .accumulate = p->add};
-    if (p->weight->group) {
+    if (p->weight->dtype == DT_F8_E4M3) {
+        const struct linear_e4m3_args b = {a};
+        r->k->linear_e4m3(&b, &w->x);
+    } else if (p->weight->group) {
         const struct linear_int4_args b = {.by = a, .sums = w->q_sums};
         r->k->linear_int4(&b, &w->x);
     } else {
@@ -224,14 +257,14 @@ static void product_quant(const struct run *r, const struct product *p)
 static void product(const struct run *r, const struct product *p)
 {
     const struct device_walk *w = r->w;
-    if (w->m->shape.quantization) {
+    if (takes_bytes(p->weight)) {
         product_quant(r, p);
         return;
     }
     const struct linear_args a = {.y = p->y,
                                   .y_dtype = p->y_dtype,
                                   .x = p->x ? p->x : w->h,
-                                  .x_dtype = model_input_dtype(w->m),
+                                  .x_dtype = input_dtype(r, p->weight),
                                   .w = *p->weight,
                                   .bias = p->bias,
                                   .n_row = p->n_row,
@@ -343,7 +376,7 @@ static void layer(const struct run *r, uint32_t i)
     const struct device_walk *w = r->w;
     const struct layer_weights *g = &w->m->weights.layers[i];
     const size_t hidden = w->m->config.hidden_size;
-    norm(r, g->attn_norm, NULL, r->n);
+    norm(r, g->attn_norm, (struct rows){NULL, r->n}, &g->qkv);
     product(r, &(struct product){.weight = &g->qkv,
                                  .bias = g->qkv_bias,
                                  .y = w->wide,
@@ -357,7 +390,7 @@ static void layer(const struct run *r, uint32_t i)
                                  .y_stride = hidden,
                                  .n_row = r->n,
                                  .add = true});
-    norm(r, g->mlp_norm, NULL, r->n);
+    norm(r, g->mlp_norm, (struct rows){NULL, r->n}, &g->gate_up);
     product(r, &(struct product){.x = g->gate_up.gated ? gate(r, g) : activate(r, g),
                                  .weight = &g->down,
                                  .bias = g->down_bias,
@@ -386,7 +419,7 @@ void device_walk_run(const struct device_walk *w, const struct device_step *s)
         layer(&r, i);
     if (b->n_logit == 0)
         return;
-    norm(&r, g->final_norm, b->logit_rows, b->n_logit);
+    norm(&r, g->final_norm, (struct rows){b->logit_rows, b->n_logit}, &g->lm_head);
     product(&r, &(struct product){.weight = &g->lm_head,
                                   .y = s->logits,
                                   .y_stride = w->m->config.vocab_size,

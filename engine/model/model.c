@@ -136,16 +136,22 @@ static enum q_code choose_kv(enum dtype *out, const struct model_options *o, enu
 static enum q_code choose_quantization(enum quantization *out, const struct model_options *o,
                                        struct model_config *c, struct q_err *e)
 {
+    const bool is_fp8 = c->quant.method == QUANT_FP8;
     *out = o->quantization;
+    if (o->quantization == QUANTIZE_FP8 && !o->link && !is_fp8)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "quantization fp8 is for devices; on the CPU int8 and int4 are supported");
     if (!c->quant.method)
         return Q_OK;
-    if (o->quantization)
+    if (o->quantization && !(is_fp8 && o->quantization == QUANTIZE_FP8))
         return q_fail(e, Q_INVALID,
                       "quantization %s was asked for, but the checkpoint is quantized already (%s, "
                       "%u bits); ask for none",
                       quantization_name(o->quantization), quant_method_name(c->quant.method),
                       c->quant.bits);
     *out = c->quant.bits == 4 ? QUANTIZE_INT4 : QUANTIZE_INT8;
+    if (is_fp8) /* on the CPU it is made floats while it is packed */
+        *out = o->link ? QUANTIZE_FP8 : QUANTIZE_NOT;
     if (o->format == LOAD_DUMMY)
         memset(&c->quant, 0, sizeof c->quant);
     return Q_OK;
@@ -294,6 +300,7 @@ static const struct {
     FIELD(IS_U32, quant.method),
     FIELD(IS_U32, quant.bits),
     FIELD(IS_U32, quant.group_size),
+    FIELD(IS_U32, quant.row_block),
 #undef FIELD
 };
 
@@ -384,7 +391,11 @@ void model_free(struct model *m)
 
 const char *quantization_name(enum quantization q)
 {
-    return q == QUANTIZE_INT8 ? "int8" : q == QUANTIZE_INT4 ? "int4" : "";
+    static const char *const names[] = {[QUANTIZE_NOT] = "",
+                                        [QUANTIZE_INT8] = "int8",
+                                        [QUANTIZE_INT4] = "int4",
+                                        [QUANTIZE_FP8] = "fp8"};
+    return names[q];
 }
 
 const struct model_shape *model_shape(const struct model *m)

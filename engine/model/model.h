@@ -14,6 +14,8 @@
  * dtype says only what KV is by default. QUANTIZE_INT4: the same, but weights of the layers'
  * matrices have 4 bits, with a scale and a zero for each output and group of 128, 64 or 32 inputs,
  * the largest that divides them; a matrix that none divides, and the one of the logits, is int8.
+ * QUANTIZE_FP8, on a device: weights of the layers' matrices e4m3 with a scale for each output,
+ * their inputs e4m3 with a scale for each token; the logits' matrix as the dtype says.
  * The router of a mixture of experts is never quantized: its weights and inputs are floats.
  * Determinism: kernels/ops.h. Threads: model_load by one; model_forward is called by every thread
  * of the team with its own ith. */
@@ -27,7 +29,7 @@
 #include "kernels/device.h"
 
 enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
-enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4 };
+enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4, QUANTIZE_FP8 };
 
 struct model;
 
@@ -82,7 +84,7 @@ struct model_shape { /* what others must know */
      * matrices that a step reads however few rows it has: of experts those of one row. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes;
 };
-/* "int8", "int4"; "" for QUANTIZE_NOT. */
+/* "int8", "int4", "fp8"; "" for QUANTIZE_NOT. */
 const char *quantization_name(enum quantization q);
 const struct model_shape *model_shape(const struct model *m);
 /* Say in the log in what pages the weights are. Takes milliseconds. */

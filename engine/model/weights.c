@@ -83,8 +83,8 @@ size_t weights_matrix_bytes(const struct packed *w, const struct device_link *li
         return link->t->matrix_bytes(w);
     if (w->group)
         return packed_int4_bytes(w->n_out, w->n_in, w->group);
-    return w->dtype == DT_I8 ? packed_quant_bytes(w->n_out, w->n_in)
-                             : packed_bytes(w->dtype, w->n_out, w->n_in);
+    return w->dtype == DT_I8 || w->dtype == DT_F8_E4M3 ? packed_quant_bytes(w->n_out, w->n_in)
+                                                       : packed_bytes(w->dtype, w->n_out, w->n_in);
 }
 
 /* The group of a matrix made of these parts; 0: it is int8. The checkpoint's own where it has 4
@@ -139,6 +139,25 @@ static void place_order(struct loader *l, struct packed *out, const struct weigh
     l->n_ordered += !order;
 }
 
+/* What a matrix made of these parts is packed in. In fp8 that of the logits stays as it is. */
+static enum dtype matrix_dtype(const struct loader *l, const struct weight_source *const *parts,
+                               size_t n)
+{
+    if (l->is_router)
+        return weights_dtype(l->options, parts, n);
+    switch (l->options->quantization) {
+    case QUANTIZE_NOT:
+        break;
+    case QUANTIZE_FP8:
+        if (!l->is_head || parts[0]->quant.q)
+            return DT_F8_E4M3;
+        break;
+    default:
+        return DT_I8;
+    }
+    return weights_dtype(l->options, parts, n);
+}
+
 /* Outputs of all parts in one packed matrix: one part after the other, or by turns. */
 static void place_matrix(struct loader *l, struct packed *out,
                          const struct weight_source *const *parts, size_t n, bool gated)
@@ -146,13 +165,13 @@ static void place_matrix(struct loader *l, struct packed *out,
     uint32_t n_out = 0;
     for (size_t i = 0; i < n; i++)
         n_out += gated ? turns(parts[i]->rows) : parts[i]->rows;
-    const bool quantize = l->options->quantization != QUANTIZE_NOT && !l->is_router;
+    const enum dtype dtype = matrix_dtype(l, parts, n);
     *out = (struct packed){.n_out = n_out,
                            .n_in = parts[0]->cols,
-                           .dtype = quantize ? DT_I8 : weights_dtype(l->options, parts, n),
-                           .group = quantize ? weights_group(l, parts, n) : 0,
+                           .dtype = dtype,
+                           .group = dtype == DT_I8 ? weights_group(l, parts, n) : 0,
                            .gated = gated};
-    if (!l->cutter.base && quantize)
+    if (!l->cutter.base && dtype == DT_I8)
         l->n_by_group[out->group]++;
     place_order(l, out, parts[0]);
     if (!l->cutter.base && wants_cache(l))
@@ -221,7 +240,8 @@ static const float *place_gated_bias(struct loader *l, const struct weight_sourc
 static bool place_gate_up(struct loader *l, struct packed *out,
                           const struct weight_source *const parts[2])
 {
-    const struct packed like = {.group = l->options->quantization ? weights_group(l, parts, 2) : 0};
+    const struct packed like = {.dtype = matrix_dtype(l, parts, 2),
+                                .group = l->options->quantization ? weights_group(l, parts, 2) : 0};
     const bool gated = !l->options->link || weights_upload_alike(&like, parts[0], parts[1]);
     place_matrix(l, out, parts, 2, gated);
     return gated;
@@ -332,7 +352,8 @@ static void place_global(struct loader *l, struct weight_source *s)
     const enum dtype head =
         weights_dtype(l->options, (const struct weight_source *const[]){&tied}, 1);
     const struct device_link *link = l->options->link;
-    if (link && link->t->row_major && head == l->w->embed_dtype && !l->options->quantization) {
+    if (link && link->t->row_major && head == l->w->embed_dtype &&
+        (!l->options->quantization || l->options->quantization == QUANTIZE_FP8)) {
         l->w->lm_head = (struct packed){/* one table serves both ends */
                                         .data = l->w->embed,
                                         .n_out = tied.rows,
@@ -419,9 +440,13 @@ static enum q_code prepare_filler(struct loader *l, struct q_err *e)
     return region_init(&f->buffer, f->n_thread * f->part_bytes, "weights on their way", e);
 }
 
-/* What 4 bits came to: which groups, and what stayed int8. */
+/* What 4 bits came to: which groups, and what stayed int8. What fp8 came to. */
 static void say_groups(const struct loader *l)
 {
+    if (l->finder.config->quant.method == QUANT_FP8 && !l->options->link)
+        log_info("fp8: the checkpoint's matrices become floats (%s) while they are packed, with as "
+                 "much memory; only devices multiply fp8",
+                 dtype_name(l->options->dtype));
     if (l->options->quantization == QUANTIZE_INT4)
         log_info("int4: %u matrices in groups of 128 inputs, %u of 64, %u of 32 (%u in act-order); "
                  "%u as int8",

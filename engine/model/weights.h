@@ -68,6 +68,7 @@ size_t weights_matrix_bytes(const struct packed *w, const struct device_link *li
 struct quant_tensors { /* a matrix stored as integers; layouts: weights_quant.h */
     enum quant_method method;
     uint32_t bits, group, n_group;
+    uint32_t row_block;                          /* fp8: outputs that share their scales */
     const struct tensor *q;                      /* NULL: the matrix is not stored so */
     const struct tensor *scales, *zeros, *order; /* zeros, order: NULL where there are none */
     bool needs_zeros;

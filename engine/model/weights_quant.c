@@ -3,21 +3,16 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "engine/model/weights_fp8.h"
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
 #define GROUPS_MAX (KERN_QUANT_IN_MAX / KERN_INT4_GROUP_MIN) /* of a matrix that stays 4-bit */
 
 /* What stands for ".weight" in the names of the parts. */
-static const char *const suffixes[] = {".qweight",
-                                       ".qzeros",
-                                       ".scales",
-                                       ".g_idx",
-                                       ".weight_packed",
-                                       ".weight_scale",
-                                       ".weight_zero_point",
-                                       ".weight_shape",
-                                       ".weight_g_idx",
-                                       ".input_scale"};
+static const char *const suffixes[] = {
+    ".qweight",       ".qzeros",       ".scales",           ".g_idx",
+    ".weight_packed", ".weight_scale", ".weight_scale_inv", ".weight_zero_point",
+    ".weight_shape",  ".weight_g_idx", ".input_scale"};
 
 /* Which integer of an int32 is output j of awq's eight. */
 static const uint8_t awq_place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -171,6 +166,8 @@ enum q_code weights_quant_find(struct weight_source *s, const struct weight_find
     const bool old = c->method == QUANT_GPTQ || c->method == QUANT_AWQ;
     if (!c->method || base_length(name) == 0 || s->cols == 1)
         return Q_OK;
+    if (c->method == QUANT_FP8)
+        return weights_fp8_find(s, f, name, e);
     q.q = part(f, name,
                old                         ? ".qweight"
                : c->method == QUANT_PACKED ? ".weight_packed"
@@ -336,6 +333,10 @@ void weights_quant_rows(float *out, const struct weight_source *s, uint32_t o, u
 {
     const struct quant_tensors *q = &s->quant;
     const uint32_t n_in = s->cols;
+    if (q->method == QUANT_FP8) {
+        weights_fp8_rows(out, s, o, n);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++) {
         float *row = out + (size_t)i * n_in;
         /* the integers of a row fit in the last quarter of its floats, and are read before they are

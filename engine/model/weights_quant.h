@@ -14,6 +14,7 @@
  *                  P.weight_zero_point [n_out / v, n_in / G] unless symmetric (then 2^(b-1)),
  *                  P.weight_g_idx [n_in], may be absent
  *     int-quantized   P.weight [n_out, n_in] int8, P.weight_scale [n_out, 1]
+ *     fp8, float-quantized   weights_fp8.h
  *
  *     w[o,k] = scale[o,g] * (q[o,k] - zero[o,g])
  *

@@ -8,9 +8,10 @@
  * weights gate and up travel by turns, as they will lie. */
 #include <string.h>
 #include "engine/model/weights.h"
+#include "engine/model/weights_fp8.h"
 #include "engine/model/weights_quant.h"
 
-enum form { FORM_FLOATS, FORM_MADE, FORM_INT8, FORM_INT4 };
+enum form { FORM_FLOATS, FORM_MADE, FORM_BYTES, FORM_INT4 }; /* bytes: int8 or e4m3 */
 
 struct piece { /* some outputs of a matrix on their way */
     const struct weight_matrix *m;
@@ -48,7 +49,9 @@ static enum form form_of(const struct packed *w, const struct weight_source *s)
         return FORM_FLOATS;
     if (s->quant.q && w->group)
         return FORM_INT4;
-    return s->quant.q && weights_quant_is_int8(s) ? FORM_INT8 : FORM_MADE;
+    if (w->dtype == DT_F8_E4M3)
+        return weights_fp8_is_plain(s) ? FORM_BYTES : FORM_MADE;
+    return s->quant.q && weights_quant_is_int8(s) ? FORM_BYTES : FORM_MADE;
 }
 
 bool weights_upload_alike(const struct packed *w, const struct weight_source *a,
@@ -76,7 +79,7 @@ static void load_run(const struct piece *p, const struct rows *r, uint32_t at)
     const uint32_t group = p->m->dst.group, n_group = group ? p->m->dst.n_in / group : 0;
     if (!r->source) { /* zeros in every form; of int4 the scale makes them so */
         memset(to, 0, r->n * p->row_bytes);
-        if (p->form == FORM_INT8)
+        if (p->form == FORM_BYTES)
             memset(p->to + p->scales_at + at * sizeof(float), 0, r->n * sizeof(float));
         if (p->form == FORM_INT4) {
             memset(p->to + p->scales_at + (size_t)at * n_group * 2, 0, (size_t)r->n * n_group * 2);
@@ -91,10 +94,14 @@ static void load_run(const struct piece *p, const struct rows *r, uint32_t at)
     case FORM_MADE:
         weights_make_rows((float *)(void *)to, r->source, r->row, r->n);
         break;
-    case FORM_INT8:
-        weights_quant_int8((int8_t *)to, (float *)(void *)(p->to + p->scales_at) + at, r->source,
-                           r->row, r->n);
+    case FORM_BYTES: {
+        float *scales = (float *)(void *)(p->to + p->scales_at) + at;
+        if (p->m->dst.dtype == DT_F8_E4M3)
+            weights_fp8_bytes(to, scales, r->source, r->row, r->n);
+        else
+            weights_quant_int8((int8_t *)to, scales, r->source, r->row, r->n);
         break;
+    }
     case FORM_INT4: {
         const struct int4_arrays a = {.q = to,
                                       .scales = (uint16_t *)(void *)(p->to + p->scales_at) +
@@ -135,7 +142,7 @@ static void pack(const struct weight_filler *f, const struct piece *p, const uns
                                       .n_in = w->n_in,
                                       .row_start = p->from,
                                       .n_out_total = w->n_out,
-                                      .q = p->form == FORM_INT8 ? (const int8_t *)src : NULL,
+                                      .q = p->form == FORM_BYTES ? (const int8_t *)src : NULL,
                                       .scales = (const void *)(src + p->scales_at)};
     const struct pack_int4_args i = {.dst = dst,
                                      .src = src,
@@ -148,8 +155,19 @@ static void pack(const struct weight_filler *f, const struct piece *p, const uns
                                      .q = p->form == FORM_INT4 ? src : NULL,
                                      .scales = (const void *)(src + p->scales_at),
                                      .zeros = src + p->zeros_at};
+    const struct pack_e4m3_args e = {.dst = dst,
+                                     .src = src,
+                                     .src_dtype = dtype,
+                                     .n_out = p->n,
+                                     .n_in = w->n_in,
+                                     .row_start = p->from,
+                                     .n_out_total = w->n_out,
+                                     .q = p->form == FORM_BYTES ? src : NULL,
+                                     .scales = (const void *)(src + p->scales_at)};
     if (w->group)
         f->kern->pack_int4(&i, &there);
+    else if (w->dtype == DT_F8_E4M3)
+        f->kern->pack_e4m3(&e, &there);
     else if (w->dtype == DT_I8)
         f->kern->pack_quant(&q, &there);
     else
@@ -169,7 +187,7 @@ static void cut_piece(struct piece *p)
     p->row_bytes = p->form == FORM_FLOATS ? (size_t)w->n_in * (dtype_bits(s->dtype) / 8)
                    : p->form == FORM_MADE ? (size_t)w->n_in * sizeof(float)
                                           : w->n_in;
-    row = p->row_bytes + (p->form == FORM_INT8 ? sizeof(float) : 0) +
+    row = p->row_bytes + (p->form == FORM_BYTES ? sizeof(float) : 0) +
           (p->form == FORM_INT4 ? 3 * n_group : 0);
     const size_t fit = (UPLOAD_BYTES - 2 * align) / row;
     const uint32_t left = w->gated ? w->n_out - p->from : first.n;
@@ -177,9 +195,9 @@ static void cut_piece(struct piece *p)
     p->n = left < fit ? left : (uint32_t)fit;
     p->scales_at = (p->n * p->row_bytes + align - 1) / align * align;
     p->zeros_at = (p->scales_at + p->n * n_group * 2 + align - 1) / align * align;
-    p->bytes = p->form == FORM_INT4   ? p->zeros_at + p->n * n_group
-               : p->form == FORM_INT8 ? p->scales_at + p->n * sizeof(float)
-                                      : p->n * p->row_bytes;
+    p->bytes = p->form == FORM_INT4    ? p->zeros_at + p->n * n_group
+               : p->form == FORM_BYTES ? p->scales_at + p->n * sizeof(float)
+                                       : p->n * p->row_bytes;
 }
 
 static void upload_matrix(const struct weight_filler *f, const struct weight_matrix *m)

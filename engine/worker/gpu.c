@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/worker/gpu.h"
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/clock.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/parse.h"
+#include "engine/model/device_tune.h"
 #include "engine/worker/gpu_state.h"
 
 #define MEMORY_GPU_PART 0.9 /* without --gpu-memory-utilization; vLLM's */
@@ -37,10 +40,25 @@ static bool has_driver(void)
     return driver != NULL;
 }
 
+/* Where choices of algorithms are kept: below the user's cache. NULL: there is none. */
+static const char *tune_dir(char out[PATH_MAX])
+{
+    static const struct {
+        const char *variable, *below;
+    } places[] = {{"XDG_CACHE_HOME", "quire/tune"}, {"HOME", ".cache/quire/tune"}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *value = getenv(places[i].variable);
+        if (value && *value == '/')
+            return path_join(out, PATH_MAX, value, places[i].below, NULL) ? NULL : out;
+    }
+    return NULL;
+}
+
 static FALLIBLE open_device(struct gpu *g, struct q_err *e)
 {
     const struct worker_config *c = g->config;
-    const struct device_options o = {.index = g->index, .deterministic = c->deterministic};
+    const struct device_options o = {
+        .index = g->index, .deterministic = c->deterministic, .tune_dir = tune_dir(g->tune_dir)};
     struct device_link *l = &g->link;
     enum q_code rc;
     if ((rc = device_library_open(&l->t, *c->device_library ? c->device_library : NULL, e)) ||
@@ -282,6 +300,9 @@ FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits 
         (rc = g->link.t->host_alloc(g->link.d, &p, logits, "logits", e)))
         return rc;
     g->host_logits = p;
+    if ((rc = device_tune(m->model, g->model.walk, &g->model.limits, e)) ||
+        (m->draft && (rc = device_tune(m->draft, g->draft.walk, &g->draft.limits, e))))
+        return rc;
     if ((rc = run_largest(g, &g->model, e)) ||
         (g->draft.model && (rc = run_largest(g, &g->draft, e))))
         return rc;

@@ -7,6 +7,7 @@
  * Threads: as gpu.h. */
 #ifndef QUIRE_ENGINE_WORKER_GPU_STATE_H
 #define QUIRE_ENGINE_WORKER_GPU_STATE_H
+#include <limits.h>
 #include "engine/model/device_walk.h"
 #include "engine/worker/gpu.h"
 
@@ -64,6 +65,7 @@ struct gpu_span {
 struct gpu {
     const struct worker_config *config; /* borrowed */
     uint32_t index;
+    char tune_dir[PATH_MAX]; /* of the device's choices */
     struct device_link link;
     struct device_stream *copier; /* between pool and swap space */
     struct device_event *copied;

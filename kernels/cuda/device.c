@@ -9,12 +9,15 @@
 #include "common/mem.h"
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/layout.h"
+#include "kernels/cuda/lt.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/tune.h"
 #include "kernels/cuda/workspace.h"
 
 #define CAPABILITY_LEAST 80    /* 8.0: bf16 in the tensor cores */
 #define DRIVER_LEAST     13000 /* of the runtime that is linked in */
 #define MIB              1048576.0
+#define LT_WORKSPACE     ((size_t)32 << 20) /* bytes; what NVIDIA advises for Hopper */
 
 static enum q_code failed(cudaError_t rc, const char *what, struct q_err *e)
 {
@@ -57,6 +60,15 @@ static void fill_props(struct device *d, const struct cudaDeviceProp *p)
     snprintf(d->props.name, sizeof d->props.name, "%.90s", p->name);
 }
 
+/* cuBLASLt is fast, not needed: without it there is a reason, and our own kernels. */
+static void open_lt(struct device *d)
+{
+    struct q_err e = Q_ERR_INIT;
+    const struct lt_api *api = d->deterministic ? NULL : lt_api_open(d->why);
+    if (api && lt_open(&d->lt, api, LT_WORKSPACE, &e))
+        snprintf(d->why, sizeof d->why, "%.150s", e.message);
+}
+
 static enum q_code cuda_open(struct device **out, const struct device_options *o, struct q_err *e)
 {
     struct cudaDeviceProp p;
@@ -82,13 +94,28 @@ static enum q_code cuda_open(struct device **out, const struct device_options *o
     d->index = (int)o->index;
     fill_props(d, &p);
     kern_table_cuda(&d->kern, d->props.major, d->props.minor);
+    d->deterministic = o->deterministic;
+    d->tune_dir = o->tune_dir;
+    open_lt(d);
     *out = d;
     return Q_OK;
 }
 
 static void cuda_close(struct device *d)
 {
+    if (d)
+        lt_close(d->lt);
     q_free(d);
+}
+
+struct lt *lt_of(const struct kern_exec *x)
+{
+    return x->stream->d->lt;
+}
+
+void *lt_stream_of(const struct kern_exec *x)
+{
+    return x->stream->cuda;
 }
 
 static const struct device_props *cuda_props(const struct device *d)
@@ -306,7 +333,9 @@ static size_t cuda_kv_bytes(enum dtype kv_dtype, uint32_t n_kv_head, uint32_t he
 
 static size_t cuda_workspace(const struct device *d, const struct device_limits *l)
 {
-    return cuda_workspace_bytes(l, d->props.n_unit);
+    const size_t own = cuda_workspace_bytes(l, d->props.n_unit);
+    const size_t lt = d->lt ? cuda_lt_workspace_bytes(l, LT_WORKSPACE) : 0;
+    return own > lt ? own : lt;
 }
 
 static size_t cuda_plan_bytes(const struct device *d, const struct device_limits *l)
@@ -324,9 +353,11 @@ static size_t cuda_plan(const struct device *d, void *out, const struct device_l
     return h->large_at + h->n_large * sizeof(struct plan_piece);
 }
 
-__attribute__((visibility("default"))) const struct device_table *quire_device_2(void);
+__attribute__((visibility("default"))) const struct device_table *quire_device_3(void);
+static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
+                             struct device_tuned *out, struct q_err *e);
 
-const struct device_table *quire_device_2(void)
+const struct device_table *quire_device_3(void)
 {
     static const struct device_table table = {.abi = DEVICE_ABI,
                                               .kern_bytes = sizeof(struct kern_table),
@@ -363,6 +394,27 @@ const struct device_table *quire_device_2(void)
                                               .kv_block_bytes = cuda_kv_bytes,
                                               .workspace_bytes = cuda_workspace,
                                               .plan_bytes = cuda_plan_bytes,
-                                              .plan = cuda_plan};
+                                              .plan = cuda_plan,
+                                              .tune = cuda_tune};
     return &table;
+}
+
+static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
+                             struct device_tuned *out, struct q_err *e)
+{
+    const struct device_link link = {quire_device_3(), d, what->x->stream};
+    struct tuner t = {
+        .lt = d->lt,
+        .link = &link,
+        .dir = d->tune_dir,
+        .card = {.major = d->props.major, .minor = d->props.minor, .driver = d->props.driver}};
+    *out = (struct device_tuned){0};
+    if (!d->lt) {
+        snprintf(out->note, sizeof out->note, "%s%s",
+                 d->deterministic ? "our own kernels, deterministic" : "no cuBLASLt: ", d->why);
+        return Q_OK;
+    }
+    snprintf(t.card.name, sizeof t.card.name, "%s", d->props.name);
+    t.card.library = lt_version(d->lt);
+    return tune_products(&t, what, out, e);
 }

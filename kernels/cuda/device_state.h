@@ -4,11 +4,18 @@
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_STATE_H
 #define QUIRE_KERNELS_CUDA_DEVICE_STATE_H
 #include <cuda_runtime_api.h>
+#include "kernels/cuda/lt_api.h"
 #include "kernels/cuda/table.h"
 #include "kernels/device.h"
 
+struct lt;
+
 struct device {
     int index;
+    bool deterministic;
+    struct lt *lt;        /* products by cuBLASLt; NULL: none */
+    const char *tune_dir; /* borrowed; NULL: nowhere */
+    char why[LT_WHY_MAX]; /* there is no lt; "" when it was not to be */
     struct device_props props;
     struct kern_table kern;
 };

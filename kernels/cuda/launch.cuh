@@ -22,6 +22,7 @@
 #include <stdint.h>
 extern "C" {
 #include "kernels/ops_device.h"
+#include "kernels/ops_fp8.h"
 #include "kernels/ops_int4.h"
 }
 
@@ -289,6 +290,8 @@ static __device__ __forceinline__ T block_reduce(T v, struct block_room<T> *room
 #define mma_bf16(c, a, b)            emu_mma_bf16(c, a, b, EMU_SITE)
 #define mma_f16(c, a, b)             emu_mma_f16(c, a, b, EMU_SITE)
 #define mma_s8(c, a, b)              emu_mma_s8(c, a, b, EMU_SITE)
+#define mma_e4m3_there               emu_has_e4m3
+#define mma_e4m3_by_card(c, a, b)    emu_mma_e4m3(c, a, b, EMU_SITE)
 #else
 static __device__ __forceinline__ unsigned shared_address(const void *p)
 {
@@ -341,6 +344,57 @@ static __device__ __forceinline__ void mma_s8(int c[4], const uint32_t a[4], con
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define mma_e4m3_there true
+static __device__ __forceinline__ void mma_e4m3_by_card(float c[4], const uint32_t a[4],
+                                                        const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#else
+#define mma_e4m3_there            false
+#define mma_e4m3_by_card(c, a, b) ((void)0)
 #endif
+#endif
+
+/* Four e4m3 as two words of two f16, exactly: the bits are moved and 2^8 mends the bias, as in
+ * e4m3_value. A NaN becomes 480. */
+static __device__ __forceinline__ void f16_of_e4m3(uint32_t to[2], uint32_t four)
+{
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        const uint32_t high = __byte_perm(four, 0, i ? 0x3424 : 0x1404); /* a byte, 8 zeros below */
+        const uint32_t moved = (high & 0x80008000u) | (high & 0x7f007f00u) >> 1;
+#ifdef QUIRE_CUDA_HOST
+        to[i] = f16_of(f16_value((uint16_t)moved) * 256) |
+                (uint32_t)f16_of(f16_value((uint16_t)(moved >> 16)) * 256) << 16;
+#else
+        asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(to[i]) : "r"(moved), "r"(0x5c005c00u));
+#endif
+    }
+}
+
+/* As mma_s8, of e4m3 in f32: the card's own instruction from sm_89 on, else two of f16. Which k each
+ * of the two multiplies is free as long as a and b agree. */
+static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    if (mma_e4m3_there) {
+        mma_e4m3_by_card(c, a, b);
+        return;
+    }
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        uint32_t low[2], high[2], x[2];
+        f16_of_e4m3(low, a[2 * i]);
+        f16_of_e4m3(high, a[2 * i + 1]);
+        f16_of_e4m3(x, b[i]);
+        const uint32_t w[4] = {low[0], high[0], low[1], high[1]};
+        mma_f16(c, w, x);
+    }
+}
 
 #endif

@@ -4,7 +4,7 @@
  *
  * Weights [n_out, n_in]:
  *     f32, f16, bf16   row-major, nothing between rows
- *     int8             row-major; at int8_scales_at() f32 scale [n_out]
+ *     int8, e4m3       row-major; at int8_scales_at() f32 scale [n_out]
  *     int4             rows of int4_row_bytes(); at int4_scales_from() f16 scale
  *     [n_out][n_group]; at
  *                      int4_zeros_from() u8 zero [n_out][n_group]
@@ -55,7 +55,7 @@ LAYOUT size_t cuda_matrix_bytes(const struct packed *w)
     if (w->group)
         return int4_zeros_from(w->n_out, w->n_in, w->group) +
                align16((size_t)w->n_out * (w->n_in / w->group));
-    if (w->dtype == DT_I8)
+    if (w->dtype == DT_I8 || w->dtype == DT_F8_E4M3)
         return int8_scales_at(w->n_out, w->n_in) + (size_t)w->n_out * 4;
     return n * (w->dtype == DT_F32 ? 4 : 2);
 }

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear and linear_quant: which kernel serves what, and the kernel for what the tiles (linear_tiles.cu)
+/* linear, linear_quant and linear_e4m3: which kernel serves what, and the kernel for what the tiles (linear_tiles.cu)
  * do not take: f32, rows that are not multiples of 16 bytes.
+ *
+ *     x and W                              up to 16 rows   more
+ *     bf16, f16, int8 or e4m3, both of one few             cuBLASLt where the tuner found it faster (tune.h),
+ *     type, rows of 16-byte pieces                         else many; deterministic: many
+ *     f32, mixed, other rows               any             any
+ * few and many: linear_tiles.cu. 4-bit weights: linear_int4.cu, few and many of its own.
  *
  * any_kernel: a thread an output of one row, k ascending, one fma each, from +0: the order of
  *   ref/linear.c with f32 x, so for tiny models the CPU's bits. Nothing about it is fast. */
@@ -27,6 +33,12 @@ static __device__ __forceinline__ float any_dot(const struct any_in &in, const s
         return scaled(f, sum, row, o);
     }
     float sum = 0;
+    if (in.x_dtype == DT_F8_E4M3) {
+        for (uint32_t k = 0; k < in.n_in; k++)
+            sum = fmaf(e4m3_value(((const uint8_t *)in.x)[at_x + k]),
+                       e4m3_value(((const uint8_t *)in.w)[at_w + k]), sum);
+        return scaled(f, sum, row, o);
+    }
     for (uint32_t k = 0; k < in.n_in; k++)
         sum = fmaf(load_as(in.x, in.x_dtype, at_x + k), load_as(in.w, in.w_dtype, at_w + k), sum);
     return sum;
@@ -55,6 +67,25 @@ static bool in_sixteens(const struct linear_in *in)
     return ((uintptr_t)in->x | (uintptr_t)in->w | in->x_bytes | in->row_bytes) % 16 == 0;
 }
 
+static void serve(enum form f, const struct linear_in *from, const struct linear_out *to,
+                  const struct kern_exec *x)
+{
+    struct linear_in in = *from;
+    struct linear_out out = *to;
+    const uint32_t n = linear_lt(f, &in, &out, x);
+    if (n == out.n_row)
+        return;
+    linear_skip(&in, &out, n);
+    if (f == FORM_BF16)
+        linear_tiles_bf16(&in, &out, x);
+    else if (f == FORM_F16)
+        linear_tiles_f16(&in, &out, x);
+    else if (f == FORM_E4M3)
+        linear_tiles_e4m3(&in, &out, x);
+    else
+        linear_tiles_i8(&in, &out, x);
+}
+
 extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec *x)
 {
     const struct linear_out out = {a->y, a->y_stride, a->y_dtype, a->bias,    NULL,
@@ -65,10 +96,8 @@ extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec 
         return;
     if (a->x_dtype != a->w.dtype || a->x_dtype == DT_F32 || !in_sixteens(&in))
         any(&slow, &out, x);
-    else if (a->x_dtype == DT_BF16)
-        linear_tiles_bf16(&in, &out, x);
     else
-        linear_tiles_f16(&in, &out, x);
+        serve(a->x_dtype == DT_BF16 ? FORM_BF16 : FORM_F16, &in, &out, x);
 }
 
 static struct linear_out quant_out(const struct linear_quant_args *a)
@@ -87,15 +116,26 @@ static struct linear_out quant_out(const struct linear_quant_args *a)
     return out;
 }
 
-extern "C" void linear_quant_cuda(const struct linear_quant_args *a, const struct kern_exec *x)
+static void quantized(enum form f, const struct linear_quant_args *a, const struct kern_exec *x)
 {
+    const enum dtype dtype = f == FORM_I8 ? DT_I8 : DT_F8_E4M3;
     const struct linear_out out = quant_out(a);
     const struct linear_in in = {a->x, a->w.data, a->x_stride, a->w.n_in};
-    const struct any_in slow = {a->x, a->w.data, a->x_stride, DT_I8, DT_I8, a->w.n_in};
+    const struct any_in slow = {a->x, a->w.data, a->x_stride, dtype, dtype, a->w.n_in};
     if (a->n_row == 0)
         return;
     if (in_sixteens(&in))
-        linear_tiles_i8(&in, &out, x);
+        serve(f, &in, &out, x);
     else
         any(&slow, &out, x);
+}
+
+extern "C" void linear_quant_cuda(const struct linear_quant_args *a, const struct kern_exec *x)
+{
+    quantized(FORM_I8, a, x);
+}
+
+extern "C" void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x)
+{
+    quantized(FORM_E4M3, &a->by, x);
 }

@@ -3,10 +3,10 @@
  * finished sum. Private to kernels/cuda.
  *
  * y[i,o] = sum_k x[i,k] W[o,k]: W is the A of an mma (16 outputs), x the B (8 rows of the batch), both
- * K-contiguous. K is taken 64 bytes at a time (32 of bf16 and f16, 64 of int8). Which k of these an mma
+ * K-contiguous. K is taken 64 bytes at a time (32 of bf16 and f16, 64 of 8 bits). Which k of these an mma
  * multiplies is free as long as A and B agree, so lane (g, t) reads 16 bytes at 16 t of row g, and its
  * four words are, two by two, the words of two mma: no ldmatrix, no swizzle, whole 16-byte accesses
- * from device and from shared memory.
+ * from device and from shared memory. e4m3 is as int8, with float sums.
  *
  * Order: segments of 16 such blocks, each summed from 0, blocks ascending, two mma a block; segments are
  * added ascending, from 0. It depends on n_in only: the kernel for few rows and the one for many, which cut
@@ -20,7 +20,7 @@
 #define SEGMENT_BLOCKS 16u
 #define WARP_OUT       32u /* outputs of a warp's tile: two mma; gated: 16 of gate, 16 of up */
 
-enum form { FORM_BF16, FORM_F16, FORM_I8 };
+enum form { FORM_BF16, FORM_F16, FORM_I8, FORM_E4M3 };
 template <enum form F> struct form_of {
     typedef float acc;
 };
@@ -41,6 +41,8 @@ static __device__ __forceinline__ void multiply(typename form_of<F>::acc acc[4],
             mma_bf16(acc, a[i], b[i]);
         else if constexpr (F == FORM_F16)
             mma_f16(acc, a[i], b[i]);
+        else if constexpr (F == FORM_E4M3)
+            mma_e4m3(acc, a[i], b[i]);
         else
             mma_s8(acc, a[i], b[i]);
     }
@@ -52,17 +54,16 @@ struct linear_out {
     size_t y_stride;
     enum dtype y_dtype;
     const float *bias;
-    const float *scales;          /* [n_out] int8 */
-    const struct quant_row *rows; /* [n_row] int8 and int4 */
+    const float *scales;          /* [n_out] int8 and e4m3 */
+    const struct quant_row *rows; /* [n_row] int8, e4m3 and int4 */
     uint32_t n_row, n_out, gated;
     int accumulate;
 };
 
-static __device__ __forceinline__ float scaled(const struct linear_out &f, float sum, uint32_t,
-                                               uint32_t)
+static __device__ __forceinline__ float scaled(const struct linear_out &f, float sum, uint32_t row,
+                                               uint32_t o)
 {
-    (void)f;
-    return sum;
+    return f.scales ? sum * f.scales[o] * f.rows[row].scale : sum;
 }
 static __device__ __forceinline__ float scaled(const struct linear_out &f, int sum, uint32_t row,
                                                uint32_t o)
@@ -130,5 +131,15 @@ void linear_tiles_f16(const struct linear_in *in, const struct linear_out *out,
                       const struct kern_exec *x);
 void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
                      const struct kern_exec *x);
+
+void linear_tiles_e4m3(const struct linear_in *in, const struct linear_out *out,
+                       const struct kern_exec *x);
+
+/* ---- cuBLASLt (linear_lt.cu) ---- */
+/* Returns how many rows it has given to the stream, from the first; 0 where our own kernels serve. */
+uint32_t linear_lt(enum form f, const struct linear_in *in, const struct linear_out *out,
+                   const struct kern_exec *x);
+/* Leave out the first n rows. */
+void linear_skip(struct linear_in *in, struct linear_out *out, uint32_t n);
 
 #endif

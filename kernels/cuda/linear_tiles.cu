@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by mma.sync, bf16, f16 and int8; order and fragments: linear.cuh.
+/* Matrix products by mma.sync, bf16, f16, int8 and e4m3; order and fragments: linear.cuh.
  *
  * few: up to 16 rows. A block of 8 warps has 32 outputs. Warp w takes segments w, w + 8, … of K straight
  *   from device memory to registers, four blocks of 64 bytes of 32 rows of W in flight (8 KiB a warp);
@@ -250,4 +250,9 @@ void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
                      const struct kern_exec *x)
 {
     tiles<FORM_I8>(in, out, x);
+}
+void linear_tiles_e4m3(const struct linear_in *in, const struct linear_out *out,
+                       const struct kern_exec *x)
+{
+    tiles<FORM_E4M3>(in, out, x);
 }

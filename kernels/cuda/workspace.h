@@ -12,5 +12,7 @@
 struct device_limits; /* device.h */
 /* The most that any operation within l needs, on a card of n_unit multiprocessors. */
 size_t cuda_workspace_bytes(const struct device_limits *l, uint32_t n_unit);
+/* What linear_lt.cu needs when the library may have so many bytes. */
+size_t cuda_lt_workspace_bytes(const struct device_limits *l, size_t library);
 
 #endif

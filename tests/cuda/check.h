@@ -21,6 +21,9 @@ struct cuda_check {
  * for. */
 void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x), const void *args);
 
+/* On the emulation: the card multiplies e4m3 itself, as from sm_89 on, or does not. */
+void cuda_with_e4m3(bool there);
+
 /* On a card the launchers are those of libquire-cuda.so's table. */
 #ifdef QUIRE_CUDA_CARD
 const struct kern_table *cuda_kern(void);
@@ -50,6 +53,7 @@ const struct kern_table *cuda_kern(void);
     }
 
 extern const struct cuda_check cuda_checks_rows[], cuda_checks_kv[], cuda_checks_attention[],
-    cuda_checks_linear[], cuda_checks_mla[], cuda_checks_sample[]; /* each ends with a NULL name */
+    cuda_checks_linear[], cuda_checks_mla[], cuda_checks_sample[], cuda_checks_fp8[],
+    cuda_checks_lt[]; /* each ends with a NULL name; lt: not on a card, whose tuner compares */
 
 #endif

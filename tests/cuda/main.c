@@ -60,9 +60,13 @@ int main(int argc, char **argv)
                                           {"op", required_argument, NULL, 'o'},
                                           {"list", no_argument, NULL, 'l'},
                                           {NULL, 0, NULL, 0}};
-    static const struct cuda_check *const tables[] = {cuda_checks_rows,      cuda_checks_kv,
-                                                      cuda_checks_attention, cuda_checks_linear,
-                                                      cuda_checks_sample,    cuda_checks_mla};
+    static const struct cuda_check *const tables[] = {
+        cuda_checks_rows,   cuda_checks_kv,  cuda_checks_attention, cuda_checks_linear,
+        cuda_checks_sample, cuda_checks_mla, cuda_checks_fp8,
+#ifndef QUIRE_CUDA_CARD
+        cuda_checks_lt
+#endif
+    };
     struct options o = {.seed = clock_unix() % 1000000, .times = 1};
     struct q_err e = Q_ERR_INIT;
     uint64_t n_failed = 0;

@@ -7,6 +7,11 @@ extern "C" {
 }
 #define WORKSPACE_BYTES ((size_t)8 << 20)
 
+extern "C" void cuda_with_e4m3(bool there)
+{
+    emu_has_e4m3 = there;
+}
+
 extern "C" void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x),
                          const void *args)
 {

@@ -9,7 +9,10 @@
 #include "cuda_emu_watch.h"
 extern "C" {
 #include "common/dtype.h"
+#include "kernels/e4m3.h"
 }
+
+bool emu_has_e4m3 = true;
 
 static bool aligned(const void *p, unsigned n)
 {
@@ -109,7 +112,9 @@ void emu_mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site 
     mma_k16(c, a, b, f16_half, site);
 }
 
-void emu_mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2], emu_site site)
+/* 8 bits: lane of k: k % 16 / 4; register: k / 16; byte: k % 4. */
+template <class C, class V>
+static void mma_k32(C c[4], const uint32_t a[4], const uint32_t b[2], V value, emu_site site)
 {
     const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     uint32_t all[32 * 6];
@@ -117,11 +122,21 @@ void emu_mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2], emu_site sit
     const unsigned g = emu_lane() / 4, t = emu_lane() % 4;
     for (unsigned i = 0; i < 4; i++) {
         const unsigned row_high = i / 2, col = 2 * t + i % 2;
-        for (unsigned k = 0; k < 32;
-             k++) { /* lane of k: k % 16 / 4; register: k / 16; byte: k % 4 */
+        for (unsigned k = 0; k < 32; k++) {
             const uint32_t of_a = word(all, g * 4 + k % 16 / 4, row_high + 2 * (k / 16));
             const uint32_t of_b = word(all, col * 4 + k % 16 / 4, 4 + k / 16);
-            c[i] += (int8_t)(of_a >> 8 * (k % 4)) * (int8_t)(of_b >> 8 * (k % 4));
+            c[i] += value((uint8_t)(of_a >> 8 * (k % 4))) * value((uint8_t)(of_b >> 8 * (k % 4)));
         }
     }
+}
+
+void emu_mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2], emu_site site)
+{
+    mma_k32(
+        c, a, b, [](uint8_t v) { return (int)(int8_t)v; }, site);
+}
+
+void emu_mma_e4m3(float c[4], const uint32_t a[4], const uint32_t b[2], emu_site site)
+{
+    mma_k32(c, a, b, e4m3_to_f32, site);
 }

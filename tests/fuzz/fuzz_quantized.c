@@ -6,6 +6,8 @@
  *     | tensors, 8 bytes each: suffix, dtype, n_dim, data (from which byte of the rest), shape
  *     [2] u16 | 255 | the rest, which fills every tensor again and again
  *
+ * What came with fp8 has numbers from LATER on: w.weight_scale_inv, e4m3, no dimension.
+ *
  * tensor_find and what packs for the kernels are this file's: each tensor is a buffer of its own,
  * so that reading past one is seen, and what is packed is looked at. */
 #include <math.h>
@@ -17,6 +19,7 @@
 #define NAME      "w.weight"
 #define SIDE_MAX  512u
 #define BYTES_MAX 65536u
+#define LATER     250u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -29,7 +32,8 @@ static const char *const names[] = {"w.qweight",
                                     "w.weight_zero_point",
                                     "w.weight_shape",
                                     "w.weight_g_idx",
-                                    "w.weight"};
+                                    "w.weight",
+                                    "w.weight_scale_inv"};
 #define N_NAME (sizeof names / sizeof *names)
 
 static struct tensor tensors[N_NAME]; /* name NULL: not there */
@@ -71,15 +75,17 @@ void kern_int8_set(const struct packed *w, uint32_t o, const int8_t *q, float sc
 static void add_tensor(const uint8_t *at, const uint8_t *rest, size_t n_rest)
 {
     static const enum dtype dtypes[] = {DT_I32, DT_F16, DT_F32, DT_BF16, DT_I8};
-    struct tensor *t = &tensors[at[0] % N_NAME];
+    const size_t i_name = at[0] == LATER ? N_NAME - 1 : at[0] % (N_NAME - 1);
+    struct tensor *t = &tensors[i_name];
     uint64_t shape[2] = {at[4] | (uint64_t)at[5] << 8, at[6] | (uint64_t)at[7] << 8};
-    struct tensor new = {.name = names[at[0] % N_NAME],
+    struct tensor new = {.name = names[i_name],
                          .file = "fuzz.safetensors",
-                         .dtype = dtypes[at[1] % 5],
-                         .n_dim = 1 + at[2] % 2};
-    new.shape[0] = shape[0];
-    new.shape[1] = shape[1];
-    new.n_bytes = shape[0] * (new.n_dim == 2 ? shape[1] : 1) * (dtype_bits(new.dtype) / 8);
+                         .dtype = at[1] >= LATER ? DT_F8_E4M3 : dtypes[at[1] % 5],
+                         .n_dim = at[2] >= LATER ? 0 : 1u + at[2] % 2};
+    for (uint32_t i = 0; i < new.n_dim; i++)
+        new.shape[i] = shape[i];
+    new.n_bytes =
+        (new.n_dim ? shape[0] : 1) * (new.n_dim == 2 ? shape[1] : 1) * (dtype_bits(new.dtype) / 8);
     if (t->name || new.n_bytes == 0 || new.n_bytes > BYTES_MAX)
         return;
     uint8_t *bytes = q_calloc(1, new.n_bytes);

@@ -178,6 +178,8 @@ static enum q_code fake_open(struct device **out, const struct device_options *o
     struct device *d = calloc(1, sizeof *d);
     Q_ASSERT(d);
     fake_library.kern(&real);
+    if (fake_library.open)
+        fake_library.open(o);
 #define OP(op, tolerance) d->kern.op = real.op ? launch_##op : NULL;
 #define OP_DEVICE(op)     OP(op, 0)
 #define IMPL(table, op, variant, caps)
@@ -195,6 +197,8 @@ static enum q_code fake_open(struct device **out, const struct device_options *o
 static void fake_close(struct device *d)
 {
     Q_ASSERT(!d || !d->used); /* nothing is left behind */
+    if (d && fake_library.close)
+        fake_library.close();
     free(d);
 }
 
@@ -450,5 +454,6 @@ const struct device_table *fake_device_table(void)
     table.row_major = fake_library.row_major;
     table.matrix_bytes = fake_library.matrix_bytes;
     table.kv_block_bytes = fake_library.kv_block_bytes;
+    table.tune = fake_library.tune;
     return &table;
 }

@@ -29,6 +29,10 @@ struct
     size_t (*plan)(void *out, const struct device_limits *l, const struct attention_seq *seqs,
                    uint32_t n_seq);
     void (*check_plan)(const struct attention_args *a); /* NULL: not checked */
+    void (*open)(const struct device_options *o);       /* these three may be NULL */
+    void (*close)(void);
+    enum q_code (*tune)(struct device *d, const struct device_tuning *t, struct device_tuned *out,
+                        struct q_err *e);
 };
 extern const struct fake_library fake_library;
 

@@ -71,6 +71,8 @@ static void compare(struct core_config c, const struct golden *g, uint32_t n, co
     short_ones.n = c.worker.max_model_len == 64 ? 4 : 3;
     struct core_config cpu = c;
     *cpu.worker.device = *cpu.worker.device_library = '\0';
+    if (cpu.worker.quantization == QUANTIZE_FP8) /* for devices only */
+        cpu.worker.quantization = QUANTIZE_NOT;
     device_all_logprobs = true;
     device_answers(&cpu, &short_ones, n);
     memcpy(expected, answers, sizeof expected);
@@ -124,6 +126,7 @@ static void every_dtype_and_quantization(void **state)
                  {"llama", DT_F16, DT_I8, QUANTIZE_NOT, 0.05f},
                  {"qwen2", DT_BF16, DT_I8, QUANTIZE_INT8, 0.3f},
                  {"mistral", DT_BF16, DT_BF16, QUANTIZE_INT4, 0.3f},
+                 {"qwen3", DT_BF16, DT_BF16, QUANTIZE_FP8, 0.3f},
                  {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
                  {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -136,6 +139,26 @@ static void every_dtype_and_quantization(void **state)
         c.worker.quantization = cases[i].quantization;
         on_device(&c);
         compare(c, &g, 3, cases[i].model, cases[i].margin);
+    }
+}
+
+/* Checkpoints in fp8: what is e4m3 stays so there, and is made floats on the CPU. */
+static void checkpoints_in_fp8(void **state)
+{
+    static const char *const names[] = {"fp8", "fp8-channel", "fp8-block"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct golden g = {.n = 3};
+        snprintf(g.dir, sizeof g.dir, "tests/data/quantized/%s", names[i]);
+        for (uint32_t p = 0; p < g.n; p++) {
+            g.prompts[p].n = 5 + 9 * p;
+            for (uint32_t k = 0; k < g.prompts[p].n; k++)
+                g.prompts[p].ids[k] = (k * 7 + p * 13) % 96;
+        }
+        struct core_config c = config_of(g.dir);
+        c.worker.dtype = DT_BF16;
+        on_device(&c);
+        compare(c, &g, 3, names[i], 0.3f);
     }
 }
 
@@ -227,6 +250,7 @@ int main(void)
         cmocka_unit_test(goldens_of_float32),
         cmocka_unit_test(every_kind_of_request),
         cmocka_unit_test(every_dtype_and_quantization),
+        cmocka_unit_test(checkpoints_in_fp8),
         cmocka_unit_test(the_same_bits_alone_and_together),
         cmocka_unit_test(swapped_and_eager),
         cmocka_unit_test(the_next_step_does_not_wait_for_tokens),

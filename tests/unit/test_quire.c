@@ -516,7 +516,8 @@ static void misuse_is_told(void **state)
 
 static void quantization_is_the_checkpoints(void **state)
 {
-    static const char *const cases[][2] = {{"awq-4", "int4"}, {"int8", "int8"}, {"int8/plain", ""}};
+    static const char *const cases[][2] = {
+        {"awq-4", "int4"}, {"int8", "int8"}, {"int8/plain", ""}, {"fp8", ""}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char dir[64];

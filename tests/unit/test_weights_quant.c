@@ -26,7 +26,8 @@ static const struct quant_case cases[] = {
     {"gptq-8-act", QUANTIZE_INT8, 0, 0.05},     {"gptq-4-act-one", QUANTIZE_INT4, 32, 0.05},
     {"awq-4", QUANTIZE_INT4, 32, 0.05},         {"packed-4", QUANTIZE_INT4, 32, 0.05},
     {"packed-4-asym", QUANTIZE_INT4, 32, 0.05}, {"packed-8-row", QUANTIZE_INT8, 0, 0.05},
-    {"int8", QUANTIZE_INT8, 0, 0.05},
+    {"int8", QUANTIZE_INT8, 0, 0.05},           {"fp8", QUANTIZE_NOT, 0, 1e-6},
+    {"fp8-channel", QUANTIZE_NOT, 0, 1e-6},     {"fp8-block", QUANTIZE_NOT, 0, 1e-6},
 };
 #define N_CASE (sizeof cases / sizeof *cases)
 
@@ -290,7 +291,7 @@ static void logits_are_of_the_dequantized(void **state)
         size += (double)want[i] * want[i];
     }
     print_message("%s: logits differ by %.4f of their rms\n", c->name, sqrt(error / size));
-    assert_true(error > 0);
+    assert_true(error > 0 || c->quantization == QUANTIZE_NOT); /* fp8 is made floats, exactly */
     if (!(sqrt(error / size) <= c->rms_max))
         fail_msg("%s: logits differ by %.4f of their rms, at most %.4f is accepted", c->name,
                  sqrt(error / size), c->rms_max);
@@ -399,8 +400,25 @@ static void damaged_is_refused(void **state)
         {"awq-4", NULL, NULL, Q_PROJ "scales", 2, "\0\x7e", 2, Q_CORRUPT,
          Q_PROJ "scales: scale 1 is not finite"},
         {"int8", "\"int-quantized\"", "\"float-quantized\"", NULL, 0, NULL, 0, Q_UNSUPPORTED,
-         "float-quantized"},
-        {"awq-4", "\"awq\"", "\"fp8\"", NULL, 0, NULL, 0, Q_UNSUPPORTED, "quant_method fp8"},
+         "type \"int\" are not supported, expected float"},
+        {"awq-4", "\"awq\"", "\"exl2\"", NULL, 0, NULL, 0, Q_UNSUPPORTED, "quant_method exl2"},
+        {"fp8-channel", "\"float\"", "\"int\"", NULL, 0, NULL, 0, Q_UNSUPPORTED,
+         "type \"int\" are not supported, expected float"},
+        {"fp8-channel", "\"num_bits\": 8", "\"num_bits\": 4", NULL, 0, NULL, 0, Q_UNSUPPORTED,
+         "float-quantized weights with 4 bits"},
+        {"fp8-channel", "\"channel\"", "\"group\"", NULL, 0, NULL, 0, Q_UNSUPPORTED,
+         "expected 8 bits, strategy tensor, channel or block"},
+        {"fp8-channel", "\"channel\"", "\"block\"", NULL, 0, NULL, 0, Q_CORRUPT,
+         "block_structure is missing"},
+        {"fp8-block", "\"e4m3\"", "\"e5m2\"", NULL, 0, NULL, 0, Q_UNSUPPORTED, "fmt \"e5m2\""},
+        {"fp8-block", "\"weight_block_size\"", "\"other\"", NULL, 0, NULL, 0, Q_MISMATCH,
+         Q_PROJ "weight_scale_inv has neither one scale nor one for each of 64 outputs"},
+        {"fp8-block", "48", "64", NULL, 0, NULL, 0, Q_MISMATCH,
+         Q_PROJ "weight_scale_inv does not have a scale for each 32 x 64 of 64 x 64"},
+        {"fp8", "\"fp8\"", "\"fp8\", \"weight_block_size\": [0, 1]", NULL, 0, NULL, 0, Q_CORRUPT,
+         "weight_block_size is not a list of two numbers"},
+        {"fp8", NULL, NULL, Q_PROJ "weight_scale", 0, "\0\0\xc0\x7f", 4, Q_CORRUPT,
+         Q_PROJ "weight_scale: scale 0 is not finite"},
     };
     struct kern_table kern;
     (void)state;
@@ -418,6 +436,13 @@ static void damaged_is_refused(void **state)
     struct model_options o = {
         .dir = DATA "awq-4", .dtype = DT_F32, .kern = &kern, .quantization = QUANTIZE_INT8};
     assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (awq, 4 bits)", &e);
+    o.dir = DATA "fp8";
+    assert_fails(model_load(&m, &o, &e), Q_INVALID, "quantized already (fp8, 8 bits)", &e);
+    o.quantization = QUANTIZE_FP8; /* what it is */
+    assert_ok(model_load(&m, &o, &e), &e);
+    model_free(m);
+    o.dir = DATA "fp8/plain";
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "fp8 is for devices", &e);
 }
 
 /* Its config.json is enough: random weights of as many bits. */

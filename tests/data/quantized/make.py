@@ -20,7 +20,7 @@ PROJ = {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (KV * HEAD, HI
         "mlp.gate_proj": (INTER, HIDDEN), "mlp.up_proj": (INTER, HIDDEN), "mlp.down_proj": (HIDDEN, INTER)}
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 NAMES = {np.dtype("float32"): "F32", np.dtype("float16"): "F16", np.dtype("int32"): "I32", np.dtype("int8"): "I8",
-         np.dtype("int64"): "I64", np.dtype("uint16"): "BF16"}  # bf16 travels as its bits
+         np.dtype("int64"): "I64", np.dtype("uint16"): "BF16", np.dtype("uint8"): "F8_E4M3"}  # these two as their bits
 
 
 def save(path, tensors):
@@ -111,6 +111,50 @@ def int8(w, rng):
         scale[:, None] * q.astype(np.float32)
 
 
+def e4m3_values():
+    """Of the 127 bytes from 0 on that are numbers and not negative."""
+    b = np.arange(127)
+    return np.where(b < 8, b * 2.0 ** -9, (1 + b % 8 / 8) * 2.0 ** (b // 8 - 7)).astype(np.float32)
+
+
+def to_e4m3(x):
+    values = e4m3_values()
+    i = np.clip(np.searchsorted(values, np.abs(x)), 1, 126)
+    i -= np.abs(x) - values[i - 1] < values[i] - np.abs(x)
+    return (i | np.where(x < 0, 128, 0)).astype(np.uint8)
+
+
+def fp8(w, rng, blocks=None, name="weight_scale"):
+    """blocks: outputs and inputs that share a scale; None: one scale for all, without a dimension."""
+    rows, cols = blocks or w.shape
+    many = [-(-w.shape[0] // rows), -(-w.shape[1] // cols)]
+    scale = np.zeros(many, np.float32)
+    for i in range(many[0]):
+        for j in range(many[1]):
+            scale[i, j] = bf16(np.abs(w[i * rows:(i + 1) * rows, j * cols:(j + 1) * cols]).max() / 440)
+    each = np.repeat(np.repeat(scale, rows, 0), cols, 1)[:w.shape[0], :w.shape[1]]
+    q = to_e4m3(w / each)
+    parts = {"weight": q, name: scale if blocks else scale.reshape(())}
+    if blocks is None:
+        parts["input_scale"] = np.array(0.02, np.float32)
+    return parts, each * np.where(q < 128, 1, -1).astype(np.float32) * e4m3_values()[q & 127]
+
+
+def fp8_channel(w, rng):
+    parts, dequantized = fp8(w, rng, (1, w.shape[1]))
+    parts["weight_scale"] = (parts["weight_scale"].view(np.uint32) >> 16).astype(np.uint16)
+    return parts, dequantized
+
+
+def compressed_float(strategy):
+    return {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"targets": ["Linear"],
+                                          "weights": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy,
+                                                      "dynamic": False},
+                                          "input_activations": {"num_bits": 8, "type": "float", "symmetric": True,
+                                                                "strategy": "token", "dynamic": True}}}}
+
+
 def compressed(format, bits, group, symmetric, activations=None):
     weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "group" if group > 0 else "channel",
                "group_size": group if group > 0 else None, "dynamic": False, "actorder": None}
@@ -137,6 +181,10 @@ CASES = {
     "gptq-4-act-one": (gptq, dict(act_order=True, symmetric=False, orders={}), of_gptq(4, 32, False, True)),
     "experts-gptq-4-act": (gptq, dict(act_order=True, orders={}), of_gptq(4, 32, True, True)),
     "experts-awq-4": (awq, dict(), {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
+    "fp8": (fp8, dict(), {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}),
+    "fp8-channel": (fp8_channel, dict(), compressed_float("channel")),
+    "fp8-block": (fp8, dict(blocks=(32, 48), name="weight_scale_inv"),
+                  {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [32, 48]}),
 }
 EXPERTS, USED, WIDTH = 6, 2, 96  # of the cases named so: every layer has experts, each with orders of inputs of its own
 

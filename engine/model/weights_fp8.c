@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/weights_fp8.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "kernels/e4m3.h"
+
+#define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
+
+static const char *tail(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > PATH_SHOWN ? path + n - PATH_SHOWN : path;
+}
+
+static const struct tensor *scales_of(const struct weight_finder *f, const char *name)
+{
+    static const char *const ends[] = {"_scale", "_scale_inv"};
+    char whole[ARCH_NAME_MAX + 32];
+    const struct tensor *t = NULL;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends && !t; i++) {
+        snprintf(whole, sizeof whole, "%s%s", name, ends[i]);
+        t = tensor_find(f->files, whole);
+    }
+    return t;
+}
+
+static float load_scale(const struct tensor *t, size_t i)
+{
+    float v;
+    uint16_t h;
+    if (t->dtype == DT_F32) {
+        memcpy(&v, (const char *)t->data + i * sizeof v, sizeof v);
+        return v;
+    }
+    memcpy(&h, (const char *)t->data + i * sizeof h, sizeof h);
+    return t->dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+static enum q_code check_scales(const struct tensor *t, struct q_err *e)
+{
+    if (t->dtype != DT_F32 && t->dtype != DT_F16 && t->dtype != DT_BF16)
+        return q_fail(e, Q_MISMATCH, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
+                      tail(t->file), t->name, dtype_name(t->dtype));
+    const size_t n = t->n_bytes / (dtype_bits(t->dtype) / 8);
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(load_scale(t, i)))
+            return q_fail(e, Q_CORRUPT, "%s: tensor %s: scale %zu is not finite", tail(t->file),
+                          t->name, i);
+    return Q_OK;
+}
+
+static bool has_shape(const struct tensor *t, uint64_t rows, uint64_t cols)
+{
+    return t->n_dim == 2 && t->shape[0] == rows && t->shape[1] == cols;
+}
+
+/* Which outputs and inputs share a scale: by the config's blocks, or by the shape alone. */
+static bool fit_scales(struct quant_tensors *q, const struct quant_config *c,
+                       const struct weight_source *s)
+{
+    const struct tensor *t = q->scales;
+    q->group = s->cols;
+    q->n_group = 1;
+    if (c->row_block) {
+        q->row_block = c->row_block;
+        q->group = c->group_size;
+        q->n_group = (s->cols + q->group - 1) / q->group;
+        return has_shape(t, (s->rows + q->row_block - 1) / q->row_block, q->n_group);
+    }
+    q->row_block = 1;
+    if (has_shape(t, s->rows, 1) || (t->n_dim == 1 && t->shape[0] == s->rows))
+        return true;
+    q->row_block = s->rows;
+    return t->n_dim == 0 || (t->n_dim == 1 && t->shape[0] == 1) || has_shape(t, 1, 1);
+}
+
+enum q_code weights_fp8_find(struct weight_source *s, const struct weight_finder *f,
+                             const char *name, struct q_err *e)
+{
+    const struct quant_config *c = &f->config->quant;
+    struct quant_tensors q = {.method = QUANT_FP8, .bits = 8, .q = tensor_find(f->files, name)};
+    if (!q.q || q.q->dtype != DT_F8_E4M3)
+        return Q_OK; /* one that was left as it is */
+    if (!has_shape(q.q, s->rows, s->cols))
+        return q_fail(e, Q_MISMATCH, "%s: tensor %s has another shape than [%u, %u]",
+                      tail(q.q->file), name, s->rows, s->cols);
+    q.scales = scales_of(f, name);
+    if (!q.scales)
+        return q_fail(e, Q_NOT_FOUND, "tensor %s_scale is missing beside that of a matrix in fp8",
+                      name);
+    enum q_code rc = check_scales(q.scales, e);
+    if (rc)
+        return rc;
+    if (!fit_scales(&q, c, s) && c->row_block)
+        return q_fail(
+            e, Q_MISMATCH, "%s: tensor %s does not have a scale for each %u x %u of %u x %u",
+            tail(q.scales->file), q.scales->name, c->row_block, c->group_size, s->rows, s->cols);
+    if (!fit_scales(&q, c, s))
+        return q_fail(e, Q_MISMATCH,
+                      "%s: tensor %s has neither one scale nor one for each of %u "
+                      "outputs",
+                      tail(q.scales->file), q.scales->name, s->rows);
+    s->quant = q;
+    s->dtype = DT_F32;
+    return Q_OK;
+}
+
+void weights_fp8_rows(float *out, const struct weight_source *s, uint32_t o, uint32_t n)
+{
+    const struct quant_tensors *q = &s->quant;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *from = (const uint8_t *)q->q->data + (size_t)(o + i) * s->cols;
+        float *row = out + (size_t)i * s->cols;
+        for (uint32_t g = 0; g < q->n_group; g++) {
+            const size_t at = (size_t)((o + i) / q->row_block) * q->n_group + g;
+            const float scale = load_scale(q->scales, at);
+            const uint32_t end = s->cols - g * q->group < q->group ? s->cols : (g + 1) * q->group;
+            for (uint32_t k = g * q->group; k < end; k++)
+                row[k] = scale * e4m3_to_f32(from[k]);
+        }
+    }
+}
+
+bool weights_fp8_is_plain(const struct weight_source *s)
+{
+    return s->quant.q && s->quant.method == QUANT_FP8 && s->quant.n_group == 1;
+}
+
+void weights_fp8_bytes(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                       uint32_t n)
+{
+    memcpy(q, (const uint8_t *)s->quant.q->data + (size_t)o * s->cols, (size_t)n * s->cols);
+    for (uint32_t i = 0; i < n; i++)
+        scales[i] = load_scale(s->quant.scales, (o + i) / s->quant.row_block);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quant_rows_e4m3 and pack_e4m3: vectors of floats as e4m3 with one scale, the bits of ref/quant_rows_e4m3.c
+ * and ref/pack_e4m3.c (other places: layout.h). The products are in linear.cu and linear_tiles.cu.
+ *
+ * Shape: a block of 256 threads a vector, two passes, the second from L1 or L2. Shared memory: a float a warp.
+ * Bytes: the source and one a column. Fraction of the bandwidth: not measured. */
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/layout.h"
+extern "C" {
+#include "kernels/fp8.h"
+#include "kernels/ops_fp8.h"
+}
+
+#define THREADS 256u
+
+/* fp8_scale() of kernels/fp8.h. */
+static __device__ __forceinline__ struct fp8_scale fp8_scale_for(float most)
+{
+    struct fp8_scale s = {most / FP8_MOST, FP8_MOST / most};
+    if (!(most < INFINITY)) {
+        s.scale = NAN;
+        s.inverse = 0;
+    } else if (most < FP8_LEAST) {
+        s.scale = s.inverse = 0;
+    }
+    return s;
+}
+
+static __device__ __forceinline__ uint8_t stored(float x, float inverse)
+{
+    const float y = x * inverse;
+    return y != y ? (uint8_t)0 : e4m3_of(y);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    quant_rows_e4m3_kernel(const struct quant_rows_e4m3_args a)
+{
+    SHARED_MEMORY(s, struct block_room<float>);
+    const float *row = a.x + blockIdx.x * a.x_stride;
+    uint8_t *q = a.q + blockIdx.x * a.q_stride;
+    const uint32_t n_k = (a.n_col + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    float most = 0;
+    for (uint32_t c = threadIdx.x; c < a.n_col; c += THREADS)
+        most = most_of(fabsf(row[c]), most);
+    const struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
+    for (uint32_t c = threadIdx.x; c < n_k; c += THREADS)
+        q[c] = c < a.n_col ? stored(row[c], scale.inverse) : (uint8_t)0;
+    if (threadIdx.x == 0) {
+        a.rows[blockIdx.x].scale = scale.scale;
+        a.rows[blockIdx.x].sum = 0;
+    }
+}
+
+extern "C" void quant_rows_e4m3_cuda(const struct quant_rows_e4m3_args *a,
+                                     const struct kern_exec *x)
+{
+    if (a->n_row)
+        launch(quant_rows_e4m3_kernel, dim3(a->n_row), THREADS, sizeof(struct block_room<float>), x,
+               *a);
+}
+
+/* Any alignment: source rows may be parts of a mapped file. */
+static __device__ __forceinline__ float load_bytes(const void *p, enum dtype dtype, size_t i)
+{
+    const uint8_t *b = (const uint8_t *)p + i * (dtype == DT_F32 ? 4 : 2);
+    const uint32_t low = b[0] | (uint32_t)b[1] << 8;
+    if (dtype == DT_F32)
+        return __uint_as_float(low | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24);
+    return dtype == DT_F16 ? f16_value((uint16_t)low) : bf16_value((uint16_t)low);
+}
+
+static __global__ void __launch_bounds__(THREADS) pack_e4m3_kernel(const struct pack_e4m3_args a)
+{
+    SHARED_MEMORY(s, struct block_room<float>);
+    const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
+    uint8_t *q = (uint8_t *)a.dst + o * a.n_in;
+    float most = 0;
+    for (uint32_t k = threadIdx.x; !a.q && k < a.n_in; k += THREADS)
+        most = most_of(fabsf(load_bytes(a.src, a.src_dtype, from + k)), most);
+    struct fp8_scale scale = fp8_scale_for(block_reduce<BLOCK_MOST>(most, &s));
+    for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
+        q[k] =
+            a.q ? a.q[from + k] : stored(load_bytes(a.src, a.src_dtype, from + k), scale.inverse);
+    if (a.q)
+        scale.scale = a.scales[blockIdx.x];
+    if (threadIdx.x == 0)
+        ((float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)))[o] = scale.scale;
+}
+
+extern "C" void pack_e4m3_cuda(const struct pack_e4m3_args *a, const struct kern_exec *x)
+{
+    if (a->n_out && a->n_in)
+        launch(pack_e4m3_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>), x, *a);
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* To cuBLASLt everything is column-major, so our row-major W is [n_in, n_out] there, x [n_in,
+ * n_row] and y [n_out, n_row]: y = W^T x, the one form that it has for int8 and fp8 too.
+ *
+ * A shape's descriptions are made once, when it is first heard of (by the tuner or from the file);
+ * a call sets only what may differ: rows, steps between them, the bias's address. */
+#include "kernels/cuda/lt.h"
+#include <string.h>
+#include "common/mem.h"
+
+struct lt_slot { /* a shape and its choices */
+    struct lt_shape shape;
+    void *desc, *w, *x, *y; /* the library's; y serves as C and D */
+    bool is_kept[LT_BUCKETS];
+    struct lt_choice choices[LT_BUCKETS];
+};
+
+struct lt {
+    const struct lt_api *api;
+    void *handle;
+    size_t workspace_max;
+    const struct lt_choice *trial;
+    uint64_t n_run, n_refused;
+    uint32_t n_slot;
+    struct lt_slot slots[LT_SHAPES_MAX];
+};
+
+static const struct {
+    enum lt_type in, sums;
+    enum lt_compute compute;
+} kinds[LT_KINDS] = {[LT_KIND_BF16] = {LT_BF16, LT_F32, LT_COMPUTE_F32},
+                     [LT_KIND_F16] = {LT_F16, LT_F32, LT_COMPUTE_F32},
+                     [LT_KIND_I8] = {LT_I8, LT_I32, LT_COMPUTE_I32},
+                     [LT_KIND_E4M3] = {LT_E4M3, LT_F32, LT_COMPUTE_F32}};
+
+/* ---- buckets ---- */
+uint32_t lt_bucket_rows(uint32_t bucket)
+{
+    const uint32_t power = UINT32_C(32) << bucket / 2;
+    return bucket % 2 ? power + power / 2 : power;
+}
+
+uint32_t lt_bucket(uint32_t n_row)
+{
+    uint32_t i = 0;
+    while (i + 1 < LT_BUCKETS && lt_bucket_rows(i) < n_row)
+        i++;
+    return i;
+}
+
+/* ---- life ---- */
+enum q_code lt_open(struct lt **out, const struct lt_api *api, size_t workspace_max,
+                    struct q_err *e)
+{
+    struct lt *lt = q_calloc(1, sizeof *lt);
+    if (!lt)
+        return q_fail(e, Q_NO_MEMORY, "cuBLASLt: out of memory for a table of choices");
+    lt->api = api;
+    lt->workspace_max = workspace_max;
+    const int status = api->create(&lt->handle);
+    if (status != LT_OK) {
+        q_free(lt);
+        return q_fail(e, Q_IO, "cuBLASLt: it does not start (status %d)", status);
+    }
+    *out = lt;
+    return Q_OK;
+}
+
+static void release_slot(const struct lt *lt, struct lt_slot *s)
+{
+    void *const layouts[] = {s->w, s->x, s->y};
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+        if (layouts[i])
+            lt->api->layout_destroy(layouts[i]);
+    if (s->desc)
+        lt->api->desc_destroy(s->desc);
+    memset(s, 0, sizeof *s);
+}
+
+void lt_close(struct lt *lt)
+{
+    if (!lt)
+        return;
+    for (uint32_t i = 0; i < lt->n_slot; i++)
+        release_slot(lt, &lt->slots[i]);
+    lt->api->destroy(lt->handle);
+    q_free(lt);
+}
+
+size_t lt_version(const struct lt *lt)
+{
+    return lt->api->version();
+}
+
+size_t lt_workspace_max(const struct lt *lt)
+{
+    return lt->workspace_max;
+}
+
+uint64_t lt_n_run(const struct lt *lt)
+{
+    return lt->n_run;
+}
+
+uint64_t lt_n_refused(const struct lt *lt)
+{
+    return lt->n_refused;
+}
+
+/* ---- shapes ---- */
+void lt_shape_settle(struct lt_shape *s)
+{
+    if (s->kind == LT_KIND_I8 || s->kind == LT_KIND_E4M3 ||
+        s->gated) /* scales, SiLU: the library has no such end */
+        s->target = LT_TO_SUMS;
+    if (s->target == LT_TO_SUMS)
+        s->has_bias = s->accumulate = false;
+}
+
+static bool same_shape(const struct lt_shape *a, const struct lt_shape *b)
+{
+    return a->kind == b->kind && a->n_out == b->n_out && a->n_in == b->n_in &&
+           a->target == b->target && a->has_bias == b->has_bias && a->accumulate == b->accumulate &&
+           a->gated == b->gated;
+}
+
+static struct lt_slot *find(const struct lt *lt, const struct lt_shape *s)
+{
+    for (uint32_t i = 0; i < lt->n_slot; i++)
+        if (same_shape(&lt->slots[i].shape, s))
+            return (struct lt_slot *)(uintptr_t)&lt->slots[i];
+    return NULL;
+}
+
+static bool describe(const struct lt *lt, struct lt_slot *s)
+{
+    const struct lt_api *a = lt->api;
+    const struct lt_shape *p = &s->shape;
+    const int32_t turned = LT_TRANSPOSED, plain = LT_PLAIN, f32 = LT_F32;
+    const uint32_t bias = LT_EPILOGUE_BIAS;
+    const int in = (int)kinds[p->kind].in, sums = (int)kinds[p->kind].sums;
+    int status = a->desc_create(&s->desc, (int)kinds[p->kind].compute, sums);
+    status = status ? status : a->desc_set(s->desc, LT_DESC_TRANSPOSE_A, &turned, sizeof turned);
+    status = status ? status : a->desc_set(s->desc, LT_DESC_TRANSPOSE_B, &plain, sizeof plain);
+    if (p->has_bias) {
+        status = status ? status : a->desc_set(s->desc, LT_DESC_EPILOGUE, &bias, sizeof bias);
+        status = status ? status : a->desc_set(s->desc, LT_DESC_BIAS_TYPE, &f32, sizeof f32);
+    }
+    status = status ? status : a->layout_create(&s->w, in, p->n_in, p->n_out, p->n_in);
+    status = status ? status : a->layout_create(&s->x, in, p->n_in, LT_ROWS_MIN, p->n_in);
+    status = status ? status : a->layout_create(&s->y, sums, p->n_out, LT_ROWS_MIN, p->n_out);
+    return status == LT_OK;
+}
+
+static struct lt_slot *find_or_add(struct lt *lt, const struct lt_shape *shape)
+{
+    struct lt_slot *s = find(lt, shape);
+    if (s || lt->n_slot == LT_SHAPES_MAX)
+        return s;
+    s = &lt->slots[lt->n_slot];
+    s->shape = *shape;
+    if (describe(lt, s)) {
+        lt->n_slot++;
+        return s;
+    }
+    release_slot(lt, s);
+    return NULL;
+}
+
+/* Rows, and elements between them. */
+static int set_rows(const struct lt *lt, void *layout, uint64_t n_row, int64_t step)
+{
+    const int status = lt->api->layout_set(layout, LT_LAYOUT_COLS, &n_row, sizeof n_row);
+    return status ? status : lt->api->layout_set(layout, LT_LAYOUT_STEP, &step, sizeof step);
+}
+
+/* ---- choices ---- */
+static int make_preference(const struct lt *lt, void **out)
+{
+    const uint64_t bytes = lt->workspace_max;
+    const uint32_t align = LT_ALIGN;
+    int status = lt->api->pref_create(out);
+    status = status ? status : lt->api->pref_set(*out, LT_PREF_WORKSPACE, &bytes, sizeof bytes);
+    for (int i = LT_PREF_ALIGN_A; i <= LT_PREF_ALIGN_D && !status; i++)
+        status = lt->api->pref_set(*out, i, &align, sizeof align);
+    return status;
+}
+
+uint32_t lt_candidates(struct lt *lt, const struct lt_shape *shape, uint32_t n_row,
+                       struct lt_choice *out)
+{
+    struct lt_found found[LT_CANDIDATES_MAX];
+    struct lt_slot *s = find_or_add(lt, shape);
+    void *pref = NULL;
+    uint32_t n = 0;
+    int n_found = 0;
+    if (!s)
+        return 0;
+    int status = make_preference(lt, &pref);
+    status = status ? status : set_rows(lt, s->x, n_row, shape->n_in);
+    status = status ? status : set_rows(lt, s->y, n_row, shape->n_out);
+    status = status ? status
+                    : lt->api->heuristic(lt->handle, s->desc, s->w, s->x, s->y, s->y, pref,
+                                         (int)LT_CANDIDATES_MAX, found, &n_found);
+    for (int i = 0; status == LT_OK && i < n_found; i++)
+        if (found[i].status == LT_OK && found[i].workspace_bytes <= lt->workspace_max)
+            out[n++] = (struct lt_choice){.algo = found[i].algo,
+                                          .workspace_bytes = found[i].workspace_bytes};
+    if (pref)
+        lt->api->pref_destroy(pref);
+    return n;
+}
+
+void lt_keep(struct lt *lt, const struct lt_shape *shape, uint32_t bucket,
+             const struct lt_choice *c)
+{
+    Q_ASSERT(bucket < LT_BUCKETS);
+    if (!c->is_own && c->workspace_bytes > lt->workspace_max)
+        return;
+    struct lt_slot *s = find_or_add(lt, shape);
+    if (!s)
+        return;
+    s->choices[bucket] = *c;
+    s->is_kept[bucket] = true;
+}
+
+const struct lt_choice *lt_choice_of(const struct lt *lt, const struct lt_shape *shape,
+                                     uint32_t n_row)
+{
+    if (lt->trial)
+        return lt->trial->is_own ? NULL : lt->trial;
+    const struct lt_slot *s = n_row < LT_ROWS_MIN ? NULL : find(lt, shape);
+    const uint32_t bucket = lt_bucket(n_row);
+    return !s || !s->is_kept[bucket] || s->choices[bucket].is_own ? NULL : &s->choices[bucket];
+}
+
+void lt_set_trial(struct lt *lt, const struct lt_choice *c)
+{
+    lt->trial = c;
+}
+
+/* ---- a product ---- */
+static int run(const struct lt *lt, struct lt_slot *s, const struct lt_call *c,
+               const struct lt_choice *choice)
+{
+    static const float one_f = 1, zero_f = 0;
+    static const int32_t one_i = 1, zero_i = 0;
+    const bool ints = s->shape.kind == LT_KIND_I8;
+    const void *one = ints ? (const void *)&one_i : &one_f;
+    const void *zero = ints ? (const void *)&zero_i : &zero_f;
+    int status = set_rows(lt, s->x, c->n_row, (int64_t)c->x_stride);
+    status = status ? status : set_rows(lt, s->y, c->n_row, (int64_t)c->y_stride);
+    if (s->shape.has_bias)
+        status =
+            status ? status : lt->api->desc_set(s->desc, LT_DESC_BIAS, &c->bias, sizeof c->bias);
+    return status
+               ? status
+               : lt->api->matmul(lt->handle, s->desc, one, c->w, s->w, c->x, s->x,
+                                 s->shape.accumulate ? one : zero, c->y, s->y, c->y, s->y,
+                                 &choice->algo, c->workspace, choice->workspace_bytes, c->stream);
+}
+
+bool lt_run(struct lt *lt, const struct lt_call *c, const struct lt_choice *choice)
+{
+    struct lt_slot *s = find_or_add(lt, &c->shape);
+    Q_ASSERT(!choice->is_own);
+    if (s && run(lt, s, c, choice) == LT_OK) {
+        lt->n_run++;
+        return true;
+    }
+    lt->n_refused++;
+    if (s && !lt->trial)
+        s->choices[lt_bucket(c->n_row_all)] = (struct lt_choice){.is_own = true};
+    return false;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune_file - choices of algorithms (lt.h) on disk: one file a card, driver and version of the
+ * library, since an algorithm means nothing to another. Text, a choice a line:
+ *
+ *     quire-tune 1
+ *     card NVIDIA H100 80GB HBM3
+ *     capability 9.0
+ *     driver 13000
+ *     library 130100
+ *     bf16 28672 4096 gated 2048 lt 33554432 0000000000000036 … (8 numbers)
+ *     bf16 4096 4096 y,accumulate 256 own
+ *     sum 9e3779b97f4a7c15
+ *
+ * kind, n_out, n_in, what else the shape has ("-": nothing), rows of the bucket, who serves it;
+ * of an algorithm its bytes of workspace and what it is. `sum` is FNV-1a of all before it: it finds
+ * damage, not malice, so nothing that is read is trusted beyond what the library checks itself (an
+ * algorithm that does not fit is refused by it) and what tune_parse bounds.
+ *
+ * A file that cannot be used costs a tuning, never a start. It is replaced in one step, with what
+ * another process put there since; of two that write at once the later one's is left.
+ * Threads: pure functions, and files. */
+#ifndef QUIRE_KERNELS_CUDA_TUNE_FILE_H
+#define QUIRE_KERNELS_CUDA_TUNE_FILE_H
+#include "common/buf.h"
+#include "kernels/cuda/lt.h"
+
+#define TUNE_ENTRIES_MAX (LT_SHAPES_MAX * LT_BUCKETS)
+#define TUNE_FILE_MAX    (1u << 20) /* bytes */
+#define TUNE_CARD_MAX    96u
+
+struct tune_card { /* what a file is for */
+    char name[TUNE_CARD_MAX];
+    uint32_t major, minor; /* compute capability */
+    uint32_t driver;
+    uint64_t library; /* cublasLtGetVersion */
+};
+struct tune_entry {
+    struct lt_shape shape;
+    uint32_t bucket;
+    struct lt_choice choice;
+};
+struct tune_table {
+    struct tune_entry *entries;
+    size_t n, room;
+};
+/* clang-format off */
+#define TUNE_TABLE_INIT {NULL, 0, 0}
+/* clang-format on */
+void tune_table_release(struct tune_table *t);
+const struct tune_entry *tune_find(const struct tune_table *t, const struct lt_shape *s,
+                                   uint32_t bucket);
+/* In place of an entry of the same shape and bucket. Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
+FALLIBLE tune_add(struct tune_table *t, const struct tune_entry *x, struct q_err *e);
+
+/* t is empty and stays so on an error: Q_CORRUPT (line and what is wrong there), Q_MISMATCH (of
+ * another card, driver or library: which), Q_NO_MEMORY, Q_TOO_LARGE. */
+FALLIBLE tune_parse(struct tune_table *t, const struct tune_card *card, const char *text, size_t n,
+                    struct q_err *e);
+void tune_print(struct buf *out, const struct tune_table *t, const struct tune_card *card);
+
+/* Errors: as tune_parse; Q_NOT_FOUND, Q_IO. */
+FALLIBLE tune_load(struct tune_table *t, const struct tune_card *card, const char *dir,
+                   struct q_err *e);
+/* Makes the folder, adds to t what is in the file and not in t. Errors: Q_IO, Q_TOO_LARGE. */
+FALLIBLE tune_save(struct tune_table *t, const struct tune_card *card, const char *dir,
+                   struct q_err *e);
+
+#endif

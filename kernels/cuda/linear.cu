@@ -30,14 +30,14 @@ static __device__ __forceinline__ float any_dot(const struct any_in &in, const s
         int sum = 0;
         for (uint32_t k = 0; k < in.n_in; k++)
             sum += ((const int8_t *)in.x)[at_x + k] * ((const int8_t *)in.w)[at_w + k];
-        return scaled(f, sum, row, o);
+        return scaled<false>(f, sum, row, o);
     }
     float sum = 0;
     if (in.x_dtype == DT_F8_E4M3) {
         for (uint32_t k = 0; k < in.n_in; k++)
             sum = fmaf(e4m3_value(((const uint8_t *)in.x)[at_x + k]),
                        e4m3_value(((const uint8_t *)in.w)[at_w + k]), sum);
-        return scaled(f, sum, row, o);
+        return scaled<true>(f, sum, row, o);
     }
     for (uint32_t k = 0; k < in.n_in; k++)
         sum = fmaf(load_as(in.x, in.x_dtype, at_x + k), load_as(in.w, in.w_dtype, at_w + k), sum);

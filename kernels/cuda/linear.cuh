@@ -60,11 +60,15 @@ struct linear_out {
     int accumulate;
 };
 
+/* SCALED: of floats too, which are sums of e4m3. Known when compiled: a branch costs few_kernel the
+ * registers of a block. */
+template <bool SCALED>
 static __device__ __forceinline__ float scaled(const struct linear_out &f, float sum, uint32_t row,
                                                uint32_t o)
 {
-    return f.scales ? sum * f.scales[o] * f.rows[row].scale : sum;
+    return SCALED ? sum * f.scales[o] * f.rows[row].scale : sum;
 }
+template <bool SCALED>
 static __device__ __forceinline__ float scaled(const struct linear_out &f, int sum, uint32_t row,
                                                uint32_t o)
 {
@@ -99,7 +103,7 @@ static __device__ __forceinline__ void finish_gated(const struct linear_out &f, 
 }
 
 /* A warp's tile of 32 outputs from `o` and 8 rows from `row`: sums[2 mma][4]. */
-template <class T>
+template <bool SCALED = false, class T>
 static __device__ __forceinline__ void finish_tile(const struct linear_out &f, uint32_t o,
                                                    uint32_t row, const T first[4],
                                                    const T second[4])
@@ -111,12 +115,13 @@ static __device__ __forceinline__ void finish_tile(const struct linear_out &f, u
         if (r >= f.n_row || out >= f.n_out)
             continue;
         if (f.gated) {
-            finish_gated(f, r, out, scaled(f, first[i], r, out), scaled(f, second[i], r, out + 16));
+            finish_gated(f, r, out, scaled<SCALED>(f, first[i], r, out),
+                         scaled<SCALED>(f, second[i], r, out + 16));
             continue;
         }
-        finish(f, r, out, scaled(f, first[i], r, out));
+        finish(f, r, out, scaled<SCALED>(f, first[i], r, out));
         if (out + 16 < f.n_out)
-            finish(f, r, out + 16, scaled(f, second[i], r, out + 16));
+            finish(f, r, out + 16, scaled<SCALED>(f, second[i], r, out + 16));
     }
 }
 

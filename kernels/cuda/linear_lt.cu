@@ -18,7 +18,7 @@ extern "C" {
 #define PIECE_UNIT 128u
 #define ALIGN      256u /* bytes, of the library's workspace */
 
-template <class T>
+template <bool SCALED, class T>
 static __global__ void __launch_bounds__(THREADS)
     lt_finish_kernel(const T *sums, const struct linear_out out)
 {
@@ -28,10 +28,10 @@ static __global__ void __launch_bounds__(THREADS)
     if (o >= out.n_out)
         return;
     if (out.gated)
-        finish_gated(out, row, o, scaled(out, from[o], row, o),
-                     scaled(out, from[o + KERN_TURN], row, o + KERN_TURN));
+        finish_gated(out, row, o, scaled<SCALED>(out, from[o], row, o),
+                     scaled<SCALED>(out, from[o + KERN_TURN], row, o + KERN_TURN));
     else
-        finish(out, row, o, scaled(out, from[o], row, o));
+        finish(out, row, o, scaled<SCALED>(out, from[o], row, o));
 }
 
 static size_t element_bytes(enum form f)
@@ -106,9 +106,11 @@ static uint32_t by_sums(struct lt *lt, struct lt_call *c, const struct lt_choice
         if (!lt_run(lt, c, choice))
             break;
         if (c->shape.kind == LT_KIND_I8)
-            launch(lt_finish_kernel<int>, grid, THREADS, 0, x, (const int *)c->y, piece);
+            launch(lt_finish_kernel<true, int>, grid, THREADS, 0, x, (const int *)c->y, piece);
+        else if (c->shape.kind == LT_KIND_E4M3)
+            launch(lt_finish_kernel<true, float>, grid, THREADS, 0, x, (const float *)c->y, piece);
         else
-            launch(lt_finish_kernel<float>, grid, THREADS, 0, x, (const float *)c->y, piece);
+            launch(lt_finish_kernel<false, float>, grid, THREADS, 0, x, (const float *)c->y, piece);
         first += n;
     }
     return first;

@@ -106,7 +106,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     if (warp == 0)
 #pragma unroll
         for (unsigned n = 0; n < N; n++)
-            finish_tile(out, o, 8 * n, total[0][n], total[1][n]);
+            finish_tile<F == FORM_E4M3>(out, o, 8 * n, total[0][n], total[1][n]);
 }
 
 /* ---- many rows ---- */
@@ -156,7 +156,7 @@ static __device__ __forceinline__ void many_block(typename form_of<F>::acc acc[2
 }
 
 /* Sums through shared memory, so that neighbouring threads store neighbouring outputs. */
-template <class T>
+template <bool SCALED, class T>
 static __device__ __forceinline__ void
 many_store(union many_shared<T> &s, const struct linear_out &out, const T total[2][8][4])
 {
@@ -174,10 +174,10 @@ many_store(union many_shared<T> &s, const struct linear_out &out, const T total[
         if (row >= out.n_row || o >= out.n_out)
             break;
         if (!out.gated)
-            finish(out, row, o, scaled(out, s.sums[r][c], row, o));
+            finish(out, row, o, scaled<SCALED>(out, s.sums[r][c], row, o));
         else if (c / KERN_TURN % 2 == 0)
-            finish_gated(out, row, o, scaled(out, s.sums[r][c], row, o),
-                         scaled(out, s.sums[r][c + KERN_TURN], row, o + KERN_TURN));
+            finish_gated(out, row, o, scaled<SCALED>(out, s.sums[r][c], row, o),
+                         scaled<SCALED>(out, s.sums[r][c + KERN_TURN], row, o + KERN_TURN));
     }
 }
 
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
     }
     cp_async_wait(0);
     __syncthreads();
-    many_store(s, out, total);
+    many_store<F == FORM_E4M3>(s, out, total);
 }
 
 template <enum form F>

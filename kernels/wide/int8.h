@@ -7,17 +7,29 @@
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 
-/* A sum of 0 * x is NaN when one x is not finite. */
+struct int8_range { /* of some values: largest magnitude; 0, or NaN when one is not finite */
+    struct vec most, zeros;
+};
+
+INLINE void wide_int8_see(struct int8_range *r, struct vec v)
+{
+    r->most = vec_max(vec_abs(v), r->most);
+    r->zeros = vec_fma(v, vec_set(0), r->zeros);
+}
+
+/* Two chains of maxima: the order of a maximum shows in no bit. */
 INLINE struct int8_scale wide_int8_scale(const float *x, uint32_t dim)
 {
-    const struct vec zero = vec_set(0);
-    struct vec most = zero, zeros = zero;
-    for (uint32_t d = 0; d < dim; d += 16) {
-        struct vec v = vec_load_n(x + d, dim - d < 16 ? dim - d : 16);
-        most = vec_max(vec_abs(v), most);
-        zeros = vec_fma(v, zero, zeros);
+    struct int8_range a = {vec_set(0), vec_set(0)}, b = a;
+    uint32_t d = 0;
+    for (; d + 32 <= dim; d += 32) {
+        wide_int8_see(&a, vec_load(x + d));
+        wide_int8_see(&b, vec_load(x + d + 16));
     }
-    return int8_scale(vec_fold_add(zeros) == 0 ? vec_fold_max(most) : NAN);
+    for (; d < dim; d += 16)
+        wide_int8_see(&a, vec_load_n(x + d, dim - d < 16 ? dim - d : 16));
+    const float zero = vec_fold_add(vec_add(a.zeros, b.zeros));
+    return int8_scale(zero == 0 ? vec_fold_max(vec_max(a.most, b.most)) : NAN);
 }
 
 INLINE struct vec wide_int8_round(struct vec v, float inverse)

@@ -6,8 +6,18 @@
 #include "kernels/wide/int8.h"
 #ifdef VEC_SUMS
 
-/* The sum of the row is of integers below 2^24 a lane, so it is exact in f32 too. */
-INLINE void wide_quant_row(const struct quant_rows_args *a, size_t i)
+/* 16 inputs of a row, from d on, and zeros past its end. */
+INLINE struct vec wide_quant_load(const struct quant_rows_args *a, const float *row, uint32_t d)
+{
+    const uint32_t n = d >= a->n_col ? 0 : a->n_col - d < 16 ? a->n_col - d : 16;
+    if (a->order)
+        return vec_gather_n(row, a->order + (n ? d : 0), n);
+    return n == 16 ? vec_load(row + d) : vec_load_n(row + (n ? d : 0), n);
+}
+
+/* The sum of the row is of integers below 2^24 a lane, so it is exact in f32 too. `next`: a row
+ * that is asked for meanwhile, or this one. */
+INLINE void wide_quant_row(const struct quant_rows_args *a, size_t i, const float *next)
 {
     const float *from = a->x + i * a->x_stride;
     const struct int8_scale s = wide_int8_scale(from, a->n_col);
@@ -15,15 +25,13 @@ INLINE void wide_quant_row(const struct quant_rows_args *a, size_t i)
     int16_t *sums = a->sums ? a->sums + i * a->q_stride / KERN_QUANT_SUM : NULL;
     struct vec sum = vec_set(0);
     for (uint32_t c = 0; c < quant_k(a->n_col); c += KERN_QUANT_SUM) {
-        struct vec part = vec_set(0);
-        for (uint32_t d = c; d < c + KERN_QUANT_SUM; d += 16) {
-            uint32_t n = d >= a->n_col ? 0 : a->n_col - d < 16 ? a->n_col - d : 16;
-            struct vec v = a->order ? vec_gather_n(from, a->order + (n ? d : 0), n)
-                                    : vec_load_n(from + (n ? d : 0), n);
-            struct vec q = wide_int8_round(v, s.inverse);
-            part = vec_add(part, q);
-            vec_store_i8_n(to + d, q, 16);
-        }
+        const struct vec x = wide_int8_round(wide_quant_load(a, from, c), s.inverse);
+        const struct vec y = wide_int8_round(wide_quant_load(a, from, c + 16), s.inverse);
+        const struct vec part = vec_add(x, y);
+        __builtin_prefetch(next + c);
+        __builtin_prefetch(next + c + 16);
+        vec_store_i8_n(to + c, x, 16);
+        vec_store_i8_n(to + c + 16, y, 16);
         sum = vec_add(sum, part);
         if (sums)
             sums[c / KERN_QUANT_SUM] = (int16_t)vec_fold_add(part);
@@ -35,7 +43,7 @@ INLINE void wide_quant_rows(const struct quant_rows_args *a, const struct kern_e
 {
     struct range rows = split(a->n_row, x);
     for (size_t i = rows.begin; i < rows.end; i++)
-        wide_quant_row(a, i);
+        wide_quant_row(a, i, a->x + (i + 1 < rows.end ? i + 1 : i) * a->x_stride);
 }
 
 #endif

@@ -141,9 +141,9 @@ struct quire_stats {
      * of the preemptions copied KV out. */
     uint32_t swapped, swap_blocks_used, swap_blocks_total;
     uint64_t swap_preemptions;
-    /* Microseconds in which a GPU had nothing to do between two steps though a request was running:
-     * what is not hidden of the engine's own time. On the CPU 0. */
-    uint64_t device_idle_us;
+    /* Steps that followed another without a rest; microseconds that nothing was computed between
+     * them, which is the time of the engine that computing did not hide. */
+    uint64_t step_gaps, step_gap_us;
 };
 /* Both ask the engine's thread. Threads: any. */
 QUIRE_API void quire_engine_info(const struct quire_engine *engine, struct quire_info *info);

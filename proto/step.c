@@ -311,7 +311,7 @@ enum q_code step_result_layout(struct step_result *r, void *memory, size_t n, ui
         return q_fail(e, Q_TOO_LARGE, "step result: needs %llu bytes, there are %zu",
                       (unsigned long long)need, n);
     place_result(r, memory, n_row, n_top);
-    *r->head = (struct step_result_head){.n_row = n_row, .n_top = n_top};
+    *r->head = (struct step_result_head){.n_row = n_row, .n_top = n_top, .gap_us = STEP_NO_GAP};
     return Q_OK;
 }
 

@@ -128,6 +128,12 @@ struct step_row { /* one sampled token, or one prompt position */
     uint32_t is_forced;   /* 1: the guesses of its sequence were what its grammar forces */
 };
 
+#define STEP_NO_GAP UINT32_MAX
+/* For gap_us: as much as it can say. */
+static inline uint32_t step_gap(double us)
+{
+    return us <= 0 ? 0 : us < STEP_NO_GAP - 1.0 ? (uint32_t)us : STEP_NO_GAP - 1;
+}
 struct step_result_head {
     uint64_t step;
     int64_t start_us;      /* when the worker began with it (clock_us) */
@@ -135,7 +141,8 @@ struct step_result_head {
     uint32_t copy_us;      /* time of the copies, before the forward pass */
     uint32_t forward_us;   /* time of the forward pass */
     uint32_t total_us;     /* with all else the worker did for the step */
-    uint32_t idle_us;      /* a device had nothing to do before it, though there was work; CPU: 0 */
+    uint32_t gap_us;       /* what computes had nothing to do since the step before, and in this one
+                              between forward pass and sampling; STEP_NO_GAP: not known */
     uint32_t error;        /* enum q_code; the step failed as a whole */
 };
 struct step_result {

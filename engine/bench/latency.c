@@ -20,7 +20,7 @@ struct latency {
 };
 
 struct medians { /* of the repeats */
-    struct samples prefill, decode, ttft, itl, idle;
+    struct samples prefill, decode, ttft, itl, gap;
 };
 
 static uint32_t largest(const struct bench_list *l)
@@ -85,7 +85,7 @@ static FALLIBLE repeat(struct medians *m, struct latency *l, const struct batch_
         if ((rc = batch_run(&t, l->batch, &l->engine, s, seed, e)) ||
             (rc = samples_add(&m->prefill, t.prefill_tok_s, e)) ||
             (rc = samples_add(&m->ttft, t.ttft_ms, e)) ||
-            (rc = samples_add(&m->idle, t.idle_us, e)))
+            (isfinite(t.gap_us) && (rc = samples_add(&m->gap, t.gap_us, e))))
             break;
         if (isfinite(t.decode_tok_s) && !(rc = samples_add(&m->decode, t.decode_tok_s, e)))
             rc = samples_add(&m->itl, t.itl_ms, e);
@@ -94,7 +94,7 @@ static FALLIBLE repeat(struct medians *m, struct latency *l, const struct batch_
     samples_sort(&m->decode);
     samples_sort(&m->ttft);
     samples_sort(&m->itl);
-    samples_sort(&m->idle);
+    samples_sort(&m->gap);
     return rc;
 }
 
@@ -123,6 +123,7 @@ static void print_row(struct latency *l, const struct batch_shape *s, const stru
     print_cell(b->out, 10, 1, samples_median(&m->ttft));
     print_cell(b->out, 9, 2, samples_median(&m->itl));
     print_cell(b->out, 9, 0, rss);
+    print_cell(b->out, 7, 0, samples_median(&m->gap));
     double spread = decode > 0 ? m->decode.x[m->decode.n - 1] - m->decode.x[0] : NAN;
     print_cell(b->out, 8, 0, 100 * spread / decode);
     fputs("\n", b->out);
@@ -135,7 +136,7 @@ static void print_row(struct latency *l, const struct batch_shape *s, const stru
     bench_row_number(b, "decode_tok_s", decode);
     bench_row_number(b, "ttft_ms", samples_median(&m->ttft));
     bench_row_number(b, "itl_ms", samples_median(&m->itl));
-    bench_row_number(b, "device_idle_us", samples_median(&m->idle));
+    bench_row_number(b, "step_gap_us", samples_median(&m->gap));
     bench_row_number(b, "peak_rss_mb", rss);
     bench_row_number(b, "fraction_of_bandwidth", memory);
     bench_row_number(b, "fraction_of_peak", peak);
@@ -154,7 +155,7 @@ static FALLIBLE measure(struct latency *l, const struct batch_shape *s, struct q
     samples_release(&m.decode);
     samples_release(&m.ttft);
     samples_release(&m.itl);
-    samples_release(&m.idle);
+    samples_release(&m.gap);
     return rc;
 }
 
@@ -179,13 +180,11 @@ enum q_code bench_latency(struct bench *b, struct q_err *e)
     l.n_all = (uint64_t)l.inputs.n * l.outputs.n * l.batches.n * (uint64_t)b->o.repeats;
     cost_print_header(b, &l.engine.info);
     bench_run_number(b, "repeats", (double)b->o.repeats);
-    fputs(
-        " batch     in    out    prefill of peak    decode of read      ttft       itl  peak rss  "
-        "spread\n"
-        "                         tok/s             tok/s               ms        ms        MB     "
-        "  "
-        "%\n",
-        b->out);
+    fputs(" batch     in    out    prefill of peak    decode of read      ttft       itl  peak rss"
+          "    gap  spread\n"
+          "                         tok/s             tok/s               ms        ms        MB"
+          "     us       %\n",
+          b->out);
     if (!(rc = warm_up(&l, e)))
         rc = measure_all(&l, e);
 out:

@@ -151,6 +151,12 @@ static FALLIBLE measure_decode(struct batch_times *out, const struct token_clock
     return rc;
 }
 
+double offline_gap_us(const struct quire_stats *before, const struct quire_stats *after)
+{
+    const uint64_t n = after->step_gaps - before->step_gaps;
+    return n ? (double)(after->step_gap_us - before->step_gap_us) / (double)n : NAN;
+}
+
 enum q_code batch_measure(struct batch_times *out, const struct token_clock *clocks,
                           const struct batch_shape *s, struct q_err *e)
 {
@@ -264,10 +270,10 @@ enum q_code batch_run(struct batch_times *out, struct batch *b, struct offline *
 {
     enum q_code rc = Q_OK;
     uint32_t n = 0;
-    struct quire_stats before = {.size = sizeof before}, stats = {.size = sizeof stats};
-    quire_engine_stats(f->engine, &before);
+    struct quire_stats before = {.size = sizeof before}, after = before;
     Q_ASSERT(s->n_seq <= b->largest.n_seq && s->input_len <= b->largest.input_len &&
              s->output_len <= b->largest.output_len);
+    quire_engine_stats(f->engine, &before);
     while (n < s->n_seq && !rc) {
         for (uint32_t k = 0; k < s->input_len; k++)
             b->ids[k] = (uint32_t)(bench_random(&seed) % f->info.vocab_size);
@@ -279,10 +285,7 @@ enum q_code batch_run(struct batch_times *out, struct batch *b, struct offline *
             rc = take_all(b->requests[i], s->output_len, e);
         quire_request_free(b->requests[i]);
     }
-    quire_engine_stats(f->engine, &stats); /* the engine's thread has left the last tick by now */
-    if (rc || (rc = batch_measure(out, b->clocks, s, e)))
-        return rc;
-    out->idle_us = (double)(stats.device_idle_us - before.device_idle_us) /
-                   (double)(stats.steps - before.steps);
-    return Q_OK;
+    quire_engine_stats(f->engine, &after); /* the engine's thread has left the last tick by now */
+    out->gap_us = offline_gap_us(&before, &after);
+    return rc ? rc : batch_measure(out, b->clocks, s, e);
 }

@@ -44,8 +44,11 @@ struct batch_times {      /* NaN: cannot be said (no second token) */
     double decode_tok_s;  /* tokens while all sequences decode */
     double ttft_ms;       /* median over the sequences */
     double itl_ms;        /* median of the pauses while all decode */
-    double idle_us;       /* of a GPU between two steps, mean; on the CPU 0 */
+    double gap_us;        /* mean time between two steps that nothing was computed; batch_run */
 };
+/* Mean gap of the steps between two looks at the engine; NaN: no step followed another. */
+double offline_gap_us(const struct quire_stats *before, const struct quire_stats *after);
+
 /* clocks: [s->n_seq], all of them with at least one token. Errors: Q_NO_MEMORY. */
 FALLIBLE batch_measure(struct batch_times *out, const struct token_clock *clocks,
                        const struct batch_shape *s, struct q_err *e);

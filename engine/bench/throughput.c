@@ -122,20 +122,24 @@ static double fraction(const struct throughput *t, double seconds)
 static void print_results(struct throughput *t)
 {
     struct bench *b = t->b;
-    struct quire_stats stats = {.size = sizeof stats};
+    struct quire_stats stats = {.size = sizeof stats}, none = stats;
     double s = (double)(clock_us() - t->start_us) * 1e-6;
     double part = t->work.items[0].text ? NAN : fraction(t, s);
     quire_engine_stats(t->engine.engine, &stats);
+    const double gap_us = offline_gap_us(&none, &stats);
     bench_progress_end(b);
     fprintf(b->out, "%zu requests in %.2f s: %.2f requests/s, %.1f output tokens/s, %.1f tokens/s",
             t->n_done, s, (double)t->n_done / s, (double)t->n_output / s,
             (double)(t->n_prompt + t->n_output) / s);
     if (isfinite(part))
         fprintf(b->out, ", %.2f of the arithmetic peak", part);
-    fprintf(b->out, "\n%llu tokens in, %llu out, %llu steps, %llu preemptions, peak rss %.0f MB\n",
+    fprintf(b->out, "\n%llu tokens in, %llu out, %llu steps, %llu preemptions, peak rss %.0f MB",
             (unsigned long long)t->n_prompt, (unsigned long long)t->n_output,
             (unsigned long long)stats.steps, (unsigned long long)stats.preemptions,
             bench_peak_rss_mb());
+    if (isfinite(gap_us))
+        fprintf(b->out, ", %.0f us between two steps that nothing was computed", gap_us);
+    fputs("\n", b->out);
     bench_row_begin(b);
     bench_row_number(b, "elapsed_time", s);
     bench_row_count(b, "num_requests", t->n_done);
@@ -146,6 +150,7 @@ static void print_results(struct throughput *t)
     bench_row_number(b, "output_tokens_per_second", (double)t->n_output / s);
     bench_row_number(b, "tokens_per_second", (double)(t->n_prompt + t->n_output) / s);
     bench_row_count(b, "steps", stats.steps);
+    bench_row_number(b, "step_gap_us", gap_us);
     bench_row_count(b, "preemptions", stats.preemptions);
     bench_row_number(b, "peak_rss_mb", bench_peak_rss_mb());
     bench_row_number(b, "fraction_of_peak", part);

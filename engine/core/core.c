@@ -154,6 +154,7 @@ static FALLIBLE worker_lost(struct core *c, const struct q_err *why, struct q_er
 {
     struct scheduler_output culprit;
     core_end_worker(c, 0);
+    c->going = false;
     core_trace_lost(c);
     core_steer_lost(c, why);
     c->n_death++;
@@ -296,6 +297,10 @@ static FALLIBLE settle(struct core *c, void *memory, struct q_err *e)
     if ((rc = scheduler_settle(c->scheduler, &result, start_us, c->outputs, &n, e)))
         return rc;
     int64_t settled_us = core_tracing(c) ? clock_us() : 0;
+    if (c->follows[result.head->step % RING_DEPTH] && result.head->gap_us != STEP_NO_GAP) {
+        c->n_gap++;
+        c->gap_us += result.head->gap_us;
+    }
     c->n_death = c->n_culprit = 0;
     c->step_since_ms = clock_ms();
     end_bad_rows(c, n);
@@ -321,6 +326,8 @@ static FALLIBLE plan(struct core *c, struct q_err *e)
         if (ring_in_flight(c->ring) == 0)
             c->step_since_ms = clock_ms();
         core_trace_planned(c, space, start_us);
+        c->follows[((const struct step_head *)space)->step % RING_DEPTH] = c->going;
+        c->going = true;
         ring_step_send(c->ring);
     }
     return Q_OK;
@@ -364,6 +371,7 @@ static FALLIBLE step_ready(struct core *c, struct q_err *e)
     core_steer(c);
     if (core_may_plan(c) && plan(c, &why))
         return worker_lost(c, &why, e);
+    c->going = c->ring && ring_in_flight(c->ring) > 0; /* it may sleep now */
     return Q_OK;
 }
 
@@ -562,6 +570,8 @@ void core_stats(const struct core *c, struct scheduler_stats *out)
     memset(out, 0, sizeof *out);
     if (c->scheduler)
         scheduler_stats(c->scheduler, out);
+    out->n_gap = c->n_gap;
+    out->gap_us = c->gap_us;
 }
 
 bool core_busy(const struct core *c)

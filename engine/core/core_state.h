@@ -40,9 +40,12 @@ struct core {
     struct scheduler_output *outputs;     /* [logit_rows_max] */
     struct compiling *compiling;          /* requests whose grammar is not known yet */
     int epoll_fd;
-    uint32_t n_death;      /* since the last finished step or culprit */
-    uint32_t n_culprit;    /* since the last finished step */
-    int64_t step_since_ms; /* since when the worker computes the oldest step in flight */
+    uint32_t n_death;         /* since the last finished step or culprit */
+    uint32_t n_culprit;       /* since the last finished step */
+    int64_t step_since_ms;    /* since when the worker computes the oldest step in flight */
+    bool going;               /* there was always something to compute since the last step */
+    bool follows[RING_DEPTH]; /* steps in flight, by number: it was so when they were planned */
+    uint64_t n_gap, gap_us;   /* between steps that follow each other: scheduler_stats */
     uint64_t n_restart;
     int64_t restart_at_ms; /* while there is no worker */
     uint32_t sleep_level;  /* asked for; 0 = awake */

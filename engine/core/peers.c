@@ -495,6 +495,8 @@ static FALLIBLE encode_beat(struct peers *p, struct q_err *e)
         .swap_blocks_used = s.swap_blocks_used,
         .swap_blocks_total = s.swap_blocks_total,
         .n_swap_out = s.n_swap_out,
+        .n_gap = s.n_gap,
+        .gap_us = s.gap_us,
         .pausing = core_pausing(p->core),
         .fingerprint = str(core_info(p->core)->fingerprint)};
     p->told_sleep_level = m.sleep_level;

@@ -141,7 +141,8 @@ void quire_engine_stats(struct quire_engine *engine, struct quire_stats *stats)
     full.swap_blocks_used = s.swap_blocks_used;
     full.swap_blocks_total = s.swap_blocks_total;
     full.swap_preemptions = s.n_swap_out;
-    full.device_idle_us = s.device_idle_us;
+    full.step_gaps = s.n_gap;
+    full.step_gap_us = s.gap_us;
     memcpy(stats, &full, stats->size < sizeof full ? stats->size : sizeof full);
 }
 

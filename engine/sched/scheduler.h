@@ -156,7 +156,6 @@ struct scheduler_stats {
     uint32_t kv_blocks_cached, swap_blocks_used, swap_blocks_total;
     uint64_t prompt_tokens, generation_tokens, n_preemption, n_aborted, n_finished;
     uint64_t n_timeout, n_pushed_out;
-    uint64_t device_idle_us; /* idle_us of the steps' results */
     /* Preemptions that copied KV out; requests that had it copied back; blocks of both. */
     uint64_t n_swap_out, n_swap_in, swap_blocks_out, swap_blocks_in;
     uint64_t prefix_queries, prefix_hits; /* tokens looked up and found, at first admissions */
@@ -167,6 +166,9 @@ struct scheduler_stats {
     uint64_t n_forced_token, n_forced_accepted;
     /* tokens per step: bounds 1 2 4 … 16384, +Inf; counts of each bucket alone */
     uint64_t iteration_tokens[16];
+    /* Filled in by the core. Steps that followed another without a rest, and for how long what
+     * computes had nothing to do before and in them: engine time that computing did not hide. */
+    uint64_t n_gap, gap_us;
 };
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);
 /* Every invariant of pool, queues and requests; Q_ASSERTs. Tests call it after each step; O(blocks

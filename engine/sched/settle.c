@@ -212,7 +212,6 @@ enum q_code scheduler_settle(struct scheduler *s, const struct step_result *r, i
         s->last_prompt_us =
             now_us - (f->planned_us > s->settled_us ? f->planned_us : s->settled_us);
     s->settled_us = now_us;
-    s->stats.device_idle_us += r->head->idle_us;
     scheduler_measure(s, f, r->head);
     s->i_flight = (s->i_flight + 1) % SCHEDULER_IN_FLIGHT_MAX;
     s->n_flight--;

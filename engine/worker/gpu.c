@@ -54,6 +54,24 @@ static const char *tune_dir(char out[PATH_MAX])
     return NULL;
 }
 
+static FALLIBLE make_marks(const struct device_link *l, struct gpu_marks *m, struct q_err *e)
+{
+    struct device_event **all[] = {&m->begun, &m->walked,  &m->picking,
+                                   &m->done,  &m->copying, &m->copied};
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++)
+        rc = l->t->event_new(l->d, all[i], e);
+    return rc;
+}
+
+static void release_marks(const struct device_table *t, const struct gpu_marks *m)
+{
+    struct device_event *const all[] = {m->begun, m->walked,  m->picking,
+                                        m->done,  m->copying, m->copied};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        t->event_free(all[i]);
+}
+
 static FALLIBLE open_device(struct gpu *g, struct q_err *e)
 {
     const struct worker_config *c = g->config;
@@ -63,11 +81,10 @@ static FALLIBLE open_device(struct gpu *g, struct q_err *e)
     enum q_code rc;
     if ((rc = device_library_open(&l->t, *c->device_library ? c->device_library : NULL, e)) ||
         (rc = l->t->open(&l->d, &o, e)) || (rc = l->t->stream_new(l->d, &l->s, e)) ||
-        (rc = l->t->stream_new(l->d, &g->copier, e)) || (rc = l->t->event_new(l->d, &g->copied, e)))
+        (rc = l->t->stream_new(l->d, &g->copier, e)))
         return rc;
-    for (uint32_t i = 0; i < GPU_SPANS && !rc; i++)
-        if (!(rc = l->t->event_new(l->d, &g->spans[i].from, e)))
-            rc = l->t->event_new(l->d, &g->spans[i].to, e);
+    for (uint32_t i = 0; i < GPU_MARKS && !rc; i++)
+        rc = make_marks(l, &g->marks[i], e);
     return rc;
 }
 
@@ -361,11 +378,8 @@ void gpu_free(struct gpu *g)
         gpu_slots_release(g);
         gpu_sampling_release(g);
         t->host_free(d, g->host_logits);
-        t->event_free(g->copied);
-        for (uint32_t i = 0; i < GPU_SPANS; i++) {
-            t->event_free(g->spans[i].from);
-            t->event_free(g->spans[i].to);
-        }
+        for (uint32_t i = 0; i < GPU_MARKS; i++)
+            release_marks(t, &g->marks[i]);
         t->stream_free(g->copier);
         t->stream_free(g->link.s);
         t->close(d);

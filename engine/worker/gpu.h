@@ -6,7 +6,8 @@
  * brings tokens and logprobs back. Block tables and histories stay on the device, a row for each
  * slot: a step sends what is new of them, reads its tokens there, and writes there what it sampled.
  * So the next step can be given to the stream before the host has seen the tokens of this one, and
- * what the host does between steps costs the device nothing.
+ * what the host does between steps costs the device nothing. How much it does cost all the same is
+ * measured by events around each walk and each sampling (gpu_times_of).
  *
  * A step's arrays lie one behind the other in device memory, at offsets that its counts decide; so
  * all decode steps of one (padded) number of sequences have theirs at the same addresses, and a
@@ -55,26 +56,32 @@ void gpu_forget(struct gpu *g);                       /* kv_cache_forget of all 
 
 /* Does the device sample this row? */
 bool gpu_samples(const struct gpu *g, const struct logit_row *row);
-/* Begin the step's copies, all out before one in; the next walk waits for them there. No step may
- * be on its way. */
+/* Begin the step's copies, all out before one in, behind the steps that are on their way; its walk
+ * waits for them there. */
 void gpu_copies(struct gpu *g, const struct step_view *v);
 /* Send what the device has not of the tables and histories of the step's sequences, guesses
  * included. Errors: those of the device; the worker does not go on after one. */
 FALLIBLE gpu_update(struct gpu *g, const struct slots *s, const struct step_view *v,
                     struct q_err *e);
-/* Compute the batch of `s`, which was made of `v`, and sample its rows; waits for masks only.
- * *i: which of GPU_STEPS it is. Errors: as gpu_update. */
-FALLIBLE gpu_launch(struct gpu *g, uint32_t *i, const struct slots *s, const struct step_view *v,
-                    struct masks *masks, struct q_err *e);
-bool gpu_done(const struct gpu *g, uint32_t i); /* gpu_wait would not wait */
-FALLIBLE gpu_wait(struct gpu *g, uint32_t i, struct q_err *e);
-/* How long the device had nothing to do before the step that was waited for last, although one of
- * its sequences was running: what the engine and this worker did not hide behind the device. */
-uint32_t gpu_idle_us(const struct gpu *g);
-/* What became of row i_row of step i, which the device sampled and gpu_wait has waited for: token
+/* Compute the batch of `s`, which was made of `v`, up to its logits. No token is looked at: the
+ * device has them. Errors: as gpu_update. */
+FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view *v,
+                    struct q_err *e);
+/* Then sample its rows; waits for masks only. Rows that look at tokens (slots_looks_back) find them
+ * in the slots. Returns the step's number, by which it is called from now on. */
+uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks *masks);
+bool gpu_done(const struct gpu *g, uint64_t n); /* gpu_wait would not wait */
+FALLIBLE gpu_wait(struct gpu *g, uint64_t n, struct q_err *e);
+struct gpu_times {
+    uint32_t copy_us; /* of gpu_copies */
+    uint32_t gap_us; /* the device had nothing to do since the step before; STEP_NO_GAP: none was */
+};
+/* Of a step that was waited for; no step behind the next one may have been launched. */
+struct gpu_times gpu_times_of(const struct gpu *g, uint64_t n);
+/* What became of row i_row of step n, which the device sampled and gpu_wait has waited for: token
  * (SAMPLE_BAD; then rank says why, masks not considered), rank, logprob, n_top and alternatives.
  * n_top: at most; SAMPLE_NO_LOGPROBS: none of these. */
-void gpu_row(const struct gpu *g, uint32_t i, uint32_t i_row, uint32_t n_top,
+void gpu_row(const struct gpu *g, uint64_t n, uint32_t i_row, uint32_t n_top,
              const struct sample_result *out);
 /* Rows of logits of the last step, at most GPU_LOGITS: *logits, [n][vocab_size] of host memory,
  * until the next call. Waits. Errors: those of the device. */

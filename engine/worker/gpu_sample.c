@@ -233,6 +233,7 @@ void gpu_sample(struct gpu *g, const struct slots *s, struct masks *masks)
                         .biases = (float *)(void *)(host + values),
                         .bits = q->masks[g->turn]};
     fill_rows(&f);
+    t->event_record(gpu_marks_now(g)->picking, g->link.s);
     t->copy(g->link.s, q->device, host, values + n_bias * sizeof(float));
     if (f.n_mask)
         t->copy(g->link.s, q->device_masks, f.bits, f.n_mask * words_of(g) * sizeof *f.bits);
@@ -261,10 +262,10 @@ void gpu_sample(struct gpu *g, const struct slots *s, struct masks *masks)
     bring_picks(g, n, f.logprobs);
 }
 
-void gpu_row(const struct gpu *g, uint32_t i, uint32_t i_row, uint32_t n_top,
+void gpu_row(const struct gpu *g, uint64_t n, uint32_t i_row, uint32_t n_top,
              const struct sample_result *out)
 {
-    const unsigned char *picks = g->sampling.picks[i];
+    const unsigned char *picks = g->sampling.picks[n % GPU_STEPS];
     const struct sample_pick *pick = (const struct sample_pick *)(const void *)picks + i_row;
     const bool wanted = n_top != SAMPLE_NO_LOGPROBS, bad = pick->token == SAMPLE_BAD;
     struct step_row *row = out->row;

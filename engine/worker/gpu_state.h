@@ -38,6 +38,17 @@ struct gpu_sampling {
     unsigned char *picks[GPU_STEPS], *device_picks;
 };
 
+/* Points of a step in its stream. Of three steps: one that is being given, one on its way, and the
+ * one before, since a gap is between two. */
+struct gpu_marks {
+    struct device_event *begun, *walked; /* before and behind the walk */
+    struct device_event *picking;        /* sampling begins */
+    struct device_event *done;           /* all of it, and its tokens are here */
+    struct device_event *copying, *copied;
+    bool has_copies;
+};
+#define GPU_MARKS (GPU_STEPS + 1u)
+
 struct gpu_graph {
     uint32_t n_seq;
     struct device_graph *graph;
@@ -55,26 +66,16 @@ struct gpu_lane { /* a model on the device, and what its steps use */
     float *logits; /* [n_logit_max][vocab_size] */
 };
 
-/* When the device had a step: those on their way, and the one before them. */
-#define GPU_SPANS (GPU_STEPS + 1u)
-struct gpu_span {
-    struct device_event *from, *to;
-    bool follows; /* there was a step before it, and a sequence of that one goes on */
-};
-
 struct gpu {
     const struct worker_config *config; /* borrowed */
     uint32_t index;
     char tune_dir[PATH_MAX]; /* of the device's choices */
     struct device_link link;
-    struct device_stream *copier; /* between pool and swap space */
-    struct device_event *copied;
-    struct gpu_span spans[GPU_SPANS];
-    uint32_t span_of[GPU_STEPS];  /* of each turn's step */
-    uint64_t n_launched;          /* steps */
-    uint32_t idle_us;             /* before the step that was waited for last */
-    bool is_copying;              /* `copied` is to be waited for */
-    struct gpu_lane model, draft; /* draft.model NULL: none */
+    struct device_stream *copier;      /* between pool and swap space */
+    struct gpu_marks marks[GPU_MARKS]; /* by number */
+    uint64_t n_step;                   /* launched; the number of the one that is being given */
+    bool is_copying;                   /* `copied` is to be waited for */
+    struct gpu_lane model, draft;      /* draft.model NULL: none */
     /* words of the device: block tables [max_num_seqs][table_len], then histories
      * [max_num_seqs][history_len] */
     uint32_t *words;
@@ -110,6 +111,10 @@ FALLIBLE gpu_slots_make(struct gpu *g, const struct step_limits *l, struct q_err
 void gpu_slots_release(struct gpu *g);
 /* The host memory of this step is the stream's now; go on with the other. */
 void gpu_turn(struct gpu *g);
+static inline struct gpu_marks *gpu_marks_now(struct gpu *g)
+{
+    return &g->marks[g->n_step % GPU_MARKS];
+}
 static inline size_t gpu_history_at(const struct gpu *g, uint32_t slot, uint32_t position)
 {
     return g->histories + (size_t)slot * g->history_len + position;

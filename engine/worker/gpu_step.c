@@ -170,19 +170,18 @@ static void fill_arrays(const struct gpu *g, const struct gpu_lane *l, const str
 static void wait_copies(struct gpu *g)
 {
     if (g->is_copying)
-        g->link.t->stream_wait(g->link.s, g->copied);
+        g->link.t->stream_wait(g->link.s, gpu_marks_now(g)->copied);
     g->is_copying = false;
 }
 
-FALLIBLE gpu_launch(struct gpu *g, uint32_t *i, const struct slots *s, const struct step_view *v,
-                    struct masks *masks, struct q_err *e)
+FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view *v,
+                    struct q_err *e)
 {
     const struct device_table *t = g->link.t;
     const struct gpu_lane *l = &g->model;
     const struct gpu_graph *graph = graph_for(g, &s->batch);
     const struct batch b = graph ? padded(g, graph->n_seq) : s->batch;
     const struct gpu_layout at = gpu_layout_of(l, &b);
-    struct gpu_span *span = &g->spans[g->n_launched % GPU_SPANS];
     enum q_code rc = gpu_update(g, s, v, e);
     if (rc)
         return rc;
@@ -192,43 +191,54 @@ FALLIBLE gpu_launch(struct gpu *g, uint32_t *i, const struct slots *s, const str
     if (graph)
         gpu_pad(g, l, &at, s->batch.n_seq, b.n_seq);
     gpu_send(g, l, &at, &b);
+    gpu_marks_now(g)->has_copies = v->head->n_out || v->head->n_in;
     wait_copies(g);
-    span->follows = g->n_launched > 0 && v->head->n_seq > v->head->n_admit && !g->draft.model;
-    t->event_record(span->from, g->link.s);
+    t->event_record(gpu_marks_now(g)->begun, g->link.s);
     if (graph)
         t->graph_launch(graph->graph, g->link.s);
     else if (b.n_token)
         gpu_walk(g, l, &at, &b, &l->kv);
+    t->event_record(gpu_marks_now(g)->walked, g->link.s);
+    return Q_OK;
+}
+
+uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks *masks)
+{
     if (s->batch.n_logit && g->sampling.device)
         gpu_sample(g, s, masks);
-    *i = g->turn;
-    g->span_of[g->turn] = (uint32_t)(g->n_launched++ % GPU_SPANS);
-    t->event_record(span->to, g->link.s);
+    else
+        g->link.t->event_record(gpu_marks_now(g)->picking, g->link.s);
+    g->link.t->event_record(gpu_marks_now(g)->done, g->link.s);
     gpu_turn(g);
-    return Q_OK;
+    return g->n_step++;
 }
 
-bool gpu_done(const struct gpu *g, uint32_t i)
+bool gpu_done(const struct gpu *g, uint64_t n)
 {
-    return g->link.t->event_done(g->spans[g->span_of[i]].to);
+    return g->link.t->event_done(g->marks[n % GPU_MARKS].done);
 }
 
-FALLIBLE gpu_wait(struct gpu *g, uint32_t i, struct q_err *e)
+FALLIBLE gpu_wait(struct gpu *g, uint64_t n, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
-    const struct gpu_span *span = &g->spans[g->span_of[i]];
-    const struct gpu_span *before = &g->spans[(g->span_of[i] + GPU_SPANS - 1) % GPU_SPANS];
-    enum q_code rc = t->event_wait(span->to, e);
-    if (rc || (rc = t->check(g->link.d, e)))
-        return rc;
-    const float idle_ms = span->follows ? t->event_ms(before->to, span->from) : 0;
-    g->idle_us = idle_ms > 0 ? (uint32_t)(idle_ms * 1000) : 0;
-    return Q_OK;
+    enum q_code rc = t->event_wait(g->marks[n % GPU_MARKS].done, e);
+    return rc ? rc : t->check(g->link.d, e);
 }
 
-uint32_t gpu_idle_us(const struct gpu *g)
+struct gpu_times gpu_times_of(const struct gpu *g, uint64_t n)
 {
-    return g->idle_us;
+    const struct device_table *t = g->link.t;
+    const struct gpu_marks *m = &g->marks[n % GPU_MARKS];
+    const struct gpu_marks *before = &g->marks[(n + GPU_MARKS - 1) % GPU_MARKS];
+    const float copy_ms = m->has_copies ? t->event_ms(m->copying, m->copied) : 0;
+    struct gpu_times to = {.copy_us = (uint32_t)(copy_ms * 1000), .gap_us = STEP_NO_GAP};
+    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_MARKS);
+    if (n) {
+        const float between = t->event_ms(before->done, m->begun) - copy_ms;
+        const float within = t->event_ms(m->walked, m->picking);
+        to.gap_us = step_gap(1000.0 * (double)((between > 0 ? between : 0) + within));
+    }
+    return to;
 }
 
 FALLIBLE gpu_logits(struct gpu *g, const uint32_t *rows, uint32_t n, float **logits,
@@ -247,7 +257,12 @@ FALLIBLE gpu_logits(struct gpu *g, const uint32_t *rows, uint32_t n, float **log
 
 void gpu_copies(struct gpu *g, const struct step_view *v)
 {
+    const struct device_table *t = g->link.t;
     struct gpu_lane *lanes[] = {&g->model, &g->draft};
+    const struct gpu_marks *m = gpu_marks_now(g);
+    if (g->n_step) /* it may write what is copied out, and read what is copied over */
+        t->stream_wait(g->copier, g->marks[(g->n_step - 1) % GPU_MARKS].done);
+    t->event_record(m->copying, g->copier);
     for (uint32_t k = 0; k < 2 && lanes[k]->model; k++) {
         const struct gpu_lane *l = lanes[k];
         for (uint32_t i = 0; i < v->head->n_out; i++)
@@ -255,7 +270,7 @@ void gpu_copies(struct gpu *g, const struct step_view *v)
         for (uint32_t i = 0; i < v->head->n_in; i++)
             kv_cache_copy_on(g->copier, &l->kv, v->ins[i].block, &l->swap, v->ins[i].host);
     }
-    g->link.t->event_record(g->copied, g->copier);
+    t->event_record(m->copied, g->copier);
     g->is_copying = true;
 }
 

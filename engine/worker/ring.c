@@ -277,11 +277,10 @@ static void step_sleep(struct ring *r)
     }
 }
 
-bool ring_step_soon(const struct ring *r, int64_t max_us, bool (*done)(void *ctx), void *ctx)
+bool ring_step_before(const struct ring *r, bool (*done)(void *ctx), void *ctx)
 {
-    const int64_t until = clock_us() + max_us;
     while (!step_here(r)) {
-        if (done(ctx) || clock_us() >= until)
+        if (done(ctx))
             return step_here(r);
         relax();
     }

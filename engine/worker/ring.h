@@ -111,8 +111,8 @@ void ring_failed(struct ring *r, const struct q_err *e);
  * (ring_order_now), to be done before steps that follow. False: the engine wants the worker to
  * end. */
 bool ring_step_wait(struct ring *r, void **step, void **result);
-/* Wait up to max_us for ring_step_wait not to wait, spinning; false also when done(ctx) says so. */
-bool ring_step_soon(const struct ring *r, int64_t max_us, bool (*done)(void *ctx), void *ctx);
+/* Wait, spinning, until ring_step_wait would not wait: true; or until done(ctx): false. */
+bool ring_step_before(const struct ring *r, bool (*done)(void *ctx), void *ctx);
 enum ring_order ring_order_now(const struct ring *r);
 void ring_order_path(const struct ring *r, char out[PATH_MAX]);
 /* After it; e: why it failed, or NULL. */

@@ -7,20 +7,26 @@
  *     worker     give 2 ……… wait 1, result 1, give 3 ……… wait 2, result 2, give 4
  *     engine                            settle 1, plan 3 …             settle 2, plan 4
  *
- * A step whose tokens the host needs at once lands before the next is given: guesses and grammars
- * look at tokens, and so do bad words and repeated n-grams. Otherwise a row's token goes from the
- * device's result into the device's history, and the slot counts on it (slots_reserve).
+ * A row's token goes from the device's result into the device's history, and the slot counts on it
+ * (slots_reserve). Where the host needs tokens that are still on their way, it waits for them as
+ * late as it can:
+ *
+ *     tokens say which rows there are     guesses: they come behind the newest token. The step
+ *                                         before lands first.
+ *     tokens say what may be sampled      grammars, bad words, repeated n-grams. The walk is given
+ *                                         at once; while it runs the step before lands and masks
+ *                                         are found, then the sampling is given.
+ *     the host samples                    more alternatives than the device gives: its own step
+ *                                         lands at once.
  *
  * Which steps overlap depends on when they come, and no token does: what a step is given on the
- * device is the same either way. */
+ * device is the same either way. Blocks and slots that are given out again while a step uses them
+ * are written by a later step, which the device begins when that one is done; copies to and from
+ * host memory are ordered behind it too (gpu_copies). */
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/worker/worker_state.h"
-
-/* How long another step is looked for before the worker sleeps until the device is done: an engine
- * that has the next step ready sends it within some ten microseconds. */
-#define AHEAD_US 200
 
 FALLIBLE worker_device_make(struct worker *w, struct q_err *e)
 {
@@ -49,25 +55,29 @@ static struct flight *flight_open(struct worker *w)
     return NULL;
 }
 
-/* ---- may its tokens come later? ---- */
+/* ---- what needs tokens that are on their way ---- */
 
-static bool is_blind(const struct slot *slot)
+/* Which rows there are. */
+static bool has_guesses(const struct worker *w, const struct step_view *v)
 {
-    return !slot->params.grammar && !slot->params.n_bad && !slot->params.no_repeat_ngram;
+    bool any = w->draft != NULL;
+    for (uint32_t i = 0; i < v->head->n_seq && !any; i++)
+        any = v->seqs[i].flags & STEP_SPECULATE;
+    return any;
 }
 
-/* Nothing of the step needs tokens that the host has not seen. The slots have been brought up to
- * it. */
-static bool may_be_blind(const struct worker *w, const struct step_view *v)
+static bool is_blind(const struct sample_params *p)
 {
-    if (w->draft || w->slots.n_fresh || v->head->n_out || v->head->n_in)
-        return false;
-    for (uint32_t i = 0; i < v->head->n_seq; i++) {
-        const struct step_seq *q = &v->seqs[i];
-        if (q->flags & STEP_SPECULATE || !is_blind(&w->slots.slots[q->slot]))
-            return false;
-    }
-    return true;
+    return !p->grammar && !p->n_bad && !p->no_repeat_ngram;
+}
+
+/* What may be sampled. A new grammar is made ready meanwhile, which may take its time. */
+static bool looks_back(const struct slots *s)
+{
+    bool any = s->n_fresh > 0;
+    for (uint32_t i = 0; i < s->batch.n_logit && !any; i++)
+        any = !s->rows[i].is_prompt && !is_blind(&s->rows[i].slot->params);
+    return any;
 }
 
 /* The device samples every row of the batch. */
@@ -163,24 +173,23 @@ static FALLIBLE land(struct worker *w, struct flight *f, struct q_err *e)
     if (rc)
         return rc;
     take_tokens(w, f);
-    const int64_t begun_us = w->landed_us > f->copied_us ? w->landed_us : f->copied_us;
+    const int64_t begun_us = w->landed_us > f->start_us ? w->landed_us : f->start_us;
+    const struct gpu_times times = gpu_times_of(w->gpu, f->i);
+    const int64_t forward_us = done_us - begun_us - times.copy_us;
     struct step_result_head *head = w->result.head;
     head->step = f->number;
     head->start_us = f->start_us;
-    head->copy_us = (uint32_t)(f->copied_us - f->start_us);
-    head->forward_us = (uint32_t)(done_us - begun_us);
+    head->copy_us = times.copy_us;
+    head->forward_us = forward_us > 0 ? (uint32_t)forward_us : 0;
     head->total_us = (uint32_t)(clock_us() - f->start_us);
-    head->idle_us = gpu_idle_us(w->gpu);
+    head->gap_us = w->draft ? STEP_NO_GAP : times.gap_us; /* its passes are between steps */
     head->error = Q_OK;
     w->landed_us = done_us;
     return Q_OK;
 }
 
-FALLIBLE worker_land(struct worker *w, struct q_err *e)
+static FALLIBLE land_and_answer(struct worker *w, struct flight *f, struct q_err *e)
 {
-    struct flight *f = flight_open(w);
-    if (!f)
-        return Q_OK;
     enum q_code rc = land(w, f, e);
     f->is_open = false;
     if (rc) {
@@ -192,6 +201,12 @@ FALLIBLE worker_land(struct worker *w, struct q_err *e)
     return rc;
 }
 
+FALLIBLE worker_land(struct worker *w, struct q_err *e)
+{
+    struct flight *f = flight_open(w);
+    return f ? land_and_answer(w, f, e) : Q_OK;
+}
+
 static bool is_done(void *ctx)
 {
     struct worker *w = ctx;
@@ -200,7 +215,7 @@ static bool is_done(void *ctx)
 
 bool worker_land_now(struct worker *w)
 {
-    return flight_open(w) && !ring_step_soon(w->ring, AHEAD_US, is_done, w);
+    return flight_open(w) && !ring_step_before(w->ring, is_done, w);
 }
 
 /* ---- taking off ---- */
@@ -225,7 +240,6 @@ static void note(struct worker *w, struct flight *f)
 {
     f->n_row = w->slots.batch.n_logit;
     f->n_top = w->slots.n_top;
-    f->is_open = true;
     for (uint32_t i = 0; i < f->n_row; i++)
         note_row(w, f, i);
     for (uint32_t i = 0; f->is_ahead && i < f->n_row; i++)
@@ -233,21 +247,30 @@ static void note(struct worker *w, struct flight *f)
             slots_reserve(&w->slots, &w->slots.rows[i]);
 }
 
+/* before: the step on its way, or NULL; it lands when this one needs its tokens. */
 static FALLIBLE take_off(struct worker *w, const struct step_view *v, struct flight *f,
-                         struct q_err *e)
+                         struct flight *before, struct q_err *e)
 {
     struct slots *s = &w->slots;
+    const bool guesses = has_guesses(w, v);
     enum q_code rc;
-    if ((rc = worker_guess(w, v, e)) || (rc = slots_batch(s, v, e)))
+    if (guesses && before && (rc = land_and_answer(w, before, e)))
         return rc;
-    f->is_ahead = f->is_ahead && samples_all(w);
+    if (v->head->n_out || v->head->n_in)
+        gpu_copies(w->gpu, v);
+    if ((rc = worker_guess(w, v, e)) || (rc = slots_batch(s, v, e)) ||
+        (rc = gpu_launch(w->gpu, s, v, e)))
+        return rc;
+    f->is_ahead = !guesses && samples_all(w);
+    if (before && before->is_open && (!f->is_ahead || looks_back(s)) &&
+        (rc = land_and_answer(w, before, e)))
+        return rc;
     masks_begin(w->masks);
-    rc = gpu_launch(w->gpu, &f->i, s, v, w->masks, e);
-    if (!rc)
-        note(w, f);
-    if (rc || f->is_ahead)
+    f->i = gpu_launch_sampling(w->gpu, s, w->masks);
+    note(w, f);
+    if (f->is_ahead)
         masks_end(w->masks);
-    return rc;
+    return Q_OK;
 }
 
 FALLIBLE worker_device_step(struct worker *w, const struct step_view *v, void *result,
@@ -258,27 +281,16 @@ FALLIBLE worker_device_step(struct worker *w, const struct step_view *v, void *r
     enum q_code rc;
     f->number = v->head->step;
     f->result = result;
-    f->start_us = f->copied_us = clock_us();
-    if ((rc = slots_apply(&w->slots, v, e)))
+    f->start_us = clock_us();
+    if ((rc = slots_apply(&w->slots, v, e)) || (rc = take_off(w, v, f, before, e)) ||
+        (before && before->is_open && (rc = land_and_answer(w, before, e))))
         return rc;
-    f->is_ahead = may_be_blind(w, v);
-    if (before && !f->is_ahead && (rc = worker_land(w, e)))
-        return rc;
-    if (v->head->n_out || v->head->n_in)
-        gpu_copies(w->gpu, v);
-    if ((rc = take_off(w, v, f, e)))
-        return rc;
-    if (before && before->is_open) { /* results come in order */
-        f->is_open = false;
-        if ((rc = worker_land(w, e)))
-            return rc;
+    if (f->is_ahead) {
         f->is_open = true;
-    }
-    if (f->is_ahead)
         return Q_OK;
-    f->is_open = false;
+    }
     rc = land(w, f, e);
-    masks_end(w->masks);
+    masks_end(w->masks); /* whatever became of it */
     if (rc)
         return rc;
     if (w->draft)

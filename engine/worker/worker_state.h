@@ -24,11 +24,11 @@ struct flight_row { /* a row of logits of a step that is on its way: its slot ma
 struct flight { /* a step that the device computes and that has no result yet */
     bool is_open;
     bool is_ahead; /* its tokens are not waited for: rows are reserved */
-    uint32_t i;    /* of gpu_launch */
+    uint64_t i;    /* of gpu_launch_sampling */
     uint64_t number;
     void *result; /* entry of the ring */
     uint32_t n_row, n_top;
-    int64_t start_us, copied_us;
+    int64_t start_us;
     struct flight_row *rows; /* [logit_rows_max] */
 };
 
@@ -59,6 +59,7 @@ struct worker {
     struct step_result result;
     atomic_uint next_row;
     int64_t forward_end_us, sampled_us; /* sampled_us: before the forward pass ended */
+    int64_t ended_us;                   /* the step before; 0: there was none */
     struct flight flights[GPU_STEPS];
     uint32_t *rows_here; /* [logit_rows_max] of a device's step: those that the host samples */
     uint32_t n_here, first_here;
@@ -89,7 +90,7 @@ void worker_device_release(struct worker *w);
 /* worker_step of a step that was checked, on a device. */
 FALLIBLE worker_device_step(struct worker *w, const struct step_view *v, void *result,
                             struct q_err *e);
-/* Is there a step on its way, and should it be waited for now, since no other came? */
+/* Is there a step on its way that is done before another came? Waits until one of both is so. */
 bool worker_land_now(struct worker *w);
 /* Wait for the step on its way and give its result. Errors: those of the device; the result says so
  * then. */

@@ -147,7 +147,9 @@ static FALLIBLE step_compute(struct worker *w, const struct step_view *v, void *
     w->result.head->start_us = start_us;
     w->result.head->copy_us = (uint32_t)(copied_us - start_us);
     w->result.head->forward_us = (uint32_t)(w->forward_end_us - w->sampled_us - copied_us);
-    w->result.head->total_us = (uint32_t)(clock_us() - start_us);
+    w->result.head->gap_us = w->ended_us ? step_gap((double)(start_us - w->ended_us)) : STEP_NO_GAP;
+    w->ended_us = clock_us();
+    w->result.head->total_us = (uint32_t)(w->ended_us - start_us);
     w->result.head->error = Q_OK;
     ring_step_done(w->ring);
     return Q_OK;

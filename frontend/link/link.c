@@ -312,6 +312,8 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     metric_set(METRIC_KV_TOTAL, m->kv_blocks_total);
     metric_set(METRIC_KV_USAGE,
                m->kv_blocks_total ? (double)m->kv_blocks_used / m->kv_blocks_total : 0);
+    metric_set(METRIC_STEP_GAPS, (double)m->n_gap);
+    metric_set(METRIC_STEP_GAP_SECONDS, (double)m->gap_us * 1e-6);
     metric_set(METRIC_SWAP_USED, m->swap_blocks_used);
     metric_set(METRIC_SWAP_TOTAL, m->swap_blocks_total);
     metric_set(METRIC_SWAP_USAGE,

@@ -56,3 +56,10 @@ def test_figures_agree(wide):
                      "vllm:request_params_n_sum": 2, "vllm:prompt_tokens_by_source_total": 10,
                      "vllm:request_prefill_kv_computed_tokens_count": 4, "vllm:request_max_num_generation_tokens_sum": 6,
                      "vllm:request_params_max_tokens_sum": 24, "quire:http_responses_total": 1}
+
+
+def test_time_between_steps_is_counted(wide):
+    before = wide.metric("quire:step_gaps_total")
+    wide.complete([[1, 2, 3]], max_tokens=6, ignore_eos=True)
+    wide.wait_metric_above("quire:step_gaps_total", before)  # a heartbeat tells
+    assert wide.metric("quire:step_gap_seconds_total") >= 0

@@ -94,7 +94,7 @@ def fp8(store, limit):
 
 def not_hidden(store, limit):
     row = find(store.rows("bench"), kind="latency", model="Llama-3-8B", batch_size=1)
-    return row.get("device_idle_us") if row else None, None
+    return row.get("step_gap_us") if row else None, None
 
 
 def start_to_ready(store, limit):

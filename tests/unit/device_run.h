@@ -63,8 +63,6 @@ static inline void device_submit(uint64_t req_id, const struct golden_prompt *p)
     assert_ok(core_submit(engine.core, 1, &m, &e), &e);
 }
 
-static struct scheduler_stats device_stats; /* of device_answers, at its end */
-
 /* Answers of this engine to `n` requests; some come while others run. */
 static inline void device_answers(const struct core_config *c, const struct golden *g, uint32_t n)
 {
@@ -76,7 +74,6 @@ static inline void device_answers(const struct core_config *c, const struct gold
             assert_ok(core_step(engine.core, &e), &e);
     }
     finish_all(n);
-    core_stats(engine.core, &device_stats);
     core_free(engine.core);
 }
 

@@ -12,13 +12,15 @@
 
 uint64_t fake_total_bytes = UINT64_C(1) << 30;
 uint64_t fake_n_launch;
-uint32_t fake_n_ahead, fake_refused_in;
-atomic_bool fake_is_closed;
+uint32_t fake_refused_in;
+struct fake_ahead fake_ahead;
+atomic_bool fake_is_closed, fake_is_lazy;
 
 typedef void run_fn(const void *args, const struct kern_exec *x);
 struct work {
     enum { WORK_KERNEL, WORK_COPY, WORK_FILL, WORK_RECORD, WORK_WAIT } kind;
     run_fn *run;
+    const char *name; /* of a kernel */
     union {
         unsigned char args[ARGS_MAX];
         struct device_rows rows;
@@ -56,6 +58,7 @@ struct device_stream {
 struct device_event {
     struct device_stream *stream; /* NULL: never recorded */
     uint64_t number;
+    uint32_t n_ask; /* since then */
 };
 struct device_graph {
     struct list list;
@@ -151,6 +154,7 @@ static size_t fake_plan_bytes(const struct device *d, const struct device_limits
         struct work *w = give(x->stream);                                         \
         w->kind = WORK_KERNEL;                                                    \
         w->run = run_##op;                                                        \
+        w->name = #op;                                                            \
         memcpy(w->u.args, a, sizeof *a);                                          \
         w->x = (struct kern_exec){                                                \
             .nth = 1, .scratch = x->scratch, .scratch_bytes = x->scratch_bytes};  \
@@ -342,6 +346,7 @@ static void fake_event_record(struct device_event *v, struct device_stream *s)
     give(s)->kind = WORK_RECORD;
     v->stream = s;
     v->number = s->n_done + (s->todo.n - s->first);
+    v->n_ask = 0;
 }
 
 static void fake_stream_wait(struct device_stream *s, struct device_event *v)
@@ -353,30 +358,57 @@ static void fake_stream_wait(struct device_stream *s, struct device_event *v)
     w->u.at.number = v->number;
 }
 
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static void note_ahead(const struct device_event *v)
+{
+    const struct device_stream *s = v->stream;
+    struct fake_ahead n = {0}, *most = &fake_ahead;
+    for (size_t i = s->first; i < s->todo.n; i++) {
+        const struct work *w = &s->todo.items[i];
+        if (s->n_done + (i - s->first) < v->number)
+            continue;
+        n.n_walk += w->kind == WORK_KERNEL && !strcmp(w->name, "embed");
+        n.n_sample += w->kind == WORK_KERNEL && !strcmp(w->name, "sample");
+        n.n_wait += w->kind == WORK_WAIT;
+    }
+    *most = (struct fake_ahead){larger(n.n_walk, most->n_walk), larger(n.n_sample, most->n_sample),
+                                larger(n.n_wait, most->n_wait)};
+}
+
 static enum q_code fake_event_wait(struct device_event *v, struct q_err *e)
 {
     (void)e;
     if (v->stream) {
-        const struct device_stream *s = v->stream;
-        uint32_t n = 0;
-        for (size_t i = s->first; i < s->todo.n; i++)
-            n += s->todo.items[i].kind == WORK_RECORD && s->n_done + (i - s->first) >= v->number;
-        fake_n_ahead = n > fake_n_ahead ? n : fake_n_ahead;
+        note_ahead(v);
         run_until(v->stream, v->number);
     }
     return Q_OK;
 }
 
-static bool fake_event_done(struct device_event *v)
+static bool has_happened(const struct device_event *v)
 {
     return !v->stream || v->stream->n_done >= v->number;
 }
 
+static bool fake_event_done(struct device_event *v)
+{
+    if (has_happened(v))
+        return true;
+    usleep(FAKE_ASK_US);
+    if (atomic_load(&fake_is_lazy) || ++v->n_ask < FAKE_ASKS)
+        return false;
+    run_until(v->stream, v->number);
+    return true;
+}
+
 static float fake_event_ms(struct device_event *from, struct device_event *to)
 {
-    return from->stream == to->stream && to->number > from->number
-               ? (float)(to->number - from->number) / 1000
-               : 0;
+    Q_ASSERT(from->stream && to->stream && has_happened(from) && has_happened(to));
+    return FAKE_MS;
 }
 
 /* ---- graphs ---- */

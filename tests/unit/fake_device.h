@@ -3,13 +3,12 @@
  * are the reference's (fake_reference.c) or the CUDA ones on the host emulation
  * (tests/cuda/fake_emulated.c). For tests of what drives a device.
  *
- * It is as unkind as a device may be. Nothing happens before somebody waits for it, and then no
- * more than what was waited for: a stream's work runs up to the event, work of other streams only
- * where a stream waits for it. Device memory cannot be touched while no work runs (mprotect), holds
- * NaN when it is new, and is as large as fake_total_bytes. A piece of work takes a microsecond of
- * its clock. Graphs are lists of work with their
- * arguments; what attention is given as its plan is compared with the sequences it finds. Threads:
- * one, as a device. */
+ * It is as unkind as a device may be. Nothing happens before somebody waits for it or has asked
+ * FAKE_ASKS times whether it is done, and then no more than what was waited for: a stream's work
+ * runs up to the event, work of other streams only where a stream waits for it. Device memory
+ * cannot be touched while no work runs (mprotect), holds NaN when it is new, and is as large as
+ * fake_total_bytes. Graphs are lists of work with their arguments; what attention is given as its
+ * plan is compared with the sequences it finds. Threads: one, as a device. */
 #ifndef QUIRE_TESTS_UNIT_FAKE_DEVICE_H
 #define QUIRE_TESTS_UNIT_FAKE_DEVICE_H
 #include <stdatomic.h>
@@ -38,8 +37,17 @@ extern const struct fake_library fake_library;
 
 extern uint64_t fake_total_bytes; /* of a device that is opened; 1 GiB */
 __attribute__((visibility("default"))) extern uint64_t fake_n_launch; /* of graphs, so far */
-/* Steps that were given to the device behind one that was being waited for, at most. */
-__attribute__((visibility("default"))) extern uint32_t fake_n_ahead;
+/* What was given to the device behind an event that was being waited for, at most. */
+struct fake_ahead {
+    uint32_t n_walk, n_sample; /* by their kernels embed and sample */
+    uint32_t n_wait;           /* for another stream */
+};
+__attribute__((visibility("default"))) extern struct fake_ahead fake_ahead;
+/* While it is set, asking is no use: only waiting makes something happen. */
+__attribute__((visibility("default"))) extern atomic_bool fake_is_lazy;
+#define FAKE_ASKS   4u
+#define FAKE_ASK_US 50u   /* an ask takes so long */
+#define FAKE_MS     0.25f /* between any two events */
 /* Allocations (of the device, and of host memory for it) until one is refused; 0: none is. */
 __attribute__((visibility("default"))) extern uint32_t fake_refused_in;
 /* While it is set, copies are not taken: whoever gives one waits. */

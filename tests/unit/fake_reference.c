@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device's kernels are the reference's. Its plan of attention says how long each context
+/* The fake device's kernels are the reference's, and it samples as the CPU does; without
+ * (QUIRE_FAKE_NO_SAMPLE) the host has to. Its plan of attention says how long each context
  * is and how many rows there are, to be compared with what attention is given. */
+#include <stdlib.h>
+#include "engine/worker/sample.h"
 #include "fake_device.h"
 
 static size_t make_plan(void *out, const struct device_limits *l, const struct attention_seq *seqs,
@@ -32,9 +35,61 @@ static void check_plan(const struct attention_args *a)
     Q_ASSERT(n_row <= a->n_row);
 }
 
+static void sample_row(const struct sample_args *a, uint32_t i, struct sample_scratch *s)
+{
+    const struct sample_row *r = &a->rows[i];
+    float *x = a->x + i * a->x_stride;
+    struct step_row row = {.token = r->token};
+    const struct sample_result out = {&row, a->top_ids + (size_t)i * SAMPLE_TOP_MAX,
+                                      a->top_logprobs + (size_t)i * SAMPLE_TOP_MAX};
+    const struct sample_params p = {.seed = r->seed,
+                                    .temperature = r->temperature,
+                                    .top_p = r->top_p,
+                                    .min_p = r->min_p,
+                                    .top_k = r->top_k,
+                                    .repetition_penalty = r->repetition,
+                                    .presence_penalty = r->presence,
+                                    .frequency_penalty = r->frequency,
+                                    .top_n_sigma = r->top_n_sigma,
+                                    .n_logprob =
+                                        r->flags & SAMPLE_LOGPROB ? r->n_top : SAMPLE_NO_LOGPROBS,
+                                    .adjusted_logprobs = r->flags & SAMPLE_ADJUSTED,
+                                    .bias_ids = a->bias_ids + r->bias_start,
+                                    .bias = a->bias + r->bias_start,
+                                    .n_bias = r->n_bias};
+    const struct sample_input in = {
+        .params = &p,
+        .history = a->histories + r->history * a->history_stride,
+        .n_known = r->n_known,
+        .n_prompt = r->n_prompt,
+        .allowed =
+            r->mask == SAMPLE_NO_MASK ? NULL : a->masks + r->mask * SAMPLE_MASK_WORDS(a->n_vocab)};
+    if (r->flags & SAMPLE_SKIP)
+        return;
+    if (r->flags & SAMPLE_KNOWN)
+        sample_known(x, r->n_top, s, &out);
+    else
+        sample_token(x, &in, s, &out);
+    a->out[i] = (struct sample_pick){row.token, row.rank, row.logprob, row.n_top};
+}
+
+static void sample(const struct sample_args *a, const struct kern_exec *x)
+{
+    struct sample_scratch s;
+    struct kern_table kern;
+    struct q_err e = Q_ERR_INIT;
+    (void)x;
+    kern_table_cpu(&kern, CAP_NONE);
+    Q_ASSERT(!sample_scratch_init(&s, a->n_vocab, &kern, &e));
+    for (uint32_t i = 0; i < a->n_row; i++)
+        sample_row(a, i, &s);
+    sample_scratch_release(&s);
+}
+
 static void kernels(struct kern_table *out)
 {
     kern_table_cpu(out, CAP_NONE);
+    out->sample = getenv("QUIRE_FAKE_NO_SAMPLE") ? NULL : sample;
 }
 
 static size_t matrix_bytes(const struct packed *w)

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include "device_run.h"
+#include "fake_device.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
 
@@ -212,15 +213,15 @@ static void the_next_step_does_not_wait_for_tokens(void **state)
     on_device(&c);
     open_core(&c);
     atomic_bool *closed = device_symbol("/tests/libquire-emu.so", "fake_is_closed");
-    uint32_t *n_ahead = device_symbol("/tests/libquire-emu.so", "fake_n_ahead");
+    struct fake_ahead *ahead = device_symbol("/tests/libquire-emu.so", "fake_ahead");
     atomic_store(closed, true);
     submit(0, &g.prompts[1], 0);
-    *n_ahead = 0;
+    *ahead = (struct fake_ahead){0};
     assert_ok(core_step(engine.core, &e), &e);
     atomic_store(closed, false);
     finish_all(1);
     check_answer(0, &g.prompts[1], "ahead");
-    assert_true(*n_ahead >= 1);
+    assert_true(ahead->n_walk >= 1 && ahead->n_sample >= 1);
     core_free(engine.core);
 }
 

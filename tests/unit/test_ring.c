@@ -152,6 +152,11 @@ static void a_failed_load_says_why(void **state)
     ring_free(r);
 }
 
+static bool third_ask(void *n)
+{
+    return ++*(uint32_t *)n == 3;
+}
+
 static void a_second_mapping_sees_the_same(void **state)
 {
     (void)state;
@@ -164,8 +169,13 @@ static void a_second_mapping_sees_the_same(void **state)
     wait_event(engine);
     assert_ok(ring_attach(engine, &seen, &e), &e);
     assert_int_equal(seen.step_bytes, info.step_bytes);
+    uint32_t n_ask = 0;
+    assert_false(ring_step_before(worker, third_ask, &n_ask));
+    assert_int_equal(n_ask, 3);
     *(uint64_t *)ring_step_space(engine) = 42;
     ring_step_send(engine);
+    assert_true(ring_step_before(worker, third_ask, &n_ask));
+    assert_int_equal(n_ask, 3);
     void *step, *result;
     assert_true(ring_step_wait(worker, &step, &result));
     assert_int_equal(*(uint64_t *)step, 42);

@@ -71,7 +71,7 @@ def test_what_is_wrong_is_said(tmp_path):
     ("--speculative-config", '{"method": "ngram"}', "num_speculative_tokens is missing"),
     ("--scheduling-policy", "nope", "expected fcfs or priority"),
     ("--kv-cache-dtype", "int4", "int8"),
-    ("--quantization", "awq", "expected none, int8 or int4"),
+    ("--quantization", "awq", "expected none, int8, int4 or fp8"),
     ("--max-num-partial-prefills", "0", "--max-num-partial-prefills")])
 def test_flags_of_the_engine_reach_it(flag, value, said):
     out = generate(MODELS / "llama", "--prompt-ids", "1,2", *FAST, flag, value)

@@ -293,6 +293,8 @@ def cell(values, usual):
 
 
 def table(found, engines):
+    """engines: columns, beside those of which there are rounds already"""
+    engines = [e for e in VARIANTS if e in engines or any(key[0] == e for got in found.values() for key in got)]
     bars = {**{row[0]: row[5] for row in ROWS}, **HTTP_ROWS}
     lines = []
     for shape, precision in sorted({key[:2] for key in found}):

@@ -43,7 +43,7 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     size_t n_stop;
     const uint32_t *stop_ids; /* [n_stop_id] tokens that end it */
     size_t n_stop_id;
-    const uint32_t *bias_ids; /* [n_bias] */
+    const uint32_t *bias_ids; /* [n_bias], none twice */
     const float *bias;        /* [n_bias], -100 … 100 */
     size_t n_bias;
     void (*notify)(void *ctx); /* may be NULL; called on an engine thread after each event */

@@ -41,7 +41,7 @@ struct sample_params {
     uint32_t n_prompt_logprob; /* the same for prompt tokens */
     const uint32_t *stop_ids;  /* [n_stop_id] also end the generation; borrowed */
     uint32_t n_stop_id;
-    const uint32_t *bias_ids; /* [n_bias]; borrowed */
+    const uint32_t *bias_ids; /* [n_bias], none twice; borrowed */
     const float *bias;        /* [n_bias] each in [-100, 100], added to the logit */
     uint32_t n_bias;
     const uint32_t *allowed_ids; /* [n_allowed] nothing else may come; borrowed */

@@ -43,10 +43,10 @@ FALLIBLE tok_vocab_index(struct tok_vocab *v, struct q_err *e);
 uint32_t tok_vocab_id(const struct tok_vocab *v, const char *s, size_t n); /* TOKEN_NONE */
 /* The string's place in words, TOKEN_NONE when it is not there. */
 uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t n);
+#define TOK_BATCH 64
 /* The ids of n strings, n <= TOK_BATCH: the tables are fetched for all of them at once, which is
  * three times as fast as one string after another where they do not fit the cache. TOKEN_NONE for
  * those that are not there. */
-#define TOK_BATCH 64
 void tok_vocab_ids(const struct tok_vocab *v, const struct tok_str *s, size_t n, uint32_t *ids);
 void tok_vocab_release(struct tok_vocab *v); /* leaves TOK_VOCAB_INIT */
 

@@ -48,8 +48,8 @@ struct region_pages {
 };
 /* Reads /proc: microseconds to milliseconds, for start-up only. */
 void region_pages(struct region_pages *out, const struct region *r);
-/* "2357.3 MiB, 2356.0 MiB of it in huge pages (transparent)"; why not, where the system says. */
 #define REGION_TEXT_MAX 160
+/* "2357.3 MiB, 2356.0 MiB of it in huge pages (transparent)"; why not, where the system says. */
 void region_describe(char out[REGION_TEXT_MAX], const struct region *r);
 
 /* Cutting a region into pieces, written once and run twice: with base NULL it measures, with base

@@ -32,9 +32,9 @@
 #define STEP_PANEL  (16 * LINE_BYTES)
 #define Y_ROWS      64u /* of y, which stay in the cache from one product to the next */
 #define SLICE_BYTES ((size_t)3 << 19) /* of x: three quarters of a 2 MiB cache */
-#define BLOCK_ROWS  256u
-#define UNIT_SUMS   1024u /* of a group: 32 rows x 32 outputs or 16 x 64 */
-#define UNITS_KEPT  102u  /* groups of 6 panels x 256 rows */
+#define BLOCK_ROWS  256u              /* at least, where there are so many */
+#define UNIT_SUMS   1024u             /* of a group: 32 rows x 32 outputs or 16 x 64 */
+#define UNITS_KEPT  102u              /* groups of 6 panels x 256 rows */
 
 struct tiles_form {
     const char *x, *w;           /* first row; first panel */

@@ -64,9 +64,9 @@ struct lt_api {
                   size_t workspace_bytes, void *stream);
 };
 
+#define LT_WHY_MAX 160u
 /* The library's functions; NULL when it is not there or lacks one, and `why` says what. It stays
  * loaded for the life of the process. */
-#define LT_WHY_MAX 160u
 const struct lt_api *lt_api_open(char why[LT_WHY_MAX]);
 
 #endif

@@ -168,7 +168,7 @@ INLINE void tiles_walk(const struct tiles_form *f, const struct kern_exec *x,
         .finish = finish,
         .weights = {f->w + panels.begin * f->panel_bytes, f->w + panels.end * f->panel_bytes},
         .n_tail = (uint32_t)(f->k_bytes % STEP_BYTES)};
-    const size_t fit = SLICE_BYTES / f->k_bytes / 32 * 32; /* whole, in one slice */
+    const size_t fit = SLICE_BYTES / (f->k_bytes + 1) / 32 * 32; /* whole, in one slice */
     const size_t block = rows_even(f->n_row, fit > BLOCK_ROWS ? fit : BLOCK_ROWS);
     if (t.n_tail) {
         memset(t.s->x_tail, 0, sizeof t.s->x_tail);

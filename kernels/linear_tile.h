@@ -25,6 +25,13 @@ typedef void linear_tile_fn(const struct linear_tile *t);
 
 #define LINEAR_AHEAD 2048 /* bytes; see kernels/README.md, "prefetch" */
 
+/* What the caller has seen to, said to compilers and analyzers: it checks nothing. */
+#define LINEAR_HOLDS(what)           \
+    do {                             \
+        if (!(what))                 \
+            __builtin_unreachable(); \
+    } while (0)
+
 /* Ask for what a step asks for, `step` bytes from p on; n_line: lines of the panel that it reads.
  * Past the end of the weights it does nothing. */
 static inline __attribute__((always_inline)) void linear_ahead(const char *p, size_t step,

@@ -63,6 +63,7 @@ static inline uint32_t linear_slice(const struct linear_form *f, uint32_t n_tile
     const uint32_t most =
         (n_tile > LINEAR_FEW ? LINEAR_SLICE : LINEAR_SLICE / 2) / (uint32_t)f->k_bytes;
     const uint32_t n_slice = (f->n_k + most - 1) / most;
+    LINEAR_HOLDS(n_slice > 0); /* there is K */
     return n_tile == 1 ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
 }
 
@@ -72,6 +73,7 @@ linear_rows(const struct linear_panel *p, struct linear_tile *t, struct range ro
 {
     const struct linear_form *f = p->f;
     const uint32_t o = p->panel * KERN_PANEL;
+    LINEAR_HOLDS(rows.end - rows.begin - 1 < LINEAR_TILE);
     t->x = (const char *)t->x + (rows.begin - p->rows.begin) * f->x_bytes;
     t->sum = p->sum + (rows.begin - p->rows.begin) * KERN_PANEL;
     if (last)
@@ -89,12 +91,14 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
     const size_t n_row = p->rows.end - p->rows.begin, step_bytes = f->k_step * f->k_bytes;
     const uint32_t n_tile = (uint32_t)((n_row + LINEAR_TILE - 1) / LINEAR_TILE);
     const uint32_t slice = linear_slice(f, n_tile);
+    LINEAR_HOLDS(n_tile > 0);
+    const size_t ahead = (step_bytes + n_tile - 1) / n_tile;
     for (uint32_t k = 0; k < f->n_k; k += slice) {
         const int last = f->n_k - k <= slice;
         const char *next = last ? linear_panel_at(f, p->next) : w + (k + slice) * f->k_bytes;
         struct linear_tile t = {.x_bytes = f->x_bytes, .w = w + k * f->k_bytes, .first = k == 0};
         t.n_k = last ? f->n_k - k : slice;
-        t.next.step = (step_bytes + n_tile - 1) / n_tile;
+        t.next.step = ahead;
         t.next.p = n_tile == 1 ? (const char *)t.w + LINEAR_AHEAD : next;
         /* tiles of equal size, so that none is left with one row */
         for (uint32_t i = 0; i < n_tile; i++) {
@@ -108,12 +112,13 @@ static inline __attribute__((always_inline)) void linear_panel(const struct line
     }
 }
 
-/* Rows of a block: blocks of about equal size, whole tiles. */
+/* Rows of a block: blocks of about equal size, whole tiles, at least one. */
 static inline size_t linear_block(size_t n_row)
 {
     const size_t n_block = (n_row + KERN_LINEAR_ROWS - 1) / KERN_LINEAR_ROWS;
     const size_t rows = n_block > 1 ? (n_row + n_block - 1) / n_block : n_row;
-    return (rows + LINEAR_TILE - 1) / LINEAR_TILE * LINEAR_TILE;
+    const size_t whole = (rows + LINEAR_TILE - 1) / LINEAR_TILE * LINEAR_TILE;
+    return whole > LINEAR_TILE ? whole : LINEAR_TILE;
 }
 
 static inline __attribute__((always_inline)) void linear_panels(const struct linear_form *f,

@@ -71,7 +71,7 @@ void row_pass_ref(const struct row_pass_args *a, const struct kern_exec *x)
     (void)x;
     if (a->kind == ROW_MAX)
         *a->most = -INFINITY;
-    if (a->n_found)
+    if (a->kind == ROW_MAX || a->kind == ROW_BETWEEN || a->kind == ROW_RANK)
         *a->n_found = 0;
     for (uint32_t i = 0; i < a->n_col; i++)
         visit(a, i);

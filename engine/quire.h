@@ -85,7 +85,7 @@ struct quire_options {
     bool skip_tokenizer;             /* token ids in and out only */
     void (*progress)(void *ctx, uint32_t percent); /* while loading, same thread; or NULL */
     void *progress_ctx;
-    const char *kv_cache_dtype;    /* "auto", "bfloat16", "float32", "int8" */
+    const char *kv_cache_dtype;    /* "auto", "bfloat16", "float32", "int8", "fp8" */
     double gpu_memory_utilization; /* part of the memory; 0 = half, at most what the load fills */
     const char *set[2 * QUIRE_SET_MAX]; /* names and values: quire_options_set's own */
     uint32_t n_set;

@@ -36,10 +36,10 @@ FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text
     static const struct {
         const char *name;
         enum dtype dtype;
-    } names[] = {{"bfloat16", DT_BF16},
-                 {"float32", DT_F32},
-                 {"int8", DT_I8},
-                 {"int8_per_token_head", DT_I8}}; /* vLLM's name of the same */
+    } names[] = {
+        {"bfloat16", DT_BF16}, {"float32", DT_F32},
+        {"int8", DT_I8},       {"int8_per_token_head", DT_I8}, /* vLLM's name of the same */
+        {"fp8", DT_F8_E4M3},   {"fp8_e4m3", DT_F8_E4M3}};
     *is_given = strcmp(text, "auto") != 0;
     *out = DT_F32;
     for (size_t i = 0; *is_given && i < sizeof names / sizeof *names; i++)
@@ -50,7 +50,8 @@ FALLIBLE engine_kv_dtype_parse(bool *is_given, enum dtype *out, const char *text
     if (!*is_given)
         return Q_OK;
     return q_fail(e, Q_INVALID,
-                  "--kv-cache-dtype is \"%s\", expected auto, bfloat16, float32 or int8", text);
+                  "--kv-cache-dtype is \"%s\", expected auto, bfloat16, float32, int8 or fp8",
+                  text);
 }
 
 FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, struct q_err *e)

@@ -124,10 +124,13 @@ static enum q_code choose_kv(enum dtype *out, const struct model_options *o, enu
                              struct q_err *e)
 {
     *out = o->kv_given ? o->kv_dtype : compute == DT_BF16 ? DT_BF16 : DT_F32;
-    if (*out == DT_F32 || *out == DT_BF16 || *out == DT_I8)
+    if (*out == DT_F8_E4M3 && !o->link)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "KV cache dtype fp8 is for devices; on the CPU int8 takes as little");
+    if (*out == DT_F32 || *out == DT_BF16 || *out == DT_I8 || *out == DT_F8_E4M3)
         return Q_OK;
     return q_fail(e, Q_UNSUPPORTED,
-                  "KV cache dtype %s is not supported, expected bfloat16, float32 or int8",
+                  "KV cache dtype %s is not supported, expected bfloat16, float32, int8 or fp8",
                   dtype_name(*out));
 }
 

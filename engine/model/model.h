@@ -41,7 +41,8 @@ struct model_options {
     bool dtype_auto; /* take the checkpoint's: f32 -> float32, bf16 -> bfloat16, f16 -> float16 */
     enum dtype dtype;               /* F32, BF16 or F16, when not auto */
     bool kv_given;                  /* false: KV is bfloat16 when computing in it, else float32 */
-    enum dtype kv_dtype;            /* F32, BF16 or I8, when given; free of the compute dtype */
+    enum dtype kv_dtype;            /* F32, BF16, I8 or, on a device, F8_E4M3, when given; free of
+                                       the compute dtype */
     enum quantization quantization; /* of every matrix, when loading */
     uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
                                does) */
@@ -73,7 +74,7 @@ struct model_shape { /* what others must know */
     uint32_t vocab_size, hidden_size, n_layer, n_kv_head, n_head, head_dim;
     uint32_t max_model_len;
     enum dtype compute_dtype; /* F32, BF16, F16 */
-    enum dtype kv_dtype;      /* F32, BF16 or I8 */
+    enum dtype kv_dtype;      /* F32, BF16, I8 or F8_E4M3 */
     enum quantization quantization;
     uint64_t weight_bytes;   /* resident, packed */
     bool weights_mapped;     /* they are pages of the packed cache's file */

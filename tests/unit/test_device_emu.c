@@ -74,6 +74,8 @@ static void compare(struct core_config c, const struct golden *g, uint32_t n, co
     *cpu.worker.device = *cpu.worker.device_library = '\0';
     if (cpu.worker.quantization == QUANTIZE_FP8) /* for devices only */
         cpu.worker.quantization = QUANTIZE_NOT;
+    if (cpu.worker.kv_dtype == DT_F8_E4M3)
+        cpu.worker.kv_dtype = DT_BF16;
     device_all_logprobs = true;
     device_answers(&cpu, &short_ones, n);
     memcpy(expected, answers, sizeof expected);
@@ -128,6 +130,7 @@ static void every_dtype_and_quantization(void **state)
                  {"qwen2", DT_BF16, DT_I8, QUANTIZE_INT8, 0.3f},
                  {"mistral", DT_BF16, DT_BF16, QUANTIZE_INT4, 0.3f},
                  {"llama", DT_BF16, DT_BF16, QUANTIZE_FP8, 0.6f},
+                 {"qwen3", DT_BF16, DT_F8_E4M3, QUANTIZE_NOT, 0.6f},
                  {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
                  {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -25,9 +25,10 @@
 #include "common/err.h"
 #include "kernels/kern.h"
 
-#define DEVICE_ABI      3
-#define DEVICE_SYMBOL   "quire_device_3" /* const struct device_table *quire_device_3(void) */
+#define DEVICE_ABI      4
+#define DEVICE_SYMBOL   "quire_device_4" /* const struct device_table *quire_device_4(void) */
 #define DEVICE_NAME_MAX 96u
+#define DEVICE_NOTE_MAX 240u
 
 struct device;        /* an open device */
 struct device_stream; /* work in order; kern_exec.stream */
@@ -48,6 +49,7 @@ struct device_props {
     uint32_t n_unit;            /* multiprocessors */
     uint32_t driver, runtime;   /* versions: 13000 is 13.0 */
     uint64_t total_bytes, l2_bytes;
+    char note[DEVICE_NOTE_MAX]; /* which kernels it was given and why, for a log; "": as always */
 };
 
 /* What bounds the arguments of every launch: sizes of workspace and plan come from it. */

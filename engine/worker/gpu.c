@@ -83,6 +83,8 @@ static FALLIBLE open_device(struct gpu *g, struct q_err *e)
         (rc = l->t->open(&l->d, &o, e)) || (rc = l->t->stream_new(l->d, &l->s, e)) ||
         (rc = l->t->stream_new(l->d, &g->copier, e)))
         return rc;
+    if (*l->t->props(l->d)->note)
+        log_info("%s", l->t->props(l->d)->note);
     for (uint32_t i = 0; i < GPU_MARKS && !rc; i++)
         rc = make_marks(l, &g->marks[i], e);
     return rc;

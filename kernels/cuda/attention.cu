@@ -19,7 +19,7 @@
  *
  *     attention_kernel<D, KV, 1>   small pieces: a block is a warp, many blocks a multiprocessor; a part
  *                                  goes to the workspace and fold_kernel puts the parts together
- *     attention_kernel<D, KV, 4>   large pieces: 64 rows share each tile of K and V
+ *     attention_kernel<D, KV, 4>   large pieces, in halves: 64 rows share each tile of K and V
  * Blocks take pieces x KV heads round robin until there are none: the grid depends on the card only, so
  * a graph serves every step.
  *
@@ -38,12 +38,17 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
 {
     SHARED_MEMORY(s, attention_shared_of<D, KV, WARPS>);
     const struct plan_head *plan = (const struct plan_head *)a.plan;
-    const uint32_t n_piece = (WARPS == 1 ? plan->n_small : plan->n_large) * a.n_kv_head;
+    const uint32_t parts = WARPS == 1 ? 1 : PLAN_ROWS_LARGE / (16 * WARPS);
+    const uint32_t n_piece = (WARPS == 1 ? plan->n_small : plan->n_large) * parts * a.n_kv_head;
     const struct plan_piece *pieces =
         (const struct plan_piece *)((const char *)plan +
                                     (WARPS == 1 ? plan->small_at : plan->large_at));
     for (uint32_t i = blockIdx.x; i < n_piece; i += gridDim.x) {
-        attend_piece<D, KV, WARPS>(a, pieces[i / a.n_kv_head], i % a.n_kv_head, room, s);
+        struct plan_piece piece = pieces[i / a.n_kv_head / parts];
+        piece.row += i / a.n_kv_head % parts * 16 * WARPS;
+        if (parts > 1 && piece.row >= a.seqs[piece.seq].n_query * (a.n_head / a.n_kv_head))
+            continue;
+        attend_piece<D, KV, WARPS>(a, piece, i % a.n_kv_head, room, s);
         team_sync<WARPS>(); /* the next piece overwrites the slots */
     }
 }
@@ -78,10 +83,24 @@ static void launch_pieces(const struct attention_args *a, const struct kern_exec
 }
 
 template <int D, enum dtype KV>
-static void launch_all(const struct attention_args *a, const struct kern_exec *x)
+static void launch_small(const struct attention_args *a, const struct kern_exec *x)
 {
     launch_pieces<D, KV, 1>(a, x);
     launch(fold_kernel, dim3(a->n_seq), FOLD_ROWS * WARP, 0, x, *a, (const float *)x->scratch);
+}
+
+void attention_small_launch(const struct attention_args *a, const struct kern_exec *x)
+{
+    if (a->head_dim == 64)
+        launch_small<64, DT_BF16>(a, x);
+    else
+        launch_small<128, DT_BF16>(a, x);
+}
+
+template <int D, enum dtype KV>
+static void launch_all(const struct attention_args *a, const struct kern_exec *x)
+{
+    launch_small<D, KV>(a, x);
     if (a->n_row > a->n_seq)
         launch_pieces<D, KV, 4>(a, x);
 }

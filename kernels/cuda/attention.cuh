@@ -13,7 +13,10 @@ extern "C" {
 #define LOG2E     1.4426950408889634f
 #define NONE      (-INFINITY) /* the largest of no scores */
 
+extern "C" void attention_cuda(const struct attention_args *a, const struct kern_exec *x);
 void attention_any_launch(const struct attention_args *a, const struct kern_exec *x);
+/* The small pieces of a plan, bf16 and heads of 64 or 128, by attention.cu. */
+void attention_small_launch(const struct attention_args *a, const struct kern_exec *x);
 
 /* ---- shared memory ---- */
 template <int D> struct slots_of { /* tiles of K or V in shared memory; 99 KiB is what sm_86 has */
@@ -52,8 +55,8 @@ template <int D> struct kv_slots<D, DT_BF16> {
 };
 /* Where the total of a warp's rows waits while a split is summed: D / 2 floats a thread beside the D / 2
  * of the split. Registers have room for both up to 80 columns; shared memory, within what sm_86 has,
- * up to 128; wider heads go to the workspace. */
-enum total_place { IN_REGISTERS, IN_SHARED, IN_WORKSPACE };
+ * up to 128; wider heads go to the workspace. IN_BOTH: half in registers, half in shared memory. */
+enum total_place { IN_REGISTERS, IN_SHARED, IN_WORKSPACE, IN_BOTH };
 template <int D> struct total_of {
     static const enum total_place place = D <= 80    ? IN_REGISTERS
                                           : D <= 128 ? IN_SHARED
@@ -93,17 +96,54 @@ struct piece_at {
     struct attention_seq seq;
     uint32_t kv_head, group, end; /* end: of the sequence's context */
 };
+static __device__ __forceinline__ struct piece_at place_of(const struct attention_args &a,
+                                                           uint32_t i_seq, uint32_t kv_head)
+{
+    struct piece_at p;
+    p.seq = a.seqs[i_seq];
+    p.kv_head = kv_head;
+    p.group = a.n_head / a.n_kv_head;
+    p.end = p.seq.start + p.seq.n_query;
+    return p;
+}
+struct seen { /* by some rows: the first position that any sees, and the last; -1: no such rows */
+    int least, most;
+};
 struct warp_rows {         /* rows g and g + 8 of the warp's 16, g = lane / 4 */
     int last[2], first[2]; /* positions they see; last -1: no such row */
-    int least, most;       /* of all 16: the first position any sees, and the last */
+    struct seen all;       /* by the 16 */
     uint32_t token[2], head[2];
 };
+
+/* By rows row … row + n - 1. */
+static __device__ __forceinline__ struct seen
+seen_by(const struct piece_at &p, const struct attention_args &a, uint32_t row, uint32_t n)
+{
+    const uint32_t n_row = p.seq.n_query * p.group, end = row + n < n_row ? row + n : n_row;
+    const int least = a.window ? (int)(p.seq.start + row / p.group) + 1 - (int)a.window : 0;
+    return {least > 0 ? least : 0, row < end ? (int)(p.seq.start + (end - 1) / p.group) : -1};
+}
+
+/* Tiles of a piece whose rows see so much: from … to - 1. */
+struct tile_range {
+    uint32_t from, to;
+};
+static __device__ __forceinline__ struct tile_range tiles_of(const struct plan_piece &piece,
+                                                             const struct seen &s)
+{
+    const uint32_t per_split = PLAN_SPLIT / TILE;
+    struct tile_range t = {piece.split * per_split, (piece.split + piece.n_split) * per_split};
+    if (t.from < (uint32_t)s.least / TILE)
+        t.from = (uint32_t)s.least / TILE;
+    if (t.to > (uint32_t)(s.most + (int)TILE) / TILE)
+        t.to = (uint32_t)(s.most + (int)TILE) / TILE;
+    return t;
+}
 
 static __device__ __forceinline__ void rows_of_warp(struct warp_rows *r, const struct piece_at &p,
                                                     const struct attention_args &a, uint32_t row)
 {
     const uint32_t n_row = p.seq.n_query * p.group, g = threadIdx.x % WARP / 4;
-    const uint32_t end = row + 16 < n_row ? row + 16 : n_row;
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         const uint32_t at = row + g + 8 * i;
@@ -112,9 +152,7 @@ static __device__ __forceinline__ void rows_of_warp(struct warp_rows *r, const s
         r->last[i] = at < n_row ? (int)(p.seq.start + r->token[i]) : -1;
         r->first[i] = a.window ? r->last[i] + 1 - (int)a.window : 0;
     }
-    r->most = row < end ? (int)(p.seq.start + (end - 1) / p.group) : -1;
-    r->least = a.window ? (int)(p.seq.start + row / p.group) + 1 - (int)a.window : 0;
-    r->least = r->least > 0 ? r->least : 0;
+    r->all = seen_by(p, a, row, 16);
 }
 
 /* q of the team's rows, rounded to bf16; rows that are not there are zeros. */
@@ -383,23 +421,25 @@ static __device__ __forceinline__ void fold_row(const struct attention_args &a, 
             store_as(a.out, a.out_dtype, to + lane + i * WARP, o[i] * inverse);
 }
 
-template <int D> struct warp_total { /* of a warp's rows */
-    static const bool kept = total_of<D>::place == IN_REGISTERS;
-    float o[kept ? D / 8 : 1][4];
+template <int D, enum total_place PLACE = total_of<D>::place>
+struct warp_total { /* of a warp's rows */
+    static const unsigned kept = PLACE == IN_REGISTERS ? D / 8 : PLACE == IN_BOTH ? D / 16 : 0;
+    float o[kept ? kept : 1][4];
     struct folded f[2];
-    float *far_o; /* this thread's first; the next is 32 on */
+    float *far_o; /* this thread's first of the others; the next is 32 on */
 };
-template <int D>
-static __device__ __forceinline__ float *total_at(struct warp_total<D> &t, unsigned n, unsigned j)
+template <int D, enum total_place PLACE>
+static __device__ __forceinline__ float *total_at(struct warp_total<D, PLACE> &t, unsigned n,
+                                                  unsigned j)
 {
-    return warp_total<D>::kept ? &t.o[warp_total<D>::kept ? n : 0][j]
-                               : t.far_o + (4 * n + j) * WARP;
+    const unsigned kept = warp_total<D, PLACE>::kept;
+    return n < kept ? &t.o[n < kept ? n : 0][j] : t.far_o + (4 * (n - kept) + j) * WARP;
 }
 
 /* l over the four threads of a row; M, L and the factors of this split. */
-template <int D>
+template <int D, enum total_place PLACE>
 static __device__ __forceinline__ void fold_rows(struct warp_state<D> &w,
-                                                 struct warp_total<D> &total)
+                                                 struct warp_total<D, PLACE> &total)
 {
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
@@ -410,32 +450,32 @@ static __device__ __forceinline__ void fold_rows(struct warp_state<D> &w,
 }
 
 /* A split that is not the last goes into the total. */
-template <int D>
+template <int D, enum total_place PLACE>
 static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
-                                                 struct warp_total<D> &total)
+                                                 struct warp_total<D, PLACE> &total)
 {
-    fold_rows<D>(w, total);
+    fold_rows(w, total);
 #pragma unroll
     for (unsigned n = 0; n < D / 8; n++)
 #pragma unroll
         for (unsigned j = 0; j < 4; j++) {
-            float *o = total_at<D>(total, n, j);
+            float *o = total_at(total, n, j);
             *o = fold_value(total.f[j / 2], *o, w.acc[n][j]);
         }
 }
 
 /* The last split goes into the total on its way out; of wide heads by way of the workspace: there
  * are no registers for both. */
-template <int D>
+template <int D, enum total_place PLACE>
 static __device__ __forceinline__ void
-store_total(struct warp_state<D> &w, struct warp_total<D> &total, const struct attention_args &a,
-            const struct piece_at &p, const struct warp_rows &r)
+store_total(struct warp_state<D> &w, struct warp_total<D, PLACE> &total,
+            const struct attention_args &a, const struct piece_at &p, const struct warp_rows &r)
 {
-    const bool direct = total_of<D>::place != IN_WORKSPACE;
+    const bool direct = PLACE != IN_WORKSPACE;
     if (direct)
-        fold_rows<D>(w, total);
+        fold_rows(w, total);
     else
-        end_split<D>(w, total);
+        end_split(w, total);
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         const size_t at =
@@ -447,7 +487,7 @@ store_total(struct warp_state<D> &w, struct warp_total<D> &total, const struct a
         for (unsigned n = 0; n < D / 8; n++)
 #pragma unroll
             for (unsigned j = 0; j < 2; j++) {
-                const float o = *total_at<D>(total, n, 2 * i + j), last = w.acc[n][2 * i + j];
+                const float o = *total_at(total, n, 2 * i + j), last = w.acc[n][2 * i + j];
                 store_as(a.out, a.out_dtype, at + 8 * n + j,
                          (direct ? fold_value(total.f[i], o, last) : o) * inverse);
             }
@@ -487,17 +527,9 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
              const struct attention_room &room, attention_shared_of<D, KV, WARPS> &s)
 {
     const uint32_t warp = threadIdx.x / WARP;
-    struct piece_at p;
-    p.seq = a.seqs[piece.seq];
-    p.kv_head = kv_head;
-    p.group = a.n_head / a.n_kv_head;
-    p.end = p.seq.start + p.seq.n_query;
-    struct warp_rows r,
-        all; /* this warp's, and what the team needs: from its first to its last row */
+    const struct piece_at p = place_of(a, piece.seq, kv_head);
+    struct warp_rows r;
     rows_of_warp(&r, p, a, piece.row + 16 * warp);
-    rows_of_warp(&all, p, a, piece.row);
-    const uint32_t n_row = p.seq.n_query * p.group, last_row = piece.row + 16 * WARPS - 1;
-    const uint32_t most = p.seq.start + (last_row < n_row ? last_row : n_row - 1) / p.group;
     load_q<D, WARPS>(s.q, p, a, piece.row);
     team_sync<WARPS>();
     struct warp_q<D> q;
@@ -514,12 +546,9 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
         total.far_o =
             room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + threadIdx.x % WARP;
     total.f[0] = total.f[1] = {NONE, 0, 1, 0};
-    const uint32_t per_split = PLAN_SPLIT / TILE;
-    uint32_t tile = piece.split * per_split, end = (piece.split + piece.n_split) * per_split;
-    if (tile < (uint32_t)all.least / TILE)
-        tile = (uint32_t)all.least / TILE;
-    if (end > most / TILE + 1)
-        end = most / TILE + 1;
+    const struct tile_range tiles = tiles_of(piece, seen_by(p, a, piece.row, 16 * WARPS));
+    uint32_t tile = tiles.from;
+    const uint32_t end = tiles.to, per_split = PLAN_SPLIT / TILE;
     /* K of tile i is load 2 i, V is load 2 i + 1; load n goes to slot n % SLOTS, SLOTS - 1 ahead of its
      * use */
     const unsigned SLOTS = slots_of<D>::n;
@@ -536,7 +565,7 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     for (; tile < end; tile++) {
         float sc[8][4];
         const int c0 = (int)(tile * TILE);
-        const bool mine = c0 <= r.most && c0 + (int)TILE > r.least;
+        const bool mine = c0 <= r.all.most && c0 + (int)TILE > r.all.least;
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) { /* K, then V */
             const bool next_v = SLOTS == 3 ? half == 1 : half == 0;
@@ -562,7 +591,7 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
             slot = (slot + 1) % SLOTS;
         }
         if ((tile + 1) % per_split == 0 && tile + 1 < end) {
-            end_split<D>(w, total);
+            end_split(w, total);
             begin_split<D>(w);
         }
     }
@@ -570,7 +599,7 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     if (piece.partial != PLAN_NO_PARTIAL) {
         store_part<D>(w, room.partials, a, piece, r);
     } else {
-        store_total<D>(w, total, a, p, r);
+        store_total(w, total, a, p, r);
     }
 }
 

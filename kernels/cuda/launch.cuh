@@ -53,8 +53,9 @@ static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, si
                              (int)shared);
     kernel<<<grid, n_thread, shared, stream>>>(args...);
 }
-#define SHARED_MEMORY(name, ...)                                \
-    extern __shared__ __align__(128) unsigned char cu_shared[]; \
+/* Aligned as swizzled tiles want it (hopper.h). */
+#define SHARED_MEMORY(name, ...)                                 \
+    extern __shared__ __align__(1024) unsigned char cu_shared[]; \
     __VA_ARGS__ &name = *reinterpret_cast<__VA_ARGS__ *>(cu_shared)
 #endif
 

@@ -6,8 +6,8 @@
  * whatever else is in the batch; the parts are folded in ascending order. A piece is some rows
  * (query token x head of a KV head's group) over some splits. Small pieces (one warp, 16 rows)
  * serve sequences that decode: one split each, folded by another kernel, or, when the room for
- * parts is used up, all splits one after the other. Large pieces (4 warps, 64 rows) serve
- * prompts and fold as they go. All give the same bits.
+ * parts is used up, all splits one after the other. Large pieces (128 rows: two teams of 64 or one
+ * after the other) serve prompts and fold as they go. All give the same bits.
  *
  *     struct plan_head | struct plan_fold [n_seq] | struct plan_piece [n_small] | [n_large]
  *
@@ -20,7 +20,8 @@ struct device_limits; /* device.h */
 
 #define PLAN_SPLIT        256u /* positions */
 #define PLAN_ROWS_SMALL   16u
-#define PLAN_ROWS_LARGE   64u
+#define PLAN_ROWS_LARGE   128u
+#define PLAN_ROWS_TEAM    64u /* of attention.cu's kernel for them */
 #define PLAN_NO_PARTIAL   UINT32_MAX
 /* Rows (of one head) of parts that wait to be folded: 64 sequences of 16 k tokens and 32 heads.
  * Each takes 4 * (head_dim + 2) bytes. */

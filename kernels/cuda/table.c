@@ -3,8 +3,6 @@
 #include "kernels/cuda/table.h"
 #include <string.h>
 
-enum { CAP_SM80 = 80, CAP_SM90 = 90 }; /* compute capability, times ten */
-
 #define OP(op, tolerance)
 #define IMPL(table, op, variant, needs) DECLARE_##table(op, variant)
 #define DECLARE_CPU(op, variant)
@@ -12,16 +10,20 @@ enum { CAP_SM80 = 80, CAP_SM90 = 90 }; /* compute capability, times ten */
     void op##_##variant(const struct op##_args *a, const struct kern_exec *x);
 #include "kernels/kernels.def"
 
-void kern_table_cuda(struct kern_table *t, uint32_t major, uint32_t minor)
+uint32_t kern_caps_cuda(uint32_t major, uint32_t minor)
 {
-    const uint32_t has = major * 10 + minor;
+    return (major >= 8 ? CAP_SM80 : 0u) | (major == 9 && minor == 0 ? CAP_SM90A : 0u);
+}
+
+void kern_table_cuda(struct kern_table *t, uint32_t caps)
+{
     memset(t, 0, sizeof *t);
-    t->caps = has;
+    t->caps = caps;
 #define OP(op, tolerance)
 #define IMPL(table, op, variant, needs) PICK_##table(op, variant, needs)
 #define PICK_CPU(op, variant, needs)
 #define PICK_CUDA(op, variant, needs) \
-    if (has >= (needs))               \
+    if (((needs) & ~caps) == 0)       \
         t->op = op##_##variant;
 #include "kernels/kernels.def"
 }

@@ -4,8 +4,14 @@
 #define QUIRE_KERNELS_CUDA_TABLE_H
 #include "kernels/kern.h"
 
-/* The CUDA lines of kernels.def for a card of this compute capability; operations without one are
- * NULL. */
-void kern_table_cuda(struct kern_table *t, uint32_t major, uint32_t minor);
+/* Bits of kern_table.caps here. CAP_SM80: bf16 in the tensor cores, cp.async. CAP_SM90A: wgmma and
+ * tensor copies, compute capability 9.0 and no later one. */
+enum cuda_cap { CAP_SM80 = 1 << 0, CAP_SM90A = 1 << 1 };
+
+/* Of a card of this compute capability. */
+uint32_t kern_caps_cuda(uint32_t major, uint32_t minor);
+/* The CUDA lines of kernels.def, of each operation the last that needs nothing beyond caps;
+ * operations without one are NULL. */
+void kern_table_cuda(struct kern_table *t, uint32_t caps);
 
 #endif

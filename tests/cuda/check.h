@@ -20,6 +20,8 @@ struct cuda_check {
 /* A launcher as a kc_call: once for all the threads that kc_run makes, with workspace, and waited
  * for. */
 void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x), const void *args);
+/* On the emulation, with the shared memory of sm_90. */
+void cuda_run_sm90(void (*launcher)(const void *args, const struct kern_exec *x), const void *args);
 
 /* On the emulation: the card multiplies e4m3 itself, as from sm_89 on, or does not. */
 void cuda_with_e4m3(bool there);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention: against f64 over the keys and values as the cache has them, and each row's bits
  * against those of the same row in other company: alone (decoded), in other chunks. Cache lanes
- * that no token owns are NaN. */
+ * that no token owns are NaN. On the emulation, attention_sm90a too, whose bits are those of
+ * attention_cuda there: prompts, by instructions that it decodes on its own. */
 #include "check.h"
 #include <math.h>
 #include <string.h>
@@ -27,13 +28,31 @@ struct attention_case {
 static const uint32_t kv_dtypes[] = {DT_BF16, DT_BF16, DT_I8, DT_F8_E4M3, DT_F32, DT_F16};
 static const uint32_t head_dims[] = {64, 80, 96, 128, 192, 256, 64, 128, 40, 16};
 
-static void choose(struct kcheck *k, struct attention_case *c)
+/* Lengths; prompts: most sequences have many query tokens. */
+static void choose_seqs(struct kcheck *k, struct attention_case *c, bool prompts)
+{
+    const uint32_t length_max = kc_chance(k, 30) ? 600 : 90, query_max = prompts ? 90 : 30;
+    for (uint32_t i = 0; i < c->a.n_seq; i++) {
+        struct attention_seq *s = &c->seqs[i];
+        uint32_t length = kc_range(k, 1, length_max),
+                 most = length < query_max ? length : query_max;
+        s->n_query = kc_chance(k, prompts ? 20 : 50) ? 1 : kc_range(k, 0, most);
+        s->start = length - s->n_query;
+        s->row = c->n_row;
+        c->n_row += s->n_query;
+        if (length > c->a.context_max)
+            c->a.context_max = length;
+    }
+}
+
+/* prompts: what attention_sm90a has a kernel for. */
+static void choose(struct kcheck *k, struct attention_case *c, bool prompts)
 {
     uint32_t n_kv_head = kc_range(k, 1, 2),
              group = kc_chance(k, 15) ? kc_range(k, 8, 20) : kc_range(k, 1, 5);
-    uint32_t dim = kc_pick(k, head_dims, 10);
+    uint32_t dim = prompts ? kc_range(k, 1, 2) * 64 : kc_pick(k, head_dims, 10);
     c->a = (struct attention_args){
-        .kv_dtype = (enum dtype)kc_pick(k, kv_dtypes, 6),
+        .kv_dtype = prompts ? DT_BF16 : (enum dtype)kc_pick(k, kv_dtypes, 6),
         .n_seq = kc_range(k, 1, 3),
         .n_head = n_kv_head * group,
         .n_kv_head = n_kv_head,
@@ -43,17 +62,7 @@ static void choose(struct kcheck *k, struct attention_case *c)
         .window = kc_chance(k, 30) ? kc_range(k, 1, 300) : 0,
         .out_dtype = kc_chance(k, 50) ? DT_F32 : DT_BF16,
     };
-    uint32_t length_max = kc_chance(k, 30) ? 600 : 90;
-    for (uint32_t i = 0; i < c->a.n_seq; i++) {
-        struct attention_seq *s = &c->seqs[i];
-        uint32_t length = kc_range(k, 1, length_max), most = length < 30 ? length : 30;
-        s->n_query = kc_chance(k, 50) ? 1 : kc_range(k, 0, most);
-        s->start = length - s->n_query;
-        s->row = c->n_row;
-        c->n_row += s->n_query;
-        if (length > c->a.context_max)
-            c->a.context_max = length;
-    }
+    choose_seqs(k, c, prompts);
     kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u cap %g",
              dtype_name(c->a.kv_dtype), c->a.n_seq, c->n_row, c->a.n_head, n_kv_head, dim,
              c->a.context_max, c->a.window, (double)c->a.soft_cap);
@@ -170,6 +179,7 @@ static void attend(struct kcheck *k, struct attention_args a, const struct atten
     a.n_row = l.n_row_max;
     a.plan = plan;
     kc_run(k, k->variant, &a, 1);
+    kc_drop(k, 2);
 }
 
 /* Each token of a sequence alone, at its own row of another output. */
@@ -197,11 +207,11 @@ static void alone(struct kcheck *k, const struct attention_case *c, char *out, u
     }
 }
 
-static void check_attention(struct kcheck *k)
+static void check_case(struct kcheck *k, struct attention_case *out, bool prompts)
 {
     struct attention_case c = {.n_row = 0};
     k->specials = false;
-    choose(k, &c);
+    choose(k, &c, prompts);
     fill_cache(k, &c);
     const size_t width = (size_t)c.a.n_head * c.a.head_dim;
     c.a.q_stride = width + kc_range(k, 0, 3) * 2;
@@ -224,9 +234,61 @@ static void check_attention(struct kcheck *k)
                 near_f64(k, &c.a, i, t, h);
     uint32_t i = kc_range(k, 0, c.a.n_seq - 1);
     alone(k, &c, kc_buf(k, c.n_row * c.a.out_stride * sizeof *q), i);
+    *out = c;
+}
+
+static void check_attention(struct kcheck *k)
+{
+    struct attention_case c;
+    check_case(k, &c, false);
+}
+
+#ifndef QUIRE_CUDA_CARD
+void attention_sm90a(const struct attention_args *a, const struct kern_exec *x);
+
+static void launch_sm90a(const void *args, const struct kern_exec *x)
+{
+    attention_sm90a(args, x);
+}
+static void call_sm90a(const void *args, const struct kern_exec *x)
+{
+    if (x->ith == 0)
+        cuda_run_sm90(launch_sm90a, args);
+}
+
+/* In `sm90a` is what attention_sm90a left. */
+static void compare_kernels(struct kcheck *k, const struct attention_case *sm90a)
+{
+    const struct kc_variant *mine = k->variant, known = {"attention", "cuda", 0, 0, call_attention};
+    struct attention_args a = sm90a->a;
+    const size_t step = a.out_stride * (dtype_bits(a.out_dtype) / 8);
+    a.out = kc_buf(k, sm90a->n_row * a.out_stride * sizeof(float));
+    k->variant = &known;
+    attend(k, a, sm90a->seqs, a.n_seq);
+    k->variant = mine;
+    for (uint32_t row = 0; row < sm90a->n_row; row++)
+        kc_same_bits(k, "by mma.sync",
+                     (struct kc_bits){(char *)a.out + row * step, (char *)sm90a->a.out + row * step,
+                                      a.out_dtype, (size_t)a.n_head * a.head_dim});
+}
+#endif
+
+/* On a card by the kernel that its table has. */
+static void check_prompts(struct kcheck *k)
+{
+    struct attention_case c;
+    check_case(k, &c, true);
+#ifndef QUIRE_CUDA_CARD
+    compare_kernels(k, &c);
+#endif
 }
 
 const struct cuda_check cuda_checks_attention[] = {
     {"attention", ref_attention, call_attention, 0, check_attention, 16},
+#ifdef QUIRE_CUDA_CARD
+    {"attention_prompts", ref_attention, call_attention, 0, check_prompts, 16},
+#else
+    {"attention_sm90a", ref_attention, call_sm90a, 0, check_prompts, 16},
+#endif
     {0},
 };

@@ -51,7 +51,8 @@ static enum q_code tune(struct device *d, const struct device_tuning *what,
 
 static void kernels(struct kern_table *out)
 {
-    kern_table_cuda(out, 9, 0);
+    kern_table_cuda(out,
+                    kern_caps_cuda(8, 0)); /* those of a card of 9.0: cuda_check, test_hopper */
 }
 
 static size_t matrix_bytes(const struct packed *w)

@@ -37,7 +37,7 @@ static void open_card(void)
     need(table->open(&device, &o, &e), &e);
     need(table->stream_new(device, &stream, &e), &e);
     need(table->alloc(device, &workspace, WORKSPACE_BYTES, "workspace", &e), &e);
-    printf("%s\n", table->props(device)->name);
+    printf("%s\n%s\n", table->props(device)->name, table->props(device)->note);
 }
 
 const struct kern_table *cuda_kern(void)

@@ -4,6 +4,7 @@
  *     READY     can run
  *     BLOCK     waits in __syncthreads until all threads of the block do
  *     WARP      waits in a warp operation until its 32 lanes do
+ *     PAUSED    waits for a phase of an mbarrier (cuda_emu_hopper.cc)
  *     DONE      returned from the kernel
  *
  * Whoever waits gives the processor back to the scheduler, which picks a READY thread at random.
@@ -20,6 +21,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+#include "cuda_emu_hopper.h"
 #include "cuda_emu_watch.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(EMU_ASAN)
@@ -43,7 +45,7 @@
 #define WORDS_MAX   8u /* of one lane in one warp operation */
 #define FILL        0xff
 
-enum state { READY, BLOCK, WARP, DONE };
+enum state { READY, BLOCK, WARP, PAUSED, DONE };
 
 /* ---- stacks: swapcontext where there is nothing better; it makes two system calls a change ---- */
 #if defined(__x86_64__)
@@ -206,6 +208,7 @@ static void thread_main()
     if (!running->copies.open.empty())
         emu_fail("a thread ended with %zu copies of cp.async under way",
                  running->copies.open.size());
+    emu_hopper_end(running->index);
     HAPPENS_BEFORE(&tag_end);
     running->state = DONE;
     n_done++;
@@ -315,6 +318,23 @@ void emu_gather(unsigned mask, const uint32_t *mine, uint32_t *all, unsigned n, 
             all[lane * n + i] = w->slots[turn][lane][i];
 }
 
+unsigned emu_index()
+{
+    return running->index;
+}
+
+void emu_pause(emu_site site)
+{
+    running->site = site;
+    running->state = PAUSED;
+    to_scheduler(false);
+}
+
+void emu_resume(unsigned thread)
+{
+    fibers[thread]->state = READY;
+}
+
 /* ---- a launch ---- */
 static void fail_stuck()
 {
@@ -341,6 +361,8 @@ static void run_block()
         for (unsigned i = 0; i < n_thread; i++)
             if (fibers[i]->state == READY)
                 ready.push_back(i);
+        if (ready.empty() && emu_hopper_step(1))
+            continue;
         if (ready.empty())
             fail_stuck();
         /* all that are ready now, in random order; who becomes ready meanwhile comes next */
@@ -348,8 +370,10 @@ static void run_block()
             unsigned i = pick(left);
             run(fibers[ready[i]]);
             ready[i] = ready[left - 1];
+            emu_hopper_step(8);
         }
     }
+    emu_hopper_done();
 }
 
 static dim3 at(unsigned i, dim3 n)
@@ -441,6 +465,7 @@ void emu_launch(dim3 grid, dim3 block, size_t bytes, emu_body *fn, void *arg)
         for (unsigned t = 0; t < n_thread; t++)
             fiber_start(fibers[t], at(t, block), at(number, grid), block, grid);
         watch_block((char *)shared, bytes, n_thread);
+        emu_hopper_block((char *)shared);
         run_block();
         watch_stop();
     }

@@ -122,6 +122,18 @@ void watch_acquire(const void *name)
         r[u] = b->second[u] > r[u] ? b->second[u] : r[u];
 }
 
+void watch_pass(const void *from, const void *to)
+{
+    const auto f = barriers.find(from);
+    if (!active || f == barriers.end())
+        return;
+    std::vector<uint32_t> &t = barriers[to];
+    t.resize(n_thread);
+    for (unsigned u = 0; u < n_thread; u++)
+        t[u] = f->second[u] > t[u] ? f->second[u] : t[u];
+    barriers.erase(f);
+}
+
 void watch_fence()
 {
     fenced[self] = now[self]++;

@@ -51,6 +51,7 @@ WATCHED(watch_fence()) /* fence.proxy.async of the running thread */
 /* Knowledge by way of an mbarrier, which is a name here. */
 WATCHED(watch_release(const void *))
 WATCHED(watch_acquire(const void *))
+WATCHED(watch_pass(const void *, const void *)) /* from the first name to the second */
 /* clang-format on */
 #undef WATCHED
 

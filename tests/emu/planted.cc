@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cstdio>
 #include <cstdlib>
-#include "kernels/cuda/launch.cuh"
+#include "planted.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define BUILD_ASAN 1
@@ -20,13 +20,14 @@
 #else
 #define BUILD_WATCH 1
 #endif
-#define THREADS 96u
+#define THREADS PLANTED_OUT
 #define SEEDS   4u
 
 struct words {
     unsigned x[THREADS], more[THREADS];
 };
-static unsigned out[THREADS];
+unsigned planted_out[PLANTED_OUT];
+static unsigned (&out)[THREADS] = planted_out;
 static const struct kern_exec alone = {};
 
 /* ---- shared memory and barriers ---- */
@@ -213,17 +214,10 @@ template <bool BUG> static __global__ void copy_left_behind()
 }
 
 /* ---- the table ---- */
-enum found_by { BY_ALL, BY_WATCH, BY_ASAN_TOO, BY_TSAN_TOO, BY_RESULT, BY_RESULT_TOO };
-static const struct planted {
-    const char *name;
-    void (*right)(), (*wrong)();
-    size_t shared;
-    enum found_by by;
-    const char *says;
-} cases[] = {
-#define CASE(name, shared, by, says)                         \
-    {                                                        \
-#name, name < false>, name < true>, shared, by, says \
+static const struct planted cases[] = {
+#define CASE(name, shared, by, says)                                  \
+    {                                                                 \
+#name, name < false>, name < true>, THREADS, shared, by, says \
     }
     CASE(no_barrier, sizeof(words), BY_TSAN_TOO, "race: "),
     CASE(barrier_at_one_end, sizeof(words), BY_TSAN_TOO, "race: "),
@@ -242,6 +236,7 @@ static const struct planted {
     CASE(copy_of_another, sizeof(copied), BY_WATCH, "race: "),
     CASE(copy_left_behind, sizeof(copied), BY_ALL, "copies of cp.async under way"),
 #undef CASE
+    {},
 };
 
 static bool known_here(const struct planted *c)
@@ -278,7 +273,7 @@ static int run(const struct planted *c, bool bug, unsigned seed)
     emu_seed = seed;
     for (unsigned i = 0; i < THREADS * 4; i++)
         source[i] = 3 * (i / 4);
-    launch(bug ? c->wrong : c->right, dim3(1), THREADS, c->shared, &alone);
+    launch(bug ? c->wrong : c->right, dim3(1), c->n_thread, c->shared, &alone);
     for (unsigned t = 0; t < THREADS; t++)
         if (out[t] != 3 * ((t + 40) % THREADS)) {
             fprintf(stderr, "wrong result\n");
@@ -329,18 +324,19 @@ static bool holds(const struct planted *c)
 int main(int argc, char **argv)
 {
     unsigned n = 0, n_failed = 0;
-    for (const struct planted &c : cases) {
-        bool wanted = argc == 1;
-        for (int i = 1; i < argc; i++)
-            wanted |= strcmp(argv[i], c.name) == 0;
-        if (!wanted || !known_here(&c))
-            continue;
-        n++;
-        if (holds(&c))
-            printf("ok   %s\n", c.name);
-        else
-            n_failed++;
-    }
+    for (const struct planted *table : {cases, planted_hopper})
+        for (const struct planted *c = table; c->name; c++) {
+            bool wanted = argc == 1;
+            for (int i = 1; i < argc; i++)
+                wanted |= strcmp(argv[i], c->name) == 0;
+            if (!wanted || !known_here(c))
+                continue;
+            n++;
+            if (holds(c))
+                printf("ok   %s\n", c->name);
+            else
+                n_failed++;
+        }
     printf("%u planted bugs, %u failures\n", n, n_failed);
     return n == 0 ? 2 : n_failed != 0;
 }

@@ -5,7 +5,8 @@
 
 Without a card; needs nvcc (13.0: another version allocates otherwise, and then only spills are compared).
 A kernel that spills is an error, in the table too, unless MAY_SPILL below names it; so is one that takes 8 registers more
-than the table says or that the table does not have. --only: sources by name; --update writes their rows of the table.
+than the table says or that the table does not have, and one whose products by wgmma the compiler lets wait for each other.
+--only: sources by name; --update writes their rows of the table.
 A target takes about three minutes of CPU, two of them attention. --log: the output of a build that had them all already,
     cmake --preset cuda -DQUIRE_CUDA_FLAGS=-Xptxas=-v && cmake --build build/cuda --target quire_cuda -- -j2 -Otarget >FILE 2>&1
 """
@@ -60,7 +61,7 @@ def compile_one(job):
     run = subprocess.run([compiler, "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
                           f"-gencode=arch=compute_{arch},code=sm_{arch}", f"-I{TREE}", "-cubin", source, "-o", "/dev/null"],
                          capture_output=True, text=True)
-    if run.returncode:
+    if run.returncode or "are serialized" in run.stderr:  # ptxas could not let wgmma run on while others are asked for
         sys.exit(f"{source} for sm_{arch}:\n{run.stderr}")
     return parse(run.stderr.splitlines())
 

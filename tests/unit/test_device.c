@@ -266,7 +266,7 @@ static void what_is_not_there_is_refused(void **state)
     check_refused("gpu", NULL, "expected auto, cpu, cuda or cuda:N");
     check_refused("cuda:x", NULL, "cuda:N");
     check_refused("cuda", "/nowhere/libquire-cuda.so", "/nowhere/libquire-cuda.so");
-    check_refused("cuda", "libm.so.6", "quire_device_3");
+    check_refused("cuda", "libm.so.6", "quire_device_4");
 }
 
 int main(void)

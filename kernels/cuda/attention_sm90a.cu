@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention of prompts on sm_90a: the large pieces of a plan by wgmma and the tensor copy engine, bf16 K
+ * and V, heads of 64 and 128. Whatever else there is goes to attention.cu, whose arithmetic this is,
+ * in the same order: tiles of 64 positions, splits of 256 (attention.cuh). So the two differ at most by
+ * how the tensor cores add 16 products, and a card is asked about that when it is opened (trial.h).
+ *
+ * A block has three warpgroups and stays on its multiprocessor for all its pieces:
+ *
+ *     0      producer   one warp: asks the copy engine for K0 V0 K1 V1 … of the piece, a tile a slot
+ *     1, 2   consumers  64 rows each of the piece's 128 (query tokens x the heads of a KV head):
+ *                         S   = Q K^T     m64n64k16, Q from registers, K as its rows lie: columns are k
+ *                         p   = exp(S - m) in the accumulators' registers, which as bf16 are the next A
+ *                         acc += p V      m64nDk16, V as its rows lie: rows are k (N-major)
+ *
+ * While one consumer does its softmax, the other has the tensor cores. (To ask for the next S behind p V,
+ * before anybody waits, was tried: the compiler then serializes products, C7520.) Q is read once and
+ * kept as fragments: from shared memory it would be read again for every tile, and at 64 columns of B
+ * that is as much as B itself, which is all that shared memory gives (128 bytes a cycle).
+ *
+ * Shared memory (sm90a_shared), 129 KiB, or 161 with heads of 128:
+ *     slot [8 or 16]     64 positions x D bf16 in panels of 64 columns, 128-byte swizzle (hopper.h)
+ *     full [..]          the slot's bytes have come: one arrival and so many bytes
+ *     empty [..]         it may be filled again: an arrival of each of the 8 consumer warps
+ *     total [8 warps]    heads of 128: half of the total of splits
+ * A slot's turn has a parity; both sides count turns through all pieces and never reset. Consumers go
+ * through every load of the piece, also of tiles that none of their rows sees: they only let go of them.
+ *
+ * A block of the cache, 16 positions of one KV head, is a box of a tensor map whose rows are [block][head]
+ * [position]. Blocks past the context, and of V single positions, are asked for at a row outside the map,
+ * which the copy engine fills with zeros: p is 0 there, and 0 times what lies in the cache may be NaN.
+ *
+ * Registers: 3 x 128 threads start with 168; the producer keeps 24, consumers take 240: acc D / 2,
+ * the total of splits D / 2 (of 128: D / 4), S 32, Q D / 4, p 16.
+ *
+ * Per pair of row and position 4 D FLOP; K and V are read once for 128 rows: 4 D bytes a position, from
+ * L2 when heads or chunks share them. 8 k tokens, 32 heads over 8, D 128, causal: 0.55 TFLOP a layer,
+ * 0.70 ms at 790 TFLOP/s; 4.4 GB through L2. Shared memory at the peak: 75 % (B twice: 64 KiB, and the
+ * copy's 32 KiB, in 1024 cycles a tile). Not measured: no card has run this. */
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/hopper.cuh"
+
+#define CONSUMERS 2u
+#define BLOCK     ((1 + CONSUMERS) * WGMMA_THREADS)
+#define RING_ROOM (128u << 10)
+static_assert(PLAN_ROWS_LARGE == CONSUMERS * WGMMA_M, "a consumer has 64 rows");
+static_assert(TILE == PANEL_COLS && TILE % KERN_BLOCK == 0, "S is one product wide");
+
+template <int D> struct ring_of {
+    static const unsigned n = RING_ROOM / (TILE * D * 2);
+};
+/* Half of a wide head's total has no registers. */
+template <int D> struct split_total {
+    static const enum total_place place = D > 64 ? IN_BOTH : IN_REGISTERS;
+    static const unsigned n = D > 64 ? D / 4 : 1; /* floats a thread, 32 apart */
+};
+template <int D> struct alignas(1024) sm90a_shared {
+    uint16_t slot[ring_of<D>::n][TILE * D];
+    uint64_t full[ring_of<D>::n], empty[ring_of<D>::n];
+    float total[CONSUMERS * WGMMA_THREADS / WARP][split_total<D>::n][WARP];
+};
+struct cache_maps { /* v_row: boxes of one position */
+    tensor_map k, v, v_row;
+};
+struct turn { /* of the ring */
+    uint32_t slot, parity;
+};
+template <int D> static __device__ __forceinline__ void next_turn(struct turn *t)
+{
+    if (++t->slot == ring_of<D>::n) {
+        t->slot = 0;
+        t->parity ^= 1;
+    }
+}
+
+#ifdef HOPPER_CODE
+/* What blocks do, one after the other: number i is a piece for one KV head. */
+static __device__ __forceinline__ uint32_t n_work(const struct attention_args &a)
+{
+    return ((const struct plan_head *)a.plan)->n_large * a.n_kv_head;
+}
+struct work {
+    struct plan_piece piece;
+    struct piece_at p;
+    struct tile_range tiles; /* that its 128 rows see something of */
+};
+static __device__ __forceinline__ struct work work_of(const struct attention_args &a, uint32_t i)
+{
+    const struct plan_head *plan = (const struct plan_head *)a.plan;
+    struct work w;
+    w.piece = ((const struct plan_piece *)((const char *)plan + plan->large_at))[i / a.n_kv_head];
+    w.p = place_of(a, w.piece.seq, i % a.n_kv_head);
+    w.tiles = tiles_of(w.piece, seen_by(w.p, a, w.piece.row, PLAN_ROWS_LARGE));
+    return w;
+}
+
+/* ---- the producer: one warp ---- */
+struct feed { /* where its loads come from */
+    struct piece_at p;
+    uint32_t n_kv_head, ids; /* ids: a lane's of 32 blocks, 8 tiles */
+    unsigned patience;
+};
+
+/* Lane l has block 32 chunk + l of the table. */
+static __device__ __forceinline__ uint32_t ids_of(const struct piece_at &p, uint32_t chunk)
+{
+    const uint32_t at = chunk * WARP + threadIdx.x % WARP;
+    return at < (p.end + KERN_BLOCK - 1) / KERN_BLOCK ? p.seq.blocks[at] : 0;
+}
+
+static __device__ __forceinline__ int map_row(const struct feed &f, uint32_t block)
+{
+    return (int)((block * f.n_kv_head + f.p.kv_head) * KERN_BLOCK);
+}
+
+/* Tile `tile` into the slot whose turn it is. rows: the map of single positions, for V. */
+template <int D>
+static __device__ __forceinline__ void load_slot(sm90a_shared<D> &s, const struct turn &t,
+                                                 const struct feed &f, const tensor_map *map,
+                                                 const tensor_map *rows, uint32_t tile)
+{
+    const uint32_t lane = threadIdx.x % WARP, panels = D / PANEL_COLS, per_tile = TILE / KERN_BLOCK;
+    const uint32_t j = lane / panels % per_tile, col = lane % panels * PANEL_COLS;
+    const uint32_t in_ids = tile % (WARP / per_tile) * per_tile;
+    const int there = (int)f.p.end - (int)(tile * TILE); /* positions of the tile that exist */
+    const int of_block = there - (int)(j * KERN_BLOCK);
+    const uint32_t block = __shfl_sync(ALL_LANES, f.ids, in_ids + j);
+    const bool cut = rows && there > 0 && there < (int)TILE && there % KERN_BLOCK;
+    uint16_t *to = s.slot[t.slot];
+    barrier_wait(&s.empty[t.slot], t.parity ^ 1, f.patience);
+    if (lane == 0)
+        barrier_arrive_bytes(&s.full[t.slot], TILE * D * 2);
+    __syncwarp();
+    if (lane < per_tile * panels && !(cut && of_block > 0 && of_block < (int)KERN_BLOCK))
+        tensor_copy(to + (col / PANEL_COLS * TILE + j * KERN_BLOCK) * PANEL_COLS, map, (int)col,
+                    of_block > 0 ? map_row(f, block) : MAP_NOWHERE, &s.full[t.slot]);
+    if (cut) { /* the block where the context ends: position by position */
+        const uint32_t last = (uint32_t)there / KERN_BLOCK, n = (uint32_t)there % KERN_BLOCK;
+        const uint32_t it = __shfl_sync(ALL_LANES, f.ids, in_ids + last);
+        for (uint32_t i = lane; i < KERN_BLOCK * panels; i += WARP) {
+            const uint32_t row = i / panels, from = i % panels * PANEL_COLS;
+            tensor_copy(to + (i % panels * TILE + last * KERN_BLOCK + row) * PANEL_COLS, rows,
+                        (int)from, row < n ? map_row(f, it) + (int)row : MAP_NOWHERE,
+                        &s.full[t.slot]);
+        }
+    }
+}
+
+template <int D>
+static __device__ __forceinline__ void produce(const struct attention_args &a,
+                                               const struct cache_maps &maps, sm90a_shared<D> &s,
+                                               unsigned patience)
+{
+    /* tiles whose blocks are looked up at once */
+    const uint32_t per_chunk = WARP * KERN_BLOCK / TILE;
+    struct turn t = {0, 0};
+    for (uint32_t i = blockIdx.x; i < n_work(a); i += gridDim.x) {
+        const struct work w = work_of(a, i);
+        const struct tile_range tiles = w.tiles;
+        struct feed f = {w.p, a.n_kv_head, 0, patience};
+        uint32_t next = ids_of(f.p, tiles.from / per_chunk);
+        for (uint32_t tile = tiles.from; tile < tiles.to; tile++) {
+            if (tile == tiles.from || tile % per_chunk == 0) {
+                f.ids = next;
+                next = ids_of(f.p, tile / per_chunk + 1);
+            }
+            load_slot<D>(s, t, f, &maps.k, nullptr, tile);
+            next_turn<D>(&t);
+            load_slot<D>(s, t, f, &maps.v, &maps.v_row, tile);
+            next_turn<D>(&t);
+        }
+    }
+}
+
+/* ---- a consumer: a warpgroup ---- */
+/* Rows row … row + 63 of q as A, rounded to bf16; rows that are not there are zeros. */
+template <int D>
+static __device__ __forceinline__ void load_a(uint32_t (&q)[D / 16][4], const struct piece_at &p,
+                                              const struct attention_args &a, uint32_t row)
+{
+    const uint32_t thread = threadIdx.x % WGMMA_THREADS;
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        const uint32_t at = row + wgmma_a_row(thread, half);
+        const bool there = at < p.seq.n_query * p.group;
+        const float *from = a.q + (p.seq.row + at / p.group) * a.q_stride +
+                            (size_t)(p.kv_head * p.group + at % p.group) * D;
+#pragma unroll
+        for (unsigned k = 0; k < D / 16; k++)
+#pragma unroll
+            for (unsigned i = half; i < 4; i += 2) {
+                const float *pair = from + WGMMA_K * k + wgmma_a_col(thread, i);
+                q[k][i] = there ? bf16_pair(pair[0], pair[1]) : 0;
+            }
+    }
+    hold(q);
+}
+
+/* The slot whose turn it is has been filled. */
+template <int D>
+static __device__ __forceinline__ const uint16_t *wait_for(sm90a_shared<D> &s, const struct turn &t,
+                                                           unsigned patience)
+{
+    barrier_wait(&s.full[t.slot], t.parity, patience);
+    __syncwarp(); /* products are for whole warps */
+    return s.slot[t.slot];
+}
+
+/* The slot may be filled again: its products are done, in all lanes. */
+template <int D> static __device__ __forceinline__ void let_go(sm90a_shared<D> &s, struct turn *t)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0)
+        barrier_arrive(&s.empty[t->slot]);
+    next_turn<D>(t);
+}
+
+/* K and V of tiles that none of the rows sees. */
+template <int D>
+static __device__ __forceinline__ void pass_over(sm90a_shared<D> &s, struct turn *t, uint32_t from,
+                                                 uint32_t to, unsigned patience)
+{
+    for (; from < to; from++)
+        for (unsigned half = 0; half < 2; half++) {
+            wait_for<D>(s, *t, patience);
+            let_go<D>(s, t);
+        }
+}
+
+/* acc += p V; s: exp(S - m) as accumulators. */
+template <int D>
+static __device__ __forceinline__ void add_values(struct warp_state<D> &w, const float s[8][4],
+                                                  const uint16_t *v)
+{
+    const uint64_t b = wgmma_rows_k(shared_offset(v), TILE);
+    uint32_t p[TILE / 16][4];
+#pragma unroll
+    for (unsigned k = 0; k < TILE / 16; k++)
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++)
+            p[k][i] = bf16_pair(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
+    hold(p);
+    hold(w.acc);
+    wgmma_fence();
+#pragma unroll
+    for (unsigned k = 0; k < TILE / 16; k++) {
+        const uint64_t at = wgmma_further(b, wgmma_rows_k_at(WGMMA_K * k));
+        if constexpr (D == 64)
+            wgmma_n8(w.acc, p[k], at, true, true);
+        else
+            wgmma_n16(w.acc, p[k], at, true, true);
+    }
+    wgmma_commit();
+    wgmma_wait(0);
+    hold(w.acc);
+}
+
+template <int D>
+static __device__ __forceinline__ void score_keys(float (&s)[8][4], const uint32_t q[D / 16][4],
+                                                  const uint16_t *keys)
+{
+    const uint64_t b = wgmma_columns_k(shared_offset(keys));
+    wgmma_fence();
+#pragma unroll
+    for (unsigned k = 0; k < D / 16; k++)
+        wgmma_n8(s, q[k], wgmma_further(b, wgmma_columns_k_at(TILE, WGMMA_K * k)), k > 0, false);
+    wgmma_commit();
+    wgmma_wait(0);
+    hold(s);
+}
+
+/* Tiles that the consumer's rows see something of. */
+static __device__ __forceinline__ struct tile_range
+tiles_of_team(const struct work &w, const struct attention_args &a, uint32_t row)
+{
+    struct tile_range t = tiles_of(w.piece, seen_by(w.p, a, row, WGMMA_M));
+    if (t.from >= t.to) /* no such rows */
+        t.from = t.to = w.tiles.to;
+    return t;
+}
+static __device__ __forceinline__ uint32_t row_of_team(const struct work &w)
+{
+    return w.piece.row + (threadIdx.x / WGMMA_THREADS - 1) * WGMMA_M;
+}
+
+/* What is needed of the work only before or behind the loop over tiles is looked up twice: there are no
+ * registers to keep it in. */
+template <int D>
+static __device__ __forceinline__ void consume_one(const struct attention_args &a, uint32_t i,
+                                                   sm90a_shared<D> &s, struct turn *t,
+                                                   unsigned patience)
+{
+    struct warp_state<D> w;
+    struct warp_total<D, split_total<D>::place> total = {
+    };
+    struct warp_rows r;
+    struct tile_range mine;
+    uint32_t q[D / 16][4];
+    {
+        const struct work k = work_of(a, i);
+        const uint32_t row = row_of_team(k);
+        mine = tiles_of_team(k, a, row);
+        rows_of_warp(&r, k.p, a, row + threadIdx.x % WGMMA_THREADS / WARP * 16);
+        load_a<D>(q, k.p, a, row);
+        pass_over<D>(s, t, k.tiles.from, mine.from, patience);
+    }
+    total.f[0] = total.f[1] = {NONE, 0, 1, 0};
+    total.far_o = &s.total[(threadIdx.x - WGMMA_THREADS) / WARP][0][threadIdx.x % WARP];
+    begin_split<D>(w);
+    for (uint32_t tile = mine.from; tile < mine.to; tile++) {
+        float sc[8][4];
+        score_keys<D>(sc, q, wait_for<D>(s, *t, patience));
+        let_go<D>(s, t);
+        finish_scores(sc, r, a, (int)(tile * TILE), nullptr);
+        soften<D>(sc, w);
+        add_values<D>(w, sc, wait_for<D>(s, *t, patience));
+        let_go<D>(s, t);
+        if ((tile + 1) % (PLAN_SPLIT / TILE) == 0 && tile + 1 < mine.to) {
+            end_split(w, total);
+            begin_split<D>(w);
+        }
+    }
+    const struct work k = work_of(a, i);
+    rows_of_warp(&r, k.p, a, row_of_team(k) + threadIdx.x % WGMMA_THREADS / WARP * 16);
+    pass_over<D>(s, t, mine.to, k.tiles.to, patience);
+    store_total(w, total, a, k.p, r);
+}
+
+template <int D>
+static __device__ __forceinline__ void consume(const struct attention_args &a, sm90a_shared<D> &s,
+                                               unsigned patience)
+{
+    struct turn t = {0, 0};
+    for (uint32_t i = blockIdx.x; i < n_work(a); i += gridDim.x)
+        consume_one<D>(a, i, s, &t, patience);
+}
+#endif
+
+template <int D>
+static __global__ void __launch_bounds__(BLOCK, 1)
+    attention_sm90a_kernel(const struct attention_args a,
+                           const __grid_constant__ struct cache_maps maps, const unsigned patience)
+{
+#ifdef HOPPER_CODE
+    SHARED_MEMORY(s, sm90a_shared<D>);
+    if (threadIdx.x == 0) {
+        for (unsigned i = 0; i < ring_of<D>::n; i++) {
+            barrier_init(&s.full[i], 1);
+            barrier_init(&s.empty[i], CONSUMERS * WGMMA_THREADS / WARP);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x < WGMMA_THREADS) {
+        registers_fewer<24>();
+        if (threadIdx.x < WARP)
+            produce<D>(a, maps, s, patience);
+    } else {
+        registers_more<240>();
+        consume<D>(a, s, patience);
+    }
+#endif
+}
+
+static bool maps_of(struct cache_maps *m, const struct attention_args *a)
+{
+    const struct map_shape blocks = map_shape_of(a->head_dim, KERN_BLOCK),
+                           rows = map_shape_of(a->head_dim, 1);
+    return tensor_map_encode(&m->k, a->k_cache, &blocks) &&
+           tensor_map_encode(&m->v, a->v_cache, &blocks) &&
+           tensor_map_encode(&m->v_row, a->v_cache, &rows);
+}
+
+template <int D>
+static void launch_large(const struct attention_args *a, const struct kern_exec *x,
+                         const struct cache_maps &maps, unsigned patience)
+{
+    const size_t bytes = sizeof(sm90a_shared<D>);
+    launch(attention_sm90a_kernel<D>, dim3(card_blocks(bytes)), BLOCK, bytes, x, *a, maps,
+           patience);
+}
+
+/* False: nothing was done, these arguments are attention.cu's. */
+static bool attend(const struct attention_args *a, const struct kern_exec *x, unsigned patience)
+{
+    struct cache_maps maps;
+    if (a->kv_dtype != DT_BF16 || (a->head_dim != 64 && a->head_dim != 128) || a->n_seq == 0 ||
+        a->n_row <= a->n_seq || !maps_of(&maps, a))
+        return false;
+    attention_small_launch(a, x);
+    if (a->head_dim == 64)
+        launch_large<64>(a, x, maps, patience);
+    else
+        launch_large<128>(a, x, maps, patience);
+    return true;
+}
+
+extern "C" void attention_sm90a(const struct attention_args *a, const struct kern_exec *x)
+{
+    if (!attend(a, x, 0))
+        attention_cuda(a, x);
+}
+
+/* A wait that never ends does not hang the trial: it has less than 100, of 80 ms then. Where the driver
+ * makes no map the result stays what it was, which is not the other kernel's. */
+#define TRIAL_PATIENCE (1u << 12)
+extern "C" void attention_sm90a_trial(const struct attention_args *a, const struct kern_exec *x)
+{
+    attend(a, x, TRIAL_PATIENCE);
+}

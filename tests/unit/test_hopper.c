@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hopper: the bits that sm_90a's instructions are given, against numbers worked out by hand from
+ * the manual; which card gets which kernels; and the trial, on the host emulation. What the bits
+ * mean is tested by the emulation, which decodes them on its own (cuda_check, emu_planted). */
+#include <math.h>
+#include "check.h"
+#include "common/mem.h"
+#include "kernels/cuda/hopper.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/table.h"
+#include "kernels/cuda/trial.h"
+#include "kernels/cuda/workspace.h"
+
+extern size_t emu_shared_max; /* cuda_emu.h */
+attention_fn attention_cuda, attention_sm90a;
+
+static void descriptors(void **state)
+{
+    (void)state;
+    /* a tile of 64 rows at 1 KiB: address 0x40, leading 1, stride 64, swizzle 1, in units of 16 */
+    assert_true(wgmma_columns_k(0x400) == 0x4000004000010040u);
+    /* at 33 KiB; leading: 64 rows of 128 bytes */
+    assert_true(wgmma_rows_k(0x8400, 64) == 0x4000004002000840u);
+    assert_true(wgmma_rows_k(0x8400, 128) == 0x4000004004000840u);
+    /* the last KiB that 18 bits reach */
+    assert_true(wgmma_columns_k(0x3fc00) == 0x4000004000013fc0u);
+    assert_int_equal(wgmma_columns_k_at(64, 0), 0);
+    assert_int_equal(wgmma_columns_k_at(64, 48), 96);
+    assert_int_equal(wgmma_columns_k_at(64, 64), 64 * 128);
+    assert_int_equal(wgmma_columns_k_at(64, 112), 64 * 128 + 96);
+    assert_int_equal(wgmma_rows_k_at(48), 48 * 128);
+    assert_true(wgmma_further(wgmma_columns_k(0x400), 96) == 0x4000004000010046u);
+    assert_true(wgmma_further(wgmma_rows_k(0x8400, 64), 6144) == 0x40000040020009c0u);
+}
+
+static void fragments(void **state)
+{
+    (void)state;
+    static const struct place {
+        uint32_t thread, i, row, col;
+    } acc[] = {{0, 0, 0, 0},   {0, 1, 0, 1},    {0, 2, 8, 0},      {0, 3, 8, 1},
+               {0, 4, 0, 8},   {3, 1, 0, 7},    {5, 0, 1, 2},      {31, 3, 15, 7},
+               {32, 0, 16, 0}, {100, 6, 57, 8}, {127, 31, 63, 63}, {127, 63, 63, 127}},
+      a[] = {{0, 0, 0, 0}, {0, 1, 8, 0},  {0, 2, 0, 8},
+             {0, 3, 8, 8}, {6, 3, 9, 12}, {127, 3, 63, 14}};
+    bool taken[64][128] = {{false}};
+    for (size_t i = 0; i < sizeof acc / sizeof *acc; i++) {
+        assert_int_equal(wgmma_acc_row(acc[i].thread, acc[i].i), acc[i].row);
+        assert_int_equal(wgmma_acc_col(acc[i].thread, acc[i].i), acc[i].col);
+    }
+    for (size_t i = 0; i < sizeof a / sizeof *a; i++) {
+        assert_int_equal(wgmma_a_row(a[i].thread, a[i].i), a[i].row);
+        assert_int_equal(wgmma_a_col(a[i].thread, a[i].i), a[i].col);
+    }
+    for (uint32_t thread = 0; thread < WGMMA_THREADS; thread++)
+        for (uint32_t i = 0; i < 64; i++) {
+            const uint32_t row = wgmma_acc_row(thread, i), col = wgmma_acc_col(thread, i);
+            assert_true(row < 64 && col < 128 && !taken[row][col]);
+            taken[row][col] = true;
+            /* accumulators 8 k + 2 i and + 1 are word i of A for columns 16 k … */
+            assert_int_equal(wgmma_a_row(thread, i % 8 / 2), row);
+            assert_int_equal(i / 8 * 16 + wgmma_a_col(thread, i % 8 / 2) + i % 2, col);
+        }
+}
+
+static void maps(void **state)
+{
+    (void)state;
+    const struct map_shape s = map_shape_of(128, 16);
+    assert_true(s.dim[0] == 128 && s.dim[1] == (uint64_t)1 << 31 && s.stride[0] == 256);
+    assert_true(s.box[0] == 64 && s.box[1] == 16 && s.step[0] == 1 && s.step[1] == 1);
+    assert_true(map_shape_of(64, 1).stride[0] == 128 && map_shape_of(64, 1).box[1] == 1);
+    assert_true(MAP_NOWHERE + 16 <= 0);
+}
+
+static void tables(void **state)
+{
+    (void)state;
+    struct kern_table t;
+    assert_int_equal(kern_caps_cuda(8, 0), CAP_SM80);
+    assert_int_equal(kern_caps_cuda(8, 9), CAP_SM80);
+    assert_int_equal(kern_caps_cuda(9, 0), CAP_SM80 | CAP_SM90A);
+    assert_int_equal(kern_caps_cuda(10, 0), CAP_SM80);
+    assert_int_equal(kern_caps_cuda(7, 5), 0);
+    kern_table_cuda(&t, kern_caps_cuda(8, 6));
+    assert_true(t.attention == attention_cuda && t.linear);
+    kern_table_cuda(&t, kern_caps_cuda(9, 0));
+    assert_true(t.attention == attention_sm90a && t.linear && t.caps == (CAP_SM80 | CAP_SM90A));
+}
+
+/* ---- a device that does at once what it is told, on host memory ---- */
+static enum q_code direct_get(struct device *d, void **out, size_t n, const char *what,
+                              struct q_err *e)
+{
+    (void)d;
+    *out = q_alloc(n);
+    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "%s", what);
+}
+static void direct_drop(struct device *d, void *p)
+{
+    (void)d;
+    q_free(p);
+}
+static void direct_copy(struct device_stream *s, void *dst, const void *src, size_t n)
+{
+    (void)s;
+    memcpy(dst, src, n);
+}
+static void direct_fill(struct device_stream *s, void *dst, int byte, size_t n)
+{
+    (void)s;
+    memset(dst, byte, n);
+}
+static enum q_code direct_sync(struct device_stream *s, struct q_err *e)
+{
+    (void)s;
+    (void)e;
+    return Q_OK;
+}
+static enum q_code failing_sync(struct device_stream *s, struct q_err *e)
+{
+    (void)s;
+    return q_fail(e, Q_IO, "an illegal instruction");
+}
+static enum q_code direct_check(struct device *d, struct q_err *e)
+{
+    (void)d;
+    (void)e;
+    return Q_OK;
+}
+static size_t direct_workspace(const struct device *d, const struct device_limits *l)
+{
+    (void)d;
+    return cuda_workspace_bytes(l, 4);
+}
+static size_t direct_plan_bytes(const struct device *d, const struct device_limits *l)
+{
+    (void)d;
+    return plan_bytes(l);
+}
+static size_t direct_plan(const struct device *d, void *out, const struct device_limits *l,
+                          const struct attention_seq *seqs, uint32_t n_seq)
+{
+    (void)d;
+    plan_make(out, l, seqs, n_seq);
+    return plan_bytes(l);
+}
+static const struct device_table direct = {.alloc = direct_get,
+                                           .release = direct_drop,
+                                           .host_alloc = direct_get,
+                                           .host_free = direct_drop,
+                                           .copy = direct_copy,
+                                           .fill = direct_fill,
+                                           .sync = direct_sync,
+                                           .check = direct_check,
+                                           .workspace_bytes = direct_workspace,
+                                           .plan_bytes = direct_plan_bytes,
+                                           .plan = direct_plan};
+
+/* Kernels of which only the results matter. */
+static void some_numbers(const struct attention_args *a, const struct kern_exec *x)
+{
+    float *out = a->out;
+    (void)x;
+    for (uint32_t i = 0; i < a->n_row * a->n_head * a->head_dim; i++)
+        out[i] = (float)(i % 997) / 997 - 0.5f;
+}
+static void others_of_a_head(const struct attention_args *a, const struct kern_exec *x)
+{
+    float *out = a->out;
+    some_numbers(a, x);
+    for (uint32_t i = 0; i < a->head_dim; i++)
+        out[i] += 0.01f;
+}
+static void other_rounding(const struct attention_args *a, const struct kern_exec *x)
+{
+    some_numbers(a, x);
+    ((float *)a->out)[7] *= 1 + 0x1p-20f;
+}
+static void leaves_one_out(const struct attention_args *a, const struct kern_exec *x)
+{
+    some_numbers(a, x);
+    ((float *)a->out)[8] = NAN;
+}
+
+static struct attention_trial trial_of(attention_fn *known, attention_fn *tried)
+{
+    const struct device_link on = {&direct, NULL, NULL};
+    struct attention_trial r;
+    struct q_err e = Q_ERR_INIT;
+    emu_shared_max = (size_t)227 << 10;
+    assert_ok(attention_trial_run(&r, &on, known, tried, &e), &e);
+    assert_int_equal(r.n, 99 * 8 * (128 + 128 + 64));
+    return r;
+}
+
+static void trial(void **state)
+{
+    (void)state;
+    struct attention_trial r = trial_of(attention_cuda, attention_sm90a_trial);
+    assert_int_equal(r.n_differ, 0); /* the emulation adds products one by one in both */
+    assert_true(attention_trial_holds(&r, true) && attention_trial_holds(&r, false));
+}
+
+static void trial_of_wrong_ones(void **state)
+{
+    (void)state;
+    struct attention_trial r = trial_of(some_numbers, others_of_a_head);
+    assert_true(r.n_differ == 128 + 128 + 64 && !attention_trial_holds(&r, false));
+    r = trial_of(some_numbers, other_rounding);
+    assert_int_equal(r.n_differ, 3);
+    assert_true(attention_trial_holds(&r, false) && !attention_trial_holds(&r, true));
+    r = trial_of(some_numbers, leaves_one_out);
+    assert_true(isinf(r.worst) && !attention_trial_holds(&r, false));
+    assert_false(
+        attention_trial_holds(&(struct attention_trial){0}, false)); /* nothing was tried */
+}
+
+static void trial_that_fails(void **state)
+{
+    (void)state;
+    struct device_table broken = direct;
+    struct attention_trial r;
+    struct q_err e = Q_ERR_INIT;
+    broken.sync = failing_sync;
+    const struct device_link on = {&broken, NULL, NULL};
+    emu_shared_max = (size_t)227 << 10;
+    assert_fails(attention_trial_run(&r, &on, some_numbers, some_numbers, &e), Q_IO, "illegal", &e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(descriptors),
+        cmocka_unit_test(fragments),
+        cmocka_unit_test(maps),
+        cmocka_unit_test(tables),
+        cmocka_unit_test(trial),
+        cmocka_unit_test(trial_of_wrong_ones),
+        cmocka_unit_test(trial_that_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -40,6 +40,11 @@ void buf_add(struct buf *b, const void *data, size_t n)
     b->data[b->len] = '\0';
 }
 
+char *buf_room(struct buf *b, size_t n)
+{
+    return reserve(b, n) ? b->data + b->len : NULL;
+}
+
 void buf_add_str(struct buf *b, const char *s)
 {
     buf_add(b, s, strlen(s));
@@ -47,7 +52,10 @@ void buf_add_str(struct buf *b, const char *s)
 
 void buf_add_char(struct buf *b, char c)
 {
-    buf_add(b, &c, 1);
+    if (!reserve(b, 1))
+        return;
+    b->data[b->len++] = c;
+    b->data[b->len] = '\0';
 }
 
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap)

@@ -6,7 +6,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#define HUGE_PAGE       ((size_t)2 << 20) /* bytes; x86-64, and aarch64 with pages of 4 KiB */
 #define ARENA_CHUNK_MIN 4096 /* bytes; doubles with the arena, so that a large one has few */
 #define ARENA_CHUNK_MAX (1u << 20)
 #define ARENA_ALIGN     16
@@ -42,6 +44,17 @@ void *q_calloc(size_t n, size_t size)
 void *q_realloc(void *p, size_t n)
 {
     return account() ? NULL : realloc(p, n ? n : 1);
+}
+
+void *q_alloc_huge(size_t n)
+{
+    void *p = NULL;
+    if (n < HUGE_PAGE || n > SIZE_MAX - HUGE_PAGE)
+        return q_alloc(n);
+    if (account() || posix_memalign(&p, HUGE_PAGE, n))
+        return NULL;
+    (void)madvise(p, n & ~(HUGE_PAGE - 1), MADV_HUGEPAGE); /* a wish */
+    return p;
 }
 
 void *q_realloc_array(void *p, size_t n, size_t size)

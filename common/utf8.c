@@ -91,8 +91,14 @@ bool utf8_valid(const char *s, size_t n)
             i += 8;
             continue;
         }
-        if ((unsigned char)s[i] < 0x80) {
+        unsigned char lead = (unsigned char)s[i];
+        if (lead < 0x80) {
             i++;
+            continue;
+        }
+        if (lead >= 0xc2 && lead <= 0xdf && n - i >= 2 &&
+            ((unsigned char)s[i + 1] & 0xc0) == 0x80) {
+            i += 2; /* half of the characters in a byte-level vocabulary */
             continue;
         }
         size_t have = well_formed(s + i, n - i, &len);

@@ -19,7 +19,7 @@ struct merge {
 
 struct bpe {
     struct merge *merges; /* [n_slot] open-addressed, n_slot a power of two */
-    size_t n_slot;
+    size_t n_slot, n_merge;
     const struct tok_vocab *vocab; /* borrowed from the tokenizer */
     const struct tok_vocab
         *words;             /* the vocabulary as words: `vocab`, or `own` where they differ */
@@ -55,7 +55,7 @@ static inline const struct merge *bpe_merge(const struct bpe *m, uint32_t left, 
 
 /* model.merges, an array of "a b" or ["a", "b"]. Errors: Q_CORRUPT (which one), Q_TOO_LARGE,
  * Q_NO_MEMORY. */
-FALLIBLE bpe_load_merges(struct bpe *m, struct tok_str merges, struct q_err *e);
+FALLIBLE bpe_load_merges(struct bpe *m, const struct tok_big *big, struct q_err *e);
 /* Merges by ranks: wherever two entries together are a third. */
 FALLIBLE bpe_rank_merges(struct bpe *m, const struct tok_extra *x, struct q_err *e);
 

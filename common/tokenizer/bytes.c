@@ -41,26 +41,19 @@ int tok_char_byte(uint32_t cp)
 
 bool tok_unmap(const char *s, size_t n, struct buf *out)
 {
-    enum { CHUNK = 64 };
-    char bytes[CHUNK]; /* appended many at once */
     size_t n_byte = 0;
-    size_t len = out->len;
-    for (size_t i = 0; i < n;) {
+    char *to = buf_room(out, n);
+    int byte = 0;
+    for (size_t i = 0; to && i < n && byte >= 0;) {
         uint32_t cp = (unsigned char)s[i++];
         if (cp >= 0x80 && i < n) /* the alphabet ends at U+0143: two bytes */
             cp = cp <= 0xc5 ? (cp & 0x1f) << 6 | ((unsigned char)s[i++] & 0x3f) : UINT32_MAX;
-        int byte = tok_char_byte(cp);
-        if (byte < 0) {
-            if (out->data)
-                out->data[out->len = len] = '\0';
-            return false;
-        }
-        if (n_byte == CHUNK) {
-            buf_add(out, bytes, n_byte);
-            n_byte = 0;
-        }
-        bytes[n_byte++] = (char)byte;
+        byte = tok_char_byte(cp);
+        to[n_byte++] = (char)byte;
     }
-    buf_add(out, bytes, n_byte);
-    return true;
+    if (to) {
+        out->len += byte >= 0 ? n_byte : 0;
+        out->data[out->len] = '\0';
+    }
+    return byte >= 0;
 }

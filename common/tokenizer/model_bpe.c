@@ -375,40 +375,34 @@ static void bpe_drop(void *self)
     q_free(m);
 }
 
-/* A vocabulary entry as a word: its bytes if raw, without the suffix that ends a whole word. */
-static enum q_code add_word(struct bpe *m, const struct tok_word *w, struct buf *bytes,
-                            struct q_err *e)
+/* A vocabulary entry as a word: its bytes if raw (then nothing has a suffix), without the suffix that
+ * ends a whole word. Entries that are neither are no words. */
+static enum q_code add_word(struct bpe *m, const struct tok_word *w, struct q_err *e)
 {
     const char *word = m->vocab->pool.data + w->off;
-    size_t n = w->len;
+    struct buf *pool = &m->own.pool;
+    size_t off = pool->len;
     if (m->raw) {
-        buf_reset(bytes);
-        if (!tok_unmap(word, n, bytes))
-            return buf_check(bytes, "vocabulary", e);
-        word = buf_str(bytes);
-        n = bytes->len;
-    }
-    if (m->n_suffix && !m->ignore_merges) {
-        if (n < m->n_suffix || memcmp(word + n - m->n_suffix, m->suffix, m->n_suffix) != 0)
+        if (!tok_unmap(word, w->len, pool))
             return Q_OK;
-        n -= m->n_suffix;
-    }
-    return n ? tok_vocab_append(&m->own, word, n, w->id, e) : Q_OK;
+    } else if (w->len >= m->n_suffix &&
+               memcmp(word + w->len - m->n_suffix, m->suffix, m->n_suffix) == 0)
+        buf_add(pool, word, w->len - m->n_suffix);
+    bool empty = pool->len == off && !pool->failed;
+    return empty ? Q_OK : tok_vocab_end(&m->own, off, w->id, e);
 }
 
 static enum q_code load_words(struct bpe *m, struct q_err *e)
 {
-    struct buf bytes = BUF_INIT;
     enum q_code rc = Q_OK;
     if (m->raw || (m->n_suffix && !m->ignore_merges)) {
         rc = tok_vocab_reserve(&m->own, m->vocab->n_word, e);
         for (size_t i = 0; i < m->vocab->n_word && !rc; i++)
-            rc = add_word(m, &m->vocab->words[i], &bytes, e);
+            rc = add_word(m, &m->vocab->words[i], e);
         rc = rc ? rc : tok_vocab_index(&m->own, e);
         m->words = &m->own;
     } else
         m->words = m->vocab;
-    buf_release(&bytes);
     if (rc)
         return rc;
     m->whole = q_calloc(m->words->n_word + 1, sizeof *m->whole);
@@ -526,10 +520,10 @@ static enum q_code bpe_load(void **self, const struct model_src *src, struct tok
         return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
     *self = m;
     m->vocab = v;
-    if ((rc = load_options(m, spec, e)) || (rc = tok_load_vocab(v, src->big.vocab, e)) ||
+    if ((rc = load_options(m, spec, e)) || (rc = tok_load_vocab(v, &src->big, e)) ||
         (rc = load_unk(m, spec, e)) ||
         (rc = src->extra && src->extra->ranks ? bpe_rank_merges(m, src->extra, e)
-                                              : bpe_load_merges(m, src->big.merges, e)))
+                                              : bpe_load_merges(m, &src->big, e)))
         return rc;
     load_bytes(m, *raw);
     *raw = m->raw;

@@ -56,13 +56,15 @@ static bool vocab_item(struct tok_scan *s, struct tok_vocab *v, enum q_code *rc,
 }
 
 #define VOCAB_WANT "an object of token to id"
-#define ENTRY_MIN  8 /* bytes that an entry takes at least: "a":0, and a little */
+#define ENTRY_MIN  5 /* bytes that an entry takes at least */
 
-enum q_code tok_load_vocab(struct tok_vocab *v, struct tok_str vocab, struct q_err *e)
+enum q_code tok_load_vocab(struct tok_vocab *v, const struct tok_big *big, struct q_err *e)
 {
+    struct tok_str vocab = big->vocab;
+    size_t n_max = vocab.n / ENTRY_MIN;
     struct tok_scan s;
     scan_init(&s, vocab);
-    enum q_code rc = tok_vocab_reserve(v, vocab.n / (ENTRY_MIN * 2), e);
+    enum q_code rc = tok_vocab_reserve(v, big->n_vocab < n_max ? big->n_vocab : n_max, e);
     bool ok = scan_open(&s, '{');
     while (ok && !rc && scan_item(&s, '}'))
         ok = vocab_item(&s, v, &rc, e);
@@ -98,7 +100,7 @@ static enum q_code load_words(void **self, const struct model_src *src, struct t
     if (json_object_get(spec, "unk_token") &&
         (rc = tok_json_str(spec, "unk_token", "model", &unk, e)))
         return rc;
-    if ((rc = tok_load_vocab(v, src->big.vocab, e)))
+    if ((rc = tok_load_vocab(v, &src->big, e)))
         return rc;
     m->unk = q_strndup(unk.s, unk.n);
     m->n_unk = unk.n;

@@ -34,7 +34,7 @@ static const char *over_spaces(const char *p, const char *end)
     return p;
 }
 
-char scan_peek(struct tok_scan *s)
+char scan_peek_far(struct tok_scan *s)
 {
     if (!s->p)
         return 0;
@@ -132,10 +132,10 @@ static bool escape(struct tok_scan *s)
 
 #define EACH(byte) (0x0101010101010101ull * (byte))
 
-/* The first character from p on that is a quote, a backslash or below a space; else `end`. *high:
- * one before it is not ASCII. Eight bytes at a time: taking one from each of eight that are not
- * below it borrows nothing, so the lowest bit that comes out is the first such character's. */
-static const char *plain_end(const char *p, const char *end, bool *high)
+/* The first character from p on that is a quote, a backslash or below `low` (<= 0x80); else `end`.
+ * *high: one before it is not ASCII. Eight bytes at a time: taking one from each of eight that are
+ * not below it borrows nothing, so the lowest bit that comes out is the first such character's. */
+static inline const char *find_stop(const char *p, const char *end, unsigned char low, bool *high)
 {
     unsigned char all = 0;
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -144,7 +144,7 @@ static const char *plain_end(const char *p, const char *end, bool *high)
         uint64_t quote = x ^ EACH('"');
         uint64_t escape = x ^ EACH('\\');
         uint64_t found = (((quote - EACH(1)) & ~quote) | ((escape - EACH(1)) & ~escape) |
-                          ((x - EACH(' ')) & ~x)) &
+                          ((x - EACH((uint64_t)low)) & ~x)) &
                          EACH(0x80);
         uint64_t before = found ? (found & -found) - 1 : UINT64_MAX; /* the bits below it */
         *high = *high || (x & before & EACH(0x80));
@@ -152,10 +152,15 @@ static const char *plain_end(const char *p, const char *end, bool *high)
             return p + __builtin_ctzll(found) / 8;
     }
 #endif
-    for (; p < end && *p != '"' && *p != '\\' && (unsigned char)*p >= ' '; p++)
+    for (; p < end && *p != '"' && *p != '\\' && (unsigned char)*p >= low; p++)
         all |= (unsigned char)*p;
     *high = *high || all >= 0x80;
     return p;
+}
+
+static const char *plain_end(const char *p, const char *end, bool *high)
+{
+    return find_stop(p, end, ' ', high);
 }
 
 /* The characters from p on that stand for themselves. */
@@ -194,6 +199,24 @@ bool scan_string(struct tok_scan *s, struct tok_str *out)
     return true;
 }
 
+bool scan_two_words(struct tok_scan *s, struct tok_str *a, struct tok_str *b)
+{
+    bool high = false;
+    if (scan_peek(s) != '"')
+        return false;
+    const char *from = s->p + 1;
+    const char *space = find_stop(from, s->end, ' ' + 1, &high);
+    if (space == s->end || *space != ' ')
+        return false;
+    const char *quote = find_stop(space + 1, s->end, ' ' + 1, &high);
+    if (quote == s->end || *quote != '"')
+        return false;
+    *a = (struct tok_str){from, (size_t)(space - from)};
+    *b = (struct tok_str){space + 1, (size_t)(quote - space - 1)};
+    s->p = quote + 1;
+    return true;
+}
+
 /* ---- numbers ---- */
 
 bool scan_uint(struct tok_scan *s, uint64_t *out)
@@ -209,7 +232,8 @@ bool scan_uint(struct tok_scan *s, uint64_t *out)
         x = x * 10 + (uint64_t)(*s->p++ - '0');
     }
     *out = x;
-    return s->p == s->end || !strchr(".eE", *s->p);
+    c = s->p < s->end ? *s->p : 0;
+    return c != '.' && c != 'e' && c != 'E';
 }
 
 /* Digits into *x; those that no longer fit are dropped and counted in *n_dropped. */
@@ -318,10 +342,10 @@ bool scan_skip(struct tok_scan *s)
 }
 
 /* The quote that ends a string whose first character is at p; `end` when there is none. */
-static const char *string_end(const char *p, const char *end)
+static inline const char *string_end(const char *p, const char *end)
 {
     bool high = false;
-    while ((p = plain_end(p, end, &high)) < end && *p != '"')
+    while ((p = find_stop(p, end, ' ', &high)) < end && *p != '"')
         p += *p == '\\' && end - p > 1 ? 2 : 1;
     return p;
 }
@@ -329,29 +353,22 @@ static const char *string_end(const char *p, const char *end)
 static bool skip_brackets(struct tok_scan *s)
 {
     size_t depth = 0;
+    size_t n_comma = 0;
     for (const char *p = s->p; p < s->end; p++) {
-        switch (*p) {
-        case '[':
-        case '{':
-            depth++;
-            break;
-        case ']':
-        case '}':
-            if (--depth == 0) {
-                s->p = p + 1;
-                s->more = true;
-                return true;
-            }
-            break;
-        case '"':
+        if (*p == '"') { /* of the big values, nearly all */
             if ((p = string_end(p + 1, s->end)) == s->end)
                 return false;
-            break;
-        case '\n':
+        } else if (*p == ',')
+            n_comma += depth == 1;
+        else if (*p == '\n')
             p = over_spaces(p + 1, s->end) - 1;
-            break;
-        default:
-            break;
+        else if (*p == '[' || *p == '{')
+            depth++;
+        else if ((*p == ']' || *p == '}') && --depth == 0) {
+            s->p = p + 1;
+            s->more = true;
+            s->n_item = n_comma + 1;
+            return true;
         }
     }
     return false;
@@ -361,6 +378,7 @@ bool scan_value(struct tok_scan *s, struct tok_str *out)
 {
     char c = scan_peek(s);
     const char *from = s->p;
+    s->n_item = 1;
     if (!(c == '[' || c == '{' ? skip_brackets(s) : scan_skip(s)))
         return false;
     *out = (struct tok_str){from, (size_t)(s->p - from)};
@@ -369,13 +387,13 @@ bool scan_value(struct tok_scan *s, struct tok_str *out)
 
 bool tok_big_find(struct tok_str json, struct tok_big *out)
 {
-    static const struct tok_str none = {"", 0};
+    static const struct tok_big none = {{"", 0}, {"", 0}, 0, 0};
     struct tok_scan s;
     struct tok_str key;
     int level = 1; /* 1: the file's object, 2: the model's */
     bool found = false;
     scan_init(&s, json);
-    out->vocab = out->merges = none;
+    *out = none;
     bool ok = scan_open(&s, '{');
     while (ok && level) {
         if (!scan_item(&s, '}')) {
@@ -384,21 +402,25 @@ bool tok_big_find(struct tok_str json, struct tok_big *out)
             continue;
         }
         ok = scan_string(&s, &key) && scan_colon(&s);
-        struct tok_str value = none;
+        struct tok_str value = {"", 0};
         if (ok && level == 1 && key.n == 5 && memcmp(key.s, "model", 5) == 0 &&
             scan_peek(&s) == '{') {
             found = ok = scan_open(&s, '{');
-            out->vocab = out->merges = none;
+            *out = none;
             level = 2;
             continue;
         }
         bool vocab = ok && level == 2 && key.n == 5 && memcmp(key.s, "vocab", 5) == 0;
         bool merges = ok && level == 2 && key.n == 6 && memcmp(key.s, "merges", 6) == 0;
         ok = ok && scan_value(&s, &value);
-        if (vocab)
+        if (vocab) {
             out->vocab = value;
-        if (merges)
+            out->n_vocab = s.n_item;
+        }
+        if (merges) {
             out->merges = value;
+            out->n_merge = s.n_item;
+        }
     }
     scan_release(&s);
     return ok && found;

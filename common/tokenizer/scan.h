@@ -15,6 +15,7 @@
 struct tok_scan {
     const char *p, *end; /* borrowed from the file */
     struct buf text;     /* the last string, if it had escapes */
+    size_t n_item;       /* of what scan_value read, an array or object: its own commas and one */
     bool more;           /* inside a list: something was read in it already */
 };
 void scan_init(struct tok_scan *s, struct tok_str json);
@@ -28,6 +29,9 @@ bool scan_item(struct tok_scan *s, char close);
 bool scan_failed(const struct tok_scan *s);
 /* A string, without its quotes and escapes; UTF-8. *out is good until the next scan_string. */
 bool scan_string(struct tok_scan *s, struct tok_str *out);
+/* A string of two parts with one space between them, without escapes; whether it is UTF-8 is not
+ * looked at. False: it is not that, and nothing was stepped over but white space. */
+bool scan_two_words(struct tok_scan *s, struct tok_str *a, struct tok_str *b);
 bool scan_colon(struct tok_scan *s);
 /* A number as the reference's JSON library reads it: its digits as an integer, times or divided by
  * a power of ten, so that the last bit may differ from the nearest double. */
@@ -37,11 +41,17 @@ bool scan_skip(struct tok_scan *s); /* any one value */
 /* One value as text. Of an array or object only brackets and quotes are looked at: what is inside
  * is read, and found out to be wrong, by whoever wants the value. */
 bool scan_value(struct tok_scan *s, struct tok_str *out);
-char scan_peek(struct tok_scan *s); /* the next character that is not white space, 0 at the end */
+char scan_peek_far(struct tok_scan *s);
+/* The next character that is not white space, 0 at the end; p stands at it then. */
+static inline char scan_peek(struct tok_scan *s)
+{
+    return s->p && s->p<s->end && * s->p> ' ' ? *s->p : scan_peek_far(s);
+}
 
 /* Where the values of model.vocab and model.merges stand; empty strings where there are none. */
 struct tok_big {
     struct tok_str vocab, merges;
+    size_t n_vocab, n_merge; /* their items, as far as commas tell */
 };
 /* False when the text is not an object that holds an object "model"; then nothing was found. */
 bool tok_big_find(struct tok_str json, struct tok_big *out);

@@ -171,7 +171,7 @@ struct tokenizer {
     2u /* text is its own, never in the byte-level alphabet unless normalized into it */
 
 /* model_word.c: model.vocab, an object of token to id. Errors: Q_CORRUPT, Q_NO_MEMORY. */
-FALLIBLE tok_load_vocab(struct tok_vocab *v, struct tok_str vocab, struct q_err *e);
+FALLIBLE tok_load_vocab(struct tok_vocab *v, const struct tok_big *big, struct q_err *e);
 /* Always fails: Q_CORRUPT, model.key is not what was wanted, or is broken at s. */
 FALLIBLE tok_bad_value(const struct tok_scan *s, struct tok_str value, const char *key,
                        const char *want, struct q_err *e);

@@ -7,27 +7,22 @@
 #define HASH_PRIME 0x9e3779b97f4a7c15ull /* 2^64 / golden ratio */
 
 /* Words are short: eight bytes at a time, one multiplication each. */
-static uint32_t hash_of(const char *s, size_t n)
+static inline uint32_t hash_of(const char *s, size_t n)
 {
     uint64_t h = n * HASH_PRIME;
-    while (n >= 8) {
-        uint64_t x;
-        memcpy(&x, s, 8);
-        h = (h ^ x) * HASH_PRIME;
+    for (; n > 8; s += 8, n -= 8) {
+        h = (h ^ tok_few_bytes(s, 8)) * HASH_PRIME;
         h ^= h >> 29;
-        s += 8;
-        n -= 8;
     }
-    uint64_t x = 0;
-    memcpy(&x, s, n);
-    h = (h ^ x) * HASH_PRIME;
-    h = (h ^ h >> 32) * HASH_PRIME; /* the first product's low half never saw the high bytes of x */
+    h = (h ^ tok_few_bytes(s, n)) * HASH_PRIME;
+    h = (h ^ h >> 32) * HASH_PRIME; /* the first product's low half never saw the last bytes */
     return (uint32_t)(h >> 32);
 }
 
-static bool same(const struct tok_vocab *v, const struct tok_word *w, const char *s, size_t n)
+static inline bool same(const struct tok_vocab *v, const struct tok_word *w, const char *s,
+                        size_t n)
 {
-    return w->len == n && memcmp(v->pool.data + w->off, s, n) == 0;
+    return w->len == n && tok_equal(v->pool.data + w->off, s, n);
 }
 
 /* The slot where s is, or the free one where it would go. */
@@ -45,9 +40,10 @@ static size_t slot_of(const struct tok_vocab *v, uint32_t hash, const char *s, s
 static enum q_code resize(struct tok_vocab *v, size_t n_slot, struct q_err *e)
 {
     size_t mask = n_slot - 1;
-    struct tok_slot_entry *slots = q_calloc(n_slot, sizeof *slots);
+    struct tok_slot_entry *slots = q_alloc_huge(n_slot * sizeof *slots);
     if (!slots)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a vocabulary of %zu slots", n_slot);
+    memset(slots, 0, n_slot * sizeof *slots);
     for (size_t k = 0; k < v->n_slot; k++) {
         size_t i = v->slots[k].hash & mask;
         if (!v->slots[k].i_word)
@@ -71,22 +67,28 @@ enum q_code tok_vocab_reserve(struct tok_vocab *v, size_t n, struct q_err *e)
     return rc || n_slot <= v->n_slot ? rc : resize(v, n_slot, e);
 }
 
-enum q_code tok_vocab_append(struct tok_vocab *v, const char *s, size_t n, uint32_t id,
-                             struct q_err *e)
+enum q_code tok_vocab_end(struct tok_vocab *v, size_t off, uint32_t id, struct q_err *e)
 {
     enum q_code rc = Q_OK;
     if (v->n_word == v->word_cap)
         rc = q_grow(&v->words, &v->word_cap, v->n_word + 1, sizeof *v->words, TOK_WORDS_MAX, e);
     if (rc)
         return rc;
-    size_t off = v->pool.len;
-    buf_add(&v->pool, s, n);
+    size_t n = v->pool.len - off;
     buf_add_char(&v->pool, '\0');
     if (v->pool.failed || off > UINT32_MAX)
         return v->pool.failed ? buf_check(&v->pool, "vocabulary", e)
                               : q_fail(e, Q_TOO_LARGE, "a vocabulary of more than 4 GiB");
     v->words[v->n_word++] = (struct tok_word){(uint32_t)off, (uint32_t)n, id};
     return Q_OK;
+}
+
+enum q_code tok_vocab_append(struct tok_vocab *v, const char *s, size_t n, uint32_t id,
+                             struct q_err *e)
+{
+    size_t off = v->pool.len;
+    buf_add(&v->pool, s, n);
+    return tok_vocab_end(v, off, id, e);
 }
 
 static uint32_t word_hash(const struct tok_vocab *v, size_t i)
@@ -158,9 +160,20 @@ uint32_t tok_vocab_id(const struct tok_vocab *v, const char *s, size_t n)
     return i == TOKEN_NONE ? i : v->words[i].id;
 }
 
+/* i_word of the first entry with this hash, 0 when there is none; it may be another string's. */
+static inline uint32_t first_of_hash(const struct tok_vocab *v, uint32_t hash)
+{
+    size_t mask = v->n_slot - 1;
+    size_t i = hash & mask;
+    while (v->slots[i].i_word && v->slots[i].hash != hash)
+        i = (i + 1) & mask;
+    return v->slots[i].i_word;
+}
+
 void tok_vocab_ids(const struct tok_vocab *v, const struct tok_str *s, size_t n, uint32_t *ids)
 {
     uint32_t hash[TOK_BATCH];
+    uint32_t i_word[TOK_BATCH] = {0}; /* + 1, 0 = none */
     Q_ASSERT(n <= TOK_BATCH);
     for (size_t i = 0; i < n; i++) {
         hash[i] = hash_of(s[i].s, s[i].n);
@@ -168,18 +181,18 @@ void tok_vocab_ids(const struct tok_vocab *v, const struct tok_str *s, size_t n,
             __builtin_prefetch(&v->slots[hash[i] & (v->n_slot - 1)]);
     }
     for (size_t i = 0; i < n && v->n_slot; i++) {
-        uint32_t i_word = v->slots[hash[i] & (v->n_slot - 1)].i_word;
-        if (i_word) /* or there may be no words at all */
-            __builtin_prefetch(&v->words[i_word - 1]);
-    }
-    for (size_t i = 0; i < n && v->n_slot; i++) {
-        uint32_t i_word = v->slots[hash[i] & (v->n_slot - 1)].i_word;
-        if (i_word)
-            __builtin_prefetch(v->pool.data + v->words[i_word - 1].off);
+        i_word[i] = first_of_hash(v, hash[i]);
+        if (i_word[i])
+            __builtin_prefetch(&v->words[i_word[i] - 1]);
     }
     for (size_t i = 0; i < n; i++) {
-        uint32_t i_word = v->n_slot ? v->slots[slot_of(v, hash[i], s[i].s, s[i].n)].i_word : 0;
-        ids[i] = i_word ? v->words[i_word - 1].id : TOKEN_NONE;
+        if (i_word[i])
+            __builtin_prefetch(v->pool.data + v->words[i_word[i] - 1].off);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (i_word[i] && !same(v, &v->words[i_word[i] - 1], s[i].s, s[i].n))
+            i_word[i] = v->slots[slot_of(v, hash[i], s[i].s, s[i].n)].i_word;
+        ids[i] = i_word[i] ? v->words[i_word[i] - 1].id : TOKEN_NONE;
     }
 }
 

@@ -7,6 +7,7 @@
 #define QUIRE_COMMON_TOKENIZER_VOCAB_H
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/tokenizer/json.h"
@@ -31,6 +32,24 @@ struct tok_vocab {
 /* clang-format on */
 #define TOK_WORDS_MAX ((size_t)1 << 24)
 
+/* Up to 8 bytes as a number that no other n bytes have, without a call: two loads that may overlap.
+ */
+static inline uint64_t tok_few_bytes(const char *s, size_t n)
+{
+    uint32_t first, last;
+    const unsigned char *u = (const unsigned char *)s;
+    if (n < 4)
+        return n ? u[0] | (uint64_t)u[n / 2] << 8 | (uint64_t)u[n - 1] << 16 : 0;
+    memcpy(&first, s, 4);
+    memcpy(&last, s + n - 4, 4);
+    return (uint64_t)last << 32 | first;
+}
+/* memcmp(a, b, n) == 0; most words are short. */
+static inline bool tok_equal(const char *a, const char *b, size_t n)
+{
+    return n <= 8 ? tok_few_bytes(a, n) == tok_few_bytes(b, n) : memcmp(a, b, n) == 0;
+}
+
 /* Make room for n strings at once; adding more is allowed. */
 FALLIBLE tok_vocab_reserve(struct tok_vocab *v, size_t n, struct q_err *e);
 /* Adding a string twice keeps the newer id. */
@@ -39,6 +58,8 @@ FALLIBLE tok_vocab_add(struct tok_vocab *v, const char *s, size_t n, uint32_t id
  * the first stays, with the last one's id. */
 FALLIBLE tok_vocab_append(struct tok_vocab *v, const char *s, size_t n, uint32_t id,
                           struct q_err *e);
+/* Append the string that the caller wrote at the end of v->pool, from `off` on. */
+FALLIBLE tok_vocab_end(struct tok_vocab *v, size_t off, uint32_t id, struct q_err *e);
 FALLIBLE tok_vocab_index(struct tok_vocab *v, struct q_err *e);
 uint32_t tok_vocab_id(const struct tok_vocab *v, const char *s, size_t n); /* TOKEN_NONE */
 /* The string's place in words, TOKEN_NONE when it is not there. */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_tokenizer FOLDER TEXTFILE: load, encode and decode on one core. Prints the best of five
- * rounds, whole and in prompts of about 2000 bytes. */
+/* bench_tokenizer FOLDER TEXTFILE [once]: load, encode and decode on one core. Prints the best of
+ * five rounds, whole and in prompts of about 2000 bytes; `once`: one round of the whole text, and
+ * no more. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include "common/buf.h"
 #include "common/file.h"
@@ -30,12 +32,12 @@ static void check(enum q_code rc)
     exit(1);
 }
 
-/* Seconds of the best round; step 0 = the whole text at once. */
-static double encode(const struct tokenizer *t, const struct buf *text, size_t step,
+/* Seconds of the best round of n; step 0 = the whole text at once. */
+static double encode(const struct tokenizer *t, const struct buf *text, size_t step, int n_round,
                      struct token_list *ids)
 {
     double best = 1e9;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < n_round; round++) {
         ids->n = 0;
         double start = cpu_s();
         for (size_t i = 0; i < text->len;) {
@@ -68,8 +70,9 @@ int main(int argc, char **argv)
     struct buf text = BUF_INIT;
     struct buf back = BUF_INIT;
     struct token_list ids = TOKEN_LIST_INIT;
-    if (argc != 3) {
-        fprintf(stderr, "usage: bench_tokenizer FOLDER TEXTFILE\n");
+    bool once = argc == 4 && strcmp(argv[3], "once") == 0;
+    if (argc != 3 && !once) {
+        fprintf(stderr, "usage: bench_tokenizer FOLDER TEXTFILE [once]\n");
         return 2;
     }
     double start = cpu_s();
@@ -77,14 +80,16 @@ int main(int argc, char **argv)
     printf("load           %8.1f ms  (%u ids)\n", (cpu_s() - start) * 1e3, tokenizer_vocab_size(t));
     check(file_read(&text, argv[2], TOKENIZER_TEXT_MAX, &err));
     double mb = (double)text.len / 1e6;
-    double whole = encode(t, &text, 0, &ids);
+    double whole = encode(t, &text, 0, once ? 1 : ROUNDS, &ids);
     printf("encode whole   %8.2f MB/s  (%zu tokens, %.2f bytes each)\n", mb / whole, ids.n,
            (double)text.len / (double)ids.n);
-    double streamed = stream(t, &ids, &back);
-    printf("stream decode  %8.2f M tokens/s%s\n", (double)ids.n / streamed / 1e6,
-           back.len == text.len && !memcmp(back.data, text.data, text.len) ? ""
-                                                                           : "  (text changed)");
-    printf("encode prompts %8.2f MB/s\n", mb / encode(t, &text, PROMPT_SIZE, &ids));
+    if (!once) {
+        double streamed = stream(t, &ids, &back);
+        bool same = back.len == text.len && !memcmp(back.data, text.data, text.len);
+        printf("stream decode  %8.2f M tokens/s%s\n", (double)ids.n / streamed / 1e6,
+               same ? "" : "  (text changed)");
+        printf("encode prompts %8.2f MB/s\n", mb / encode(t, &text, PROMPT_SIZE, ROUNDS, &ids));
+    }
     token_list_release(&ids);
     buf_release(&text);
     buf_release(&back);

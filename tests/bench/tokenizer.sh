@@ -3,7 +3,7 @@
 # Encoding and decoding on one core, beside the `tokenizers` package (when Python has it) on the same text: the
 # project's own sources and documents. CPU time, so that other programs do not count. Aim: 3 times the package's speed.
 #   sh tests/bench/tokenizer.sh [FOLDER…]     one tokenizer of each family where none is named
-# Then one thing over and over, 1, 2, 5 and 10 MB of it: MB/s that stay the same are time linear in the length.
+# Then one thing over and over, 1, 2, 5 and 10 MB of it, once each: MB/s that stay the same are time linear in the length.
 set -eu
 cd "$(dirname "$0")/../.."
 cmake --preset release >/dev/null
@@ -61,7 +61,7 @@ for what in 61 20 0a f09f9982 e4b8ad 37 2e2c3b3a213f2d28295b5d; do
         printf '%-22s %-18s' "$what" "$(basename "$folder")"
         for mb in 1 2 5 10; do
             python3 -c "import sys; c = bytes.fromhex('$what'); sys.stdout.buffer.write(c * ($mb * 1000000 // len(c)))" >"$dir/run"
-            printf ' %8s' "$("$bench" "$folder" "$dir/run" | sed -n 's/^encode whole *\([0-9.]*\).*/\1/p')"
+            printf ' %8s' "$("$bench" "$folder" "$dir/run" once | sed -n 's/^encode whole *\([0-9.]*\).*/\1/p')"
         done
         echo
     done

@@ -29,8 +29,8 @@ struct buf {
 void buf_add(struct buf *b, const void *data, size_t n);
 void buf_add_str(struct buf *b, const char *s);
 void buf_add_char(struct buf *b, char c);
-/* Where n more bytes and a NUL can be written; the caller adds what it wrote to len and ends it with
- * the NUL. NULL: there is no room, which is kept as of an append. */
+/* Where n more bytes and a NUL can be written; the caller adds what it wrote to len and puts the
+ * NUL behind it. NULL: there is no room, which is kept as of an append. */
 char *buf_room(struct buf *b, size_t n);
 __attribute__((format(printf, 2, 3))) void buf_printf(struct buf *b, const char *fmt, ...);
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap);

@@ -22,8 +22,7 @@ void *q_realloc_array(void *p, size_t n, size_t size);
 __attribute__((malloc)) char *q_strdup(const char *s);
 __attribute__((malloc)) char *q_strndup(const char *s, size_t n);
 void q_free(void *p);
-/* As q_alloc, on huge pages where the system has them: for tables of MiB that are looked up here and
- * there. */
+/* As q_alloc, on huge pages where the system has them: for tables of MiB, read at random. */
 __attribute__((malloc)) void *q_alloc_huge(size_t n);
 
 /* Grow *items (of `size` bytes each) so that at least n_need fit, doubling *cap, never beyond n_max

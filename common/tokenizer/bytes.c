@@ -5,7 +5,7 @@
 
 #define N_MOVED 68 /* bytes that are not printable in Latin-1 */
 
-static bool printable(unsigned char b)
+static inline bool printable(unsigned char b)
 {
     return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
 }
@@ -27,7 +27,7 @@ uint32_t tok_byte_char(unsigned char byte)
     return printable(byte) ? byte : 0x100 + moved_below(byte);
 }
 
-int tok_char_byte(uint32_t cp)
+static inline int char_byte(uint32_t cp)
 {
     if (cp < 0x100)
         return printable((unsigned char)cp) ? (int)cp : -1;
@@ -39,6 +39,11 @@ int tok_char_byte(uint32_t cp)
     return i < 0x21 + 0x22 ? (int)(0x7f + i - 0x21) : 0xad;
 }
 
+int tok_char_byte(uint32_t cp)
+{
+    return char_byte(cp);
+}
+
 bool tok_unmap(const char *s, size_t n, struct buf *out)
 {
     size_t n_byte = 0;
@@ -48,7 +53,7 @@ bool tok_unmap(const char *s, size_t n, struct buf *out)
         uint32_t cp = (unsigned char)s[i++];
         if (cp >= 0x80 && i < n) /* the alphabet ends at U+0143: two bytes */
             cp = cp <= 0xc5 ? (cp & 0x1f) << 6 | ((unsigned char)s[i++] & 0x3f) : UINT32_MAX;
-        byte = tok_char_byte(cp);
+        byte = char_byte(cp);
         to[n_byte++] = (char)byte;
     }
     if (to) {

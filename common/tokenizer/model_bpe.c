@@ -375,8 +375,8 @@ static void bpe_drop(void *self)
     q_free(m);
 }
 
-/* A vocabulary entry as a word: its bytes if raw (then nothing has a suffix), without the suffix that
- * ends a whole word. Entries that are neither are no words. */
+/* A vocabulary entry as a word: its bytes if raw (then there is no suffix), else without the suffix
+ * that ends a whole word. Entries that are neither are no words. */
 static enum q_code add_word(struct bpe *m, const struct tok_word *w, struct q_err *e)
 {
     const char *word = m->vocab->pool.data + w->off;

@@ -163,7 +163,6 @@ struct tokenizer {
     uint8_t *flags;       /* [n_id] TOK_F_* */
     uint32_t n_id;
     bool no_decoder; /* "decoder": null joins tokens with spaces */
-    uint8_t digest[32];
 };
 #define TOK_F_SPECIAL 1u /* the token is marked special */
 #define TOK_F_SKIP    4u /* left out by skip_special: its text is the content of a special token */

@@ -4,7 +4,6 @@
  * added tokens follow the reference: the model's id if the content is in the vocabulary, else the
  * next free one, whatever the file says. */
 #include "common/tokenizer/tokenizer.h"
-#include <openssl/evp.h>
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/decode.h"
@@ -399,10 +398,6 @@ enum q_code tok_from_texts(struct tokenizer **out, const struct tok_texts *in, s
     struct tokenizer *t = q_calloc(1, sizeof *t);
     if (!t)
         return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
-    if (!EVP_Digest(in->json.s, in->json.n, t->digest, NULL, EVP_sha256(), NULL)) {
-        rc = q_fail(e, Q_NO_MEMORY, "tokenizer.json: SHA-256 failed");
-        goto out;
-    }
     if ((rc = parse_file(&f, in->json, e)) ||
         (in->config.n && (rc = tok_parse(&f.config, in->config, CONFIG_NAME, e))) ||
         (rc = load_all(t, &f, e)))
@@ -468,9 +463,4 @@ uint32_t tokenizer_id(const struct tokenizer *t, const char *token)
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
 {
     return id < t->n_id && (t->flags[id] & TOK_F_SPECIAL);
-}
-
-void tokenizer_digest(const struct tokenizer *t, uint8_t digest[32])
-{
-    memcpy(digest, t->digest, sizeof t->digest);
 }

@@ -75,8 +75,5 @@ tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1, added tokens
 uint32_t tokenizer_id(const struct tokenizer *t,
                       const char *token); /* by vocabulary string; TOKEN_NONE */
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
-/* SHA-256 over what decides ids and text (the file's bytes); a frontend and an engine compare it.
- */
-void tokenizer_digest(const struct tokenizer *t, uint8_t digest[32]);
 
 #endif

@@ -97,6 +97,9 @@ static const struct {
     {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a b\"]"), Q_CORRUPT, "the second is not in"},
     {BPE("\"vocab\":{},\"merges\":[\"a b\"]"), Q_CORRUPT, "the first is not in"}, /* no tables */
     {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a a\"]"), Q_CORRUPT, "the sum is not in"},
+    {BPE("\"vocab\":{\"a\":0},\"merges\":[\"a \xff\"]"), Q_CORRUPT, "the second is not in"},
+    {BPE("\"vocab\":{\"a\":0},\"merges\":[,,,,,,,,]"), Q_CORRUPT, "model.merges[0]"},
+    {BPE("\"vocab\":{,,,,,,,,}"), Q_CORRUPT, "model.vocab"},
     {BPE("\"vocab\":{},\"merges\":[],\"unk_token\":\"u\""), Q_CORRUPT, "unk_token \"u\""},
     {BPE("\"vocab\":{},\"merges\":[],\"unk_token\":1"), Q_CORRUPT, "unk_token"},
     {BPE("\"dropout\":0.1"), Q_UNSUPPORTED, "dropout"},

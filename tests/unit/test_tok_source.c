@@ -62,18 +62,28 @@ static uint32_t id_of_a(const char *path)
 #define TEKKEN(config, vocab, rest) "{" config ",\"vocab\":[" vocab "]" rest "}"
 #define TOKEN(rank, bytes)          "{\"rank\":" #rank ",\"token_bytes\":\"" bytes "\",\"token_str\":null}"
 
-/* A tekken.json with the 256 bytes and n special tokens. */
-static void write_tekken(struct folder *f, const char *name, int n_special)
+/* A tekken.json with the 256 bytes, "aa" to n_run times "a", and n special tokens. */
+static void write_tekken(struct folder *f, const char *name, int n_special, int n_run)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     struct buf b = BUF_INIT;
     buf_printf(&b,
                "{\"config\":{\"pattern\":\"\\\\w+|\\\\W\",\"default_vocab_size\":%d,\"default_num_"
                "special_tokens\":%d,\"version\":\"v7\"}" SPECIAL ",\"vocab\":[",
-               256 + n_special, n_special);
+               255 + n_run + n_special, n_special);
     for (int i = 0; i < 256; i++)
         buf_printf(&b, "%s{\"token_bytes\":\"%c%c==\",\"rank\":%d}", i ? "," : "", digits[i >> 2],
                    digits[(i & 3) << 4], i);
+    for (int n = 2; n <= n_run; n++) {
+        buf_add_str(&b, ",{\"token_bytes\":\"");
+        for (int i = 0; i < n / 3; i++)
+            buf_add_str(&b, "YWFh");
+        buf_printf(&b, "%s\",\"rank\":%d}",
+                   n % 3 == 0   ? ""
+                   : n % 3 == 1 ? "YQ=="
+                                : "YWE=",
+                   254 + n);
+    }
     buf_add_str(&b, "]}");
     folder_add(f, name, buf_str(&b));
     buf_release(&b);
@@ -92,7 +102,7 @@ static void test_which_file(void **state)
     folder_add(&f, "vocab.json", VOCAB);
     assert_int_equal(id_of_a(f.dir), 2);
     assert_int_equal(id_of_a(f.path[0]), 5); /* a file is that file */
-    write_tekken(&f, "tekken.json", 10);
+    write_tekken(&f, "tekken.json", 10, 1);
     assert_int_equal(id_of_a(f.dir), 10 + 'a');
     unlink(f.path[--f.n]);
     folder_add(&f, "tokenizer.json", HF);
@@ -116,13 +126,39 @@ static void test_modes(void **state)
     assert_fails(tokenizer_apply_mode(path, "custom", &err), Q_UNSUPPORTED, "code of vLLM", &err);
     assert_fails(tokenizer_apply_mode(path, "rust", &err), Q_UNSUPPORTED,
                  "expected auto, hf, slow or mistral", &err);
-    write_tekken(&f, "tekken_1.json", 3);
-    write_tekken(&f, "tekken_2.json", 7); /* of several the last by name */
+    write_tekken(&f, "tekken_1.json", 3, 1);
+    write_tekken(&f, "tekken_2.json", 7, 1); /* of several the last by name */
     assert_ok(tokenizer_apply_mode(path, "mistral", &err), &err);
     assert_string_equal(path, f.path[2]);
     assert_int_equal(id_of_a(path), 7 + 'a');
     assert_ok(tokenizer_apply_mode(path, "mistral", &err), &err); /* a file stays what it is */
     assert_string_equal(path, f.path[2]);
+    folder_free(&f);
+}
+
+/* Of 60 tokens that are runs there are 1770 merges, more than two a token: the table grows. */
+static void test_more_merges_than_tokens(void **state)
+{
+    (void)state;
+    enum { RUN = 60, TEXT = 64 };
+    struct folder f;
+    struct tokenizer *t = NULL;
+    struct token_list ids = TOKEN_LIST_INIT;
+    char text[TEXT];
+    memset(text, 'a', sizeof text);
+    folder_new(&f);
+    write_tekken(&f, "tekken.json", 3, RUN);
+    assert_ok(tokenizer_open(&t, f.dir, &err), &err);
+    assert_ok(tokenizer_encode(t, text, RUN, false, &ids, &err), &err);
+    assert_int_equal(ids.n, 1);
+    assert_int_equal(ids.ids[0], 3 + 254 + RUN);
+    ids.n = 0; /* by merges: 32 of 2, 16 of 4, 8 of 8, 4 of 16, 2 of 32; there is no token of 64 */
+    assert_ok(tokenizer_encode(t, text, TEXT, false, &ids, &err), &err);
+    assert_int_equal(ids.n, 2);
+    assert_int_equal(ids.ids[0], 3 + 254 + 32);
+    assert_int_equal(ids.ids[1], 3 + 254 + 32);
+    token_list_release(&ids);
+    tokenizer_free(t);
     folder_free(&f);
 }
 
@@ -214,6 +250,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_which_file),
         cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_more_merges_than_tokens),
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_bad_lists),
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_bench [--library FILE] [--json] [--op NAME] [--ms N] [--small]: the kernels of
+/* cuda_bench [--library FILE] [--json] [--op NAME] [--ms N] [--small] [--once]: the kernels of
  * libquire-cuda.so on a card, at the shapes that models have, timed by the card's own clock.
  *
  * A row is an operation, its shape, the median and the best of several runs, and what it moved and
@@ -7,6 +7,7 @@
  * caches hold random numbers and are larger than the card's cache, so that a run reads memory.
  * --json: a row is a JSON object on a line, written when it is measured.
  * --small: shapes that the host emulation can do (libquire-emu.so), to try this program.
+ * --once: each is launched once and not timed, for a profiler.
  * Exit status 0; 1 when the card failed; 2 for a wrong command line; 77 without a card. */
 #include <getopt.h>
 #include <math.h>
@@ -63,7 +64,7 @@ static const struct shape small_shapes[] = {
 static struct {
     const char *library, *op;
     int64_t ms;
-    bool small, json;
+    bool small, json, once;
     const struct device_table *t;
     struct device *d;
     struct device_stream *s;
@@ -152,6 +153,11 @@ static void measure(const char *op, const char *text, double bytes, double flop,
 {
     double ms[TIMES_MAX], spent = 0;
     uint32_t n = 0;
+    if (b.once) {
+        span_ms(work, ctx, 1);
+        printf("%s %s\n", op, text);
+        return;
+    }
     span_ms(work, ctx, 1);
     const double once = span_ms(work, ctx, 1);
     const uint32_t launches = !b.small && once < 1 && once > 0.001 ? (uint32_t)(1 / once) + 1 : 1;
@@ -436,10 +442,13 @@ static void open_card(void)
 
 static void read_options(int argc, char **argv)
 {
-    static const struct option names[] = {
-        {"library", required_argument, NULL, 'l'}, {"json", no_argument, NULL, 'j'},
-        {"op", required_argument, NULL, 'o'},      {"ms", required_argument, NULL, 'm'},
-        {"small", no_argument, NULL, 's'},         {NULL, 0, NULL, 0}};
+    static const struct option names[] = {{"library", required_argument, NULL, 'l'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"op", required_argument, NULL, 'o'},
+                                          {"ms", required_argument, NULL, 'm'},
+                                          {"small", no_argument, NULL, 's'},
+                                          {"once", no_argument, NULL, '1'},
+                                          {NULL, 0, NULL, 0}};
     struct q_err e = Q_ERR_INIT;
     bool wrong = false;
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -451,12 +460,14 @@ static void read_options(int argc, char **argv)
             b.op = optarg;
         else if (c == 's')
             b.small = true;
+        else if (c == '1')
+            b.once = true;
         else if (c != 'm' || parse_i64(&b.ms, optarg, 1, 60000, "--ms", &e))
             wrong = true;
     }
     if (wrong || optind != argc) {
-        fprintf(stderr, "%s: options: --library FILE --json --op NAME --ms N --small %s\n", argv[0],
-                e.message);
+        fprintf(stderr, "%s: options: --library FILE --json --op NAME --ms N --small --once %s\n",
+                argv[0], e.message);
         exit(2);
     }
 }

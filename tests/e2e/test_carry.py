@@ -115,6 +115,7 @@ def test_the_gpu_script_from_its_bundle(tmp_path):
                PATH="/usr/bin:/bin", QUIRE_DEVICE="cpu", OUT=str(tmp_path / "out"))
     assert done.returncode == 0, done.stdout + done.stderr
     jobs = json.loads((tmp_path / "out/results.json").read_text())["jobs"]
-    assert [name for name, job in jobs.items() if job["status"] != "ok"] in ([], ["bench/Llama-3-8B fp8"]), jobs
-    assert len(jobs) == 8 and jobs["bench/Llama-3-8B http"]["rows"][0]["start_to_ready_s"] > 0
+    others = {name: job["status"] for name, job in jobs.items() if job["status"] != "ok"}
+    assert set(others) <= {"bench/Llama-3-8B fp8", "bench/Llama-3-8B fp8, cache int8"} and set(others.values()) <= {"skipped"}, jobs
+    assert len(jobs) == 10 and jobs["bench/Llama-3-8B http"]["rows"][0]["start_to_ready_s"] > 0
     assert "Llama-3-8B bf16, 256 x 1 k in, 128 out, by HTTP" in (tmp_path / "out/page.md").read_text()

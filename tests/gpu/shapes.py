@@ -19,22 +19,27 @@ SHAPES = {
                       "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
                       "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0},
 }
-SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "head_dim": 16, "vocab_size": 512, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+# Toy shapes: heads of 64, the least that the card's fast kernels serve.
+SMALL = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+         "head_dim": 64, "vocab_size": 512, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+# Start-up computes the largest step and fills the card's memory: too much for an emulation.
+SMALL_STEPS = ("--max-num-batched-tokens", "32", "--num-gpu-blocks-override", "256")
 PIECE = 32 << 20
 
 
-def config(name, small=False):
-    """small: the same family, so small that the script can be tried on anything."""
+def config(name, small=False, n_layer=0):
+    """small: the same family, so small that the script can be tried on anything. n_layer: fewer layers than it has."""
     shape = SHAPES[name]
-    return {**shape, **{k: v for k, v in SMALL.items() if k in shape}} if small else shape
+    if small:
+        return {**shape, **{k: v for k, v in SMALL.items() if k in shape}}
+    return {**shape, "num_hidden_layers": n_layer or shape["num_hidden_layers"]}
 
 
-def folder(parent, name, small=False):
+def folder(parent, name, small=False, n_layer=0):
     """A folder with nothing but config.json, for --load-format dummy."""
-    path = parent / name
+    path = parent / (f"{name}-{n_layer}-layers" if n_layer else name)
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(json.dumps(config(name, small)))
+    (path / "config.json").write_text(json.dumps(config(name, small, n_layer)))
     return path
 
 

@@ -13,10 +13,16 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STUBS = {
-    "nvidia-smi": 'print("NVIDIA Stub, 580.1, 1024 MiB")',
+    "nvidia-smi": 'print("NVIDIA Stub, 1024 MiB,", mode or "580.1")',
+    "ncu": """
+if "--clock-control" not in args or "--once" not in args: sys.exit("ncu: of a card that is shared")
+print("  attention_kernel (1, 1, 1)x(128, 1, 1)\\n    Section: GPU Speed Of Light Throughput")
+""",
     "compute-sanitizer": """
+if "--version" in args: print("Version 2025.3"); sys.exit(0)
 if mode == "refused":
     print("========= Error: Device not supported. Please refer to the documentation"); sys.exit(1)
+print("========= COMPUTE-SANITIZER\\n========= Invalid __global__ read of size 4 bytes") if mode == "found" else None
 print("========= ERROR SUMMARY: %d errors" % (3 if mode == "found" else 0))
 sys.exit(9 if mode == "found" else 0)
 """,
@@ -24,6 +30,7 @@ sys.exit(9 if mode == "found" else 0)
 if "--list" in args:
     print("embed\\nlinear\\nattention\\nsample"); sys.exit(0)
 op = args[args.index("--op") + 1]
+if mode == "hang": time.sleep(600)
 if mode == "crash" and op == "linear":
     print("cuda_check_card: an illegal memory access"); os.kill(os.getpid(), 11)
 wrong = mode == "wrong" and op == "linear"
@@ -33,6 +40,7 @@ sys.exit(wrong)
     "cuda_bench": """
 def row(op, shape, ms, n_bytes, flop):
     print(json.dumps({"op": op, "shape": shape, "median_ms": ms, "best_ms": ms, "bytes": n_bytes, "flop": flop}), flush=True)
+if mode == "hang" or mode == "trial" and os.environ.get("QUIRE_CUDA_WGMMA") != "0": time.sleep(600)
 row("copy", "1024 MiB", 2.0, 2e9, 0)
 if "--op" in args: sys.exit(0)
 row("attention", "BF16 64 x 4096, 1 of them new, heads 64/8 of 128", 1.0, 9e8, 1e9)
@@ -54,7 +62,9 @@ rows = [json.loads(l) for l in open(args[args.index("--input-file") + 1])]
 for i, row in enumerate(rows):
     ids = list(golden.get(json.dumps(row["prompt"]), range(row["max_tokens"])))
     if mode == "wrong" and "--enforce-eager" in args and i == 0: ids[-1] += 1
-    print(json.dumps({"prompt": i, "token_ids": ids[:row["max_tokens"]], "logprobs": [-0.5]}))
+    if mode == "other" and "cpu" not in args: ids = [i + 1 for i in ids]
+    ids = ids[:row["max_tokens"]]
+    print(json.dumps({"prompt": i, "token_ids": ids, "logprobs": [{"token_id": t, "logprob": -0.5, "top": []} for t in ids]}))
 """,
     "quire-bench": """
 if "Qwen3-30B-A3B" in args[1]: sys.exit("quire bench: architecture Qwen3MoeForCausalLM is not supported")
@@ -75,7 +85,7 @@ http.server.HTTPServer(("127.0.0.1", int(args[args.index("--port") + 1])), Ready
 """,
 }
 TORCH = {"absent": "raise ImportError('torch is a stub')", "crash": "raise RuntimeError('a kernel is missing')", "hang": "import time; time.sleep(600)"}
-PARTS = ["ceilings", "kernels", "goldens", "sanitizer", "bench", "torch"]
+PARTS = ["machine", "ceilings", "kernels", "goldens", "sanitizer", "bench", "torch", "profile"]
 
 
 class Script:
@@ -133,7 +143,9 @@ def without_a_card(s):
 def all_of_it(s):
     rc, text = s.run()
     check("all parts pass", rc == 0 and "FAIL" not in text, text)
-    check("three files", sorted(p.name for p in s.out.iterdir()) == ["log.txt", "page.md", "results.json"])
+    files = sorted(p.name for p in s.out.iterdir())
+    check("four files", files == ["log.txt", "page.md", "profile.txt", "results.json"], str(files))
+    check("the bars come last", "| decode attention, 64 sequences" in text[-1500:], text)
     jobs, page = s.jobs(), s.page()
     check("every part has jobs", {name.split("/")[0] for name in jobs} == set(PARTS), text)
     check("a family that the programs do not know is skipped", "not supported" in jobs["bench/Qwen3-30B-A3B latency"]["why"], text)
@@ -143,16 +155,28 @@ def all_of_it(s):
           and "| 0.8 of bandwidth | - | 0.8 | 0.93 | bar |" in page and "| 0.923 of the offline figure |" in page
           and "13000 output tokens/s" in page and "not measured" in page and "NVIDIA Stub" in page, page)
     check("start to ready was measured", "start_to_ready_s" in page, page)
-    n = len(jobs)
-    rc, text = s.run()
-    check("what has a result is not run again", rc == 0 and f"{n} have;" in text, text)
+    check("the order is that of what matters most", list(jobs).index("bench/Llama-3-8B latency") < list(jobs).index("goldens/llama eager"))
+    n = len(jobs) - 1  # the machine is looked at again
+    rc, text = s.run(nvidia_smi="581.2")
+    check("what has a result is not run again, with another driver neither", rc == 0 and f"{n} have;" in text and "580.1, 581.2" in s.page(), text)
+    elsewhere(s, n)
     whole = s.command("ceilings", small=False)
     text = whole.communicate()[0]
-    check("results of toy shapes are not those of others", "begun anew" in text and " have" not in text, text)
+    check("results of toy shapes are not those of others", "are left out" in text and " have" not in text, text)
     s.run("ceilings")
     (s.bin / "quire-bench").write_text((s.bin / "quire-bench").read_text() + "# another build\n")
     rc, text = s.run("ceilings")
-    check("results of other programs are not kept", rc == 0 and "begun anew" in text and " have" not in text, text)
+    check("of other programs' results torch's are kept", rc == 0 and "are left out" in text and "1 ok, 1 have" in text, text)
+
+
+def elsewhere(s, n):
+    """On another machine: results come along in a folder, and are there again afterwards."""
+    first, s.env["OUT"] = s.out, str(s.out.parent / "fresh")
+    rc, text = s.run("--with", str(first), "--with", str(first.parent / "nowhere"))
+    check("a folder that came along is read", rc == 0 and f"{n} have;" in text, text)
+    kept = [json.loads((p / "results.json").read_text()) for p in (first, first.parent / "nowhere", first.parent / "fresh")]
+    check("and kept up to date", kept[0] == kept[1] == kept[2])
+    s.env["OUT"] = str(first)
 
 
 def one_bad_end(s, part, job, said, *options, others="ok", **stubs):
@@ -168,10 +192,12 @@ def one_bad_end(s, part, job, said, *options, others="ok", **stubs):
 
 def bad_ends(s):
     llama = ("--job", "/llama ")
-    check("rows are kept", one_bad_end(s, "kernels", "check linear", "ended with 1", cuda_check_card="wrong")["rows"][0]["ok"] is False)
+    rows = one_bad_end(s, "kernels", "check linear", "ended with 1", cuda_check_card="wrong", compute_sanitizer="found")["rows"]
+    check("rows are kept, and it was asked why", rows[0]["ok"] is False and "Invalid __global__ read" in rows[1]["memcheck"])
     one_bad_end(s, "kernels", "check linear", "ended with -11", cuda_check_card="crash")
     check("rows before a crash are kept", len(one_bad_end(s, "kernels", "speed", "ended with 1", cuda_bench="crash")["rows"]) == 1)
     one_bad_end(s, "goldens", "llama eager", "answers differ", *llama, quire_generate="wrong")
+    one_bad_end(s, "goldens", "as the CPU Llama-3-8B", "part where the CPU is sure", "--job", "as the CPU", others="FAIL", quire_generate="other")
     one_bad_end(s, "goldens", "llama eager", "3 of 4 GiB", *llama, others="FAIL", quire_generate="crash")
     one_bad_end(s, "goldens", "llama eager", "answers differ", *llama, others="FAIL", quire_generate="garbage")
     check("findings are counted", one_bad_end(s, "sanitizer", "memcheck steps", "ended with 9", "--job", "steps", others="FAIL",
@@ -189,11 +215,21 @@ def bad_ends(s):
     (s.bin / "cuda_bench").rename(s.bin / "away")
     one_bad_end(s, "kernels", "speed", "no cuda_bench")
     (s.bin / "away").rename(s.bin / "cuda_bench")
+    s.run("kernels")
+    one_bad_end(s, "kernels", "speed", "ended with 1", cuda_bench="crash")
     rc, text = s.run("kernels")
     check("what failed is run again, the rest is not", rc == 0 and "1 ok" in text and "4 have" in text, text)
+    rc, text = s.run("kernels", "--again", "--patience", "0.01", cuda_check_card="hang", cuda_bench="hang")
+    check("a card that does not answer ends the run", rc == 1 and "does not answer any more" in text and text.count("FAIL") == 1, text)
+    rc, text = s.run("ceilings", "--again", "--job", "copy", "--patience", "0.15", cuda_bench="trial")
+    check("a kernel that hangs on trial is done without", rc == 1 and "QUIRE_CUDA_WGMMA=0" in text, text)
+    rc, text = s.run("ceilings", "--job", "copy", cuda_bench="trial")
+    check("and from then on", rc == 0 and "1 ok" in text, text)
+    s.run("kernels", "--again")
 
 
 def no_time(s):
+    s.run("goldens", "--job", "llama eager")
     before = s.jobs()["goldens/llama eager"]
     rc, text = s.run("goldens", "--again", "--job", "llama eager", "--minutes", "0.03", quire_generate="hang")
     check("what never ends is ended, and left to the next run", rc == 0 and "1 not reached" in text and "goes on" in text, text)
@@ -222,7 +258,7 @@ def stopped(s):
 
 
 def broken_store(s):
-    for text in ("", "{", "[]", '{"card": "NVIDIA Stub, 580.1, 1024 MiB"}'):
+    for text in ("", "{", "[]", '{"card": "NVIDIA Stub, 1024 MiB"}'):
         (s.out / "results.json").write_text(text)
         rc, said = s.run("ceilings")
         check(f"results.json of {text!r} is begun anew", rc == 0 and "cannot be read" in said and len(s.jobs()) == 2, said)

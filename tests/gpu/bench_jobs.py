@@ -117,7 +117,7 @@ def bench_jobs(r):
     yield f"{eight} throughput", throughput(eight, "throughput", 256, (1024, 128), [], 60), 25
     yield f"{eight} http", http, 40
     yield f"{eight} fp8", throughput(eight, "fp8", 512, (1000, 1000), fp8, 120), 50
-    yield f"{eight} fp8, cache int8", throughput(eight, "fp8", 512, (1000, 1000), [*fp8, "--kv-cache-dtype", "int8"], 120), 50
+    yield f"{eight} fp8, cache fp8", throughput(eight, "fp8", 512, (1000, 1000), [*fp8, "--kv-cache-dtype", "fp8"], 120), 50
     yield f"{eight} int4 latency", latency(eight, "latency int4", 60, "1,16", ["--quantization", "int4"]), 20
     yield "Qwen2.5-0.5B latency", latency("Qwen2.5-0.5B", "latency", 60), 15
     yield "Qwen2.5-0.5B throughput", throughput("Qwen2.5-0.5B", "throughput", 512, (1024, 128), [], 60), 15

@@ -27,6 +27,9 @@ static __global__ void __launch_bounds__(THREADS) quant_rows_kernel(const struct
         most = most_of(fabsf(row[c]), most);
     const struct int8_scale scale = int8_scale_for(block_reduce<BLOCK_MOST>(most, &s.most));
     int sum = 0;
+    /* four at a time, as the compiler would, spill on sm_100 within the 32 registers that let a
+     * multiprocessor have all its threads */
+#pragma unroll 2
     for (uint32_t base = threadIdx.x / WARP * WARP; base < n_k; base += THREADS) {
         const uint32_t c = base + threadIdx.x % WARP;
         const uint32_t place = a.order && c < a.n_col ? a.order[c] : c;

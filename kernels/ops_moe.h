@@ -9,10 +9,21 @@
  *
  * What a row takes and the order in which it is added up depend on the row alone.
  * Source: arXiv:2101.03961, and the model cards of Mixtral and Qwen3.
+ *
+ * On a device the counts are not known where the launches are ordered, so all experts of a layer
+ * are one launch. A place is a row and one of the experts that it takes; group_rows puts the places
+ * of an expert side by side:
+ *
+ *     experts  row 0: 1 4    row 1: 0 4    row 2: 1 2
+ *     places   0         1         2         3         4         5
+ *              expert 0  expert 1  expert 1  expert 2  expert 4  expert 4
+ *     rows     1         0         2         2         0         1
+ *     starts   0 1 3 4 4 6
+ *
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_MOE_H
 #define QUIRE_KERNELS_OPS_MOE_H
-#include "kernels/ops.h"
+#include "kernels/ops_quant.h"
 
 /* The n_used experts with the largest x[i,:], of equal ones those with the lower number; they are
  * written by ascending number.
@@ -38,6 +49,38 @@ struct combine_args {
     const uint32_t *places; /* [n_row, n_used] */
     const float *weights;   /* [n_row, n_used] */
     uint32_t n_row, n_col, n_used;
+};
+
+/* The sort of that picture: stable, so the rows of an expert ascend. */
+struct group_rows_args {
+    const uint32_t *experts; /* [n_row, n_used], each below n_expert and once in a row */
+    uint32_t n_row, n_used, n_expert;
+    uint32_t *starts; /* [n_expert + 1] */
+    uint32_t *rows;   /* [n_row * n_used] */
+    uint32_t *places; /* [n_row, n_used] */
+};
+
+/* The experts' matrices, alike in everything, and the places that each has. */
+struct groups {
+    size_t w_stride; /* bytes from an expert's matrix to the next one's */
+    uint32_t n_group;
+    const uint32_t *starts; /* [n_group + 1], starts[n_group] at most by.n_row; places past it are
+                               not written */
+    const uint32_t *rows;   /* [by.n_row] the row of x of each place; NULL: its own number */
+};
+/* linear (linear_quant, linear_e4m3), with the matrix of expert e for the places starts[e] …
+ * starts[e + 1] - 1: by.w is that of expert 0; by.bias NULL, no accumulate. A place has the bits
+ * that the plain operation gives its row. */
+struct linear_groups_args {
+    struct linear_args by;
+    struct groups of;
+};
+struct linear_quant_groups_args {
+    struct linear_quant_args by;
+    struct groups of;
+};
+struct linear_e4m3_groups_args {
+    struct linear_quant_groups_args as;
 };
 
 #endif

@@ -4,9 +4,11 @@
  *     h     [n, h_cols]                    input of the next product; f32 when it becomes int8
  *     q     [n, h_cols] int8 or e4m3       h as such, with int8, int4 and fp8 weights
  *     wide  [n, q + 2 kv] or [n, 2 inter] f32   q,k,v; gate, up. Of gated weights: [n, h_cols], the
- *                                               input of down, as h is that of their product */
+ *                                               input of down, as h is that of their product
+ * and of a mixture of experts what device_experts.h has. */
 #include "engine/model/device_walk.h"
 #include "common/mem.h"
+#include "engine/model/device_experts.h"
 #include "engine/model/model_state.h"
 
 struct device_walk {
@@ -20,6 +22,7 @@ struct device_walk {
     struct quant_row *q_rows;
     int16_t *q_sums;
     size_t h_cols;
+    struct device_experts experts;
 };
 
 void device_walk_limits(struct device_limits *l, const struct model *m)
@@ -60,6 +63,7 @@ static void cut(struct device_walk *w, struct region_cutter *c)
     w->q_rows = region_cut(c, n_q, sizeof *w->q_rows);
     w->q_sums = region_cut(c, n_sum * w->h_cols / KERN_QUANT_SUM, sizeof *w->q_sums);
     w->wide = region_cut(c, n * larger(larger(qkv_cols(m), 2 * inter), w->h_cols), sizeof *w->wide);
+    device_experts_cut(&w->experts, m, n, c);
     w->x.scratch_bytes = t->workspace_bytes(m->link->d, &w->limits);
     w->x.scratch = region_cut(c, 1, w->x.scratch_bytes);
 }
@@ -88,7 +92,7 @@ static enum q_code check_operations(const struct model *m, struct q_err *e)
         if (!needs[i].is_there)
             return q_fail(e, Q_UNSUPPORTED, "device library \"%s\" has no %s; use --device cpu",
                           m->link->t->name, needs[i].name);
-    return Q_OK;
+    return device_experts_check(m, e);
 }
 
 enum q_code device_walk_new(struct device_walk **out, const struct model *m,
@@ -390,6 +394,12 @@ static void layer(const struct run *r, uint32_t i)
                                  .y_stride = hidden,
                                  .n_row = r->n,
                                  .add = true});
+    if (g->experts) {
+        device_experts_run(
+            &w->experts, w->m, g,
+            &(struct expert_rows){&w->x, w->x_rows, w->h, w->q, w->q_rows, w->h_cols, r->n});
+        return;
+    }
     norm(r, g->mlp_norm, (struct rows){NULL, r->n}, &g->gate_up);
     product(r, &(struct product){.x = g->gate_up.gated ? gate(r, g) : activate(r, g),
                                  .weight = &g->down,

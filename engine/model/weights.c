@@ -28,6 +28,7 @@ struct loader {
     bool uncounted;    /* a second copy of numbers already counted is being placed */
     bool is_head;      /* the matrix of the logits is being placed */
     bool is_router;    /* a matrix that is never quantized is being placed */
+    bool is_expert;    /* one of a layer's experts is */
     uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
     uint32_t n_ordered;                      /* with act-order, among those in groups */
 };
@@ -93,6 +94,8 @@ static uint32_t weights_group(const struct loader *l, const struct weight_source
                               size_t n)
 {
     uint32_t group = UINT32_MAX;
+    if (l->is_expert && l->options->link) /* a device's product of many matrices knows no groups */
+        return 0;
     if (!l->finder.config->quant.method)
         return l->options->quantization == QUANTIZE_INT4 && !l->is_head
                    ? kern_int4_group(parts[0]->cols)
@@ -258,8 +261,10 @@ static void place_router(struct loader *l, struct layer_weights *out, const stru
 static void place_expert(struct loader *l, struct expert_weights *out, struct weight_source *s)
 {
     const struct weight_source *const gate_up[] = {&s[W_EXPERT_GATE], &s[W_EXPERT_UP]};
+    l->is_expert = true; /* are they by turns? walk_experts looks */
     (void)place_gate_up(l, &out->gate_up, gate_up);
     place_matrix(l, &out->down, (const struct weight_source *const[]){&s[W_EXPERT_DOWN]}, 1, false);
+    l->is_expert = false;
 }
 
 static void place_layer(struct loader *l, struct layer_weights *out, struct weight_source *s)
@@ -382,7 +387,13 @@ static enum q_code walk_experts(struct loader *l, uint32_t layer, struct q_err *
     for (; at.expert < l->finder.config->moe.n_expert; at.expert++) {
         if ((rc = weights_find_expert(sources, &l->finder, at, e)))
             return rc;
-        place_expert(l, &l->w->layers[layer].experts[at.expert], sources);
+        struct expert_weights *x = &l->w->layers[layer].experts[at.expert];
+        place_expert(l, x, sources);
+        if (!x->gate_up.gated) /* one launch for all of them knows one form */
+            return q_fail(e, Q_UNSUPPORTED,
+                          "layer %u: gate and up of expert %u are stored in two ways, which a "
+                          "device does not multiply together; use --device cpu",
+                          layer, at.expert);
     }
     return Q_OK;
 }
@@ -452,6 +463,9 @@ static void say_groups(const struct loader *l)
                  "%u as int8",
                  l->n_by_group[128], l->n_by_group[64], l->n_by_group[32], l->n_ordered,
                  l->n_by_group[0]);
+    if (l->options->quantization == QUANTIZE_INT4 && l->options->link &&
+        l->finder.config->moe.n_expert)
+        log_info("int4: experts are int8 on a device");
 }
 
 /* The first walk. l->w is safe to release afterwards, whatever comes. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear, linear_quant and linear_e4m3: which kernel serves what, and the kernel for what the tiles (linear_tiles.cu)
- * do not take: f32, rows that are not multiples of 16 bytes.
+/* linear, linear_quant and linear_e4m3, and these with groups: which kernel serves what, and the
+ * kernel for what the tiles (linear_tiles.cu) do not take: f32, rows that are not multiples of 16
+ * bytes.
  *
  *     x and W                              up to 16 rows   more
  *     bf16, f16, int8 or e4m3, both of one few             cuBLASLt where the tuner found it faster (tune.h),
@@ -22,6 +23,12 @@ struct any_in {
     uint32_t n_in;
 };
 
+static __device__ __forceinline__ size_t element_bytes(enum dtype dtype)
+{
+    return dtype == DT_F32 ? 4 : dtype == DT_I8 || dtype == DT_F8_E4M3 ? 1 : 2;
+}
+
+template <bool PICKED>
 static __device__ __forceinline__ float any_dot(const struct any_in &in, const struct linear_out &f,
                                                 uint32_t row, uint32_t o)
 {
@@ -30,14 +37,14 @@ static __device__ __forceinline__ float any_dot(const struct any_in &in, const s
         int sum = 0;
         for (uint32_t k = 0; k < in.n_in; k++)
             sum += ((const int8_t *)in.x)[at_x + k] * ((const int8_t *)in.w)[at_w + k];
-        return scaled<false>(f, sum, row, o);
+        return scaled<false, PICKED>(f, sum, row, o);
     }
     float sum = 0;
     if (in.x_dtype == DT_F8_E4M3) {
         for (uint32_t k = 0; k < in.n_in; k++)
             sum = fmaf(e4m3_value(((const uint8_t *)in.x)[at_x + k]),
                        e4m3_value(((const uint8_t *)in.w)[at_w + k]), sum);
-        return scaled<true>(f, sum, row, o);
+        return scaled<true, PICKED>(f, sum, row, o);
     }
     for (uint32_t k = 0; k < in.n_in; k++)
         sum = fmaf(load_as(in.x, in.x_dtype, at_x + k), load_as(in.w, in.w_dtype, at_w + k), sum);
@@ -50,9 +57,9 @@ static __global__ void __launch_bounds__(THREADS)
     const uint32_t o = blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
     if (o >= out.n_out || (out.gated && o / KERN_TURN % 2))
         return; /* gated: the thread of gate has up too */
-    const float sum = any_dot(in, out, row, o);
+    const float sum = any_dot<false>(in, out, row, o);
     if (out.gated)
-        finish_gated(out, row, o, sum, any_dot(in, out, row, o + KERN_TURN));
+        finish_gated(out, row, o, sum, any_dot<false>(in, out, row, o + KERN_TURN));
     else
         finish(out, row, o, sum);
 }
@@ -60,6 +67,43 @@ static __global__ void __launch_bounds__(THREADS)
 static void any(const struct any_in *in, const struct linear_out *out, const struct kern_exec *x)
 {
     launch(any_kernel, dim3(div_up(out->n_out, THREADS), out->n_row), THREADS, 0, x, *in, *out);
+}
+
+/* A place's group is searched for: starts ascend. */
+static __device__ __forceinline__ uint32_t group_at(const struct groups &g, uint32_t place)
+{
+    uint32_t low = 0, high = g.n_group;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (g.starts[middle] <= place)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    any_groups_kernel(const struct any_in all_in, const struct linear_out all_out,
+                      const struct groups g)
+{
+    const uint32_t o = blockIdx.x * THREADS + threadIdx.x, place = blockIdx.y;
+    if (o >= all_out.n_out || (all_out.gated && o / KERN_TURN % 2) || place >= g.starts[g.n_group])
+        return;
+    const size_t at = group_at(g, place) * g.w_stride;
+    const uint32_t row = g.rows ? g.rows[place] : place;
+    struct any_in in = all_in;
+    struct linear_out out = all_out;
+    in.w = (const char *)in.w + at;
+    in.x = (const char *)in.x + row * in.x_stride * element_bytes(in.x_dtype);
+    if (out.scales)
+        out.scales = (const float *)((const char *)out.scales + at);
+    in.x_stride = 0; /* it is the row, whatever number the place has */
+    const float sum = any_dot<true>(in, out, place, o);
+    if (out.gated)
+        finish_gated(out, place, o, sum, any_dot<true>(in, out, place, o + KERN_TURN));
+    else
+        finish(out, place, o, sum);
 }
 
 static bool in_sixteens(const struct linear_in *in)
@@ -88,8 +132,8 @@ static void serve(enum form f, const struct linear_in *from, const struct linear
 
 extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec *x)
 {
-    const struct linear_out out = {a->y, a->y_stride, a->y_dtype, a->bias,    NULL,
-                                   NULL, a->n_row,    a->w.n_out, a->w.gated, a->accumulate};
+    const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, NULL,
+                                   a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
     const struct linear_in in = {a->x, a->w.data, a->x_stride * 2, (size_t)a->w.n_in * 2};
     const struct any_in slow = {a->x, a->w.data, a->x_stride, a->x_dtype, a->w.dtype, a->w.n_in};
     if (a->n_row == 0)
@@ -112,7 +156,8 @@ static struct linear_out quant_out(const struct linear_quant_args *a)
         a->n_row,
         a->w.n_out,
         a->w.gated,
-        a->accumulate};
+        a->accumulate,
+        NULL};
     return out;
 }
 
@@ -138,4 +183,62 @@ extern "C" void linear_quant_cuda(const struct linear_quant_args *a, const struc
 extern "C" void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x)
 {
     quantized(FORM_E4M3, &a->by, x);
+}
+
+/* ---- groups ---- */
+
+static void any_groups(const struct any_in *in, const struct linear_out *out,
+                       const struct groups *g, const struct kern_exec *x)
+{
+    launch(any_groups_kernel, dim3(div_up(out->n_out, THREADS), out->n_row), THREADS, 0, x, *in,
+           *out, *g);
+}
+
+extern "C" void linear_groups_cuda(const struct linear_groups_args *all, const struct kern_exec *x)
+{
+    const struct linear_args *a = &all->by;
+    const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, NULL, NULL, NULL,
+                                   a->n_row, a->w.n_out,  a->w.gated, 0,    NULL};
+    const struct linear_in in = {a->x, a->w.data, a->x_stride * 2, (size_t)a->w.n_in * 2};
+    const struct any_in slow = {a->x, a->w.data, a->x_stride, a->x_dtype, a->w.dtype, a->w.n_in};
+    if (a->n_row == 0)
+        return;
+    if (a->x_dtype != a->w.dtype || a->x_dtype == DT_F32 || !in_sixteens(&in) ||
+        all->of.w_stride % 16)
+        any_groups(&slow, &out, &all->of, x);
+    else if (a->x_dtype == DT_BF16)
+        linear_groups_bf16(&in, &out, &all->of, x);
+    else
+        linear_groups_f16(&in, &out, &all->of, x);
+}
+
+static void quantized_groups(enum form f, const struct linear_quant_groups_args *all,
+                             const struct kern_exec *x)
+{
+    const struct linear_quant_args *a = &all->by;
+    const enum dtype dtype = f == FORM_I8 ? DT_I8 : DT_F8_E4M3;
+    struct linear_out out = quant_out(a);
+    const struct linear_in in = {a->x, a->w.data, a->x_stride, a->w.n_in};
+    const struct any_in slow = {a->x, a->w.data, a->x_stride, dtype, dtype, a->w.n_in};
+    out.picked = all->of.rows;
+    if (a->n_row == 0)
+        return;
+    if (!in_sixteens(&in) || all->of.w_stride % 16)
+        any_groups(&slow, &out, &all->of, x);
+    else if (f == FORM_I8)
+        linear_groups_i8(&in, &out, &all->of, x);
+    else
+        linear_groups_e4m3(&in, &out, &all->of, x);
+}
+
+extern "C" void linear_quant_groups_cuda(const struct linear_quant_groups_args *a,
+                                         const struct kern_exec *x)
+{
+    quantized_groups(FORM_I8, a, x);
+}
+
+extern "C" void linear_e4m3_groups_cuda(const struct linear_e4m3_groups_args *a,
+                                        const struct kern_exec *x)
+{
+    quantized_groups(FORM_E4M3, &a->as, x);
 }

@@ -15,6 +15,9 @@
 #define QUIRE_KERNELS_CUDA_LINEAR_CUH
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layout.h"
+extern "C" {
+#include "kernels/ops_moe.h"
+}
 
 #define K_BYTES        64u /* of a row at a time */
 #define SEGMENT_BLOCKS 16u
@@ -58,21 +61,24 @@ struct linear_out {
     const struct quant_row *rows; /* [n_row] int8, e4m3 and int4 */
     uint32_t n_row, n_out, gated;
     int accumulate;
+    const uint32_t *picked; /* groups: which of `rows` a row of y has; NULL: that of its number */
 };
 
-/* SCALED: of floats too, which are sums of e4m3. Known when compiled: a branch costs few_kernel the
- * registers of a block. */
-template <bool SCALED>
+/* What is known when compiled, since a branch costs few_kernel the registers of a block.
+ * SCALED: of floats too, which are sums of e4m3. PICKED: rows may be. */
+template <bool SCALED, bool PICKED = false>
 static __device__ __forceinline__ float scaled(const struct linear_out &f, float sum, uint32_t row,
                                                uint32_t o)
 {
-    return SCALED ? sum * f.scales[o] * f.rows[row].scale : sum;
+    const uint32_t of_x = PICKED && SCALED && f.picked ? f.picked[row] : row;
+    return SCALED ? sum * f.scales[o] * f.rows[of_x].scale : sum;
 }
-template <bool SCALED>
+template <bool SCALED, bool PICKED = false>
 static __device__ __forceinline__ float scaled(const struct linear_out &f, int sum, uint32_t row,
                                                uint32_t o)
 {
-    return (float)sum * f.scales[o] * f.rows[row].scale;
+    const uint32_t of_x = PICKED && f.picked ? f.picked[row] : row;
+    return (float)sum * f.scales[o] * f.rows[of_x].scale;
 }
 
 /* Output o of row `row`. */
@@ -103,7 +109,7 @@ static __device__ __forceinline__ void finish_gated(const struct linear_out &f, 
 }
 
 /* A warp's tile of 32 outputs from `o` and 8 rows from `row`: sums[2 mma][4]. */
-template <bool SCALED = false, class T>
+template <bool SCALED = false, bool PICKED = false, class T>
 static __device__ __forceinline__ void finish_tile(const struct linear_out &f, uint32_t o,
                                                    uint32_t row, const T first[4],
                                                    const T second[4])
@@ -115,13 +121,13 @@ static __device__ __forceinline__ void finish_tile(const struct linear_out &f, u
         if (r >= f.n_row || out >= f.n_out)
             continue;
         if (f.gated) {
-            finish_gated(f, r, out, scaled<SCALED>(f, first[i], r, out),
-                         scaled<SCALED>(f, second[i], r, out + 16));
+            finish_gated(f, r, out, scaled<SCALED, PICKED>(f, first[i], r, out),
+                         scaled<SCALED, PICKED>(f, second[i], r, out + 16));
             continue;
         }
-        finish(f, r, out, scaled<SCALED>(f, first[i], r, out));
+        finish(f, r, out, scaled<SCALED, PICKED>(f, first[i], r, out));
         if (out + 16 < f.n_out)
-            finish(f, r, out + 16, scaled<SCALED>(f, second[i], r, out + 16));
+            finish(f, r, out + 16, scaled<SCALED, PICKED>(f, second[i], r, out + 16));
     }
 }
 
@@ -136,7 +142,6 @@ void linear_tiles_f16(const struct linear_in *in, const struct linear_out *out,
                       const struct kern_exec *x);
 void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
                      const struct kern_exec *x);
-
 void linear_tiles_e4m3(const struct linear_in *in, const struct linear_out *out,
                        const struct kern_exec *x);
 
@@ -146,5 +151,17 @@ uint32_t linear_lt(enum form f, const struct linear_in *in, const struct linear_
                    const struct kern_exec *x);
 /* Leave out the first n rows. */
 void linear_skip(struct linear_in *in, struct linear_out *out, uint32_t n);
+
+/* ---- the same of several matrices, each for rows of its own (ops_moe.h) ----
+ * w and scales are those of group 0, n_row and rows of y are places. The launch has room for every
+ * way in which so many places can fall into groups; what there is of them is read on the device. */
+void linear_groups_bf16(const struct linear_in *in, const struct linear_out *out,
+                        const struct groups *g, const struct kern_exec *x);
+void linear_groups_f16(const struct linear_in *in, const struct linear_out *out,
+                       const struct groups *g, const struct kern_exec *x);
+void linear_groups_i8(const struct linear_in *in, const struct linear_out *out,
+                      const struct groups *g, const struct kern_exec *x);
+void linear_groups_e4m3(const struct linear_in *in, const struct linear_out *out,
+                        const struct groups *g, const struct kern_exec *x);
 
 #endif

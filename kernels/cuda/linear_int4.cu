@@ -429,8 +429,8 @@ static struct int4_in int4_in_of(const struct packed *w, const void *x, size_t x
 extern "C" void linear_int4_cuda(const struct linear_int4_args *args, const struct kern_exec *x)
 {
     const struct linear_quant_args *a = &args->by;
-    const struct linear_out out = {a->y,    a->y_stride, a->y_dtype, a->bias,    NULL,
-                                   a->rows, a->n_row,    a->w.n_out, a->w.gated, a->accumulate};
+    const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, a->rows,
+                                   a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
     const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride);
     if (a->n_row)
         int4_tiles<FORM_I8>(&in, &out, x);
@@ -440,8 +440,8 @@ extern "C" void linear_int4_half_cuda(const struct linear_int4_half_args *args,
                                       const struct kern_exec *x)
 {
     const struct linear_args *a = &args->by;
-    const struct linear_out out = {a->y, a->y_stride, a->y_dtype, a->bias,    NULL,
-                                   NULL, a->n_row,    a->w.n_out, a->w.gated, a->accumulate};
+    const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, NULL,
+                                   a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
     const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride * 2);
     if (a->n_row == 0)
         return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* route and combine. */
+/* route, combine, group_rows, and products with groups. */
 #include "kcheck.h"
 #include <math.h>
 #include "kernels/variants.h"
@@ -191,4 +191,246 @@ void kbench_combine(struct kc_bench *b)
     kc_fill(b->k, y, (size_t)n_row * n_col);
     const struct combine_args a = {y, n_col, x, n_col, places, weights, n_row, n_col, n_used};
     kc_print_bytes(b, "128 x 2048 of 8", kc_time(b, &a), n * (double)n_col * 4);
+}
+
+/* --- group_rows --- */
+
+static void check_places(struct kcheck *k, const struct group_rows_args *a)
+{
+    const uint32_t n = a->n_row * a->n_used;
+    if (a->starts[0] != 0 || a->starts[a->n_expert] != n)
+        kc_fail(k, "starts are from %u to %u, not to %u", a->starts[0], a->starts[a->n_expert], n);
+    for (uint32_t e = 0; e < a->n_expert; e++)
+        for (uint32_t p = a->starts[e]; p + 1 < a->starts[e + 1]; p++)
+            if (a->rows[p] >= a->rows[p + 1])
+                kc_fail(k, "rows of expert %u: %u before %u", e, a->rows[p], a->rows[p + 1]);
+    for (uint32_t i = 0; i < n && k->n_failed == 0; i++) {
+        const uint32_t p = a->places[i], e = a->experts[i];
+        if (p < a->starts[e] || p >= a->starts[e + 1] || a->rows[p] != i / a->n_used)
+            kc_fail(k, "row %u of expert %u has place %u, which is row %u's", i / a->n_used, e, p,
+                    p < n ? a->rows[p] : UINT32_MAX);
+    }
+}
+
+/* n_used different ones of n_expert, ascending, for each row. */
+static uint32_t *make_choices(struct kcheck *k, const struct group_rows_args *a)
+{
+    uint32_t *experts = kc_buf(k, ((size_t)a->n_row * a->n_used + 1) * sizeof *experts);
+    const bool crowded = kc_chance(k, 20); /* many rows at the same ones */
+    for (uint32_t i = 0; i < a->n_row; i++) {
+        uint32_t left = a->n_used, *to = experts + (size_t)i * a->n_used;
+        for (uint32_t e = 0; left && e < a->n_expert; e++)
+            if (crowded || kc_range(k, 1, a->n_expert - e) <= left) {
+                *to++ = e;
+                left--;
+            }
+    }
+    return experts;
+}
+
+void kcheck_group_rows(struct kcheck *k)
+{
+    static const uint32_t counts[] = {1, 4, 8, 31, 64, 128};
+    struct group_rows_args a = {.n_row = kc_range(k, 0, kc_chance(k, 20) ? 300 : 12),
+                                .n_expert = kc_pick(k, counts, sizeof counts / sizeof *counts)};
+    a.n_used = kc_range(k, 1, a.n_expert < 8 ? a.n_expert : 8);
+    kc_shape(k, "n_row %u x %u of %u", a.n_row, a.n_used, a.n_expert);
+    const uint32_t n = a.n_row * a.n_used;
+    a.experts = make_choices(k, &a);
+    a.starts = kc_buf(k, (a.n_expert + 1) * sizeof *a.starts);
+    a.rows = kc_buf(k, (n + 1) * sizeof *a.rows);
+    a.places = kc_buf(k, (n + 1) * sizeof *a.places);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    check_places(k, &a);
+}
+
+void kbench_group_rows(struct kc_bench *b)
+{
+    struct group_rows_args a = {.n_row = 2048, .n_used = 8, .n_expert = 128};
+    const uint32_t n = a.n_row * a.n_used;
+    a.experts = make_choices(b->k, &a);
+    a.starts = kc_buf(b->k, (a.n_expert + 1) * sizeof *a.starts);
+    a.rows = kc_buf(b->k, n * sizeof *a.rows);
+    a.places = kc_buf(b->k, n * sizeof *a.places);
+    kc_print_bytes(b, "2048 x 8 of 128", kc_time(b, &a), n * 12.0);
+}
+
+/* --- products with groups: each place against the plain product of its row --- */
+
+struct groups_case {
+    struct groups g;
+    uint32_t n_place, n_x;
+};
+
+static void make_groups(struct kcheck *k, struct groups_case *c)
+{
+    c->g.n_group = kc_range(k, 1, 6);
+    uint32_t *starts = kc_buf(k, (c->g.n_group + 1) * sizeof *starts);
+    starts[0] = 0;
+    for (uint32_t e = 0; e < c->g.n_group; e++)
+        starts[e + 1] = starts[e] + (kc_chance(k, 40) ? 0 : kc_range(k, 1, 7));
+    c->n_place = starts[c->g.n_group];
+    c->n_x = kc_range(k, 1, 9);
+    uint32_t *rows = kc_buf(k, (c->n_place + 1) * sizeof *rows);
+    for (uint32_t p = 0; p < c->n_place; p++)
+        rows[p] = kc_range(k, 0, c->n_x - 1);
+    c->g.starts = starts;
+    c->g.rows = kc_chance(k, 60) ? rows : NULL;
+    if (!c->g.rows)
+        c->n_x = c->n_place;
+}
+
+static uint32_t expert_at(const struct groups *g, uint32_t place)
+{
+    uint32_t e = 0;
+    while (g->starts[e + 1] <= place)
+        e++;
+    return e;
+}
+
+void kcheck_linear_groups(struct kcheck *k)
+{
+    struct groups_case c;
+    make_groups(k, &c);
+    const uint32_t n_out = kc_range(k, 1, 150), n_in = kc_range(k, 1, 120);
+    const bool half = kc_chance(k, 50);
+    const enum dtype t = half ? DT_BF16 : DT_F32;
+    c.g.w_stride = packed_bytes(t, n_out, n_in);
+    kc_shape(k, "%u groups, %u places of %u rows, n_out %u n_in %u %s", c.g.n_group, c.n_place,
+             c.n_x, n_out, n_in, dtype_name(t));
+    char *w = kc_buf(k, c.g.n_group * c.g.w_stride);
+    float *plain = kc_buf(k, (size_t)n_out * n_in * sizeof *plain);
+    for (uint32_t e = 0; e < c.g.n_group; e++) {
+        kc_fill(k, plain, (size_t)n_out * n_in);
+        const struct pack_args p = {w + e * c.g.w_stride, t, plain, DT_F32, n_out, n_in, 0, n_out};
+        pack_ref(&p, &(struct kern_exec){.nth = 1});
+    }
+    void *x = kc_buf(k, (c.n_x + 1) * n_in * sizeof(float));
+    kc_fill_dtype(k, x, t, (size_t)c.n_x * n_in);
+    float *y = kc_buf(k, (size_t)c.n_place * n_out * sizeof *y);
+    float *want = kc_buf(k, n_out * sizeof *want);
+    const struct linear_groups_args a = {
+        .by = {.y = y,
+               .x = x,
+               .x_dtype = t,
+               .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = t},
+               .n_row = c.n_place,
+               .x_stride = n_in,
+               .y_stride = n_out},
+        .of = c.g};
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    for (uint32_t p = 0; p < c.n_place; p++) {
+        struct linear_args one = a.by;
+        one.w.data = w + expert_at(&c.g, p) * c.g.w_stride;
+        one.x = (char *)x + (size_t)(c.g.rows ? c.g.rows[p] : p) * n_in * (half ? 2 : 4);
+        one.y = want;
+        one.n_row = 1;
+        linear_ref(&one, &(struct kern_exec){.nth = 1});
+        kc_same_bits(k, "place", (struct kc_bits){y + (size_t)p * n_out, want, DT_F32, n_out});
+    }
+}
+
+void kbench_linear_groups(struct kc_bench *b)
+{
+    (void)b; /* a device's: tests/gpu */
+}
+
+/* Matrices and rows as int8, or as e4m3, by the reference. */
+static void make_bytes(struct kcheck *k, struct linear_quant_groups_args *a, enum dtype as)
+{
+    const struct kern_exec alone = {.nth = 1};
+    struct groups_case c;
+    make_groups(k, &c);
+    const uint32_t n_out = kc_range(k, 1, 150), n_in = kc_range(k, 1, 120);
+    const size_t stride = (n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    c.g.w_stride = packed_quant_bytes(n_out, n_in);
+    kc_shape(k, "%u groups, %u places of %u rows, n_out %u n_in %u", c.g.n_group, c.n_place, c.n_x,
+             n_out, n_in);
+    char *w = kc_buf(k, c.g.n_group * c.g.w_stride);
+    float *plain = kc_buf(k, (size_t)n_out * n_in * sizeof *plain);
+    float *x = kc_buf(k, (c.n_x + 1) * n_in * sizeof *x);
+    int8_t *q = kc_buf(k, (c.n_x + 1) * stride);
+    struct quant_row *rows = kc_buf(k, (c.n_x + 1) * sizeof *rows);
+    kc_fill(k, x, (size_t)c.n_x * n_in);
+    for (uint32_t e = 0; e < c.g.n_group; e++) {
+        kc_fill(k, plain, (size_t)n_out * n_in);
+        const struct pack_quant_args p = {.dst = w + e * c.g.w_stride,
+                                          .src = plain,
+                                          .n_out = n_out,
+                                          .n_in = n_in,
+                                          .n_out_total = n_out};
+        const struct pack_e4m3_args p8 = {.dst = w + e * c.g.w_stride,
+                                          .src = plain,
+                                          .n_out = n_out,
+                                          .n_in = n_in,
+                                          .n_out_total = n_out};
+        if (as == DT_I8)
+            pack_quant_ref(&p, &alone);
+        else
+            pack_e4m3_ref(&p8, &alone);
+    }
+    const struct quant_rows_args made = {q, rows, NULL, x, NULL, c.n_x, n_in, n_in, stride};
+    const struct quant_rows_e4m3_args made8 = {(uint8_t *)q, rows, x, c.n_x, n_in, n_in, stride};
+    if (as == DT_I8)
+        quant_rows_ref(&made, &alone);
+    else
+        quant_rows_e4m3_ref(&made8, &alone);
+    *a = (struct linear_quant_groups_args){
+        .by = {.y = kc_buf(k, (size_t)c.n_place * n_out * sizeof(float)),
+               .x = q,
+               .rows = rows,
+               .w = {.data = w, .n_out = n_out, .n_in = n_in, .dtype = as},
+               .n_row = c.n_place,
+               .x_stride = stride,
+               .y_stride = n_out},
+        .of = c.g};
+}
+
+/* Each place as its row alone. */
+static void check_bytes(struct kcheck *k, const struct linear_quant_groups_args *a)
+{
+    const struct kern_exec alone = {.nth = 1};
+    const uint32_t n_out = a->by.w.n_out;
+    float *want = kc_buf(k, n_out * sizeof *want);
+    for (uint32_t p = 0; p < a->by.n_row; p++) {
+        const size_t row = a->of.rows ? a->of.rows[p] : p;
+        struct linear_e4m3_args one = {a->by};
+        one.by.w.data = (const char *)a->by.w.data + expert_at(&a->of, p) * a->of.w_stride;
+        one.by.x = a->by.x + row * a->by.x_stride;
+        one.by.rows = a->by.rows + row;
+        one.by.y = want;
+        one.by.n_row = 1;
+        if (a->by.w.dtype == DT_I8)
+            linear_quant_ref(&one.by, &alone);
+        else
+            linear_e4m3_ref(&one, &alone);
+        kc_same_bits(k, "place",
+                     (struct kc_bits){(float *)a->by.y + (size_t)p * n_out, want, DT_F32, n_out});
+    }
+}
+
+void kcheck_linear_quant_groups(struct kcheck *k)
+{
+    struct linear_quant_groups_args a;
+    make_bytes(k, &a, DT_I8);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    check_bytes(k, &a);
+}
+
+void kbench_linear_quant_groups(struct kc_bench *b)
+{
+    (void)b; /* a device's: tests/gpu */
+}
+
+void kcheck_linear_e4m3_groups(struct kcheck *k)
+{
+    struct linear_e4m3_groups_args a;
+    make_bytes(k, &a.as, DT_F8_E4M3);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    check_bytes(k, &a.as);
+}
+
+void kbench_linear_e4m3_groups(struct kc_bench *b)
+{
+    (void)b; /* a device's: tests/gpu */
 }

@@ -90,6 +90,28 @@ static void the_host_samples(void **state)
     assert_int_equal(unsetenv("QUIRE_FAKE_NO_SAMPLE"), 0);
 }
 
+static void mixtures_of_experts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        enum dtype dtype;
+        enum quantization quantization;
+    } cases[] = {{"qwen3_moe", DT_F32, QUANTIZE_NOT},
+                 {"qwen3_moe", DT_BF16, QUANTIZE_INT8},
+                 {"mixtral", DT_BF16, QUANTIZE_NOT}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct golden g;
+        golden_get(&g, cases[i].model);
+        struct core_config c = config_of(g.dir);
+        c.worker.dtype = cases[i].dtype;
+        c.worker.quantization = cases[i].quantization;
+        c.worker.max_model_len = 144;
+        on_device(&c);
+        compare(c, &g, g.n, cases[i].model);
+    }
+}
+
 /* Frequencies that depend on how long the prompt is: no table of positions serves them. */
 static void dynamic_rope_beyond_the_trained_length(void **state)
 {
@@ -274,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_model_gives_the_bits_of_the_cpu),
         cmocka_unit_test(every_dtype_and_quantization),
+        cmocka_unit_test(mixtures_of_experts),
         cmocka_unit_test(quantized_checkpoints),
         cmocka_unit_test(the_host_samples),
         cmocka_unit_test(dynamic_rope_beyond_the_trained_length),

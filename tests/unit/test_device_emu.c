@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include "device_run.h"
 #include "fake_device.h"
+#include "folder.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
 
@@ -131,6 +132,9 @@ static void every_dtype_and_quantization(void **state)
                  {"mistral", DT_BF16, DT_BF16, QUANTIZE_INT4, 0.3f},
                  {"llama", DT_BF16, DT_BF16, QUANTIZE_FP8, 0.6f},
                  {"qwen3", DT_BF16, DT_F8_E4M3, QUANTIZE_NOT, 0.6f},
+                 {"qwen3_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f}, /* bf16 may tip a choice */
+                 {"mixtral", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
+                 {"mixtral", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
                  {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
                  {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -164,6 +168,34 @@ static void checkpoints_in_fp8(void **state)
         on_device(&c);
         compare(c, &g, 3, names[i], 0.3f);
     }
+}
+
+/* All experts are taken, so that no rounding tips a choice. */
+static void experts_in_fp8(void **state)
+{
+    static const char used[] = "\"num_experts_per_tok\": 2";
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    struct buf text = BUF_INIT;
+    struct golden g;
+    struct folder f;
+    golden_get(&g, "mixtral");
+    folder_init(&f);
+    folder_copy(&f, g.dir, "model.safetensors");
+    snprintf(g.dir + strlen(g.dir), sizeof g.dir - strlen(g.dir), "/config.json");
+    assert_ok(file_read(&text, g.dir, 1 << 16, &e), &e);
+    char *at = strstr(text.data, used);
+    assert_non_null(at);
+    at[sizeof used - 2] = '4';
+    folder_write(&f, "config.json", text.data, text.len);
+    snprintf(g.dir, sizeof g.dir, "%s", f.path);
+    struct core_config c = config_of(g.dir);
+    c.worker.dtype = DT_BF16;
+    c.worker.quantization = QUANTIZE_FP8;
+    on_device(&c);
+    compare(c, &g, 3, "experts in fp8", 0.6f);
+    buf_release(&text);
+    folder_release(&f);
 }
 
 /* --deterministic: one sequence at a time without graphs, and all together with them, give the same
@@ -255,6 +287,7 @@ int main(void)
         cmocka_unit_test(every_kind_of_request),
         cmocka_unit_test(every_dtype_and_quantization),
         cmocka_unit_test(checkpoints_in_fp8),
+        cmocka_unit_test(experts_in_fp8),
         cmocka_unit_test(the_same_bits_alone_and_together),
         cmocka_unit_test(swapped_and_eager),
         cmocka_unit_test(the_next_step_does_not_wait_for_tokens),

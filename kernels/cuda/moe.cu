@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixtures of experts, but for the products (linear.cu, linear_tiles.cu): route, group_rows, combine.
+ * Definitions: ops_moe.h.
+ *
+ * route: a warp a row, four rows a block. Lane l has scores l, l + 32 … of at most 1024 (a word's bits
+ *   say which are taken); the best is taken n_used times,
+ *   by (score, number), lanes by halves, so ties and NaN are the reference's to the letter. The sum of
+ *   exp is of each lane's ascending, then of lanes by halves: it depends on n_expert only.
+ * group_rows: a block an expert, no atomics. Each thread counts in a range of all places those of its
+ *   expert and of experts before it; the first is where its own begin, by a scan over the block.
+ *   Bytes: the places once a block, from L2: 2048 rows x 8 of 128 experts are 8 MB of L2 reads.
+ * combine: as the movers of rows.cu; a block for 1024 columns of a row. Bytes: 4 n_used + 8 a column.
+ * Fractions: not measured yet. */
+#include "kernels/cuda/launch.cuh"
+extern "C" {
+#include "kernels/ops_moe.h"
+}
+
+#define THREADS    256u
+#define WARPS      (THREADS / WARP)
+#define ROUTE_ROWS 4u /* warps of a block */
+
+/* ---- route ---- */
+
+struct best {
+    float score;
+    uint32_t id; /* UINT32_MAX: none */
+};
+
+static __device__ __forceinline__ bool comes_before(struct best a, struct best b)
+{
+    return a.id != UINT32_MAX &&
+           (b.id == UINT32_MAX || a.score > b.score || (a.score == b.score && a.id < b.id));
+}
+
+static __device__ __forceinline__ struct best warp_best(struct best v)
+{
+#pragma unroll
+    for (unsigned half = WARP / 2; half; half /= 2) {
+        struct best other;
+        other.score = __shfl_xor_sync(ALL_LANES, v.score, half);
+        other.id = __shfl_xor_sync(ALL_LANES, v.id, half);
+        if (comes_before(other, v))
+            v = other;
+    }
+    return v;
+}
+
+static __device__ __forceinline__ float score_at(const float *x, uint32_t j)
+{
+    const float v = x[j];
+    return v != v ? -INFINITY : v;
+}
+
+static __device__ __forceinline__ float weight_of(float score, float max)
+{
+    return max == -INFINITY ? 0 : expf(score - max);
+}
+
+/* The n_used best of a row: bit i of a lane's word is its score number i. max: the best's score. */
+static __device__ __forceinline__ uint32_t take(const struct route_args &a, const float *x,
+                                                float *max)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    uint32_t taken = 0;
+    for (uint32_t k = 0; k < a.n_used; k++) {
+        struct best mine = {0, UINT32_MAX};
+        for (uint32_t i = 0, j = lane; j < a.n_expert; i++, j += WARP) {
+            const struct best its = {score_at(x, j), j};
+            if (!(taken >> i & 1) && comes_before(its, mine))
+                mine = its;
+        }
+        const struct best found = warp_best(mine);
+        if (k == 0)
+            *max = found.score;
+        if (found.id % WARP == lane)
+            taken |= 1u << found.id / WARP;
+    }
+    return taken;
+}
+
+static __global__ void __launch_bounds__(ROUTE_ROWS *WARP) route_kernel(const struct route_args a)
+{
+    const uint32_t lane = threadIdx.x % WARP, row = blockIdx.x * ROUTE_ROWS + threadIdx.x / WARP;
+    if (row >= a.n_row)
+        return; /* all of a warp */
+    const float *x = a.x + row * a.x_stride;
+    float max = 0, sum = 0, of_taken = 0;
+    const uint32_t taken = take(a, x, &max);
+    for (uint32_t j = lane; j < a.n_expert; j += WARP)
+        sum += weight_of(score_at(x, j), max);
+    sum = warp_sum(sum);
+    for (uint32_t i = 0, j = lane; j < a.n_expert; i++, j += WARP)
+        if (taken >> i & 1)
+            of_taken += sum > 0 ? weight_of(score_at(x, j), max) / sum : 0;
+    of_taken = warp_sum(of_taken);
+    uint32_t before = row * a.n_used; /* where the taken of this round of 32 experts go */
+    for (uint32_t i = 0; i * WARP < a.n_expert; i++) {
+        const bool mine = taken >> i & 1;
+        const uint32_t all = __ballot_sync(ALL_LANES, mine), j = i * WARP + lane;
+        if (mine) {
+            const uint32_t at = before + __popc(all & ((1u << lane) - 1));
+            const float p = sum > 0 ? weight_of(score_at(x, j), max) / sum : 0;
+            a.experts[at] = j;
+            a.weights[at] = a.renormalize && of_taken > 0 ? p / of_taken : p;
+        }
+        before += __popc(all);
+    }
+}
+
+extern "C" void route_cuda(const struct route_args *a, const struct kern_exec *x)
+{
+    if (a->n_row)
+        launch(route_kernel, dim3(div_up(a->n_row, ROUTE_ROWS)), ROUTE_ROWS * WARP, 0, x, *a);
+}
+
+/* ---- group_rows ---- */
+
+struct group_shared {
+    struct block_room<int> below;
+    uint32_t warp[WARPS];
+};
+
+/* What threads before this one have in all. */
+static __device__ __forceinline__ uint32_t before_me(uint32_t mine, struct group_shared &s)
+{
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    uint32_t upto = mine;
+#pragma unroll
+    for (unsigned n = 1; n < WARP; n *= 2) {
+        const uint32_t other = __shfl_up_sync(ALL_LANES, upto, n);
+        upto += lane >= n ? other : 0;
+    }
+    if (lane == WARP - 1)
+        s.warp[warp] = upto;
+    __syncthreads();
+    uint32_t before = upto - mine;
+    for (uint32_t w = 0; w < warp; w++)
+        before += s.warp[w];
+    return before;
+}
+
+static __global__ void __launch_bounds__(THREADS) group_kernel(const struct group_rows_args a)
+{
+    SHARED_MEMORY(s, struct group_shared);
+    const uint32_t n = a.n_row * a.n_used, expert = blockIdx.x;
+    const uint32_t range = (n + THREADS - 1) / THREADS, from = threadIdx.x * range;
+    const uint32_t end = from + range < n ? from + range : n;
+    uint32_t mine = 0;
+    int below = 0;
+    for (uint32_t i = from; i < end; i++) {
+        mine += a.experts[i] == expert;
+        below += a.experts[i] < expert;
+    }
+    const uint32_t start = (uint32_t)block_reduce<BLOCK_SUM>(below, &s.below);
+    uint32_t place = start + before_me(mine, s);
+    for (uint32_t i = from; i < end; i++)
+        if (a.experts[i] == expert) {
+            a.rows[place] = i / a.n_used;
+            a.places[i] = place++;
+        }
+    if (threadIdx.x == 0)
+        a.starts[expert] = start;
+    if (threadIdx.x == 0 && expert == 0)
+        a.starts[a.n_expert] = n;
+}
+
+extern "C" void group_rows_cuda(const struct group_rows_args *a, const struct kern_exec *x)
+{
+    launch(group_kernel, dim3(a->n_expert), THREADS, sizeof(struct group_shared), x, *a);
+}
+
+/* ---- combine ---- */
+
+#define COLUMNS (4 * THREADS)
+
+static __global__ void __launch_bounds__(THREADS)
+    combine_kernel(const struct combine_args a, bool four)
+{
+    const uint32_t c = blockIdx.y * COLUMNS + threadIdx.x * 4, n_used = a.n_used;
+    const uint32_t *places = a.places + (size_t)blockIdx.x * n_used;
+    const float *weights = a.weights + (size_t)blockIdx.x * n_used;
+    float *y = a.y + blockIdx.x * a.y_stride;
+    if (four && c + 4 <= a.n_col) {
+        float4 v = load4_as(y, DT_F32, c);
+        for (uint32_t j = 0; j < n_used; j++) {
+            const float4 x = load4_as(a.x + places[j] * a.x_stride, DT_F32, c);
+            const float w = weights[j];
+            v = make_float4(fmaf(w, x.x, v.x), fmaf(w, x.y, v.y), fmaf(w, x.z, v.z),
+                            fmaf(w, x.w, v.w));
+        }
+        store4_as(y, DT_F32, c, v);
+        return;
+    }
+    for (uint32_t i = c; i < c + 4 && i < a.n_col; i++)
+        for (uint32_t j = 0; j < n_used; j++)
+            y[i] = fmaf(weights[j], a.x[places[j] * a.x_stride + i], y[i]);
+}
+
+extern "C" void combine_cuda(const struct combine_args *a, const struct kern_exec *x)
+{
+    const bool four = fours(a->y, DT_F32, a->y_stride) && fours(a->x, DT_F32, a->x_stride);
+    if (a->n_row && a->n_col)
+        launch(combine_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a, four);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Place after place by the plain product, of a row each. */
+#include "kernels/ref/element.h"
+#include "kernels/variants.h"
+
+struct place {  /* what differs */
+    size_t row; /* of x */
+    size_t w;   /* bytes from expert 0's matrix */
+};
+
+static struct place place_of(const struct groups *g, uint32_t expert, uint32_t at)
+{
+    return (struct place){g->rows ? g->rows[at] : at, expert * g->w_stride};
+}
+
+void linear_groups_ref(const struct linear_groups_args *a, const struct kern_exec *x)
+{
+    for (uint32_t e = 0; e < a->of.n_group; e++)
+        for (uint32_t p = a->of.starts[e]; p < a->of.starts[e + 1]; p++) {
+            const struct place at = place_of(&a->of, e, p);
+            struct linear_args one = a->by;
+            one.n_row = 1;
+            one.w.data = (const char *)one.w.data + at.w;
+            one.x = (const char *)one.x + at.row * one.x_stride * (dtype_bits(one.x_dtype) / 8);
+            one.y = (char *)one.y + p * one.y_stride * (dtype_bits(one.y_dtype) / 8);
+            linear_ref(&one, x);
+        }
+}
+
+/* Of bytes with a scale a row. */
+static struct linear_quant_args quant_of(const struct linear_quant_groups_args *a, uint32_t expert,
+                                         uint32_t p)
+{
+    const struct place at = place_of(&a->of, expert, p);
+    struct linear_quant_args one = a->by;
+    one.n_row = 1;
+    one.w.data = (const char *)one.w.data + at.w;
+    one.x += at.row * one.x_stride;
+    one.rows += at.row;
+    one.y = (char *)one.y + p * one.y_stride * (dtype_bits(one.y_dtype) / 8);
+    return one;
+}
+
+void linear_quant_groups_ref(const struct linear_quant_groups_args *a, const struct kern_exec *x)
+{
+    for (uint32_t e = 0; e < a->of.n_group; e++)
+        for (uint32_t p = a->of.starts[e]; p < a->of.starts[e + 1]; p++) {
+            const struct linear_quant_args one = quant_of(a, e, p);
+            linear_quant_ref(&one, x);
+        }
+}
+
+void linear_e4m3_groups_ref(const struct linear_e4m3_groups_args *a, const struct kern_exec *x)
+{
+    for (uint32_t e = 0; e < a->as.of.n_group; e++)
+        for (uint32_t p = a->as.of.starts[e]; p < a->as.of.starts[e + 1]; p++) {
+            const struct linear_e4m3_args one = {quant_of(&a->as, e, p)};
+            linear_e4m3_ref(&one, x);
+        }
+}

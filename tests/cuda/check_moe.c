@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixtures of experts: which are taken, the sort, the sum; and products with groups, each place
+ * against the plain product of its row, which check_linear.c holds to the reference. */
+#include "check.h"
+#include <string.h>
+#include "kernels/cuda/layout.h"
+#include "kernels/variants.h"
+
+CUDA_CALL(route)
+CUDA_CALL(combine)
+CUDA_CALL(group_rows)
+CUDA_CALL(linear_groups)
+CUDA_CALL(linear_quant_groups)
+CUDA_CALL(linear_e4m3_groups)
+REF_CALL(route)
+REF_CALL(combine)
+REF_CALL(group_rows)
+REF_CALL(linear_groups)
+REF_CALL(linear_quant_groups)
+REF_CALL(linear_e4m3_groups)
+#ifndef QUIRE_CUDA_CARD
+void linear_cuda(const struct linear_args *a, const struct kern_exec *x);
+void linear_quant_cuda(const struct linear_quant_args *a, const struct kern_exec *x);
+void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x);
+#else
+#define cuda_with_e4m3(there) ((void)(there))
+#endif
+
+static void launch_one(const void *args, const struct kern_exec *x)
+{
+    CUDA_LAUNCH(linear)(args, x);
+}
+static void launch_one_quant(const void *args, const struct kern_exec *x)
+{
+    CUDA_LAUNCH(linear_quant)(args, x);
+}
+static void launch_one_e4m3(const void *args, const struct kern_exec *x)
+{
+    CUDA_LAUNCH(linear_e4m3)(args, x);
+}
+
+#define SOME 12u /* places that are compared: each is a launch of its own */
+
+struct groups_case {
+    struct groups g;
+    struct packed w;
+    uint32_t n_place, n_x, n_col;
+    size_t x_stride, y_stride; /* elements */
+    enum dtype y_dtype;
+};
+
+/* So many places that each way of the launcher comes up: 8, 16, and more of a group on average. */
+static void make_groups(struct kcheck *k, struct groups_case *c)
+{
+    static const uint32_t mosts[] = {2, 9, 20, 60};
+    const uint32_t most = kc_pick(k, mosts, sizeof mosts / sizeof *mosts);
+    *c = (struct groups_case){.g.n_group = kc_range(k, 1, most > 20 ? 3 : 20)};
+    uint32_t *starts = kc_buf(k, (c->g.n_group + 1) * sizeof *starts);
+    starts[0] = 0;
+    for (uint32_t e = 0; e < c->g.n_group; e++)
+        starts[e + 1] = starts[e] + (kc_chance(k, 30) ? 0 : kc_range(k, 1, most));
+    c->n_place = starts[c->g.n_group];
+    c->n_x = kc_range(k, 1, 9);
+    uint32_t *rows = kc_buf(k, (c->n_place + 1) * sizeof *rows);
+    for (uint32_t p = 0; p < c->n_place; p++)
+        rows[p] = kc_range(k, 0, c->n_x - 1);
+    c->g.starts = starts;
+    c->g.rows = kc_chance(k, 60) ? rows : NULL;
+    if (!c->g.rows)
+        c->n_x = c->n_place;
+    c->w.gated = kc_chance(k, 50);
+    c->w.n_out = c->w.gated ? 32 * kc_range(k, 1, 5) : kc_range(k, 1, 150);
+    c->w.n_in = (kc_chance(k, 80) ? 16 : 1) * kc_range(k, 1, most > 20 ? 12 : 80);
+    c->n_col = c->w.gated ? c->w.n_out / 2 : c->w.n_out;
+    c->x_stride = (c->w.n_in + 63) / 64 * 64;
+    c->y_stride = c->n_col + kc_range(k, 0, 7);
+    c->y_dtype = kc_chance(k, 70) ? DT_F32 : DT_BF16;
+    kc_shape(k, "%u groups, %u places of %u rows, n_out %u n_in %u%s%s", c->g.n_group, c->n_place,
+             c->n_x, c->w.n_out, c->w.n_in, c->w.gated ? " gated" : "", c->g.rows ? " picked" : "");
+}
+
+static uint32_t expert_at(const struct groups *g, uint32_t place)
+{
+    uint32_t e = 0;
+    while (g->starts[e + 1] <= place)
+        e++;
+    return e;
+}
+
+static void same_place(struct kcheck *k, const struct groups_case *c, const void *y, uint32_t p,
+                       const void *want)
+{
+    const size_t element = dtype_bits(c->y_dtype) / 8;
+    kc_same_bits(
+        k, "place",
+        (struct kc_bits){(const char *)y + p * c->y_stride * element, want, c->y_dtype, c->n_col});
+}
+
+static void check_linear_groups(struct kcheck *k)
+{
+    static const uint32_t types[] = {DT_BF16, DT_BF16, DT_F16, DT_F32};
+    struct groups_case c;
+    make_groups(k, &c);
+    const enum dtype t = (enum dtype)kc_pick(k, types, 4);
+    c.w.dtype = t;
+    c.g.w_stride = align16(cuda_matrix_bytes(&c.w));
+    k->specials = false;
+    const size_t element = dtype_bits(t) / 8;
+    char *w = kc_buf(k, c.g.n_group * c.g.w_stride), *x = kc_buf(k, (c.n_x + 1) * c.x_stride * 4);
+    for (uint32_t e = 0; e < c.g.n_group; e++) /* row-major is what packing gives (layout.h) */
+        kc_fill_dtype(k, w + e * c.g.w_stride, t, (size_t)c.w.n_out * c.w.n_in);
+    kc_fill_dtype(k, x, t, c.n_x * c.x_stride);
+    c.w.data = w;
+    const struct linear_groups_args a = {.by = {.y = kc_buf(k, c.n_place * c.y_stride * 4),
+                                                .y_dtype = c.y_dtype,
+                                                .x = x,
+                                                .x_dtype = t,
+                                                .w = c.w,
+                                                .n_row = c.n_place,
+                                                .x_stride = c.x_stride,
+                                                .y_stride = c.y_stride},
+                                         .of = c.g};
+    void *want = kc_buf(k, c.n_col * 4);
+    kc_run(k, k->variant, &a, 1);
+    for (uint32_t p = 0; p < c.n_place; p += 1 + c.n_place / SOME) {
+        struct linear_args one = a.by;
+        one.w.data = w + expert_at(&c.g, p) * c.g.w_stride;
+        one.x = x + (c.g.rows ? c.g.rows[p] : p) * c.x_stride * element;
+        one.y = want;
+        one.n_row = 1;
+        cuda_run(launch_one, &one);
+        same_place(k, &c, a.by.y, p, want);
+    }
+}
+
+/* A byte of either kind; e4m3 below 2^6, without NaN. */
+static int8_t some_byte(struct kcheck *k, enum dtype as)
+{
+    if (as == DT_I8)
+        return (int8_t)((int)kc_range(k, 0, 254) - 127);
+    return (int8_t)(kc_range(k, 0, 0x60) | (kc_chance(k, 50) ? 0x80u : 0));
+}
+
+/* Matrices and rows of bytes as they lie on a device: int8 or e4m3, then a scale for each output. */
+static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_quant_groups_args *a,
+                       enum dtype as)
+{
+    make_groups(k, c);
+    c->w.dtype = as;
+    c->g.w_stride = align16(cuda_matrix_bytes(&c->w));
+    k->specials = false;
+    char *w = kc_buf(k, c->g.n_group * c->g.w_stride);
+    for (uint32_t e = 0; e < c->g.n_group; e++) {
+        int8_t *q = (int8_t *)w + e * c->g.w_stride;
+        for (size_t i = 0; i < (size_t)c->w.n_out * c->w.n_in; i++)
+            q[i] = some_byte(k, as);
+        kc_fill(k, (float *)(void *)(q + int8_scales_at(c->w.n_out, c->w.n_in)), c->w.n_out);
+    }
+    int8_t *x = kc_buf(k, (c->n_x + 1) * c->x_stride);
+    struct quant_row *rows = kc_buf(k, (c->n_x + 1) * sizeof *rows);
+    memset(x, 0, (c->n_x + 1) * c->x_stride);
+    for (uint32_t i = 0; i < c->n_x; i++) {
+        rows[i] = (struct quant_row){.scale = kc_f32(k)};
+        for (uint32_t j = 0; j < c->w.n_in; j++)
+            x[i * c->x_stride + j] = some_byte(k, as);
+    }
+    c->w.data = w;
+    *a = (struct linear_quant_groups_args){.by = {.y = kc_buf(k, c->n_place * c->y_stride * 4),
+                                                  .y_dtype = c->y_dtype,
+                                                  .x = x,
+                                                  .rows = rows,
+                                                  .w = c->w,
+                                                  .n_row = c->n_place,
+                                                  .x_stride = c->x_stride,
+                                                  .y_stride = c->y_stride},
+                                           .of = c->g};
+}
+
+static void check_bytes(struct kcheck *k, const struct groups_case *c,
+                        const struct linear_quant_groups_args *a)
+{
+    void *want = kc_buf(k, c->n_col * 4);
+    for (uint32_t p = 0; p < c->n_place; p += 1 + c->n_place / SOME) {
+        const uint32_t row = c->g.rows ? c->g.rows[p] : p;
+        struct linear_e4m3_args one = {a->by};
+        one.by.w.data = (const char *)c->w.data + expert_at(&c->g, p) * c->g.w_stride;
+        one.by.x = a->by.x + row * c->x_stride;
+        one.by.rows = a->by.rows + row;
+        one.by.y = want;
+        one.by.n_row = 1;
+        if (c->w.dtype == DT_I8)
+            cuda_run(launch_one_quant, &one.by);
+        else
+            cuda_run(launch_one_e4m3, &one);
+        same_place(k, c, a->by.y, p, want);
+    }
+}
+
+static void check_linear_quant_groups(struct kcheck *k)
+{
+    struct groups_case c;
+    struct linear_quant_groups_args a;
+    make_bytes(k, &c, &a, DT_I8);
+    kc_run(k, k->variant, &a, 1);
+    check_bytes(k, &c, &a);
+}
+
+static void check_linear_e4m3_groups(struct kcheck *k)
+{
+    struct groups_case c;
+    struct linear_e4m3_groups_args a;
+    cuda_with_e4m3(kc_chance(k, 50));
+    make_bytes(k, &c, &a.as, DT_F8_E4M3);
+    kc_run(k, k->variant, &a, 1);
+    check_bytes(k, &c, &a.as);
+}
+
+const struct cuda_check cuda_checks_moe[] = {
+    {"route", ref_route, call_route, 64, kcheck_route, 40},
+    {"combine", ref_combine, call_combine, 0, kcheck_combine, 30},
+    {"group_rows", ref_group_rows, call_group_rows, 0, kcheck_group_rows, 20},
+    {"linear_groups", ref_linear_groups, call_linear_groups, 0, check_linear_groups, 5},
+    {"linear_quant_groups", ref_linear_quant_groups, call_linear_quant_groups, 0,
+     check_linear_quant_groups, 3},
+    {"linear_e4m3_groups", ref_linear_e4m3_groups, call_linear_e4m3_groups, 0,
+     check_linear_e4m3_groups, 3},
+    {0},
+};

@@ -24,7 +24,8 @@
 #define ALLOCS_MAX   32
 
 struct shape { /* of attention: sequences, context, heads, KV heads, head size, rows of each;
-                * of products: rows, outputs, inputs */
+                * of products: rows, outputs, inputs; with groups also experts, and how many of them
+                * a row takes */
     const char *op;
     enum dtype dtype; /* of the cache; of the weights */
     uint32_t n[6];
@@ -50,6 +51,10 @@ static const struct shape shapes[] = {
     {"linear_quant", DT_I8, {2048, 28672, 4096}},
     {"linear_int4", DT_U8, {1, 28672, 4096}},
     {"linear_int4", DT_U8, {2048, 28672, 4096}},
+    {"linear_groups", DT_BF16, {1, 1536, 2048, 128, 8}}, /* gate and up of Qwen3-30B-A3B */
+    {"linear_groups", DT_BF16, {64, 1536, 2048, 128, 8}},
+    {"linear_groups", DT_BF16, {2048, 1536, 2048, 128, 8}},
+    {"linear_e4m3_groups", DT_F8_E4M3, {64, 1536, 2048, 128, 8}},
 };
 static const struct shape small_shapes[] = {
     {"copy", DT_U8, {1}},
@@ -59,6 +64,8 @@ static const struct shape small_shapes[] = {
     {"linear", DT_BF16, {2, 128, 64}},
     {"linear_quant", DT_I8, {2, 128, 64}},
     {"linear_int4", DT_U8, {2, 128, 128}},
+    {"linear_groups", DT_BF16, {3, 64, 64, 4, 2}},
+    {"linear_e4m3_groups", DT_F8_E4M3, {3, 64, 64, 4, 2}},
 };
 
 static struct {
@@ -400,6 +407,107 @@ static void bench_quant(const struct shape *s)
                  int4 ? (const void *)&a : &a.by);
 }
 
+/* ---- products with the matrices of a mixture of experts ---- */
+static void multiply_groups(const void *ctx)
+{
+    b.t->kern(b.d)->linear_groups(ctx, &b.x);
+}
+
+static void multiply_e4m3_groups(const void *ctx)
+{
+    b.t->kern(b.d)->linear_e4m3_groups(ctx, &b.x);
+}
+
+/* Places of rows that take n_used experts at even distances, from a random one on; returns how many
+ * experts are taken at all. */
+static uint32_t sort_places(const struct shape *s, struct groups *g)
+{
+    const uint32_t n = s->n[0], n_expert = s->n[3], n_used = s->n[4];
+    uint32_t *experts = calloc((size_t)n * n_used + n_expert, sizeof *experts);
+    uint32_t *taken = experts + (size_t)n * n_used, n_taken = 0, seed = 1;
+    Q_ASSERT(experts);
+    for (uint32_t i = 0; i < n * n_used; i++) {
+        if (i % n_used == 0)
+            seed = seed * 1664525u + 1013904223u;
+        experts[i] = ((seed >> 8) + i % n_used * (n_expert / n_used)) % n_expert;
+        n_taken += !taken[experts[i]]++;
+    }
+    const struct group_rows_args a = {
+        .experts = sent(experts, (size_t)n * n_used * sizeof *experts, "choices"),
+        .n_row = n,
+        .n_used = n_used,
+        .n_expert = n_expert,
+        .starts = device_memory((n_expert + 1) * sizeof(uint32_t), "where experts start"),
+        .rows = device_memory((size_t)n * n_used * sizeof(uint32_t), "rows of places"),
+        .places = device_memory((size_t)n * n_used * sizeof(uint32_t), "places")};
+    b.t->kern(b.d)->group_rows(&a, &b.x);
+    settle();
+    g->n_group = n_expert;
+    g->starts = a.starts;
+    g->rows = a.rows;
+    free(experts);
+    return n_taken;
+}
+
+/* All experts have the same numbers, each in its own place. */
+static void *pack_experts(const struct packed *w, size_t stride, uint32_t n_expert)
+{
+    char *to = device_memory(n_expert * stride, "weights");
+    const void *src = random_bf16((size_t)w->n_out * w->n_in, "a checkpoint's weights");
+    for (uint32_t e = 0; e < n_expert; e++) {
+        const struct pack_args p = {.dst = to + e * stride,
+                                    .dst_dtype = DT_BF16,
+                                    .src = src,
+                                    .src_dtype = DT_BF16,
+                                    .n_out = w->n_out,
+                                    .n_in = w->n_in,
+                                    .n_out_total = w->n_out};
+        const struct pack_e4m3_args p8 = {.dst = to + e * stride,
+                                          .src = src,
+                                          .src_dtype = DT_BF16,
+                                          .n_out = w->n_out,
+                                          .n_in = w->n_in,
+                                          .n_out_total = w->n_out};
+        if (w->dtype == DT_BF16)
+            b.t->kern(b.d)->pack(&p, &b.x);
+        else
+            b.t->kern(b.d)->pack_e4m3(&p8, &b.x);
+    }
+    return to;
+}
+
+static void bench_groups(const struct shape *s)
+{
+    const bool bytes = s->dtype == DT_F8_E4M3;
+    const uint32_t m = s->n[0], n = s->n[1], k = s->n[2], n_place = m * s->n[4];
+    const struct packed w = {NULL, n, k, s->dtype, 0, 0, NULL};
+    struct groups g = {.w_stride = (b.t->matrix_bytes(&w) + 63) / 64 * 64};
+    const uint32_t n_taken = sort_places(s, &g);
+    struct linear_groups_args a = {
+        .by = {.x_dtype = DT_BF16, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n},
+        .of = g};
+    struct linear_e4m3_groups_args a8 = {
+        {.by = {.w = w, .n_row = n_place, .x_stride = k, .y_stride = n}, .of = g}};
+    struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
+    uint8_t *q = device_memory((size_t)m * k, "activations");
+    const struct quant_rows_e4m3_args quant = {
+        q, rows, random_f32((size_t)m * k, "activations"), m, k, k, k};
+    char text[96];
+    a.by.w.data = a8.as.by.w.data = pack_experts(&w, g.w_stride, s->n[3]);
+    a.by.x = random_bf16((size_t)m * k, "activations");
+    a.by.y = a8.as.by.y = device_memory((size_t)n_place * n * sizeof(float), "results");
+    b.t->kern(b.d)->quant_rows_e4m3(&quant, &b.x);
+    a8.as.by.x = (const int8_t *)q;
+    a8.as.by.rows = rows;
+    snprintf(text, sizeof text, "%s %u x [%u, %u], %u of %u experts a row", bytes ? "e4m3" : "bf16",
+             m, n, k, s->n[4], s->n[3]);
+    measure(s->op, text,
+            (double)n_taken * (double)g.w_stride + (double)m * k * (bytes ? 1 : 2) +
+                (double)n_place * n * 4,
+            2.0 * n_place * n * k, bytes ? multiply_e4m3_groups : multiply_groups,
+            bytes ? (const void *)&a8 : &a);
+}
+
 /* ---- all ---- */
 static const struct {
     const char *op;
@@ -408,7 +516,9 @@ static const struct {
            {"attention", bench_attention},
            {"linear", bench_linear},
            {"linear_quant", bench_quant},
-           {"linear_int4", bench_quant}};
+           {"linear_int4", bench_quant},
+           {"linear_groups", bench_groups},
+           {"linear_e4m3_groups", bench_groups}};
 
 static void run_shape(const struct shape *s)
 {

@@ -6,8 +6,9 @@
  *     x and W                              up to 16 rows   more
  *     bf16, f16, int8 or e4m3, both of one few             cuBLASLt where the tuner found it faster (tune.h),
  *     type, rows of 16-byte pieces                         else many; deterministic: many
- *     f32, mixed, other rows               any             any
- * few and many: linear_tiles.cu. 4-bit weights: linear_int4.cu, few and many of its own.
+ *     f32 and bf16 or f16, not gated       mixed           mixed
+ *     f32, other rows                      any             any
+ * few and many: linear_tiles.cu; mixed: linear_mixed.cu. 4-bit weights: linear_int4.cu, few and many of its own.
  *
  * any_kernel: a thread an output of one row, k ascending, one fma each, from +0: the order of
  *   ref/linear.c with f32 x, so for tiny models the CPU's bits. Nothing about it is fast. */
@@ -135,10 +136,16 @@ extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec 
     const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, NULL,
                                    a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
     const struct linear_in in = {a->x, a->w.data, a->x_stride * 2, (size_t)a->w.n_in * 2};
+    const struct linear_in floats = {a->x, a->w.data, a->x_stride * 4, (size_t)a->w.n_in * 2};
     const struct any_in slow = {a->x, a->w.data, a->x_stride, a->x_dtype, a->w.dtype, a->w.n_in};
+    const bool mixed = a->x_dtype == DT_F32 && !a->w.gated && in_sixteens(&floats);
     if (a->n_row == 0)
         return;
-    if (a->x_dtype != a->w.dtype || a->x_dtype == DT_F32 || !in_sixteens(&in))
+    if (mixed && a->w.dtype == DT_BF16)
+        linear_mixed_bf16(&floats, &out, x);
+    else if (mixed && a->w.dtype == DT_F16)
+        linear_mixed_f16(&floats, &out, x);
+    else if (a->x_dtype != a->w.dtype || a->x_dtype == DT_F32 || !in_sixteens(&in))
         any(&slow, &out, x);
     else
         serve(a->x_dtype == DT_BF16 ? FORM_BF16 : FORM_F16, &in, &out, x);

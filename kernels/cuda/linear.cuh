@@ -145,6 +145,12 @@ void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
 void linear_tiles_e4m3(const struct linear_in *in, const struct linear_out *out,
                        const struct kern_exec *x);
 
+/* ---- f32 x, W of 16 bits, not gated (linear_mixed.cu) ---- */
+void linear_mixed_bf16(const struct linear_in *in, const struct linear_out *out,
+                       const struct kern_exec *x);
+void linear_mixed_f16(const struct linear_in *in, const struct linear_out *out,
+                      const struct kern_exec *x);
+
 /* ---- cuBLASLt (linear_lt.cu) ---- */
 /* Returns how many rows it has given to the stream, from the first; 0 where our own kernels serve. */
 uint32_t linear_lt(enum form f, const struct linear_in *in, const struct linear_out *out,

@@ -35,10 +35,13 @@ static const struct {
     uint32_t head_dim;      /* when absent; 0 = hidden_size / num_attention_heads */
     bool window_by_default; /* use_sliding_window when absent */
 } type_defaults[] = {
+    // clang-format off
     {"qwen2", 0, false},
+    {"qwen2_moe", 0, false},
     {"qwen3", 128, false},
     {"qwen3_moe", 0, false},
     {"", 0, true}, /* every other */
+    // clang-format on
 };
 
 static size_t type_row(const char *model_type)

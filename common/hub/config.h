@@ -31,11 +31,12 @@ struct rope_config {
     bool truncate; /* yarn: round the correction range (default true) */
 };
 
-struct moe_config {                 /* mixture of experts, in place of a layer's MLP */
-    uint32_t n_expert;              /* 0: no layer has any */
-    uint32_t n_used;                /* of them, by each token: 1 … n_expert */
-    uint32_t width;                 /* outputs of one expert's gate */
-    bool renormalize;               /* the weights of those used are made to add up to 1 */
+struct moe_config {        /* mixture of experts, in place of a layer's MLP */
+    uint32_t n_expert;     /* 0: no layer has any */
+    uint32_t n_used;       /* of them, by each token: 1 … n_expert */
+    uint32_t width;        /* outputs of one expert's gate */
+    uint32_t shared_width; /* of that of an expert which all tokens use; 0: there is none */
+    bool renormalize;      /* the weights of those used are made to add up to 1 */
     bool layers[CONFIG_LAYERS_MAX]; /* which have them */
 };
 

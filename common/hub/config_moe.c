@@ -9,11 +9,14 @@ static const struct family {
     const char *model_type;
     uint32_t n_expert, n_used;
     uint32_t width;   /* moe_intermediate_size; 0: it is intermediate_size, and no key of its own */
+    uint32_t shared;  /* shared_expert_intermediate_size; 0: no key of it */
     bool renormalize; /* norm_topk_prob */
     bool says_so;     /* norm_topk_prob is a key of it */
 } families[] = {
-    {"mixtral", 8, 2, 0, true, false},
-    {"qwen3_moe", 128, 8, 768, false, true},
+    {"mixtral", 8, 2, 0, 0, true, false},
+    {"olmoe", 64, 8, 0, 0, false, true},
+    {"qwen2_moe", 60, 4, 1408, 5632, false, true},
+    {"qwen3_moe", 128, 8, 768, 0, false, true},
 };
 
 static const struct family *family_of(const char *model_type)
@@ -57,13 +60,18 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
     enum q_code rc;
     if (!f)
         return Q_OK;
+    if (hub_json_find(at, "clip_qkv")) /* of olmoe; null in what is published */
+        return q_fail(e, Q_UNSUPPORTED, "%s: clip_qkv is not supported, expected null", at->path);
     int64_t n = f->n_expert, used = f->n_used, width = f->width ? f->width : c->intermediate_size;
+    int64_t shared = f->shared;
     struct moe_config m = {.renormalize = f->renormalize};
     if ((rc = hub_json_int(&n, at, "num_local_experts", experts, e)) ||
         (rc = hub_json_int(&n, at, "num_experts", experts, e)) ||
         (rc = hub_json_int(&used, at, "num_experts_per_tok", some, e)) ||
         (f->width && (rc = hub_json_int(&width, at, "moe_intermediate_size",
                                         (struct hub_json_range){1, WIDTH_MAX}, e))) ||
+        (f->shared && (rc = hub_json_int(&shared, at, "shared_expert_intermediate_size",
+                                         (struct hub_json_range){1, WIDTH_MAX}, e))) ||
         (f->says_so && (rc = hub_json_bool(&m.renormalize, at, "norm_topk_prob", e))))
         return rc;
     if (n == 0)
@@ -76,6 +84,7 @@ enum q_code config_moe_load(struct model_config *c, const struct hub_json_at *at
     m.n_expert = (uint32_t)n;
     m.n_used = (uint32_t)used;
     m.width = (uint32_t)width;
+    m.shared_width = (uint32_t)shared;
     c->moe = m;
     return load_layers(c, at, e);
 }

@@ -42,6 +42,10 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->moe.n_expert;
     case D_EXPERT_INTER:
         return c->moe.width;
+    case D_SHARED_INTER:
+        return c->moe.shared_width;
+    case D_ONE:
+        return 1;
     default:
         return 0;
     }
@@ -59,6 +63,8 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_HEAD] = "head_dim",
         [D_EXPERTS] = "num_experts",
         [D_EXPERT_INTER] = "moe_intermediate_size",
+        [D_SHARED_INTER] = "shared_expert_intermediate_size",
+        [D_ONE] = "1",
     };
     return texts[dim];
 }

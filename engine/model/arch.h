@@ -32,6 +32,8 @@ enum arch_slot { /* what a tensor is for */
                  W_UP_BIAS,
                  W_DOWN_BIAS,
                  W_ROUTER,      /* a layer's experts are chosen by it */
+                 W_SHARED_GATE, /* how much a row takes of the expert that all rows use, which is
+                                   W_GATE … W_DOWN of a layer with a router */
                  W_EXPERT_GATE, /* from here on once an expert of a layer */
                  W_EXPERT_UP,
                  W_EXPERT_DOWN,
@@ -51,6 +53,8 @@ enum arch_dim {         /* a size that depends on the config */
                 D_HEAD,
                 D_EXPERTS,
                 D_EXPERT_INTER,
+                D_SHARED_INTER,
+                D_ONE,
                 D_COUNT
 };
 
@@ -85,6 +89,7 @@ struct arch {
     size_t n_tensor;
     const char *hidden_act; /* the one activation it has */
     bool qk_norm;           /* heads of q and k go through an RMS norm before the rotation */
+    bool qk_norm_whole;     /* q and k do, each as one vector of all its heads */
     bool windows;           /* config's sliding windows count */
 };
 

@@ -278,6 +278,22 @@ static void product(const struct run *r, const struct product *p)
     r->k->linear(&a, &w->x);
 }
 
+/* All columns of q, or of k, through one norm. */
+static void norm_whole(const struct run *r, float *x, uint32_t n_col, const float *weight)
+{
+    const struct device_walk *w = r->w;
+    const struct rms_norm_args a = {.y = x,
+                                    .y_dtype = DT_F32,
+                                    .x = x,
+                                    .w = weight,
+                                    .n_row = r->n,
+                                    .n_col = n_col,
+                                    .x_stride = qkv_cols(w->m),
+                                    .y_stride = qkv_cols(w->m),
+                                    .eps = (float)w->m->config.rms_norm_eps};
+    r->k->rms_norm(&a, &w->x);
+}
+
 /* Head norms, rotation, K and V into the cache. */
 static void finish_qkv(const struct run *r, uint32_t layer)
 {
@@ -303,6 +319,10 @@ static void finish_qkv(const struct run *r, uint32_t layer)
                                       .n_kv_head = c->n_kv_head,
                                       .head_dim = c->head_dim,
                                       .n_rot = c->head_dim};
+    if (w->m->arch->qk_norm_whole) {
+        norm_whole(r, w->wide, model_q_cols(w->m), g->q_norm);
+        norm_whole(r, w->wide + model_q_cols(w->m), model_kv_cols(w->m), g->k_norm);
+    }
     r->k->qkv_finish(&a, &w->x);
 }
 

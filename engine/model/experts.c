@@ -5,6 +5,7 @@
  *     norm (|) router | route (|) each thread sorts the places by expert for itself
  *     for experts that are taken { pick its rows, gate,up,silu } | (int8: quantize (|))
  *     for experts that are taken { down } | combine
+ *     of one that all rows use: gate,up,silu | (int8: quantize (|)) down | combine
  *
  * An expert's matrices are packed like any other and go through the same products, a part of their
  * panels at a time (kern_panels). All panels of all experts that are taken are one line, cut into
@@ -17,6 +18,7 @@
  *
  * Who computes a panel changes no bit, nor do the rows beside a row: what they have in common is
  * only that they are picked together. */
+#include <math.h>
 #include <string.h>
 #include "engine/model/walk.h"
 
@@ -31,6 +33,7 @@ struct chosen { /* by the rows of the block */
     const float *normed; /* what x is made of, when that is int8 */
     uint32_t *experts;   /* [block.n, n_used] */
     float *weights;
+    float *shared;                  /* [block.n] of the expert that all rows use */
     uint32_t *ends, *rows, *places; /* model_state.h */
 };
 
@@ -81,9 +84,17 @@ static void score(const struct walk *w, const struct chosen *c)
                                   .w = c->g->router,
                                   .n_row = w->block.n,
                                   .x_stride = quantized ? w->m->config.hidden_size : c->x.stride,
-                                  .y_stride = c->n_expert};
+                                  .y_stride = c->g->router.n_out};
     w->m->kern->linear(&a, &w->x);
     walk_sync(w);
+}
+
+/* How much each row takes of the expert that all use: sigmoid of the router's last output. */
+static void weigh_shared(const struct walk *w, const struct chosen *c, uint32_t at, uint32_t n)
+{
+    const size_t n_out = c->g->router.n_out;
+    for (uint32_t i = at; i < at + n; i++)
+        c->shared[i] = 1 / (1 + expf(-w->s->e.scores[i * n_out + c->n_expert]));
 }
 
 static void route(const struct walk *w, struct chosen *c)
@@ -94,8 +105,10 @@ static void route(const struct walk *w, struct chosen *c)
     const uint32_t at = r.at - w->block.at;
     c->experts = w->s->e.experts + copy * c->n_used;
     c->weights = w->s->e.weights + copy * c->n_used;
-    const struct route_args a = {.x = w->s->e.scores + (size_t)at * c->n_expert,
-                                 .x_stride = c->n_expert,
+    c->shared = w->s->e.shared + copy;
+    const uint32_t n_out = c->g->router.n_out;
+    const struct route_args a = {.x = w->s->e.scores + (size_t)at * n_out,
+                                 .x_stride = n_out,
                                  .n_row = r.n,
                                  .n_expert = c->n_expert,
                                  .n_used = c->n_used,
@@ -103,6 +116,8 @@ static void route(const struct walk *w, struct chosen *c)
                                  .experts = c->experts + (size_t)at * c->n_used,
                                  .weights = c->weights + (size_t)at * c->n_used};
     w->m->kern->route(&a, &w->mine);
+    if (c->g->gate_up.data)
+        weigh_shared(w, c, at, r.n);
     walk_made(w, hidden);
 }
 
@@ -304,6 +319,29 @@ static void down_all(const struct walk *w, const struct chosen *c)
     walk_sync(w);
 }
 
+/* The expert that all rows use, like one more place of each row. */
+static void shared_expert(const struct walk *w, const struct chosen *c)
+{
+    const size_t hidden = w->m->config.hidden_size;
+    const struct operand act = walk_activated(w, c->g, &c->x);
+    float *out = w->s->e.out + (size_t)w->s->block_rows * c->n_used * hidden;
+    walk_product(
+        w,
+        &(struct product){
+            .weight = &c->g->down, .x = &act, .y = out, .y_stride = hidden, .n_row = w->block.n});
+    walk_sync(w);
+    const struct combine_args a = {.y = w->s->x + w->block.at * hidden,
+                                   .y_stride = hidden,
+                                   .x = out,
+                                   .x_stride = hidden,
+                                   .places = w->s->rows,
+                                   .weights = c->shared,
+                                   .n_row = w->block.n,
+                                   .n_col = (uint32_t)hidden,
+                                   .n_used = 1};
+    w->m->kern->combine(&a, &w->x);
+}
+
 void walk_experts(const struct walk *w, const struct layer_weights *g)
 {
     const uint32_t hidden = w->m->config.hidden_size;
@@ -325,4 +363,6 @@ void walk_experts(const struct walk *w, const struct layer_weights *g)
                                    .n_col = hidden,
                                    .n_used = c.n_used};
     w->m->kern->combine(&a, &w->x);
+    if (g->gate_up.data)
+        shared_expert(w, &c);
 }

@@ -85,20 +85,34 @@ static struct operand norm_block(const struct walk *w, const struct normed *n)
     return to;
 }
 
-/* Neighbouring heads of a row, each through the norm. */
-static void norm_heads(const struct walk *w, float *heads, uint32_t n_head, const float *weight)
+/* Neighbouring vectors, n of them, each through the norm. */
+static void norm_vectors(const struct walk *w, float *x, uint32_t n, uint32_t n_col,
+                         const float *weight)
 {
-    uint32_t head_dim = w->m->config.head_dim;
-    struct rms_norm_args a = {.y = heads,
+    struct rms_norm_args a = {.y = x,
                               .y_dtype = DT_F32,
-                              .x = heads,
+                              .x = x,
                               .w = weight,
-                              .n_row = n_head,
-                              .n_col = head_dim,
-                              .x_stride = head_dim,
-                              .y_stride = head_dim,
+                              .n_row = n,
+                              .n_col = n_col,
+                              .x_stride = n_col,
+                              .y_stride = n_col,
                               .eps = (float)w->m->config.rms_norm_eps};
     w->m->kern->rms_norm(&a, &w->mine);
+}
+
+/* q and k of a row. */
+static void norm_qk(const struct walk *w, float *row, const struct layer_weights *g)
+{
+    const struct model_config *c = &w->m->config;
+    const uint32_t q = model_q_cols(w->m), kv = model_kv_cols(w->m);
+    if (w->m->arch->qk_norm) {
+        norm_vectors(w, row, c->n_head, c->head_dim, g->q_norm);
+        norm_vectors(w, row + q, c->n_kv_head, c->head_dim, g->k_norm);
+    } else if (w->m->arch->qk_norm_whole) {
+        norm_vectors(w, row, 1, q, g->q_norm);
+        norm_vectors(w, row + q, 1, kv, g->k_norm);
+    }
 }
 
 /* Head norms, rotation, and K and V into the cache, for this thread's rows of the block. */
@@ -112,10 +126,8 @@ static void finish_qkv(const struct walk *w, uint32_t layer)
     uint32_t q = model_q_cols(w->m), kv = model_kv_cols(w->m);
     if (r.n == 0)
         return;
-    for (uint32_t i = 0; i < r.n && w->m->arch->qk_norm; i++) {
-        norm_heads(w, rows + i * stride, c->n_head, g->q_norm);
-        norm_heads(w, rows + i * stride + q, c->n_kv_head, g->k_norm);
-    }
+    for (uint32_t i = 0; i < r.n; i++)
+        norm_qk(w, rows + i * stride, g);
     struct rope_args turn = {.x = rows, /* q heads, and behind them k heads */
                              .x_stride = stride,
                              .table = w->s->turns + (size_t)r.at * c->head_dim,
@@ -212,32 +224,6 @@ static void add_product(const struct walk *w, const struct packed *weight, const
                                       .add = true});
 }
 
-/* silu(gate) * up of the block's rows, as the product with down takes them. */
-static struct operand activated(const struct walk *w, const struct layer_weights *g,
-                                const struct operand *x)
-{
-    const bool own = w->m->shape.quantization;
-    const uint32_t inter = w->m->config.intermediate_size;
-    const size_t stride = w->s->act.stride;
-    walk_product(w, &(struct product){.weight = &g->gate_up,
-                                      .bias = g->gate_up_bias,
-                                      .x = x,
-                                      .y = own ? w->s->gated : w->s->act.x,
-                                      .y_dtype = model_input_dtype(w->m),
-                                      .y_stride = stride,
-                                      .n_row = w->block.n});
-    walk_sync(w);
-    if (!own)
-        return w->s->act;
-    const struct operand to = walk_operand_of(w, &w->s->act, inter);
-    const struct rows r = walk_to_make(w, inter);
-    const struct operand mine = walk_operand_at(w, &to, r.at - w->block.at);
-    const float *from = w->s->gated + (r.at - w->block.at) * stride;
-    walk_quantize(w, &mine, &(struct floats){from, stride, r.n, &g->down});
-    walk_made(w, inter);
-    return to;
-}
-
 static void mlp_block(const struct walk *w, uint32_t layer)
 {
     const struct layer_weights *g = &w->m->weights.layers[layer];
@@ -249,7 +235,7 @@ static void mlp_block(const struct walk *w, uint32_t layer)
         return;
     }
     const struct operand x = norm_block(w, &(struct normed){g->mlp_norm, &g->gate_up});
-    const struct operand act = activated(w, g, &x);
+    const struct operand act = walk_activated(w, g, &x);
     add_product(w, &g->down, g->down_bias, &act);
 }
 

@@ -28,6 +28,8 @@ static enum q_code check_quantization(const struct model *m, enum quantization q
         most = model_q_cols(m);
     if (c->moe.width > most)
         most = c->moe.width;
+    if (c->moe.shared_width > most)
+        most = c->moe.shared_width;
     if (q && most > KERN_QUANT_IN_MAX)
         return q_fail(e, Q_UNSUPPORTED,
                       "quantization %s takes matrices of at most %u inputs, this model has %u",
@@ -75,10 +77,10 @@ static void count_work(struct model *m)
     for (uint32_t i = 0; i < w->n_layer; i++) {
         count_matrix(m, &s->row_ops, &w->layers[i].qkv);
         count_matrix(m, &s->row_ops, &w->layers[i].out);
-        if (w->layers[i].experts) {
+        if (w->layers[i].experts)
             count_experts(m, &w->layers[i]);
+        if (!w->layers[i].gate_up.data)
             continue;
-        }
         count_matrix(m, &s->row_ops, &w->layers[i].gate_up);
         count_matrix(m, &s->row_ops, &w->layers[i].down);
     }
@@ -167,6 +169,11 @@ static enum q_code check_device(const struct model *m, struct q_err *e)
     const size_t most = UPLOAD_BYTES / 2 / sizeof(float); /* a bias by turns has two parts */
     if (!m->link)
         return Q_OK;
+    if (c->moe.shared_width)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: mixtures of experts with one that all tokens use run on the CPU only so "
+                      "far; use --device cpu",
+                      m->arch->name);
     if (c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most ||
         c->moe.width > most)
         return q_fail(e, Q_TOO_LARGE, "matrices of more than %zu columns", most);
@@ -284,6 +291,7 @@ static const struct {
     FIELD(IS_U32, moe.n_expert),
     FIELD(IS_U32, moe.n_used),
     FIELD(IS_U32, moe.width),
+    FIELD(IS_U32, moe.shared_width),
     FIELD(IS_BOOL, moe.renormalize),
     FIELD(IS_F64, rope.theta),
     FIELD(IS_F64, rope.factor),

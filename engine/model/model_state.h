@@ -50,10 +50,11 @@ struct operand {
 /* What a block's rows need on their way through experts. A place is a row and one of the experts
  * that it takes; places of one expert are neighbours, its rows ascending. P = R * n_used places. */
 struct expert_scratch {
-    float *scores;     /* [R, n_expert] */
+    float *scores;     /* [R, outputs of the router] */
     float *normed;     /* [in_rows, hidden] what int8 is made of */
     uint32_t *experts; /* [in_rows, n_used] of each row, ascending */
     float *weights;    /* [in_rows, n_used] */
+    float *shared;     /* [in_rows] of the expert that all rows use */
     /* Each thread has its own of these: */
     uint32_t *ends;        /* [n_expert] one past the last place of each expert */
     uint32_t *rows;        /* [P] the row of each place */
@@ -62,7 +63,7 @@ struct expert_scratch {
     /* and here all write places: */
     struct operand act; /* [in_rows * n_used, width] input of down */
     float *gated;       /* [P, width] what int8 is made of */
-    float *out;         /* [P, hidden] */
+    float *out;         /* [P, hidden], and behind them [R, hidden] of the one that all rows use */
 };
 
 struct model_scratch {

@@ -61,17 +61,20 @@ static void cut_experts(struct model_scratch *s, struct region_cutter *c, const 
     struct expert_scratch *e = &s->e;
     if (!moe->n_expert)
         return;
-    e->scores = region_cut(c, (size_t)s->block_rows * moe->n_expert, sizeof *e->scores);
+    const size_t n_shared = moe->shared_width ? 1 : 0;
+    e->scores =
+        region_cut(c, (size_t)s->block_rows * (moe->n_expert + n_shared), sizeof *e->scores);
     e->normed = region_cut(c, n_made * s->in_rows * hidden, sizeof *e->normed);
     e->experts = region_cut(c, (size_t)s->in_rows * moe->n_used, sizeof *e->experts);
     e->weights = region_cut(c, (size_t)s->in_rows * moe->n_used, sizeof *e->weights);
+    e->shared = region_cut(c, n_shared * s->in_rows, sizeof *e->shared);
     e->ends = region_cut(c, n_thread * moe->n_expert, sizeof *e->ends);
     e->rows = region_cut(c, n_thread * n_place, sizeof *e->rows);
     e->places = region_cut(c, n_thread * n_place, sizeof *e->places);
     cut_operand(&e->picked, c, m, n_thread * PICK_ROWS, m->config.hidden_size);
     cut_operand(&e->act, c, m, (size_t)s->in_rows * moe->n_used, moe->width);
     e->gated = region_cut(c, n_made * n_place * e->act.stride, sizeof *e->gated);
-    e->out = region_cut(c, n_place * hidden, sizeof *e->out);
+    e->out = region_cut(c, (n_place + n_shared * s->block_rows) * hidden, sizeof *e->out);
 }
 
 /* Has any layer an MLP without experts? */
@@ -100,7 +103,8 @@ static void cut(struct model_scratch *s, struct region_cutter *c, const struct m
     s->att.stride = row_stride(q);
     s->att.x = region_cut(c, n * s->att.stride, dtype_bits(model_input_dtype(m)) / 8);
     cut_operand(&s->in, c, m, s->in_rows, larger(g->hidden_size, q));
-    cut_operand(&s->act, c, m, s->in_rows, has_dense(g) ? g->intermediate_size : 0);
+    cut_operand(&s->act, c, m, s->in_rows,
+                larger(has_dense(g) ? g->intermediate_size : 0, g->moe.shared_width));
     s->norm = region_cut(c, n_made * s->n_thread * g->hidden_size, sizeof *s->norm);
     s->gated = region_cut(c, n_made * s->block_rows * s->act.stride, sizeof *s->gated);
     cut_experts(s, c, m);

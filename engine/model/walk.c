@@ -119,3 +119,28 @@ void walk_product(const struct walk *w, const struct product *p)
                             .accumulate = p->add};
     w->m->kern->linear(&a, x);
 }
+
+struct operand walk_activated(const struct walk *w, const struct layer_weights *g,
+                              const struct operand *x)
+{
+    const bool own = w->m->shape.quantization;
+    const uint32_t inter = g->down.n_in;
+    const size_t stride = w->s->act.stride;
+    walk_product(w, &(struct product){.weight = &g->gate_up,
+                                      .bias = g->gate_up_bias,
+                                      .x = x,
+                                      .y = own ? w->s->gated : w->s->act.x,
+                                      .y_dtype = model_input_dtype(w->m),
+                                      .y_stride = stride,
+                                      .n_row = w->block.n});
+    walk_sync(w);
+    if (!own)
+        return w->s->act;
+    const struct operand to = walk_operand_of(w, &w->s->act, inter);
+    const struct rows r = walk_to_make(w, inter);
+    const struct operand mine = walk_operand_at(w, &to, r.at - w->block.at);
+    const float *from = w->s->gated + (r.at - w->block.at) * stride;
+    walk_quantize(w, &mine, &(struct floats){from, stride, r.n, &g->down});
+    walk_made(w, inter);
+    return to;
+}

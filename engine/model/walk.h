@@ -67,6 +67,10 @@ struct product { /* y = W x + bias, or what gated weights make */
     bool mine; /* by this thread alone */
 };
 void walk_product(const struct walk *w, const struct product *p);
+/* silu(gate) * up of the block's rows x, as the product with g's down takes them; a barrier stands
+ * behind it. */
+struct operand walk_activated(const struct walk *w, const struct layer_weights *g,
+                              const struct operand *x);
 
 /* The block's rows of x through the norm and a layer's experts, onto x (experts.c). Behind it each
  * thread has columns of all rows: a barrier stands before they are read. */

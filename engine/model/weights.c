@@ -29,6 +29,7 @@ struct loader {
     bool is_head;      /* the matrix of the logits is being placed */
     bool is_router;    /* a matrix that is never quantized is being placed */
     bool is_expert;    /* one of a layer's experts is */
+    bool is_shared;    /* gate and up of the one that all rows use are */
     uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
     uint32_t n_ordered;                      /* with act-order, among those in groups */
 };
@@ -103,8 +104,8 @@ static uint32_t weights_group(const struct loader *l, const struct weight_source
     for (size_t i = 0; i < n; i++) {
         uint32_t its = weights_quant_group(parts[i]);
         if (!weights_quant_same_order(parts[i], parts[0]) ||
-            (parts[i]->quant.order &&
-             l->options->link)) /* its activations do not follow an order */
+            (parts[i]->quant.order && /* its activations do not follow an order */
+             (l->options->link || l->is_shared)))
             its = 0;
         group = its < group ? its : group;
     }
@@ -253,8 +254,9 @@ static bool place_gate_up(struct loader *l, struct packed *out,
 /* Which experts a row takes turns on small differences: the router's numbers stay floats. */
 static void place_router(struct loader *l, struct layer_weights *out, const struct weight_source *s)
 {
+    const struct weight_source *const parts[] = {&s[W_ROUTER], &s[W_SHARED_GATE]};
     l->is_router = true;
-    place_matrix(l, &out->router, (const struct weight_source *const[]){s}, 1, false);
+    place_matrix(l, &out->router, parts, s[W_SHARED_GATE].present ? 2 : 1, false);
     l->is_router = false;
 }
 
@@ -289,10 +291,13 @@ static void place_layer(struct loader *l, struct layer_weights *out, struct weig
     out->out_bias = place_vector(l, ONE(W_O_BIAS), false);
     out->mlp_norm = place_vector(l, ONE(W_MLP_NORM), true);
     if (s[W_ROUTER].present) {
-        place_router(l, out, &s[W_ROUTER]);
-        return;
+        place_router(l, out, s);
+        if (!s[W_GATE].present)
+            return;
     }
+    l->is_shared = s[W_ROUTER].present;
     const bool gated = place_gate_up(l, &out->gate_up, gate_up);
+    l->is_shared = false;
     out->gate_up_bias =
         gated ? place_gated_bias(l, gate_up_bias) : place_vector(l, gate_up_bias, 2, false);
     place_matrix(l, &out->down, ONE(W_DOWN), false);

@@ -3,7 +3,8 @@
  *
  *     model.layers.N.self_attn.{q,k,v}_proj.weight  -->  qkv      one matrix, q then k then v
  *     model.layers.N.mlp.{gate,up}_proj.weight      -->  gate_up  one matrix, by turns (ops.h)
- *     model.layers.N.mlp.gate.weight                -->  router   floats, whatever the experts are
+ *     model.layers.N.mlp.gate.weight                -->  router   floats, whatever the experts are;
+ *                                                        behind it shared_expert_gate
  *     model.layers.N.mlp.experts.E.{gate,up}_proj   -->  gate_up of expert E, as above; its down
  *     norms and biases                              -->  f32 vectors
  *     embedding                                     -->  its rows are read out of the packed
@@ -29,8 +30,12 @@ struct layer_weights {
     const float *attn_norm, *mlp_norm; /* [hidden] */
     const float *q_norm, *k_norm;      /* [head_dim] or NULL */
     struct packed qkv, out, gate_up, down;
-    struct packed router;           /* [n_expert, hidden], of layers with experts */
-    struct expert_weights *experts; /* [n_expert], then gate_up and down are not there; or NULL */
+    struct packed
+        router; /* [n_expert, hidden], of layers with experts; [n_expert + 1] with a shared
+                             one, how much of which a row takes is the last */
+    struct expert_weights
+        *experts; /* [n_expert], then gate_up and down are those of the shared one,
+                                       or not there; or NULL */
     const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias; /* [n_out] or NULL = none */
 };
 

@@ -141,7 +141,7 @@ static int8_t some_byte(struct kcheck *k, enum dtype as)
     return (int8_t)(kc_range(k, 0, 0x60) | (kc_chance(k, 50) ? 0x80u : 0));
 }
 
-/* Matrices and rows of bytes as they lie on a device: int8 or e4m3, then a scale for each output. */
+/* Matrices and rows of bytes as they lie on a device: int8 or e4m3, then an output's scale each. */
 static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_quant_groups_args *a,
                        enum dtype as)
 {

@@ -68,8 +68,10 @@ static void test_dialects(void **state)
         "qwen2",
         "qwen2-sliding-bf16",
         "qwen3",
+        "qwen2_moe",
         "qwen3_moe",
         "mixtral",
+        "olmoe",
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char from[PATH_MAX], newer[PATH_MAX];
@@ -150,8 +152,14 @@ static void test_experts(void **state)
     assert_int_equal(c.moe.n_expert, 0);
     assert_ok(load_text(", \"model_type\": \"mixtral\", \"norm_topk_prob\": false"), &e);
     assert_true(c.moe.n_expert == 8 && c.moe.n_used == 2 && c.moe.width == 96);
-    assert_true(c.moe.renormalize); /* always */
+    assert_true(c.moe.renormalize && c.moe.shared_width == 0); /* always */
     assert_layers(true, true, true);
+    assert_ok(load_text(", \"model_type\": \"olmoe\""), &e);
+    assert_true(c.moe.n_expert == 64 && c.moe.n_used == 8 && c.moe.width == 96);
+    assert_false(c.moe.renormalize);
+    assert_ok(load_text(", \"model_type\": \"qwen2_moe\""), &e);
+    assert_true(c.moe.n_expert == 60 && c.moe.n_used == 4 && c.moe.width == 1408);
+    assert_int_equal(c.moe.shared_width, 5632);
     assert_ok(load_text(MOE), &e);
     assert_true(c.moe.n_expert == 128 && c.moe.n_used == 8 && c.moe.width == 768);
     assert_false(c.moe.renormalize);
@@ -185,6 +193,9 @@ static void test_refused_experts(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_fails(load_text(cases[i].more), Q_CORRUPT, cases[i].part, &e);
+    assert_fails(load_text(", \"model_type\": \"olmoe\", \"clip_qkv\": 8"), Q_UNSUPPORTED,
+                 "clip_qkv is not supported, expected null", &e);
+    assert_ok(load_text(", \"model_type\": \"olmoe\", \"clip_qkv\": null"), &e);
 }
 
 static void test_refused(void **state)

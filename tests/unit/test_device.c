@@ -99,7 +99,8 @@ static void mixtures_of_experts(void **state)
         enum quantization quantization;
     } cases[] = {{"qwen3_moe", DT_F32, QUANTIZE_NOT},
                  {"qwen3_moe", DT_BF16, QUANTIZE_INT8},
-                 {"mixtral", DT_BF16, QUANTIZE_NOT}};
+                 {"mixtral", DT_BF16, QUANTIZE_NOT},
+                 {"olmoe", DT_F32, QUANTIZE_NOT}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct golden g;
         golden_get(&g, cases[i].model);
@@ -260,11 +261,12 @@ static void every_allocation_may_be_refused(void **state)
     assert_true(n > 25);
 }
 
-static void check_refused(const char *device, const char *library, const char *why)
+static void check_refused(const char *model, const char *device, const char *library,
+                          const char *why)
 {
     struct golden g;
     struct q_err e = Q_ERR_INIT;
-    golden_get(&g, "llama");
+    golden_get(&g, model);
     struct core_config c = config_of(g.dir);
     on_device(&c);
     snprintf(c.worker.device, sizeof c.worker.device, "%s", device);
@@ -284,11 +286,12 @@ static void check_refused(const char *device, const char *library, const char *w
 static void what_is_not_there_is_refused(void **state)
 {
     (void)state;
-    check_refused("cuda:1", NULL, "device 1, there is 1");
-    check_refused("gpu", NULL, "expected auto, cpu, cuda or cuda:N");
-    check_refused("cuda:x", NULL, "cuda:N");
-    check_refused("cuda", "/nowhere/libquire-cuda.so", "/nowhere/libquire-cuda.so");
-    check_refused("cuda", "libm.so.6", "quire_device_4");
+    check_refused("llama", "cuda:1", NULL, "device 1, there is 1");
+    check_refused("llama", "gpu", NULL, "expected auto, cpu, cuda or cuda:N");
+    check_refused("llama", "cuda:x", NULL, "cuda:N");
+    check_refused("llama", "cuda", "/nowhere/libquire-cuda.so", "/nowhere/libquire-cuda.so");
+    check_refused("llama", "cuda", "libm.so.6", "quire_device_4");
+    check_refused("qwen2_moe", "cuda", NULL, "run on the CPU only so far; use --device cpu");
 }
 
 int main(void)

@@ -29,6 +29,9 @@ static const struct {
     {"qwen3_moe", false, QUANTIZE_INT4, DT_F32},
     {"mixtral", false, QUANTIZE_NOT, DT_BF16},
     {"mixtral", false, QUANTIZE_INT8, DT_F32},
+    {"olmoe", true, QUANTIZE_NOT, DT_F32},
+    {"qwen2_moe", false, QUANTIZE_NOT, DT_BF16},
+    {"qwen2_moe", true, QUANTIZE_INT4, DT_F32},
 };
 
 static const char *const caps_names[] = {"none",        "avx2",        "avx2_vnni", "avx512",

@@ -45,7 +45,8 @@ char scan_peek_far(struct tok_scan *s);
 /* The next character that is not white space, 0 at the end; p stands at it then. */
 static inline char scan_peek(struct tok_scan *s)
 {
-    return s->p && s->p<s->end && * s->p> ' ' ? *s->p : scan_peek_far(s);
+    const bool is_near = s->p && s->p != s->end && *s->p > ' ';
+    return is_near ? *s->p : scan_peek_far(s);
 }
 
 /* Where the values of model.vocab and model.merges stand; empty strings where there are none. */

@@ -530,9 +530,18 @@ static void run_shape(const struct shape *s)
         b.t->release(b.d, b.allocs[--b.n_alloc]);
 }
 
+/* The note may have a driver's words in it. */
+static void say_card(const struct device_props *p)
+{
+    char note[sizeof p->note];
+    for (size_t i = 0; i < sizeof note; i++)
+        note[i] = p->note[i] == '"' || p->note[i] == '\\' ? '\'' : p->note[i];
+    printf("{\"card\": \"%s\", \"note\": \"%s\"}\n", p->name, note);
+}
+
 static void open_card(void)
 {
-    const struct device_options o = {.deterministic = true};
+    const struct device_options o = {0}; /* as an engine opens it, unless it is told otherwise */
     struct q_err e = Q_ERR_INIT;
     uint32_t seed = 1;
     need(device_library_open(&b.t, b.library, &e), &e);
@@ -546,8 +555,11 @@ static void open_card(void)
         ((uint16_t *)b.host)[i] = f32_to_bf16((float)(int32_t)seed * 0x1p-31f);
     }
     b.x = (struct kern_exec){.nth = 1, .stream = b.s};
-    if (!b.json)
-        printf("%s\n", b.t->props(b.d)->name);
+    const struct device_props *p = b.t->props(b.d);
+    if (b.json)
+        say_card(p);
+    else
+        printf("%s\n%s%s", p->name, p->note, *p->note ? "\n" : "");
 }
 
 static void read_options(int argc, char **argv)

@@ -31,7 +31,9 @@ def machine_jobs(r):
 # ---- ceilings ----
 def card_copy(r):
     rows = r.must([r.program("cuda_bench"), "--json", "--op", "copy", *r.toy("--small")], 30).rows()
-    return [{"what": "copy", "by": "cuda_bench", "bytes_s": row["bytes"] / (row["best_ms"] / 1e3)} for row in rows if row["best_ms"] > 0]
+    opened = [{"kind": "opened", "card": row["card"], "note": row["note"]} for row in rows if "card" in row]
+    return opened + [{"what": "copy", "by": "cuda_bench", "bytes_s": row["bytes"] / (row["best_ms"] / 1e3)} for row in rows
+                     if row.get("best_ms", 0) > 0]
 
 
 def beside(r, most, *args):
@@ -74,19 +76,22 @@ def check(op):
     return job
 
 
-def speed(r):
-    done = r.call([r.program("cuda_bench"), "--json", *r.toy("--small")], 60)
-    rows = [{"kind": "speed", **row} for row in done.rows() if row.get("op") != "copy"]
-    if done.rc != 0 or not rows:
-        raise Failed(done.why(), rows)
-    return rows
+def speed(kind, more=(), env=None):
+    def job(r):
+        done = r.call([r.program("cuda_bench"), "--json", *r.toy("--small"), *more], 60, env)
+        rows = [{"kind": kind, **row} for row in done.rows() if "op" in row and row["op"] != "copy"]
+        if done.rc != 0 or not rows:
+            raise Failed(done.why(), rows)
+        return rows
+    return job
 
 
 def kernels(r):
     listed = run(r.store, r.work, [r.program("cuda_check_card"), "--list"], 20, r.env)
     for op in listed.out.split() if listed.rc == 0 else CHECKS:
         yield f"check {op}", check(op), 5
-    yield "speed", speed, 20
+    yield "speed", speed("speed"), 20
+    yield "speed without trial", speed("speed without wgmma", ["--op", "attention"], machine.WITHOUT), 15
 
 
 # ---- goldens ----

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 CUBLASLT = ("libcublasLt.so.13", "libcublasLt.so.12")
+WITHOUT = {"QUIRE_CUDA_WGMMA": "0"}  # what does without kernels that are taken on trial
 TOOLKIT = pathlib.Path("/usr/local/cuda")
 DRIVER = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib")
 

@@ -58,7 +58,7 @@ def find(rows, **want):
 
 
 def attention_bar(store, limit, shape, figure):
-    row = find(store.rows("kernels"), op="attention", shape=shape)
+    row = find(store.rows("kernels"), kind="speed", op="attention", shape=shape)
     beside = find(store.rows("torch"), op="attention", shape=shape)
     mine = kernel_figures(row, limit).get(figure) if row else None
     other = kernel_figures({**row, "median_ms": beside["median_ms"]}, limit).get(figure) if row and beside else None

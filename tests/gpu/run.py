@@ -33,7 +33,7 @@ STAGES = (
 # What our programs say of what they do not do: on a card yet, or on the CPU when that is the device.
 CANNOT = re.compile(r'architecture \S+ is not supported|--quantization is "|run on the CPU only|quantization fp8 is for devices')
 TOY = " with toy shapes"
-TRIAL, WITHOUT = "machine/trial", {"QUIRE_CUDA_WGMMA": "0"}
+TRIAL = "machine/trial"
 
 
 class Hangs(Exception):
@@ -49,7 +49,7 @@ class Run:
         self.device = os.environ.get("QUIRE_DEVICE", "cuda")
         self.env = machine.environment(o.out)
         if store.get(TRIAL):
-            self.env |= WITHOUT
+            self.env |= machine.WITHOUT
         self.n_diagnosed = 0
         self.hung = False  # a program was stopped since this was last looked at
 
@@ -63,9 +63,9 @@ class Run:
         """Seconds that a job may take."""
         return min(most * self.o.patience, self.deadline - time.monotonic())
 
-    def call(self, args, most):
+    def call(self, args, most, env=None):
         limit = self.left(most)
-        done = run(self.store, self.work, args, limit, self.env)
+        done = run(self.store, self.work, args, limit, self.env | (env or {}))
         self.hung = self.hung or done.rc is None
         if done.rc is None and limit < most * self.o.patience:
             raise NoTime(f"the time was up after {limit:.0f} s")
@@ -99,10 +99,10 @@ class Run:
         copy = [self.program("cuda_bench"), "--json", "--op", "copy", "--ms", "1", *self.toy("--small")]
         if run(self.store, self.work, copy, limit, self.env).rc is not None:
             return {}
-        if WITHOUT.items() <= self.env.items() or run(self.store, self.work, copy, limit, self.env | WITHOUT).rc is None:
+        if machine.WITHOUT.items() <= self.env.items() or run(self.store, self.work, copy, limit, self.env | machine.WITHOUT).rc is None:
             raise Hangs("the card does not answer any more: not even a copy ends. Give the machine back, and take another")
-        self.env |= WITHOUT
-        why = "programs that take attention by wgmma on trial hang; from here on " + " ".join(f"{k}={v}" for k, v in WITHOUT.items())
+        self.env |= machine.WITHOUT
+        why = "programs that take attention by wgmma on trial hang; from here on " + " ".join(f"{k}={v}" for k, v in machine.WITHOUT.items())
         self.store.put(TRIAL, status="FAIL", seconds=0, rows=[], why=why, ours=True)
         print(f"FAIL {TRIAL}: {why}", flush=True)
         return {TRIAL: "FAIL"}

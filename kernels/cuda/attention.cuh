@@ -433,7 +433,10 @@ static __device__ __forceinline__ float *total_at(struct warp_total<D, PLACE> &t
                                                   unsigned j)
 {
     const unsigned kept = warp_total<D, PLACE>::kept;
-    return n < kept ? &t.o[n < kept ? n : 0][j] : t.far_o + (4 * (n - kept) + j) * WARP;
+    if constexpr (kept > 0)
+        if (n < kept)
+            return &t.o[n < kept ? n : 0][j];
+    return t.far_o + (4 * (n - kept) + j) * WARP;
 }
 
 /* l over the four threads of a row; M, L and the factors of this split. */

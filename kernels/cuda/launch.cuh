@@ -378,15 +378,11 @@ static __device__ __forceinline__ void f16_of_e4m3(uint32_t to[2], uint32_t four
     }
 }
 
-/* As mma_s8, of e4m3 in f32: the card's own instruction from sm_89 on, else two of f16. Which k each
- * of the two multiplies is free as long as a and b agree. */
-static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
-                                                const uint32_t b[2])
+/* As mma_s8, of e4m3 in f32, as two products of f16. Which k each of the two multiplies is free as long
+ * as a and b agree. */
+static __device__ __forceinline__ void mma_e4m3_as_f16(float c[4], const uint32_t a[4],
+                                                       const uint32_t b[2])
 {
-    if (mma_e4m3_there) {
-        mma_e4m3_by_card(c, a, b);
-        return;
-    }
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
         uint32_t low[2], high[2], x[2];
@@ -396,6 +392,15 @@ static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
         const uint32_t w[4] = {low[0], high[0], low[1], high[1]};
         mma_f16(c, w, x);
     }
+}
+/* The same by the card's own instruction, from sm_89 on. */
+static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    if (mma_e4m3_there)
+        mma_e4m3_by_card(c, a, b);
+    else
+        mma_e4m3_as_f16(c, a, b);
 }
 
 #endif

@@ -421,7 +421,8 @@ static __device__ __forceinline__ void mla_any_row(const struct mla_args &a,
                      acc[i] * (1.0f / l));
 }
 
-static __global__ void __launch_bounds__(ANY_ROWS *WARP) mla_any_kernel(const struct mla_args a)
+/* Two blocks a multiprocessor are enough: for more the compiler spills on sm_80. */
+static __global__ void __launch_bounds__(ANY_ROWS *WARP, 2) mla_any_kernel(const struct mla_args a)
 {
     const size_t i = (size_t)blockIdx.x * ANY_ROWS + threadIdx.x / WARP;
     const uint32_t row = (uint32_t)(i / a.n_head);

@@ -98,14 +98,15 @@ struct rms_norm_args {
 
 /* y[i,o] = sum_k x[i,k] * W[o,k] + bias[o] (+ y[i,o] as it was, when accumulate), or silu(gate) *
  * up of such sums, when W is gated; as f32, or rounded to bf16 (then without accumulate).
- * x: [n_row, n_in] f32, or bf16 (W must then be bf16; the arithmetic is that of vdpbf16ps).
+ * x: [n_row, n_in] f32, or bf16 (W must then be bf16; the arithmetic is that of vdpbf16ps), or f16
+ * (on a device and in ref/; W must then be f16, and y may be f16).
  * One f32 accumulator per output, k ascending, whatever n_row is: ref/linear.c has the order.
  * y must not overlap x: a block of rows is finished before the next is read. */
 struct linear_args {
     void *y;            /* [n_row, n_out], row stride y_stride; gated: [n_row, n_out / 2] */
-    enum dtype y_dtype; /* F32 or BF16 */
+    enum dtype y_dtype; /* F32, BF16 or F16, see above */
     const void *x;      /* row stride x_stride */
-    enum dtype x_dtype; /* F32 or BF16 */
+    enum dtype x_dtype; /* likewise */
     struct packed w;
     const float *bias; /* [n_out] or NULL; gated: by turns, as the outputs are */
     uint32_t n_row;
@@ -139,7 +140,7 @@ struct kv_store_args {
 };
 
 /* y[i,c] = silu(x[i,c]) * x[i, n_col + c],  silu(z) = z / (1 + exp(-z)).  x: [n_row, 2*n_col] f32.
- * y: f32 or bf16. Source: arXiv:2002.05202. */
+ * y: f32 or bf16; f16 on a device and in ref/. Source: arXiv:2002.05202. */
 struct silu_mul_args {
     void *y;
     enum dtype y_dtype;

@@ -29,7 +29,7 @@ struct attention_seq {
 };
 struct attention_args {
     void *out;            /* [rows][n_head][head_dim], row stride out_stride */
-    enum dtype out_dtype; /* F32, or BF16: the same numbers rounded */
+    enum dtype out_dtype; /* F32, or BF16 (a device: or F16): the same numbers rounded */
     const float *q;       /* the same shape, row stride q_stride; already rotated */
     size_t out_stride, q_stride;
     const void *k_cache, *v_cache;

@@ -59,7 +59,7 @@ struct pack_quant_args {
  * when accumulate), each step rounded; gated weights and bf16: as linear (ops.h). */
 struct linear_quant_args {
     void *y;                      /* as linear_args */
-    enum dtype y_dtype;           /* F32 or BF16 */
+    enum dtype y_dtype;           /* F32 or BF16; gated on a device: or F16 */
     const int8_t *x;              /* [n_row], row stride x_stride, as quant_rows writes it */
     const struct quant_row *rows; /* [n_row] */
     struct packed w;              /* dtype I8 */

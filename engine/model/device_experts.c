@@ -25,6 +25,12 @@ static bool takes_bytes(const struct model *m)
     return m->shape.quantization != QUANTIZE_NOT;
 }
 
+/* What norms and gated products write: inputs of products, or what bytes are made of. */
+static enum dtype floats_of(const struct model *m)
+{
+    return takes_bytes(m) ? DT_F32 : m->shape.compute_dtype;
+}
+
 enum q_code device_experts_check(const struct model *m, struct q_err *e)
 {
     const struct kern_table *k = m->kern;
@@ -65,7 +71,7 @@ void device_experts_cut(struct device_experts *to, const struct model *m, size_t
     to->starts = region_cut(c, moe->n_expert + 1, sizeof *to->starts);
     to->rows = region_cut(c, n_place, sizeof *to->rows);
     to->places = region_cut(c, n_place, sizeof *to->places);
-    to->act = region_cut(c, n_place * to->act_cols, dtype_bits(model_input_dtype(m)) / 8);
+    to->act = region_cut(c, n_place * to->act_cols, dtype_bits(floats_of(m)) / 8);
     to->act_q = region_cut(c, n_q * to->act_cols, sizeof *to->act_q);
     to->act_rows = region_cut(c, n_q, sizeof *to->act_rows);
     to->out = region_cut(c, n_place * m->config.hidden_size, sizeof *to->out);
@@ -110,7 +116,7 @@ static void score(const struct run *t)
     const struct model_config *c = &t->m->config;
     const struct expert_rows *r = t->r;
     const struct norm_rows_args norm = {.y = r->h,
-                                        .y_dtype = model_input_dtype(t->m),
+                                        .y_dtype = floats_of(t->m),
                                         .x = r->x,
                                         .w = t->g->mlp_norm,
                                         .n_row = r->n,
@@ -121,7 +127,7 @@ static void score(const struct run *t)
     const struct linear_args router = {.y = t->e->scores,
                                        .y_dtype = DT_F32,
                                        .x = r->h,
-                                       .x_dtype = model_input_dtype(t->m),
+                                       .x_dtype = floats_of(t->m),
                                        .w = t->g->router,
                                        .n_row = r->n,
                                        .x_stride = r->h_cols,
@@ -191,7 +197,7 @@ static void multiply(const struct run *t, const struct product *p)
     const struct linear_groups_args a = {.by = {.y = p->y,
                                                 .y_dtype = p->y_dtype,
                                                 .x = p->x,
-                                                .x_dtype = model_input_dtype(t->m),
+                                                .x_dtype = floats_of(t->m),
                                                 .w = *p->weight,
                                                 .n_row = n_place,
                                                 .x_stride = p->x_stride,
@@ -218,7 +224,7 @@ static void gate(const struct run *t)
 {
     const struct expert_rows *r = t->r;
     const size_t first = (size_t)t->at * r->h_cols;
-    const size_t element = dtype_bits(model_input_dtype(t->m)) / 8;
+    const size_t element = dtype_bits(floats_of(t->m)) / 8;
     const void *x = t->bytes ? (const void *)(r->q + first) : (const char *)r->h + first * element;
     multiply(t, &(struct product){.weight = &t->g->experts[0].gate_up,
                                   .x = x,
@@ -226,7 +232,7 @@ static void gate(const struct run *t)
                                   .x_stride = r->h_cols,
                                   .rows = t->e->rows,
                                   .y = t->e->act,
-                                  .y_dtype = model_input_dtype(t->m),
+                                  .y_dtype = floats_of(t->m),
                                   .y_stride = t->e->act_cols});
 }
 

@@ -28,7 +28,7 @@ struct device_experts {         /* in device memory, n rows of a step, P places 
 struct expert_rows {
     const struct kern_exec *exec;
     float *x;                 /* [n, hidden] the residual stream; the experts' sum goes onto it */
-    void *h;                  /* [n, h_cols] of model_input_dtype */
+    void *h;                  /* [n, h_cols] as computed in; f32 with quantized weights */
     int8_t *q;                /* [n, h_cols] with quantized weights */
     struct quant_row *q_rows; /* [n], likewise */
     size_t h_cols;

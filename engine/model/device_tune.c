@@ -20,14 +20,14 @@ static bool same(const struct device_product *a, const struct device_product *b)
            a->has_bias == b->has_bias && a->accumulate == b->accumulate;
 }
 
-static void add(struct products *p, const struct packed *w, const float *bias, bool accumulate)
+/* next: what reads the outputs of gated weights. */
+static void add(struct products *p, const struct packed *w, const float *bias, bool accumulate,
+                const struct packed *next)
 {
     const bool is_head = w == &p->m->weights.lm_head;
-    const bool bytes = w->dtype == DT_I8 || w->dtype == DT_F8_E4M3;
-    const enum dtype floats = p->m->shape.compute_dtype == DT_BF16 ? DT_BF16 : DT_F32;
     const struct device_product x = {.w = w,
-                                     .x_dtype = bytes ? w->dtype : floats,
-                                     .y_dtype = w->gated ? model_input_dtype(p->m) : DT_F32,
+                                     .x_dtype = device_walk_input(p->m, w),
+                                     .y_dtype = w->gated ? device_walk_made(p->m, next) : DT_F32,
                                      .has_bias = bias != NULL,
                                      .accumulate = accumulate,
                                      .n_row_max =
@@ -65,12 +65,12 @@ FALLIBLE device_tune(const struct model *m, const struct device_walk *w,
         return Q_OK;
     for (uint32_t i = 0; i < m->weights.n_layer; i++) {
         const struct layer_weights *g = &m->weights.layers[i];
-        add(&p, &g->qkv, g->qkv_bias, false);
-        add(&p, &g->out, g->out_bias, true);
-        add(&p, &g->gate_up, g->gate_up_bias, false);
-        add(&p, &g->down, g->down_bias, true);
+        add(&p, &g->qkv, g->qkv_bias, false, NULL);
+        add(&p, &g->out, g->out_bias, true, NULL);
+        add(&p, &g->gate_up, g->gate_up_bias, false, &g->down);
+        add(&p, &g->down, g->down_bias, true, NULL);
     }
-    add(&p, &m->weights.lm_head, NULL, false);
+    add(&p, &m->weights.lm_head, NULL, false, NULL);
     const struct device_tuning what = {p.items, p.n, device_walk_exec(w)};
     enum q_code rc = m->link->t->tune(m->link->d, &what, &came, e);
     if (rc)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Activations, n = rows of the step:
  *     x     [n, hidden] f32                the residual stream
- *     h     [n, h_cols]                    input of the next product; f32 when it becomes int8
- *     q     [n, h_cols] int8 or e4m3       h as such, with int8, int4 and fp8 weights
+ *     h     [n, h_cols]                    input of the next product, or f32 of which q is made
+ *     q     [n, h_cols] int8 or e4m3       that input, where device_walk_input says so
  *     wide  [n, q + 2 kv] or [n, 2 inter] f32   q,k,v; gate, up. Of gated weights: [n, h_cols], the
  *                                               input of down, as h is that of their product
  * and of a mixture of experts what device_experts.h has. */
@@ -56,9 +56,10 @@ static void cut(struct device_walk *w, struct region_cutter *c)
     const size_t cols = larger(larger(m->config.hidden_size, model_q_cols(m)), inter);
     const size_t n_q = m->shape.quantization ? n : 0;
     const size_t n_sum = m->shape.quantization == QUANTIZE_INT4 ? n : 0;
+    const size_t floats = dtype_bits(m->shape.compute_dtype) / 8;
     w->h_cols = (cols + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
     w->x_rows = region_cut(c, n * m->config.hidden_size, sizeof *w->x_rows);
-    w->h = region_cut(c, n * w->h_cols, dtype_bits(model_input_dtype(m)) / 8);
+    w->h = region_cut(c, n * w->h_cols, m->shape.quantization ? sizeof(float) : floats);
     w->q = region_cut(c, n_q * w->h_cols, sizeof *w->q);
     w->q_rows = region_cut(c, n_q, sizeof *w->q_rows);
     w->q_sums = region_cut(c, n_sum * w->h_cols / KERN_QUANT_SUM, sizeof *w->q_sums);
@@ -82,7 +83,7 @@ static enum q_code check_operations(const struct model *m, struct q_err *e)
                  {"attention", k->attention != NULL},
                  {"silu_mul", k->silu_mul != NULL},
                  {"scatter", k->scatter != NULL},
-                 {"linear", q || k->linear},
+                 {"linear", q == QUANTIZE_INT8 || q == QUANTIZE_INT4 || k->linear},
                  {"quant_rows", !q || k->quant_rows},
                  {"linear_quant", !q || k->linear_quant},
                  {"linear_int4", q != QUANTIZE_INT4 || k->linear_int4},
@@ -149,6 +150,27 @@ bool device_walk_turns(const struct model *m, float *rows, const struct batch *b
     return true;
 }
 
+static bool reads_bytes(enum dtype input)
+{
+    return input == DT_I8 || input == DT_F8_E4M3;
+}
+
+/* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not
+ * depend on it. Inputs come in another order only on the way to int8. */
+enum dtype device_walk_input(const struct model *m, const struct packed *weight)
+{
+    const enum dtype floats = m->shape.compute_dtype;
+    const bool halves =
+        weight->group && !weight->order && floats != DT_F32 && m->kern->linear_int4_half;
+    return reads_bytes(weight->dtype) && !halves ? weight->dtype : floats;
+}
+
+enum dtype device_walk_made(const struct model *m, const struct packed *weight)
+{
+    const enum dtype input = device_walk_input(m, weight);
+    return reads_bytes(input) ? DT_F32 : input;
+}
+
 struct run { /* one call */
     const struct device_walk *w;
     const struct device_step *s;
@@ -156,43 +178,31 @@ struct run { /* one call */
     uint32_t n; /* rows */
 };
 
-/* The first n_col columns of the n rows of h as int8, or as e4m3. */
-static void quantize(const struct run *r, uint32_t n, uint32_t n_col)
+/* n rows of x, as many columns as `next` has inputs, into q, when next reads that. */
+static void quantize(const struct run *r, const void *x, uint32_t n, const struct packed *next)
 {
     const struct device_walk *w = r->w;
-    const struct quant_rows_e4m3_args b = {.q = (uint8_t *)w->q,
-                                           .rows = w->q_rows,
-                                           .x = w->h,
-                                           .n_row = n,
-                                           .n_col = n_col,
-                                           .x_stride = w->h_cols,
-                                           .q_stride = w->h_cols};
-    if (w->m->shape.quantization == QUANTIZE_FP8) {
-        r->k->quant_rows_e4m3(&b, &w->x);
-        return;
-    }
+    const enum dtype input = device_walk_input(w->m, next);
     const struct quant_rows_args a = {.q = w->q,
                                       .rows = w->q_rows,
-                                      .sums = w->m->shape.quantization == QUANTIZE_INT4 ? w->q_sums
-                                                                                        : NULL,
-                                      .x = w->h,
+                                      .sums = next->group ? w->q_sums : NULL,
+                                      .x = x,
+                                      .order = next->order,
                                       .n_row = n,
-                                      .n_col = n_col,
+                                      .n_col = next->n_in,
                                       .x_stride = w->h_cols,
                                       .q_stride = w->h_cols};
-    r->k->quant_rows(&a, &w->x);
-}
-
-/* Matrices whose inputs are bytes that quant_rows and its like write. */
-static bool takes_bytes(const struct packed *weight)
-{
-    return weight->dtype == DT_I8 || weight->dtype == DT_F8_E4M3;
-}
-
-/* What is written to h for a product with `weight`, or for what is quantized for it. */
-static enum dtype input_dtype(const struct run *r, const struct packed *weight)
-{
-    return r->w->m->shape.compute_dtype == DT_BF16 && !takes_bytes(weight) ? DT_BF16 : DT_F32;
+    const struct quant_rows_e4m3_args e4m3 = {.q = (uint8_t *)w->q,
+                                              .rows = w->q_rows,
+                                              .x = x,
+                                              .n_row = n,
+                                              .n_col = next->n_in,
+                                              .x_stride = w->h_cols,
+                                              .q_stride = w->h_cols};
+    if (input == DT_I8)
+        r->k->quant_rows(&a, &w->x);
+    else if (input == DT_F8_E4M3)
+        r->k->quant_rows_e4m3(&e4m3, &w->x);
 }
 
 struct rows { /* of x: all of them, or those that `at` names */
@@ -206,9 +216,10 @@ static void norm(const struct run *r, const float *weight, struct rows rows,
 {
     const struct device_walk *w = r->w;
     const uint32_t hidden = w->m->config.hidden_size;
-    const bool as_int8 = w->m->shape.quantization == QUANTIZE_INT8;
+    const bool as_int8 = /* at once: no sums, no order */
+        device_walk_input(w->m, next) == DT_I8 && !next->group;
     const struct norm_rows_args a = {.y = as_int8 ? (void *)w->q : w->h,
-                                     .y_dtype = as_int8 ? DT_I8 : input_dtype(r, next),
+                                     .y_dtype = as_int8 ? DT_I8 : device_walk_made(w->m, next),
                                      .quant = w->q_rows,
                                      .x = w->x_rows,
                                      .rows = rows.at,
@@ -219,8 +230,8 @@ static void norm(const struct run *r, const float *weight, struct rows rows,
                                      .y_stride = w->h_cols,
                                      .eps = (float)w->m->config.rms_norm_eps};
     r->k->norm_rows(&a, &w->x);
-    if (takes_bytes(next) && !as_int8)
-        quantize(r, rows.n, hidden);
+    if (!as_int8)
+        quantize(r, w->h, rows.n, next);
 }
 
 struct product { /* y = W h + bias */
@@ -231,7 +242,7 @@ struct product { /* y = W h + bias */
     uint32_t n_row;
     bool add;           /* onto y */
     enum dtype y_dtype; /* F32 but of gated weights */
-    const void *x;      /* instead of h; not of int8 */
+    const void *x;      /* instead of h; not of what reads q */
 };
 
 static void product_quant(const struct run *r, const struct product *p)
@@ -261,21 +272,23 @@ static void product_quant(const struct run *r, const struct product *p)
 static void product(const struct run *r, const struct product *p)
 {
     const struct device_walk *w = r->w;
-    if (takes_bytes(p->weight)) {
+    const enum dtype input = device_walk_input(w->m, p->weight);
+    const struct linear_int4_half_args a = {{.y = p->y,
+                                             .y_dtype = p->y_dtype,
+                                             .x = p->x ? p->x : w->h,
+                                             .x_dtype = input,
+                                             .w = *p->weight,
+                                             .bias = p->bias,
+                                             .n_row = p->n_row,
+                                             .x_stride = w->h_cols,
+                                             .y_stride = p->y_stride,
+                                             .accumulate = p->add}};
+    if (reads_bytes(input))
         product_quant(r, p);
-        return;
-    }
-    const struct linear_args a = {.y = p->y,
-                                  .y_dtype = p->y_dtype,
-                                  .x = p->x ? p->x : w->h,
-                                  .x_dtype = input_dtype(r, p->weight),
-                                  .w = *p->weight,
-                                  .bias = p->bias,
-                                  .n_row = p->n_row,
-                                  .x_stride = w->h_cols,
-                                  .y_stride = p->y_stride,
-                                  .accumulate = p->add};
-    r->k->linear(&a, &w->x);
+    else if (p->weight->group)
+        r->k->linear_int4_half(&a, &w->x);
+    else
+        r->k->linear(&a.by, &w->x);
 }
 
 /* All columns of q, or of k, through one norm. */
@@ -326,13 +339,14 @@ static void finish_qkv(const struct run *r, uint32_t layer)
     r->k->qkv_finish(&a, &w->x);
 }
 
-/* Attention, its output as the next product's input. */
+/* Attention, its output as the input of the product that follows. */
 static void attend(const struct run *r, uint32_t layer)
 {
     const struct device_walk *w = r->w;
     const struct model_config *c = &w->m->config;
+    const struct packed *next = &w->m->weights.layers[layer].out;
     const struct attention_args a = {.out = w->h,
-                                     .out_dtype = model_input_dtype(w->m),
+                                     .out_dtype = device_walk_made(w->m, next),
                                      .q = w->wide,
                                      .out_stride = w->h_cols,
                                      .q_stride = qkv_cols(w->m),
@@ -350,25 +364,22 @@ static void attend(const struct run *r, uint32_t layer)
                                      .plan = r->s->plan,
                                      .n_row = r->n};
     r->k->attention(&a, &w->x);
-    if (w->m->shape.quantization)
-        quantize(r, r->n, model_q_cols(w->m));
+    quantize(r, w->h, r->n, next);
 }
 
-/* silu(gate) * up of h, as the input of down: in one product, gate and up by turns. Int8: from f32
- * in h, whose int8 the product has read. Else what is read is h itself, so it goes elsewhere. */
+/* silu(gate) * up of h, as the input of down: in one product, gate and up by turns. It goes to h
+ * where the product reads q; else the product reads h, so it goes elsewhere. */
 static const void *gate(const struct run *r, const struct layer_weights *g)
 {
     const struct device_walk *w = r->w;
-    const bool quantized = w->m->shape.quantization != QUANTIZE_NOT;
-    void *y = quantized ? w->h : (void *)w->wide;
+    void *y = reads_bytes(device_walk_input(w->m, &g->gate_up)) ? w->h : (void *)w->wide;
     product(r, &(struct product){.weight = &g->gate_up,
                                  .bias = g->gate_up_bias,
                                  .y = y,
                                  .y_stride = w->h_cols,
                                  .n_row = r->n,
-                                 .y_dtype = model_input_dtype(w->m)});
-    if (quantized)
-        quantize(r, r->n, w->m->config.intermediate_size);
+                                 .y_dtype = device_walk_made(w->m, &g->down)});
+    quantize(r, y, r->n, &g->down);
     return y;
 }
 
@@ -378,7 +389,7 @@ static const void *activate(const struct run *r, const struct layer_weights *g)
     const struct device_walk *w = r->w;
     const uint32_t inter = w->m->config.intermediate_size;
     const struct silu_mul_args a = {.y = w->h,
-                                    .y_dtype = model_input_dtype(w->m),
+                                    .y_dtype = device_walk_made(w->m, &g->down),
                                     .x = w->wide,
                                     .n_row = r->n,
                                     .n_col = inter,
@@ -390,8 +401,7 @@ static const void *activate(const struct run *r, const struct layer_weights *g)
                                  .y_stride = 2 * (size_t)inter,
                                  .n_row = r->n});
     r->k->silu_mul(&a, &w->x);
-    if (w->m->shape.quantization)
-        quantize(r, r->n, inter);
+    quantize(r, w->h, r->n, &g->down);
     return w->h;
 }
 

@@ -31,6 +31,12 @@ const struct kern_exec *device_walk_exec(const struct device_walk *w);
 size_t device_walk_turns_bytes(const struct model *m);
 bool device_walk_turns(const struct model *m, float *rows, const struct batch *b);
 
+/* The type in which a product reads its input on this device: that in which the model computes, or
+ * int8 or e4m3 with a scale for each row; and the type in which what comes before the product
+ * writes: the same, or f32 of which those bytes are made. */
+enum dtype device_walk_input(const struct model *m, const struct packed *weight);
+enum dtype device_walk_made(const struct model *m, const struct packed *weight);
+
 struct device_step {
     const struct batch *batch; /* counts, and arrays in device memory; n_prompts is not read */
     const float *turns;        /* of device_walk_turns, in device memory; else not read */

@@ -125,7 +125,8 @@ static enum q_code choose_dtype(enum dtype *out, const struct model_options *o,
 static enum q_code choose_kv(enum dtype *out, const struct model_options *o, enum dtype compute,
                              struct q_err *e)
 {
-    *out = o->kv_given ? o->kv_dtype : compute == DT_BF16 ? DT_BF16 : DT_F32;
+    const bool halves = compute == DT_BF16 || (compute == DT_F16 && o->link);
+    *out = o->kv_given ? o->kv_dtype : halves ? DT_BF16 : DT_F32;
     if (*out == DT_F8_E4M3 && !o->link)
         return q_fail(e, Q_UNSUPPORTED,
                       "KV cache dtype fp8 is for devices; on the CPU int8 takes as little");

@@ -14,6 +14,7 @@
  * dtype says only what KV is by default. QUANTIZE_INT4: the same, but weights of the layers'
  * matrices have 4 bits, with a scale and a zero for each output and group of 128, 64 or 32 inputs,
  * the largest that divides them; a matrix that none divides, and the one of the logits, is int8.
+ * A device that computes in 16 bits reads inputs of 4-bit matrices as such (device_walk_input).
  * QUANTIZE_FP8, on a device: weights of the layers' matrices e4m3 with a scale for each output,
  * their inputs e4m3 with a scale for each token; the logits' matrix as the dtype says.
  * The router of a mixture of experts is never quantized: its weights and inputs are floats.
@@ -39,8 +40,9 @@ struct model_options {
     enum load_format
         format;      /* LOAD_DUMMY: random weights of the config's shapes, seeded, no file needed */
     bool dtype_auto; /* take the checkpoint's: f32 -> float32, bf16 -> bfloat16, f16 -> float16 */
-    enum dtype dtype;               /* F32, BF16 or F16, when not auto */
-    bool kv_given;                  /* false: KV is bfloat16 when computing in it, else float32 */
+    enum dtype dtype; /* F32, BF16 or F16, when not auto */
+    bool kv_given; /* false: KV is bfloat16 when computing in it, and on a device in float16, else
+                      float32 */
     enum dtype kv_dtype;            /* F32, BF16, I8 or, on a device, F8_E4M3, when given; free of
                                        the compute dtype */
     enum quantization quantization; /* of every matrix, when loading */

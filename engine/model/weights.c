@@ -104,8 +104,7 @@ static uint32_t weights_group(const struct loader *l, const struct weight_source
     for (size_t i = 0; i < n; i++) {
         uint32_t its = weights_quant_group(parts[i]);
         if (!weights_quant_same_order(parts[i], parts[0]) ||
-            (parts[i]->quant.order && /* its activations do not follow an order */
-             (l->options->link || l->is_shared)))
+            (parts[i]->quant.order && l->is_shared)) /* its activations do not follow an order */
             its = 0;
         group = its < group ? its : group;
     }
@@ -137,7 +136,9 @@ static void place_order(struct loader *l, struct packed *out, const struct weigh
     if (!l->cutter.base && wants_cache(l))
         buf_printf(&l->plan, "order of %u at %zu\n", out->n_in, l->cutter.used);
     uint32_t *order = region_cut(&l->cutter, out->n_in, sizeof *order);
-    if (order && !l->is_packed)
+    if (order && l->filler.upload)
+        weights_upload_order(&l->filler, order, part);
+    else if (order && !l->is_packed)
         weights_quant_order(order, part);
     out->order = order;
     l->n_ordered += !order;
@@ -448,7 +449,12 @@ static enum q_code prepare_filler(struct loader *l, struct q_err *e)
         return q_fail(e, Q_NO_MEMORY, "out of memory for a list of %u matrices", l->n_matrix);
     if (l->options->link) {
         f->upload = &l->upload;
-        return upload_init(&l->upload, l->options->link, e);
+        enum q_code rc = upload_init(&l->upload, l->options->link, e);
+        if (rc || !l->n_ordered)
+            return rc;
+        f->part_bytes = (size_t)WEIGHTS_ORDERED * l->n_in_max;
+        return region_init(&f->buffer, (f->n_thread + 1) * f->part_bytes, "weights on their way",
+                           e);
     }
     if (l->w->files && !l->finder.config->quant.method)
         return Q_OK;

@@ -122,7 +122,8 @@ struct weight_filler {
     const struct kern_table *kern;
     struct team *team;
     struct upload *upload; /* to a device; NULL: the CPU's memory is filled */
-    struct region buffer;  /* rows that are made on their way into panels, one part a thread */
+    struct region buffer;  /* rows that are made on their way into panels, one part a thread; on a
+                              device those that are put into an order, and a part for that */
     uint32_t n_thread;
     size_t part_bytes;
     bool by_owner; /* each thread packs what it will read, for machines whose memory is not all
@@ -144,6 +145,12 @@ void weights_fill_table(const struct weight_filler *f, void *dst, enum dtype dty
 void weights_upload(const struct weight_filler *f, const struct weight_matrix *m, uint32_t n);
 void weights_upload_vector(const struct weight_filler *f, float *dst, const struct weight_source *s,
                            bool one);
+/* Outputs that a thread puts into an order of inputs at a time: so many bytes an input are enough
+ * for the order too. */
+#define WEIGHTS_ORDERED 16u
+/* The order of a matrix's inputs (struct packed). */
+void weights_upload_order(const struct weight_filler *f, uint32_t *dst,
+                          const struct weight_source *s);
 /* Biases of gated weights, n with those that no part has. */
 void weights_upload_turns(const struct weight_filler *f, float *dst,
                           const struct weight_source *const parts[2], uint32_t n);

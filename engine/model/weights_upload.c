@@ -19,6 +19,9 @@ struct piece { /* some outputs of a matrix on their way */
     enum dtype dtype;  /* of floats */
     uint32_t from, n;  /* outputs */
     unsigned char *to; /* host memory: [n, n_in], then scales [n][n_group], zeros [n][n_group] */
+    const uint32_t *order; /* of the inputs; NULL: their own */
+    unsigned char *spare;  /* with an order: [n_thread][spare_bytes] */
+    size_t spare_bytes;
     size_t row_bytes, scales_at, zeros_at, bytes;
 };
 
@@ -73,7 +76,27 @@ static void load_floats(const struct piece *p, const struct rows *r, uint32_t at
         tensor_drop(src, n);
 }
 
-static void load_run(const struct piece *p, const struct rows *r, uint32_t at)
+/* 4-bit integers with the inputs of each group side by side. */
+static void load_ordered(const struct piece *p, const struct rows *r, uint32_t at,
+                         unsigned char *spare)
+{
+    const uint32_t n_in = p->m->dst.n_in, group = p->m->dst.group, n_group = n_in / group;
+    for (uint32_t done = 0, n; done < r->n; done += n) {
+        const size_t from = at + done;
+        n = r->n - done < WEIGHTS_ORDERED ? r->n - done : WEIGHTS_ORDERED;
+        const struct int4_arrays a = {.q = spare,
+                                      .scales = (uint16_t *)(void *)(p->to + p->scales_at) +
+                                                from * n_group,
+                                      .zeros = p->to + p->zeros_at + from * n_group,
+                                      .group = group};
+        weights_quant_int4(&a, r->source, r->row + done, n);
+        for (size_t i = 0; i < n; i++)
+            for (uint32_t c = 0; c < n_in; c++)
+                p->to[(from + i) * n_in + c] = spare[i * n_in + p->order[c]];
+    }
+}
+
+static void load_run(const struct piece *p, const struct rows *r, uint32_t at, unsigned char *spare)
 {
     unsigned char *to = p->to + at * p->row_bytes;
     const uint32_t group = p->m->dst.group, n_group = group ? p->m->dst.n_in / group : 0;
@@ -103,6 +126,10 @@ static void load_run(const struct piece *p, const struct rows *r, uint32_t at)
         break;
     }
     case FORM_INT4: {
+        if (p->order) {
+            load_ordered(p, r, at, spare);
+            break;
+        }
         const struct int4_arrays a = {.q = to,
                                       .scales = (uint16_t *)(void *)(p->to + p->scales_at) +
                                                 (size_t)at * n_group,
@@ -121,7 +148,7 @@ static void load_share(void *arg, uint32_t ith, uint32_t nth)
     for (uint32_t i = (uint32_t)((uint64_t)p->n * ith / nth); i < end;) {
         struct rows r = rows_at(p->m, p->from + i);
         r.n = r.n < end - i ? r.n : end - i;
-        load_run(p, &r, i);
+        load_run(p, &r, i, p->order ? p->spare + ith * p->spare_bytes : NULL);
         i += r.n;
     }
 }
@@ -203,6 +230,13 @@ static void cut_piece(struct piece *p)
 static void upload_matrix(const struct weight_filler *f, const struct weight_matrix *m)
 {
     struct piece p = {.m = m};
+    if (m->dst.order) { /* that of the device, which cannot be read here */
+        uint32_t *order = (uint32_t *)(void *)(f->buffer.data + f->n_thread * f->part_bytes);
+        weights_quant_order(order, &m->parts[0]);
+        p.order = order;
+        p.spare = f->buffer.data;
+        p.spare_bytes = f->part_bytes;
+    }
     for (; p.from < m->dst.n_out; p.from += p.n) {
         cut_piece(&p);
         p.to = upload_space(f->upload);
@@ -234,6 +268,15 @@ void weights_upload_vector(const struct weight_filler *f, float *dst, const stru
     Q_ASSERT(s->rows * sizeof *dst <= UPLOAD_BYTES); /* check_device in model.c */
     weights_fill_vector(upload_space(f->upload), s, one);
     upload_copy(f->upload, dst, s->rows * sizeof *dst);
+    upload_next(f->upload);
+}
+
+void weights_upload_order(const struct weight_filler *f, uint32_t *dst,
+                          const struct weight_source *s)
+{
+    Q_ASSERT(s->cols * sizeof *dst <= UPLOAD_BYTES); /* check_device in model.c */
+    weights_quant_order(upload_space(f->upload), s);
+    upload_copy(f->upload, dst, s->cols * sizeof *dst);
     upload_next(f->upload);
 }
 

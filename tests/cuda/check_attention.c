@@ -60,7 +60,9 @@ static void choose(struct kcheck *k, struct attention_case *c, bool prompts)
         .scale = 1.0f / sqrtf((float)dim) * (kc_chance(k, 20) ? 8 : 1),
         .soft_cap = kc_chance(k, 25) ? 1.0f + 20 * fabsf((float)kc_range(k, 0, 100) / 100) : 0,
         .window = kc_chance(k, 30) ? kc_range(k, 1, 300) : 0,
-        .out_dtype = kc_chance(k, 50) ? DT_F32 : DT_BF16,
+        .out_dtype = kc_chance(k, 40)   ? DT_F32
+                     : kc_chance(k, 50) ? DT_BF16
+                                        : DT_F16,
     };
     choose_seqs(k, c, prompts);
     kc_shape(k, "%s n_seq %u rows %u heads %u/%u dim %u context %u window %u cap %g",
@@ -158,7 +160,9 @@ static void near_f64(struct kcheck *k, const struct attention_args *a, uint32_t 
         }
         kc_near(k, "out", (double)kc_get(a->out, a->out_dtype, to + d), want,
                 most * (12 * size + 2) * 0x1p-9 + 1e-6 +
-                    (a->out_dtype == DT_BF16 ? fabs(want) * 0x1p-8 : 0));
+                    (a->out_dtype == DT_BF16  ? fabs(want) * 0x1p-8
+                     : a->out_dtype == DT_F16 ? fabs(want) * 0x1p-11
+                                              : 0));
     }
 }
 

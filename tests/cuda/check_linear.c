@@ -41,7 +41,7 @@ static void make_product(struct kcheck *k, struct product_case *c, uint32_t in_u
     c->n_in = in_unit * kc_range(k, 1, (kc_chance(k, 25) ? 2600 : 300) / in_unit);
     if (c->n_row > 20)
         c->n_in = in_unit * kc_range(k, 1, 600 / in_unit);
-    c->y_dtype = kc_chance(k, 70) ? DT_F32 : DT_BF16;
+    c->y_dtype = kc_chance(k, 60) ? DT_F32 : kc_chance(k, 50) ? DT_BF16 : DT_F16;
     c->accumulate = !c->gated && c->y_dtype == DT_F32 && kc_chance(k, 40);
     c->n_col = c->gated ? c->n_out / 2 : c->n_out;
     c->x_stride = (c->n_in + 63) / 64 * 64;
@@ -95,6 +95,11 @@ static void compare(struct kcheck *k, const struct product_case *c, const void *
 }
 
 /* ---- linear ---- */
+static double rounding_of(enum dtype dtype, double f)
+{
+    return dtype == DT_BF16 ? fabs(f) * 0x1p-8 : dtype == DT_F16 ? fabs(f) * 0x1p-11 + 0x1p-25 : 0;
+}
+
 static void near_f64(struct kcheck *k, const struct product_case *c, const struct linear_args *a)
 {
     for (uint32_t i = 0; i < c->n_row; i++)
@@ -109,8 +114,7 @@ static void near_f64(struct kcheck *k, const struct product_case *c, const struc
             sum += c->bias ? (double)c->bias[o] : 0;
             sum += c->accumulate ? (double)c->y[i * c->y_stride + o] : 0;
             kc_near(k, "y", (double)kc_get(a->y, a->y_dtype, i * c->y_stride + o), sum,
-                    (size + fabs(sum)) * c->n_in * 0x1p-22 +
-                        (a->y_dtype == DT_BF16 ? fabs(sum) * 0x1p-8 : 0));
+                    (size + fabs(sum)) * c->n_in * 0x1p-22 + rounding_of(a->y_dtype, sum));
         }
 }
 

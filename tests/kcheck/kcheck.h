@@ -72,7 +72,7 @@ void kc_run(struct kcheck *k, const struct kc_variant *v, const void *args, uint
 
 struct kc_array { /* rows of an output */
     const void *p;
-    enum dtype dtype; /* F32 or BF16 */
+    enum dtype dtype; /* F32, BF16 or F16 */
     size_t n_row, n_col, stride;
 };
 /* got against want within the variant's tolerance; a row's scale is its largest finite |want|,

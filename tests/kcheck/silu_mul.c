@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kcheck.h"
 #include <math.h>
+#include <string.h>
 
 /* The formula in f64. exp is within 1.01 ulp, so at most 2.02 * 2^-24; sum, quotient and product
  * round by 2^-24 each. Below z = -88.7 exp overflows and y is 0 instead of at most 89 * e^-88.7
@@ -20,8 +21,10 @@ static void near_f64(struct kcheck *k, const struct silu_mul_args *a, const void
 
 void kcheck_silu_mul(struct kcheck *k)
 {
+    static const uint32_t types[] = {DT_F32, DT_BF16, DT_F16}; /* the last on devices */
+    const bool is_cuda = strcmp(k->variant->name, "cuda") == 0;
     uint32_t n_row = kc_range(k, 0, 6), n_col = kc_range(k, 1, 300);
-    enum dtype y_dtype = kc_chance(k, 50) ? DT_F32 : DT_BF16;
+    enum dtype y_dtype = (enum dtype)kc_pick(k, types, is_cuda ? 3 : 2);
     size_t x_stride = 2 * n_col + kc_range(k, 0, 9), y_stride = n_col + kc_range(k, 0, 9);
     size_t element = dtype_bits(y_dtype) / 8, n = n_row * y_stride;
     kc_shape(k, "n_row %u n_col %u -> %s", n_row, n_col, dtype_name(y_dtype));

@@ -206,6 +206,8 @@ void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
                 c < got->n_col ? k->variant->tolerance * 0x1p-24 * (fabsf(w) + scale) : 0;
             if (bound > 0 && got->dtype == DT_BF16)
                 bound += fabsf(w) * 0x1p-7; /* a last-bit difference can round to the neighbour */
+            if (bound > 0 && got->dtype == DT_F16)
+                bound += fabsf(w) * 0x1p-10 + 0x1p-24;
             k->n_compared++;
             if (!equal_enough(g, w, bound))
                 kc_fail(k, "%s[%zu,%zu] is %.9g (%a), wanted %.9g (%a) +- %.3g", what, i, c, g, g,
@@ -216,7 +218,7 @@ void kc_compare(struct kcheck *k, const char *what, const struct kc_array *got,
 
 static bool both_nan(const struct kc_bits *b, size_t i)
 {
-    if (b->dtype != DT_F32 && b->dtype != DT_BF16)
+    if (b->dtype != DT_F32 && b->dtype != DT_BF16 && b->dtype != DT_F16)
         return false;
     return isnan(kc_get(b->a, b->dtype, i)) && isnan(kc_get(b->b, b->dtype, i));
 }

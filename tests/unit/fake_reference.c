@@ -86,9 +86,19 @@ static void sample(const struct sample_args *a, const struct kern_exec *x)
     sample_scratch_release(&s);
 }
 
+uint64_t fake_n_half;
+static void linear_int4_half(const struct linear_int4_half_args *a, const struct kern_exec *x)
+{
+    struct kern_table kern;
+    kern_table_cpu(&kern, CAP_NONE);
+    fake_n_half++;
+    kern.linear_int4_half(a, x);
+}
+
 static void kernels(struct kern_table *out)
 {
     kern_table_cpu(out, CAP_NONE);
+    out->linear_int4_half = linear_int4_half;
     out->sample = getenv("QUIRE_FAKE_NO_SAMPLE") ? NULL : sample;
 }
 

@@ -3,7 +3,7 @@
  * on the CPU with the reference's kernels. The device is the fake one (fake_device.h): memory that
  * the host cannot touch, work that happens no sooner than somebody waits for it, graphs that hold
  * the arguments of their recording. */
-#include "device_run.h"
+#include "device_near.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
 
@@ -12,9 +12,14 @@ static void on_device(struct core_config *c)
     device_choose(c, "/tests/libquire-fake.so");
 }
 
+static uint64_t count_of(const char *what)
+{
+    return *(const uint64_t *)device_symbol("/tests/libquire-fake.so", what);
+}
+
 static uint64_t n_launch(void)
 {
-    return *(const uint64_t *)device_symbol("/tests/libquire-fake.so", "fake_n_launch");
+    return count_of("fake_n_launch");
 }
 
 /* The same requests on both; what: which case. */
@@ -34,16 +39,16 @@ static void compare(struct core_config c, const struct golden *g, uint32_t n, co
 static void every_model_gives_the_bits_of_the_cpu(void **state)
 {
     (void)state;
-    static const char *const models[] = {"llama-rope-dynamic", "llama-rope-yarn",
-                                         "llama-bias-tied",    "qwen2-sliding-bf16",
-                                         "qwen3-v5cfg-f16",    "llama-bf16-sharded"};
+    static const char *const models[] = {"llama-rope-dynamic", "llama-rope-yarn", "llama-bias-tied",
+                                         "qwen2-sliding-bf16", "llama-bf16-sharded"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct golden g;
         golden_get(&g, models[i]);
         struct core_config c = config_of(g.dir);
         c.worker.max_model_len = strcmp(models[i], "llama-rope-dynamic") ? 144 : 64;
         g.n = c.worker.max_model_len == 64 ? 2 : g.n; /* those that fit */
-        c.worker.dtype_auto = true;
+        c.worker.dtype = DT_F32; /* that one is in float16: inputs_of_16_bits */
+        c.worker.dtype_auto = strcmp(models[i], "llama-rope-dynamic") != 0;
         c.worker.max_num_seqs = 4;
         c.worker.max_num_batched_tokens = 48;
         on_device(&c);
@@ -59,9 +64,9 @@ static void every_dtype_and_quantization(void **state)
         enum quantization quantization;
     } cases[] = {{DT_F32, DT_F32, QUANTIZE_NOT},
                  {DT_BF16, DT_BF16, QUANTIZE_NOT},
-                 {DT_F16, DT_I8, QUANTIZE_NOT},
+                 {DT_F32, DT_I8, QUANTIZE_NOT},
                  {DT_BF16, DT_I8, QUANTIZE_INT8},
-                 {DT_BF16, DT_BF16, QUANTIZE_INT4}};
+                 {DT_F32, DT_BF16, QUANTIZE_INT4}};
     struct golden g;
     golden_get(&g, "qwen3");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -110,6 +115,56 @@ static void mixtures_of_experts(void **state)
         c.worker.max_model_len = 144;
         on_device(&c);
         compare(c, &g, g.n, cases[i].model);
+    }
+}
+
+/* A device multiplies float16 by float16, and 4 bits by 16, where the CPU has float32 and int8. */
+static void inputs_of_16_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        enum dtype dtype;
+        enum quantization quantization;
+        float margin;
+    } cases[] = {{"qwen3-v5cfg-f16", DT_F16, QUANTIZE_NOT, 0.05f},
+                 {"llama", DT_F16, QUANTIZE_NOT, 0.05f},
+                 {"qwen3", DT_BF16, QUANTIZE_INT4, 0.6f},
+                 {"llama", DT_F16, QUANTIZE_INT4, 0.6f}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct golden g;
+        golden_get(&g, cases[i].model);
+        struct core_config c = config_of(g.dir);
+        c.worker.dtype = cases[i].dtype;
+        c.worker.quantization = cases[i].quantization;
+        c.worker.max_model_len = 144;
+        on_device(&c);
+        const uint64_t n_half = count_of("fake_n_half");
+        near_compare(&c, &g, g.n, cases[i].model, cases[i].margin);
+        assert_int_equal(count_of("fake_n_half") > n_half, cases[i].quantization == QUANTIZE_INT4);
+    }
+}
+
+/* Every kind of tests/data/quantized: act-order, compressed-tensors, and what becomes int8. */
+static void every_kind_of_integers(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "gptq-4",         "gptq-4-asym",  "gptq-4-v2-row", "gptq-4-act",
+        "gptq-4-act-one", "gptq-8-act",   "awq-4",         "packed-4",
+        "packed-4-asym",  "packed-8-row", "int8"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const uint64_t n_half = count_of("fake_n_half");
+        struct golden g;
+        near_quantized(&g, names[i]);
+        struct core_config c = config_of(g.dir);
+        on_device(&c);
+        c.worker.max_model_len = 64;
+        compare(c, &g, 2 * g.n, names[i]); /* in float32: the CPU's bits */
+        assert_int_equal(count_of("fake_n_half"), n_half);
+        c.worker.dtype = DT_BF16;
+        if (i % 4 == 0) /* in turn: these take as long as all else here */
+            near_compare(&c, &g, g.n, names[i], 0.3f);
     }
 }
 
@@ -300,6 +355,8 @@ int main(void)
         cmocka_unit_test(every_model_gives_the_bits_of_the_cpu),
         cmocka_unit_test(every_dtype_and_quantization),
         cmocka_unit_test(mixtures_of_experts),
+        cmocka_unit_test(inputs_of_16_bits),
+        cmocka_unit_test(every_kind_of_integers),
         cmocka_unit_test(quantized_checkpoints),
         cmocka_unit_test(the_host_samples),
         cmocka_unit_test(dynamic_rope_beyond_the_trained_length),

@@ -3,9 +3,8 @@
  * sampling, KV pool and swap space give the tokens of the CPU. The kernels add in another order
  * than the CPU, so where two tokens are as good as equally likely either may come; everywhere else
  * they must agree. One mistake in a launch's arguments, a layout or a graph shows here. */
-#include <math.h>
 #include <stdatomic.h>
-#include "device_run.h"
+#include "device_near.h"
 #include "fake_device.h"
 #include "folder.h"
 
@@ -19,76 +18,14 @@ static void on_device(struct core_config *c)
     c->worker.max_num_batched_tokens = 40;
 }
 
-struct near {     /* of two answers */
-    float margin; /* of logprobs */
-    uint32_t n_row, n_same;
-};
-
-/* The token that came is as good as the one expected. */
-static bool is_close(const struct bits_row *want, const struct bits_row *got, float margin)
-{
-    for (uint32_t i = 0; i < want->n_top; i++)
-        if (want->top_ids[i] == got->token)
-            return fabsf(want->top_logprobs[i] - want->logprob) < margin;
-    return false;
-}
-
-/* may_differ: a token is drawn, and an edge between two may have moved past the draw. */
-static void compare_rows(struct near *n, const struct bits_answer *want,
-                         const struct bits_answer *got, bool may_differ, const char *what)
-{
-    n->n_row += want->n;
-    for (uint32_t i = 0; i < want->n; i++) {
-        const struct bits_row *w = &want->sampled[i], *r = &got->sampled[i];
-        if (w->token != r->token) {
-            if (!may_differ && !is_close(w, r, n->margin))
-                fail_msg("%s: token %u is %u, expected %u", what, i, r->token, w->token);
-            return; /* another text from here on */
-        }
-        n->n_same++;
-        if (r->rank && fabsf(w->logprob - r->logprob) > n->margin)
-            fail_msg("%s: token %u has logprob %f, expected %f", what, i, (double)r->logprob,
-                     (double)w->logprob);
-    }
-}
-
-static void compare_prompt(const struct near *n, const struct bits_answer *want,
-                           const struct bits_answer *got, const char *what)
-{
-    assert_int_equal(want->n_prompt, got->n_prompt);
-    for (uint32_t i = 0; i < want->n_prompt; i++) {
-        assert_int_equal(want->prompt[i].token, got->prompt[i].token);
-        if (fabsf(want->prompt[i].logprob - got->prompt[i].logprob) > n->margin)
-            fail_msg("%s: prompt token %u has logprob %f, expected %f", what, i,
-                     (double)got->prompt[i].logprob, (double)want->prompt[i].logprob);
-    }
-}
-
 /* The same requests on both. */
 static void compare(struct core_config c, const struct golden *g, uint32_t n, const char *what,
                     float margin)
 {
-    struct near all = {.margin = margin};
     struct golden short_ones = *g; /* emulation takes its time */
-    short_ones.n = c.worker.max_model_len == 64 ? 4 : 3;
-    struct core_config cpu = c;
-    *cpu.worker.device = *cpu.worker.device_library = '\0';
-    if (cpu.worker.quantization == QUANTIZE_FP8) /* for devices only */
-        cpu.worker.quantization = QUANTIZE_NOT;
-    if (cpu.worker.kv_dtype == DT_F8_E4M3)
-        cpu.worker.kv_dtype = DT_BF16;
-    device_all_logprobs = true;
-    device_answers(&cpu, &short_ones, n);
-    memcpy(expected, answers, sizeof expected);
-    device_all_logprobs = false;
-    device_answers(&c, &short_ones, n);
-    for (uint32_t i = 0; i < n; i++) {
-        assert_int_equal(expected[i].finish, answers[i].finish);
-        assert_int_equal(expected[i].n, answers[i].n);
-        compare_rows(&all, &expected[i], &answers[i], device_is_drawn(i) && margin > 0.01f, what);
-        compare_prompt(&all, &expected[i], &answers[i], what);
-    }
-    assert_true(all.n_same * 10 >= all.n_row * (margin > 0.01f ? 3 : 10));
+    const uint32_t most = c.worker.max_model_len == 64 ? 4 : 3;
+    short_ones.n = g->n < most ? g->n : most;
+    near_compare(&c, &short_ones, n, what, margin);
 }
 
 static void goldens_of_float32(void **state)
@@ -150,23 +87,24 @@ static void every_dtype_and_quantization(void **state)
     }
 }
 
-/* Checkpoints in fp8: what is e4m3 stays so there, and is made floats on the CPU. */
-static void checkpoints_in_fp8(void **state)
+/* What checkpoints hold in few bits, by the CUDA kernels: in 16 bits, in act-order, in fp8 as it is
+ * and packed anew (which is made floats on the CPU). */
+static void checkpoints_in_few_bits(void **state)
 {
-    static const char *const names[] = {"fp8", "fp8-block"}; /* as it is, and packed anew */
     (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct golden g = {.n = 3};
-        snprintf(g.dir, sizeof g.dir, "tests/data/quantized/%s", names[i]);
-        for (uint32_t p = 0; p < g.n; p++) {
-            g.prompts[p].n = 5 + 9 * p;
-            for (uint32_t k = 0; k < g.prompts[p].n; k++)
-                g.prompts[p].ids[k] = (k * 7 + p * 13) % 96;
-        }
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } cases[] = {{"gptq-4-act-one", DT_BF16}, {"packed-4-asym", DT_BF16}, {"packed-4", DT_F16},
+                 {"int8", DT_BF16},           {"fp8", DT_BF16},           {"fp8-block", DT_F16}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct golden g;
+        near_quantized(&g, cases[i].name);
         struct core_config c = config_of(g.dir);
-        c.worker.dtype = DT_BF16;
         on_device(&c);
-        compare(c, &g, 3, names[i], 0.3f);
+        c.worker.dtype = cases[i].dtype;
+        c.worker.max_model_len = 64;
+        compare(c, &g, 3, cases[i].name, 0.3f);
     }
 }
 
@@ -203,22 +141,29 @@ static void experts_in_fp8(void **state)
 static void the_same_bits_alone_and_together(void **state)
 {
     (void)state;
-    struct golden g;
-    golden_get(&g, "qwen3");
-    g.n = 3;
-    struct core_config c = config_of(g.dir);
-    on_device(&c);
-    c.worker.dtype = DT_BF16;
-    c.worker.deterministic = true;
-    device_answers(&c, &g, 3);
-    memcpy(expected, answers, sizeof expected);
-    c.worker.max_num_seqs = 1;
-    c.worker.max_num_batched_tokens = 16;
-    c.worker.enforce_eager = true;
-    device_answers(&c, &g, 3);
-    for (uint32_t i = 0; i < 3; i++)
-        if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
-            fail_msg("request %u has other bits alone", i);
+    static const struct {
+        enum dtype dtype;
+        enum quantization quantization;
+    } cases[] = {{DT_BF16, QUANTIZE_NOT}, {DT_F16, QUANTIZE_INT4}};
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        struct golden g;
+        golden_get(&g, "qwen3");
+        g.n = 3;
+        struct core_config c = config_of(g.dir);
+        on_device(&c);
+        c.worker.dtype = cases[n].dtype;
+        c.worker.quantization = cases[n].quantization;
+        c.worker.deterministic = true;
+        device_answers(&c, &g, 3);
+        memcpy(expected, answers, sizeof expected);
+        c.worker.max_num_seqs = 1;
+        c.worker.max_num_batched_tokens = 16;
+        c.worker.enforce_eager = true;
+        device_answers(&c, &g, 3);
+        for (uint32_t i = 0; i < 3; i++)
+            if (memcmp(&expected[i], &answers[i], sizeof expected[i]) != 0)
+                fail_msg("%s: request %u has other bits alone", dtype_name(c.worker.dtype), i);
+    }
 }
 
 /* Blocks go to host memory and come back; steps are not graphs. */
@@ -286,7 +231,7 @@ int main(void)
         cmocka_unit_test(goldens_of_float32),
         cmocka_unit_test(every_kind_of_request),
         cmocka_unit_test(every_dtype_and_quantization),
-        cmocka_unit_test(checkpoints_in_fp8),
+        cmocka_unit_test(checkpoints_in_few_bits),
         cmocka_unit_test(experts_in_fp8),
         cmocka_unit_test(the_same_bits_alone_and_together),
         cmocka_unit_test(swapped_and_eager),

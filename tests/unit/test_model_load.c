@@ -329,7 +329,9 @@ static void test_shape(void **state)
     assert_int_equal(model_shape(m)->kv_block_bytes, 2 * 2 * 2 * 16 * (16 + 4)); /* a scale each */
     model_free(m);
     o.kv_dtype = DT_F16;
-    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "bfloat16, float32, int8 or fp8", &e);
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "float32, int8 or fp8", &e);
+    o.kv_dtype = DT_F8_E4M3;
+    assert_fails(model_load(&m, &o, &e), Q_UNSUPPORTED, "KV cache dtype fp8 is for devices", &e);
     assert_fails(load(MODELS "llama", LOAD_AUTO, DT_I8), Q_UNSUPPORTED, "dtype I8", &e);
 }
 

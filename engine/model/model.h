@@ -16,7 +16,8 @@
  * the largest that divides them; a matrix that none divides, and the one of the logits, is int8.
  * A device that computes in 16 bits reads inputs of 4-bit matrices as such (device_walk_input).
  * QUANTIZE_FP8, on a device: weights of the layers' matrices e4m3 with a scale for each output,
- * their inputs e4m3 with a scale for each token; the logits' matrix as the dtype says.
+ * their inputs e4m3 with a scale for each token; the logits' matrix, and what a checkpoint in fp8
+ * has left as floats, as the dtype says.
  * The router of a mixture of experts is never quantized: its weights and inputs are floats.
  * Determinism: kernels/ops.h. Threads: model_load by one; model_forward is called by every thread
  * of the team with its own ith. */

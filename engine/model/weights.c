@@ -8,7 +8,14 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/weights_cache.h"
+#include "engine/model/weights_fp8.h"
 #include "engine/model/weights_quant.h"
+
+struct fp8_counts {                    /* parts of matrices, which have a tensor each */
+    uint32_t n_kept, n_block, n_float; /* e4m3 already, with such scales; made e4m3 */
+    uint32_t n_left;                   /* floats still */
+    uint32_t n_input_scale;
+};
 
 struct loader {
     struct weights *w;
@@ -32,6 +39,7 @@ struct loader {
     bool is_shared;    /* gate and up of the one that all rows use are */
     uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
     uint32_t n_ordered;                      /* with act-order, among those in groups */
+    struct fp8_counts fp8;
 };
 
 /* The type a matrix made of these parts is packed in. float32 keeps 16-bit checkpoints as they are:
@@ -144,7 +152,16 @@ static void place_order(struct loader *l, struct packed *out, const struct weigh
     l->n_ordered += !order;
 }
 
-/* What a matrix made of these parts is packed in. In fp8 that of the logits stays as it is. */
+static bool any_quantized(const struct weight_source *const *parts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (parts[i]->quant.q)
+            return true;
+    return false;
+}
+
+/* What a matrix made of these parts is packed in. In fp8 that of the logits stays as it is, and so
+ * do those that a checkpoint in fp8 has left as floats. */
 static enum dtype matrix_dtype(const struct loader *l, const struct weight_source *const *parts,
                                size_t n)
 {
@@ -154,13 +171,28 @@ static enum dtype matrix_dtype(const struct loader *l, const struct weight_sourc
     case QUANTIZE_NOT:
         break;
     case QUANTIZE_FP8:
-        if (!l->is_head || parts[0]->quant.q)
+        if (any_quantized(parts, n) || l->is_expert ||
+            (!l->finder.config->quant.method && !l->is_head))
             return DT_F8_E4M3;
         break;
     default:
         return DT_I8;
     }
     return weights_dtype(l->options, parts, n);
+}
+
+static void count_fp8(struct loader *l, enum dtype dtype, const struct weight_source *const *parts,
+                      size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct quant_tensors *q = &parts[i]->quant;
+        uint32_t *which = dtype != DT_F8_E4M3              ? &l->fp8.n_left
+                          : !q->q                          ? &l->fp8.n_float
+                          : weights_fp8_is_plain(parts[i]) ? &l->fp8.n_kept
+                                                           : &l->fp8.n_block;
+        ++*which;
+        l->fp8.n_input_scale += q->q && q->input_scale;
+    }
 }
 
 /* Outputs of all parts in one packed matrix: one part after the other, or by turns. */
@@ -178,6 +210,8 @@ static void place_matrix(struct loader *l, struct packed *out,
                            .gated = gated};
     if (!l->cutter.base && dtype == DT_I8)
         l->n_by_group[out->group]++;
+    if (!l->cutter.base)
+        count_fp8(l, dtype, parts, n);
     place_order(l, out, parts[0]);
     if (!l->cutter.base && wants_cache(l))
         weights_plan_matrix(&l->plan, out, l->cutter.used);
@@ -462,13 +496,29 @@ static enum q_code prepare_filler(struct loader *l, struct q_err *e)
     return region_init(&f->buffer, f->n_thread * f->part_bytes, "weights on their way", e);
 }
 
-/* What 4 bits came to: which groups, and what stayed int8. What fp8 came to. */
-static void say_groups(const struct loader *l)
+static void say_fp8(const struct loader *l)
 {
-    if (l->finder.config->quant.method == QUANT_FP8 && !l->options->link)
+    const struct fp8_counts *n = &l->fp8;
+    const bool there = l->options->link != NULL;
+    if (l->finder.config->quant.method == QUANT_FP8 && !there)
         log_info("fp8: the checkpoint's matrices become floats (%s) while they are packed, with as "
                  "much memory; only devices multiply fp8",
                  dtype_name(l->options->dtype));
+    if (l->options->quantization == QUANTIZE_FP8)
+        log_info("fp8: %u matrices as the checkpoint has them; made e4m3 with a scale for each "
+                 "output: %u that have scales for blocks, %u of floats; %u stay floats (%s)",
+                 n->n_kept, n->n_block, n->n_float, n->n_left, dtype_name(l->options->dtype));
+    if (n->n_input_scale)
+        log_info("fp8: the checkpoint's input_scale of %u matrices is not used: %s",
+                 n->n_input_scale,
+                 there ? "each row of activations has a scale of its own"
+                       : "activations are not quantized");
+}
+
+/* What 4 bits came to: which groups, and what stayed int8. What fp8 came to. */
+static void say_groups(const struct loader *l)
+{
+    say_fp8(l);
     if (l->options->quantization == QUANTIZE_INT4)
         log_info("int4: %u matrices in groups of 128 inputs, %u of 64, %u of 32 (%u in act-order); "
                  "%u as int8",

@@ -79,6 +79,7 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weights_quant.h 
     bool needs_zeros;
     bool is_even;         /* with an order: each group has `group` inputs */
     uint32_t zero_offset; /* what a stored zero is less than it stands for */
+    bool input_scale;     /* fp8: the checkpoint has one for its activations, which is not used */
 };
 struct weight_source { /* where one slot's numbers come from */
     bool present;

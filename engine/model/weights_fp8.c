@@ -25,6 +25,14 @@ static const struct tensor *scales_of(const struct weight_finder *f, const char 
     return t;
 }
 
+static bool has_input_scale(const struct weight_finder *f, const char *name)
+{
+    char whole[ARCH_NAME_MAX + 32];
+    snprintf(whole, sizeof whole, "%.*s.input_scale", (int)(strlen(name) - strlen(".weight")),
+             name);
+    return tensor_find(f->files, whole) != NULL;
+}
+
 static float load_scale(const struct tensor *t, size_t i)
 {
     float v;
@@ -101,6 +109,7 @@ enum q_code weights_fp8_find(struct weight_source *s, const struct weight_finder
                       "%s: tensor %s has neither one scale nor one for each of %u "
                       "outputs",
                       tail(q.scales->file), q.scales->name, s->rows);
+    q.input_scale = has_input_scale(f, name);
     s->quant = q;
     s->dtype = DT_F32;
     return Q_OK;

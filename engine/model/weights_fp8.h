@@ -12,7 +12,9 @@
  *
  *     w[o,k] = scale[o / R, k / C] * e4m3(q[o,k])
  *
- * The scales of activations that such a checkpoint may have (P.input_scale) are not used.
+ * The scale of activations that such a checkpoint may have (P.input_scale, one for all rows, found
+ * by calibration) is not used: each row gets its own (ops_fp8.h), which nothing overflows and small
+ * rows lose nothing by. The log says so.
  * Threads: pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_WEIGHTS_FP8_H
 #define QUIRE_ENGINE_MODEL_WEIGHTS_FP8_H

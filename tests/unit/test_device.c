@@ -3,6 +3,7 @@
  * on the CPU with the reference's kernels. The device is the fake one (fake_device.h): memory that
  * the host cannot touch, work that happens no sooner than somebody waits for it, graphs that hold
  * the arguments of their recording. */
+#include "common/log.h"
 #include "device_near.h"
 
 static struct bits_answer expected[BITS_REQUESTS];
@@ -166,6 +167,51 @@ static void every_kind_of_integers(void **state)
         if (i % 4 == 0) /* in turn: these take as long as all else here */
             near_compare(&c, &g, g.n, names[i], 0.3f);
     }
+}
+
+/* What starting and ending it logs. */
+static void start_log(struct buf *out, const struct core_config *c)
+{
+    FILE *log = tmpfile();
+    const int saved = dup(STDERR_FILENO);
+    assert_non_null(log);
+    dup2(fileno(log), STDERR_FILENO);
+    log_setup("test", LOG_INFO, false);
+    open_core(c);
+    core_free(engine.core);
+    log_setup("test", LOG_ERROR, false);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(log);
+    buf_reset(out);
+    for (int b; (b = fgetc(log)) != EOF;)
+        buf_add_char(out, (char)b);
+    fclose(log);
+}
+
+/* A checkpoint in fp8 that left some matrices as they were: so they stay, but for what is one
+ * matrix with others. The CPU has floats of all. */
+static void fp8_and_floats(void **state)
+{
+    (void)state;
+    struct golden g;
+    struct buf text = BUF_INIT;
+    near_quantized(&g, "fp8-some");
+    struct core_config c = config_of(g.dir);
+    c.worker.max_model_len = 64;
+    c.worker.dtype = DT_BF16;
+    on_device(&c);
+    near_compare(&c, &g, g.n, "fp8-some", 0.3f);
+    start_log(&text, &c);
+    assert_non_null(strstr(buf_str(&text), "fp8: 4 matrices as the checkpoint has them; made e4m3 "
+                                           "with a scale for each output: 0 that have scales for "
+                                           "blocks, 1 of floats; 3 stay floats (BF16)"));
+    assert_non_null(strstr(buf_str(&text), "input_scale of 4 matrices is not used: each row"));
+    *c.worker.device = *c.worker.device_library = '\0';
+    start_log(&text, &c);
+    assert_non_null(strstr(buf_str(&text), "become floats (BF16)"));
+    assert_non_null(strstr(buf_str(&text), "input_scale of 4 matrices is not used: activations"));
+    buf_release(&text);
 }
 
 /* Frequencies that depend on how long the prompt is: no table of positions serves them. */
@@ -357,6 +403,7 @@ int main(void)
         cmocka_unit_test(mixtures_of_experts),
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),
+        cmocka_unit_test(fp8_and_floats),
         cmocka_unit_test(quantized_checkpoints),
         cmocka_unit_test(the_host_samples),
         cmocka_unit_test(dynamic_rope_beyond_the_trained_length),

@@ -18,6 +18,7 @@ HEAD = HIDDEN // HEADS
 PROJ = {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (KV * HEAD, HIDDEN),
         "self_attn.v_proj": (KV * HEAD, HIDDEN), "self_attn.o_proj": (HIDDEN, HIDDEN),
         "mlp.gate_proj": (INTER, HIDDEN), "mlp.up_proj": (INTER, HIDDEN), "mlp.down_proj": (HIDDEN, INTER)}
+LEFT = ("self_attn.o_proj", "self_attn.k_proj", "mlp.down_proj")  # floats in fp8-some
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 NAMES = {np.dtype("float32"): "F32", np.dtype("float16"): "F16", np.dtype("int32"): "I32", np.dtype("int8"): "I8",
          np.dtype("int64"): "I64", np.dtype("uint16"): "BF16", np.dtype("uint8"): "F8_E4M3"}  # these two as their bits
@@ -185,6 +186,8 @@ CASES = {
     "fp8-channel": (fp8_channel, dict(), compressed_float("channel")),
     "fp8-block": (fp8, dict(blocks=(32, 48), name="weight_scale_inv"),
                   {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [32, 48]}),
+    "fp8-some": (fp8, dict(), {"quant_method": "fp8", "activation_scheme": "static",
+                               "ignored_layers": ["lm_head", *(f"model.layers.0.{p}" for p in LEFT)]}),
 }
 EXPERTS, USED, WIDTH = 6, 2, 96  # of the cases named so: every layer has experts, each with orders of inputs of its own
 
@@ -224,7 +227,9 @@ def main():
                 base = f"model.layers.{layer}.{proj}."
                 if "experts" in proj and proj.endswith("gate_proj") and "orders" in options:
                     options["orders"] = {}  # of the next expert
-                parts, dequantized = method(numbers(*shape) * 1.5, rng, **options)
+                left = lambda w, rng, **options: ({"weight": w.astype(np.float16)}, w.astype(np.float16))
+                wanted = left if name == "fp8-some" and proj in LEFT else method
+                parts, dequantized = wanted(numbers(*shape) * 1.5, rng, **options)
                 stored.update({base + k: v for k, v in parts.items()})
                 plain[base + "weight"] = dequantized.astype(np.float32)
         half_precision = {k: v.astype(np.float16) for k, v in common.items()}

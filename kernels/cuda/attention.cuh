@@ -62,15 +62,18 @@ template <int D> struct total_of {
                                           : D <= 128 ? IN_SHARED
                                                      : IN_WORKSPACE;
 };
-template <int D, unsigned WARPS, enum total_place> struct total_room {};
-template <int D, unsigned WARPS> struct total_room<D, WARPS, IN_SHARED> {
-    float x[WARPS][D / 2][WARP]; /* each thread its own, 32 apart */
+template <int D, enum dtype KV, unsigned WARPS, enum total_place PLACE = total_of<D>::place>
+struct alignas(128) attention_shared_of { /* heads of 256 in bf16: all that sm_86 has */
+    struct row_of<D> q[WARPS * 16];
+    kv_slots<D, KV> kv;
 };
 template <int D, enum dtype KV, unsigned WARPS>
-struct alignas(128) attention_shared_of {
-    struct row_of<D> q[WARPS * 16]; kv_slots<D, KV> kv; total_room<D, WARPS, total_of<D>::place>
-        total;
+struct alignas(128) attention_shared_of<D, KV, WARPS, IN_SHARED> {
+    struct row_of<D> q[WARPS * 16]; kv_slots<D, KV> kv;
+    float total[WARPS][D / 2][WARP]; /* each thread its own, 32 apart */
 };
+
+static_assert(sizeof(attention_shared_of<256, DT_BF16, 4>) <= 99 << 10, "sm_86 has no more");
 
 template <unsigned WARPS> static __device__ __forceinline__ void team_sync(void)
 {
@@ -544,7 +547,7 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     struct warp_total<D> total = {
     };
     if constexpr (total_of<D>::place == IN_SHARED)
-        total.far_o = &s.total.x[warp][0][threadIdx.x % WARP];
+        total.far_o = &s.total[warp][0][threadIdx.x % WARP];
     else if constexpr (total_of<D>::place == IN_WORKSPACE)
         total.far_o =
             room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + threadIdx.x % WARP;

@@ -318,8 +318,19 @@ static __device__ __forceinline__ uint32_t row_of_x(const struct groups &g, uint
     return g.rows ? g.rows[place] : place;
 }
 
+/* Blocks of a multiprocessor that registers are kept for, 0: as many as the compiler likes. Of scaled
+ * sums of 8 rows it likes more than it has registers for, but on sm_90. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+#define SCALED_BLOCKS 0
+#else
+#define SCALED_BLOCKS (__CUDA_ARCH__ < 900 ? 2 : 1)
+#endif
+template <enum form F, unsigned N> struct few_groups_blocks {
+    static const unsigned n = N == 1 && (F == FORM_I8 || F == FORM_E4M3) ? SCALED_BLOCKS : 0;
+};
+
 template <enum form F, unsigned N>
-static __global__ void __launch_bounds__(WARPS *WARP)
+static __global__ void __launch_bounds__(WARPS *WARP, few_groups_blocks<F, N>::n)
     few_groups_kernel(const struct linear_in all_in, const struct linear_out all_out,
                       const struct groups g, uint32_t n_block)
 {

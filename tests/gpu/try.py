@@ -53,7 +53,7 @@ row("attention", "BF16 1 x 8192, 8192 of them new, heads 32/8 of 128", 1.0, 1e8,
 if mode == "crash": sys.exit("quire-generate: no memory: 3 of 4 GiB are taken")
 if mode and mode.startswith("pid "):
     open(mode[4:] + ".new", "w").write(str(os.getpid())); os.rename(mode[4:] + ".new", mode[4:]); time.sleep(600)
-if args[0].endswith("mixtral"): sys.exit("mixtures of experts run on the CPU only so far; use --device cpu")
+if args[0].endswith("mixtral"): sys.exit("mixtures of experts with one that all tokens use run on the CPU only so far; use --device cpu")
 if mode == "hang": time.sleep(600)
 if mode == "garbage": print("{not json"); sys.exit(0)
 golden = {}

@@ -25,10 +25,10 @@
 #include "common/err.h"
 #include "kernels/kern.h"
 
-#define DEVICE_ABI      4
-#define DEVICE_SYMBOL   "quire_device_4" /* const struct device_table *quire_device_4(void) */
+#define DEVICE_ABI      5
+#define DEVICE_SYMBOL   "quire_device_5" /* const struct device_table *quire_device_5(void) */
 #define DEVICE_NAME_MAX 96u
-#define DEVICE_NOTE_MAX 240u
+#define DEVICE_NOTE_MAX 600u
 
 struct device;        /* an open device */
 struct device_stream; /* work in order; kern_exec.stream */
@@ -79,7 +79,6 @@ struct device_tuning {
     uint32_t n;
     const struct kern_exec *x; /* stream and workspace, of limits that have n_row_max */
 };
-#define DEVICE_NOTE_MAX 240u
 struct device_tuned {
     uint32_t n_kept;    /* choices that were on disk */
     uint32_t n_made;    /* choices made now */

@@ -36,6 +36,7 @@ template <int D, enum dtype KV, unsigned WARPS>
 static __global__ void __launch_bounds__(WARPS *WARP, 1)
     attention_kernel(const struct attention_args a, const struct attention_room room)
 {
+    await_inputs();
     SHARED_MEMORY(s, attention_shared_of<D, KV, WARPS>);
     const struct plan_head *plan = (const struct plan_head *)a.plan;
     const uint32_t parts = WARPS == 1 ? 1 : PLAN_ROWS_LARGE / (16 * WARPS);
@@ -57,6 +58,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
 static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
     fold_kernel(const struct attention_args a, const float *partials)
 {
+    await_inputs();
     const struct plan_head *plan = (const struct plan_head *)a.plan;
     const struct plan_fold fold = ((const struct plan_fold *)(plan + 1))[blockIdx.x];
     const uint32_t width = a.head_dim + 2;

@@ -90,6 +90,7 @@ static __device__ __forceinline__ void any_attend(const struct any_row &r, const
 static __global__ void __launch_bounds__(ROWS *WARP)
     attention_any_kernel(const struct attention_args a)
 {
+    await_inputs();
     const size_t i = (size_t)blockIdx.x * ROWS + threadIdx.x / WARP;
     const uint32_t row = (uint32_t)(i / a.n_head), head = (uint32_t)(i % a.n_head);
     struct any_row r;

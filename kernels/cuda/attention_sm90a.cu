@@ -340,6 +340,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
     attention_sm90a_kernel(const struct attention_args a,
                            const __grid_constant__ struct cache_maps maps, const unsigned patience)
 {
+    await_inputs();
 #ifdef HOPPER_CODE
     SHARED_MEMORY(s, sm90a_shared<D>);
     if (threadIdx.x == 0) {

@@ -6,14 +6,12 @@
  * one of a kernel that ran stays until the process ends: check() and whoever waits say it. Graphs
  * are recorded in the thread's own mode: another thread's allocation does not break a recording. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/lt.h"
 #include "kernels/cuda/plan.h"
-#include "kernels/cuda/trial.h"
 #include "kernels/cuda/tune.h"
 #include "kernels/cuda/workspace.h"
 
@@ -21,8 +19,6 @@
 #define DRIVER_LEAST     13000 /* of the runtime that is linked in */
 #define MIB              1048576.0
 #define LT_WORKSPACE     ((size_t)32 << 20) /* bytes; what NVIDIA advises for Hopper */
-#define WGMMA_VARIABLE   "QUIRE_CUDA_WGMMA" /* 0: not even tried */
-#define WGMMA_OFF        WGMMA_VARIABLE "=0"
 
 static enum q_code failed(cudaError_t rc, const char *what, struct q_err *e)
 {
@@ -74,69 +70,6 @@ static void open_lt(struct device *d)
         snprintf(d->why, sizeof d->why, "%.150s", e.message);
 }
 
-/* ---- kernels that are taken on trial ---- */
-
-static const struct device_table *cuda_table(void);
-static enum q_code cuda_stream_new(struct device *d, struct device_stream **out, struct q_err *e);
-static void cuda_stream_free(struct device_stream *s);
-
-/* An error of a kernel stays until the process ends or the device begins anew: nothing else is on
- * it yet. */
-static FALLIBLE begin_anew(struct device *d, const struct q_err *why, struct q_err *e)
-{
-    if (cudaDeviceReset() == cudaSuccess && cudaSetDevice(d->index) == cudaSuccess &&
-        cudaFree(NULL) == cudaSuccess)
-        return Q_OK;
-    return q_fail(
-        e, Q_IO,
-        "CUDA: the trial of attention by wgmma left the device unusable (%.120s); " WGMMA_OFF
-        " does without",
-        why->message);
-}
-
-static FALLIBLE run_trial(struct device *d, struct attention_trial *r, struct q_err *e)
-{
-    struct device_link on = {cuda_table(), d, NULL};
-    enum q_code rc = cuda_stream_new(d, &on.s, e);
-    if (rc)
-        return rc;
-    rc = attention_trial_run(r, &on, d->kern.attention, attention_sm90a_trial, e);
-    cuda_stream_free(on.s);
-    return rc;
-}
-
-/* Attention by wgmma has run on no card yet: a card's first answer decides. */
-static FALLIBLE try_kernels(struct device *d, bool same_bits, struct q_err *e)
-{
-    const char *wanted = getenv(WGMMA_VARIABLE);
-    const uint32_t all = d->kern.caps;
-    struct attention_trial r = {0};
-    struct q_err why = Q_ERR_INIT;
-    if (!(all & CAP_SM90A))
-        return Q_OK;
-    kern_table_cuda(&d->kern, all & ~(uint32_t)CAP_SM90A);
-    if (wanted && strcmp(wanted, "0") == 0) {
-        snprintf(d->props.note, sizeof d->props.note,
-                 "attention of prompts by mma.sync: " WGMMA_OFF);
-        return Q_OK;
-    }
-    if (run_trial(d, &r, &why)) {
-        snprintf(d->props.note, sizeof d->props.note,
-                 "attention of prompts by mma.sync: wgmma failed its trial: %.160s", why.message);
-        return begin_anew(d, &why, e);
-    }
-    const bool holds = attention_trial_holds(&r, same_bits);
-    snprintf(
-        d->props.note, sizeof d->props.note,
-        "attention of prompts by %s: of %u outputs by wgmma and by mma.sync %u differ, at most by "
-        "%.3g of the largest%s",
-        holds ? "wgmma" : "mma.sync", r.n, r.n_differ, r.worst,
-        same_bits ? "; deterministic: none may" : "");
-    if (holds)
-        kern_table_cuda(&d->kern, all);
-    return Q_OK;
-}
-
 static enum q_code cuda_open(struct device **out, const struct device_options *o, struct q_err *e)
 {
     struct cudaDeviceProp p;
@@ -162,7 +95,7 @@ static enum q_code cuda_open(struct device **out, const struct device_options *o
     d->index = (int)o->index;
     fill_props(d, &p);
     kern_table_cuda(&d->kern, kern_caps_cuda(d->props.major, d->props.minor));
-    if ((rc = try_kernels(d, o->deterministic, e))) {
+    if ((rc = device_trials(d, o->deterministic, e))) {
         q_free(d);
         return rc;
     }
@@ -187,7 +120,7 @@ struct lt *lt_of(const struct kern_exec *x)
 
 void *lt_stream_of(const struct kern_exec *x)
 {
-    return x->stream->cuda;
+    return x->stream->by.cuda;
 }
 
 static const struct device_props *cuda_props(const struct device *d)
@@ -263,8 +196,9 @@ static enum q_code cuda_stream_new(struct device *d, struct device_stream **out,
     if (!s)
         return q_fail(e, Q_NO_MEMORY, "CUDA: out of memory for a stream");
     s->d = d;
+    s->by.overlaps = d->overlaps;
     enum q_code rc =
-        failed(cudaStreamCreateWithFlags(&s->cuda, cudaStreamNonBlocking), "a stream", e);
+        failed(cudaStreamCreateWithFlags(&s->by.cuda, cudaStreamNonBlocking), "a stream", e);
     if (rc)
         q_free(s);
     else
@@ -275,29 +209,29 @@ static enum q_code cuda_stream_new(struct device *d, struct device_stream **out,
 static void cuda_stream_free(struct device_stream *s)
 {
     if (s)
-        (void)cudaStreamDestroy(s->cuda);
+        (void)cudaStreamDestroy(s->by.cuda);
     q_free(s);
 }
 
 static void cuda_copy(struct device_stream *s, void *dst, const void *src, size_t n)
 {
-    (void)cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, s->cuda);
+    (void)cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, s->by.cuda);
 }
 
 static void cuda_copy_rows(struct device_stream *s, const struct device_rows *r)
 {
     (void)cudaMemcpy2DAsync(r->dst, r->dst_step, r->src, r->src_step, r->n, r->n_row,
-                            cudaMemcpyDefault, s->cuda);
+                            cudaMemcpyDefault, s->by.cuda);
 }
 
 static void cuda_fill(struct device_stream *s, void *dst, int byte, size_t n)
 {
-    (void)cudaMemsetAsync(dst, byte, n, s->cuda);
+    (void)cudaMemsetAsync(dst, byte, n, s->by.cuda);
 }
 
 static enum q_code cuda_sync(struct device_stream *s, struct q_err *e)
 {
-    return failed(cudaStreamSynchronize(s->cuda), "work of a stream", e);
+    return failed(cudaStreamSynchronize(s->by.cuda), "work of a stream", e);
 }
 
 static enum q_code cuda_event_new(struct device *d, struct device_event **out, struct q_err *e)
@@ -323,12 +257,12 @@ static void cuda_event_free(struct device_event *v)
 
 static void cuda_event_record(struct device_event *v, struct device_stream *s)
 {
-    (void)cudaEventRecord(v->cuda, s->cuda);
+    (void)cudaEventRecord(v->cuda, s->by.cuda);
 }
 
 static void cuda_stream_wait(struct device_stream *s, struct device_event *v)
 {
-    (void)cudaStreamWaitEvent(s->cuda, v->cuda, 0);
+    (void)cudaStreamWaitEvent(s->by.cuda, v->cuda, 0);
 }
 
 static enum q_code cuda_event_wait(struct device_event *v, struct q_err *e)
@@ -359,7 +293,7 @@ static float cuda_event_ms(struct device_event *from, struct device_event *to)
 
 static enum q_code cuda_graph_begin(struct device_stream *s, struct q_err *e)
 {
-    return failed(cudaStreamBeginCapture(s->cuda, cudaStreamCaptureModeThreadLocal),
+    return failed(cudaStreamBeginCapture(s->by.cuda, cudaStreamCaptureModeThreadLocal),
                   "recording a graph", e);
 }
 
@@ -368,7 +302,7 @@ static enum q_code cuda_graph_end(struct device_stream *s, struct device_graph *
 {
     cudaGraph_t graph = NULL;
     *out = NULL;
-    enum q_code rc = failed(cudaStreamEndCapture(s->cuda, &graph), "recording a graph", e);
+    enum q_code rc = failed(cudaStreamEndCapture(s->by.cuda, &graph), "recording a graph", e);
     if (rc)
         return rc;
     struct device_graph *g = q_calloc(1, sizeof *g);
@@ -386,7 +320,7 @@ static enum q_code cuda_graph_end(struct device_stream *s, struct device_graph *
 
 static void cuda_graph_launch(struct device_graph *g, struct device_stream *s)
 {
-    (void)cudaGraphLaunch(g->cuda, s->cuda);
+    (void)cudaGraphLaunch(g->cuda, s->by.cuda);
 }
 
 static void cuda_graph_free(struct device_graph *g)
@@ -428,7 +362,7 @@ static size_t cuda_plan(const struct device *d, void *out, const struct device_l
 static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
                              struct device_tuned *out, struct q_err *e);
 
-static const struct device_table *cuda_table(void)
+const struct device_table *quire_device_5(void)
 {
     static const struct device_table table = {.abi = DEVICE_ABI,
                                               .kern_bytes = sizeof(struct kern_table),
@@ -470,17 +404,10 @@ static const struct device_table *cuda_table(void)
     return &table;
 }
 
-__attribute__((visibility("default"))) const struct device_table *quire_device_4(void);
-
-const struct device_table *quire_device_4(void)
-{
-    return cuda_table();
-}
-
 static enum q_code cuda_tune(struct device *d, const struct device_tuning *what,
                              struct device_tuned *out, struct q_err *e)
 {
-    const struct device_link link = {cuda_table(), d, what->x->stream};
+    const struct device_link link = {quire_device_5(), d, what->x->stream};
     struct tuner t = {
         .lt = d->lt,
         .link = &link,

@@ -35,6 +35,7 @@ static __device__ __forceinline__ uint8_t stored(float x, float inverse)
 static __global__ void __launch_bounds__(THREADS)
     quant_rows_e4m3_kernel(const struct quant_rows_e4m3_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct block_room<float>);
     const float *row = a.x + blockIdx.x * a.x_stride;
     uint8_t *q = a.q + blockIdx.x * a.q_stride;
@@ -71,6 +72,7 @@ static __device__ __forceinline__ float load_bytes(const void *p, enum dtype dty
 
 static __global__ void __launch_bounds__(THREADS) pack_e4m3_kernel(const struct pack_e4m3_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct block_room<float>);
     const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
     uint8_t *q = (uint8_t *)a.dst + o * a.n_in;

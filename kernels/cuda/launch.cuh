@@ -6,6 +6,7 @@
  * Rules for kernels, so that both can run them and a row's bits are its own:
  *   - warp operations take whole warps; blocks are multiples of 32 threads
  *   - shared memory is one struct, SHARED_MEMORY(s, struct x), which is its map
+ *   - await_inputs() comes first, in every thread (below)
  *   - no atomic on floats; a sum's order depends on its own length only
  *   - compiled with --fmad=false (-ffp-contract=off): a fused multiply-add is where fmaf is written */
 #ifndef QUIRE_KERNELS_CUDA_LAUNCH_CUH
@@ -25,6 +26,11 @@ extern "C" {
 #include "kernels/ops_fp8.h"
 #include "kernels/ops_int4.h"
 }
+#ifndef QUIRE_CUDA_HOST
+extern "C" {
+#include "kernels/cuda/stream.h"
+}
+#endif
 
 #define WARP      32u
 #define ALL_LANES 0xffffffffu
@@ -46,17 +52,46 @@ template <class... P, class... A>
 static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, size_t shared,
                           const struct kern_exec *x, A... args)
 {
-    /* struct device_stream begins with it (device_state.h) */
-    cudaStream_t stream = *(cudaStream_t *)x->stream;
+    const struct cuda_stream *stream = (const struct cuda_stream *)x->stream;
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t how = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    how.gridDim = grid;
+    how.blockDim = dim3(n_thread);
+    how.dynamicSmemBytes = shared;
+    how.stream = stream->cuda;
+    how.attrs = &early;
+    how.numAttrs = stream->overlaps ? 1 : 0;
     if (shared > SHARED_STATIC_MAX)
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)shared);
-    kernel<<<grid, n_thread, shared, stream>>>(args...);
+    (void)cudaLaunchKernelEx(&how, kernel, args...); /* device_table.check says what became of it */
 }
 /* Aligned as swizzled tiles want it (hopper.h). */
 #define SHARED_MEMORY(name, ...)                                 \
     extern __shared__ __align__(1024) unsigned char cu_shared[]; \
     __VA_ARGS__ &name = *reinterpret_cast<__VA_ARGS__ *>(cu_shared)
+#endif
+
+/* ---- kernels that begin early ----
+ * From compute capability 9.0 on a kernel of a stream that `overlaps` (stream.h) may begin while the
+ * one ahead of it still runs: as soon as all blocks of that one have called await_inputs, and there is
+ * room. Its own await_inputs returns when the one ahead has ended and all that it wrote can be seen.
+ * Before that call a kernel reads nothing but weights, which no kernel writes while steps run, and
+ * writes nothing. Every thread of every kernel calls it: that the one ahead has ended says of those
+ * before it only that it has waited for them. (CUDA programming guide, "Programmatic Dependent Launch";
+ * PTX ISA, griddepcontrol.) */
+#ifdef QUIRE_CUDA_HOST
+#define await_inputs() emu_await()
+#else
+static __device__ __forceinline__ void await_inputs(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 #endif
 
 /* Blocks that fit the card at a time when each takes so much shared memory; for grids that do not

@@ -55,6 +55,7 @@ static __device__ __forceinline__ float any_dot(const struct any_in &in, const s
 static __global__ void __launch_bounds__(THREADS)
     any_kernel(const struct any_in in, const struct linear_out out)
 {
+    await_inputs();
     const uint32_t o = blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
     if (o >= out.n_out || (out.gated && o / KERN_TURN % 2))
         return; /* gated: the thread of gate has up too */
@@ -88,6 +89,7 @@ static __global__ void __launch_bounds__(THREADS)
     any_groups_kernel(const struct any_in all_in, const struct linear_out all_out,
                       const struct groups g)
 {
+    await_inputs();
     const uint32_t o = blockIdx.x * THREADS + threadIdx.x, place = blockIdx.y;
     if (o >= all_out.n_out || (all_out.gated && o / KERN_TURN % 2) || place >= g.starts[g.n_group])
         return;

@@ -228,6 +228,7 @@ template <enum form F, unsigned N>
 static __global__ void __launch_bounds__(WARPS *WARP)
     int4_few_kernel(const struct int4_in in, const struct linear_out out)
 {
+    await_inputs();
     typedef few_shared<F, N> shared_type;
     SHARED_MEMORY(s, shared_type);
     const uint32_t warp = threadIdx.x / WARP, o = blockIdx.x * WARP_OUT;
@@ -358,6 +359,7 @@ template <enum form F>
 static __global__ void __launch_bounds__(WARPS *WARP, 1)
     int4_many_kernel(const struct int4_in in, const struct linear_out out)
 {
+    await_inputs();
     SHARED_MEMORY(s, many_shared<F>);
     const uint32_t n_block = (in.n_in + INT4_BLOCK - 1) / INT4_BLOCK, warp = threadIdx.x / WARP;
     float total[2][4][4] = {};

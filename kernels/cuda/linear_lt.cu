@@ -22,6 +22,7 @@ template <bool SCALED, class T>
 static __global__ void __launch_bounds__(THREADS)
     lt_finish_kernel(const T *sums, const struct linear_out out)
 {
+    await_inputs();
     const uint32_t c = blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
     const T *from = sums + (size_t)row * out.n_out;
     const uint32_t o = out.gated ? c / KERN_TURN * 2 * KERN_TURN + c % KERN_TURN : c;

@@ -46,6 +46,7 @@ template <enum form F, unsigned ROWS>
 static __global__ void __launch_bounds__(WARPS *WARP)
     mixed_kernel(const struct linear_in in, const struct linear_out out)
 {
+    await_inputs();
     const uint32_t lane = threadIdx.x % WARP, n_in = (uint32_t)(in.row_bytes / 2);
     const uint32_t o = (blockIdx.x * WARPS + threadIdx.x / WARP) * OUT, row = blockIdx.y * ROWS;
     float sum[ROWS][OUT] = {};

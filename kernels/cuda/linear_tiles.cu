@@ -123,6 +123,7 @@ template <enum form F, unsigned N>
 static __global__ void __launch_bounds__(WARPS *WARP)
     few_kernel(const struct linear_in in, const struct linear_out out, uint32_t n_block)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct few_shared<F>);
     const uint32_t g = threadIdx.x % WARP / 4;
     struct few_part<N> p;
@@ -255,6 +256,7 @@ template <enum form F>
 static __global__ void __launch_bounds__(WARPS *WARP, 1)
     many_kernel(const struct linear_in in, const struct linear_out out, uint32_t n_block)
 {
+    await_inputs();
     SHARED_MEMORY(s, union many_shared<typename form_of<F>::acc>);
     struct many_part p;
     p.row = blockIdx.y * MANY_ROWS;
@@ -334,6 +336,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, few_groups_blocks<F, N>::n
     few_groups_kernel(const struct linear_in all_in, const struct linear_out all_out,
                       const struct groups g, uint32_t n_block)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct few_shared<F>);
     const struct linear_group t = tile_at(g, blockIdx.y, 8 * N);
     struct linear_in in = all_in;
@@ -363,6 +366,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
     many_groups_kernel(const struct linear_in all_in, const struct linear_out all_out,
                        const struct groups g, uint32_t n_block)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct many_groups_shared<typename form_of<F>::acc>);
     const struct linear_group t = tile_at(g, blockIdx.y, MANY_ROWS);
     struct linear_in in = all_in;

@@ -341,6 +341,7 @@ template <int K, int V, int R, enum dtype KV>
 static __global__ void __launch_bounds__(mla_form<R>::warps *WARP, 1)
     mla_kernel(const struct mla_args a, const struct mla_room room)
 {
+    await_inputs();
     SHARED_MEMORY(s, mla_shared<K, R, KV>);
     const struct plan_head *plan = (const struct plan_head *)a.plan;
     const struct plan_piece *small =
@@ -363,6 +364,7 @@ static __global__ void __launch_bounds__(mla_form<R>::warps *WARP, 1)
 static __global__ void __launch_bounds__(FOLD_ROWS *WARP)
     mla_fold_kernel(const struct mla_args a, const float *partials)
 {
+    await_inputs();
     const struct plan_head *plan = (const struct plan_head *)a.plan;
     const struct plan_fold fold = ((const struct plan_fold *)(plan + 1))[blockIdx.x];
     const uint32_t V = a.n_value, lane = threadIdx.x % WARP;
@@ -424,6 +426,7 @@ static __device__ __forceinline__ void mla_any_row(const struct mla_args &a,
 /* Two blocks a multiprocessor are enough: for more the compiler spills on sm_80. */
 static __global__ void __launch_bounds__(ANY_ROWS *WARP, 2) mla_any_kernel(const struct mla_args a)
 {
+    await_inputs();
     const size_t i = (size_t)blockIdx.x * ANY_ROWS + threadIdx.x / WARP;
     const uint32_t row = (uint32_t)(i / a.n_head);
     for (uint32_t s = 0; row < a.n_row && s < a.n_seq; s++) {
@@ -471,6 +474,7 @@ extern "C" void mla_cuda(const struct mla_args *a, const struct kern_exec *x)
 
 static __global__ void __launch_bounds__(256) mla_store_kernel(const struct mla_store_args a)
 {
+    await_inputs();
     const uint32_t slot = a.slot[blockIdx.x];
     for (uint32_t d = threadIdx.x; slot != KERN_NO_SLOT && d < a.n_key; d += 256) {
         const float f = a.x[blockIdx.x * a.x_stride + d];

@@ -81,6 +81,7 @@ static __device__ __forceinline__ uint32_t take(const struct route_args &a, cons
 
 static __global__ void __launch_bounds__(ROUTE_ROWS *WARP) route_kernel(const struct route_args a)
 {
+    await_inputs();
     const uint32_t lane = threadIdx.x % WARP, row = blockIdx.x * ROUTE_ROWS + threadIdx.x / WARP;
     if (row >= a.n_row)
         return; /* all of a warp */
@@ -142,6 +143,7 @@ static __device__ __forceinline__ uint32_t before_me(uint32_t mine, struct group
 
 static __global__ void __launch_bounds__(THREADS) group_kernel(const struct group_rows_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct group_shared);
     const uint32_t n = a.n_row * a.n_used, expert = blockIdx.x;
     const uint32_t range = (n + THREADS - 1) / THREADS, from = threadIdx.x * range;
@@ -177,6 +179,7 @@ extern "C" void group_rows_cuda(const struct group_rows_args *a, const struct ke
 static __global__ void __launch_bounds__(THREADS)
     combine_kernel(const struct combine_args a, bool four)
 {
+    await_inputs();
     const uint32_t c = blockIdx.y * COLUMNS + threadIdx.x * 4, n_used = a.n_used;
     const uint32_t *places = a.places + (size_t)blockIdx.x * n_used;
     const float *weights = a.weights + (size_t)blockIdx.x * n_used;

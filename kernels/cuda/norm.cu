@@ -40,6 +40,7 @@ static unsigned threads_for(uint32_t n_col)
 
 static __global__ void __launch_bounds__(THREADS) rms_norm_kernel(const struct rms_norm_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct norm_shared);
     const float *row = a.x + blockIdx.x * a.x_stride;
     float sum = 0;
@@ -81,6 +82,7 @@ static __device__ __forceinline__ void store_int8(const struct norm_rows_args &a
 
 static __global__ void __launch_bounds__(THREADS) norm_rows_kernel(const struct norm_rows_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct norm_shared);
     const size_t at = a.rows ? a.rows[blockIdx.x] : blockIdx.x;
     float *row = a.x + at * a.x_stride;

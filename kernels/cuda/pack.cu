@@ -21,6 +21,7 @@ static __device__ __forceinline__ float load_bytes(const void *p, enum dtype dty
 
 static __global__ void __launch_bounds__(THREADS) pack_kernel(const struct pack_args a)
 {
+    await_inputs();
     const size_t to = (size_t)(a.row_start + blockIdx.x) * a.n_in,
                  from = (size_t)blockIdx.x * a.n_in;
     for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
@@ -35,6 +36,7 @@ extern "C" void pack_cuda(const struct pack_args *a, const struct kern_exec *x)
 
 static __global__ void __launch_bounds__(THREADS) pack_quant_kernel(const struct pack_quant_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct block_room<float>);
     const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
     int8_t *q = (int8_t *)a.dst + o * a.n_in;
@@ -50,6 +52,7 @@ static __global__ void __launch_bounds__(THREADS) pack_quant_kernel(const struct
 
 static __global__ void __launch_bounds__(THREADS) set_quant_kernel(const struct pack_quant_args a)
 {
+    await_inputs();
     const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
     int8_t *q = (int8_t *)a.dst + o * a.n_in;
     for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)

@@ -108,6 +108,7 @@ static __device__ __forceinline__ uint8_t value(const struct pack_int4_args &a, 
 static __global__ void __launch_bounds__(GROUPS *WARP)
     pack_int4_kernel(const struct pack_int4_args a)
 {
+    await_inputs();
     const uint32_t n_group = a.n_in / a.group, lane = threadIdx.x % WARP;
     const size_t i = (size_t)blockIdx.x * GROUPS + threadIdx.x / WARP;
     if (i >= (size_t)a.n_out * n_group)

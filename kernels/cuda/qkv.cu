@@ -63,6 +63,7 @@ static __device__ __forceinline__ size_t my_head(void)
 
 static __global__ void __launch_bounds__(HEADS *WARP) rope_kernel(const struct rope_args a)
 {
+    await_inputs();
     const size_t i = my_head();
     if (i >= (size_t)a.n_row * a.n_head)
         return;
@@ -81,6 +82,7 @@ extern "C" void rope_cuda(const struct rope_args *a, const struct kern_exec *x)
 
 static __global__ void __launch_bounds__(HEADS *WARP) kv_store_kernel(const struct kv_store_args a)
 {
+    await_inputs();
     const size_t i = my_head();
     if (i >= (size_t)a.n_row * a.n_kv_head)
         return;
@@ -117,6 +119,7 @@ static __device__ __forceinline__ void norm_head(float *head, const float *w, ui
 static __global__ void __launch_bounds__(HEADS *WARP)
     qkv_finish_kernel(const struct qkv_finish_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct qkv_shared);
     const uint32_t n_head = a.n_head + 2 * a.n_kv_head, lane = threadIdx.x % WARP;
     const size_t i = my_head();

@@ -18,6 +18,7 @@ struct quant_shared {
 
 static __global__ void __launch_bounds__(THREADS) quant_rows_kernel(const struct quant_rows_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct quant_shared);
     const float *row = a.x + blockIdx.x * a.x_stride;
     int8_t *q = a.q + blockIdx.x * a.q_stride;

@@ -29,6 +29,7 @@ template <class F> static __device__ __forceinline__ void columns(uint32_t n_col
 
 static __global__ void __launch_bounds__(THREADS) embed_kernel(const struct embed_args a, bool four)
 {
+    await_inputs();
     const size_t from = (size_t)a.ids[blockIdx.x] * a.n_col, to = (size_t)blockIdx.x * a.n_col;
     columns(a.n_col, four, [&](uint32_t c, bool all4) {
         if (all4) {
@@ -57,6 +58,7 @@ static __device__ __forceinline__ float silu_times(float gate, float up)
 static __global__ void __launch_bounds__(THREADS)
     silu_mul_kernel(const struct silu_mul_args a, bool four)
 {
+    await_inputs();
     const float *gate = a.x + blockIdx.x * a.x_stride, *up = gate + a.n_col;
     const size_t to = blockIdx.x * a.y_stride;
     columns(a.n_col, four, [&](uint32_t c, bool all4) {
@@ -81,6 +83,7 @@ extern "C" void silu_mul_cuda(const struct silu_mul_args *a, const struct kern_e
 
 static __global__ void __launch_bounds__(THREADS) scatter_kernel(const struct scatter_args a)
 {
+    await_inputs();
     const uint32_t i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= a.n || (a.at && a.at[i] == KERN_NO_SLOT))
         return;
@@ -93,3 +96,12 @@ extern "C" void scatter_cuda(const struct scatter_args *a, const struct kern_exe
     if (a->n)
         launch(scatter_kernel, dim3(div_up(a->n, THREADS)), THREADS, 0, x, *a);
 }
+
+#ifndef QUIRE_CUDA_HOST
+extern "C" bool cuda_code_waits(void)
+{
+    struct cudaFuncAttributes of;
+    return cudaFuncGetAttributes(&of, (const void *)embed_kernel) == cudaSuccess &&
+           of.ptxVersion >= 90;
+}
+#endif

@@ -378,6 +378,7 @@ static __device__ __forceinline__ void sample_one(const struct sample_args &a, u
 static __global__ void __launch_bounds__(SELECT_THREADS)
     sample_kernel(const struct sample_args a, float *workspace)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct sample_shared);
     float *raw = workspace + (size_t)blockIdx.x * 2 * a.n_vocab;
     uint32_t *counts = (uint32_t *)(raw + a.n_vocab);
@@ -398,6 +399,7 @@ extern "C" void sample_cuda(const struct sample_args *a, const struct kern_exec 
 static __global__ void __launch_bounds__(SELECT_THREADS)
     softmax_stats_kernel(const struct softmax_stats_args a)
 {
+    await_inputs();
     SHARED_MEMORY(s, struct select_room);
     const float *x = a.x + blockIdx.x * a.x_stride;
     bool nan;

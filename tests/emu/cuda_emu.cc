@@ -94,6 +94,7 @@ struct fiber {
     emu_thread self;
     unsigned index; /* of the block's threads */
     emu_copies copies;
+    bool awaited;
     void *tsan, *asan;
 };
 
@@ -107,6 +108,7 @@ struct warp {
 emu_thread emu_self;
 uint64_t emu_seed = 1, emu_n_launch, emu_n_switch;
 size_t emu_shared_max = 99 << 10;
+bool emu_awaits = true;
 
 static fiber *fibers[THREADS_MAX];
 static warp warps[WARPS_MAX];
@@ -208,6 +210,8 @@ static void thread_main()
     if (!running->copies.open.empty())
         emu_fail("a thread ended with %zu copies of cp.async under way",
                  running->copies.open.size());
+    if (emu_awaits && !running->awaited)
+        emu_fail("a thread ended without await_inputs");
     emu_hopper_end(running->index);
     HAPPENS_BEFORE(&tag_end);
     running->state = DONE;
@@ -223,6 +227,7 @@ static void fiber_start(fiber *f, dim3 thread, dim3 block, dim3 block_dim, dim3 
     f->index = (thread.z * block_dim.y + thread.y) * block_dim.x + thread.x;
     f->turn = 0;
     f->copies.group = 0;
+    f->awaited = false;
     f->self = {thread, block, block_dim, grid};
 #ifdef WITH_ASAN
     __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* what the last kernel left on it */
@@ -477,6 +482,11 @@ void emu_launch(dim3 grid, dim3 block, size_t bytes, emu_body *fn, void *arg)
 emu_copies *emu_my_copies()
 {
     return &running->copies;
+}
+
+void emu_await()
+{
+    running->awaited = true;
 }
 
 void *emu_shared(size_t bytes)

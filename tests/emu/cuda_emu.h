@@ -13,6 +13,7 @@
  *     shared memory that nothing wrote                            it is NaN at the start of a block
  *     cp.async whose end is not waited for                        copied in the wait, NaN before
  *     an index past an array within shared memory                 -fsanitize=bounds, in every build
+ *     a kernel that does not wait for the one ahead               emu_awaits
  *     misaligned vectors, what lies past an array elsewhere       asan and ubsan builds
  * tests/emu/planted.cc has a bug of each kind and sees that it is found.
  *
@@ -85,6 +86,8 @@ extern uint64_t emu_n_launch; /* launches so far */
 extern uint64_t emu_n_switch; /* changes from one thread to another */
 extern size_t emu_shared_max; /* bytes of shared memory a block may have; 99 KiB as on sm_89 */
 typedef void emu_body(void *arg);
+extern bool emu_awaits; /* a thread that ends without emu_await is an error */
+void emu_await();       /* of the thread that runs; launch.cuh, "kernels that begin early" */
 void emu_launch(dim3 grid, dim3 block, size_t shared_bytes, emu_body *body, void *arg);
 /* This block's shared memory; it is an error when there is less than `bytes`. */
 void *emu_shared(size_t bytes);

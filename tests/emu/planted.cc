@@ -92,6 +92,16 @@ template <bool BUG> static __global__ void shuffle_for_barrier()
     out[t] = 3 * ((t + 40) % THREADS) + s.x[next] - 3 * next;
 }
 
+/* A thread that has nothing to do does not wait for the kernel ahead of it. */
+template <bool BUG> static __global__ void early_end()
+{
+    const unsigned t = threadIdx.x;
+    emu_awaits = true; /* of the kernels here this one only */
+    if (!BUG || t != 50)
+        await_inputs();
+    out[t] = 3 * ((t + 40) % THREADS);
+}
+
 /* A row more than there is: 4 bytes behind the block's memory. */
 template <bool BUG> static __global__ void past_the_end()
 {
@@ -234,6 +244,7 @@ static const struct planted cases[] = {
     CASE(part_of_a_mask, 0, BY_ALL, "the kernels use whole warps"),
     CASE(copy_not_waited_for, sizeof(copied), BY_RESULT_TOO, "race: "),
     CASE(copy_of_another, sizeof(copied), BY_WATCH, "race: "),
+    CASE(early_end, 0, BY_ALL, "without await_inputs"),
     CASE(copy_left_behind, sizeof(copied), BY_ALL, "copies of cp.async under way"),
 #undef CASE
     {},
@@ -324,6 +335,7 @@ static bool holds(const struct planted *c)
 int main(int argc, char **argv)
 {
     unsigned n = 0, n_failed = 0;
+    emu_awaits = false; /* these kernels read nothing of others */
     for (const struct planted *table : {cases, planted_hopper})
         for (const struct planted *c = table; c->name; c++) {
             bool wanted = argc == 1;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hopper: the bits that sm_90a's instructions are given, against numbers worked out by hand from
- * the manual; which card gets which kernels; and the trial, on the host emulation. What the bits
+ * the manual; which card gets which kernels; and the trials, on the host emulation. What the bits
  * mean is tested by the emulation, which decodes them on its own (cuda_check, emu_planted). */
 #include <math.h>
 #include "check.h"
 #include "common/mem.h"
 #include "kernels/cuda/hopper.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/trial.h"
@@ -228,6 +229,104 @@ static void trial_that_fails(void **state)
     assert_fails(attention_trial_run(&r, &on, some_numbers, some_numbers, &e), Q_IO, "illegal", &e);
 }
 
+/* ---- kernels that begin early: what a card may do wrong, done by these on the second stream ---- */
+#define LAYERS 3u
+#define CHAIN  (2 * LAYERS)
+#define RUNS   2u
+static struct kern_table real;
+static struct device_stream *const second = (void *)0x100;
+static struct {
+    const struct kern_exec *x;
+    struct norm_rows_args norm;
+    struct linear_args product;
+    uint32_t n; /* kernels recorded */
+    bool is_recording;
+    uint32_t n_run, skipped; /* kernels run on the second stream; the one that is left out */
+} graph;
+
+static void run_norm(const struct norm_rows_args *a, const struct kern_exec *x)
+{
+    graph.norm = *a;
+    graph.n += graph.is_recording;
+    if (!graph.is_recording && (x->stream != second || ++graph.n_run != graph.skipped))
+        real.norm_rows(a, x);
+}
+static void run_product(const struct linear_args *a, const struct kern_exec *x)
+{
+    graph.product = *a;
+    graph.n += graph.is_recording;
+    if (!graph.is_recording && (x->stream != second || ++graph.n_run != graph.skipped))
+        real.linear(a, x);
+}
+static enum q_code record_begin(struct device_stream *s, struct q_err *e)
+{
+    (void)e;
+    assert_ptr_equal(s, second);
+    graph.is_recording = true;
+    return Q_OK;
+}
+static enum q_code record_end(struct device_stream *s, struct device_graph **out, struct q_err *e)
+{
+    (void)s;
+    (void)e;
+    graph.is_recording = false;
+    *out = (void *)&graph;
+    return Q_OK;
+}
+static void record_launch(struct device_graph *g, struct device_stream *s)
+{
+    const struct kern_exec x = {.nth = 1, .stream = s};
+    assert_ptr_equal(g, (void *)&graph);
+    for (uint32_t i = 0; i < graph.n; i += 2) {
+        run_norm(&graph.norm, &x);
+        run_product(&graph.product, &x);
+    }
+}
+static void record_free(struct device_graph *g)
+{
+    (void)g;
+}
+
+static struct kern_table recorded;
+static const struct kern_table *kern_of(const struct device *d)
+{
+    (void)d;
+    return &recorded;
+}
+
+static struct overlap_trial overlap_of(uint32_t skipped)
+{
+    struct device_table t = direct;
+    struct overlap_trial r;
+    struct q_err e = Q_ERR_INIT;
+    t.graph_begin = record_begin;
+    t.graph_end = record_end;
+    t.graph_launch = record_launch;
+    t.graph_free = record_free;
+    kern_table_cuda(&real, kern_caps_cuda(8, 0));
+    recorded = real;
+    recorded.norm_rows = run_norm;
+    recorded.linear = run_product;
+    t.kern = kern_of;
+    memset(&graph, 0, sizeof graph);
+    graph.skipped = skipped;
+    const struct device_link apart = {&t, NULL, NULL}, early = {&t, NULL, second};
+    assert_ok(overlap_trial_run(&r, &apart, &early, (struct overlap_size){LAYERS, RUNS}, &e), &e);
+    assert_int_equal(graph.n, CHAIN);
+    assert_int_equal(graph.n_run, r.n_kernel);
+    assert_int_equal(r.n_run, 2 * RUNS);
+    assert_int_equal(r.n_kernel, r.n_run * CHAIN);
+    return r;
+}
+
+static void overlap(void **state)
+{
+    (void)state;
+    assert_int_equal(overlap_of(0).n_wrong, 0);
+    assert_int_equal(overlap_of(5).n_wrong, 1);         /* a product read the norm of before */
+    assert_int_equal(overlap_of(3 * CHAIN).n_wrong, 1); /* the same in a graph's last kernel */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +337,7 @@ int main(void)
         cmocka_unit_test(trial),
         cmocka_unit_test(trial_of_wrong_ones),
         cmocka_unit_test(trial_that_fails),
+        cmocka_unit_test(overlap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

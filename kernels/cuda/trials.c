@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What has not run on a card yet is taken on trial, when a card is opened: its answers decide, and
+ * device_props.note has them. Nothing else is on the device then, so that a trial which breaks it
+ * costs a beginning anew. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/cuda/device_state.h"
+#include "kernels/cuda/overlap.h"
+#include "kernels/cuda/trial.h"
+
+#define WGMMA_VARIABLE   "QUIRE_CUDA_WGMMA" /* 0: not even tried */
+#define WGMMA_OFF        WGMMA_VARIABLE "=0"
+#define OVERLAP_VARIABLE "QUIRE_CUDA_OVERLAP" /* likewise */
+#define OVERLAP_OFF      OVERLAP_VARIABLE "=0"
+
+/* An error of a kernel stays until the process ends or the device begins anew: nothing else is on
+ * it yet. */
+static FALLIBLE begin_anew(struct device *d, const char *off, const struct q_err *why,
+                           struct q_err *e)
+{
+    if (cudaDeviceReset() == cudaSuccess && cudaSetDevice(d->index) == cudaSuccess &&
+        cudaFree(NULL) == cudaSuccess)
+        return Q_OK;
+    return q_fail(e, Q_IO,
+                  "CUDA: a trial of kernels left the device unusable (%.120s); %s does without it",
+                  why->message, off);
+}
+
+static bool is_off(const char *variable)
+{
+    const char *wanted = getenv(variable);
+    return wanted && strcmp(wanted, "0") == 0;
+}
+
+/* A sentence more for the log. */
+static __attribute__((format(printf, 2, 3))) void note(struct device *d, const char *fmt, ...)
+{
+    char *at = d->props.note + strlen(d->props.note);
+    const char *end = d->props.note + sizeof d->props.note;
+    va_list args;
+    if (at > d->props.note && end - at > 3)
+        at = stpcpy(at, "; ");
+    va_start(args, fmt);
+    vsnprintf(at, (size_t)(end - at), fmt, args);
+    va_end(args);
+}
+
+static FALLIBLE run_trial(struct device *d, struct attention_trial *r, struct q_err *e)
+{
+    struct device_link on = {quire_device_5(), d, NULL};
+    enum q_code rc = on.t->stream_new(d, &on.s, e);
+    if (rc)
+        return rc;
+    rc = attention_trial_run(r, &on, d->kern.attention, attention_sm90a_trial, e);
+    on.t->stream_free(on.s);
+    return rc;
+}
+
+/* Attention by wgmma has run on no card yet: a card's first answer decides. */
+static FALLIBLE try_wgmma(struct device *d, bool same_bits, struct q_err *e)
+{
+    const uint32_t all = d->kern.caps;
+    struct attention_trial r = {0};
+    struct q_err why = Q_ERR_INIT;
+    if (!(all & CAP_SM90A))
+        return Q_OK;
+    kern_table_cuda(&d->kern, all & ~(uint32_t)CAP_SM90A);
+    if (is_off(WGMMA_VARIABLE)) {
+        note(d, "attention of prompts by mma.sync: " WGMMA_OFF);
+        return Q_OK;
+    }
+    if (run_trial(d, &r, &why)) {
+        note(d, "attention of prompts by mma.sync: wgmma failed its trial: %.160s", why.message);
+        return begin_anew(d, WGMMA_OFF, &why, e);
+    }
+    const bool holds = attention_trial_holds(&r, same_bits);
+    note(d,
+         "attention of prompts by %s: of %u outputs by wgmma and by mma.sync %u differ, at most by "
+         "%.3g of the largest%s",
+         holds ? "wgmma" : "mma.sync", r.n, r.n_differ, r.worst,
+         same_bits ? "; deterministic: none may" : "");
+    if (holds)
+        kern_table_cuda(&d->kern, all);
+    return Q_OK;
+}
+
+static FALLIBLE run_overlap(struct device *d, struct overlap_trial *r, struct q_err *e)
+{
+    struct device_link apart = {quire_device_5(), d, NULL}, early = apart;
+    enum q_code rc;
+    d->overlaps = false;
+    if ((rc = apart.t->stream_new(d, &apart.s, e)))
+        return rc;
+    d->overlaps = true;
+    if (!(rc = early.t->stream_new(d, &early.s, e)))
+        rc = overlap_trial_run(r, &apart, &early, (struct overlap_size){24, 8}, e);
+    apart.t->stream_free(apart.s);
+    early.t->stream_free(early.s);
+    return rc;
+}
+
+/* The same of kernels that begin before the one ahead has ended. */
+static FALLIBLE try_overlap(struct device *d, struct q_err *e)
+{
+    struct overlap_trial r = {0};
+    struct q_err why = Q_ERR_INIT;
+    if (!cuda_code_waits())
+        return Q_OK;
+    if (is_off(OVERLAP_VARIABLE)) {
+        note(d, "kernels one after the other: " OVERLAP_OFF);
+        return Q_OK;
+    }
+    const enum q_code rc = run_overlap(d, &r, &why);
+    d->overlaps = !rc && r.n_wrong == 0;
+    if (rc) {
+        note(d, "kernels one after the other: those that begin early failed their trial: %.160s",
+             why.message);
+        return begin_anew(d, OVERLAP_OFF, &why, e);
+    }
+    note(d, "kernels %s: %u of %u runs of %u had other bits",
+         d->overlaps ? "begin early" : "one after the other", r.n_wrong, r.n_run,
+         r.n_kernel / r.n_run);
+    return Q_OK;
+}
+
+enum q_code device_trials(struct device *d, bool same_bits, struct q_err *e)
+{
+    enum q_code rc = try_wgmma(d, same_bits, e);
+    return rc ? rc : try_overlap(d, e);
+}

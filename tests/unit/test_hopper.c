@@ -229,7 +229,7 @@ static void trial_that_fails(void **state)
     assert_fails(attention_trial_run(&r, &on, some_numbers, some_numbers, &e), Q_IO, "illegal", &e);
 }
 
-/* ---- kernels that begin early: what a card may do wrong, done by these on the second stream ---- */
+/* ---- kernels that begin early: what a card may do wrong, on the second stream ---- */
 #define LAYERS 3u
 #define CHAIN  (2 * LAYERS)
 #define RUNS   2u

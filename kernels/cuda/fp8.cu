@@ -92,5 +92,6 @@ static __global__ void __launch_bounds__(THREADS) pack_e4m3_kernel(const struct 
 extern "C" void pack_e4m3_cuda(const struct pack_e4m3_args *a, const struct kern_exec *x)
 {
     if (a->n_out && a->n_in)
-        launch(pack_e4m3_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>), x, *a);
+        launch_packer(pack_e4m3_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>),
+                      x, *a);
 }

@@ -52,7 +52,7 @@ template <class... P, class... A>
 static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, size_t shared,
                           const struct kern_exec *x, A... args)
 {
-    const struct cuda_stream *stream = (const struct cuda_stream *)x->stream;
+    struct cuda_stream *stream = (struct cuda_stream *)x->stream;
     cudaLaunchAttribute early = {};
     cudaLaunchConfig_t how = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -62,7 +62,8 @@ static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, si
     how.dynamicSmemBytes = shared;
     how.stream = stream->cuda;
     how.attrs = &early;
-    how.numAttrs = stream->overlaps ? 1 : 0;
+    how.numAttrs = stream->overlaps && !stream->packed ? 1 : 0;
+    stream->packed = false;
     if (shared > SHARED_STATIC_MAX)
         cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)shared);
@@ -78,13 +79,21 @@ static inline void launch(void (*kernel)(P...), dim3 grid, unsigned n_thread, si
  * From compute capability 9.0 on a kernel of a stream that `overlaps` (stream.h) may begin while the
  * one ahead of it still runs: as soon as all blocks of that one have called await_inputs, and there is
  * room. Its own await_inputs returns when the one ahead has ended and all that it wrote can be seen.
- * Before that call a kernel reads nothing but weights, which no kernel writes while steps run, and
- * writes nothing. Every thread of every kernel calls it: that the one ahead has ended says of those
+ * Before that call a kernel reads nothing but weights and writes nothing; who writes weights launches
+ * by launch_packer, and the kernel behind it begins when it has ended. Every thread of every kernel calls it: that the one ahead has ended says of those
  * before it only that it has waited for them. (CUDA programming guide, "Programmatic Dependent Launch";
  * PTX ISA, griddepcontrol.) */
 #ifdef QUIRE_CUDA_HOST
 #define await_inputs() emu_await()
+#define launch_packer  launch
 #else
+template <class... P, class... A>
+static inline void launch_packer(void (*kernel)(P...), dim3 grid, unsigned n_thread, size_t shared,
+                                 const struct kern_exec *x, A... args)
+{
+    launch(kernel, grid, n_thread, shared, x, args...);
+    ((struct cuda_stream *)x->stream)->packed = true;
+}
 static __device__ __forceinline__ void await_inputs(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -2,9 +2,11 @@
 /* Matrix products by mma.sync, bf16, f16, int8 and e4m3; order and fragments: linear.cuh.
  *
  * few: up to 16 rows. A block of 8 warps has 32 outputs. Warp w takes segments w, w + 8, … of K straight
- *   from device memory to registers, four blocks of 64 bytes of 32 rows of W in flight (8 KiB a warp);
- *   the sums of 8 segments meet in shared memory and are added ascending by one warp.
- *   Shared memory: [8 warps][2 mma][2 groups of 8 rows][32 lanes] x 16 bytes = 16 KiB.
+ *   from device memory to registers, four blocks of 64 bytes of 32 rows of W in flight (8 KiB a warp, 64
+ *   a block; two where registers are short) from the first to the last, the first of them before
+ *   the kernel ahead has ended; the sums of up to 32 segments meet in shared memory, and a thread adds
+ *   those of its outputs ascending.
+ *   Shared memory: [32 segments of 8 rows, 16 of 16][2 mma][8 rows][4][32 lanes] x 4 bytes = 32 KiB.
  *   Bytes: W once; x from L2, n_row / 32 of W. Floor: bytes / bandwidth.
  * many: a block of 8 warps has 128 outputs x 128 rows, a warp 32 x 64 (4 x 2 warps). Four stages of
  *   [128 rows of W][64 bytes] and [128 rows of x][64 bytes], cp.async: 64 KiB. A quarter of a warp reads
@@ -19,7 +21,6 @@
 
 #define WARPS     8u
 #define FEW_ROWS  16u
-#define FEW_AHEAD 4u /* blocks of 64 bytes in flight */
 #define MANY_OUT  128u
 #define MANY_ROWS 128u
 #define MANY_WARP 64u /* rows of a warp */
@@ -42,8 +43,10 @@ static __device__ __forceinline__ uint4 piece(const void *rows, size_t stride, s
 }
 
 /* ---- few rows ---- */
-template <enum form F> struct few_shared {
-    typename form_of<F>::acc part[WARPS][2][FEW_ROWS / 8][WARP][4];
+#define FEW_PARTS 32u /* segments of 8 rows whose sums there is room for */
+template <enum form F, unsigned N> struct few_shared {
+    /* [segment][mma][8 rows][element][lane] */
+    typename form_of<F>::acc part[FEW_PARTS / N][2][N][4][WARP];
 };
 
 /* What a block multiplies: outputs from o on and rows from `row` on, whose x is in rows x_row of
@@ -52,87 +55,162 @@ template <unsigned N> struct few_part {
     uint32_t o, row, x_row[N];
 };
 
-/* The sums of one segment; N: groups of 8 rows. */
+/* n blocks of 64 bytes: on their way, or here; and how many blocks of threads a multiprocessor keeps
+ * registers for. Unpacking e4m3 takes some. */
+template <enum form F, unsigned N> struct few_ahead {
+    static const unsigned n = (F == FORM_E4M3) == (N > 1) ? 4 : 2;
+    static const unsigned n_block = F == FORM_E4M3 && N > 1 ? 1 : 2;
+    uint4 w[n][4], x[n][N];
+};
+
+/* Block `block` of K into place i. */
 template <enum form F, unsigned N>
 static __device__ __forceinline__ void
-few_segment(typename form_of<F>::acc acc[2][N][4], const struct linear_in &in,
-            const struct linear_out &out, const struct few_part<N> &p, uint32_t segment)
+few_load_w(struct few_ahead<F, N> &to, unsigned i, const struct linear_in &in,
+           const struct linear_out &out, const struct few_part<N> &p, uint32_t block)
 {
-    const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    const size_t at = (size_t)block * K_BYTES + threadIdx.x % 4 * 16;
 #pragma unroll
-    for (unsigned i = 0; i < 2 * N; i++)
-        acc[i / N][i % N][0] = acc[i / N][i % N][1] = acc[i / N][i % N][2] = acc[i / N][i % N][3] =
-            0;
-    for (uint32_t b = 0; b < SEGMENT_BLOCKS; b += FEW_AHEAD) {
-        uint4 w[FEW_AHEAD][4], x[FEW_AHEAD][N];
+    for (unsigned j = 0; j < 4; j++)
+        to.w[i][j] = piece(in.w, in.row_bytes, in.row_bytes, p.o + threadIdx.x % WARP / 4 + 8 * j,
+                           out.n_out, at);
+}
+template <enum form F, unsigned N>
+static __device__ __forceinline__ void few_load_x(struct few_ahead<F, N> &to, unsigned i,
+                                                  const struct linear_in &in,
+                                                  const struct few_part<N> &p, uint32_t block)
+{
+    const size_t at = (size_t)block * K_BYTES + threadIdx.x % 4 * 16;
 #pragma unroll
-        for (unsigned i = 0; i < FEW_AHEAD; i++) {
-            const size_t at = ((size_t)segment * SEGMENT_BLOCKS + b + i) * K_BYTES + t * 16;
+    for (unsigned n = 0; n < N; n++)
+        to.x[i][n] = piece(in.x, in.x_bytes, in.row_bytes, p.x_row[n], UINT32_MAX, at);
+}
+
+/* This warp's first blocks of W. Weights are there before the kernel ahead has ended. */
+template <enum form F, unsigned N>
+static __device__ __forceinline__ void
+few_begin(struct few_ahead<F, N> &ahead, const struct linear_in &in, const struct linear_out &out,
+          const struct few_part<N> &p)
+{
 #pragma unroll
-            for (unsigned j = 0; j < 4; j++)
-                w[i][j] = piece(in.w, in.row_bytes, in.row_bytes, p.o + g + 8 * j, out.n_out, at);
+    for (unsigned i = 0; i < few_ahead<F, N>::n; i++)
+        few_load_w<F, N>(ahead, i, in, out, p, threadIdx.x / WARP * SEGMENT_BLOCKS + i);
+}
+
+/* The sums of segments `first` + warp, + 8, … below `end`, to s. ahead: has the first blocks; when
+ * `more`, those of segment `end` + warp afterwards. So memory is busy from the first block to the
+ * last: whose place is free, the one so many further takes. */
+template <enum form F, unsigned N>
+static __device__ __forceinline__ void
+few_segments(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const struct linear_in &in,
+             const struct linear_out &out, const struct few_part<N> &p, uint32_t first,
+             uint32_t end, bool more)
+{
+    typedef typename form_of<F>::acc acc_type;
+    const uint32_t lane = threadIdx.x % WARP, n_ahead = few_ahead<F, N>::n;
+    for (uint32_t segment = first + threadIdx.x / WARP; segment < end; segment += WARPS) {
+        acc_type acc[2][N][4] = {};
+#pragma unroll 1
+        for (uint32_t b = 0; b < SEGMENT_BLOCKS; b += n_ahead) {
+            const bool last = b + n_ahead == SEGMENT_BLOCKS;
+            const uint32_t next =
+                (last ? segment + WARPS : segment) * SEGMENT_BLOCKS + (last ? 0 : b + n_ahead);
+            const bool go_on = !last || segment + WARPS < end || more;
 #pragma unroll
-            for (unsigned n = 0; n < N; n++)
-                x[i][n] = piece(in.x, in.x_bytes, in.row_bytes, p.x_row[n], UINT32_MAX, at);
+            for (unsigned i = 0; i < n_ahead; i++) {
+#pragma unroll
+                for (unsigned n = 0; n < N; n++) {
+                    multiply<F>(acc[0][n], ahead.w[i][0], ahead.w[i][1], ahead.x[i][n]);
+                    multiply<F>(acc[1][n], ahead.w[i][2], ahead.w[i][3], ahead.x[i][n]);
+                }
+                if (go_on) {
+                    few_load_w<F, N>(ahead, i, in, out, p, next + i);
+                    few_load_x<F, N>(ahead, i, in, p, next + i);
+                }
+            }
         }
 #pragma unroll
-        for (unsigned i = 0; i < FEW_AHEAD; i++)
-#pragma unroll
-            for (unsigned n = 0; n < N; n++) {
-                multiply<F>(acc[0][n], w[i][0], w[i][1], x[i][n]);
-                multiply<F>(acc[1][n], w[i][2], w[i][3], x[i][n]);
-            }
+        for (unsigned i = 0; i < 2 * N * 4; i++)
+            s.part[segment - first][i / 4 / N][i / 4 % N][i % 4][lane] =
+                acc[i / 4 / N][i / 4 % N][i % 4];
     }
 }
 
-/* PICKED: of a group (linear.cuh). */
+/* The block's outputs and rows: a thread has element warp % 4 of mma warp / 4. */
 template <enum form F, unsigned N, bool PICKED>
-static __device__ __forceinline__ void few_rows(struct few_shared<F> &s, const struct linear_in &in,
-                                                const struct linear_out &out,
-                                                const struct few_part<N> &p, uint32_t n_block)
+static __device__ __forceinline__ void
+few_finish(struct few_shared<F, N> &s, const struct linear_out &out, const struct few_part<N> &p,
+           const typename form_of<F>::acc total[N])
+{
+    const uint32_t mma = threadIdx.x / WARP / 4, i = threadIdx.x / WARP % 4,
+                   lane = threadIdx.x % WARP;
+    const uint32_t o = p.o + lane / 4 + i / 2 * 8;
+    if (out.gated) { /* up to the threads that have gate */
+#pragma unroll
+        for (unsigned n = 0; n < N && mma; n++)
+            s.part[0][0][n][i][lane] = total[n];
+        __syncthreads();
+        if (mma)
+            return;
+    }
+#pragma unroll
+    for (unsigned n = 0; n < N; n++) {
+        const uint32_t row = p.row + 8 * n + lane % 4 * 2 + i % 2;
+        if (row >= out.n_row || o + 16 * mma >= out.n_out)
+            continue;
+        const float sum = scaled<F == FORM_E4M3, PICKED>(out, total[n], row, o + 16 * mma);
+        if (out.gated)
+            finish_gated(
+                out, row, o, sum,
+                scaled<F == FORM_E4M3, PICKED>(out, s.part[0][0][n][i][lane], row, o + 16));
+        else
+            finish(out, row, o + 16 * mma, sum);
+    }
+}
+
+/* PICKED: of a group (linear.cuh). ahead: has the first blocks of W. */
+template <enum form F, unsigned N, bool PICKED>
+static __device__ __forceinline__ void
+few_rows(struct few_shared<F, N> &s, struct few_ahead<F, N> &ahead, const struct linear_in &in,
+         const struct linear_out &out, const struct few_part<N> &p, uint32_t n_block)
 {
     typedef typename form_of<F>::acc acc_type;
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const uint32_t n_segment = (n_block + SEGMENT_BLOCKS - 1) / SEGMENT_BLOCKS;
-    acc_type acc[2][N][4], total[2][N][4] = {};
-    for (uint32_t first = 0; first < n_segment; first += WARPS) {
-        if (first + warp < n_segment) {
-            few_segment<F, N>(acc, in, out, p, first + warp);
+    acc_type total[N] = {}; /* element warp % 4 of mma warp / 4 */
 #pragma unroll
-            for (unsigned i = 0; i < 2 * N * 4; i++)
-                s.part[warp][i / 4 / N][i / 4 % N][lane][i % 4] = acc[i / 4 / N][i / 4 % N][i % 4];
-        }
+    for (unsigned i = 0; i < few_ahead<F, N>::n; i++)
+        few_load_x<F, N>(ahead, i, in, p, warp * SEGMENT_BLOCKS + i);
+    for (uint32_t first = 0; first < n_segment; first += FEW_PARTS / N) {
+        const uint32_t end = first + FEW_PARTS / N < n_segment ? first + FEW_PARTS / N : n_segment;
+        few_segments<F, N>(s, ahead, in, out, p, first, end, end < n_segment);
         __syncthreads();
-        const uint32_t n = n_segment - first < WARPS ? n_segment - first : WARPS;
-        for (uint32_t w = 0; warp == 0 && w < n; w++)
+        for (uint32_t i = 0; i < end - first; i++)
 #pragma unroll
-            for (unsigned i = 0; i < 2 * N * 4; i++) {
-                acc_type *to = &total[i / 4 / N][i / 4 % N][i % 4];
-                const acc_type part = s.part[w][i / 4 / N][i / 4 % N][lane][i % 4];
-                *to += part;
-            }
+            for (unsigned n = 0; n < N; n++)
+                total[n] += s.part[i][warp / 4][n][warp % 4][lane];
         __syncthreads();
     }
-    if (warp == 0)
-#pragma unroll
-        for (unsigned n = 0; n < N; n++)
-            finish_tile<F == FORM_E4M3, PICKED>(out, p.o, p.row + 8 * n, total[0][n], total[1][n]);
+    few_finish<F, N, PICKED>(s, out, p, total);
 }
 
 template <enum form F, unsigned N>
-static __global__ void __launch_bounds__(WARPS *WARP)
+static __global__ void __launch_bounds__(WARPS *WARP, few_ahead<F, N>::n_block)
     few_kernel(const struct linear_in in, const struct linear_out out, uint32_t n_block)
 {
-    await_inputs();
-    SHARED_MEMORY(s, struct few_shared<F>);
+    typedef few_shared<F, N> shared_type;
+    SHARED_MEMORY(s, shared_type);
     const uint32_t g = threadIdx.x % WARP / 4;
     struct few_part<N> p;
+    struct few_ahead<F, N> ahead;
     p.o = blockIdx.x * WARP_OUT;
     p.row = 0;
 #pragma unroll
     for (unsigned n = 0; n < N; n++)
         p.x_row[n] = g + 8 * n < out.n_row ? g + 8 * n : out.n_row - 1;
-    few_rows<F, N, false>(s, in, out, p, n_block);
+    few_begin<F, N>(ahead, in, out, p);
+    await_inputs();
+    few_rows<F, N, false>(s, ahead, in, out, p, n_block);
 }
 
 /* ---- many rows ---- */
@@ -320,24 +398,14 @@ static __device__ __forceinline__ uint32_t row_of_x(const struct groups &g, uint
     return g.rows ? g.rows[place] : place;
 }
 
-/* Blocks of a multiprocessor that registers are kept for, 0: as many as the compiler likes. Of scaled
- * sums of 8 rows it likes more than it has registers for, but on sm_90. */
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
-#define SCALED_BLOCKS 0
-#else
-#define SCALED_BLOCKS (__CUDA_ARCH__ < 900 ? 2 : 1)
-#endif
-template <enum form F, unsigned N> struct few_groups_blocks {
-    static const unsigned n = N == 1 && (F == FORM_I8 || F == FORM_E4M3) ? SCALED_BLOCKS : 0;
-};
-
 template <enum form F, unsigned N>
-static __global__ void __launch_bounds__(WARPS *WARP, few_groups_blocks<F, N>::n)
+static __global__ void __launch_bounds__(WARPS *WARP, few_ahead<F, N>::n_block)
     few_groups_kernel(const struct linear_in all_in, const struct linear_out all_out,
                       const struct groups g, uint32_t n_block)
 {
     await_inputs();
-    SHARED_MEMORY(s, struct few_shared<F>);
+    typedef few_shared<F, N> shared_type;
+    SHARED_MEMORY(s, shared_type);
     const struct linear_group t = tile_at(g, blockIdx.y, 8 * N);
     struct linear_in in = all_in;
     struct linear_out out = all_out;
@@ -345,6 +413,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, few_groups_blocks<F, N>::n
         return; /* all of a block */
     to_group(in, out, g, t);
     struct few_part<N> p;
+    struct few_ahead<F, N> ahead;
     p.o = blockIdx.x * WARP_OUT;
     p.row = t.row;
 #pragma unroll
@@ -352,7 +421,8 @@ static __global__ void __launch_bounds__(WARPS *WARP, few_groups_blocks<F, N>::n
         const uint32_t place = t.row + threadIdx.x % WARP / 4 + 8 * n;
         p.x_row[n] = row_of_x(g, place < t.end ? place : t.end - 1);
     }
-    few_rows<F, N, true>(s, in, out, p, n_block);
+    few_begin<F, N>(ahead, in, out, p);
+    few_rows<F, N, true>(s, ahead, in, out, p, n_block);
 }
 
 /* With the group's `out`: e4m3 has no registers left for it. */
@@ -394,10 +464,10 @@ static void tiles(const struct linear_in *in, const struct linear_out *out,
     const uint32_t n_block = n_blocks_of(in);
     const dim3 few(div_up(out->n_out, WARP_OUT));
     if (out->n_row <= 8)
-        launch(few_kernel<F, 1>, few, WARPS * WARP, sizeof(struct few_shared<F>), x, *in, *out,
+        launch(few_kernel<F, 1>, few, WARPS * WARP, sizeof(few_shared<F, 1>), x, *in, *out,
                n_block);
     else if (out->n_row <= FEW_ROWS)
-        launch(few_kernel<F, 2>, few, WARPS * WARP, sizeof(struct few_shared<F>), x, *in, *out,
+        launch(few_kernel<F, 2>, few, WARPS * WARP, sizeof(few_shared<F, 2>), x, *in, *out,
                n_block);
     else
         launch(many_kernel<F>, dim3(div_up(out->n_out, MANY_OUT), div_up(out->n_row, MANY_ROWS)),
@@ -441,10 +511,10 @@ static void group_tiles(const struct linear_in *in, const struct linear_out *out
     const uint32_t few = div_up(out->n_out, WARP_OUT), many = div_up(out->n_out, MANY_OUT);
     if (n <= 8 * g->n_group) /* on average */
         launch(few_groups_kernel<F, 1>, dim3(few, tiles_max(n, g->n_group, 8)), WARPS * WARP,
-               sizeof(struct few_shared<F>), x, *in, *out, *g, n_block);
+               sizeof(few_shared<F, 1>), x, *in, *out, *g, n_block);
     else if (n <= FEW_ROWS * g->n_group)
         launch(few_groups_kernel<F, 2>, dim3(few, tiles_max(n, g->n_group, FEW_ROWS)), WARPS * WARP,
-               sizeof(struct few_shared<F>), x, *in, *out, *g, n_block);
+               sizeof(few_shared<F, 2>), x, *in, *out, *g, n_block);
     else
         launch(many_groups_kernel<F>, dim3(many, tiles_max(n, g->n_group, MANY_ROWS)), WARPS * WARP,
                sizeof(struct many_groups_shared<typename form_of<F>::acc>), x, *in, *out, *g,

@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(THREADS) pack_kernel(const struct pack_
 extern "C" void pack_cuda(const struct pack_args *a, const struct kern_exec *x)
 {
     if (a->n_out && a->n_in)
-        launch(pack_kernel, dim3(a->n_out), THREADS, 0, x, *a);
+        launch_packer(pack_kernel, dim3(a->n_out), THREADS, 0, x, *a);
 }
 
 static __global__ void __launch_bounds__(THREADS) pack_quant_kernel(const struct pack_quant_args a)
@@ -58,13 +58,15 @@ static __global__ void __launch_bounds__(THREADS) set_quant_kernel(const struct 
     for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
         q[k] = a.q[from + k];
     if (threadIdx.x == 0)
-        ((float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)))[o] = a.scales[blockIdx.x];
+        ((float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)))[o] =
+            a.scales[blockIdx.x];
 }
 
 extern "C" void pack_quant_cuda(const struct pack_quant_args *a, const struct kern_exec *x)
 {
     if (a->n_out && a->n_in && a->q)
-        launch(set_quant_kernel, dim3(a->n_out), THREADS, 0, x, *a);
+        launch_packer(set_quant_kernel, dim3(a->n_out), THREADS, 0, x, *a);
     else if (a->n_out && a->n_in)
-        launch(pack_quant_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>), x, *a);
+        launch_packer(pack_quant_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>),
+                      x, *a);
 }

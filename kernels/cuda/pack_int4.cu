@@ -144,6 +144,7 @@ static __global__ void __launch_bounds__(GROUPS *WARP)
 extern "C" void pack_int4_cuda(const struct pack_int4_args *a, const struct kern_exec *x)
 {
     if (a->n_out && a->n_in)
-        launch(pack_int4_kernel, dim3(div_up((size_t)a->n_out * (a->n_in / a->group), GROUPS)),
-               GROUPS * WARP, 0, x, *a);
+        launch_packer(pack_int4_kernel,
+                      dim3(div_up((size_t)a->n_out * (a->n_in / a->group), GROUPS)), GROUPS * WARP,
+                      0, x, *a);
 }

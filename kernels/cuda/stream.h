@@ -9,6 +9,7 @@
 struct cuda_stream {
     cudaStream_t cuda;
     bool overlaps; /* kernels begin before the one ahead has ended (launch.cuh) */
+    bool packed;   /* the last one wrote weights: whoever is next reads them when it has ended */
 };
 
 /* Whether the code that this card runs waits by itself, so that a stream may overlap: that of an

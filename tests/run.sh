@@ -1,12 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs quire's tests; CI runs exactly this.
-#   sh tests/run.sh [PART…]      all parts but bench when none is named
+#   sh tests/run.sh [PART…]      all parts but cuda and bench when none is named
 #   lint    layout, style and include rules; clang-format; a build by clang; clang-tidy
 #   unit    dev build: cmocka unit tests, kernels against their reference, scheduler simulation (ctest)
 #   e2e     release build: the real programs, HTTP and the openai package (pytest)
 #   asan    the ctest suite under the address and undefined-behaviour sanitizers
 #   tsan    the tests with threads under the thread sanitizer
+#   cuda    libquire-cuda.so for every target by nvcc 13.0 (from PyPI when it is not installed): registers and spills of each
+#           kernel beside tests/gpu/resources.txt; that the library loads where there is no driver, and says so. No card needed.
 #   fuzz    every fuzz target over its committed corpus and a little beyond (FUZZ_RUNS=20000)
 #   bench   what the project promises in numbers, measured on this machine (each script BENCH_SECONDS=300 at most)
 #   help    this text
@@ -17,38 +19,51 @@ cd "$(dirname "$0")/.."
 jobs=$(nproc)
 say() { printf '\n== %s\n' "$*"; }
 
-build() { # build PRESET: configure once, then build; quiet unless it fails
+configure() { # configure PRESET [OPTION…]
     mkdir -p "build/$1"
-    say "build $1"
-    cmake --preset "$1" >"build/$1/configure.log" 2>&1 || { cat "build/$1/configure.log" >&2; return 1; }
-    cmake --build --preset "$1" -j "$jobs" >"build/$1/build.log" 2>&1 || {
-        grep -E -A 12 'error|Error|warning' "build/$1/build.log" | head -n 100 >&2
+    preset=$1
+    shift
+    cmake --preset "$preset" "$@" >"build/$preset/configure.log" 2>&1 || { cat "build/$preset/configure.log" >&2; return 1; }
+}
+
+build() { # build PRESET [TARGET…]: quiet unless it fails
+    say "build $*"
+    preset=$1
+    shift
+    [ $# -gt 0 ] || set -- all
+    configure "$preset"
+    cmake --build "build/$preset" -j "$jobs" --target "$@" >"build/$preset/build.log" 2>&1 || {
+        grep -E -A 12 'error|Error|warning' "build/$preset/build.log" | head -n 100 >&2
         return 1
     }
 }
 
-benches() { # benches PRESET: the benchmarks in C, which "all" leaves out
-    cmake --build "build/$1" -j "$jobs" --target benches >"build/$1/bench.log" 2>&1 || {
-        tail -n 50 "build/$1/bench.log" >&2
-        return 1
-    }
-}
-
-python() { # the tests' own Python, made on first use
-    if ! cmp -s tests/requirements.txt tests/.venv/installed.txt 2>/dev/null; then
+packages() { # packages FILE: the tests' own Python has what tests/FILE lists; it is made on first use
+    if [ -e "tests/.venv/$1" ] && ! cmp -s "tests/$1" "tests/.venv/$1"; then
         rm -rf tests/.venv
-        python3 -m venv tests/.venv
-        tests/.venv/bin/python -m pip install -q --disable-pip-version-check -r tests/requirements.txt
-        cp tests/requirements.txt tests/.venv/installed.txt
     fi
-    tests/.venv/bin/python "$@"
+    [ -e tests/.venv/bin/python ] || python3 -m venv tests/.venv
+    if [ ! -e "tests/.venv/$1" ]; then
+        tests/.venv/bin/python -m pip install -q --disable-pip-version-check -r "tests/$1"
+        cp "tests/$1" "tests/.venv/$1"
+    fi
+}
+
+cuda_compiler() { # the path of nvcc of the version that resources.txt is of; from PyPI when it is not installed
+    for path in "${NVCC:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+        if [ -x "$path" ] && "$path" --version | grep -q 'release 13\.0'; then
+            echo "$path"
+            return
+        fi
+    done
+    packages requirements-cuda.txt
+    echo "$PWD"/tests/.venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc
 }
 
 part_lint() {
     say "lint"
     python3 tests/lint.py
-    build clang
-    benches clang
+    build clang all benches
     git ls-files '*.c' | grep -v -e '^tests/' -e '^kernels/cuda/' | xargs -P "$jobs" -n 4 clang-tidy-14 -p build/clang --quiet 2>/dev/null
     echo "lint: clang-tidy has nothing to say"
 }
@@ -59,12 +74,9 @@ part_unit() {
 }
 
 part_e2e() {
-    build release
-    cmake --build build/release -j "$jobs" --target carry >build/release/carry.log 2>&1 || {
-        tail -n 50 build/release/carry.log >&2
-        return 1
-    }
-    QUIRE_BIN=$PWD/build/release/bin python -m pytest -q tests/e2e
+    build release all carry
+    packages requirements.txt
+    QUIRE_BIN=$PWD/build/release/bin tests/.venv/bin/python -m pytest -q tests/e2e
 }
 
 part_asan() {
@@ -74,13 +86,13 @@ part_asan() {
 }
 
 part_tsan() {
-    build tsan
+    build tsan threads
     TSAN_OPTIONS=halt_on_error=1 \
         ctest --test-dir build/tsan --output-on-failure --no-tests=error -L threads
 }
 
 part_fuzz() {
-    build fuzz
+    build fuzz fuzzers
     ran=0
     for target in build/fuzz/fuzz/fuzz_*; do
         [ -x "$target" ] || continue
@@ -96,14 +108,20 @@ part_fuzz() {
     echo "$ran passed, 0 failed"
 }
 
+part_cuda() {
+    compiler=$(cuda_compiler)
+    configure cuda -DNVCC="$compiler"
+    build cuda quire_cuda cuda_library
+    python3 tests/gpu/resources.py --build build/cuda
+    library=build/cuda/lib/libquire-cuda.so
+    more=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -v -E '^(lib(c|m)\.so\.6|ld-linux.*)$' || true)
+    [ -z "$more" ] || { echo "cuda: $library needs $more" >&2; return 1; }
+    build/cuda/tests/cuda_library "$library"
+}
+
 part_bench() { # every script, also after one that failed or took longer than BENCH_SECONDS (300)
-    build release
-    benches release
-    cmake --preset dev >build/release/bench.log 2>&1 # decode.sh takes the machine's bandwidth from kcheck
-    cmake --build build/dev -j "$jobs" --target kcheck >>build/release/bench.log 2>&1 || {
-        tail -n 50 build/release/bench.log >&2
-        return 1
-    }
+    build release all benches
+    build dev kcheck # decode.sh takes the machine's bandwidth from it
     failed=
     for script in tests/bench/*.sh; do
         name=$(basename "$script" .sh)
@@ -120,12 +138,12 @@ part_bench() { # every script, also after one that failed or took longer than BE
 }
 
 case "${1:-}" in
-help | -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+help | -h | --help) sed -n '3,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 [ $# -gt 0 ] || set -- lint unit e2e asan tsan fuzz
 for part in "$@"; do
     case "$part" in
-    lint | unit | e2e | asan | tsan | fuzz | bench) ;;
+    lint | unit | e2e | asan | tsan | fuzz | cuda | bench) ;;
     *) echo "tests/run.sh: unknown part \"$part\"; see sh tests/run.sh help" >&2; exit 2 ;;
     esac
 done

@@ -298,7 +298,8 @@ def profile(op, kernel_names):
 
 
 def profiles(r):
-    for op, names in (("attention", "attention|fold"), ("linear", "few|many|any"), ("linear_quant", "few|many"), ("linear_int4", "int4_")):
+    for op, names in (("attention", "attention|fold"), ("linear", "few|many|any"), ("linear_quant", "few|many"), ("linear_int4", "int4_"),
+                      ("linear_groups", "groups"), ("linear_e4m3_groups", "groups")):
         yield op, profile(op, names), 20
 
 

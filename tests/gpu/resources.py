@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registers and spills of every CUDA kernel, as the compiler reports them, against a committed table.
 
-  python3 tests/gpu/resources.py [--arch 90a,80] [--only attention,mla] [--jobs 1] [--log FILE] [--update]
+  python3 tests/gpu/resources.py [--arch 90a,80] [--only attention,mla] [--jobs 1] [--build build/cuda] [--update]
 
 Without a card; needs nvcc (13.0: another version allocates otherwise, and then only spills are compared).
 A kernel that spills is an error, in the table too, unless MAY_SPILL below names it; so is one that takes 8 registers more
 than the table says or that the table does not have, and one whose products by wgmma the compiler lets wait for each other.
---only: sources by name; --update writes their rows of the table.
-A target takes about three minutes of CPU, two of them attention. --log: the output of a build that had them all already,
-    cmake --preset cuda -DQUIRE_CUDA_FLAGS=-Xptxas=-v && cmake --build build/cuda --target quire_cuda -- -j2 -Otarget >FILE 2>&1
+So is a row of the table whose kernel is gone.
+--only: sources by name; --update writes their rows of the table. A target takes about three minutes of CPU, two of them
+attention. --build: nothing is compiled, what that build said is read (NAME.o.txt beside each object of libquire-cuda.so); this
+is what tests/run.sh cuda does.
 """
 import argparse
 import concurrent.futures
@@ -26,7 +27,10 @@ SLACK = 8  # registers
 MAY_SPILL = ()  # names of kernels without their <…>, each with a reason: none that runs in a step may
 
 
-def nvcc():
+def nvcc(options):
+    if options.build:
+        with open(os.path.join(options.build, "CMakeCache.txt"), encoding="utf-8") as cache:
+            return re.search(r"^NVCC:\w+=(.+)$", cache.read(), re.M).group(1)
     for path in (os.environ.get("NVCC"), "/usr/local/cuda/bin/nvcc"):
         if path and os.path.exists(path):
             return path
@@ -56,14 +60,21 @@ def parse(lines):
     return rows
 
 
+def rows_of(source, said):
+    if "are serialized" in said:  # ptxas could not let wgmma run on while others are asked for
+        sys.exit(f"{source}:\n{said}")
+    return parse(said.splitlines())
+
+
 def compile_one(job):
     compiler, source, arch = job
+    virtual = "80" if arch == "86" else arch  # as kernels/cuda/CMakeLists.txt has it
     run = subprocess.run([compiler, "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
-                          f"-gencode=arch=compute_{arch},code=sm_{arch}", f"-I{TREE}", "-cubin", source, "-o", "/dev/null"],
+                          f"-gencode=arch=compute_{virtual},code=sm_{arch}", f"-I{TREE}", "-cubin", source, "-o", "/dev/null"],
                          capture_output=True, text=True)
-    if run.returncode or "are serialized" in run.stderr:  # ptxas could not let wgmma run on while others are asked for
+    if run.returncode:
         sys.exit(f"{source} for sm_{arch}:\n{run.stderr}")
-    return parse(run.stderr.splitlines())
+    return rows_of(f"{source} for sm_{arch}", run.stderr)
 
 
 def read_table():
@@ -89,8 +100,9 @@ def spilling(rows):
             if spill and name.split("<")[0] not in MAY_SPILL]
 
 
-def compare(found, table, exact):
+def compare(found, table, exact, gone):
     wrong = spilling({**table, **found})
+    wrong += [f"{name} for sm_{arch} is in the table, and no such kernel was built" for arch, name in sorted(gone)]
     for (arch, name), (registers, spill) in sorted(found.items()):
         if (arch, name) not in table:
             wrong.append(f"{name} for sm_{arch} is not in the table")
@@ -101,10 +113,22 @@ def compare(found, table, exact):
     return wrong
 
 
-def compile_all(compiler, options):
-    jobs = [(compiler, source, arch) for arch in options.arch.split(",")
-            for source in sorted(glob.glob(os.path.join(TREE, "kernels", "cuda", "*.cu")))
+def sources(options):
+    return [source for source in sorted(glob.glob(os.path.join(TREE, "kernels", "cuda", "*.cu")))
             if not options.only or os.path.basename(source)[:-3] in options.only.split(",")]
+
+
+def read_build(options):
+    found = {}
+    for source in sources(options):
+        report = os.path.join(options.build, "kernels", "cuda", os.path.basename(source)[:-3] + ".o.txt")
+        with open(report, encoding="utf-8", errors="replace") as said:
+            found.update(rows_of(source, said.read()))
+    return {k: v for k, v in found.items() if k[0] in options.arch.split(",")}
+
+
+def compile_all(compiler, options):
+    jobs = [(compiler, source, arch) for arch in options.arch.split(",") for source in sources(options)]
     found = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for rows in pool.map(compile_one, jobs):
@@ -117,29 +141,24 @@ def main():
     options.add_argument("--arch", default=",".join(ARCHS))
     options.add_argument("--only", default="")
     options.add_argument("--jobs", type=int, default=os.cpu_count())
-    options.add_argument("--log", help="do not compile: read what a build said")
+    options.add_argument("--build", help="do not compile: read what this build said")
     options.add_argument("--update", action="store_true")
     options = options.parse_args()
-    table, exact = read_table(), True
-    if options.log:
-        with open(options.log, encoding="utf-8", errors="replace") as said:
-            found = {k: v for k, v in parse(said).items() if k[0] in options.arch.split(",")}
-    else:
-        compiler = nvcc()
-        if not compiler:
-            print("resources: no nvcc, nothing compared")
-            return 77
-        version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-        exact = f"release {VERSION}" in version
-        found = compile_all(compiler, options)
+    compiler = nvcc(options)
+    if not compiler:
+        print("resources: no nvcc, nothing compared")
+        return 77
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    table, exact = read_table(), f"release {VERSION}" in version
+    found = read_build(options) if options.build else compile_all(compiler, options)
+    gone = set() if options.only else {k for k in table if k[0] in options.arch.split(",") and k not in found}
     if options.update:
-        gone = {} if options.only or options.log else {k for k in table if k[0] in options.arch.split(",")}
         write_table({**{k: v for k, v in table.items() if k not in gone}, **found})
         print(f"resources: {len(found)} rows written")
         for line in spilling(found):
             print(line)
         return 1 if spilling(found) else 0
-    wrong = compare(found, table, exact)
+    wrong = compare(found, table, exact, gone)
     for line in wrong:
         print(line)
     print(f"resources: {len(found)} kernels, {len(wrong)} findings")

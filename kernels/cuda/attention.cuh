@@ -175,6 +175,13 @@ static __device__ __forceinline__ void load_q(struct row_of<D> *to, const struct
     }
 }
 
+/* Places of a tile's pieces are divisions that the compiler would make once and keep: heads of 80 have no
+ * registers for them. */
+template <int D> static __device__ __forceinline__ uint32_t place_in_tile(uint32_t i)
+{
+    return D == 80 ? anew(i) : i;
+}
+
 /* ---- K or V of one tile on its way to shared memory; zeros past the context ---- */
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned slot,
@@ -188,7 +195,7 @@ static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned s
     const uint32_t mine = lane < TILE / KERN_BLOCK && at < n_block ? p.seq.blocks[at] : 0;
 #pragma unroll 4
     for (uint32_t base = 0; base < n; base += WARPS * WARP) {
-        const uint32_t i = base + threadIdx.x, row = i < n ? i / chunks : 0;
+        const uint32_t i = place_in_tile<D>(base + threadIdx.x), row = i < n ? i / chunks : 0;
         const uint32_t block = __shfl_sync(ALL_LANES, mine, row / KERN_BLOCK);
         const char *from = (const char *)cache +
                            ((size_t)block * n_kv_head + p.kv_head) * head_bytes +
@@ -220,8 +227,8 @@ static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, 
     if constexpr (KV == DT_BF16) {
         return kv.rows[slot];
     } else {
-        for (uint32_t i = threadIdx.x; i < TILE * D / 4; i += WARPS * WARP) {
-            const uint32_t row = i / (D / 4), d = i % (D / 4) * 4;
+        for (uint32_t word = threadIdx.x; word < TILE * D / 4; word += WARPS * WARP) {
+            const uint32_t i = place_in_tile<D>(word), row = i / (D / 4), d = i % (D / 4) * 4;
             const uint32_t w = *(const uint32_t *)&kv.raw[slot].x[row][d];
             float f[4];
 #pragma unroll

@@ -137,6 +137,15 @@ static inline unsigned div_up(size_t n, size_t by)
     return (unsigned)((n + by - 1) / by);
 }
 
+/* v; the compiler does not know that it is, so what is computed of it is not kept from before. */
+static __device__ __forceinline__ uint32_t anew(uint32_t v)
+{
+#ifndef QUIRE_CUDA_HOST
+    asm volatile("" : "+r"(v));
+#endif
+    return v;
+}
+
 /* ---- conversions: the bits of a 16-bit float and back ---- */
 #ifdef QUIRE_CUDA_HOST
 static inline uint16_t bf16_of(float f)
@@ -389,7 +398,8 @@ static __device__ __forceinline__ void mma_s8(int c[4], const uint32_t a[4], con
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+/* sm_100 has no such instruction: ptxas makes it of what mma_e4m3_as_f16 does too, with more registers. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890 && __CUDA_ARCH__ < 1000
 #define mma_e4m3_there true
 static __device__ __forceinline__ void mma_e4m3_by_card(float c[4], const uint32_t a[4],
                                                         const uint32_t b[2])
@@ -405,8 +415,15 @@ static __device__ __forceinline__ void mma_e4m3_by_card(float c[4], const uint32
 #endif
 #endif
 
-/* Four e4m3 as two words of two f16, exactly: the bits are moved and 2^8 mends the bias, as in
- * e4m3_value. A NaN becomes 480. */
+/* Four e4m3 as two words of two f16, exactly. Before sm_89 by hand: the bits are moved and 2^8 mends the
+ * bias, as in e4m3_value; a NaN becomes 480. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+static __device__ __forceinline__ void f16_of_e4m3(uint32_t to[2], uint32_t four)
+{
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(to[0]) : "h"((uint16_t)four));
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(to[1]) : "h"((uint16_t)(four >> 16)));
+}
+#else
 static __device__ __forceinline__ void f16_of_e4m3(uint32_t to[2], uint32_t four)
 {
 #pragma unroll
@@ -421,6 +438,7 @@ static __device__ __forceinline__ void f16_of_e4m3(uint32_t to[2], uint32_t four
 #endif
     }
 }
+#endif
 
 /* As mma_s8, of e4m3 in f32, as two products of f16. Which k each of the two multiplies is free as long
  * as a and b agree. */
@@ -437,7 +455,7 @@ static __device__ __forceinline__ void mma_e4m3_as_f16(float c[4], const uint32_
         mma_f16(c, w, x);
     }
 }
-/* The same by the card's own instruction, from sm_89 on. */
+/* The same by the card's own instruction where there is one: sm_89 and sm_90. */
 static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {

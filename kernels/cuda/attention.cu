@@ -76,9 +76,10 @@ template <int D, enum dtype KV, unsigned WARPS>
 static void launch_pieces(const struct attention_args *a, const struct kern_exec *x)
 {
     const size_t bytes = sizeof(attention_shared_of<D, KV, WARPS>);
-    const unsigned n_block = card_blocks(bytes);
-    /* totals of wide heads: the end of the workspace (plan_workspace_bytes) */
-    const size_t totals = (size_t)n_block * WARPS * 16 * D * sizeof(float);
+    const bool wide = total_of<D>::place == IN_WORKSPACE;
+    const unsigned n_block = card_blocks(bytes, wide ? PLAN_WIDE_ROWS / (WARPS * 16) : BLOCKS_MOST);
+    /* at the end of the workspace (plan_workspace_bytes) */
+    const size_t totals = wide ? (size_t)n_block * WARPS * 16 * D * sizeof(float) : 0;
     const struct attention_room room = {
         (float *)x->scratch, (float *)((char *)x->scratch + x->scratch_bytes / 16 * 16 - totals)};
     launch(attention_kernel<D, KV, WARPS>, dim3(n_block), WARPS * WARP, bytes, x, *a, room);

@@ -376,7 +376,7 @@ static void launch_large(const struct attention_args *a, const struct kern_exec 
                          const struct cache_maps &maps, unsigned patience)
 {
     const size_t bytes = sizeof(sm90a_shared<D>);
-    launch(attention_sm90a_kernel<D>, dim3(card_blocks(bytes)), BLOCK, bytes, x, *a, maps,
+    launch(attention_sm90a_kernel<D>, dim3(card_blocks(bytes, 1)), BLOCK, bytes, x, *a, maps,
            patience);
 }
 

@@ -103,19 +103,20 @@ static __device__ __forceinline__ void await_inputs(void)
 }
 #endif
 
-/* Blocks that fit the card at a time when each takes so much shared memory; for grids that do not
- * depend on the work. */
-static inline unsigned card_blocks(size_t shared)
+/* Blocks that fit the card at a time when each takes so much shared memory, a multiprocessor `most` at
+ * most; for grids that do not depend on the work. */
+#define BLOCKS_MOST 16u
+static inline unsigned card_blocks(size_t shared, unsigned most)
 {
 #ifdef QUIRE_CUDA_HOST
-    return shared ? 3 : 1;
+    return !shared ? 1 : most < 3 ? most : 3; /* of one multiprocessor */
 #else
     int device = 0, n_unit = 1, room = 0, blocks;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&n_unit, cudaDevAttrMultiProcessorCount, device);
     cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     blocks = (int)((size_t)room / (shared + 1024)); /* the system keeps 1 KiB a block */
-    return (unsigned)(n_unit * (blocks < 1 ? 1 : blocks > 16 ? 16 : blocks));
+    return (unsigned)n_unit * (blocks < 1 ? 1 : (unsigned)blocks > most ? most : (unsigned)blocks);
 #endif
 }
 

@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(THREADS)
     any_kernel(const struct any_in in, const struct linear_out out)
 {
     await_inputs();
-    const uint32_t o = blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
+    const uint32_t o = blockIdx.y * THREADS + threadIdx.x, row = blockIdx.x;
     if (o >= out.n_out || (out.gated && o / KERN_TURN % 2))
         return; /* gated: the thread of gate has up too */
     const float sum = any_dot<false>(in, out, row, o);
@@ -68,7 +68,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 static void any(const struct any_in *in, const struct linear_out *out, const struct kern_exec *x)
 {
-    launch(any_kernel, dim3(div_up(out->n_out, THREADS), out->n_row), THREADS, 0, x, *in, *out);
+    /* rows first: of the other two dimensions a grid has 65535 at most */
+    launch(any_kernel, dim3(out->n_row, div_up(out->n_out, THREADS)), THREADS, 0, x, *in, *out);
 }
 
 /* A place's group is searched for: starts ascend. */
@@ -90,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS)
                       const struct groups g)
 {
     await_inputs();
-    const uint32_t o = blockIdx.x * THREADS + threadIdx.x, place = blockIdx.y;
+    const uint32_t o = blockIdx.y * THREADS + threadIdx.x, place = blockIdx.x;
     if (o >= all_out.n_out || (all_out.gated && o / KERN_TURN % 2) || place >= g.starts[g.n_group])
         return;
     const size_t at = group_at(g, place) * g.w_stride;
@@ -199,7 +200,7 @@ extern "C" void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct 
 static void any_groups(const struct any_in *in, const struct linear_out *out,
                        const struct groups *g, const struct kern_exec *x)
 {
-    launch(any_groups_kernel, dim3(div_up(out->n_out, THREADS), out->n_row), THREADS, 0, x, *in,
+    launch(any_groups_kernel, dim3(out->n_row, div_up(out->n_out, THREADS)), THREADS, 0, x, *in,
            *out, *g);
 }
 

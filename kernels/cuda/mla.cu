@@ -441,7 +441,7 @@ template <int K, int V, int R, enum dtype KV>
 static void mla_launch(const struct mla_args *a, const struct kern_exec *x)
 {
     const size_t bytes = sizeof(mla_shared<K, R, KV>);
-    const unsigned n_block = card_blocks(bytes);
+    const unsigned n_block = card_blocks(bytes, PLAN_WIDE_ROWS / R);
     const size_t totals = (size_t)n_block * R * V * sizeof(float);
     const struct mla_room room = {
         (float *)x->scratch, (float *)((char *)x->scratch + x->scratch_bytes / 16 * 16 - totals)};

@@ -24,10 +24,9 @@ uint32_t plan_partial_rows(const struct device_limits *l)
 
 size_t plan_workspace_bytes(const struct device_limits *l, uint32_t n_unit)
 {
-    /* a unit holds two blocks of 4 warps at most with heads that wide: shared memory */
-    const size_t blocks = l->head_dim > 128 ? 2 * (size_t)n_unit : 0;
+    const size_t wide_rows = l->head_dim > 128 ? (size_t)n_unit * PLAN_WIDE_ROWS : 0;
     return (size_t)plan_partial_rows(l) * (l->head_dim + 2) * sizeof(float) +
-           blocks * PLAN_ROWS_TEAM * l->head_dim * sizeof(float) + 16;
+           wide_rows * l->head_dim * sizeof(float) + 16;
 }
 
 static uint64_t small_max(const struct device_limits *l)

@@ -23,7 +23,11 @@ void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x), con
 /* On the emulation, with the shared memory of sm_90. */
 void cuda_run_sm90(void (*launcher)(const void *args, const struct kern_exec *x), const void *args);
 
-/* On the emulation: the card multiplies e4m3 itself, as from sm_89 on, or does not. */
+/* On the emulation: so many bytes of workspace for the launches to come, and what lies before it is
+ * guarded; 0, and on a card: enough for all. */
+void cuda_workspace(size_t bytes);
+
+/* On the emulation: the card multiplies e4m3 itself, as sm_89 and sm_90, or does not. */
 void cuda_with_e4m3(bool there);
 
 /* On a card the launchers are those of libquire-cuda.so's table. */

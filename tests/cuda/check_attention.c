@@ -173,7 +173,8 @@ static void attend(struct kcheck *k, struct attention_args a, const struct atten
     struct device_limits l = {.n_seq_max = n_seq,
                               .context_max = a.context_max,
                               .n_head = a.n_head,
-                              .n_kv_head = a.n_kv_head};
+                              .n_kv_head = a.n_kv_head,
+                              .head_dim = a.head_dim};
     for (uint32_t i = 0; i < n_seq; i++)
         l.n_row_max += seqs[i].n_query;
     void *plan = kc_buf(k, plan_bytes(&l));
@@ -182,7 +183,9 @@ static void attend(struct kcheck *k, struct attention_args a, const struct atten
     a.n_seq = n_seq;
     a.n_row = l.n_row_max;
     a.plan = plan;
+    cuda_workspace(plan_workspace_bytes(&l, 1));
     kc_run(k, k->variant, &a, 1);
+    cuda_workspace(0);
     kc_drop(k, 2);
 }
 

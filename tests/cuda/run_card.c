@@ -46,6 +46,11 @@ const struct kern_table *cuda_kern(void)
     return table->kern(device);
 }
 
+void cuda_workspace(size_t bytes)
+{
+    (void)bytes;
+}
+
 void cuda_run(void (*launcher)(const void *args, const struct kern_exec *x), const void *args)
 {
     struct q_err e = Q_ERR_INIT;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_run of the program that is built on tests/emu: on host memory, done when it returns. */
 #include "cuda_emu.h"
+#include <cstdio>
 #include <cstdlib>
 extern "C" {
 #include "kernels/ops.h"
 }
 #define WORKSPACE_BYTES ((size_t)8 << 20)
+#define GUARD_BYTES     ((size_t)64 << 10)
 
 extern "C" void cuda_with_e4m3(bool there)
 {
@@ -14,18 +16,37 @@ extern "C" void cuda_with_e4m3(bool there)
 
 typedef void launcher(const void *args, const struct kern_exec *x);
 
+static size_t workspace_bytes = WORKSPACE_BYTES;
+extern "C" void cuda_workspace(size_t bytes)
+{
+    workspace_bytes = bytes ? bytes : WORKSPACE_BYTES;
+}
+
+/* Before the workspace is what no kernel may write; behind it nothing is. */
+static void check_guard(const unsigned char *guard)
+{
+    for (size_t i = 0; i < GUARD_BYTES; i++)
+        if (guard[i] != 0xff) {
+            fprintf(stderr, "a kernel wrote %zu bytes before its workspace\n", GUARD_BYTES - i);
+            abort();
+        }
+}
+
 static void run(launcher *launch, const void *args, size_t shared_max)
 {
-    static void *workspace;
-    if (!workspace)
-        workspace = aligned_alloc(256, WORKSPACE_BYTES);
-    memset(workspace, 0xff, 1 << 16); /* what a kernel finds there is nothing it may read */
+    const size_t bytes = (workspace_bytes + 255) / 256 * 256;
+    unsigned char *guard = (unsigned char *)aligned_alloc(256, GUARD_BYTES + bytes);
+    const size_t dirty = bytes < GUARD_BYTES ? bytes : GUARD_BYTES;
+    /* what a kernel finds there is nothing it may read */
+    memset(guard, 0xff, GUARD_BYTES + dirty);
     emu_shared_max = shared_max;
     struct kern_exec x = {};
     x.nth = 1;
-    x.scratch = workspace;
-    x.scratch_bytes = WORKSPACE_BYTES;
+    x.scratch = guard + GUARD_BYTES;
+    x.scratch_bytes = workspace_bytes;
     launch(args, &x);
+    check_guard(guard);
+    free(guard);
 }
 
 extern "C" void cuda_run_sm90(launcher *launch, const void *args)

@@ -263,14 +263,15 @@ static __device__ __forceinline__ void store4_as(void *p, enum dtype dtype, size
     else
         *(uint2 *)((uint16_t *)p + i) = make_uint2(bf16_pair(f.x, f.y), bf16_pair(f.z, f.w));
 }
-/* 16 bytes that are read once: not kept in L1, and not moved by the compiler. */
+/* 16 bytes that are read once: not kept in L1, and not moved by the compiler. Not .nc: that is for what nobody
+ * writes while the kernel lives, and one that began early lives while its inputs are written. */
 static __device__ __forceinline__ uint4 load_once(const void *p)
 {
 #ifdef QUIRE_CUDA_HOST
     return *(const uint4 *)p;
 #else
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p));
     return v;

@@ -23,13 +23,21 @@
  * Blocks take pieces x KV heads round robin until there are none: the grid depends on the card only, so
  * a graph serves every step.
  *
- * Shared memory: see struct attention_shared. Three slots (wide heads: two) take K0 V0 K1 V1 … by
- * turns: two tiles (one) are on their way (cp.async) while one is worked on. The 8 rows of an ldmatrix
- * lie in different banks (row_of). int8 and e4m3 come in as they are and are widened to bf16
- * (exactly) in a fourth buffer.
+ * Shared memory (attention_shared_of): q, then slots for tiles of K and V, then, for heads of 96 and 128, the
+ * total of splits. Three slots (wide heads: two) take K0 V0 K1 V1 … by turns: two tiles (one) are on their
+ * way (cp.async) while one is worked on. The 8 rows of an ldmatrix lie in different banks (row_of). int8
+ * and e4m3 come in as they are and are widened to bf16 (exactly) in a buffer of their own.
  *
- * Decode reads 2 D bytes x context of K and V each: floor = bytes / bandwidth. Prefill does 4 D
- * multiply-adds a pair of row and position: floor = FLOP / peak. Fractions: not measured yet. */
+ *     KiB, D =                  64     80     96    128    192    256
+ *     bf16          1 warp      26     36     49     60     57     75
+ *                   4 warps     32     44     76     96     75     99, which is all that sm_86 has
+ *     int8, e4m3    1 warp      23     30     41     53     56     74
+ *                   4 warps     29     38     69     89     75     99
+ *
+ * Bytes: K and V of the context once for the rows of a piece, 2 D each a position (int8 and e4m3: D), which is
+ *   the limit of decoding: bytes / bandwidth. FLOP: 4 D a pair of row and position, the limit of prompts:
+ *   FLOP / peak of bf16.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/attention.cuh"
 
 template <int D, enum dtype KV, unsigned WARPS>

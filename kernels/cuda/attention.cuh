@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention - one piece of attention.cu, from q to a part or a result. Private to kernels/cuda. */
+/* attention - one piece of attention.cu, from q to a part or a result: which rows and tiles it has, K and V
+ * on their way through shared memory, the loop over tiles, and where its sums go. What a warp does with a
+ * tile: attention_warp.cuh. Private to kernels/cuda. */
 #ifndef QUIRE_KERNELS_CUDA_ATTENTION_CUH
 #define QUIRE_KERNELS_CUDA_ATTENTION_CUH
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/attention_warp.cuh"
 #include "kernels/cuda/layout.h"
 extern "C" {
 #include "kernels/cuda/plan.h"
 }
 
-#define TILE      64u /* positions */
-#define FOLD_ROWS 4u  /* warps of a fold block */
-#define LOG2E     1.4426950408889634f
-#define NONE      (-INFINITY) /* the largest of no scores */
+#define FOLD_ROWS 4u /* warps of a fold block */
 
 extern "C" void attention_cuda(const struct attention_args *a, const struct kern_exec *x);
 void attention_any_launch(const struct attention_args *a, const struct kern_exec *x);
@@ -19,79 +18,43 @@ void attention_any_launch(const struct attention_args *a, const struct kern_exec
 void attention_small_launch(const struct attention_args *a, const struct kern_exec *x);
 
 /* ---- shared memory ---- */
-template <int D> struct slots_of { /* tiles of K or V in shared memory; 99 KiB is what sm_86 has */
+template <int D> struct slots_of { /* for tiles of K or V */
     static const unsigned n = D <= 128 ? 3 : 2;
 };
-/* A row in chunks of 16 bytes. The 8 rows that an ldmatrix reads at a time must lie in different banks:
- * rows are an odd number of chunks apart, or, where D / 8 is a multiple of 8 and a chunk to spare would
- * be wasted, chunk c of row r lies at c ^ r % 8. */
-template <int D> struct row_of {
-    static const bool turned = D / 8 % 8 == 0 && D <= 128; /* wider: no registers for it */
-    static const unsigned chunks = turned ? D / 8 : (unsigned)(D / 8) | 1;
-    uint16_t x[chunks * 8];
+/* int8 and e4m3 come in as they are, and are widened one tile at a time. */
+template <int D> struct raw_tile {
+    uint8_t x[TILE][D];
+    float scale[TILE]; /* int8 */
 };
-template <int D>
-static __device__ __forceinline__ uint16_t *chunk_at(struct row_of<D> *rows, unsigned r, unsigned c)
-{
-    return &rows[r].x[(row_of<D>::turned ? c ^ r % 8 : c) * 8];
-}
-template <int D>
-static __device__ __forceinline__ const uint16_t *chunk_at(const struct row_of<D> *rows, unsigned r,
-                                                           unsigned c)
-{
-    return &rows[r].x[(row_of<D>::turned ? c ^ r % 8 : c) * 8];
-}
-template <int D, enum dtype KV>
-struct kv_slots { /* int8 and e4m3 */
-                  struct raw{
-                      uint8_t x[TILE][D]; float scale[TILE]; /* int8 */
-                  }
-raw[slots_of<D>::n];
-struct row_of<D> wide[TILE];
-}
-;
+template <int D, dtype KV> struct kv_slots {
+    struct raw_tile<D> raw[slots_of<D>::n];
+    struct row_of<D> wide[TILE];
+};
 template <int D> struct kv_slots<D, DT_BF16> {
     struct row_of<D> rows[slots_of<D>::n][TILE];
 };
-/* Where the total of a warp's rows waits while a split is summed: D / 2 floats a thread beside the D / 2
- * of the split. Registers have room for both up to 80 columns; shared memory, within what sm_86 has,
- * up to 128; wider heads go to the workspace. IN_BOTH: half in registers, half in shared memory. */
-enum total_place { IN_REGISTERS, IN_SHARED, IN_WORKSPACE, IN_BOTH };
-template <int D> struct total_of {
-    static const enum total_place place = D <= 80    ? IN_REGISTERS
-                                          : D <= 128 ? IN_SHARED
-                                                     : IN_WORKSPACE;
-};
-template <int D, enum dtype KV, unsigned WARPS, enum total_place PLACE = total_of<D>::place>
-struct alignas(128) attention_shared_of { /* heads of 256 in bf16: all that sm_86 has */
+template <int D, dtype KV, unsigned WARPS, total_place PLACE = total_of<D>::place>
+struct alignas(128) attention_shared_of {
     struct row_of<D> q[WARPS * 16];
     kv_slots<D, KV> kv;
 };
-template <int D, enum dtype KV, unsigned WARPS>
+template <int D, dtype KV, unsigned WARPS>
 struct alignas(128) attention_shared_of<D, KV, WARPS, IN_SHARED> {
-    struct row_of<D> q[WARPS * 16]; kv_slots<D, KV> kv;
+    struct row_of<D> q[WARPS * 16];
+    kv_slots<D, KV> kv;
     float total[WARPS][D / 2][WARP]; /* each thread its own, 32 apart */
 };
-
 static_assert(sizeof(attention_shared_of<256, DT_BF16, 4>) <= 99 << 10, "sm_86 has no more");
+static_assert(sizeof(attention_shared_of<256, DT_I8, 4>) <= 99 << 10, "sm_86 has no more");
+static_assert(sizeof(attention_shared_of<128, DT_BF16, 4>) <= 99 << 10, "sm_86 has no more");
 
+/* Of the warps that share the slots. */
 template <unsigned WARPS> static __device__ __forceinline__ void team_sync(void)
 {
     if (WARPS == 1)
         __syncwarp();
     else
         __syncthreads();
-}
-
-static __device__ __forceinline__ float exp2_of(float x)
-{
-#ifdef QUIRE_CUDA_HOST
-    return exp2f(x);
-#else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
 }
 
 /* ---- what a piece is about ---- */
@@ -109,15 +72,6 @@ static __device__ __forceinline__ struct piece_at place_of(const struct attentio
     p.end = p.seq.start + p.seq.n_query;
     return p;
 }
-struct seen { /* by some rows: the first position that any sees, and the last; -1: no such rows */
-    int least, most;
-};
-struct warp_rows {         /* rows g and g + 8 of the warp's 16, g = lane / 4 */
-    int last[2], first[2]; /* positions they see; last -1: no such row */
-    struct seen all;       /* by the 16 */
-    uint32_t token[2], head[2];
-};
-
 /* By rows row … row + n - 1. */
 static __device__ __forceinline__ struct seen
 seen_by(const struct piece_at &p, const struct attention_args &a, uint32_t row, uint32_t n)
@@ -243,176 +197,12 @@ static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, 
     }
 }
 
-/* ---- a warp's arithmetic ---- */
-template <int D>
-struct warp_state {
-    float acc[D / 8][4]; /* columns 8 n + 2 t, + 1 of row g, then of row g + 8; t = lane % 4 */
-    float m[2], l[2];
-};
-template <int D> struct warp_q { /* as fragments when there are registers for them */
-    static const bool kept = D <= 64;
-    uint32_t a[kept ? D / 16 : 1][4];
-};
-
-/* Where lane `lane` points an ldmatrix.x4: 16 rows from `row`, chunks 2 k and 2 k + 1. */
-template <int D>
-static __device__ __forceinline__ const uint16_t *a_matrix(const struct row_of<D> *rows, unsigned k)
-{
-    const unsigned lane = threadIdx.x % WARP;
-    return chunk_at<D>(rows, lane % 8 + lane / 8 % 2 * 8, 2 * k + lane / 16);
-}
-template <int D>
-static __device__ __forceinline__ const uint16_t *b_matrix(const struct row_of<D> *rows, unsigned k)
-{
-    const unsigned lane = threadIdx.x % WARP;
-    return chunk_at<D>(rows, lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2);
-}
-
-template <int D>
-static __device__ __forceinline__ void scores(float s[8][4], const struct warp_q<D> &kept,
-                                              const struct row_of<D> *q, const struct row_of<D> *k)
-{
-#pragma unroll
-    for (unsigned n = 0; n < 8; n++)
-        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-#pragma unroll
-    for (unsigned i = 0; i < D / 16; i++) {
-        uint32_t a[4], b[4];
-        if (!warp_q<D>::kept)
-            ldmatrix_x4(a, a_matrix<D>(q, i));
-#pragma unroll
-        for (unsigned n = 0; n < 4; n++) {
-            ldmatrix_x4(b, b_matrix<D>(k + 16 * n, i));
-            mma_bf16(s[2 * n], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b);
-            mma_bf16(s[2 * n + 1], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b + 2);
-        }
-    }
-}
-
-/* Scores of the tile that starts at position c0: scaled, capped, masked. scale_k: int8 only. */
-static __device__ __forceinline__ void finish_scores(float s[8][4], const struct warp_rows &r,
-                                                     const struct attention_args &a, int c0,
-                                                     const float *scale_k)
-{
-    const int t = (int)(threadIdx.x % 4) * 2;
-#pragma unroll
-    for (unsigned n = 0; n < 8; n++)
-#pragma unroll
-        for (unsigned j = 0; j < 4; j++) {
-            const int at = (int)(8 * n) + t + (int)(j % 2), c = c0 + at;
-            float f = s[n][j];
-            if (scale_k)
-                f *= scale_k[at];
-            f *= a.scale;
-            if (a.soft_cap > 0)
-                f = a.soft_cap * tanhf(f / a.soft_cap);
-            s[n][j] = c <= r.last[j / 2] && c >= r.first[j / 2] ? f : NONE;
-        }
-}
-
-/* s becomes exp(s - m); m, l and acc are brought to the new m. */
-template <int D>
-static __device__ __forceinline__ void soften(float s[8][4], struct warp_state<D> &w)
-{
-    float factor[2], base[2];
-    bool grown = false;
-#pragma unroll
-    for (unsigned i = 0; i < 2; i++) {
-        float most = w.m[i];
-#pragma unroll
-        for (unsigned n = 0; n < 8; n++)
-            most = fmaxf(most, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
-        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
-        factor[i] = w.m[i] == most ? 1.0f : exp2_of((w.m[i] - most) * LOG2E);
-        base[i] = most == NONE ? 0 : -most * LOG2E;
-        grown |= w.m[i] != most;
-        w.m[i] = most;
-        w.l[i] *= factor[i];
-    }
-#pragma unroll
-    for (unsigned n = 0; n < 8; n++)
-#pragma unroll
-        for (unsigned j = 0; j < 4; j++) {
-            s[n][j] = exp2_of(fmaf(s[n][j], LOG2E, base[j / 2]));
-            w.l[j / 2] += s[n][j];
-        }
-    if (__any_sync(ALL_LANES, grown))
-#pragma unroll
-        for (unsigned n = 0; n < D / 8; n++)
-#pragma unroll
-            for (unsigned j = 0; j < 4; j++)
-                w.acc[n][j] *= factor[j / 2];
-}
-
-/* acc += bf16(s) V. scale_v: int8 only. */
-template <int D>
-static __device__ __forceinline__ void values(float s[8][4], struct warp_state<D> &w,
-                                              const struct row_of<D> *v, const float *scale_v)
-{
-    const unsigned t = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (unsigned k = 0; k < 4; k++) {
-        uint32_t a[4], b[4];
-#pragma unroll
-        for (unsigned i = 0; i < 4; i++) {
-            const unsigned n = 2 * k + i / 2, j = i % 2 * 2;
-            const float low = scale_v ? scale_v[8 * n + t] : 1,
-                        high = scale_v ? scale_v[8 * n + t + 1] : 1;
-            a[i] = bf16_pair(s[n][j] * low, s[n][j + 1] * high);
-        }
-#pragma unroll
-        for (unsigned d = 0; d < D / 16; d++) {
-            ldmatrix_x4_turned(b, a_matrix<D>(v + 16 * k, d));
-            mma_bf16(w.acc[2 * d], a, b);
-            mma_bf16(w.acc[2 * d + 1], a, b + 2);
-        }
-    }
-}
-
-template <int D> static __device__ __forceinline__ void begin_split(struct warp_state<D> &w)
-{
-#pragma unroll
-    for (unsigned n = 0; n < D / 8; n++)
-        w.acc[n][0] = w.acc[n][1] = w.acc[n][2] = w.acc[n][3] = 0;
-    w.m[0] = w.m[1] = NONE;
-    w.l[0] = w.l[1] = 0;
-}
-
-/* ---- parts put together ---- */
-struct folded { /* M, L and the factors with which O takes a part */
-    float m, l, old, part;
-};
-static __device__ __forceinline__ void fold_in(struct folded *f, float m, float l)
-{
-    const float most = fmaxf(f->m, m);
-    f->old = 1;
-    f->part = 0;
-    if (m == NONE)
-        return; /* all of it was masked */
-    f->old = f->m == NONE ? 0 : exp2_of((f->m - most) * LOG2E);
-    f->part = f->m == NONE ? 1 : exp2_of((m - most) * LOG2E);
-    f->l = f->m == NONE ? l : fmaf(l, f->part, f->l * f->old);
-    f->m = most;
-}
-/* O with one element of a part; `first`: there is no O yet. */
-static __device__ __forceinline__ float fold_value(const struct folded &f, float o, float part)
-{
-    return f.part == 0 ? o : f.old == 0 ? part : fmaf(part, f.part, o * f.old);
-}
-
-/* 1 / L, with the sink of head `head` in L. */
-static __device__ __forceinline__ float inverse_of(const struct folded &f,
-                                                   const struct attention_args &a, uint32_t head)
-{
-    return 1.0f / (a.sinks ? f.l + exp2_of((a.sinks[head] - f.m) * LOG2E) : f.l);
-}
-
+/* ---- where sums go ---- */
 /* A row's parts lie `step` floats apart: [head_dim] acc, m, l. The result goes to a.out from element
  * `to`. */
-static __device__ __forceinline__ void fold_row(const struct attention_args &a, const float *part,
-                                                size_t step, uint32_t n_split, uint32_t head,
-                                                size_t to)
+static __device__ __forceinline__ void
+fold_row(const struct attention_args &a, const float *part, size_t step, uint32_t n_split,
+         uint32_t head, size_t to)
 {
     const uint32_t lane = threadIdx.x % WARP, head_dim = a.head_dim;
     float o[8] = {};
@@ -429,52 +219,6 @@ static __device__ __forceinline__ void fold_row(const struct attention_args &a, 
     for (unsigned i = 0; i < 8; i++)
         if (lane + i * WARP < head_dim)
             store_as(a.out, a.out_dtype, to + lane + i * WARP, o[i] * inverse);
-}
-
-template <int D, enum total_place PLACE = total_of<D>::place>
-struct warp_total { /* of a warp's rows */
-    static const unsigned kept = PLACE == IN_REGISTERS ? D / 8 : PLACE == IN_BOTH ? D / 16 : 0;
-    float o[kept ? kept : 1][4];
-    struct folded f[2];
-    float *far_o; /* this thread's first of the others; the next is 32 on */
-};
-template <int D, enum total_place PLACE>
-static __device__ __forceinline__ float *total_at(struct warp_total<D, PLACE> &t, unsigned n,
-                                                  unsigned j)
-{
-    const unsigned kept = warp_total<D, PLACE>::kept;
-    if constexpr (kept > 0)
-        if (n < kept)
-            return &t.o[n < kept ? n : 0][j];
-    return t.far_o + (4 * (n - kept) + j) * WARP;
-}
-
-/* l over the four threads of a row; M, L and the factors of this split. */
-template <int D, enum total_place PLACE>
-static __device__ __forceinline__ void fold_rows(struct warp_state<D> &w,
-                                                 struct warp_total<D, PLACE> &total)
-{
-#pragma unroll
-    for (unsigned i = 0; i < 2; i++) {
-        w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 1);
-        w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 2);
-        fold_in(&total.f[i], w.m[i], w.l[i]);
-    }
-}
-
-/* A split that is not the last goes into the total. */
-template <int D, enum total_place PLACE>
-static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
-                                                 struct warp_total<D, PLACE> &total)
-{
-    fold_rows(w, total);
-#pragma unroll
-    for (unsigned n = 0; n < D / 8; n++)
-#pragma unroll
-        for (unsigned j = 0; j < 4; j++) {
-            float *o = total_at(total, n, j);
-            *o = fold_value(total.f[j / 2], *o, w.acc[n][j]);
-        }
 }
 
 /* The last split goes into the total on its way out; of wide heads by way of the workspace: there
@@ -529,91 +273,117 @@ store_part(struct warp_state<D> &w, float *partials, const struct attention_args
     }
 }
 
-/* ---- a piece ---- */
 struct attention_room { /* workspace */
     float *partials;    /* [PLAN_PARTIAL_ROWS or fewer][head_dim + 2] */
     float *totals;      /* wide heads: [blocks][warps][16][head_dim] */
 };
+
+/* ---- a piece ---- */
+/* K and V of tiles take turns: K0 V0 K1 V1 … Load n goes to slot n % SLOTS and is asked for SLOTS - 1 turns
+ * before its own: K0 V0 at the start (of two slots: K0), then one load a turn. */
+template <int D, enum dtype KV, unsigned WARPS>
+static __device__ __forceinline__ void load_first(kv_slots<D, KV> &kv,
+                                                  const struct attention_args &a,
+                                                  const struct piece_at &p, uint32_t tile)
+{
+    load_tile<D, KV, WARPS>(kv, 0, a.k_cache, p, a.n_kv_head, tile);
+    cp_async_commit();
+    if (slots_of<D>::n == 3) {
+        load_tile<D, KV, WARPS>(kv, 1, a.v_cache, p, a.n_kv_head, tile);
+        cp_async_commit();
+    }
+}
+/* In the turn of K (half 0) or V (half 1) of `tile`, which is in `slot`. */
+template <int D, enum dtype KV, unsigned WARPS>
+static __device__ __forceinline__ void
+load_next(kv_slots<D, KV> &kv, const struct attention_args &a, const struct piece_at &p,
+          struct tile_range tiles, unsigned half, unsigned slot)
+{
+    const unsigned SLOTS = slots_of<D>::n;
+    const bool is_v = SLOTS == 3 ? half == 1 : half == 0;
+    const uint32_t tile = SLOTS == 3 || half == 1 ? tiles.from + 1 : tiles.from;
+    if (tile < tiles.to)
+        load_tile<D, KV, WARPS>(kv, (slot + SLOTS - 1) % SLOTS, is_v ? a.v_cache : a.k_cache, p,
+                                a.n_kv_head, tile);
+    cp_async_commit(); /* also when empty: the wait counts them */
+    cp_async_wait(slots_of<D>::n - 1);
+}
+
+template <int D>
+static __device__ __forceinline__ void load_q_fragments(struct warp_q<D> &q,
+                                                        const struct row_of<D> *rows)
+{
+    if (warp_q<D>::kept)
+#pragma unroll
+        for (unsigned i = 0; i < D / 16; i++)
+            ldmatrix_x4(q.a[warp_q<D>::kept ? i : 0], a_matrix<D>(rows, i));
+}
+
+template <int D, enum dtype KV, unsigned WARPS>
+static __device__ __forceinline__ struct warp_total<D>
+total_for(attention_shared_of<D, KV, WARPS> &s, const struct attention_room &room) {
+    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    warp_total<D> total = {};
+    if constexpr (total_of<D>::place == IN_SHARED)
+        total.far_o = &s.total[warp][0][lane];
+    else if constexpr (total_of<D>::place == IN_WORKSPACE)
+        total.far_o = room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + lane;
+    total.f[0] = total.f[1] = {NONE, 0, 1, 0};
+    return total;
+}
+
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ void
 attend_piece(const struct attention_args &a, const struct plan_piece &piece, uint32_t kv_head,
              const struct attention_room &room, attention_shared_of<D, KV, WARPS> &s)
 {
-    const uint32_t warp = threadIdx.x / WARP;
+    const uint32_t row = 16 * (threadIdx.x / WARP); /* this warp's first of the team's */
     const struct piece_at p = place_of(a, piece.seq, kv_head);
     struct warp_rows r;
-    rows_of_warp(&r, p, a, piece.row + 16 * warp);
+    struct warp_q<D> q;
+    struct warp_state<D> w;
+    rows_of_warp(&r, p, a, piece.row + row);
     load_q<D, WARPS>(s.q, p, a, piece.row);
     team_sync<WARPS>();
-    struct warp_q<D> q;
-    if (warp_q<D>::kept)
-#pragma unroll
-        for (unsigned i = 0; i < D / 16; i++)
-            ldmatrix_x4(q.a[warp_q<D>::kept ? i : 0], a_matrix<D>(s.q + 16 * warp, i));
-    struct warp_state<D> w;
-    struct warp_total<D> total = {
-    };
-    if constexpr (total_of<D>::place == IN_SHARED)
-        total.far_o = &s.total[warp][0][threadIdx.x % WARP];
-    else if constexpr (total_of<D>::place == IN_WORKSPACE)
-        total.far_o =
-            room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + threadIdx.x % WARP;
-    total.f[0] = total.f[1] = {NONE, 0, 1, 0};
-    const struct tile_range tiles = tiles_of(piece, seen_by(p, a, piece.row, 16 * WARPS));
-    uint32_t tile = tiles.from;
-    const uint32_t end = tiles.to, per_split = PLAN_SPLIT / TILE;
-    /* K of tile i is load 2 i, V is load 2 i + 1; load n goes to slot n % SLOTS, SLOTS - 1 ahead of its
-     * use */
-    const unsigned SLOTS = slots_of<D>::n;
+    load_q_fragments<D>(q, s.q + row);
+    struct warp_total<D> total = total_for<D, KV, WARPS>(s, room);
+    struct tile_range tiles = tiles_of(piece, seen_by(p, a, piece.row, 16 * WARPS));
     uint32_t slot = 0;
-    if (tile < end) {
-        load_tile<D, KV, WARPS>(s.kv, 0, a.k_cache, p, a.n_kv_head, tile);
-        cp_async_commit();
-        if (SLOTS == 3) {
-            load_tile<D, KV, WARPS>(s.kv, 1, a.v_cache, p, a.n_kv_head, tile);
-            cp_async_commit();
-        }
-    }
+    if (tiles.from < tiles.to)
+        load_first<D, KV, WARPS>(s.kv, a, p, tiles.from);
     begin_split<D>(w);
-    for (; tile < end; tile++) {
+    for (; tiles.from < tiles.to; tiles.from++) {
         float sc[8][4];
-        const int c0 = (int)(tile * TILE);
+        const int c0 = (int)(tiles.from * TILE);
         const bool mine = c0 <= r.all.most && c0 + (int)TILE > r.all.least;
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) { /* K, then V */
-            const bool next_v = SLOTS == 3 ? half == 1 : half == 0;
-            const uint32_t next = SLOTS == 3 || half == 1 ? tile + 1 : tile;
-            if (next < end)
-                load_tile<D, KV, WARPS>(s.kv, (slot + SLOTS - 1) % SLOTS,
-                                        next_v ? a.v_cache : a.k_cache, p, a.n_kv_head, next);
-            cp_async_commit(); /* also when empty: the wait counts them */
-            cp_async_wait(slots_of<D>::n - 1);
+            load_next<D, KV, WARPS>(s.kv, a, p, tiles, half, slot);
             team_sync<WARPS>();
             const struct row_of<D> *rows = tile_rows<D, KV, WARPS>(s.kv, slot);
             const float *scale = nullptr;
             if constexpr (KV == DT_I8)
                 scale = s.kv.raw[slot].scale;
             if (mine && half == 0) {
-                scores<D>(sc, q, s.q + 16 * warp, rows);
+                scores<D>(sc, q, s.q + row, rows);
                 finish_scores(sc, r, a, c0, scale);
                 soften<D>(sc, w);
             } else if (mine) {
                 values<D>(sc, w, rows, scale);
             }
             team_sync<WARPS>(); /* before the slot is loaded again */
-            slot = (slot + 1) % SLOTS;
+            slot = (slot + 1) % slots_of<D>::n;
         }
-        if ((tile + 1) % per_split == 0 && tile + 1 < end) {
+        if ((tiles.from + 1) % (PLAN_SPLIT / TILE) == 0 && tiles.from + 1 < tiles.to) {
             end_split(w, total);
             begin_split<D>(w);
         }
     }
     cp_async_wait(0);
-    if (piece.partial != PLAN_NO_PARTIAL) {
+    if (piece.partial != PLAN_NO_PARTIAL)
         store_part<D>(w, room.partials, a, piece, r);
-    } else {
+    else
         store_total(w, total, a, p, r);
-    }
 }
 
 #endif

@@ -2,9 +2,12 @@
 /* Attention for what attention.cu has no tiles for: any head size up to 256, K and V also in f32 and
  * f16. For tiny models and for comparison; nothing here is fast.
  *
- * Shape: a warp a (row, head), 4 a block; lane l has columns l, l + 32, … of q and out. Positions
- * ascending, one at a time, online softmax: per position a warp sum (lanes by halves) over d. A row's
- * order depends on its own context only. No shared memory. */
+ * Shape: a warp a (row, head), 4 a block; lane l has columns l, l + 32, … of q and out. No shared memory.
+ * Order: positions ascending, one at a time, online softmax; a score is a warp sum (lanes by halves) over d.
+ *   It depends on the row's own context only.
+ * Bytes: K and V of the context for each (row, head), from L2 at best. FLOP: 4 head_dim a (row, head) and
+ *   position.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/attention.cuh"
 
 #define ROWS    4u

@@ -17,7 +17,7 @@
  * kept as fragments: from shared memory it would be read again for every tile, and at 64 columns of B
  * that is as much as B itself, which is all that shared memory gives (128 bytes a cycle).
  *
- * Shared memory (sm90a_shared), 129 KiB, or 161 with heads of 128:
+ * Shared memory (sm90a_shared), 130 KiB, or 161 with heads of 128:
  *     slot [8 or 16]     64 positions x D bf16 in panels of 64 columns, 128-byte swizzle (hopper.h)
  *     full [..]          the slot's bytes have come: one arrival and so many bytes
  *     empty [..]         it may be filled again: an arrival of each of the 8 consumer warps
@@ -32,10 +32,12 @@
  * Registers: 3 x 128 threads start with 168; the producer keeps 24, consumers take 240: acc D / 2,
  * the total of splits D / 2 (of 128: D / 4), S 32, Q D / 4, p 16.
  *
- * Per pair of row and position 4 D FLOP; K and V are read once for 128 rows: 4 D bytes a position, from
- * L2 when heads or chunks share them. 8 k tokens, 32 heads over 8, D 128, causal: 0.55 TFLOP a layer,
- * 0.70 ms at 790 TFLOP/s; 4.4 GB through L2. Shared memory at the peak: 75 % (B twice: 64 KiB, and the
- * copy's 32 KiB, in 1024 cycles a tile). Not measured: no card has run this. */
+ * FLOP: 4 D a pair of row and position. Bytes: K and V once for 128 rows, 4 D a position, from L2 when heads
+ * or chunks share them. 8 k tokens, 32 heads over 8, D 128, causal: 0.55 TFLOP a layer, 0.70 ms at
+ * 790 TFLOP/s; 4.3 GB through L2. Shared memory at that peak: 75 % of 128 bytes a cycle (B twice, 64 KiB, and
+ * the copy's 32 KiB, in 1024 cycles a tile).
+ *
+ * Fraction of the limit: not measured on a card yet; no card has run this kernel. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/hopper.cuh"
 
@@ -290,8 +292,7 @@ static __device__ __forceinline__ void consume_one(const struct attention_args &
                                                    unsigned patience)
 {
     struct warp_state<D> w;
-    struct warp_total<D, split_total<D>::place> total = {
-    };
+    warp_total<D, split_total<D>::place> total = {};
     struct warp_rows r;
     struct tile_range mine;
     uint32_t q[D / 16][4];

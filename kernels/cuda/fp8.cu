@@ -2,8 +2,10 @@
 /* quant_rows_e4m3 and pack_e4m3: vectors of floats as e4m3 with one scale, the bits of ref/quant_rows_e4m3.c
  * and ref/pack_e4m3.c (other places: layout.h). The products are in linear.cu and linear_tiles.cu.
  *
- * Shape: a block of 256 threads a vector, two passes, the second from L1 or L2. Shared memory: a float a warp.
- * Bytes: the source and one a column. Fraction of the bandwidth: not measured. */
+ * Shape: a block of 256 threads a vector, two passes: the largest magnitude, which has no order, then the
+ *   values, from L1 or L2. Shared: 128 bytes, a float a warp.
+ * Bytes: 4 + 1 a column (pack: the source's element + 1, once, at load). Limit: bytes / bandwidth.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layout.h"
 extern "C" {

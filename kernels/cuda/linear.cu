@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear, linear_quant and linear_e4m3, and these with groups: which kernel serves what, and the
- * kernel for what the tiles (linear_tiles.cu) do not take: f32, rows that are not multiples of 16
- * bytes.
+/* linear, linear_quant and linear_e4m3, and these with groups: which kernel serves what, and the kernel
+ * for what the tiles do not take: f32, rows that are not multiples of 16 bytes.
  *
  *     x and W                              up to 16 rows   more
  *     bf16, f16, int8 or e4m3, both of one few             cuBLASLt where the tuner found it faster (tune.h),
@@ -10,8 +9,11 @@
  *     f32, other rows                      any             any
  * few and many: linear_tiles.cu; mixed: linear_mixed.cu. 4-bit weights: linear_int4.cu, few and many of its own.
  *
- * any_kernel: a thread an output of one row, k ascending, one fma each, from +0: the order of
- *   ref/linear.c with f32 x, so for tiny models the CPU's bits. Nothing about it is fast. */
+ * any_kernel, any_groups_kernel: for tiny models and odd shapes; nothing about them is fast.
+ *   Shape: a thread an output of one row, 128 a block. No shared memory.
+ *   Order: k ascending, one fma each, from +0: that of ref/linear.c with f32 x, so the CPU's bits.
+ *   Bytes: W once for each row, from L2 at best. FLOP: 2 n_row n_out n_in.
+ *   Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/linear.cuh"
 
 #define THREADS 128u

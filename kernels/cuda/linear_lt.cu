@@ -3,11 +3,14 @@
  *
  * y in f32 and not gated is the library's own output, with bias and what was there before. All else goes by
  * way of sums in workspace, f32 or int32 [rows, n_out], which lt_finish_kernel turns into y: scales of int8 and
- * e4m3, SiLU of gated weights, bias, rounding, the same steps as our own kernels'. Rows are taken in pieces that
- * the workspace holds.
+ * e4m3, SiLU of gated weights, bias, rounding, the same steps as our own kernels'. Rows are taken in pieces
+ * that the workspace holds:
  *     workspace, from its first multiple of 256 on: [lt_workspace_max() for the library][sums]
- * Shape of lt_finish_kernel: a thread an output of y, 256 neighbours a block, a row a block.
- * Bytes: sums written and read once, y once; a piece's sums are within the L2 of a large card. Not measured. */
+ *
+ * Shape of lt_finish_kernel: a thread an output of y, 256 neighbours a block, a row a block. No shared memory.
+ * Bytes: 4 n_out a row written by the library and read here, from L2 while a piece fits there; y once.
+ *   Limit: bytes / bandwidth, of L2 or the card.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/linear.cuh"
 extern "C" {
 #include "kernels/cuda/lt_call.h"

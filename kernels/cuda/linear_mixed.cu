@@ -2,12 +2,14 @@
 /* linear of f32 x and 16-bit W: the router of a mixture of experts whose matrices are bytes, and what
  * else stays floats beside those.
  *
- * A warp has 4 outputs of 1 or 8 rows, a block 8 warps. Lane l multiplies k = 8 l … 8 l + 7 of each 256,
- * ascending, one fma each, from +0; then lanes by halves. The order depends on n_in only, so a row has
- * its bits whatever the rows beside it.
- *   Bytes: 1 row: W once. More: W once for 8 rows and x once for 32 outputs, both from L2:
- *   a router of [128, 2048] and 2048 rows: 134 + 67 MB. Floor: those by L2's bandwidth.
- * Fractions: not measured yet. */
+ * Shape: a warp has 4 outputs of 1 row, or (5 rows and more) of 8; a block 8 warps, 32 outputs. Lane l
+ *   multiplies k = 8 l … 8 l + 7 of each 256. No shared memory.
+ * Order: a lane's k ascending, one fma each, from +0; then lanes by halves. It depends on n_in only, so a
+ *   row has its bits whatever the rows beside it.
+ * Bytes: up to 4 rows: W once a row, x once for 32 outputs. More: W once for 8 rows. All but the first
+ *   reading from L2: a router of [128, 2048] bf16 and 2048 rows has 134 MB of W and 67 MB of x.
+ * FLOP: 2 n_row n_out n_in, in f32 without tensor cores. Limit: bytes / bandwidth of L2.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/linear.cuh"
 
 #define WARPS 8u

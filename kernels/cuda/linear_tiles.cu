@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by mma.sync, bf16, f16, int8 and e4m3; order and fragments: linear.cuh.
+/* Products of rows by matrices with tensor cores (mma.sync): bf16, f16, int8, e4m3. Fragments, the order of a
+ * sum and what becomes of it: linear.cuh. Which rows come here: linear.cu.
  *
- * few: up to 16 rows. A block of 8 warps has 32 outputs. Warp w takes segments w, w + 8, … of K straight
- *   from device memory to registers, four blocks of 64 bytes of 32 rows of W in flight (8 KiB a warp, 64
- *   a block; two where registers are short) from the first to the last, the first of them before
- *   the kernel ahead has ended; the sums of up to 32 segments meet in shared memory, and a thread adds
- *   those of its outputs ascending.
- *   Shared memory: [32 segments of 8 rows, 16 of 16][2 mma][8 rows][4][32 lanes] x 4 bytes = 32 KiB.
- *   Bytes: W once; x from L2, n_row / 32 of W. Floor: bytes / bandwidth.
- * many: a block of 8 warps has 128 outputs x 128 rows, a warp 32 x 64 (4 x 2 warps). Four stages of
- *   [128 rows of W][64 bytes] and [128 rows of x][64 bytes], cp.async: 64 KiB. A quarter of a warp reads
- *   128 contiguous bytes of them: no bank is asked twice. The same memory then takes the sums on their
- *   way out. Sums of the segment and of those before it:
- *   64 + 64 registers. Floor: 2 n_row n_out n_in / peak.
- * groups: the same two with a matrix of its own for each group of rows. A block finds its group and its
- *   first row by a scan over where groups start, a warp at 32 groups a time; blocks of a grid that is
- *   larger than what there is end at once. Rows of x are fetched where they are: nothing is gathered.
- * Fractions: not measured yet. */
+ * few: up to 16 rows. Reading W is all the time there is, so it goes straight from device memory to registers,
+ *   and memory is kept busy from the first block to the last; the first are asked for before the kernel
+ *   ahead has ended.
+ *   Shape: a block of 8 warps has 32 outputs x 8 or 16 rows. Warp w takes segments w, w + 8, … of K, four
+ *     blocks of 64 bytes of 32 rows of W in flight (8 KiB a warp; two where registers are short). A thread
+ *     adds the segments' sums of its outputs, ascending. Grid: n_out / 32.
+ *   Shared: sums [32 segments, of 16 rows 16][2 mma][8 rows, twice][4][32 lanes] x 4 bytes = 32 KiB.
+ *   Bytes: W once; x of a block, n_row / 32 of its W, from L2; y. Limit: bytes / bandwidth.
+ * many: a tile of the product in registers, W and x by way of shared memory.
+ *   Shape: a block of 8 warps has 128 outputs x 128 rows, a warp 32 x 64 (4 x 2 warps), a thread 64 sums of
+ *     the segment and 64 of those before it. Grid: n_out / 128 x n_row / 128.
+ *   Shared (many_shared, a union): 66 KiB
+ *     in    4 stages of w [128][64 bytes] and x [128][64 bytes], cp.async: 64 KiB. A quarter of a warp
+ *           reads 128 contiguous bytes of one: no bank is asked twice.
+ *     sums  [128 rows][128 + 4 outputs] x 4 bytes, on their way out
+ *   FLOP: 2 n_row n_out n_in. Bytes: W n_row / 128 times and x n_out / 128 times, mostly from L2; y.
+ *     Limit: FLOP / peak of the type (e4m3 on sm_80, sm_86 and sm_100: of f16).
+ * groups: the same two with a matrix of its own for each group of rows (experts). A block finds its group and
+ *   first row by a scan over where groups start, a warp at 32 groups a time; the grid has room for every
+ *   way in which rows can fall into groups, and blocks past what there is end at once. Rows of x are read
+ *   where they are.
+ *
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/linear.cuh"
 
 #define WARPS     8u

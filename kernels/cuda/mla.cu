@@ -14,19 +14,24 @@
  * splits lie at absolute positions, so a row's bits do not depend on R, on the batch or the chunk. The
  * plan's pieces have 16 rows: of those a block takes the ones whose row is a multiple of R.
  *
- * Shared memory (struct mla_shared), 576/512 in bf16:  R 16      R 32
- *     q      [R][n_key] bf16, chunks turned            18 KiB    36 KiB
- *     tiles  2 x [32][n_key] bf16; one is on its way   72 KiB    72 KiB
- *     S, p, factors                                     4 KiB     8 KiB
- * e4m3 tiles come in as bytes, 2 x 18 KiB, and are widened into one of bf16.
- * Bytes: 2 n_key a position and sequence (e4m3: n_key), once for R heads. FLOP: 2 (n_key + n_value) a
- * head and position. Not measured. */
-#include "kernels/cuda/attention.cuh"
+ * Shared memory (mla_shared), n_key 576, bf16:       R 16       R 32
+ *     q      [R] rows of 1168 bytes (row_of)          18.3 KiB   36.5 KiB
+ *     tiles  2 x [32] rows; one is on its way         73         73
+ *     S, p, factors, M and L                           3.8        7.6
+ *     all                                             95.1      117.1
+ * e4m3 tiles come in as bytes, 2 x 18 KiB, and are widened into one of bf16: 95 and 117 KiB too.
+ * Bytes: 2 n_key a position and sequence (e4m3: n_key), once for R heads; the limit is that by the bandwidth.
+ * FLOP: 2 (n_key + n_value) a head and position.
+ * Fraction of the limit: not measured on a card yet. */
+#include "kernels/cuda/attention_warp.cuh"
+#include "kernels/cuda/layout.h"
 extern "C" {
+#include "kernels/cuda/plan.h"
 #include "kernels/ops_mla.h"
 }
 
 #define MLA_TILE  32u
+#define FOLD_ROWS 4u /* warps of a fold block */
 #define ANY_ROWS  4u
 #define ANY_LANES (KERN_MLA_KEY_MAX / WARP)
 

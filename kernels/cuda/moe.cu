@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures of experts, but for the products (linear.cu, linear_tiles.cu): route, group_rows, combine.
- * Definitions: ops_moe.h.
+/* Mixtures of experts, but for the products (linear.cu): route, group_rows, combine. Definitions: ops_moe.h.
  *
- * route: a warp a row, four rows a block. Lane l has scores l, l + 32 … of at most 1024 (a word's bits
- *   say which are taken); the best is taken n_used times,
- *   by (score, number), lanes by halves, so ties and NaN are the reference's to the letter. The sum of
- *   exp is of each lane's ascending, then of lanes by halves: it depends on n_expert only.
- * group_rows: a block an expert, no atomics. Each thread counts in a range of all places those of its
- *   expert and of experts before it; the first is where its own begin, by a scan over the block.
- *   Bytes: the places once a block, from L2: 2048 rows x 8 of 128 experts are 8 MB of L2 reads.
- * combine: as the movers of rows.cu; a block for 1024 columns of a row. Bytes: 4 n_used + 8 a column.
- * Fractions: not measured yet. */
+ * route: the n_used best scores of a row, as weights.
+ *   Shape: a warp a row, 4 rows a block. Lane l has scores l, l + 32, … of at most 1024; a bit of its word
+ *     says that one is taken. The best is taken n_used times, by (score, number), lanes by halves, so ties
+ *     and NaN are the reference's to the letter. No shared memory.
+ *   Order: the sum of exp is of each lane's ascending, then of lanes by halves: it depends on n_expert only.
+ *   Bytes: 4 n_expert a row from memory, n_used + 1 times more from L1; 8 n_used written.
+ * group_rows: places sorted by expert, without atomics.
+ *   Shape: a block of 256 threads an expert. A thread counts in its range of all places those of the expert
+ *     and of experts before it; the latter's sum is where its own begin, a scan over the block says where
+ *     each thread's do, and a second walk writes them. Shared: 160 bytes, a word or two a warp.
+ *   Bytes: the places twice a block, from L2: 2048 rows x 8 of 128 experts are 2 x 8 MiB.
+ * combine: y += weighted rows of the experts.
+ *   Shape: as rows.cu, a block of 256 threads for 1024 columns of a row. No shared memory.
+ *   Order: a column's experts ascending, one fma each.
+ *   Bytes: 4 n_used + 8 a column. FLOP: 2 n_used a column. Limit: bytes / bandwidth.
+ *
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/launch.cuh"
 extern "C" {
 #include "kernels/ops_moe.h"

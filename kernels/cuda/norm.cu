@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rms_norm, and norm_rows: + residual, norm, (int8) in one pass over the row.
  *
+ *     r = 1 / sqrt(sum x^2 / n_col + eps), y = x * r * w
+ *
  * Shape: a block a row, 256 threads (32 for rows of at most 256 columns: heads). Thread t has columns
- * 4 t … 4 t + 3, then 4 (t + n) …; it reads them from memory once, and again, from L1, to write.
- * Order of the sum: thread t adds the squares of its columns ascending, one fma each, from +0; lanes
- * by halves, warps ascending (launch.cuh). It depends on n_col and on nothing else, so x that is or is
- * not aligned to 16 bytes gives the same bits. r = 1 / sqrt(sum / n_col + eps), y = x * r * w.
- * Shared memory: one float or int a warp. Bytes of norm_rows: 4 + 2 (add) + 4 (x back) + 2 a column.
- * Fraction of the bandwidth: not measured yet. */
+ *   4 t … 4 t + 3, then 4 (t + n) …; it reads them from memory once, and again, from L1, to write.
+ *   Shared: 256 bytes, a float and an int a warp.
+ * Order: thread t adds the squares of its columns ascending, one fma each, from +0; lanes by halves, warps
+ *   ascending (launch.cuh). It depends on n_col and on nothing else, so x that is or is not aligned to 16
+ *   bytes gives the same bits.
+ * Bytes a column: rms_norm 4 + y's 2 or 4; norm_rows 4, with `add` + 2 (16-bit) and + 4 (x back), and y's
+ *   2 (int8: 1). Limit: bytes / bandwidth.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
 
 #define THREADS     256u

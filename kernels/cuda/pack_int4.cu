@@ -3,8 +3,10 @@
  * formula it is, in the places of layout.h.
  *
  * Shape: a warp a group, 4 a block. Lanes l and l + 16 do the same: columns l, l + 16, … of the group, so
- * that the error is summed in the 16 sums of the reference, folded by halves. No shared memory; runs
- * once, at load. */
+ *   that the error is summed in the 16 sums of the reference, folded by halves. No shared memory.
+ * Bytes: the source, again from L1 for each of KERN_INT4_TRIES fits, and n_in / 2 + 3 n_in / group an output;
+ *   it runs once, at load.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layout.h"
 

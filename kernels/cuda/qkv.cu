@@ -2,12 +2,14 @@
 /* What is done to heads between the matrix product and attention: rope, kv_store, and qkv_finish,
  * which is head norm + rope + kv_store in one launch.
  *
- * Shape: a warp a head, 4 heads a block of 128 threads; lane l has columns l, l + 32, … A head stays
- * in the warp's shared memory between the steps, so each element is read and written once.
- * Order: the head norm's sum is one lane's columns ascending, then lanes by halves; everything else
- * has no sum. int8 of K and V: kernels/int8.h, the bits of ref/kv_store.c.
- * Shared memory: head_dim floats a warp (256 at most). Bytes of qkv_finish: 8 a column of q and k,
- * 4 + the cache's element for k and v. Fraction of the bandwidth: not measured yet. */
+ * Shape: a warp a head, 4 heads a block of 128 threads; lane l has columns l, l + 32, … A head stays in the
+ *   warp's shared memory between the steps, so each element is read and written once.
+ *   Shared (qkv_finish): [4 warps][256] floats = 4 KiB.
+ * Order: the head norm's sum is one lane's columns ascending, one fma each, from +0, then lanes by halves;
+ *   everything else has no sum. int8 of K and V: kernels/int8.h, the bits of ref/kv_store.c.
+ * Bytes of qkv_finish a column: q 4 + 4; k 4 + 4 + the cache's element; v 4 + the cache's element.
+ *   Limit: bytes / bandwidth.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
 #include "kernels/cuda/layout.h"
 

@@ -2,10 +2,11 @@
 /* quant_rows: a row of f32 as int8 with one scale; the bits of ref/quant_rows.c, whose sums are of
  * integers and whose largest magnitude has no order.
  *
- * Shape: a block of 256 threads a row; a thread has whole runs of KERN_QUANT_SUM columns for the
- * second pass only through its warp: warp w takes columns 32 w … 32 w + 31, then 32 (w + 8) …, so the
- * sum of 32 neighbours is one warp sum. Two passes, the second from L1 or L2. Shared memory: a float
- * and an int a warp. Bytes: 4 + 1 a column. Fraction of the bandwidth: not measured yet. */
+ * Shape: a block of 256 threads a row, two passes, the second from L1 or L2. In the second, warp w takes
+ *   columns 32 w … 32 w + 31, then 32 (w + 8) …, so a sum of KERN_QUANT_SUM = 32 neighbours is one warp sum.
+ *   Shared: 256 bytes, a float and an int a warp.
+ * Bytes: 4 + 1 a column, and 2 a sum of 32. Limit: bytes / bandwidth.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
 
 #define THREADS 256u

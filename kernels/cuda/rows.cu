@@ -2,9 +2,11 @@
 /* Rows that are only moved or converted: embed, scatter, silu_mul. No sums, so no order.
  *
  * Shape: a block of 256 threads for 1024 columns of one row, four neighbouring columns a thread when
- * addresses allow (16 bytes of f32), else one after the other. No shared memory.
- * Bytes: each input once, each output once; bound by bandwidth (prefill) or by the launch (decode).
- * embed 2 + 4 a column, silu_mul 8 + 2 and one exp. Fraction: not measured yet. */
+ *   addresses allow (16 bytes of f32), else one after the other; scatter: a thread an element. No shared
+ *   memory.
+ * Bytes a column: embed 2 + 4 (16-bit table), silu_mul 8 + y's 2 or 4 and one exp; scatter some 16 an
+ *   element. Limit: bytes / bandwidth (prefill), the launch (decode).
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/launch.cuh"
 
 #define THREADS 256u

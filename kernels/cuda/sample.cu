@@ -8,10 +8,13 @@
  * may fall on the other side. Logprobs: sums of f64 in another fixed order.
  *
  * Shape: a block of 1024 threads a row, so a row's bits cannot depend on others; blocks take rows round
- * robin, SAMPLE_BLOCKS at most, each with workspace of its own. A row of 152 k logits (600 KB) stays in
- * L2 between the passes: greedy 1 pass, temperature 3, top_k 6, top_p 9, logprobs 7 more.
- * Shared memory: struct sample_shared, 42 KiB, radix buckets for the most part.
- * Bytes: 4 a logit and pass. Fraction of the bandwidth: not measured yet. */
+ *   robin, SAMPLE_BLOCKS at most, each with workspace of its own (8 bytes a logit: a copy of the row for
+ *   logprobs, counts for penalties). A row of 152 k logits (600 KB) stays in L2 between the passes: greedy
+ *   1 pass, temperature 3, top_k (up to 1024) 6, top_p 9; logprobs 4 more, the top of them 5 more.
+ * Shared (struct sample_shared), 41 KiB: radix buckets 24, items 8, sums of chunks 4, a staged chunk 4,
+ *   the rest 1. softmax_stats: the first and the second of these and some, 33 KiB.
+ * Bytes: 4 a logit and pass, the first from memory. Limit: bytes / bandwidth, of L2 for most passes.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/select.cuh"
 #include "kernels/cuda/workspace.h"
 #include "kernels/cuda/philox.cuh"

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_warp - what a warp does of attention: 16 rows, tiles of K and V in shared memory, an online
+ * softmax, splits folded into a total. Shared by attention.cu, attention_sm90a.cu (which multiplies by
+ * wgmma, whose fragments are these of four warps) and mla.cu. Private to kernels/cuda.
+ *
+ * A lane (g, t) = (lane / 4, lane % 4) has of rows g and g + 8
+ *     s[n][j]     scores, then weights: positions 8 n + 2 t, + 1 of row g (j = 0, 1), of row g + 8 (2, 3)
+ *     acc[n][j]   columns of the split's sum, in the same places
+ *     m[i], l[i]  the largest score so far (of the row), the sum of weights (of the lane's own positions)
+ * where s of two mma are, rounded to bf16, the A of the next product as they lie. */
+#ifndef QUIRE_KERNELS_CUDA_ATTENTION_WARP_CUH
+#define QUIRE_KERNELS_CUDA_ATTENTION_WARP_CUH
+#include "kernels/cuda/launch.cuh"
+extern "C" {
+#include "kernels/ops_attention.h"
+}
+
+#define TILE  64u /* positions */
+#define LOG2E 1.4426950408889634f
+#define NONE  (-INFINITY) /* the largest of no scores */
+
+/* ---- rows in shared memory ----
+ * In chunks of 16 bytes. The 8 rows that an ldmatrix reads at a time must lie in different banks: rows are
+ * an odd number of chunks apart, or, where D / 8 is a multiple of 8 and a chunk to spare would be wasted,
+ * chunk c of row r lies at c ^ r % 8. */
+template <int D> struct row_of {
+    static const bool turned = D / 8 % 8 == 0 && D <= 128; /* wider: no registers for it */
+    static const unsigned chunks = turned ? D / 8 : (unsigned)(D / 8) | 1;
+    uint16_t x[chunks * 8];
+};
+template <int D>
+static __device__ __forceinline__ uint16_t *chunk_at(struct row_of<D> *rows, unsigned r, unsigned c)
+{
+    return &rows[r].x[(row_of<D>::turned ? c ^ r % 8 : c) * 8];
+}
+template <int D>
+static __device__ __forceinline__ const uint16_t *chunk_at(const struct row_of<D> *rows, unsigned r,
+                                                           unsigned c)
+{
+    return &rows[r].x[(row_of<D>::turned ? c ^ r % 8 : c) * 8];
+}
+
+/* Where this lane points an ldmatrix.x4 for 16 rows and columns 16 k … 16 k + 15: as A of an mma, or turned as
+ * the B of two whose k are the rows; */
+template <int D>
+static __device__ __forceinline__ const uint16_t *a_matrix(const struct row_of<D> *rows, unsigned k)
+{
+    const unsigned lane = threadIdx.x % WARP;
+    return chunk_at<D>(rows, lane % 8 + lane / 8 % 2 * 8, 2 * k + lane / 16);
+}
+/* as the B of two mma whose n are the rows. */
+template <int D>
+static __device__ __forceinline__ const uint16_t *b_matrix(const struct row_of<D> *rows, unsigned k)
+{
+    const unsigned lane = threadIdx.x % WARP;
+    return chunk_at<D>(rows, lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2);
+}
+
+/* ---- a tile ---- */
+struct seen { /* by some rows: the first position that any sees, and the last; -1: no such rows */
+    int least, most;
+};
+struct warp_rows {         /* rows g and g + 8 of the warp's 16 */
+    int last[2], first[2]; /* positions they see; last -1: no such row */
+    struct seen all;       /* by the 16 */
+    uint32_t token[2], head[2];
+};
+template <int D> struct warp_state {
+    float acc[D / 8][4];
+    float m[2], l[2];
+};
+template <int D> struct warp_q { /* as fragments when there are registers for them */
+    static const bool kept = D <= 64;
+    uint32_t a[kept ? D / 16 : 1][4];
+};
+
+static __device__ __forceinline__ float exp2_of(float x)
+{
+#ifdef QUIRE_CUDA_HOST
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* s = q K^T, columns of the head ascending by 16. */
+template <int D>
+static __device__ __forceinline__ void scores(float s[8][4], const struct warp_q<D> &kept,
+                                              const struct row_of<D> *q, const struct row_of<D> *k)
+{
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++)
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+    for (unsigned i = 0; i < D / 16; i++) {
+        uint32_t a[4], b[4];
+        if (!warp_q<D>::kept)
+            ldmatrix_x4(a, a_matrix<D>(q, i));
+#pragma unroll
+        for (unsigned n = 0; n < 4; n++) {
+            ldmatrix_x4(b, b_matrix<D>(k + 16 * n, i));
+            mma_bf16(s[2 * n], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b);
+            mma_bf16(s[2 * n + 1], warp_q<D>::kept ? kept.a[warp_q<D>::kept ? i : 0] : a, b + 2);
+        }
+    }
+}
+
+/* Scores of the tile that starts at position c0: scaled, capped, masked. scale_k: int8 only. */
+static __device__ __forceinline__ void finish_scores(float s[8][4], const struct warp_rows &r,
+                                                     const struct attention_args &a, int c0,
+                                                     const float *scale_k)
+{
+    const int t = (int)(threadIdx.x % 4) * 2;
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++)
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++) {
+            const int at = (int)(8 * n) + t + (int)(j % 2), c = c0 + at;
+            float f = s[n][j];
+            if (scale_k)
+                f *= scale_k[at];
+            f *= a.scale;
+            if (a.soft_cap > 0)
+                f = a.soft_cap * tanhf(f / a.soft_cap);
+            s[n][j] = c <= r.last[j / 2] && c >= r.first[j / 2] ? f : NONE;
+        }
+}
+
+/* s becomes exp(s - m); m, l and acc are brought to the new m. */
+template <int D>
+static __device__ __forceinline__ void soften(float s[8][4], struct warp_state<D> &w)
+{
+    float factor[2], base[2];
+    bool grown = false;
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        float most = w.m[i];
+#pragma unroll
+        for (unsigned n = 0; n < 8; n++)
+            most = fmaxf(most, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+        factor[i] = w.m[i] == most ? 1.0f : exp2_of((w.m[i] - most) * LOG2E);
+        base[i] = most == NONE ? 0 : -most * LOG2E;
+        grown |= w.m[i] != most;
+        w.m[i] = most;
+        w.l[i] *= factor[i];
+    }
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++)
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++) {
+            s[n][j] = exp2_of(fmaf(s[n][j], LOG2E, base[j / 2]));
+            w.l[j / 2] += s[n][j];
+        }
+    if (__any_sync(ALL_LANES, grown))
+#pragma unroll
+        for (unsigned n = 0; n < D / 8; n++)
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++)
+                w.acc[n][j] *= factor[j / 2];
+}
+
+/* acc += bf16(s) V. scale_v: int8 only. */
+template <int D>
+static __device__ __forceinline__ void values(float s[8][4], struct warp_state<D> &w,
+                                              const struct row_of<D> *v, const float *scale_v)
+{
+    const unsigned t = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (unsigned k = 0; k < 4; k++) {
+        uint32_t a[4], b[4];
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            const unsigned n = 2 * k + i / 2, j = i % 2 * 2;
+            const float low = scale_v ? scale_v[8 * n + t] : 1,
+                        high = scale_v ? scale_v[8 * n + t + 1] : 1;
+            a[i] = bf16_pair(s[n][j] * low, s[n][j + 1] * high);
+        }
+#pragma unroll
+        for (unsigned d = 0; d < D / 16; d++) {
+            ldmatrix_x4_turned(b, a_matrix<D>(v + 16 * k, d));
+            mma_bf16(w.acc[2 * d], a, b);
+            mma_bf16(w.acc[2 * d + 1], a, b + 2);
+        }
+    }
+}
+
+/* ---- splits put together ---- */
+template <int D> static __device__ __forceinline__ void begin_split(struct warp_state<D> &w)
+{
+#pragma unroll
+    for (unsigned n = 0; n < D / 8; n++)
+        w.acc[n][0] = w.acc[n][1] = w.acc[n][2] = w.acc[n][3] = 0;
+    w.m[0] = w.m[1] = NONE;
+    w.l[0] = w.l[1] = 0;
+}
+
+struct folded { /* M, L of a row, and the factors with which O and one part go into the next O */
+    float m, l, old, part;
+};
+/* A part whose largest score is m and whose weights sum up to l. */
+static __device__ __forceinline__ void fold_in(struct folded *f, float m, float l)
+{
+    const float most = fmaxf(f->m, m);
+    f->old = 1;
+    f->part = 0;
+    if (m == NONE)
+        return; /* all of it was masked */
+    f->old = f->m == NONE ? 0 : exp2_of((f->m - most) * LOG2E);
+    f->part = f->m == NONE ? 1 : exp2_of((m - most) * LOG2E);
+    f->l = f->m == NONE ? l : fmaf(l, f->part, f->l * f->old);
+    f->m = most;
+}
+/* O with one element of that part. old 0: there is no O yet; part 0: all of the part was masked. */
+static __device__ __forceinline__ float fold_value(const struct folded &f, float o, float part)
+{
+    return f.part == 0 ? o : f.old == 0 ? part : fmaf(part, f.part, o * f.old);
+}
+
+/* 1 / L, with the sink of head `head` in L. */
+static __device__ __forceinline__ float inverse_of(const struct folded &f,
+                                                   const struct attention_args &a, uint32_t head)
+{
+    return 1.0f / (a.sinks ? f.l + exp2_of((a.sinks[head] - f.m) * LOG2E) : f.l);
+}
+
+/* Where the total of a warp's rows waits while a split is summed: D / 2 floats a thread beside the D / 2
+ * of the split. Registers have room for both up to 80 columns; shared memory, within what sm_86 has,
+ * up to 128; wider heads go to the workspace. IN_BOTH: half in registers, half in shared memory. */
+enum total_place { IN_REGISTERS, IN_SHARED, IN_WORKSPACE, IN_BOTH };
+template <int D> struct total_of {
+    static const enum total_place place = D <= 80    ? IN_REGISTERS
+                                          : D <= 128 ? IN_SHARED
+                                                     : IN_WORKSPACE;
+};
+template <int D, enum total_place PLACE = total_of<D>::place>
+struct warp_total { /* of a warp's rows */
+    static const unsigned kept = PLACE == IN_REGISTERS ? D / 8 : PLACE == IN_BOTH ? D / 16 : 0;
+    float o[kept ? kept : 1][4];
+    struct folded f[2];
+    float *far_o; /* this thread's first of the others; the next is 32 on */
+};
+/* Where the total has what w.acc[n][j] adds to. */
+template <int D, enum total_place PLACE>
+static __device__ __forceinline__ float *total_at(struct warp_total<D, PLACE> &t, unsigned n,
+                                                  unsigned j)
+{
+    const unsigned kept = warp_total<D, PLACE>::kept;
+    if constexpr (kept > 0)
+        if (n < kept)
+            return &t.o[n < kept ? n : 0][j];
+    return t.far_o + (4 * (n - kept) + j) * WARP;
+}
+
+/* l over the four threads of a row; M, L and the factors of this split. */
+template <int D, enum total_place PLACE>
+static __device__ __forceinline__ void fold_rows(struct warp_state<D> &w,
+                                                 struct warp_total<D, PLACE> &total)
+{
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 1);
+        w.l[i] += __shfl_xor_sync(ALL_LANES, w.l[i], 2);
+        fold_in(&total.f[i], w.m[i], w.l[i]);
+    }
+}
+
+/* A split that is not the last goes into the total. */
+template <int D, enum total_place PLACE>
+static __device__ __forceinline__ void end_split(struct warp_state<D> &w,
+                                                 struct warp_total<D, PLACE> &total)
+{
+    fold_rows(w, total);
+#pragma unroll
+    for (unsigned n = 0; n < D / 8; n++)
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++) {
+            float *o = total_at(total, n, j);
+            *o = fold_value(total.f[j / 2], *o, w.acc[n][j]);
+        }
+}
+
+#endif

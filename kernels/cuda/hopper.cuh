@@ -29,7 +29,8 @@
 typedef struct emu_tensor_map tensor_map;
 static inline bool tensor_map_encode(tensor_map *map, const void *array, const struct map_shape *s)
 {
-    return emu_tensor_map_encode(map, array, 2, s->dim, s->stride, s->box, s->step);
+    return emu_tensor_map_encode(map, array, s->rank, s->element_bytes, s->dim, s->stride, s->box,
+                                 s->step);
 }
 #else
 typedef CUtensorMap tensor_map;
@@ -45,13 +46,17 @@ static inline bool tensor_map_encode(tensor_map *map, const void *array, const s
         encode = nullptr;
         return false;
     }
-    return encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void *>(array),
-                  (const cuuint64_t *)s->dim, (const cuuint64_t *)s->stride, s->box, s->step,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+    return encode(map,
+                  s->element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                        : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                  s->rank, const_cast<void *>(array), (const cuuint64_t *)s->dim,
+                  (const cuuint64_t *)s->stride, s->box, s->step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 #endif
+
+enum wgmma_kind { WGMMA_BF16, WGMMA_F16, WGMMA_I8, WGMMA_E4M3 };
 
 /* ---- instructions ----
  * barrier_wait: until the phase of this parity is over; of a new barrier the phase of parity 1 is. It
@@ -59,6 +64,10 @@ static inline bool tensor_map_encode(tensor_map *map, const void *array, const s
  * by its results.
  * tensor_copy: the box whose first element is (row, col) to shared memory, which begins at a multiple of
  * 128 bytes; its bytes count for `bar`.
+ * tensor_copy_of: the same of array number `i` of a map_several.
+ * wgmma_tiles<K, N>: acc [64, N] (+)= A [64, 32 bytes] B [N, 32 bytes]^T, both in shared memory, columns
+ * are k; acc f32, of int8 s32. Which sums the card's tensor cores make of a thread's products, and to
+ * how many bits, is theirs: f32 of bf16 and f16, about 14 bits of e4m3 (arXiv:2412.19437, section 3.3.2).
  * wgmma_n<N>: acc [64, 8 N] (+)= A [64, 16] B [16, 8 N]; keep false: acc as it was does not matter.
  * trans: B is N-major.
  * hold: what computes these registers stays before it, what uses them behind it. The compiler does not
@@ -72,10 +81,12 @@ static inline bool tensor_map_encode(tensor_map *map, const void *array, const s
 #define barrier_arrive_bytes(bar, bytes) emu_barrier_arrive(bar, bytes)
 #define barrier_wait(bar, parity, patience) \
     ((void)(patience), emu_barrier_wait(bar, parity, EMU_SITE))
-#define tensor_copy(to, map, col, row, bar) emu_tensor_copy(to, map, col, row, bar)
-#define wgmma_fence()                       emu_wgmma_fence()
-#define wgmma_commit()                      emu_wgmma_commit()
-#define wgmma_wait(n)                       emu_wgmma_wait(n, EMU_SITE)
+#define tensor_copy(to, map, col, row, bar)       emu_tensor_copy(to, map, col, row, 0, bar)
+#define tensor_copy_of(to, map, col, row, i, bar) emu_tensor_copy(to, map, col, row, i, bar)
+#define shared_written()                          emu_fence_async()
+#define wgmma_fence()                             emu_wgmma_fence()
+#define wgmma_commit()                            emu_wgmma_commit()
+#define wgmma_wait(n)                             emu_wgmma_wait(n, EMU_SITE)
 template <unsigned N> static inline void registers_fewer(void)
 {
 }
@@ -83,6 +94,14 @@ template <unsigned N> static inline void registers_more(void)
 {
 }
 template <unsigned N, class T> static inline void hold(T (&)[N][4])
+{
+}
+template <enum wgmma_kind K, unsigned N, class T>
+static inline void wgmma_tiles(T (&acc)[N / 8][4], uint64_t a, uint64_t b, bool keep)
+{
+    emu_wgmma_tiles(&acc[0][0], N, a, b, keep, (enum emu_kind)K, EMU_SITE);
+}
+template <unsigned N> static inline void hold(int (&)[N][4])
 {
 }
 #define wgmma_n8(acc, a, b, keep, trans)  emu_wgmma(&(acc)[0][0], 64, a, b, keep, trans, EMU_SITE)
@@ -144,6 +163,19 @@ static __device__ __forceinline__ void tensor_copy(void *to, const tensor_map *m
                  "l"((uint64_t)map), "r"(col), "r"(row), "r"(shared_address(bar))
                  : "memory");
 }
+static __device__ __forceinline__ void tensor_copy_of(void *to, const tensor_map *map, int col,
+                                                      int row, int i, uint64_t *bar)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
+                 "l"((uint64_t)map), "r"(col), "r"(row), "r"(i), "r"(shared_address(bar))
+                 : "memory");
+}
+/* What this thread wrote to shared memory is seen by wgmma and the copy engine. */
+static __device__ __forceinline__ void shared_written(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 static __device__ __forceinline__ void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -159,6 +191,12 @@ template <unsigned N> static __device__ __forceinline__ void hold(float (&x)[N][
         asm volatile("" : "+f"(x[i / 4][i % 4])::"memory");
 }
 template <unsigned N> static __device__ __forceinline__ void hold(uint32_t (&x)[N][4])
+{
+#pragma unroll
+    for (unsigned i = 0; i < N * 4; i++)
+        asm volatile("" : "+r"(x[i / 4][i % 4])::"memory");
+}
+template <unsigned N> static __device__ __forceinline__ void hold(int (&x)[N][4])
 {
 #pragma unroll
     for (unsigned i = 0; i < N * 4; i++)
@@ -212,6 +250,60 @@ static __device__ __forceinline__ void wgmma_n16(float acc[16][4], const uint32_
         N128(0);
 #undef N128
 }
+
+#define INT4(d, n) "+r"(d[n][0]), "+r"(d[n][1]), "+r"(d[n][2]), "+r"(d[n][3])
+#define INT32(d, n)                                                                             \
+    INT4(d, n), INT4(d, n + 1), INT4(d, n + 2), INT4(d, n + 3), INT4(d, n + 4), INT4(d, n + 5), \
+        INT4(d, n + 6), INT4(d, n + 7)
+#define NAMES_64_95                                                                              \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
+    "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_96_127                                                                   \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, " \
+    "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "   \
+    "%123, %124, %125, %126, %127"
+/* words: of one instruction's types; ends: what follows the predicate */
+#define TILES_128(PARTS, shape, words, ends)                                            \
+    asm volatile("{\n"                                                                  \
+                 ".reg .pred p;\n"                                                      \
+                 "setp.ne.b32 p, %66, 0;\n"                                             \
+                 "wgmma.mma_async.sync.aligned.m64n128" shape "." words " {" NAMES_0_31 \
+                 ", " NAMES_32_63 "}, %64, %65, p" ends ";\n"                           \
+                 "}"                                                                    \
+                 : PARTS(acc, 0), PARTS(acc, 8)                                         \
+                 : "l"(a), "l"(b), "r"((unsigned)keep))
+#define TILES_256(PARTS, shape, words, ends)                                                       \
+    asm volatile("{\n"                                                                             \
+                 ".reg .pred p;\n"                                                                 \
+                 "setp.ne.b32 p, %130, 0;\n"                                                       \
+                 "wgmma.mma_async.sync.aligned.m64n256" shape "." words " {" NAMES_0_31            \
+                 ", " NAMES_32_63 ", " NAMES_64_95 ", " NAMES_96_127 "}, %128, %129, p" ends ";\n" \
+                 "}"                                                                               \
+                 : PARTS(acc, 0), PARTS(acc, 8), PARTS(acc, 16), PARTS(acc, 24)                    \
+                 : "l"(a), "l"(b), "r"((unsigned)keep))
+#define TILES_ANY(PARTS, shape, words, ends)  \
+    if constexpr (N == 128)                   \
+        TILES_128(PARTS, shape, words, ends); \
+    else                                      \
+        TILES_256(PARTS, shape, words, ends)
+template <enum wgmma_kind K, unsigned N, class T>
+static __device__ __forceinline__ void wgmma_tiles(T (&acc)[N / 8][4], uint64_t a, uint64_t b,
+                                                   bool keep)
+{
+    static_assert(N == 128 || N == 256, "widths that are written out");
+    if constexpr (K == WGMMA_BF16) {
+        TILES_ANY(ACC32, "k16", "f32.bf16.bf16", ", 1, 1, 0, 0");
+    } else if constexpr (K == WGMMA_F16) {
+        TILES_ANY(ACC32, "k16", "f32.f16.f16", ", 1, 1, 0, 0");
+    } else if constexpr (K == WGMMA_E4M3) {
+        TILES_ANY(ACC32, "k32", "f32.e4m3.e4m3", ", 1, 1");
+    } else {
+        TILES_ANY(INT32, "k32", "s32.s8.s8", "");
+    }
+}
+#undef TILES_ANY
+#undef TILES_128
+#undef TILES_256
 #endif
 
 #endif

@@ -15,6 +15,10 @@
  * As B of a product the tile serves both ways: its rows are n and its columns k (K: scores), or its
  * rows are k and its columns n (V: "N-major", the instruction's trans-b).
  *
+ * Where rows are m or n and columns k, what a tile holds does not matter: an instruction takes 32
+ * bytes of each row, 16 numbers of 16 bits or 32 of 8. Such tiles are counted in bytes here, and
+ * a map of bytes serves every type.
+ *
  * Source: PTX ISA 9.0, section 9.7.15, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
  * Instructions": "Register Fragments", "Shared Memory Matrix Layout", "Strides", "Matrix Descriptor
  * Format"; CUDA driver API, cuTensorMapEncodeTiled. Threads: pure functions. */
@@ -28,6 +32,7 @@
 #define PANEL_ATOM_ROWS 8u   /* after which the swizzle repeats: 1024 bytes */
 #define PANEL_ALIGN     1024u
 #define WGMMA_K         16u /* columns of A that one instruction takes, bf16 */
+#define WGMMA_K_BYTES   32u /* the same, of any type */
 #define WGMMA_M         64u
 #define WGMMA_THREADS   128u /* a warpgroup */
 
@@ -96,25 +101,39 @@ LAYOUT uint32_t wgmma_a_col(uint32_t thread, uint32_t i)
 }
 
 /* ---- tensor maps ----
- * An array [n_row][n_col] bf16, nothing between rows, of which a box of some rows and one panel is
- * copied at a time. A box outside the array, in part or whole (a negative row), is filled with
- * zeros, and counts for the barrier as any other. */
+ * An array [n_row][n_col], nothing between rows if it is bf16, of which a box of some rows and one
+ * panel is copied at a time. A box outside the array, in part or whole (a negative row), is filled
+ * with zeros, and counts for the barrier as any other. */
 #define MAP_ROWS_MAX (1u << 31) /* the cache's are not known: only those that exist are asked for */
 #define MAP_NOWHERE  (-16)      /* a row outside, and with it a box of up to 16 rows */
+#define MAP_RANK_MAX 3u
 struct map_shape { /* arguments of cuTensorMapEncodeTiled, dimension 0 is the innermost */
-    uint64_t dim[2], stride[1]; /* elements; bytes */
-    uint32_t box[2], step[2];   /* elements */
+    uint32_t rank, element_bytes;
+    uint64_t dim[MAP_RANK_MAX], stride[MAP_RANK_MAX - 1]; /* elements; bytes */
+    uint32_t box[MAP_RANK_MAX], step[MAP_RANK_MAX];       /* elements */
 };
-LAYOUT struct map_shape map_shape_of(uint32_t n_col, uint32_t box_rows)
+LAYOUT struct map_shape map_shape_of(uint32_t n_col, uint32_t box_rows) /* bf16 */
 {
-    struct map_shape s;
-    s.dim[0] = n_col;
-    s.dim[1] = MAP_ROWS_MAX;
-    s.stride[0] = (uint64_t)n_col * 2;
-    s.box[0] = PANEL_COLS;
-    s.box[1] = box_rows;
-    s.step[0] = s.step[1] = 1;
+    struct map_shape s = {
+        2,        2, {n_col, MAP_ROWS_MAX, 1}, {(uint64_t)n_col * 2, 0}, {PANEL_COLS, box_rows, 1},
+        {1, 1, 1}};
     return s;
+}
+/* Rows of any type, row_step bytes apart; columns are bytes. */
+LAYOUT struct map_shape map_bytes_of(uint64_t row_bytes, uint64_t n_row, uint64_t row_step,
+                                     uint32_t box_rows)
+{
+    struct map_shape s = {
+        2, 1, {row_bytes, n_row, 1}, {row_step, 0}, {PANEL_ROW_BYTES, box_rows, 1}, {1, 1, 1}};
+    return s;
+}
+/* n such arrays, `step` bytes apart; a box is of one of them. */
+LAYOUT struct map_shape map_several(struct map_shape one, uint32_t n, uint64_t step)
+{
+    one.rank = 3;
+    one.dim[2] = n;
+    one.stride[1] = step;
+    return one;
 }
 
 #endif

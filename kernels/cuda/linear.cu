@@ -7,6 +7,7 @@
  *     type, rows of 16-byte pieces                         else many; deterministic: many
  *     f32 and bf16 or f16, not gated       mixed           mixed
  *     f32, other rows                      any             any
+ * On compute capability 9.0 linear_sm90a.cu (wgmma) has many's place, where it held its trial (trial_linear.h).
  * few and many: linear_tiles.cu; mixed: linear_mixed.cu. 4-bit weights: linear_int4.cu, few and many of its own.
  *
  * any_kernel, any_groups_kernel: for tiny models and odd shapes; nothing about them is fast.
@@ -16,7 +17,16 @@
  *   Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/linear.cuh"
 
-#define THREADS 128u
+#define THREADS        128u
+#define FEW_ROWS       16u /* up to which linear_tiles.cu reads W at bandwidth; of groups on average */
+/* A wait that never ends does not hang the trial (hopper.cuh): a tile has tens of them, of 20 ms then. */
+#define TRIAL_PATIENCE (1u << 10)
+
+enum by {
+    BY_MMA,
+    BY_WGMMA,
+    BY_WGMMA_ALONE
+}; /* alone: whatever the rows, and nothing in its place */
 
 /* ---- any ---- */
 struct any_in {
@@ -118,14 +128,20 @@ static bool in_sixteens(const struct linear_in *in)
 }
 
 static void serve(enum form f, const struct linear_in *from, const struct linear_out *to,
-                  const struct kern_exec *x)
+                  const struct kern_exec *x, enum by by)
 {
     struct linear_in in = *from;
     struct linear_out out = *to;
+    if (by == BY_WGMMA_ALONE) {
+        linear_wgmma(f, &in, &out, NULL, x, TRIAL_PATIENCE);
+        return;
+    }
     const uint32_t n = linear_lt(f, &in, &out, x);
     if (n == out.n_row)
         return;
     linear_skip(&in, &out, n);
+    if (by == BY_WGMMA && out.n_row > FEW_ROWS && linear_wgmma(f, &in, &out, NULL, x, 0))
+        return;
     if (f == FORM_BF16)
         linear_tiles_bf16(&in, &out, x);
     else if (f == FORM_F16)
@@ -136,7 +152,7 @@ static void serve(enum form f, const struct linear_in *from, const struct linear
         linear_tiles_i8(&in, &out, x);
 }
 
-extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec *x)
+static void product(const struct linear_args *a, const struct kern_exec *x, enum by by)
 {
     const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, NULL,
                                    a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
@@ -153,7 +169,20 @@ extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec 
     else if (a->x_dtype != a->w.dtype || a->x_dtype == DT_F32 || !in_sixteens(&in))
         any(&slow, &out, x);
     else
-        serve(a->x_dtype == DT_BF16 ? FORM_BF16 : FORM_F16, &in, &out, x);
+        serve(a->x_dtype == DT_BF16 ? FORM_BF16 : FORM_F16, &in, &out, x, by);
+}
+
+extern "C" void linear_cuda(const struct linear_args *a, const struct kern_exec *x)
+{
+    product(a, x, BY_MMA);
+}
+extern "C" void linear_sm90a(const struct linear_args *a, const struct kern_exec *x)
+{
+    product(a, x, BY_WGMMA);
+}
+extern "C" void linear_wgmma_trial(const struct linear_args *a, const struct kern_exec *x)
+{
+    product(a, x, BY_WGMMA_ALONE);
 }
 
 static struct linear_out quant_out(const struct linear_quant_args *a)
@@ -173,7 +202,8 @@ static struct linear_out quant_out(const struct linear_quant_args *a)
     return out;
 }
 
-static void quantized(enum form f, const struct linear_quant_args *a, const struct kern_exec *x)
+static void quantized(enum form f, const struct linear_quant_args *a, const struct kern_exec *x,
+                      enum by by)
 {
     const enum dtype dtype = f == FORM_I8 ? DT_I8 : DT_F8_E4M3;
     const struct linear_out out = quant_out(a);
@@ -182,19 +212,36 @@ static void quantized(enum form f, const struct linear_quant_args *a, const stru
     if (a->n_row == 0)
         return;
     if (in_sixteens(&in))
-        serve(f, &in, &out, x);
+        serve(f, &in, &out, x, by);
     else
         any(&slow, &out, x);
 }
 
 extern "C" void linear_quant_cuda(const struct linear_quant_args *a, const struct kern_exec *x)
 {
-    quantized(FORM_I8, a, x);
+    quantized(FORM_I8, a, x, BY_MMA);
+}
+extern "C" void linear_quant_sm90a(const struct linear_quant_args *a, const struct kern_exec *x)
+{
+    quantized(FORM_I8, a, x, BY_WGMMA);
+}
+extern "C" void linear_quant_wgmma_trial(const struct linear_quant_args *a,
+                                         const struct kern_exec *x)
+{
+    quantized(FORM_I8, a, x, BY_WGMMA_ALONE);
 }
 
 extern "C" void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x)
 {
-    quantized(FORM_E4M3, &a->by, x);
+    quantized(FORM_E4M3, &a->by, x, BY_MMA);
+}
+extern "C" void linear_e4m3_sm90a(const struct linear_e4m3_args *a, const struct kern_exec *x)
+{
+    quantized(FORM_E4M3, &a->by, x, BY_WGMMA);
+}
+extern "C" void linear_e4m3_wgmma_trial(const struct linear_e4m3_args *a, const struct kern_exec *x)
+{
+    quantized(FORM_E4M3, &a->by, x, BY_WGMMA_ALONE);
 }
 
 /* ---- groups ---- */
@@ -206,7 +253,27 @@ static void any_groups(const struct any_in *in, const struct linear_out *out,
            *out, *g);
 }
 
-extern "C" void linear_groups_cuda(const struct linear_groups_args *all, const struct kern_exec *x)
+static void serve_groups(enum form f, const struct linear_in *in, const struct linear_out *out,
+                         const struct groups *g, const struct kern_exec *x, enum by by)
+{
+    if (by == BY_WGMMA_ALONE) {
+        linear_wgmma(f, in, out, g, x, TRIAL_PATIENCE);
+        return;
+    }
+    if (by == BY_WGMMA && out->n_row > FEW_ROWS * g->n_group && linear_wgmma(f, in, out, g, x, 0))
+        return;
+    if (f == FORM_BF16)
+        linear_groups_bf16(in, out, g, x);
+    else if (f == FORM_F16)
+        linear_groups_f16(in, out, g, x);
+    else if (f == FORM_E4M3)
+        linear_groups_e4m3(in, out, g, x);
+    else
+        linear_groups_i8(in, out, g, x);
+}
+
+static void product_groups(const struct linear_groups_args *all, const struct kern_exec *x,
+                           enum by by)
 {
     const struct linear_args *a = &all->by;
     const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, NULL, NULL, NULL,
@@ -218,14 +285,26 @@ extern "C" void linear_groups_cuda(const struct linear_groups_args *all, const s
     if (a->x_dtype != a->w.dtype || a->x_dtype == DT_F32 || !in_sixteens(&in) ||
         all->of.w_stride % 16)
         any_groups(&slow, &out, &all->of, x);
-    else if (a->x_dtype == DT_BF16)
-        linear_groups_bf16(&in, &out, &all->of, x);
     else
-        linear_groups_f16(&in, &out, &all->of, x);
+        serve_groups(a->x_dtype == DT_BF16 ? FORM_BF16 : FORM_F16, &in, &out, &all->of, x, by);
+}
+
+extern "C" void linear_groups_cuda(const struct linear_groups_args *a, const struct kern_exec *x)
+{
+    product_groups(a, x, BY_MMA);
+}
+extern "C" void linear_groups_sm90a(const struct linear_groups_args *a, const struct kern_exec *x)
+{
+    product_groups(a, x, BY_WGMMA);
+}
+extern "C" void linear_groups_wgmma_trial(const struct linear_groups_args *a,
+                                          const struct kern_exec *x)
+{
+    product_groups(a, x, BY_WGMMA_ALONE);
 }
 
 static void quantized_groups(enum form f, const struct linear_quant_groups_args *all,
-                             const struct kern_exec *x)
+                             const struct kern_exec *x, enum by by)
 {
     const struct linear_quant_args *a = &all->by;
     const enum dtype dtype = f == FORM_I8 ? DT_I8 : DT_F8_E4M3;
@@ -237,20 +316,38 @@ static void quantized_groups(enum form f, const struct linear_quant_groups_args 
         return;
     if (!in_sixteens(&in) || all->of.w_stride % 16)
         any_groups(&slow, &out, &all->of, x);
-    else if (f == FORM_I8)
-        linear_groups_i8(&in, &out, &all->of, x);
     else
-        linear_groups_e4m3(&in, &out, &all->of, x);
+        serve_groups(f, &in, &out, &all->of, x, by);
 }
 
 extern "C" void linear_quant_groups_cuda(const struct linear_quant_groups_args *a,
                                          const struct kern_exec *x)
 {
-    quantized_groups(FORM_I8, a, x);
+    quantized_groups(FORM_I8, a, x, BY_MMA);
+}
+extern "C" void linear_quant_groups_sm90a(const struct linear_quant_groups_args *a,
+                                          const struct kern_exec *x)
+{
+    quantized_groups(FORM_I8, a, x, BY_WGMMA);
+}
+extern "C" void linear_quant_groups_wgmma_trial(const struct linear_quant_groups_args *a,
+                                                const struct kern_exec *x)
+{
+    quantized_groups(FORM_I8, a, x, BY_WGMMA_ALONE);
 }
 
 extern "C" void linear_e4m3_groups_cuda(const struct linear_e4m3_groups_args *a,
                                         const struct kern_exec *x)
 {
-    quantized_groups(FORM_E4M3, &a->as, x);
+    quantized_groups(FORM_E4M3, &a->as, x, BY_MMA);
+}
+extern "C" void linear_e4m3_groups_sm90a(const struct linear_e4m3_groups_args *a,
+                                         const struct kern_exec *x)
+{
+    quantized_groups(FORM_E4M3, &a->as, x, BY_WGMMA);
+}
+extern "C" void linear_e4m3_groups_wgmma_trial(const struct linear_e4m3_groups_args *a,
+                                               const struct kern_exec *x)
+{
+    quantized_groups(FORM_E4M3, &a->as, x, BY_WGMMA_ALONE);
 }

@@ -94,6 +94,10 @@ static __device__ __forceinline__ void finish(const struct linear_out &f, uint32
         sum = sum + ((const float *)f.y)[at];
     store_as(f.y, f.y_dtype, at, sum);
 }
+static __device__ __forceinline__ float silu_times(float gate, float up)
+{
+    return gate / (1.0f + expf(-gate)) * up;
+}
 /* Outputs o (of gate) and o + 16 (of up). */
 static __device__ __forceinline__ void finish_gated(const struct linear_out &f, uint32_t row,
                                                     uint32_t o, float gate, float up)
@@ -105,7 +109,7 @@ static __device__ __forceinline__ void finish_gated(const struct linear_out &f, 
         up += f.bias[o + KERN_TURN];
     }
     store_as(f.y, f.y_dtype, row * f.y_stride + o / (2 * KERN_TURN) * KERN_TURN + o % KERN_TURN,
-             gate / (1.0f + expf(-gate)) * up);
+             silu_times(gate, up));
 }
 
 /* A warp's tile of 32 outputs from `o` and 8 rows from `row`: sums[2 mma][4]. */
@@ -144,6 +148,12 @@ void linear_tiles_i8(const struct linear_in *in, const struct linear_out *out,
                      const struct kern_exec *x);
 void linear_tiles_e4m3(const struct linear_in *in, const struct linear_out *out,
                        const struct kern_exec *x);
+
+/* ---- many rows on sm_90a (linear_sm90a.cu) ----
+ * groups: NULL, or as below. False: nothing was done, the tiles above serve; here only of what the card,
+ * the driver or the arguments rule out, whatever is faster. patience: of each wait (hopper.cuh). */
+bool linear_wgmma(enum form f, const struct linear_in *in, const struct linear_out *out,
+                  const struct groups *g, const struct kern_exec *x, unsigned patience);
 
 /* ---- f32 x, W of 16 bits, not gated (linear_mixed.cu) ---- */
 void linear_mixed_bf16(const struct linear_in *in, const struct linear_out *out,

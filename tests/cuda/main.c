@@ -61,10 +61,10 @@ int main(int argc, char **argv)
                                           {"list", no_argument, NULL, 'l'},
                                           {NULL, 0, NULL, 0}};
     static const struct cuda_check *const tables[] = {
-        cuda_checks_rows,   cuda_checks_kv,  cuda_checks_attention, cuda_checks_linear,
-        cuda_checks_sample, cuda_checks_mla, cuda_checks_moe,       cuda_checks_fp8,
+        cuda_checks_rows,   cuda_checks_kv,    cuda_checks_attention, cuda_checks_linear,
+        cuda_checks_sample, cuda_checks_mla,   cuda_checks_moe,       cuda_checks_fp8,
 #ifndef QUIRE_CUDA_CARD
-        cuda_checks_lt
+        cuda_checks_lt,     cuda_checks_wgmma,
 #endif
     };
     struct options o = {.seed = clock_unix() % 1000000, .times = 1};

@@ -35,19 +35,25 @@ void emu_fence_async(); /* fence.proxy.async */
 
 struct emu_tensor_map {
     const char *array;
-    unsigned rank;
-    uint64_t dim[2], stride[1];
-    uint32_t box[2];
+    unsigned rank, element; /* bytes */
+    uint64_t dim[3], stride[2];
+    uint32_t box[3];
 };
-/* Of 16-bit elements, 128-byte swizzle, zeros outside. False: the driver would refuse it. */
-bool emu_tensor_map_encode(emu_tensor_map *map, const void *array, unsigned rank,
+/* Of 2 or 3 dimensions, 128-byte swizzle, zeros outside. False: the driver would refuse it. */
+bool emu_tensor_map_encode(emu_tensor_map *map, const void *array, unsigned rank, unsigned element,
                            const uint64_t *dim, const uint64_t *stride, const uint32_t *box,
                            const uint32_t *step);
-void emu_tensor_copy(void *to, const emu_tensor_map *map, int c0, int c1, uint64_t *bar);
+/* c2: 0 of a map of 2 dimensions */
+void emu_tensor_copy(void *to, const emu_tensor_map *map, int c0, int c1, int c2, uint64_t *bar);
 
 /* m64nNk16 of bf16 with A in registers: d is f32 [n / 8][4] of this thread, b a descriptor. */
 void emu_wgmma(float *d, unsigned n, const uint32_t *a, uint64_t b, bool keep, bool trans_b,
                emu_site site);
+/* m64nNk16, or k32 of 8 bits, with both in shared memory, columns k: d is f32, of EMU_I8 s32. Sums
+ * of EMU_E4M3 are cut to 14 bits after each instruction, as Hopper's are. */
+enum emu_kind { EMU_BF16, EMU_F16, EMU_I8, EMU_E4M3 };
+void emu_wgmma_tiles(void *d, unsigned n, uint64_t a, uint64_t b, bool keep, enum emu_kind kind,
+                     emu_site site);
 void emu_wgmma_fence();
 void emu_wgmma_commit();
 void emu_wgmma_wait(unsigned n_pending, emu_site site);

@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of many rows on sm_90a, bf16, f16, int8 and e4m3, of one matrix or of groups of rows with a
+ * matrix each: wgmma from shared memory, which the tensor copy engine fills. Ends as linear_tiles.cu's.
+ *
+ * A block has three warpgroups and stays on its multiprocessor for all its tiles, of 128 rows and 256
+ * outputs (A: rows of x, B: rows of W, a slice of 128 bytes of K at a time, which is four instructions
+ * whatever the type):
+ *
+ *     0      producer   asks for x and W of slice after slice, tile after tile, as slots come free
+ *     1, 2   consumers  rows      x outputs
+ *              tall       64 each     256      128 registers of sums, m64n256
+ *              tall e4m3  64 each     128      64 and 64, m64n128: of the slice, and of those before
+ *              flat       the same 64, 128 outputs each (e4m3: 64 and 64 again), m64n128
+ *
+ * flat serves few rows of a group, and matrices that give too few tall tiles for the card. While one
+ * consumer ends its tile or adds e4m3's sums, the other has the tensor cores, as far as the ring reaches.
+ *
+ * Where rows of x lie one after the other the copy engine brings them. Where groups pick their rows (a
+ * mixture's gate and up) it cannot: the producer's four warps fetch 16 bytes a thread and copy (cp.async),
+ * two slices behind which they say that a slice is there; nothing is gathered beforehand.
+ *
+ * Order of a sum: K ascending in one register from 0, 16 numbers an instruction (of bytes 32); e4m3: of
+ * each 128 numbers from 0, these ascending in f32, since Hopper keeps about 14 bits within the tensor cores
+ * (arXiv:2412.19437, 3.3.2). It depends on n_in alone, not on rows, tile or grid. It is not the order of
+ * linear_tiles.cu: bits differ from those of mma.sync, but for int8, whose sums are exact. So what promises
+ * a row the same bits among few and many others takes this for int8 only (linear.cu, trial.h).
+ *
+ * Shared memory (sm90a_tiles), up to 225 KiB:
+ *     slot [4; tall e4m3 6]   x: rows x 128 bytes, W: outputs x 128 bytes, 128-byte swizzle (hopper.h)
+ *     out [8 warps]           16 rows x 64 outputs f32, on their way to whole lines of y; chunks of 16 bytes
+ *                             lie at c ^ 2 row % 16, so that no bank is asked twice
+ *     full, empty [..]        as attention_sm90a.cu; full: with picked rows four warps' arrivals besides
+ * Registers: 3 x 128 threads start with 168; the producer keeps 40, consumers take 232.
+ *
+ * Tiles are taken in bands of 2048 rows, rows fastest, so that the tiles under way share rows and outputs
+ * in L2. FLOP: 2 n_row n_out n_in. A tall slice is 2 x 128 x 256 x 64 FLOP (bf16) in 1024 cycles at the
+ * peak, for which 48 KiB come from L2 (6.3 TB/s of a whole card of 132) and shared memory gives 80 KiB to
+ * the tensor cores and takes 48: all of its 128 bytes a cycle. Multicast within a cluster would halve what
+ * L2 gives of one side: not here yet. Groups: W of each group that has rows, once for 128 of them.
+ * Floor: FLOP / peak, or bytes / bandwidth. Not measured: no card has run this. */
+#include "kernels/cuda/linear.cuh"
+/* behind it: what it includes has C's linkage */
+#include "kernels/cuda/hopper.cuh"
+
+#define CONSUMERS   2u
+#define BLOCK       ((1 + CONSUMERS) * WGMMA_THREADS)
+#define SLICE       PANEL_ROW_BYTES /* bytes of K at a time */
+#define RING_ROOM   (192u << 10)
+#define BAND_ROWS   2048u
+#define OUT_COLS    64u /* of a warp's 16 rows at a time on their way out */
+#define BEHIND      2u  /* slices that a thread of the producer has under way */
+#define ROW_THREADS 8u  /* that fetch a row's slice */
+#define TALL_ROWS   128u
+#define FLAT_ROWS   64u
+
+template <enum form F, unsigned ROWS> struct tile_of {
+    static const bool twice = F == FORM_E4M3; /* sums of the slice and of those before */
+    static const bool tall = ROWS == TALL_ROWS;
+    static const unsigned width = tall && !twice ? 256 : 128; /* outputs of a consumer */
+    static const unsigned n_out = tall ? width : CONSUMERS * width;
+    static const unsigned ring = tall && twice ? 6 : 4;
+    static_assert(ring * (ROWS + n_out) * SLICE <= RING_ROOM, "with `out` that is what there is");
+};
+template <enum form F, unsigned ROWS> struct alignas(PANEL_ALIGN) sm90a_tiles {
+    struct {
+        unsigned char x[ROWS * SLICE], w[tile_of<F, ROWS>::n_out * SLICE];
+    } slot[tile_of<F, ROWS>::ring];
+    float out[CONSUMERS * WGMMA_THREADS / WARP][16 * OUT_COLS];
+    uint64_t full[tile_of<F, ROWS>::ring], empty[tile_of<F, ROWS>::ring];
+};
+struct many_work {
+    struct linear_in in;
+    struct linear_out out;
+    struct groups of; /* n_group 0: one matrix */
+    unsigned patience;
+    bool four; /* y can be written four at a time */
+};
+struct many_maps {
+    tensor_map x, w;
+};
+struct turn { /* of the ring */
+    uint32_t slot, parity;
+};
+template <unsigned N> static __device__ __forceinline__ void next_turn(struct turn *t)
+{
+    if (++t->slot == N) {
+        t->slot = 0;
+        t->parity ^= 1;
+    }
+}
+
+#ifdef HOPPER_CODE
+/* ---- which tile; by each warp for itself ---- */
+struct many_tile {
+    uint32_t group, row, end, o; /* row == end: there is none */
+};
+
+/* Number i of a product of n_row rows by n_o tiles of outputs: bands, then outputs, then rows. */
+template <unsigned ROWS>
+static __device__ __forceinline__ struct many_tile tile_of_band(uint32_t i, uint32_t n_row,
+                                                                uint32_t n_o)
+{
+    const uint32_t n_tall = (n_row + ROWS - 1) / ROWS, band = BAND_ROWS / ROWS;
+    const uint32_t first = i / (band * n_o) * band, rest = i % (band * n_o);
+    const uint32_t left = n_tall > first ? n_tall - first : 1;
+    const uint32_t tall = left < band ? left : band;
+    const uint32_t row = (first + rest % tall) * ROWS;
+    const struct many_tile t = {0, row < n_row ? row : n_row, n_row, rest / tall};
+    return t;
+}
+
+/* Number i of all groups' tiles: groups, then outputs, then rows. */
+template <unsigned ROWS>
+static __device__ __forceinline__ struct many_tile
+tile_of_groups(uint32_t i, const struct groups &g, uint32_t n_o)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    uint32_t before = 0; /* row tiles of the groups before these 32 */
+    for (uint32_t first = 0; first < g.n_group; first += WARP) {
+        const uint32_t j = first + lane;
+        const uint32_t begin = j < g.n_group ? g.starts[j] : 0;
+        const uint32_t end = j < g.n_group ? g.starts[j + 1] : 0;
+        const uint32_t mine = (end - begin + ROWS - 1) / ROWS;
+        uint32_t upto = mine;
+#pragma unroll
+        for (unsigned n = 1; n < WARP; n *= 2) {
+            const uint32_t other = __shfl_up_sync(ALL_LANES, upto, n);
+            upto += lane >= n ? other : 0;
+        }
+        const uint32_t has = __ballot_sync(ALL_LANES, (before + upto) * n_o > i);
+        if (has) {
+            const uint32_t l = (uint32_t)__ffs((int)has) - 1;
+            const uint32_t n = __shfl_sync(ALL_LANES, mine, l);
+            const uint32_t rest = i - (before + __shfl_sync(ALL_LANES, upto - mine, l)) * n_o;
+            const struct many_tile t = {first + l,
+                                        __shfl_sync(ALL_LANES, begin, l) + rest % n * ROWS,
+                                        __shfl_sync(ALL_LANES, end, l), rest / n};
+            return t;
+        }
+        before += __shfl_sync(ALL_LANES, upto, WARP - 1);
+    }
+    const struct many_tile none = {0, 0, 0, 0};
+    return none;
+}
+
+template <enum form F, unsigned ROWS>
+static __device__ __forceinline__ struct many_tile tile_number(uint32_t i,
+                                                               const struct many_work &w)
+{
+    const unsigned n = tile_of<F, ROWS>::n_out;
+    const uint32_t n_o = (w.out.n_out + n - 1) / n;
+    struct many_tile t =
+        w.of.n_group ? tile_of_groups<ROWS>(i, w.of, n_o) : tile_of_band<ROWS>(i, w.out.n_row, n_o);
+    t.o *= n;
+    return t;
+}
+
+static __device__ __forceinline__ uint32_t n_slice_of(const struct many_work &w)
+{
+    return (uint32_t)((w.in.row_bytes + SLICE - 1) / SLICE);
+}
+
+/* ---- the producer ---- */
+/* W's part of a slice, and with boxes x's too. */
+template <enum form F, unsigned ROWS>
+static __device__ __forceinline__ void
+ask_for(sm90a_tiles<F, ROWS> &s, const struct turn &t, const struct many_maps &maps,
+        const struct many_tile &at, uint32_t slice, bool with_x)
+{
+    const unsigned w_bytes = tile_of<F, ROWS>::n_out * SLICE, x_bytes = ROWS * SLICE;
+    uint64_t *full = &s.full[t.slot];
+    barrier_arrive_bytes(full, w_bytes + (with_x ? x_bytes : 0));
+    if (with_x)
+        tensor_copy(s.slot[t.slot].x, &maps.x, (int)(slice * SLICE), (int)at.row, full);
+    tensor_copy_of(s.slot[t.slot].w, &maps.w, (int)(slice * SLICE), (int)at.o, (int)at.group, full);
+}
+
+/* One warp: rows that follow each other. */
+template <enum form F, unsigned ROWS>
+static __device__ __forceinline__ void
+produce_boxes(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const struct many_work &w)
+{
+    const uint32_t n_slice = n_slice_of(w);
+    struct turn t = {0, 0};
+    for (uint32_t i = blockIdx.x;; i += gridDim.x) {
+        const struct many_tile at = tile_number<F, ROWS>(i, w);
+        if (at.row == at.end)
+            break;
+        for (uint32_t slice = 0; slice < n_slice; slice++) {
+            barrier_wait(&s.empty[t.slot], t.parity ^ 1, w.patience);
+            if (threadIdx.x == 0)
+                ask_for<F, ROWS>(s, t, maps, at, slice, true);
+            __syncwarp();
+            next_turn<tile_of<F, ROWS>::ring>(&t);
+        }
+    }
+}
+
+/* The oldest slice that has not been told of is there: this thread's part has come. */
+template <enum form F, unsigned ROWS>
+static __device__ __forceinline__ void tell(sm90a_tiles<F, ROWS> &s, struct turn *t)
+{
+    shared_written();
+    __syncwarp();
+    if (threadIdx.x % WARP == 0)
+        barrier_arrive(&s.full[t->slot]);
+    next_turn<tile_of<F, ROWS>::ring>(t);
+}
+
+/* Four warps: rows as they were picked, thread t 16 bytes of row t / 8 and of each 16th after it. */
+template <enum form F, unsigned ROWS>
+static __device__ __forceinline__ void
+produce_picked(sm90a_tiles<F, ROWS> &s, const struct many_maps &maps, const struct many_work &w)
+{
+    const uint32_t chunk = threadIdx.x % ROW_THREADS, first = threadIdx.x / ROW_THREADS;
+    const uint32_t step = WGMMA_THREADS / ROW_THREADS, n_slice = n_slice_of(w);
+    const uint32_t to = first * SLICE + (chunk ^ first % PANEL_ATOM_ROWS) * 16;
+    struct turn t = {0, 0}, told = {0, 0};
+    uint32_t under_way = 0;
+    for (uint32_t i = blockIdx.x;; i += gridDim.x) {
+        const struct many_tile at = tile_number<F, ROWS>(i, w);
+        uint32_t rows[ROWS / (WGMMA_THREADS / ROW_THREADS)];
+        if (at.row == at.end)
+            break;
+#pragma unroll
+        for (uint32_t j = 0; j < ROWS / step; j++) {
+            const uint32_t place = at.row + first + j * step;
+            rows[j] = w.of.rows[place < at.end ? place : at.end - 1];
+        }
+        for (uint32_t slice = 0; slice < n_slice; slice++) {
+            const size_t from = (size_t)slice * SLICE + chunk * 16;
+            const bool there = from < w.in.row_bytes;
+            barrier_wait(&s.empty[t.slot], t.parity ^ 1, w.patience);
+            __syncwarp();
+            if (threadIdx.x == 0)
+                ask_for<F, ROWS>(s, t, maps, at, slice, false);
+#pragma unroll
+            for (uint32_t j = 0; j < ROWS / step; j++)
+                cp_async16(s.slot[t.slot].x + to + j * step * SLICE,
+                           (const char *)w.in.x + rows[j] * w.in.x_bytes + (there ? from : 0),
+                           there ? 16 : 0);
+            cp_async_commit();
+            next_turn<tile_of<F, ROWS>::ring>(&t);
+            if (under_way++ < BEHIND)
+                continue;
+            cp_async_wait(BEHIND);
+            under_way--;
+            tell<F, ROWS>(s, &told);
+        }
+    }
+    cp_async_wait(0);
+    for (; under_way; under_way--)
+        tell<F, ROWS>(s, &told);
+}
+
+/* ---- a consumer: a warpgroup ---- */
+template <enum form F, unsigned N, class T>
+static __device__ __forceinline__ void multiply_slice(T (&acc)[N / 8][4], uint64_t x, uint64_t w,
+                                                      bool keep)
+{
+    const enum wgmma_kind kind = F == FORM_BF16  ? WGMMA_BF16
+                                 : F == FORM_F16 ? WGMMA_F16
+                                 : F == FORM_I8  ? WGMMA_I8
+                                                 : WGMMA_E4M3;
+    wgmma_fence();
+#pragma unroll
+    for (unsigned k = 0; k < SLICE; k += WGMMA_K_BYTES)
+        wgmma_tiles<kind, N>(acc, wgmma_further(x, k), wgmma_further(w, k), keep || k);
+    wgmma_commit();
+}
+
+/* The slot may be filled again: its products are done, in all lanes. */
+template <enum form F, unsigned ROWS>
+static __device__ __forceinline__ void let_go(sm90a_tiles<F, ROWS> &s, uint32_t slot)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0)
+        barrier_arrive(&s.empty[slot]);
+}
+
+struct my_part { /* of a tile */
+    uint32_t team, row, col;
+};
+template <enum form F, unsigned ROWS> static __device__ __forceinline__ struct my_part part_of(void)
+{
+    const uint32_t team = threadIdx.x / WGMMA_THREADS - 1;
+    const bool tall = tile_of<F, ROWS>::tall;
+    const struct my_part p = {team, tall ? team * WGMMA_M : 0,
+                              tall ? 0 : team * tile_of<F, ROWS>::width};
+    return p;
+}
+
+/* sums = the products of all slices. One slice is multiplied while the next is asked for; e4m3's are
+ * added up in f32, slice by slice. */
+template <enum form F, unsigned ROWS, unsigned N, class T>
+static __device__ __forceinline__ void sum_slices(T (&sums)[N / 8][4], sm90a_tiles<F, ROWS> &s,
+                                                  struct turn *t, const struct many_work &w)
+{
+    const struct my_part p = part_of<F, ROWS>();
+    const uint32_t n_slice = n_slice_of(w);
+    T of_slice[tile_of<F, ROWS>::twice ? N / 8 : 1][4] = {};
+    uint32_t last = 0;
+#pragma unroll
+    for (unsigned i = 0; i < N / 2; i++)
+        sums[i / 4][i % 4] = 0;
+    hold(sums);
+#pragma unroll 1
+    for (uint32_t slice = 0; slice < n_slice; slice++) {
+        barrier_wait(&s.full[t->slot], t->parity, w.patience);
+        __syncwarp(); /* products are for whole warps */
+        const uint64_t x = wgmma_columns_k(shared_offset(s.slot[t->slot].x + p.row * SLICE));
+        const uint64_t o = wgmma_columns_k(shared_offset(s.slot[t->slot].w + p.col * SLICE));
+        if constexpr (tile_of<F, ROWS>::twice) {
+            hold(of_slice);
+            multiply_slice<F, N>(of_slice, x, o, false);
+            wgmma_wait(0);
+            hold(of_slice);
+            let_go<F, ROWS>(s, t->slot);
+#pragma unroll
+            for (unsigned i = 0; i < N / 2; i++)
+                sums[i / 4][i % 4] += of_slice[i / 4][i % 4];
+        } else {
+            multiply_slice<F, N>(sums, x, o, true);
+            wgmma_wait(1);
+            if (slice)
+                let_go<F, ROWS>(s, last);
+            last = t->slot;
+        }
+        next_turn<tile_of<F, ROWS>::ring>(t);
+    }
+    if constexpr (!tile_of<F, ROWS>::twice) {
+        wgmma_wait(0);
+        let_go<F, ROWS>(s, last);
+    }
+    hold(sums);
+}
+
+/* ---- what becomes of sums ---- */
+/* A thread's two rows of a tile, and what its sums of them are multiplied by. */
+struct my_rows {
+    float scale[2];
+};
+template <enum form F>
+static __device__ __forceinline__ struct my_rows rows_of(const struct linear_out &out, uint32_t row)
+{
+    struct my_rows r = {{1, 1}};
+    if constexpr (F == FORM_I8 || F == FORM_E4M3) {
+#pragma unroll
+        for (unsigned i = 0; i < 2; i++) {
+            const uint32_t at = row + 8 * i < out.n_row ? row + 8 * i : out.n_row - 1;
+            r.scale[i] = out.rows[out.picked ? out.picked[at] : at].scale;
+        }
+    }
+    return r;
+}
+
+/* Sums of output o, or 0 past the last, scaled and with its bias: scaled() and finish() of linear.cuh. */
+template <enum form F, class T>
+static __device__ __forceinline__ float settled(const struct linear_out &out, uint32_t o, T sum,
+                                                float row_scale)
+{
+    const uint32_t at = o < out.n_out ? o : 0;
+    float y = (float)sum;
+    if constexpr (F == FORM_I8 || F == FORM_E4M3)
+        y = y * out.scales[at] * row_scale;
+    return out.bias ? y + out.bias[at] : y;
+}
+
+/* Four neighbours of a row of y, of which there are n_col. */
+static __device__ __forceinline__ void store_four(const struct linear_out &out, bool four,
+                                                  uint32_t row, uint32_t col, float4 v)
+{
+    const uint32_t n_col = out.gated ? out.n_out / 2 : out.n_out;
+    const size_t at = row * out.y_stride + col;
+    if (four && col + 4 <= n_col) {
+        if (out.accumulate) {
+            const float4 was = load4_as(out.y, DT_F32, at);
+            v = make_float4(v.x + was.x, v.y + was.y, v.z + was.z, v.w + was.w);
+        }
+        store4_as(out.y, out.y_dtype, at, v);
+        return;
+    }
+    const float each[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (unsigned i = 0; i < 4; i++)
+        if (col + i < n_col)
+            store_as(out.y, out.y_dtype, at + i,
+                     out.accumulate ? each[i] + ((const float *)out.y)[at + i] : each[i]);
+}
+
+/* A warp's 16 rows x 64 outputs, from `out` of shared memory. */
+static __device__ __forceinline__ void store_lines(const struct linear_out &out, bool four,
+                                                   const float *lines, uint32_t row, uint32_t col)
+{
+    const uint32_t lane = threadIdx.x % WARP, chunk = lane % 16;
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = lane / 16; i < 16; i += 2) {
+        const float4 v = *(const float4 *)&lines[i * OUT_COLS + (chunk ^ i * 2 % 16) * 4];
+        if (row + i < out.n_row)
+            store_four(out, four, row + i, col + chunk * 4, v);
+    }
+    __syncwarp();
+}
+
+/* The sums of a consumer's rows of a tile: out.n_row is where rows end. GATED: as it is in `out`. */
+template <enum form F, bool GATED, unsigned N, class T>
+static __device__ __forceinline__ void store_sums(const struct linear_out &out, bool four,
+                                                  float *lines, uint32_t row, uint32_t o,
+                                                  const T (&sums)[N / 8][4])
+{
+    const uint32_t lane = threadIdx.x % WARP, g = lane / 4, pair = lane % 4 * 2;
+    const uint32_t first = row + threadIdx.x % WGMMA_THREADS / WARP * 16;
+    const struct my_rows r = rows_of<F>(out, first + g);
+#pragma unroll
+    for (unsigned c = 0; c < N / (GATED ? 2 : 1); c += OUT_COLS) {
+#pragma unroll
+        for (unsigned j = 0; j < OUT_COLS / 8; j++) {
+            /* eight outputs; gated: of gate, and up is two eights on */
+            const unsigned e = c / 8 + j, from = GATED ? e / 2 * 4 + e % 2 : e;
+            const uint32_t at = o + from * 8 + pair;
+#pragma unroll
+            for (unsigned half = 0; half < 2; half++) {
+                float v[2];
+#pragma unroll
+                for (unsigned i = 0; i < 2; i++) {
+                    v[i] = settled<F>(out, at + i, sums[from][2 * half + i], r.scale[half]);
+                    if (GATED)
+                        v[i] =
+                            silu_times(v[i], settled<F>(out, at + KERN_TURN + i,
+                                                        sums[GATED ? from + 2 : from][2 * half + i],
+                                                        r.scale[half]));
+                }
+                const uint32_t i = g + 8 * half, chunk = j * 2 + pair / 4;
+                *(float2 *)&lines[i * OUT_COLS + (chunk ^ i * 2 % 16) * 4 + pair % 4] =
+                    make_float2(v[0], v[1]);
+            }
+        }
+        store_lines(out, four, lines, first, (GATED ? o / 2 : o) + c);
+    }
+}
+
+template <enum form F, unsigned ROWS>
+static __device__ __forceinline__ void consume(sm90a_tiles<F, ROWS> &s, const struct many_work &w)
+{
+    const unsigned n = tile_of<F, ROWS>::width;
+    const struct my_part p = part_of<F, ROWS>();
+    float *lines = s.out[threadIdx.x / WARP - WGMMA_THREADS / WARP];
+    struct turn t = {0, 0};
+    for (uint32_t i = blockIdx.x;; i += gridDim.x) {
+        const struct many_tile at = tile_number<F, ROWS>(i, w);
+        typename form_of<F>::acc sums[n / 8][4];
+        if (at.row == at.end)
+            break;
+        sum_slices<F, ROWS, n>(sums, s, &t, w);
+        struct linear_out out = w.out;
+        out.n_row = at.end;
+        if (F == FORM_I8 || F == FORM_E4M3)
+            out.scales = (const float *)((const char *)out.scales + at.group * w.of.w_stride);
+        if (out.gated)
+            store_sums<F, true, n>(out, w.four, lines, at.row + p.row, at.o + p.col, sums);
+        else
+            store_sums<F, false, n>(out, w.four, lines, at.row + p.row, at.o + p.col, sums);
+    }
+}
+#endif
+
+template <enum form F, unsigned ROWS>
+static __global__ void __launch_bounds__(BLOCK, 1)
+    linear_sm90a_kernel(const __grid_constant__ struct many_maps maps,
+                        const __grid_constant__ struct many_work w)
+{
+#ifdef HOPPER_CODE
+    typedef sm90a_tiles<F, ROWS> tiles;
+    SHARED_MEMORY(s, tiles);
+    const bool picked = w.of.n_group && w.of.rows;
+    if (threadIdx.x == 0) {
+        for (unsigned i = 0; i < tile_of<F, ROWS>::ring; i++) {
+            barrier_init(&s.full[i], picked ? 1 + WGMMA_THREADS / WARP : 1);
+            barrier_init(&s.empty[i], CONSUMERS * WGMMA_THREADS / WARP);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x < WGMMA_THREADS) {
+        registers_fewer<40>();
+        if (picked)
+            produce_picked<F, ROWS>(s, maps, w);
+        else if (threadIdx.x < WARP)
+            produce_boxes<F, ROWS>(s, maps, w);
+    } else {
+        registers_more<232>();
+        consume<F, ROWS>(s, w);
+    }
+#endif
+}
+
+/* ---- launches ---- */
+/* Tiles at most, whatever rows fall into groups how. */
+static uint32_t tiles_max(const struct many_work *w, uint32_t rows, uint32_t outputs)
+{
+    const uint32_t n = w->out.n_row, n_group = w->of.n_group ? w->of.n_group : 1;
+    const uint32_t more = n_group == 1 ? 0 : n < n_group ? n : n_group;
+    const uint32_t tall = n_group == 1 ? div_up(n, rows) : n / rows + more;
+    return tall * div_up(w->out.n_out, outputs);
+}
+
+template <enum form F, unsigned ROWS>
+static bool launch_tiles(const struct many_work *w, const struct kern_exec *x)
+{
+    const size_t bytes = sizeof(sm90a_tiles<F, ROWS>);
+    const uint32_t outputs = tile_of<F, ROWS>::n_out, n_group = w->of.n_group ? w->of.n_group : 1;
+    const uint32_t n = tiles_max(w, ROWS, outputs), blocks = card_blocks(bytes);
+    const struct map_shape rows = map_bytes_of(w->in.row_bytes, w->out.n_row, w->in.x_bytes, ROWS);
+    const struct map_shape matrix =
+        map_bytes_of(w->in.row_bytes, w->out.n_out, w->in.row_bytes, outputs);
+    struct many_maps maps;
+    if (!tensor_map_encode(&maps.x, w->in.x, &rows))
+        return false;
+    const struct map_shape all = map_several(
+        matrix, n_group, w->of.n_group ? w->of.w_stride : w->in.row_bytes * w->out.n_out);
+    if (!tensor_map_encode(&maps.w, w->in.w, &all))
+        return false;
+    launch(linear_sm90a_kernel<F, ROWS>, dim3(n < blocks ? n : blocks), BLOCK, bytes, x, maps, *w);
+    return true;
+}
+
+/* Which tiles: those of which the card is through sooner. A flat one has half the work of a tall one (of
+ * e4m3 all of it), and takes about 0.7 of its time: shared memory gives no more. */
+template <enum form F> static bool choose(const struct many_work *w, const struct kern_exec *x)
+{
+    const uint32_t blocks = card_blocks(sizeof(sm90a_tiles<F, TALL_ROWS>));
+    const uint32_t n_group = w->of.n_group ? w->of.n_group : 1;
+    const uint32_t tall = tiles_max(w, TALL_ROWS, tile_of<F, TALL_ROWS>::n_out);
+    const uint32_t flat = tiles_max(w, FLAT_ROWS, tile_of<F, FLAT_ROWS>::n_out);
+    const uint32_t by_tall = div_up(tall, blocks) * 10;
+    const uint32_t by_flat = div_up(flat, blocks) * (F == FORM_E4M3 ? 10 : 7);
+    if (w->out.n_row <= FLAT_ROWS * n_group || by_flat < by_tall)
+        return launch_tiles<F, FLAT_ROWS>(w, x);
+    return launch_tiles<F, TALL_ROWS>(w, x);
+}
+
+bool linear_wgmma(enum form f, const struct linear_in *in, const struct linear_out *out,
+                  const struct groups *g, const struct kern_exec *x, unsigned patience)
+{
+    const struct groups none = {};
+    const uint32_t n_col = out->gated ? out->n_out / 2 : out->n_out;
+    const struct many_work w = {*in, *out, g ? *g : none, patience,
+                                fours(out->y, out->y_dtype, out->y_stride) && n_col >= 4};
+    if (f == FORM_BF16)
+        return choose<FORM_BF16>(&w, x);
+    if (f == FORM_F16)
+        return choose<FORM_F16>(&w, x);
+    if (f == FORM_I8)
+        return choose<FORM_I8>(&w, x);
+    return choose<FORM_E4M3>(&w, x);
+}

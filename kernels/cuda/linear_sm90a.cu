@@ -42,16 +42,17 @@
 /* behind it: what it includes has C's linkage */
 #include "kernels/cuda/hopper.cuh"
 
-#define CONSUMERS   2u
-#define BLOCK       ((1 + CONSUMERS) * WGMMA_THREADS)
-#define SLICE       PANEL_ROW_BYTES /* bytes of K at a time */
-#define RING_ROOM   (192u << 10)
-#define BAND_ROWS   2048u
-#define OUT_COLS    64u /* of a warp's 16 rows at a time on their way out */
-#define BEHIND      2u  /* slices that a thread of the producer has under way */
-#define ROW_THREADS 8u  /* that fetch a row's slice */
-#define TALL_ROWS   128u
-#define FLAT_ROWS   64u
+#define CONSUMERS    2u
+#define BLOCK        ((1 + CONSUMERS) * WGMMA_THREADS)
+#define SLICE        PANEL_ROW_BYTES /* bytes of K at a time */
+#define RING_ROOM    (192u << 10)
+#define BAND_ROWS    2048u
+#define OUT_COLS     64u /* of a warp's 16 rows at a time on their way out */
+#define BEHIND       2u  /* slices that a thread of the producer has under way */
+#define ROW_THREADS  8u  /* that fetch a row's slice */
+#define TRIAL_BLOCKS 2u  /* so that a block has several tiles */
+#define TALL_ROWS    128u
+#define FLAT_ROWS    64u
 
 template <enum form F, unsigned ROWS> struct tile_of {
     static const bool twice = F == FORM_E4M3; /* sums of the slice and of those before */
@@ -470,6 +471,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
     linear_sm90a_kernel(const __grid_constant__ struct many_maps maps,
                         const __grid_constant__ struct many_work w)
 {
+    await_inputs();
 #ifdef HOPPER_CODE
     typedef sm90a_tiles<F, ROWS> tiles;
     SHARED_MEMORY(s, tiles);
@@ -510,7 +512,8 @@ static bool launch_tiles(const struct many_work *w, const struct kern_exec *x)
 {
     const size_t bytes = sizeof(sm90a_tiles<F, ROWS>);
     const uint32_t outputs = tile_of<F, ROWS>::n_out, n_group = w->of.n_group ? w->of.n_group : 1;
-    const uint32_t n = tiles_max(w, ROWS, outputs), blocks = card_blocks(bytes);
+    const uint32_t n = tiles_max(w, ROWS, outputs);
+    const uint32_t blocks = w->patience ? TRIAL_BLOCKS : card_blocks(bytes);
     const struct map_shape rows = map_bytes_of(w->in.row_bytes, w->out.n_row, w->in.x_bytes, ROWS);
     const struct map_shape matrix =
         map_bytes_of(w->in.row_bytes, w->out.n_out, w->in.row_bytes, outputs);
@@ -525,7 +528,7 @@ static bool launch_tiles(const struct many_work *w, const struct kern_exec *x)
     return true;
 }
 
-/* Which tiles: those of which the card is through sooner. A flat one has half the work of a tall one (of
+/* Which tiles: those of which the card is through sooner (a trial goes by rows). A flat one has half the work of a tall one (of
  * e4m3 all of it), and takes about 0.7 of its time: shared memory gives no more. */
 template <enum form F> static bool choose(const struct many_work *w, const struct kern_exec *x)
 {
@@ -535,7 +538,7 @@ template <enum form F> static bool choose(const struct many_work *w, const struc
     const uint32_t flat = tiles_max(w, FLAT_ROWS, tile_of<F, FLAT_ROWS>::n_out);
     const uint32_t by_tall = div_up(tall, blocks) * 10;
     const uint32_t by_flat = div_up(flat, blocks) * (F == FORM_E4M3 ? 10 : 7);
-    if (w->out.n_row <= FLAT_ROWS * n_group || by_flat < by_tall)
+    if (w->out.n_row <= FLAT_ROWS * n_group || (!w->patience && by_flat < by_tall))
         return launch_tiles<F, FLAT_ROWS>(w, x);
     return launch_tiles<F, TALL_ROWS>(w, x);
 }

@@ -12,7 +12,7 @@
 
 uint32_t kern_caps_cuda(uint32_t major, uint32_t minor)
 {
-    return (major >= 8 ? CAP_SM80 : 0u) | (major == 9 && minor == 0 ? CAP_SM90A : 0u);
+    return (major >= 8 ? CAP_SM80 : 0u) | (major == 9 && minor == 0 ? (uint32_t)CAP_SM90A_ALL : 0u);
 }
 
 void kern_table_cuda(struct kern_table *t, uint32_t caps)

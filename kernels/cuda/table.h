@@ -5,8 +5,16 @@
 #include "kernels/kern.h"
 
 /* Bits of kern_table.caps here. CAP_SM80: bf16 in the tensor cores, cp.async. CAP_SM90A: wgmma and
- * tensor copies, compute capability 9.0 and no later one. */
-enum cuda_cap { CAP_SM80 = 1 << 0, CAP_SM90A = 1 << 1 };
+ * tensor copies, compute capability 9.0 and no later one; and so, for products of a type each, the
+ * others: trials tell them apart (trials.c). */
+enum cuda_cap {
+    CAP_SM80 = 1 << 0,
+    CAP_SM90A = 1 << 1,
+    CAP_SM90A_LINEAR = 1 << 2, /* bf16 and f16 */
+    CAP_SM90A_I8 = 1 << 3,
+    CAP_SM90A_E4M3 = 1 << 4,
+    CAP_SM90A_ALL = CAP_SM90A | CAP_SM90A_LINEAR | CAP_SM90A_I8 | CAP_SM90A_E4M3
+};
 
 /* Of a card of this compute capability. */
 uint32_t kern_caps_cuda(uint32_t major, uint32_t minor);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/overlap.h"
 #include "kernels/cuda/trial.h"
+#include "kernels/cuda/trial_linear.h"
 
 #define WGMMA_VARIABLE   "QUIRE_CUDA_WGMMA" /* 0: not even tried */
 #define WGMMA_OFF        WGMMA_VARIABLE "=0"
@@ -58,19 +59,17 @@ static FALLIBLE run_trial(struct device *d, struct attention_trial *r, struct q_
     return rc;
 }
 
-/* Attention by wgmma has run on no card yet: a card's first answer decides. */
-static FALLIBLE try_wgmma(struct device *d, bool same_bits, struct q_err *e)
+/* Kernels that need more of the card, besides those that d has. */
+static void add_caps(struct device *d, uint32_t more)
 {
-    const uint32_t all = d->kern.caps;
+    kern_table_cuda(&d->kern, d->kern.caps | more);
+}
+
+/* Attention by wgmma has run on no card yet: a card's first answer decides. */
+static FALLIBLE try_attention(struct device *d, bool same_bits, struct q_err *e)
+{
     struct attention_trial r = {0};
     struct q_err why = Q_ERR_INIT;
-    if (!(all & CAP_SM90A))
-        return Q_OK;
-    kern_table_cuda(&d->kern, all & ~(uint32_t)CAP_SM90A);
-    if (is_off(WGMMA_VARIABLE)) {
-        note(d, "attention of prompts by mma.sync: " WGMMA_OFF);
-        return Q_OK;
-    }
     if (run_trial(d, &r, &why)) {
         note(d, "attention of prompts by mma.sync: wgmma failed its trial: %.160s", why.message);
         return begin_anew(d, WGMMA_OFF, &why, e);
@@ -82,8 +81,62 @@ static FALLIBLE try_wgmma(struct device *d, bool same_bits, struct q_err *e)
          holds ? "wgmma" : "mma.sync", r.n, r.n_differ, r.worst,
          same_bits ? "; deterministic: none may" : "");
     if (holds)
-        kern_table_cuda(&d->kern, all);
+        add_caps(d, CAP_SM90A);
     return Q_OK;
+}
+
+static FALLIBLE run_products(struct device *d, struct linear_trial r[LINEAR_TYPES], struct q_err *e)
+{
+    struct device_link on = {quire_device_5(), d, NULL};
+    struct kern_table tried = d->kern;
+    enum q_code rc = on.t->stream_new(d, &on.s, e);
+    if (rc)
+        return rc;
+    linear_trial_table(&tried);
+    rc = linear_trial_run(r, &on, &d->kern, &tried, e);
+    on.t->stream_free(on.s);
+    return rc;
+}
+
+/* The same of products, type by type. */
+static FALLIBLE try_products(struct device *d, bool same_bits, struct q_err *e)
+{
+    static const uint32_t caps[LINEAR_TYPES] = {CAP_SM90A_LINEAR, CAP_SM90A_LINEAR, CAP_SM90A_I8,
+                                                CAP_SM90A_E4M3};
+    struct linear_trial r[LINEAR_TYPES] = {{0}};
+    struct q_err why = Q_ERR_INIT;
+    char said[LINEAR_TYPES * 40];
+    uint32_t held = CAP_SM90A_ALL & ~(uint32_t)CAP_SM90A;
+    size_t n = 0;
+    if (run_products(d, r, &why)) {
+        note(d, "products by mma.sync: wgmma failed its trial: %.160s", why.message);
+        return begin_anew(d, WGMMA_OFF, &why, e);
+    }
+    for (int i = 0; i < LINEAR_TYPES; i++) /* bf16 and f16 only together */
+        if (!linear_trial_holds(&r[i], (enum linear_type)i, same_bits))
+            held &= ~caps[i];
+    for (int i = 0; i < LINEAR_TYPES; i++)
+        n += (size_t)snprintf(said + n, sizeof said - n, "%s%s by %s (%.3g)", i ? ", " : "",
+                              linear_type_names[i], held & caps[i] ? "wgmma" : "mma.sync",
+                              r[i].worst);
+    note(d, "products of many rows, and by how much of the largest the two differ: %s", said);
+    add_caps(d, held);
+    return Q_OK;
+}
+
+static FALLIBLE try_wgmma(struct device *d, bool same_bits, struct q_err *e)
+{
+    const uint32_t all = d->kern.caps;
+    enum q_code rc;
+    if (!(all & CAP_SM90A_ALL))
+        return Q_OK;
+    kern_table_cuda(&d->kern, all & ~(uint32_t)CAP_SM90A_ALL);
+    if (is_off(WGMMA_VARIABLE)) {
+        note(d, "attention of prompts and products by mma.sync: " WGMMA_OFF);
+        return Q_OK;
+    }
+    rc = try_attention(d, same_bits, e);
+    return rc ? rc : try_products(d, same_bits, e);
 }
 
 static FALLIBLE run_overlap(struct device *d, struct overlap_trial *r, struct q_err *e)

@@ -273,8 +273,8 @@ static void check_linear_groups_wgmma(struct kcheck *k)
 }
 
 const struct cuda_check cuda_checks_wgmma[] = {
-    {"linear_wgmma", no_reference, call_linear_wgmma, 0, check_linear_wgmma, 8},
+    {"linear_wgmma", no_reference, call_linear_wgmma, 0, check_linear_wgmma, 4},
     {"linear_groups_wgmma", no_reference, call_linear_groups_wgmma, 0, check_linear_groups_wgmma,
-     5},
+     3},
     {0},
 };

@@ -140,7 +140,7 @@ void watch_fence()
 }
 
 /* ---- one access ---- */
-static bool known(unsigned thread, uint32_t step)
+static inline __attribute__((always_inline)) bool known(unsigned thread, uint32_t step)
 {
     if (step <= floor_step || thread == self)
         return true;

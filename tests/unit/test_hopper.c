@@ -10,10 +10,15 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/trial.h"
+#include "kernels/cuda/trial_linear.h"
 #include "kernels/cuda/workspace.h"
 
 extern size_t emu_shared_max; /* cuda_emu.h */
 attention_fn attention_cuda, attention_sm90a;
+typedef void linear_fn(const struct linear_args *a, const struct kern_exec *x);
+linear_fn linear_cuda, linear_sm90a;
+void linear_quant_sm90a(const struct linear_quant_args *a, const struct kern_exec *x);
+void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x);
 
 static void descriptors(void **state)
 {
@@ -72,6 +77,11 @@ static void maps(void **state)
     assert_true(s.box[0] == 64 && s.box[1] == 16 && s.step[0] == 1 && s.step[1] == 1);
     assert_true(map_shape_of(64, 1).stride[0] == 128 && map_shape_of(64, 1).box[1] == 1);
     assert_true(MAP_NOWHERE + 16 <= 0);
+    assert_true(s.rank == 2 && s.element_bytes == 2);
+    const struct map_shape b = map_several(map_bytes_of(4112, 70, 4224, 256), 8, 300000);
+    assert_true(b.rank == 3 && b.element_bytes == 1 && b.dim[0] == 4112 && b.dim[1] == 70);
+    assert_true(b.dim[2] == 8 && b.stride[0] == 4224 && b.stride[1] == 300000);
+    assert_true(b.box[0] == 128 && b.box[1] == 256 && b.box[2] == 1 && b.step[2] == 1);
 }
 
 static void tables(void **state)
@@ -80,13 +90,17 @@ static void tables(void **state)
     struct kern_table t;
     assert_int_equal(kern_caps_cuda(8, 0), CAP_SM80);
     assert_int_equal(kern_caps_cuda(8, 9), CAP_SM80);
-    assert_int_equal(kern_caps_cuda(9, 0), CAP_SM80 | CAP_SM90A);
+    assert_int_equal(kern_caps_cuda(9, 0), CAP_SM80 | CAP_SM90A_ALL);
     assert_int_equal(kern_caps_cuda(10, 0), CAP_SM80);
     assert_int_equal(kern_caps_cuda(7, 5), 0);
     kern_table_cuda(&t, kern_caps_cuda(8, 6));
-    assert_true(t.attention == attention_cuda && t.linear);
+    assert_true(t.attention == attention_cuda && t.linear == linear_cuda);
     kern_table_cuda(&t, kern_caps_cuda(9, 0));
-    assert_true(t.attention == attention_sm90a && t.linear && t.caps == (CAP_SM80 | CAP_SM90A));
+    assert_true(t.attention == attention_sm90a && t.linear == linear_sm90a);
+    assert_int_equal(t.caps, CAP_SM80 | CAP_SM90A_ALL);
+    kern_table_cuda(&t, CAP_SM80 | CAP_SM90A_I8); /* what a deterministic device ends with */
+    assert_true(t.attention == attention_cuda && t.linear == linear_cuda);
+    assert_true(t.linear_quant == linear_quant_sm90a && t.linear_e4m3 == linear_e4m3_cuda);
 }
 
 /* ---- a device that does at once what it is told, on host memory ---- */
@@ -229,6 +243,106 @@ static void trial_that_fails(void **state)
     assert_fails(attention_trial_run(&r, &on, some_numbers, some_numbers, &e), Q_IO, "illegal", &e);
 }
 
+/* ---- products ---- */
+static void trial_of_products(void **state)
+{
+    (void)state;
+    const struct device_link on = {&direct, NULL, NULL};
+    struct linear_trial r[LINEAR_TYPES];
+    struct kern_table known, tried;
+    struct q_err e = Q_ERR_INIT;
+    emu_shared_max = (size_t)227 << 10;
+    kern_table_cuda(&known, kern_caps_cuda(8, 9));
+    tried = known;
+    linear_trial_table(&tried);
+    assert_ok(linear_trial_run(r, &on, &known, &tried, &e), &e);
+    for (int i = 0; i < LINEAR_TYPES; i++) {
+        const bool exact = i == LINEAR_I8;
+        assert_int_equal(r[i].n, 130 * 200 + 40 * 144 + 95 * 32 + 200 * 150);
+        assert_true(linear_trial_holds(&r[i], (enum linear_type)i, false));
+        assert_true((r[i].n_differ == 0) == exact); /* sums of floats have another order */
+        assert_true(linear_trial_holds(&r[i], (enum linear_type)i, true) == exact);
+    }
+}
+
+/* Kernels of which only the results matter, as those of attention above. */
+static void write_numbers(void *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        ((float *)y)[i] = (float)(i % 997) / 997 - 0.5f;
+}
+static void some_linear(const struct linear_args *a, const struct kern_exec *x)
+{
+    (void)x;
+    write_numbers(a->y, a->n_row * a->y_stride);
+}
+static void some_quant(const struct linear_quant_args *a, const struct kern_exec *x)
+{
+    (void)x;
+    write_numbers(a->y, a->n_row * a->y_stride);
+}
+static void some_e4m3(const struct linear_e4m3_args *a, const struct kern_exec *x)
+{
+    some_quant(&a->by, x);
+}
+static void some_groups(const struct linear_groups_args *a, const struct kern_exec *x)
+{
+    some_linear(&a->by, x);
+}
+static void some_quant_groups(const struct linear_quant_groups_args *a, const struct kern_exec *x)
+{
+    some_quant(&a->by, x);
+}
+static void some_e4m3_groups(const struct linear_e4m3_groups_args *a, const struct kern_exec *x)
+{
+    some_quant(&a->as.by, x);
+}
+static void first_is_off(const struct linear_args *a, const struct kern_exec *x)
+{
+    some_linear(a, x);
+    ((float *)a->y)[5] += 1;
+}
+static void rounds_otherwise(const struct linear_quant_args *a, const struct kern_exec *x)
+{
+    some_quant(a, x);
+    if (!a->w.gated)
+        ((float *)a->y)[7] *= 1 + 0x1p-22f;
+}
+static void does_nothing(const struct linear_e4m3_args *a, const struct kern_exec *x)
+{
+    (void)a;
+    (void)x;
+}
+
+static void trial_of_wrong_products(void **state)
+{
+    (void)state;
+    const struct device_link on = {&direct, NULL, NULL};
+    struct device_table broken = direct;
+    struct linear_trial r[LINEAR_TYPES];
+    struct kern_table known, tried;
+    struct q_err e = Q_ERR_INIT;
+    known.linear = some_linear;
+    known.linear_quant = some_quant;
+    known.linear_e4m3 = some_e4m3;
+    known.linear_groups = some_groups;
+    known.linear_quant_groups = some_quant_groups;
+    known.linear_e4m3_groups = some_e4m3_groups;
+    tried = known;
+    tried.linear = first_is_off;
+    tried.linear_quant = rounds_otherwise;
+    tried.linear_e4m3 = does_nothing;
+    assert_ok(linear_trial_run(r, &on, &known, &tried, &e), &e);
+    for (int i = 0; i < LINEAR_TYPES; i++)
+        assert_false(linear_trial_holds(&r[i], (enum linear_type)i, false));
+    assert_int_equal(r[LINEAR_I8].n_differ, 1);
+    assert_true(isinf(r[LINEAR_E4M3].worst));
+    assert_false(linear_trial_holds(&(struct linear_trial){0}, LINEAR_BF16, false));
+    broken.sync = failing_sync;
+    const struct device_link fails = {&broken, NULL, NULL};
+    assert_fails(linear_trial_run(r, &fails, &known, &tried, &e), Q_IO, "illegal", &e);
+}
+
 /* ---- kernels that begin early: what a card may do wrong, on the second stream ---- */
 #define LAYERS 3u
 #define CHAIN  (2 * LAYERS)
@@ -337,6 +451,8 @@ int main(void)
         cmocka_unit_test(trial),
         cmocka_unit_test(trial_of_wrong_ones),
         cmocka_unit_test(trial_that_fails),
+        cmocka_unit_test(trial_of_products),
+        cmocka_unit_test(trial_of_wrong_products),
         cmocka_unit_test(overlap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

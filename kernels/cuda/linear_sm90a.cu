@@ -513,7 +513,7 @@ static bool launch_tiles(const struct many_work *w, const struct kern_exec *x)
     const size_t bytes = sizeof(sm90a_tiles<F, ROWS>);
     const uint32_t outputs = tile_of<F, ROWS>::n_out, n_group = w->of.n_group ? w->of.n_group : 1;
     const uint32_t n = tiles_max(w, ROWS, outputs);
-    const uint32_t blocks = w->patience ? TRIAL_BLOCKS : card_blocks(bytes);
+    const uint32_t blocks = w->patience ? TRIAL_BLOCKS : card_blocks(bytes, BLOCKS_MOST);
     const struct map_shape rows = map_bytes_of(w->in.row_bytes, w->out.n_row, w->in.x_bytes, ROWS);
     const struct map_shape matrix =
         map_bytes_of(w->in.row_bytes, w->out.n_out, w->in.row_bytes, outputs);
@@ -532,7 +532,7 @@ static bool launch_tiles(const struct many_work *w, const struct kern_exec *x)
  * e4m3 all of it), and takes about 0.7 of its time: shared memory gives no more. */
 template <enum form F> static bool choose(const struct many_work *w, const struct kern_exec *x)
 {
-    const uint32_t blocks = card_blocks(sizeof(sm90a_tiles<F, TALL_ROWS>));
+    const uint32_t blocks = card_blocks(sizeof(sm90a_tiles<F, TALL_ROWS>), BLOCKS_MOST);
     const uint32_t n_group = w->of.n_group ? w->of.n_group : 1;
     const uint32_t tall = tiles_max(w, TALL_ROWS, tile_of<F, TALL_ROWS>::n_out);
     const uint32_t flat = tiles_max(w, FLAT_ROWS, tile_of<F, FLAT_ROWS>::n_out);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products by wgmma (linear_sm90a.cu), of one matrix and with groups: the numbers of the kernels by
- * mma.sync, which check_linear.c and check_fp8.c hold to the reference; int8 to the bit. And a row's
- * bits are the same among few and many others, in tall tiles and in flat ones, alone and in a
- * group. */
+ * mma.sync, which check_linear.c and check_fp8.c hold to the reference; int8 to the bit. A row has
+ * the same bits among few and many others, in tall tiles and flat ones, alone and in a group. */
 #include "check.h"
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,8 @@
 
 Without a card; needs nvcc (13.0: another version allocates otherwise, and then only spills are compared).
 A kernel that spills is an error, in the table too, unless MAY_SPILL below names it; so is one that takes 8 registers more
-than the table says or that the table does not have, and one whose products by wgmma the compiler lets wait for each other.
+than the table says or that the table does not have, and one whose products by wgmma the compiler lets wait for each other
+or whose warpgroups do not get the registers that they ask for.
 So is a row of the table whose kernel is gone.
 --only: sources by name; --update writes their rows of the table. A target takes about three minutes of CPU, two of them
 attention. --build: nothing is compiled, what that build said is read (NAME.o.txt beside each object of libquire-cuda.so); this
@@ -61,7 +62,7 @@ def parse(lines):
 
 
 def rows_of(source, said):
-    if "are serialized" in said:  # ptxas could not let wgmma run on while others are asked for
+    if "Potential Performance Loss" in said:  # ptxas lets products by wgmma wait for each other, or ignores setmaxnreg
         sys.exit(f"{source}:\n{said}")
     return parse(said.splitlines())
 

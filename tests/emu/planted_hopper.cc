@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bugs with sm_90a's barriers, copies and products. One kernel has all of them, one at a time: a warp
  * brings tiles of 64 rows x 64 columns to the only slot there is, a warpgroup multiplies each by a
- * selection of columns, and what it gets is compared with the array. */
+ * selection of columns, and what it gets is compared with the array. Then the same of a kernel that has
+ * both operands in shared memory: a warp copies rows of A itself and asks for boxes of one of several
+ * B, and the warpgroup has a slice under way while it waits for the next. */
 #include "kernels/cuda/hopper.cuh"
 #include "planted.h"
 
@@ -133,6 +135,131 @@ template <enum bug BUG> static __global__ void hopper()
         planted_out[t] = 3 * ((t + 40) % PLANTED_OUT) + wrong;
 }
 
+/* ---- both operands in shared memory ---- */
+#define SLICES   4u
+#define SLICE    PANEL_ROW_BYTES
+#define A_ROWS   WGMMA_M
+#define B_ROWS   128u
+#define MATRICES 2u
+
+enum tiles_bug {
+    NO_TILES_BUG,
+    NO_PROXY_FENCE,
+    TOLD_BEFORE_IT_CAME,
+    LET_GO_OF_LATEST,
+    SUMS_SEEN_UNDER_WAY,
+    OTHER_MATRIX,
+    OTHER_ROWS_OF_A,
+    ROWS_UNSWIZZLED,
+};
+struct alignas(PANEL_ALIGN) slots {
+    unsigned char a[2][A_ROWS * SLICE], b[2][B_ROWS * SLICE];
+    uint64_t full[2], empty[2];
+};
+alignas(16) static int8_t rows_a[A_ROWS][SLICES * SLICE];
+alignas(16) static int8_t rows_b[MATRICES][B_ROWS][SLICES * SLICE];
+
+/* Row m of A takes columns m, m + 64 … of B's. */
+static void fill_rows()
+{
+    for (unsigned k = 0; k < SLICES * SLICE; k++) {
+        for (unsigned m = 0; m < A_ROWS; m++)
+            rows_a[m][k] = k % A_ROWS == m;
+        for (unsigned n = 0; n < MATRICES * B_ROWS; n++)
+            rows_b[n / B_ROWS][n % B_ROWS][k] = (int8_t)((int)(11 * n + 5 * k) % 101 - 50);
+    }
+}
+
+template <enum tiles_bug BUG> static void bring_slices(struct slots &s, const tensor_map &map)
+{
+    const unsigned lane = threadIdx.x % WARP;
+    for (unsigned i = 0; i < SLICES; i++) {
+        const unsigned slot = i % 2;
+        barrier_wait(&s.empty[slot], (i / 2 + 1) % 2, 0);
+        __syncwarp();
+        if (lane == 0) {
+            barrier_arrive_bytes(&s.full[slot], sizeof s.b[slot]);
+            tensor_copy_of(s.b[slot], &map, (int)(i * SLICE), 0, BUG == OTHER_MATRIX ? 0 : 1,
+                           &s.full[slot]);
+        }
+        for (unsigned c = lane; c < A_ROWS * 8; c += WARP) {
+            const unsigned row = c / 8, at = BUG == ROWS_UNSWIZZLED ? c % 8 : c % 8 ^ row % 8;
+            cp_async16(s.a[slot] + row * SLICE + at * 16, &rows_a[row][i * SLICE + c % 8 * 16], 16);
+        }
+        cp_async_commit();
+        if (BUG != TOLD_BEFORE_IT_CAME)
+            cp_async_wait(0);
+        if (BUG != NO_PROXY_FENCE)
+            shared_written();
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(&s.full[slot]);
+    }
+    cp_async_wait(0);
+}
+
+template <enum tiles_bug BUG> static unsigned multiply_slices(struct slots &s)
+{
+    const unsigned thread = threadIdx.x;
+    int acc[B_ROWS / 8][4] = {};
+    unsigned wrong = 0;
+    for (unsigned i = 0; i < SLICES; i++) {
+        const unsigned slot = i % 2;
+        const uint64_t a = wgmma_columns_k(shared_offset(s.a[slot]));
+        const uint64_t b = wgmma_columns_k(shared_offset(s.b[slot]));
+        barrier_wait(&s.full[slot], i / 2 % 2, 0);
+        __syncwarp();
+        wgmma_fence();
+        for (unsigned k = 0; k < SLICE; k += WGMMA_K_BYTES)
+            wgmma_tiles<WGMMA_I8, B_ROWS>(
+                acc, wgmma_further(a, BUG == OTHER_ROWS_OF_A && i == 1 ? k + 1024 : k),
+                wgmma_further(b, k), true);
+        wgmma_commit();
+        wgmma_wait(1); /* of the slice before */
+        __syncwarp();
+        if (thread % WARP == 0 && (i || BUG == LET_GO_OF_LATEST))
+            barrier_arrive(&s.empty[BUG == LET_GO_OF_LATEST ? slot : 1 - slot]);
+    }
+    if (BUG != SUMS_SEEN_UNDER_WAY)
+        wgmma_wait(0);
+    for (unsigned j = 0; j < B_ROWS / 2; j++) {
+        const unsigned m = wgmma_acc_row(thread, j), n = wgmma_acc_col(thread, j);
+        int want = 0;
+        for (unsigned k = m; k < SLICES * SLICE; k += A_ROWS)
+            want += rows_b[1][n][k];
+        wrong += acc[j / 4][j % 4] != want;
+    }
+    if (BUG == SUMS_SEEN_UNDER_WAY)
+        wgmma_wait(0);
+    return wrong;
+}
+
+template <enum tiles_bug BUG> static __global__ void tiles()
+{
+    SHARED_MEMORY(s, struct slots);
+    const unsigned t = threadIdx.x;
+    unsigned wrong = 0;
+    tensor_map map;
+    const struct map_shape shape = map_several(
+        map_bytes_of(SLICES * SLICE, B_ROWS, SLICES * SLICE, B_ROWS), MATRICES, sizeof rows_b[0]);
+    tensor_map_encode(&map, rows_b, &shape);
+    if (t == 0) {
+        fill_rows();
+        for (unsigned i = 0; i < 2; i++) {
+            barrier_init(&s.full[i], 2);
+            barrier_init(&s.empty[i], 4);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+    if (t >= WGMMA_THREADS)
+        bring_slices<BUG>(s, map);
+    else
+        wrong = multiply_slices<BUG>(s);
+    if (t < PLANTED_OUT)
+        planted_out[t] = 3 * ((t + 40) % PLANTED_OUT) + wrong;
+}
+
 const struct planted planted_hopper[] = {
 #define CASE(bug, by, says)                                                           \
     {                                                                                 \
@@ -152,6 +279,18 @@ const struct planted planted_hopper[] = {
     CASE(OTHER_MAJOR, BY_RESULT, ""), /* past the tile, or wrong */
     CASE(BOX_MISPLACED, BY_ALL, "not aligned to 128"),
     CASE(PRODUCT_LEFT_BEHIND, BY_ALL, "products of wgmma under way"),
+#undef CASE
+#define CASE(bug, by, says)                                                                \
+    {                                                                                      \
+#bug, tiles < NO_TILES_BUG>, tiles < bug>, THREADS, sizeof(struct slots), by, says \
+    }
+    CASE(NO_PROXY_FENCE, BY_WATCH, "fence: "),
+    CASE(TOLD_BEFORE_IT_CAME, BY_WATCH, ""), /* a race, or a byte that is written without a fence */
+    CASE(LET_GO_OF_LATEST, BY_WATCH, ""),    /* a race, or a phase is missed */
+    CASE(SUMS_SEEN_UNDER_WAY, BY_RESULT, "wrong result"),
+    CASE(OTHER_MATRIX, BY_RESULT, "wrong result"),
+    CASE(OTHER_ROWS_OF_A, BY_RESULT, ""), /* past the tile, or wrong */
+    CASE(ROWS_UNSWIZZLED, BY_RESULT, "wrong result"),
 #undef CASE
     {},
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_bench [--library FILE] [--json] [--op NAME] [--ms N] [--small] [--once]: the kernels of
+/* cuda_bench [--library FILE] [--json] [--op NAME,…] [--ms N] [--small] [--once]: the kernels of
  * libquire-cuda.so on a card, at the shapes that models have, timed by the card's own clock.
  *
  * A row is an operation, its shape, the median and the best of several runs, and what it moved and
@@ -46,15 +46,30 @@ static const struct shape shapes[] = {
     {"linear", DT_BF16, {16, 28672, 4096}},
     {"linear", DT_BF16, {64, 28672, 4096}},
     {"linear", DT_BF16, {256, 28672, 4096}},
+    {"linear", DT_BF16, {512, 6144, 4096}}, /* products of Llama-3-8B: q, k and v */
+    {"linear", DT_BF16, {512, 4096, 4096}},
+    {"linear", DT_BF16, {512, 28672, 4096}},
+    {"linear", DT_BF16, {512, 4096, 14336}},
+    {"linear", DT_BF16, {4096, 6144, 4096}},
+    {"linear", DT_BF16, {4096, 28672, 4096}},
+    {"linear", DT_BF16, {4096, 4096, 14336}},
     {"linear", DT_BF16, {8192, 8192, 8192}},
     {"linear_quant", DT_I8, {1, 28672, 4096}},
+    {"linear_quant", DT_I8, {512, 28672, 4096}},
     {"linear_quant", DT_I8, {2048, 28672, 4096}},
+    {"linear_quant", DT_I8, {4096, 28672, 4096}},
+    {"linear_e4m3", DT_F8_E4M3, {1, 28672, 4096}},
+    {"linear_e4m3", DT_F8_E4M3, {512, 28672, 4096}},
+    {"linear_e4m3", DT_F8_E4M3, {4096, 28672, 4096}},
     {"linear_int4", DT_U8, {1, 28672, 4096}},
     {"linear_int4", DT_U8, {2048, 28672, 4096}},
     {"linear_groups", DT_BF16, {1, 1536, 2048, 128, 8}}, /* gate and up of Qwen3-30B-A3B */
     {"linear_groups", DT_BF16, {64, 1536, 2048, 128, 8}},
     {"linear_groups", DT_BF16, {2048, 1536, 2048, 128, 8}},
+    {"linear_groups", DT_BF16, {4096, 1536, 2048, 128, 8}},
+    {"linear_groups", DT_BF16, {512, 1536, 2048, 128, 8}},
     {"linear_e4m3_groups", DT_F8_E4M3, {64, 1536, 2048, 128, 8}},
+    {"linear_e4m3_groups", DT_F8_E4M3, {2048, 1536, 2048, 128, 8}},
 };
 static const struct shape small_shapes[] = {
     {"copy", DT_U8, {1}},
@@ -63,6 +78,7 @@ static const struct shape small_shapes[] = {
     {"attention", DT_I8, {1, 20, 2, 1, 64, 20}},
     {"linear", DT_BF16, {2, 128, 64}},
     {"linear_quant", DT_I8, {2, 128, 64}},
+    {"linear_e4m3", DT_F8_E4M3, {2, 128, 64}},
     {"linear_int4", DT_U8, {2, 128, 128}},
     {"linear_groups", DT_BF16, {3, 64, 64, 4, 2}},
     {"linear_e4m3_groups", DT_F8_E4M3, {3, 64, 64, 4, 2}},
@@ -407,6 +423,40 @@ static void bench_quant(const struct shape *s)
                  int4 ? (const void *)&a : &a.by);
 }
 
+static void multiply_e4m3(const void *ctx)
+{
+    b.t->kern(b.d)->linear_e4m3(ctx, &b.x);
+}
+
+static void bench_e4m3(const struct shape *s)
+{
+    const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
+    struct linear_e4m3_args a = {{.y_dtype = DT_F32,
+                                  .w = {NULL, n, k, DT_F8_E4M3, 0, 0, NULL},
+                                  .n_row = m,
+                                  .x_stride = k,
+                                  .y_stride = n}};
+    const size_t bytes = b.t->matrix_bytes(&a.by.w);
+    void *w = device_memory(bytes, "weights");
+    uint8_t *q = device_memory((size_t)m * k, "activations");
+    struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
+    const struct pack_e4m3_args pack = {.dst = w,
+                                        .src = random_bf16((size_t)n * k, "a checkpoint's weights"),
+                                        .src_dtype = DT_BF16,
+                                        .n_out = n,
+                                        .n_in = k,
+                                        .n_out_total = n};
+    const struct quant_rows_e4m3_args quant = {
+        q, rows, random_f32((size_t)m * k, "activations"), m, k, k, k};
+    b.t->kern(b.d)->pack_e4m3(&pack, &b.x);
+    b.t->kern(b.d)->quant_rows_e4m3(&quant, &b.x);
+    a.by.w.data = w;
+    a.by.x = (const int8_t *)q;
+    a.by.rows = rows;
+    a.by.y = device_memory((size_t)m * n * 4, "results");
+    show_product(s, "e4m3", bytes, 1, multiply_e4m3, &a);
+}
+
 /* ---- products with the matrices of a mixture of experts ---- */
 static void multiply_groups(const void *ctx)
 {
@@ -517,13 +567,26 @@ static const struct {
            {"linear", bench_linear},
            {"linear_quant", bench_quant},
            {"linear_int4", bench_quant},
+           {"linear_e4m3", bench_e4m3},
            {"linear_groups", bench_groups},
            {"linear_e4m3_groups", bench_groups}};
+
+/* Is it in the list that was given? */
+static bool is_wanted(const char *op)
+{
+    const size_t n = strlen(op);
+    for (const char *at = b.op; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (!strncmp(at, op, n) && (at[n] == ',' || at[n] == '\0'))
+            return true;
+    }
+    return !b.op;
+}
 
 static void run_shape(const struct shape *s)
 {
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (!strcmp(ops[i].op, s->op) && (!b.op || !strcmp(b.op, s->op)))
+        if (!strcmp(ops[i].op, s->op) && is_wanted(s->op))
             ops[i].bench(s);
     settle();
     while (b.n_alloc)
@@ -588,7 +651,7 @@ static void read_options(int argc, char **argv)
             wrong = true;
     }
     if (wrong || optind != argc) {
-        fprintf(stderr, "%s: options: --library FILE --json --op NAME --ms N --small --once %s\n",
+        fprintf(stderr, "%s: options: --library FILE --json --op NAME,… --ms N --small --once %s\n",
                 argv[0], e.message);
         exit(2);
     }

@@ -90,8 +90,8 @@ def kernels(r):
     listed = run(r.store, r.work, [r.program("cuda_check_card"), "--list"], 20, r.env)
     for op in listed.out.split() if listed.rc == 0 else CHECKS:
         yield f"check {op}", check(op), 5
-    yield "speed", speed("speed"), 20
-    yield "speed without trial", speed("speed without wgmma", ["--op", "attention"], machine.WITHOUT), 15
+    yield "speed", speed("speed"), 25
+    yield "speed without trial", speed("speed without wgmma", ["--op", "attention,linear,linear_groups"], machine.WITHOUT), 20
 
 
 # ---- goldens ----

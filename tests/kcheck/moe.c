@@ -198,6 +198,7 @@ void kbench_combine(struct kc_bench *b)
 static void check_places(struct kcheck *k, const struct group_rows_args *a)
 {
     const uint32_t n = a->n_row * a->n_used;
+    k->n_compared += n + 1;
     if (a->starts[0] != 0 || a->starts[a->n_expert] != n)
         kc_fail(k, "starts are from %u to %u, not to %u", a->starts[0], a->starts[a->n_expert], n);
     for (uint32_t e = 0; e < a->n_expert; e++)

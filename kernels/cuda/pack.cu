@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack and pack_quant: rows of a checkpoint into the layouts of layout.h.
- * Values are those of ref/pack*.c to the bit, only their places differ. Rows
- * past n_out_total do not exist here. pack_int4: pack_int4.cu.
+/* pack and pack_quant: rows of a checkpoint into the layouts of layout.h. Values are those of ref/pack*.c to
+ * the bit, only their places differ. Rows past n_out_total do not exist here. pack_int4: pack_int4.cu.
  *
- * Shape: a block of 256 threads a row. Shared: 128 bytes, a float a warp
- * (pack_quant). Bytes: the source once (pack_quant: twice, the second time from
- * L2) and the result. Source rows may lie at any address, so they are read byte
- * by byte; it runs once, at load, behind the disk. Fraction of the limit: not
- * measured on a card yet. */
+ * Shape: a block of 256 threads a row. Shared: 128 bytes, a float a warp (pack_quant).
+ * Bytes: the source once (pack_quant: twice, the second time from L2) and the result. Source rows may lie at
+ *   any address, so they are read byte by byte; it runs once, at load, behind the disk.
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/int8.cuh"
 #include "kernels/cuda/layout.h"
 

@@ -23,15 +23,15 @@
  * Blocks take pieces x KV heads round robin until there are none: the grid depends on the card only, so
  * a graph serves every step.
  *
- * Shared memory (attention_shared_of): q, then slots for tiles of K and V, then, for heads of 96 and 128, the
- * total of splits. Three slots (wide heads: two) take K0 V0 K1 V1 … by turns: two tiles (one) are on their
+ * Shared memory (attention_shared_of): q, then slots for tiles of K and V, then, of four warps with heads of 96 and
+ * 128, the total of splits. Three slots (wide heads: two) take K0 V0 K1 V1 … by turns: two tiles (one) are on their
  * way (cp.async) while one is worked on. The 8 rows of an ldmatrix lie in different banks (row_of). int8
  * and e4m3 come in as they are and are widened to bf16 (exactly) in a buffer of their own.
  *
  *     KiB, D =                  64     80     96    128    192    256
- *     bf16          1 warp      26     36     49     60     57     75
+ *     bf16          1 warp      26     36     43     52     57     75
  *                   4 warps     32     44     76     96     75     99, which is all that sm_86 has
- *     int8, e4m3    1 warp      23     30     41     53     56     74
+ *     int8, e4m3    1 warp      23     30     35     45     56     74
  *                   4 warps     29     38     69     89     75     99
  *
  * Bytes: K and V of the context once for the rows of a piece, 2 D each a position (int8 and e4m3: D), which is
@@ -84,7 +84,7 @@ template <int D, enum dtype KV, unsigned WARPS>
 static void launch_pieces(const struct attention_args *a, const struct kern_exec *x)
 {
     const size_t bytes = sizeof(attention_shared_of<D, KV, WARPS>);
-    const bool wide = total_of<D>::place == IN_WORKSPACE;
+    const bool wide = total_of<D, WARPS>::place == IN_WORKSPACE;
     const unsigned n_block = card_blocks(bytes, wide ? PLAN_WIDE_ROWS / (WARPS * 16) : BLOCKS_MOST);
     /* at the end of the workspace (plan_workspace_bytes) */
     const size_t totals = wide ? (size_t)n_block * WARPS * 16 * D * sizeof(float) : 0;

@@ -33,7 +33,7 @@ template <int D, dtype KV> struct kv_slots {
 template <int D> struct kv_slots<D, DT_BF16> {
     struct row_of<D> rows[slots_of<D>::n][TILE];
 };
-template <int D, dtype KV, unsigned WARPS, total_place PLACE = total_of<D>::place>
+template <int D, dtype KV, unsigned WARPS, total_place PLACE = total_of<D, WARPS>::place>
 struct alignas(128) attention_shared_of {
     struct row_of<D> q[WARPS * 16];
     kv_slots<D, KV> kv;
@@ -110,6 +110,8 @@ static __device__ __forceinline__ void rows_of_warp(struct warp_rows *r, const s
         r->first[i] = a.window ? r->last[i] + 1 - (int)a.window : 0;
     }
     r->all = seen_by(p, a, row, 16);
+    r->each.least = a.window ? r->all.most + 1 - (int)a.window : 0;
+    r->each.most = (int)(p.seq.start + row / p.group);
 }
 
 /* q of the team's rows, rounded to bf16; rows that are not there are zeros. */
@@ -137,60 +139,128 @@ template <int D> static __device__ __forceinline__ uint32_t place_in_tile(uint32
 }
 
 /* ---- K or V of one tile on its way to shared memory; zeros past the context ---- */
+template <int D, enum dtype KV>
+static __device__ __forceinline__ void *chunk_of_slot(kv_slots<D, KV> &kv, unsigned slot,
+                                                      uint32_t row, uint32_t c)
+{
+    if constexpr (KV == DT_BF16)
+        return chunk_at<D>(kv.rows[slot], row, c);
+    else
+        return &kv.raw[slot].x[row][c * 16];
+}
+
+/* mine: a lane's block of the tile's. left: positions of the context from the tile's first on. */
+template <int D, enum dtype KV, unsigned WARPS>
+static __device__ __forceinline__ void load_rows(kv_slots<D, KV> &kv, unsigned slot,
+                                                 const char *cache, size_t block_bytes,
+                                                 uint32_t mine, int left)
+{
+    const unsigned chunks = KV == DT_BF16 ? D / 8 : D / 16, n = TILE * chunks;
+#pragma unroll 4
+    for (uint32_t base = 0; base < n; base += WARPS * WARP) {
+        const uint32_t i = place_in_tile<D>(base + threadIdx.x), row = i < n ? i / chunks : 0;
+        const uint32_t block = __shfl_sync(ALL_LANES, mine, row / KERN_BLOCK);
+        const char *from =
+            cache + block * block_bytes + (size_t)(row % KERN_BLOCK * chunks + i % chunks) * 16;
+        void *to = chunk_of_slot<D, KV>(kv, slot, row, i % chunks);
+        if (i < n)
+            cp_async16(to, from, (int)row < left ? 16 : 0);
+    }
+}
+
+/* The same where threads have the same column of every row and blocks end with a round of them: little
+ * is left to compute but one address a block. WHOLE: there are TILE positions left. */
+template <int D, enum dtype KV, unsigned WARPS, bool WHOLE>
+static __device__ __forceinline__ void load_columns(kv_slots<D, KV> &kv, unsigned slot,
+                                                    const char *cache, size_t block_bytes,
+                                                    uint32_t mine, int left)
+{
+    const unsigned chunks = KV == DT_BF16 ? D / 8 : D / 16, rows = WARPS * WARP / chunks;
+    const uint32_t c = threadIdx.x % chunks, first = threadIdx.x / chunks;
+#pragma unroll
+    for (uint32_t b = 0; b < TILE / KERN_BLOCK; b++) {
+        const uint32_t block = __shfl_sync(ALL_LANES, mine, b);
+        const char *from = cache + block * block_bytes + threadIdx.x * 16;
+#pragma unroll
+        for (uint32_t r = 0; r < KERN_BLOCK; r += rows) {
+            const uint32_t row = b * KERN_BLOCK + r + first;
+            void *to = chunk_of_slot<D, KV>(kv, slot, row, c);
+            cp_async16(to, from + r * chunks * 16, WHOLE || (int)row < left ? 16 : 0);
+        }
+    }
+}
+
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ void load_tile(kv_slots<D, KV> &kv, unsigned slot,
                                                  const void *cache, const struct piece_at &p,
                                                  uint32_t n_kv_head, uint32_t tile)
 {
-    const unsigned chunks = KV == DT_BF16 ? D / 8 : D / 16, n = TILE * chunks;
-    const size_t head_bytes = cuda_kv_head_bytes(KV, D);
+    const unsigned chunks = KV == DT_BF16 ? D / 8 : D / 16, n_thread = WARPS * WARP;
+    const size_t head_bytes = cuda_kv_head_bytes(KV, D), block_bytes = n_kv_head * head_bytes;
     const uint32_t lane = threadIdx.x % WARP, n_block = (p.end + KERN_BLOCK - 1) / KERN_BLOCK;
     const uint32_t at = tile * (TILE / KERN_BLOCK) + lane;
     const uint32_t mine = lane < TILE / KERN_BLOCK && at < n_block ? p.seq.blocks[at] : 0;
-#pragma unroll 4
-    for (uint32_t base = 0; base < n; base += WARPS * WARP) {
-        const uint32_t i = place_in_tile<D>(base + threadIdx.x), row = i < n ? i / chunks : 0;
-        const uint32_t block = __shfl_sync(ALL_LANES, mine, row / KERN_BLOCK);
-        const char *from = (const char *)cache +
-                           ((size_t)block * n_kv_head + p.kv_head) * head_bytes +
-                           (size_t)(row % KERN_BLOCK * chunks + i % chunks) * 16;
-        const unsigned there = tile * TILE + row < p.end ? 16 : 0;
-        if (i < n) {
-            if constexpr (KV == DT_BF16)
-                cp_async16(chunk_at<D>(kv.rows[slot], row, i % chunks), from, there);
-            else
-                cp_async16(&kv.raw[slot].x[row][i % chunks * 16], from, there);
-        }
-    }
+    const int left = (int)p.end - (int)(tile * TILE);
+    const char *head = (const char *)cache + p.kv_head * head_bytes;
+    if constexpr (n_thread % chunks || KERN_BLOCK * chunks % n_thread)
+        load_rows<D, KV, WARPS>(kv, slot, head, block_bytes, mine, left);
+    else if (left >= (int)TILE)
+        load_columns<D, KV, WARPS, true>(kv, slot, head, block_bytes, mine, left);
+    else
+        load_columns<D, KV, WARPS, false>(kv, slot, head, block_bytes, mine, left);
     if constexpr (KV == DT_I8) { /* four scales a chunk */
         const uint32_t block = __shfl_sync(ALL_LANES, mine, lane % 16 / 4), row = lane * 4;
         if (threadIdx.x < TILE / 4) {
-            const char *from = (const char *)cache +
-                               ((size_t)block * n_kv_head + p.kv_head) * head_bytes +
-                               (size_t)KERN_BLOCK * D + row % KERN_BLOCK * 4;
-            const int left = (int)p.end - (int)(tile * TILE + row);
-            cp_async16(&kv.raw[slot].scale[row], from, left > 3 ? 16 : left > 0 ? 4 * left : 0);
+            const char *from =
+                head + block * block_bytes + (size_t)KERN_BLOCK * D + row % KERN_BLOCK * 4;
+            const int n = left - (int)row;
+            cp_async16(&kv.raw[slot].scale[row], from, n > 3 ? 16 : n > 0 ? 4 * n : 0);
         }
     }
 }
 
-/* The tile of a slot as bf16. One byte in four of a word at a time. */
+/* Four bytes of the cache as bf16, two by two, exactly. int8: the low seven bits are the mantissa of 128 …
+ * 255, from which 128 is taken, or 256 where the sign is set. e4m3: as e4m3_value. */
+template <enum dtype KV>
+static __device__ __forceinline__ void bf16_of_four(uint32_t to[2], uint32_t four)
+{
+    const bool has_nan =
+        KV == DT_F8_E4M3 && (((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
+#pragma unroll
+    for (unsigned i = 0; i < 2; i++) {
+        if (KV == DT_I8) { /* a byte, 8 zeros above */
+            const uint32_t low = __byte_perm(four, 0, i ? 0x4342 : 0x4140);
+            to[i] = minus_pair<true>((low & 0x007f007fu) | 0x43004300u,
+                                     (low & 0x00800080u) | 0x43004300u);
+        } else { /* a byte, 8 zeros below */
+            const uint32_t high = __byte_perm(four, 0, i ? 0x3424 : 0x1404);
+            to[i] = by_2_to_120((high & 0x80008000u) | (high >> 4 & 0x07f007f0u));
+        }
+    }
+    if (has_nan)
+#pragma unroll
+        for (unsigned i = 0; i < 2; i++)
+            to[i] = bf16_pair(e4m3_value((uint8_t)(four >> 16 * i)),
+                              e4m3_value((uint8_t)(four >> (16 * i + 8))));
+}
+
+/* The tile of a slot as bf16. */
 template <int D, enum dtype KV, unsigned WARPS>
 static __device__ __forceinline__ const struct row_of<D> *tile_rows(kv_slots<D, KV> &kv,
                                                                     unsigned slot) {
     if constexpr (KV == DT_BF16) {
         return kv.rows[slot];
     } else {
-        for (uint32_t word = threadIdx.x; word < TILE * D / 4; word += WARPS * WARP) {
-            const uint32_t i = place_in_tile<D>(word), row = i / (D / 4), d = i % (D / 4) * 4;
-            const uint32_t w = *(const uint32_t *)&kv.raw[slot].x[row][d];
-            float f[4];
-#pragma unroll
-            for (unsigned j = 0; j < 4; j++)
-                f[j] =
-                    KV == DT_I8 ? (float)(int8_t)(w >> 8 * j) : e4m3_value((uint8_t)(w >> 8 * j));
-            *(uint2 *)(chunk_at<D>(kv.wide, row, d / 8) + d % 8) =
-                make_uint2(bf16_pair(f[0], f[1]), bf16_pair(f[2], f[3]));
+        for (uint32_t n = threadIdx.x; n < TILE * D / 16; n += WARPS * WARP) {
+            const uint32_t i = place_in_tile<D>(n), row = i / (D / 16), c = i % (D / 16);
+            const uint4 w = *(const uint4 *)&kv.raw[slot].x[row][c * 16];
+            uint32_t to[8];
+            bf16_of_four<KV>(to, w.x);
+            bf16_of_four<KV>(to + 2, w.y);
+            bf16_of_four<KV>(to + 4, w.z);
+            bf16_of_four<KV>(to + 6, w.w);
+            *(uint4 *)chunk_at<D>(kv.wide, row, 2 * c) = make_uint4(to[0], to[1], to[2], to[3]);
+            *(uint4 *)chunk_at<D>(kv.wide, row, 2 * c + 1) = make_uint4(to[4], to[5], to[6], to[7]);
         }
         team_sync<WARPS>();
         return kv.wide;
@@ -320,13 +390,13 @@ static __device__ __forceinline__ void load_q_fragments(struct warp_q<D> &q,
 }
 
 template <int D, enum dtype KV, unsigned WARPS>
-static __device__ __forceinline__ struct warp_total<D>
+static __device__ __forceinline__ struct warp_total<D, total_of<D, WARPS>::place>
 total_for(attention_shared_of<D, KV, WARPS> &s, const struct attention_room &room) {
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    warp_total<D> total = {};
-    if constexpr (total_of<D>::place == IN_SHARED)
+    warp_total<D, total_of<D, WARPS>::place> total = {};
+    if constexpr (total_of<D, WARPS>::place == IN_SHARED)
         total.far_o = &s.total[warp][0][lane];
-    else if constexpr (total_of<D>::place == IN_WORKSPACE)
+    else if constexpr (total_of<D, WARPS>::place == IN_WORKSPACE)
         total.far_o = room.totals + ((size_t)blockIdx.x * WARPS + warp) * 16 * D + lane;
     total.f[0] = total.f[1] = {NONE, 0, 1, 0};
     return total;
@@ -346,7 +416,7 @@ attend_piece(const struct attention_args &a, const struct plan_piece &piece, uin
     load_q<D, WARPS>(s.q, p, a, piece.row);
     team_sync<WARPS>();
     load_q_fragments<D>(q, s.q + row);
-    struct warp_total<D> total = total_for<D, KV, WARPS>(s, room);
+    struct warp_total<D, total_of<D, WARPS>::place> total = total_for<D, KV, WARPS>(s, room);
     struct tile_range tiles = tiles_of(piece, seen_by(p, a, piece.row, 16 * WARPS));
     uint32_t slot = 0;
     if (tiles.from < tiles.to)

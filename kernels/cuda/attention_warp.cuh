@@ -62,7 +62,8 @@ struct seen { /* by some rows: the first position that any sees, and the last; -
 };
 struct warp_rows {         /* rows g and g + 8 of the warp's 16 */
     int last[2], first[2]; /* positions they see; last -1: no such row */
-    struct seen all;       /* by the 16 */
+    struct seen all;       /* by any of the 16 */
+    struct seen each;      /* by each of them that is there */
     uint32_t token[2], head[2];
 };
 template <int D> struct warp_state {
@@ -116,15 +117,24 @@ static __device__ __forceinline__ void finish_scores(float s[8][4], const struct
 #pragma unroll
     for (unsigned n = 0; n < 8; n++)
 #pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+            s[n][j] =
+                (scale_k ? s[n][j] * scale_k[(int)(8 * n) + t + (int)(j % 2)] : s[n][j]) * a.scale;
+    if (a.soft_cap > 0)
+#pragma unroll
+        for (unsigned n = 0; n < 8; n++)
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++)
+                s[n][j] = a.soft_cap * tanhf(s[n][j] / a.soft_cap);
+    if (c0 >= r.each.least && c0 + (int)TILE - 1 <= r.each.most)
+        return; /* nothing to mask */
+#pragma unroll
+    for (unsigned n = 0; n < 8; n++)
+#pragma unroll
         for (unsigned j = 0; j < 4; j++) {
-            const int at = (int)(8 * n) + t + (int)(j % 2), c = c0 + at;
-            float f = s[n][j];
-            if (scale_k)
-                f *= scale_k[at];
-            f *= a.scale;
-            if (a.soft_cap > 0)
-                f = a.soft_cap * tanhf(f / a.soft_cap);
-            s[n][j] = c <= r.last[j / 2] && c >= r.first[j / 2] ? f : NONE;
+            const int c = c0 + (int)(8 * n) + t + (int)(j % 2);
+            if (c > r.last[j / 2] || c < r.first[j / 2])
+                s[n][j] = NONE;
         }
 }
 
@@ -229,19 +239,23 @@ static __device__ __forceinline__ float inverse_of(const struct folded &f,
 
 /* Where the total of a warp's rows waits while a split is summed: D / 2 floats a thread beside the D / 2
  * of the split. Registers have room for both up to 80 columns; shared memory, within what sm_86 has,
- * up to 128; wider heads go to the workspace. IN_BOTH: half in registers, half in shared memory. */
+ * up to 128; wider heads go to the workspace, and so do those of small pieces, which seldom have more
+ * splits than one: a multiprocessor has room for a block more. IN_BOTH: half in registers, half in
+ * shared memory. */
 enum total_place { IN_REGISTERS, IN_SHARED, IN_WORKSPACE, IN_BOTH };
-template <int D> struct total_of {
-    static const enum total_place place = D <= 80    ? IN_REGISTERS
-                                          : D <= 128 ? IN_SHARED
-                                                     : IN_WORKSPACE;
+template <int D, unsigned WARPS> struct total_of {
+    static const enum total_place place = D <= 80                 ? IN_REGISTERS
+                                          : D <= 128 && WARPS > 1 ? IN_SHARED
+                                                                  : IN_WORKSPACE;
 };
-template <int D, enum total_place PLACE = total_of<D>::place>
+template <int D, enum total_place PLACE>
 struct warp_total { /* of a warp's rows */
-    static const unsigned kept = PLACE == IN_REGISTERS ? D / 8 : PLACE == IN_BOTH ? D / 16 : 0;
-    float o[kept ? kept : 1][4];
-    struct folded f[2];
-    float *far_o; /* this thread's first of the others; the next is 32 on */
+                    static const unsigned kept = PLACE == IN_REGISTERS ? D / 8
+                                                 : PLACE == IN_BOTH    ? D / 16
+                                                                       : 0;
+                    float o[kept ? kept : 1][4];
+                    struct folded f[2];
+                    float * far_o; /* this thread's first of the others; the next is 32 on */
 };
 /* Where the total has what w.acc[n][j] adds to. */
 template <int D, enum total_place PLACE>

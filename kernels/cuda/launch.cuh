@@ -216,6 +216,18 @@ template <bool BF16> static __device__ __forceinline__ uint32_t minus_pair(uint3
     return y;
 #endif
 }
+/* Two bf16, each times 2^120; subnormals too. */
+static __device__ __forceinline__ uint32_t by_2_to_120(uint32_t x)
+{
+#ifdef QUIRE_CUDA_HOST
+    return bf16_pair(bf16_value((uint16_t)x) * 0x1p120f,
+                     bf16_value((uint16_t)(x >> 16)) * 0x1p120f);
+#else
+    uint32_t y; /* + -0: a zero keeps its sign */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(0x7b807b80u), "r"(0x80008000u));
+    return y;
+#endif
+}
 /* e4m3 is sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity. Every value of it is one
  * of bf16's: the bits are moved and 2^120 mends the bias, subnormals too. */
 static __device__ __forceinline__ float e4m3_value(uint8_t b)

@@ -24,7 +24,7 @@ uint32_t plan_partial_rows(const struct device_limits *l)
 
 size_t plan_workspace_bytes(const struct device_limits *l, uint32_t n_unit)
 {
-    const size_t wide_rows = l->head_dim > 128 ? (size_t)n_unit * PLAN_WIDE_ROWS : 0;
+    const size_t wide_rows = l->head_dim > PLAN_NARROW ? (size_t)n_unit * PLAN_WIDE_ROWS : 0;
     return (size_t)plan_partial_rows(l) * (l->head_dim + 2) * sizeof(float) +
            wide_rows * l->head_dim * sizeof(float) + 16;
 }

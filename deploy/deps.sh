@@ -1,21 +1,23 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs what quire needs from Debian's packages.
-#   sh deploy/deps.sh [build|test]     build (default): compiler, libraries, curl and jq; test: that, clang and Python
+#   sh deploy/deps.sh [build|cuda|test]    build (default): compiler, libraries, curl and jq; cuda: that, and what nvcc needs;
+#                                          test: that, clang and Python
 # Needs root or sudo. Does nothing, quickly, when everything is there.
 set -eu
 
 build="gcc libc6-dev make cmake pkg-config libzmq3-dev libczmq-dev libmsgpack-dev libuv1-dev libh2o-dev
  libssl-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libjansson-dev libhwloc-dev uthash-dev zlib1g-dev libzstd-dev libxxhash-dev
  curl jq ca-certificates"
-test="$build g++ clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev llvm-14 libcmocka-dev python3 python3-venv git
- procps iproute2"
+cuda="$build g++ python3 python3-venv"
+test="$cuda clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev llvm-14 libcmocka-dev git procps iproute2"
 
 case "${1:-build}" in
 build) wanted=$build ;;
+cuda) wanted=$cuda ;;
 test) wanted=$test ;;
 *)
-    echo "usage: sh deploy/deps.sh [build|test]" >&2
+    echo "usage: sh deploy/deps.sh [build|cuda|test]" >&2
     exit 2
     ;;
 esac

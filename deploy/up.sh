@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian 12 to a model that answers: installs the dependencies, builds, serves, asks, stays.
 #   sh deploy/up.sh [--check] [--model FOLDER_OR_ID] [--port P] [--host H] [-- more options of `quire serve`]
-# --check stops everything and exits 0 after the answers. A second run builds nothing and takes seconds.
+# --check stops everything and exits 0 after the answers. A second run builds nothing and takes seconds. Where there is an NVIDIA
+# card, its kernels are built too (minutes, once) and it serves; `-- --device cpu` keeps to the CPU.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -10,7 +11,7 @@ check=no
 model=deploy/model/quire-tiny
 port=8000
 host=127.0.0.1
-usage() { sed -n '3,5s/^# *//p' "$0"; }
+usage() { sed -n '3,6s/^# *//p' "$0"; }
 needs_value() { [ $# -ge 2 ] || { echo "up.sh: $1 needs a value" >&2; exit 2; }; }
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -27,10 +28,21 @@ done
 
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
 
+cards= # compute capabilities
+case " $* " in
+*" --device cpu "* | *" --device=cpu "*) ;;
+*) cards=$(sh deploy/cuda.sh archs 2>/dev/null) || cards= ;;
+esac
+
 say "1/4 dependencies"
-sh deploy/deps.sh build
+sh deploy/deps.sh "$([ -n "$cards" ] && echo cuda || echo build)"
 say "2/4 build (build/release/bin)"
 [ -e build/release/CMakeCache.txt ] || cmake --preset release >/dev/null
+if [ -n "$cards" ] && nvcc=$(sh deploy/cuda.sh nvcc); then
+    grep -q "^QUIRE_CUDA_ARCHS:STRING=$cards\$" build/release/CMakeCache.txt ||
+        echo "kernels for compute capability $cards; this takes minutes, once"
+    cmake --preset release -DQUIRE_CUDA=ON -DQUIRE_CUDA_ARCHS="$cards" -DNVCC="$nvcc" >/dev/null
+fi
 cmake --build --preset release >build/release/build.log 2>&1 || { tail -n 40 build/release/build.log >&2; exit 1; }
 
 say "3/4 serving $model at http://$host:$port"

@@ -45,17 +45,6 @@ packages() { # packages FILE: the tests' own Python has what tests/FILE lists; i
     cp "tests/$1" "tests/.venv/$1"
 }
 
-cuda_compiler() { # the path of nvcc of the version that resources.txt is of; from PyPI when it is not installed
-    for path in "${NVCC:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
-        if [ -x "$path" ] && "$path" --version | grep -q 'release 13\.0'; then
-            echo "$path"
-            return
-        fi
-    done
-    packages requirements-cuda.txt
-    echo "$PWD"/tests/.venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc
-}
-
 # The analyzer takes a quarter of the steps in a function that it takes by itself: of 15 minutes of CPU 5 are left. On files
 # that were changed, run clang-tidy-14 -p build/clang FILE… without that.
 part_lint() {
@@ -108,7 +97,7 @@ part_fuzz() { # the corpus, then new input until FUZZ_RUNS runs or FUZZ_SECONDS 
 }
 
 part_cuda() {
-    compiler=$(cuda_compiler)
+    compiler=$(sh deploy/cuda.sh nvcc)
     configure cuda -DNVCC="$compiler"
     build cuda quire_cuda cuda_library
     python3 tests/gpu/resources.py --build build/cuda
@@ -154,7 +143,7 @@ case " $* " in
 " cuda ") ;;
 *" cuda "*)
     mkdir -p build/cuda
-    NVCC=$(cuda_compiler) setsid nice -n 19 sh tests/run.sh cuda >build/cuda/part.log 2>&1 &
+    NVCC=$(sh deploy/cuda.sh nvcc) setsid nice -n 19 sh tests/run.sh cuda >build/cuda/part.log 2>&1 &
     behind=$!
     trap '[ -z "$behind" ] || kill -- -"$behind"' EXIT
     trap 'exit 130' INT

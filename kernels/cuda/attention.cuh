@@ -131,11 +131,11 @@ static __device__ __forceinline__ void load_q(struct row_of<D> *to, const struct
     }
 }
 
-/* Places of a tile's pieces are divisions that the compiler would make once and keep: heads of 80 have no
- * registers for them. */
+/* Places of a tile's pieces are what the compiler would compute once and keep: heads of 64, whose q is in
+ * registers, and of 80 have none left for them. */
 template <int D> static __device__ __forceinline__ uint32_t place_in_tile(uint32_t i)
 {
-    return D == 80 ? anew(i) : i;
+    return D == 64 || D == 80 ? anew(i) : i;
 }
 
 /* ---- K or V of one tile on its way to shared memory; zeros past the context ---- */
@@ -176,11 +176,12 @@ static __device__ __forceinline__ void load_columns(kv_slots<D, KV> &kv, unsigne
                                                     uint32_t mine, int left)
 {
     const unsigned chunks = KV == DT_BF16 ? D / 8 : D / 16, rows = WARPS * WARP / chunks;
-    const uint32_t c = threadIdx.x % chunks, first = threadIdx.x / chunks;
+    const uint32_t thread = place_in_tile<D>(threadIdx.x);
+    const uint32_t c = thread % chunks, first = thread / chunks;
 #pragma unroll
     for (uint32_t b = 0; b < TILE / KERN_BLOCK; b++) {
         const uint32_t block = __shfl_sync(ALL_LANES, mine, b);
-        const char *from = cache + block * block_bytes + threadIdx.x * 16;
+        const char *from = cache + block * block_bytes + thread * 16;
 #pragma unroll
         for (uint32_t r = 0; r < KERN_BLOCK; r += rows) {
             const uint32_t row = b * KERN_BLOCK + r + first;

@@ -42,15 +42,15 @@ struct plan_head {
     uint32_t small_at, large_at; /* bytes from the start of the plan */
 };
 
-/* Rows of heads wider than PLAN_NARROW whose totals (4 * head_dim bytes each) the workspace has room
- * for, a multiprocessor: no more blocks than that may be launched for them. */
+/* Rows of heads wider than PLAN_NARROW whose totals (4 * head_dim bytes each) the workspace has
+ * room for, a multiprocessor: no more blocks than that may be launched for them. */
 #define PLAN_NARROW    80u
 #define PLAN_WIDE_ROWS 128u
 
 /* Rows of parts that a step within l can have. */
 uint32_t plan_partial_rows(const struct device_limits *l);
-/* Workspace of attention: the parts, then the totals of heads wider than PLAN_NARROW on a card of n_unit
- * multiprocessors. */
+/* Workspace of attention: the parts, then the totals of heads wider than PLAN_NARROW on a card of
+ * n_unit multiprocessors. */
 size_t plan_workspace_bytes(const struct device_limits *l, uint32_t n_unit);
 size_t plan_bytes(const struct device_limits *l);
 /* seqs: [n_seq], blocks not looked at. A sequence without query tokens has no piece. */

@@ -38,7 +38,7 @@ struct wgmma_case {
     struct linear_args a; /* n_row: places */
     const struct quant_row *rows;
     uint32_t n_x, n_col;
-    bool positive; /* e4m3, nothing cancels: what Hopper's 14 bits do to a long sum shows */
+    bool positive; /* e4m3, nothing cancels: what 14 bits do to a long sum shows */
     struct groups g;
 };
 
@@ -103,9 +103,6 @@ static void make_shape(struct kcheck *k, struct wgmma_case *c)
     if (a->w.gated)
         a->w.n_out = (a->w.n_out + 31) / 32 * 32;
     a->w.n_in = 8 * (is_bytes(a->w.dtype) ? 2 : 1) * kc_range(k, 1, wide ? 16 : 40);
-    c->positive = a->w.dtype == DT_F8_E4M3 && !a->w.gated && !wide && kc_chance(k, 40);
-    if (c->positive)
-        a->w.n_in = 128 * kc_range(k, 8, 16);
     a->y_dtype = kc_chance(k, 60) ? DT_F32 : kc_chance(k, 70) ? DT_BF16 : DT_F16;
     a->x_stride = a->w.n_in + 16 * kc_range(k, 0, 2);
     c->n_col = a->w.gated ? a->w.n_out / 2 : a->w.n_out;
@@ -159,8 +156,8 @@ static double bound_of(const struct wgmma_case *c, double want)
 {
     const double y = c->a.y_dtype == DT_F32 ? 0 : fabs(want) * 0x1p-7;
     const double e4m3 = 16 * (5.0 / 512) * (3.0 / 256) * 0x1p-13; /* of the largest product */
-    if (c->positive)
-        return (fabs(want) + 4) * 0x1p-11 + y; /* 4: bias and the old y */
+    if (c->positive) /* no bias, nothing that was there */
+        return fabs(want) * 0x1p-11 + y;
     return c->a.w.n_in * (c->a.w.dtype == DT_F8_E4M3 ? e4m3 : 0x1p-18) * (1 + fabs(want)) + y;
 }
 
@@ -199,6 +196,26 @@ static void check_linear_wgmma(struct kcheck *k)
                 k, "fewer rows",
                 (struct kc_bits){row_of(&c, other, i), row_of(&c, y, i), c.a.y_dtype, c.n_col});
     }
+}
+
+/* Sums that are long and only grow: with 14 bits for all of one, and not for 128 numbers of it at a
+ * time, it would be 2^-9 short. */
+static void check_linear_wgmma_long(struct kcheck *k)
+{
+    struct wgmma_case c = {.positive = true};
+    struct linear_args *a = &c.a;
+    k->specials = false;
+    a->w.dtype = a->x_dtype = DT_F8_E4M3;
+    a->y_dtype = DT_F32;
+    a->w.n_out = c.n_col = kc_range(k, 1, 40);
+    a->w.n_in = 2048;
+    a->x_stride = a->w.n_in;
+    a->y_stride = c.n_col;
+    a->n_row = c.n_x = kc_chance(k, 50) ? 66 : 20;
+    make_arrays(k, &c);
+    a->bias = NULL;
+    kc_shape(k, "e4m3, all positive, n_row %u n_out %u n_in %u", a->n_row, a->w.n_out, a->w.n_in);
+    near_known(k, &c, run(k, &c, c.a, true), run(k, &c, c.a, false));
 }
 
 /* ---- groups ---- */
@@ -273,6 +290,7 @@ static void check_linear_groups_wgmma(struct kcheck *k)
 
 const struct cuda_check cuda_checks_wgmma[] = {
     {"linear_wgmma", no_reference, call_linear_wgmma, 0, check_linear_wgmma, 4},
+    {"linear_wgmma_long", no_reference, call_linear_e4m3_wgmma, 0, check_linear_wgmma_long, 1},
     {"linear_groups_wgmma", no_reference, call_linear_groups_wgmma, 0, check_linear_groups_wgmma,
      3},
     {0},

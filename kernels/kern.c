@@ -154,6 +154,11 @@ size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in)
     return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * quant_panel_bytes(n_in);
 }
 
+size_t packed_blocks_bytes(uint32_t n_out, uint32_t n_in)
+{
+    return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * fp8_blocks_panel_bytes(n_in);
+}
+
 size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group)
 {
     return ((size_t)n_out + KERN_PANEL - 1) / KERN_PANEL * int4_panel_bytes(n_in, group);
@@ -163,6 +168,7 @@ struct packed kern_panels(const struct packed *w, uint32_t begin, uint32_t end)
 {
     struct packed part = *w;
     const size_t panel = w->group            ? packed_int4_bytes(KERN_PANEL, w->n_in, w->group)
+                         : w->blocks         ? packed_blocks_bytes(KERN_PANEL, w->n_in)
                          : w->dtype == DT_I8 ? packed_quant_bytes(KERN_PANEL, w->n_in)
                                              : packed_bytes(w->dtype, KERN_PANEL, w->n_in);
     const uint32_t to = end * KERN_PANEL < w->n_out ? end * KERN_PANEL : w->n_out;

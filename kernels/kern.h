@@ -49,6 +49,8 @@ const char *kern_variant_name(const char *op,
 size_t packed_bytes(enum dtype dtype, uint32_t n_out, uint32_t n_in);
 /* Bytes of a matrix packed for `linear_quant`. */
 size_t packed_quant_bytes(uint32_t n_out, uint32_t n_in);
+/* Bytes of a matrix packed for `linear_blocks`. */
+size_t packed_blocks_bytes(uint32_t n_out, uint32_t n_in);
 /* Bytes of a matrix packed for `linear_int4`. */
 size_t packed_int4_bytes(uint32_t n_out, uint32_t n_in, uint32_t group);
 /* Panels begin … end - 1 of a packed matrix of any kind, as a matrix: its output 0 is output

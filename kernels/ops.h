@@ -56,6 +56,7 @@ struct packed {       /* a weight matrix in the layout above */
     /* [n_in] or NULL: input k of W is input order[k] of the model's; x comes in W's order already
      * (quant_rows). So 4-bit groups whose inputs are spread (act-order) are neighbours. */
     const uint32_t *order;
+    uint32_t blocks; /* 1: F8_E4M3 with scales of blocks, ops_fp8.h */
 };
 
 /* Pack rows of a row-major W into panels. dst: packed_bytes(dtype, n_out, n_in). Each thread

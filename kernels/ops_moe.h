@@ -23,7 +23,7 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_OPS_MOE_H
 #define QUIRE_KERNELS_OPS_MOE_H
-#include "kernels/ops_quant.h"
+#include "kernels/ops_fp8.h"
 
 /* The n_used experts with the largest x[i,:], of equal ones those with the lower number; they are
  * written by ascending number.
@@ -68,9 +68,9 @@ struct groups {
                                not written */
     const uint32_t *rows;   /* [by.n_row] the row of x of each place; NULL: its own number */
 };
-/* linear (linear_quant, linear_e4m3), with the matrix of expert e for the places starts[e] …
- * starts[e + 1] - 1: by.w is that of expert 0; by.bias NULL, no accumulate. A place has the bits
- * that the plain operation gives its row. */
+/* linear (linear_quant, linear_e4m3, linear_blocks), with the matrix of expert e for the places
+ * starts[e] … starts[e + 1] - 1: by.w is that of expert 0; by.bias NULL, no accumulate. A place
+ * has the bits that the plain operation gives its row. */
 struct linear_groups_args {
     struct linear_args by;
     struct groups of;
@@ -81,6 +81,10 @@ struct linear_quant_groups_args {
 };
 struct linear_e4m3_groups_args {
     struct linear_quant_groups_args as;
+};
+struct linear_blocks_groups_args {
+    struct linear_blocks_args by;
+    struct groups of;
 };
 
 #endif

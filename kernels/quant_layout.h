@@ -3,7 +3,7 @@
  * is in ops_quant.h. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_QUANT_LAYOUT_H
 #define QUIRE_KERNELS_QUANT_LAYOUT_H
-#include "kernels/ops_quant.h"
+#include "kernels/ops_fp8.h"
 
 #define QUANT_ZERO 128 /* what a stored byte of 0 * scale is */
 
@@ -21,6 +21,17 @@ static inline size_t quant_scales_at(uint32_t n_in)
 static inline size_t quant_panel_bytes(uint32_t n_in)
 {
     return quant_scales_at(n_in) + KERN_PANEL * sizeof(float);
+}
+
+/* Of e4m3 with scales of blocks (ops_fp8.h). */
+static inline size_t fp8_n_block(uint32_t n_in)
+{
+    return ((size_t)n_in + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK;
+}
+static inline size_t fp8_blocks_panel_bytes(uint32_t n_in)
+{
+    const size_t n_turn = KERN_PANEL / KERN_TURN;
+    return quant_scales_at(n_in) + n_turn * fp8_n_block(n_in) * sizeof(float);
 }
 
 /* Of W[o,k], from the start of o's panel. */

@@ -46,7 +46,8 @@ enum q_code device_experts_check(const struct model *m, struct q_err *e)
                  {"quant_rows", !int8 || k->quant_rows},
                  {"linear_groups", q || k->linear_groups},
                  {"linear_quant_groups", !int8 || k->linear_quant_groups},
-                 {"linear_e4m3_groups", q != QUANTIZE_FP8 || k->linear_e4m3_groups}};
+                 {"linear_e4m3_groups", q != QUANTIZE_FP8 || k->linear_e4m3_groups},
+                 {"linear_blocks_groups", q != QUANTIZE_FP8 || k->linear_blocks_groups}};
     for (size_t i = 0; m->config.moe.n_expert && i < sizeof needs / sizeof *needs; i++)
         if (!needs[i].is_there)
             return q_fail(e, Q_UNSUPPORTED,
@@ -65,6 +66,8 @@ void device_experts_cut(struct device_experts *to, const struct model *m, size_t
     to->n_row = n < most ? (uint32_t)n : most;
     to->act_cols = (moe->width + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
     const size_t n_place = (size_t)to->n_row * moe->n_used, n_q = takes_bytes(m) ? n_place : 0;
+    const size_t n_scale = m->shape.quantization == QUANTIZE_FP8 ? n_place : 0;
+    to->scale_cols = device_scale_cols(to->act_cols);
     to->scores = region_cut(c, n * moe->n_expert, sizeof *to->scores);
     to->experts = region_cut(c, n * moe->n_used, sizeof *to->experts);
     to->weights = region_cut(c, n * moe->n_used, sizeof *to->weights);
@@ -74,17 +77,20 @@ void device_experts_cut(struct device_experts *to, const struct model *m, size_t
     to->act = region_cut(c, n_place * to->act_cols, dtype_bits(floats_of(m)) / 8);
     to->act_q = region_cut(c, n_q * to->act_cols, sizeof *to->act_q);
     to->act_rows = region_cut(c, n_q, sizeof *to->act_rows);
+    to->act_scales = region_cut(c, n_scale * to->scale_cols, sizeof *to->act_scales);
     to->out = region_cut(c, n_place * m->config.hidden_size, sizeof *to->out);
 }
 
 /* --- which experts --- */
 
-struct to_bytes { /* n rows of floats, their bytes as far apart */
+struct to_bytes {              /* n rows of floats, their bytes as far apart */
+    const struct packed *next; /* what reads them */
     const void *x;
     int8_t *q;
     struct quant_row *rows;
-    uint32_t n, n_col;
-    size_t stride;
+    float *scales; /* of blocks */
+    uint32_t n;
+    size_t stride, scale_stride;
 };
 
 static void quantize(const struct run *t, const struct to_bytes *b)
@@ -93,17 +99,27 @@ static void quantize(const struct run *t, const struct to_bytes *b)
                                       .rows = b->rows,
                                       .x = b->x,
                                       .n_row = b->n,
-                                      .n_col = b->n_col,
+                                      .n_col = b->next->n_in,
                                       .x_stride = b->stride,
                                       .q_stride = b->stride};
     const struct quant_rows_e4m3_args f = {.q = (uint8_t *)b->q,
                                            .rows = b->rows,
                                            .x = b->x,
                                            .n_row = b->n,
-                                           .n_col = b->n_col,
+                                           .n_col = b->next->n_in,
                                            .x_stride = b->stride,
                                            .q_stride = b->stride};
-    if (t->m->shape.quantization == QUANTIZE_FP8)
+    const struct quant_rows_blocks_args blocks = {.q = (uint8_t *)b->q,
+                                                  .scales = b->scales,
+                                                  .x = b->x,
+                                                  .n_row = b->n,
+                                                  .n_col = b->next->n_in,
+                                                  .x_stride = b->stride,
+                                                  .q_stride = b->stride,
+                                                  .scale_stride = b->scale_stride};
+    if (b->next->blocks)
+        t->m->kern->quant_rows_blocks(&blocks, t->r->exec);
+    else if (t->m->shape.quantization == QUANTIZE_FP8)
         t->m->kern->quant_rows_e4m3(&f, t->r->exec);
     else
         t->m->kern->quant_rows(&a, t->r->exec);
@@ -135,7 +151,8 @@ static void score(const struct run *t)
     t->m->kern->norm_rows(&norm, r->exec);
     t->m->kern->linear(&router, r->exec);
     if (t->bytes)
-        quantize(t, &(struct to_bytes){r->h, r->q, r->q_rows, r->n, c->hidden_size, r->h_cols});
+        quantize(t, &(struct to_bytes){&t->g->experts[0].gate_up, r->h, r->q, r->q_rows,
+                                       r->q_scales, r->n, r->h_cols, r->scale_cols});
 }
 
 static void choose(const struct run *t)
@@ -171,7 +188,8 @@ struct product {                 /* y = W_e x for the places of each expert e */
     const struct packed *weight; /* of expert 0 */
     const void *x;               /* of bytes: those */
     const struct quant_row *x_rows;
-    size_t x_stride;
+    const float *x_scales; /* of blocks */
+    size_t x_stride, scale_stride;
     const uint32_t *rows; /* of x, for each place; NULL: places */
     void *y;
     enum dtype y_dtype;
@@ -212,7 +230,19 @@ static void multiply(const struct run *t, const struct product *p)
                                                       .x_stride = p->x_stride,
                                                       .y_stride = p->y_stride},
                                                .of = of};
-    if (p->weight->dtype == DT_F8_E4M3)
+    const struct linear_blocks_groups_args b = {.by = {.y = p->y,
+                                                       .y_dtype = p->y_dtype,
+                                                       .x = p->x,
+                                                       .x_scales = p->x_scales,
+                                                       .w = *p->weight,
+                                                       .n_row = n_place,
+                                                       .x_stride = p->x_stride,
+                                                       .y_stride = p->y_stride,
+                                                       .scale_stride = p->scale_stride},
+                                                .of = of};
+    if (p->weight->blocks)
+        t->m->kern->linear_blocks_groups(&b, t->r->exec);
+    else if (p->weight->dtype == DT_F8_E4M3)
         t->m->kern->linear_e4m3_groups(&(struct linear_e4m3_groups_args){q}, t->r->exec);
     else if (t->bytes)
         t->m->kern->linear_quant_groups(&q, t->r->exec);
@@ -226,14 +256,17 @@ static void gate(const struct run *t)
     const size_t first = (size_t)t->at * r->h_cols;
     const size_t element = dtype_bits(floats_of(t->m)) / 8;
     const void *x = t->bytes ? (const void *)(r->q + first) : (const char *)r->h + first * element;
-    multiply(t, &(struct product){.weight = &t->g->experts[0].gate_up,
-                                  .x = x,
-                                  .x_rows = t->bytes ? r->q_rows + t->at : NULL,
-                                  .x_stride = r->h_cols,
-                                  .rows = t->e->rows,
-                                  .y = t->e->act,
-                                  .y_dtype = floats_of(t->m),
-                                  .y_stride = t->e->act_cols});
+    multiply(t,
+             &(struct product){.weight = &t->g->experts[0].gate_up,
+                               .x = x,
+                               .x_rows = t->bytes ? r->q_rows + t->at : NULL,
+                               .x_scales = r->q_scales ? r->q_scales + t->at * r->scale_cols : NULL,
+                               .x_stride = r->h_cols,
+                               .scale_stride = r->scale_cols,
+                               .rows = t->e->rows,
+                               .y = t->e->act,
+                               .y_dtype = floats_of(t->m),
+                               .y_stride = t->e->act_cols});
 }
 
 static void down(const struct run *t)
@@ -241,12 +274,15 @@ static void down(const struct run *t)
     const struct device_experts *e = t->e;
     const struct moe_config *moe = &t->m->config.moe;
     if (t->bytes)
-        quantize(t, &(struct to_bytes){e->act, e->act_q, e->act_rows, t->n * moe->n_used,
-                                       moe->width, e->act_cols});
+        quantize(t,
+                 &(struct to_bytes){&t->g->experts[0].down, e->act, e->act_q, e->act_rows,
+                                    e->act_scales, t->n * moe->n_used, e->act_cols, e->scale_cols});
     multiply(t, &(struct product){.weight = &t->g->experts[0].down,
                                   .x = t->bytes ? (const void *)e->act_q : e->act,
                                   .x_rows = e->act_rows,
+                                  .x_scales = e->act_scales,
                                   .x_stride = e->act_cols,
+                                  .scale_stride = e->scale_cols,
                                   .y = e->out,
                                   .y_dtype = DT_F32,
                                   .y_stride = t->m->config.hidden_size});

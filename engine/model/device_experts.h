@@ -19,8 +19,9 @@ struct device_experts {         /* in device memory, n rows of a step, P places 
     void *act;                  /* [P, act_cols] silu(gate) * up; f32 when it becomes bytes: */
     int8_t *act_q;              /* [P, act_cols] int8, or e4m3 */
     struct quant_row *act_rows; /* [P] */
+    float *act_scales;          /* [P, scale_cols] of blocks */
     float *out;                 /* [P, hidden] */
-    size_t act_cols;
+    size_t act_cols, scale_cols;
     uint32_t n_row; /* P / n_used */
 };
 
@@ -31,9 +32,17 @@ struct expert_rows {
     void *h;                  /* [n, h_cols] as computed in; f32 with quantized weights */
     int8_t *q;                /* [n, h_cols] with quantized weights */
     struct quant_row *q_rows; /* [n], likewise */
-    size_t h_cols;
+    float *q_scales;          /* [n, scale_cols] in fp8 */
+    size_t h_cols, scale_cols;
     uint32_t n;
 };
+
+/* Floats from a row's scales of blocks to the next one's, of rows of `cols` e4m3. */
+static inline size_t device_scale_cols(size_t cols)
+{
+    const size_t n_block = (cols + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK;
+    return (n_block + KERN_FP8_FOUR - 1) / KERN_FP8_FOUR * KERN_FP8_FOUR;
+}
 
 /* Does the library have what they need? Errors: Q_UNSUPPORTED (the operation, by name). */
 FALLIBLE device_experts_check(const struct model *m, struct q_err *e);

@@ -16,8 +16,9 @@ struct products {
 static bool same(const struct device_product *a, const struct device_product *b)
 {
     return a->w->n_out == b->w->n_out && a->w->n_in == b->w->n_in && a->w->dtype == b->w->dtype &&
-           a->w->group == b->w->group && a->w->gated == b->w->gated && a->y_dtype == b->y_dtype &&
-           a->has_bias == b->has_bias && a->accumulate == b->accumulate;
+           a->w->group == b->w->group && a->w->blocks == b->w->blocks &&
+           a->w->gated == b->w->gated && a->y_dtype == b->y_dtype && a->has_bias == b->has_bias &&
+           a->accumulate == b->accumulate;
 }
 
 /* next: what reads the outputs of gated weights. */

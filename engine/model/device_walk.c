@@ -2,7 +2,8 @@
 /* Activations, n = rows of the step:
  *     x     [n, hidden] f32                the residual stream
  *     h     [n, h_cols]                    input of the next product, or f32 of which q is made
- *     q     [n, h_cols] int8 or e4m3       that input, where device_walk_input says so
+ *     q     [n, h_cols] int8 or e4m3       that input, where device_walk_input says so; with scales
+ *                                          of blocks in q_scales [n, scale_cols]
  *     wide  [n, q + 2 kv] or [n, 2 inter] f32   q,k,v; gate, up. Of gated weights: [n, h_cols], the
  *                                               input of down, as h is that of their product
  * and of a mixture of experts what device_experts.h has. */
@@ -20,8 +21,9 @@ struct device_walk {
     void *h;
     int8_t *q;
     struct quant_row *q_rows;
+    float *q_scales;
     int16_t *q_sums;
-    size_t h_cols;
+    size_t h_cols, scale_cols;
     struct device_experts experts;
 };
 
@@ -57,11 +59,14 @@ static void cut(struct device_walk *w, struct region_cutter *c)
     const size_t n_q = m->shape.quantization ? n : 0;
     const size_t n_sum = m->shape.quantization == QUANTIZE_INT4 ? n : 0;
     const size_t floats = dtype_bits(m->shape.compute_dtype) / 8;
+    const size_t n_scale = m->shape.quantization == QUANTIZE_FP8 ? n : 0;
     w->h_cols = (cols + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    w->scale_cols = device_scale_cols(w->h_cols);
     w->x_rows = region_cut(c, n * m->config.hidden_size, sizeof *w->x_rows);
     w->h = region_cut(c, n * w->h_cols, m->shape.quantization ? sizeof(float) : floats);
     w->q = region_cut(c, n_q * w->h_cols, sizeof *w->q);
     w->q_rows = region_cut(c, n_q, sizeof *w->q_rows);
+    w->q_scales = region_cut(c, n_scale * w->scale_cols, sizeof *w->q_scales);
     w->q_sums = region_cut(c, n_sum * w->h_cols / KERN_QUANT_SUM, sizeof *w->q_sums);
     w->wide = region_cut(c, n * larger(larger(qkv_cols(m), 2 * inter), w->h_cols), sizeof *w->wide);
     device_experts_cut(&w->experts, m, n, c);
@@ -88,7 +93,9 @@ static enum q_code check_operations(const struct model *m, struct q_err *e)
                  {"linear_quant", !q || k->linear_quant},
                  {"linear_int4", q != QUANTIZE_INT4 || k->linear_int4},
                  {"quant_rows_e4m3", q != QUANTIZE_FP8 || k->quant_rows_e4m3},
-                 {"linear_e4m3", q != QUANTIZE_FP8 || k->linear_e4m3}};
+                 {"linear_e4m3", q != QUANTIZE_FP8 || k->linear_e4m3},
+                 {"quant_rows_blocks", q != QUANTIZE_FP8 || k->quant_rows_blocks},
+                 {"linear_blocks", q != QUANTIZE_FP8 || k->linear_blocks}};
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
         if (!needs[i].is_there)
             return q_fail(e, Q_UNSUPPORTED, "device library \"%s\" has no %s; use --device cpu",
@@ -199,8 +206,18 @@ static void quantize(const struct run *r, const void *x, uint32_t n, const struc
                                               .n_col = next->n_in,
                                               .x_stride = w->h_cols,
                                               .q_stride = w->h_cols};
+    const struct quant_rows_blocks_args blocks = {.q = (uint8_t *)w->q,
+                                                  .scales = w->q_scales,
+                                                  .x = x,
+                                                  .n_row = n,
+                                                  .n_col = next->n_in,
+                                                  .x_stride = w->h_cols,
+                                                  .q_stride = w->h_cols,
+                                                  .scale_stride = w->scale_cols};
     if (input == DT_I8)
         r->k->quant_rows(&a, &w->x);
+    else if (next->blocks)
+        r->k->quant_rows_blocks(&blocks, &w->x);
     else if (input == DT_F8_E4M3)
         r->k->quant_rows_e4m3(&e4m3, &w->x);
 }
@@ -258,7 +275,20 @@ static void product_quant(const struct run *r, const struct product *p)
                                         .x_stride = w->h_cols,
                                         .y_stride = p->y_stride,
                                         .accumulate = p->add};
-    if (p->weight->dtype == DT_F8_E4M3) {
+    const struct linear_blocks_args blocks = {.y = p->y,
+                                              .y_dtype = p->y_dtype,
+                                              .x = (const uint8_t *)w->q,
+                                              .x_scales = w->q_scales,
+                                              .w = *p->weight,
+                                              .bias = p->bias,
+                                              .n_row = p->n_row,
+                                              .x_stride = w->h_cols,
+                                              .y_stride = p->y_stride,
+                                              .scale_stride = w->scale_cols,
+                                              .accumulate = p->add};
+    if (p->weight->blocks) {
+        r->k->linear_blocks(&blocks, &w->x);
+    } else if (p->weight->dtype == DT_F8_E4M3) {
         const struct linear_e4m3_args b = {a};
         r->k->linear_e4m3(&b, &w->x);
     } else if (p->weight->group) {
@@ -425,9 +455,9 @@ static void layer(const struct run *r, uint32_t i)
                                  .n_row = r->n,
                                  .add = true});
     if (g->experts) {
-        device_experts_run(
-            &w->experts, w->m, g,
-            &(struct expert_rows){&w->x, w->x_rows, w->h, w->q, w->q_rows, w->h_cols, r->n});
+        device_experts_run(&w->experts, w->m, g,
+                           &(struct expert_rows){&w->x, w->x_rows, w->h, w->q, w->q_rows,
+                                                 w->q_scales, w->h_cols, w->scale_cols, r->n});
         return;
     }
     norm(r, g->mlp_norm, (struct rows){NULL, r->n}, &g->gate_up);

@@ -11,9 +11,10 @@
 #include "engine/model/weights_fp8.h"
 #include "engine/model/weights_quant.h"
 
-struct fp8_counts {                    /* parts of matrices, which have a tensor each */
-    uint32_t n_kept, n_block, n_float; /* e4m3 already, with such scales; made e4m3 */
-    uint32_t n_left;                   /* floats still */
+struct fp8_counts {            /* parts of matrices, which have a tensor each */
+    uint32_t n_kept, n_blocks; /* as the checkpoint has them: a scale an output, scales of blocks */
+    uint32_t n_made, n_float;  /* made e4m3 of other blocks, of floats */
+    uint32_t n_left;           /* floats still */
     uint32_t n_input_scale;
 };
 
@@ -37,6 +38,9 @@ struct loader {
     bool is_router;    /* a matrix that is never quantized is being placed */
     bool is_expert;    /* one of a layer's experts is */
     bool is_shared;    /* gate and up of the one that all rows use are */
+    /* A layer's experts have scales of blocks in all matrices of gate and up, or of down; and what
+     * is true of the one that is being placed. One launch for all of them knows one form. */
+    bool gate_up_blocks, down_blocks, expert_blocks;
     uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
     uint32_t n_ordered;                      /* with act-order, among those in groups */
     struct fp8_counts fp8;
@@ -181,18 +185,33 @@ static enum dtype matrix_dtype(const struct loader *l, const struct weight_sourc
     return weights_dtype(l->options, parts, n);
 }
 
-static void count_fp8(struct loader *l, enum dtype dtype, const struct weight_source *const *parts,
-                      size_t n)
+static void count_fp8(struct loader *l, const struct packed *w,
+                      const struct weight_source *const *parts, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const struct quant_tensors *q = &parts[i]->quant;
-        uint32_t *which = dtype != DT_F8_E4M3              ? &l->fp8.n_left
+        uint32_t *which = w->dtype != DT_F8_E4M3           ? &l->fp8.n_left
                           : !q->q                          ? &l->fp8.n_float
+                          : w->blocks                      ? &l->fp8.n_blocks
                           : weights_fp8_is_plain(parts[i]) ? &l->fp8.n_kept
-                                                           : &l->fp8.n_block;
+                                                           : &l->fp8.n_made;
         ++*which;
         l->fp8.n_input_scale += q->q && q->input_scale;
     }
+}
+
+/* Can a matrix made of these parts keep their scales of blocks? A part that begins within a turn of
+ * another's outputs cannot; by turns each has its own. */
+static bool keeps_blocks(const struct loader *l, const struct weight_source *const *parts, size_t n,
+                         bool gated)
+{
+    if (l->is_expert && !l->expert_blocks)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!weights_fp8_is_blocks(parts[i]) ||
+            (i + 1 < n && !gated && parts[i]->rows % KERN_TURN != 0))
+            return false;
+    return true;
 }
 
 /* Outputs of all parts in one packed matrix: one part after the other, or by turns. */
@@ -207,11 +226,12 @@ static void place_matrix(struct loader *l, struct packed *out,
                            .n_in = parts[0]->cols,
                            .dtype = dtype,
                            .group = dtype == DT_I8 ? weights_group(l, parts, n) : 0,
-                           .gated = gated};
+                           .gated = gated,
+                           .blocks = dtype == DT_F8_E4M3 && keeps_blocks(l, parts, n, gated)};
     if (!l->cutter.base && dtype == DT_I8)
         l->n_by_group[out->group]++;
     if (!l->cutter.base)
-        count_fp8(l, dtype, parts, n);
+        count_fp8(l, out, parts, n);
     place_order(l, out, parts[0]);
     if (!l->cutter.base && wants_cache(l))
         weights_plan_matrix(&l->plan, out, l->cutter.used);
@@ -280,7 +300,9 @@ static bool place_gate_up(struct loader *l, struct packed *out,
                           const struct weight_source *const parts[2])
 {
     const struct packed like = {.dtype = matrix_dtype(l, parts, 2),
-                                .group = l->options->quantization ? weights_group(l, parts, 2) : 0};
+                                .group = l->options->quantization ? weights_group(l, parts, 2) : 0,
+                                .blocks = matrix_dtype(l, parts, 2) == DT_F8_E4M3 &&
+                                          keeps_blocks(l, parts, 2, true)};
     const bool gated = !l->options->link || weights_upload_alike(&like, parts[0], parts[1]);
     place_matrix(l, out, parts, 2, gated);
     return gated;
@@ -299,7 +321,9 @@ static void place_expert(struct loader *l, struct expert_weights *out, struct we
 {
     const struct weight_source *const gate_up[] = {&s[W_EXPERT_GATE], &s[W_EXPERT_UP]};
     l->is_expert = true; /* are they by turns? walk_experts looks */
+    l->expert_blocks = l->gate_up_blocks;
     (void)place_gate_up(l, &out->gate_up, gate_up);
+    l->expert_blocks = l->down_blocks;
     place_matrix(l, &out->down, (const struct weight_source *const[]){&s[W_EXPERT_DOWN]}, 1, false);
     l->is_expert = false;
 }
@@ -419,11 +443,31 @@ static void place_global(struct loader *l, struct weight_source *s)
 #undef ONE
 }
 
+/* Which matrices of a layer's experts have scales of blocks, all of them. */
+static FALLIBLE look_for_blocks(struct loader *l, uint32_t layer, struct q_err *e)
+{
+    struct weight_source s[W_COUNT];
+    struct arch_place at = {.layer = layer};
+    enum q_code rc = Q_OK;
+    l->gate_up_blocks = l->down_blocks = l->options->quantization == QUANTIZE_FP8;
+    for (; at.expert < l->finder.config->moe.n_expert && (l->gate_up_blocks || l->down_blocks);
+         at.expert++) {
+        if ((rc = weights_find_expert(s, &l->finder, at, e)))
+            return rc;
+        l->gate_up_blocks = l->gate_up_blocks && weights_fp8_is_blocks(&s[W_EXPERT_GATE]) &&
+                            weights_fp8_is_blocks(&s[W_EXPERT_UP]);
+        l->down_blocks = l->down_blocks && weights_fp8_is_blocks(&s[W_EXPERT_DOWN]);
+    }
+    return rc;
+}
+
 static enum q_code walk_experts(struct loader *l, uint32_t layer, struct q_err *e)
 {
     struct weight_source sources[W_COUNT];
     struct arch_place at = {.layer = layer};
-    enum q_code rc;
+    enum q_code rc = look_for_blocks(l, layer, e);
+    if (rc)
+        return rc;
     for (; at.expert < l->finder.config->moe.n_expert; at.expert++) {
         if ((rc = weights_find_expert(sources, &l->finder, at, e)))
             return rc;
@@ -505,13 +549,16 @@ static void say_fp8(const struct loader *l)
                  "much memory; only devices multiply fp8",
                  dtype_name(l->options->dtype));
     if (l->options->quantization == QUANTIZE_FP8)
-        log_info("fp8: %u matrices as the checkpoint has them; made e4m3 with a scale for each "
-                 "output: %u that have scales for blocks, %u of floats; %u stay floats (%s)",
-                 n->n_kept, n->n_block, n->n_float, n->n_left, dtype_name(l->options->dtype));
+        log_info(
+            "fp8: %u matrices as the checkpoint has them, %u with their scales of blocks; made "
+            "e4m3 with a scale for each output: %u of other blocks, %u of floats; %u stay "
+            "floats (%s)",
+            n->n_kept + n->n_blocks, n->n_blocks, n->n_made, n->n_float, n->n_left,
+            dtype_name(l->options->dtype));
     if (n->n_input_scale)
         log_info("fp8: the checkpoint's input_scale of %u matrices is not used: %s",
                  n->n_input_scale,
-                 there ? "each row of activations has a scale of its own"
+                 there ? "each row of activations has scales of its own"
                        : "activations are not quantized");
 }
 
@@ -635,7 +682,7 @@ enum q_code weights_load(struct weights *w, const struct arch *arch, const struc
 
 static bool same_form(const struct packed *a, const struct packed *b)
 {
-    return a->dtype == b->dtype && a->group == b->group;
+    return a->dtype == b->dtype && a->group == b->group && a->blocks == b->blocks;
 }
 
 /* Would both lie in memory in the same way? Shapes are equal already, and the embedding of a

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "kernels/e4m3.h"
+#include "kernels/ops_fp8.h"
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
 
@@ -142,4 +143,24 @@ void weights_fp8_bytes(uint8_t *q, float *scales, const struct weight_source *s,
     memcpy(q, (const uint8_t *)s->quant.q->data + (size_t)o * s->cols, (size_t)n * s->cols);
     for (uint32_t i = 0; i < n; i++)
         scales[i] = load_scale(s->quant.scales, (o + i) / s->quant.row_block);
+}
+
+bool weights_fp8_is_blocks(const struct weight_source *s)
+{
+    const struct quant_tensors *q = &s->quant;
+    return q->q && q->method == QUANT_FP8 && q->n_group > 1 && q->row_block % KERN_TURN == 0 &&
+           q->group % KERN_FP8_BLOCK == 0;
+}
+
+void weights_fp8_blocks(uint8_t *q, float *scales, const struct weight_source *s, uint32_t o,
+                        uint32_t n)
+{
+    const struct quant_tensors *t = &s->quant;
+    const uint32_t n_block = (s->cols + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK;
+    memcpy(q, (const uint8_t *)t->q->data + (size_t)o * s->cols, (size_t)n * s->cols);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t b = 0; b < n_block; b++)
+            scales[(size_t)i * n_block + b] =
+                load_scale(t->scales, (size_t)((o + i) / t->row_block) * t->n_group +
+                                          b * KERN_FP8_BLOCK / t->group);
 }

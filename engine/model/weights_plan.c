@@ -35,7 +35,8 @@ static FALLIBLE add_probe(struct buf *plan, const struct kern_table *kern,
 /* The same form: whatever struct packed says but the size. */
 static bool is_alike(const struct packed *a, const struct packed *b)
 {
-    return a->dtype == b->dtype && a->group == b->group && a->gated == b->gated;
+    return a->dtype == b->dtype && a->group == b->group && a->gated == b->gated &&
+           a->blocks == b->blocks;
 }
 
 /* Forms of the experts' matrices that differ from the expert's before. */

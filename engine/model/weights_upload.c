@@ -11,7 +11,7 @@
 #include "engine/model/weights_fp8.h"
 #include "engine/model/weights_quant.h"
 
-enum form { FORM_FLOATS, FORM_MADE, FORM_BYTES, FORM_INT4 }; /* bytes: int8 or e4m3 */
+enum form { FORM_FLOATS, FORM_MADE, FORM_BYTES, FORM_BLOCKS, FORM_INT4 }; /* bytes: int8, e4m3 */
 
 struct piece { /* some outputs of a matrix on their way */
     const struct weight_matrix *m;
@@ -52,6 +52,8 @@ static enum form form_of(const struct packed *w, const struct weight_source *s)
         return FORM_FLOATS;
     if (s->quant.q && w->group)
         return FORM_INT4;
+    if (w->blocks)
+        return FORM_BLOCKS;
     if (w->dtype == DT_F8_E4M3)
         return weights_fp8_is_plain(s) ? FORM_BYTES : FORM_MADE;
     return s->quant.q && weights_quant_is_int8(s) ? FORM_BYTES : FORM_MADE;
@@ -62,6 +64,14 @@ bool weights_upload_alike(const struct packed *w, const struct weight_source *a,
 {
     return a->cols == b->cols && form_of(w, a) == form_of(w, b) &&
            (form_of(w, a) != FORM_FLOATS || a->dtype == b->dtype);
+}
+
+/* Scales that travel with an output. */
+static uint32_t n_group_of(const struct packed *w)
+{
+    return w->group    ? w->n_in / w->group
+           : w->blocks ? (w->n_in + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK
+                       : 0;
 }
 
 /* ---- into host memory ---- */
@@ -99,11 +109,14 @@ static void load_ordered(const struct piece *p, const struct rows *r, uint32_t a
 static void load_run(const struct piece *p, const struct rows *r, uint32_t at, unsigned char *spare)
 {
     unsigned char *to = p->to + at * p->row_bytes;
-    const uint32_t group = p->m->dst.group, n_group = group ? p->m->dst.n_in / group : 0;
+    const uint32_t group = p->m->dst.group, n_group = n_group_of(&p->m->dst);
     if (!r->source) { /* zeros in every form; of int4 the scale makes them so */
         memset(to, 0, r->n * p->row_bytes);
         if (p->form == FORM_BYTES)
             memset(p->to + p->scales_at + at * sizeof(float), 0, r->n * sizeof(float));
+        if (p->form == FORM_BLOCKS)
+            memset(p->to + p->scales_at + at * n_group * sizeof(float), 0,
+                   r->n * n_group * sizeof(float));
         if (p->form == FORM_INT4) {
             memset(p->to + p->scales_at + (size_t)at * n_group * 2, 0, (size_t)r->n * n_group * 2);
             memset(p->to + p->zeros_at + (size_t)at * n_group, 0, (size_t)r->n * n_group);
@@ -125,6 +138,10 @@ static void load_run(const struct piece *p, const struct rows *r, uint32_t at, u
             weights_quant_int8((int8_t *)to, scales, r->source, r->row, r->n);
         break;
     }
+    case FORM_BLOCKS:
+        weights_fp8_blocks(to, (float *)(void *)(p->to + p->scales_at) + (size_t)at * n_group,
+                           r->source, r->row, r->n);
+        break;
     case FORM_INT4: {
         if (p->order) {
             load_ordered(p, r, at, spare);
@@ -191,8 +208,17 @@ static void pack(const struct weight_filler *f, const struct piece *p, const uns
                                      .n_out_total = w->n_out,
                                      .q = p->form == FORM_BYTES ? src : NULL,
                                      .scales = (const void *)(src + p->scales_at)};
+    const struct pack_blocks_args b = {.dst = dst,
+                                       .q = src,
+                                       .scales = (const void *)(src + p->scales_at),
+                                       .n_out = p->n,
+                                       .n_in = w->n_in,
+                                       .row_start = p->from,
+                                       .n_out_total = w->n_out};
     if (w->group)
         f->kern->pack_int4(&i, &there);
+    else if (w->blocks)
+        f->kern->pack_blocks(&b, &there);
     else if (w->dtype == DT_F8_E4M3)
         f->kern->pack_e4m3(&e, &there);
     else if (w->dtype == DT_I8)
@@ -207,7 +233,7 @@ static void cut_piece(struct piece *p)
     const struct packed *w = &p->m->dst;
     const struct rows first = rows_at(p->m, p->from);
     const struct weight_source *s = first.source ? first.source : &p->m->parts[0];
-    const size_t n_group = w->group ? w->n_in / w->group : 0, align = 64;
+    const size_t n_group = n_group_of(w), align = 64;
     size_t row; /* bytes of all that travels of one */
     p->form = form_of(w, s);
     p->dtype = s->dtype;
@@ -215,6 +241,7 @@ static void cut_piece(struct piece *p)
                    : p->form == FORM_MADE ? (size_t)w->n_in * sizeof(float)
                                           : w->n_in;
     row = p->row_bytes + (p->form == FORM_BYTES ? sizeof(float) : 0) +
+          (p->form == FORM_BLOCKS ? n_group * sizeof(float) : 0) +
           (p->form == FORM_INT4 ? 3 * n_group : 0);
     const size_t fit = (UPLOAD_BYTES - 2 * align) / row;
     const uint32_t left = w->gated ? w->n_out - p->from : first.n;
@@ -222,9 +249,10 @@ static void cut_piece(struct piece *p)
     p->n = left < fit ? left : (uint32_t)fit;
     p->scales_at = (p->n * p->row_bytes + align - 1) / align * align;
     p->zeros_at = (p->scales_at + p->n * n_group * 2 + align - 1) / align * align;
-    p->bytes = p->form == FORM_INT4    ? p->zeros_at + p->n * n_group
-               : p->form == FORM_BYTES ? p->scales_at + p->n * sizeof(float)
-                                       : p->n * p->row_bytes;
+    p->bytes = p->form == FORM_INT4     ? p->zeros_at + p->n * n_group
+               : p->form == FORM_BYTES  ? p->scales_at + p->n * sizeof(float)
+               : p->form == FORM_BLOCKS ? p->scales_at + p->n * n_group * sizeof(float)
+                                        : p->n * p->row_bytes;
 }
 
 static void upload_matrix(const struct weight_filler *f, const struct weight_matrix *m)

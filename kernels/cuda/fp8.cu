@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quant_rows_e4m3 and pack_e4m3: vectors of floats as e4m3 with one scale, the bits of ref/quant_rows_e4m3.c
- * and ref/pack_e4m3.c (other places: layout.h). The products are in linear.cu and linear_tiles.cu.
+ * and ref/pack_e4m3.c (other places: layout.h); quant_rows_blocks and pack_blocks: with scales of 128
+ * columns and of blocks. The products are in linear.cu, linear_tiles.cu and linear_blocks.cu.
  *
  * Shape: a block of 256 threads a vector, two passes: the largest magnitude, which has no order, then the
- *   values, from L1 or L2. Shared: 128 bytes, a float a warp.
+ *   values, from L1 or L2. Shared: 128 bytes, a float a warp. Of 128
+ *   columns a warp has four each lane, in registers: one pass, no shared memory.
  * Bytes: 4 + 1 a column (pack: the source's element + 1, once, at load). Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/launch.cuh"
@@ -96,4 +98,74 @@ extern "C" void pack_e4m3_cuda(const struct pack_e4m3_args *a, const struct kern
     if (a->n_out && a->n_in)
         launch_packer(pack_e4m3_kernel, dim3(a->n_out), THREADS, sizeof(struct block_room<float>),
                       x, *a);
+}
+
+/* ---- scales of blocks ---- */
+/* Columns c … c + 3 of a row of n; FOURS: all aligned to 16 bytes, n a multiple of 4. */
+template <bool FOURS>
+static __device__ __forceinline__ float4 columns(const float *row, uint32_t c, uint32_t n)
+{
+    if (FOURS)
+        return c < n ? *(const float4 *)(row + c) : make_float4(0, 0, 0, 0);
+    return make_float4(c < n ? row[c] : 0, c + 1 < n ? row[c + 1] : 0, c + 2 < n ? row[c + 2] : 0,
+                       c + 3 < n ? row[c + 3] : 0);
+}
+
+template <bool FOURS>
+static __global__ void __launch_bounds__(THREADS)
+    quant_rows_blocks_kernel(const struct quant_rows_blocks_args a)
+{
+    await_inputs();
+    const uint32_t b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    const uint32_t c = b * KERN_FP8_BLOCK + threadIdx.x % WARP * 4;
+    const uint32_t n_k = (a.n_col + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    if (b * KERN_FP8_BLOCK >= a.n_col)
+        return; /* all of a warp */
+    const float4 v = columns<FOURS>(a.x + blockIdx.y * a.x_stride, c, a.n_col);
+    const float most =
+        warp_most(most_of(most_of(fabsf(v.x), fabsf(v.y)), most_of(fabsf(v.z), fabsf(v.w))));
+    const struct fp8_scale s = fp8_scale_for(most);
+    const uint32_t four = stored(v.x, s.inverse) | (uint32_t)stored(v.y, s.inverse) << 8 |
+                          (uint32_t)stored(v.z, s.inverse) << 16 |
+                          (uint32_t)stored(v.w, s.inverse) << 24;
+    if (c < n_k)
+        *(uint32_t *)(a.q + blockIdx.y * a.q_stride + c) = four;
+    if (threadIdx.x % WARP == 0)
+        a.scales[blockIdx.y * a.scale_stride + b] = s.scale;
+}
+
+extern "C" void quant_rows_blocks_cuda(const struct quant_rows_blocks_args *a,
+                                       const struct kern_exec *x)
+{
+    const dim3 grid(div_up(a->n_col, THREADS / WARP * KERN_FP8_BLOCK), a->n_row);
+    if (a->n_row == 0 || a->n_col == 0)
+        return;
+    if (a->n_col % 4 == 0 && fours(a->x, DT_F32, a->x_stride))
+        launch(quant_rows_blocks_kernel<true>, grid, THREADS, 0, x, *a);
+    else
+        launch(quant_rows_blocks_kernel<false>, grid, THREADS, 0, x, *a);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    pack_blocks_kernel(const struct pack_blocks_args a)
+{
+    await_inputs();
+    const size_t o = a.row_start + blockIdx.x, from = (size_t)blockIdx.x * a.n_in;
+    const uint32_t n_block = (a.n_in + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK;
+    const uint32_t stride = blocks_stride(a.n_in);
+    uint8_t *q = (uint8_t *)a.dst + o * a.n_in;
+    for (uint32_t k = threadIdx.x; k < a.n_in; k += THREADS)
+        q[k] = a.q[from + k];
+    if (o % KERN_TURN)
+        return;
+    float *scales =
+        (float *)((char *)a.dst + int8_scales_at(a.n_out_total, a.n_in)) + o / KERN_TURN * stride;
+    for (uint32_t b = threadIdx.x; b < stride; b += THREADS)
+        scales[b] = b < n_block ? a.scales[(size_t)blockIdx.x * n_block + b] : 0;
+}
+
+extern "C" void pack_blocks_cuda(const struct pack_blocks_args *a, const struct kern_exec *x)
+{
+    if (a->n_out && a->n_in)
+        launch_packer(pack_blocks_kernel, dim3(a->n_out), THREADS, 0, x, *a);
 }

@@ -5,6 +5,8 @@
  * Weights [n_out, n_in]:
  *     f32, f16, bf16   row-major, nothing between rows
  *     int8, e4m3       row-major; at int8_scales_at() f32 scale [n_out]
+ *     e4m3 in blocks   row-major; at int8_scales_at() f32 scale [ceil(n_out / KERN_TURN)]
+ *                      [blocks_stride()], of which ceil(n_in / 128) are used, the others 0
  *     int4             rows of int4_row_bytes(); at int4_scales_from() f16 scale
  *     [n_out][n_group]; at
  *                      int4_zeros_from() u8 zero [n_out][n_group]
@@ -18,6 +20,7 @@
  * [16]. F8_E4M3 has no scale: values beyond 448 are 448. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_CUDA_LAYOUT_H
 #define QUIRE_KERNELS_CUDA_LAYOUT_H
+#include "kernels/ops_fp8.h"
 #include "kernels/ops_int4.h"
 #ifdef __CUDACC__
 #define LAYOUT static inline __host__ __device__
@@ -35,6 +38,12 @@ LAYOUT size_t align16(size_t n)
 LAYOUT size_t int8_scales_at(uint32_t n_out, uint32_t n_in)
 {
     return align16((size_t)n_out * n_in);
+}
+/* Scales from one row of them to the next: rows are read 16 bytes at a time. */
+LAYOUT uint32_t blocks_stride(uint32_t n_in)
+{
+    return ((n_in + KERN_FP8_BLOCK - 1) / KERN_FP8_BLOCK + KERN_FP8_FOUR - 1) / KERN_FP8_FOUR *
+           KERN_FP8_FOUR;
 }
 LAYOUT size_t int4_row_bytes(uint32_t n_in)
 {
@@ -55,6 +64,9 @@ LAYOUT size_t cuda_matrix_bytes(const struct packed *w)
     if (w->group)
         return int4_zeros_from(w->n_out, w->n_in, w->group) +
                align16((size_t)w->n_out * (w->n_in / w->group));
+    if (w->blocks)
+        return int8_scales_at(w->n_out, w->n_in) +
+               (size_t)((w->n_out + KERN_TURN - 1) / KERN_TURN) * blocks_stride(w->n_in) * 4;
     if (w->dtype == DT_I8 || w->dtype == DT_F8_E4M3)
         return int8_scales_at(w->n_out, w->n_in) + (size_t)w->n_out * 4;
     return n * (w->dtype == DT_F32 ? 4 : 2);

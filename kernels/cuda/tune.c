@@ -75,7 +75,7 @@ static bool shape_of(struct lt_shape *s, const struct device_product *p)
                            .has_bias = p->has_bias,
                            .accumulate = p->accumulate,
                            .gated = p->w->gated != 0};
-    if (!kind_of(&s->kind, p))
+    if (p->w->blocks || !kind_of(&s->kind, p))
         return false;
     lt_shape_settle(s);
     return true;

@@ -58,3 +58,18 @@ void linear_e4m3_groups_ref(const struct linear_e4m3_groups_args *a, const struc
             linear_e4m3_ref(&one, x);
         }
 }
+
+void linear_blocks_groups_ref(const struct linear_blocks_groups_args *a, const struct kern_exec *x)
+{
+    for (uint32_t e = 0; e < a->of.n_group; e++)
+        for (uint32_t p = a->of.starts[e]; p < a->of.starts[e + 1]; p++) {
+            const struct place at = place_of(&a->of, e, p);
+            struct linear_blocks_args one = a->by;
+            one.n_row = 1;
+            one.w.data = (const char *)one.w.data + at.w;
+            one.x += at.row * one.x_stride;
+            one.x_scales += at.row * one.scale_stride;
+            one.y = (char *)one.y + p * one.y_stride * (dtype_bits(one.y_dtype) / 8);
+            linear_blocks_ref(&one, x);
+        }
+}

@@ -356,7 +356,7 @@ static void bench_linear(const struct shape *s)
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
     struct linear_args a = {.y_dtype = DT_F32,
                             .x_dtype = DT_BF16,
-                            .w = {NULL, n, k, DT_BF16, 0, 0, NULL},
+                            .w = {.n_out = n, .n_in = k, .dtype = DT_BF16},
                             .n_row = m,
                             .x_stride = k,
                             .y_stride = n};
@@ -381,11 +381,12 @@ static void bench_quant(const struct shape *s)
 {
     const bool int4 = s->dtype == DT_U8;
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
-    struct linear_int4_args a = {.by = {.y_dtype = DT_F32,
-                                        .w = {NULL, n, k, DT_I8, int4 ? 128 : 0, 0, NULL},
-                                        .n_row = m,
-                                        .x_stride = k,
-                                        .y_stride = n}};
+    struct linear_int4_args a = {
+        .by = {.y_dtype = DT_F32,
+               .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = int4 ? 128 : 0},
+               .n_row = m,
+               .x_stride = k,
+               .y_stride = n}};
     const size_t bytes = b.t->matrix_bytes(&a.by.w);
     void *w = device_memory(bytes, "weights"), *q = device_memory((size_t)m * k, "activations");
     struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
@@ -530,7 +531,7 @@ static void bench_groups(const struct shape *s)
 {
     const bool bytes = s->dtype == DT_F8_E4M3;
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2], n_place = m * s->n[4];
-    const struct packed w = {NULL, n, k, s->dtype, 0, 0, NULL};
+    const struct packed w = {.n_out = n, .n_in = k, .dtype = s->dtype};
     struct groups g = {.w_stride = (b.t->matrix_bytes(&w) + 63) / 64 * 64};
     const uint32_t n_taken = sort_places(s, &g);
     struct linear_groups_args a = {

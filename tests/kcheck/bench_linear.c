@@ -33,9 +33,10 @@ static void bench_stream(struct kc_bench *b, uint32_t i_type, const void *weight
 {
     static const uint32_t rows[] = {1, 2, 4, 8, 32};
     struct linear_args a = {.x_dtype = types[i_type].x, .x_stride = BIG_IN, .y_stride = BIG_OUT};
-    a.w = (struct packed){
-        weights, types[i_type].w == DT_F32 ? BIG_OUT / 2 : BIG_OUT, BIG_IN, types[i_type].w, 0, 0,
-        NULL};
+    a.w = (struct packed){weights, types[i_type].w == DT_F32 ? BIG_OUT / 2 : BIG_OUT,
+                          BIG_IN,  types[i_type].w,
+                          0,       0,
+                          NULL,    0};
     void *x = kc_buf(b->k, 32 * BIG_IN * sizeof(float));
     fill(x, types[i_type].x, 32 * BIG_IN);
     a.x = x;
@@ -88,8 +89,8 @@ static void bench_step(struct kc_bench *b, uint32_t i_type, const void *weights)
                                          .n_row = 1,
                                          .x_stride = d[1],
                                          .y_stride = d[0]};
-        s.mats[i].w =
-            (struct packed){(const char *)weights + used, d[0], d[1], types[i_type].w, 0, 0, NULL};
+        s.mats[i].w = (struct packed){
+            (const char *)weights + used, d[0], d[1], types[i_type].w, 0, 0, NULL, 0};
         used += packed_bytes(types[i_type].w, d[0], d[1]);
     }
     snprintf(shape, sizeof shape, "%s decode step, Qwen2.5-0.5B", types[i_type].name);
@@ -110,7 +111,7 @@ static void bench_prompt(struct kc_bench *b, uint32_t i_type, const void *weight
         uint32_t n_row = shapes[i][0], n_out = shapes[i][1], n_in = shapes[i][2];
         struct linear_args a = {
             .x_dtype = types[i_type].x, .n_row = n_row, .x_stride = n_in, .y_stride = n_out};
-        a.w = (struct packed){weights, n_out, n_in, types[i_type].w, 0, 0, NULL};
+        a.w = (struct packed){weights, n_out, n_in, types[i_type].w, 0, 0, NULL, 0};
         void *x = kc_buf(b->k, (size_t)n_row * n_in * sizeof(float));
         fill(x, types[i_type].x, (size_t)n_row * n_in);
         a.x = x;

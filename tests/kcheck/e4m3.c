@@ -272,7 +272,7 @@ void kbench_linear_e4m3(struct kc_bench *b)
     struct linear_e4m3_args a = {{.y = kc_buf(k, OUT * 4),
                                   .x = x,
                                   .rows = row,
-                                  .w = {w, OUT, IN, DT_F8_E4M3, 0, 0, NULL},
+                                  .w = {w, OUT, IN, DT_F8_E4M3, 0, 0, NULL, 0},
                                   .n_row = 1,
                                   .x_stride = IN,
                                   .y_stride = OUT}};

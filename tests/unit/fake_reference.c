@@ -106,6 +106,8 @@ static size_t matrix_bytes(const struct packed *w)
 {
     if (w->group)
         return packed_int4_bytes(w->n_out, w->n_in, w->group);
+    if (w->blocks)
+        return packed_blocks_bytes(w->n_out, w->n_in);
     return w->dtype == DT_I8 || w->dtype == DT_F8_E4M3 ? packed_quant_bytes(w->n_out, w->n_in)
                                                        : packed_bytes(w->dtype, w->n_out, w->n_in);
 }

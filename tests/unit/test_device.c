@@ -203,15 +203,50 @@ static void fp8_and_floats(void **state)
     on_device(&c);
     near_compare(&c, &g, g.n, "fp8-some", 0.3f);
     start_log(&text, &c);
-    assert_non_null(strstr(buf_str(&text), "fp8: 4 matrices as the checkpoint has them; made e4m3 "
-                                           "with a scale for each output: 0 that have scales for "
-                                           "blocks, 1 of floats; 3 stay floats (BF16)"));
+    assert_non_null(strstr(buf_str(&text),
+                           "fp8: 4 matrices as the checkpoint has them, 0 with their "
+                           "scales of blocks; made e4m3 with a scale for each output: "
+                           "0 of other blocks, 1 of floats; 3 stay floats (BF16)"));
     assert_non_null(strstr(buf_str(&text), "input_scale of 4 matrices is not used: each row"));
     *c.worker.device = *c.worker.device_library = '\0';
     start_log(&text, &c);
     assert_non_null(strstr(buf_str(&text), "become floats (BF16)"));
     assert_non_null(strstr(buf_str(&text), "input_scale of 4 matrices is not used: activations"));
     buf_release(&text);
+}
+
+/* Checkpoints with scales of 128 x 128 blocks are multiplied as they are: blocks that are 2^15
+ * times larger than their neighbours take nothing from these. All seven matrices; of the experts'
+ * model q, k and v cannot be one matrix so, since k ends within a turn of 16 outputs. */
+static void fp8_with_scales_of_blocks(void **state)
+{
+    static const struct {
+        const char *name, *says;
+    } cases[] = {
+        {"fp8-block-128",
+         "7 matrices as the checkpoint has them, 7 with their scales of blocks; made "
+         "e4m3 with a scale for each output: 0 of other blocks, 0 of floats; 1 stay floats"},
+        {"experts-fp8-block-128",
+         "10 matrices as the checkpoint has them, 10 with their scales of blocks; made "
+         "e4m3 with a scale for each output: 3 of other blocks, 0 of floats; 2 stay floats"}};
+    const uint32_t most = device_max_tokens;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct golden g;
+        struct buf text = BUF_INIT;
+        near_quantized(&g, cases[i].name);
+        struct core_config c = config_of(g.dir);
+        c.worker.max_model_len = 64;
+        c.worker.dtype = i ? DT_F16 : DT_BF16;
+        on_device(&c);
+        device_max_tokens = 3; /* logprobs of the prompts are what is compared */
+        near_compare(&c, &g, 5, cases[i].name, 0.3f);
+        device_max_tokens = most;
+        start_log(&text, &c);
+        if (!strstr(buf_str(&text), cases[i].says))
+            fail_msg("%s: the log says\n%s", cases[i].name, buf_str(&text));
+        buf_release(&text);
+    }
 }
 
 /* Frequencies that depend on how long the prompt is: no table of positions serves them. */
@@ -404,6 +439,7 @@ int main(void)
         cmocka_unit_test(inputs_of_16_bits),
         cmocka_unit_test(every_kind_of_integers),
         cmocka_unit_test(fp8_and_floats),
+        cmocka_unit_test(fp8_with_scales_of_blocks),
         cmocka_unit_test(quantized_checkpoints),
         cmocka_unit_test(the_host_samples),
         cmocka_unit_test(dynamic_rope_beyond_the_trained_length),

@@ -108,6 +108,25 @@ static void checkpoints_in_few_bits(void **state)
     }
 }
 
+/* Some blocks are 2^15 times larger than their neighbours (make.py there). */
+static void scales_of_blocks(void **state)
+{
+    static const char *const names[] = {"fp8-block-128", "experts-fp8-block-128"};
+    const uint32_t most = device_max_tokens;
+    (void)state;
+    device_max_tokens = 2; /* logprobs of a prompt are what is compared */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct golden g;
+        near_quantized(&g, names[i]);
+        struct core_config c = config_of(g.dir);
+        on_device(&c);
+        c.worker.dtype = DT_BF16;
+        c.worker.max_model_len = 64;
+        near_compare(&c, &g, 5, names[i], 0.3f);
+    }
+    device_max_tokens = most;
+}
+
 /* All experts are taken, so that no rounding tips a choice. */
 static void experts_in_fp8(void **state)
 {
@@ -232,6 +251,7 @@ int main(void)
         cmocka_unit_test(every_kind_of_request),
         cmocka_unit_test(every_dtype_and_quantization),
         cmocka_unit_test(checkpoints_in_few_bits),
+        cmocka_unit_test(scales_of_blocks),
         cmocka_unit_test(experts_in_fp8),
         cmocka_unit_test(the_same_bits_alone_and_together),
         cmocka_unit_test(swapped_and_eager),

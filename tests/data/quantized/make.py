@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Quantized model folders in the layouts found on the hub, and what they mean: NAME/ as the checkpoint has it, and
-NAME/plain/, the same model with every matrix dequantized to float32 by numpy. Regenerate (numpy only, seeded):
+NAME/plain/, the same model with every matrix dequantized to float32 by numpy (not of SIZES' cases). Regenerate (numpy only, seeded):
 
     python3 tests/data/quantized/make.py
 
@@ -13,11 +13,23 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).parent
-HIDDEN, INTER, HEADS, KV, VOCAB, LAYERS = 64, 96, 4, 2, 96, 1
-HEAD = HIDDEN // HEADS
-PROJ = {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (KV * HEAD, HIDDEN),
-        "self_attn.v_proj": (KV * HEAD, HIDDEN), "self_attn.o_proj": (HIDDEN, HIDDEN),
-        "mlp.gate_proj": (INTER, HIDDEN), "mlp.up_proj": (INTER, HIDDEN), "mlp.down_proj": (HIDDEN, INTER)}
+VOCAB, LAYERS = 96, 1
+
+
+class Sizes:
+    def __init__(self, hidden=64, inter=96, heads=4, kv=2, experts=6, used=2):
+        self.hidden, self.inter, self.heads, self.kv, self.experts, self.used = hidden, inter, heads, kv, experts, used
+        self.head = hidden // heads
+
+    def projections(self, has_experts):
+        h, kv = self.hidden, self.kv * self.head
+        proj = {"self_attn.q_proj": (h, h), "self_attn.k_proj": (kv, h), "self_attn.v_proj": (kv, h), "self_attn.o_proj": (h, h)}
+        mlps = [f"mlp.experts.{e}" for e in range(self.experts)] if has_experts else ["mlp"]
+        for mlp in mlps:
+            proj.update({f"{mlp}.gate_proj": (self.inter, h), f"{mlp}.up_proj": (self.inter, h), f"{mlp}.down_proj": (h, self.inter)})
+        return proj
+
+
 LEFT = ("self_attn.o_proj", "self_attn.k_proj", "mlp.down_proj")  # floats in fp8-some
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 NAMES = {np.dtype("float32"): "F32", np.dtype("float16"): "F16", np.dtype("int32"): "I32", np.dtype("int8"): "I8",
@@ -189,57 +201,75 @@ CASES = {
     "fp8-some": (fp8, dict(), {"quant_method": "fp8", "activation_scheme": "static",
                                "ignored_layers": ["lm_head", *(f"model.layers.0.{p}" for p in LEFT)]}),
 }
-EXPERTS, USED, WIDTH = 6, 2, 96  # of the cases named so: every layer has experts, each with orders of inputs of its own
+BLOCKS_128 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
+BY_128 = (fp8, dict(blocks=(128, 128), name="weight_scale_inv"), BLOCKS_128)
+CASES.update({"fp8-block-128": BY_128, "experts-fp8-block-128": BY_128})
+# More than a block of 128, and no multiple of it: parts of q,k,v end within one. Of the experts' k and v not even turns of 16
+# are whole. All experts are used: no rounding tips a choice.
+SIZES = {"fp8-block-128": Sizes(hidden=144, inter=272, heads=3, kv=1),
+         "experts-fp8-block-128": Sizes(hidden=144, inter=144, heads=4, kv=1, experts=3, used=3)}
+# Of those, inputs from 128 on are so many times larger behind the norms, and the weights smaller: with one scale for all of
+# an output's weights, or of a row, nothing were left of one part of them.
+SPREAD = np.float32(2 ** 15)
+SPREAD_TO = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+# Cases named "experts-": every layer has experts, each with orders of inputs of its own.
 
 
-def of_experts(config, common, numbers):
-    """The rest of a model with experts; returns the projections of a layer."""
-    config.update({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": HEAD, "num_experts": EXPERTS,
-                   "num_experts_per_tok": USED, "moe_intermediate_size": WIDTH, "norm_topk_prob": True})
+def of_experts(config, common, numbers, sizes):
+    """The rest of a model with experts."""
+    config.update({"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": sizes.head,
+                   "num_experts": sizes.experts, "num_experts_per_tok": sizes.used, "moe_intermediate_size": sizes.inter, "norm_topk_prob": True})
     for layer in range(LAYERS):
         base = f"model.layers.{layer}."
-        common[base + "mlp.gate.weight"] = numbers(EXPERTS, HIDDEN) * 4
+        common[base + "mlp.gate.weight"] = numbers(sizes.experts, sizes.hidden) * 4
         for norm in ("q_norm", "k_norm"):
-            common[base + f"self_attn.{norm}.weight"] = 1 + numbers(HEAD)
-    proj = {k: v for k, v in PROJ.items() if k.startswith("self_attn")}
-    for e in range(EXPERTS):
-        proj.update({f"mlp.experts.{e}.{k}": v for k, v in {"gate_proj": (WIDTH, HIDDEN), "up_proj": (WIDTH, HIDDEN),
-                                                             "down_proj": (HIDDEN, WIDTH)}.items()})
-    return proj
+            common[base + f"self_attn.{norm}.weight"] = 1 + numbers(sizes.head)
 
 
 def main():
     for seed, (name, (method, options, quantization)) in enumerate(CASES.items()):
         rng = np.random.default_rng(seed)
         numbers = lambda *shape: rng.normal(0, 0.08, shape).astype(np.float32)
-        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN,
-                  "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV,
+        sizes, spread, is_moe = SIZES.get(name, Sizes()), name in SIZES, name.startswith("experts")
+        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": sizes.hidden,
+                  "intermediate_size": 96 if is_moe else sizes.inter, "num_hidden_layers": LAYERS,
+                  "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv,
                   "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
                   "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2}
-        common = {"model.embed_tokens.weight": numbers(VOCAB, HIDDEN) * 12, "lm_head.weight": numbers(VOCAB, HIDDEN),
-                  "model.norm.weight": 1 + numbers(HIDDEN)}
+        common = {"model.embed_tokens.weight": numbers(VOCAB, sizes.hidden) * 12, "lm_head.weight": numbers(VOCAB, sizes.hidden),
+                  "model.norm.weight": 1 + numbers(sizes.hidden)}
         stored, plain = {}, {}
-        projections = of_experts(config, common, numbers) if name.startswith("experts") else PROJ
+        if is_moe:
+            of_experts(config, common, numbers, sizes)
         for layer in range(LAYERS):
             for norm in ("input_layernorm", "post_attention_layernorm"):
-                common[f"model.layers.{layer}.{norm}.weight"] = 1 + numbers(HIDDEN)
-            for proj, shape in projections.items():
+                common[f"model.layers.{layer}.{norm}.weight"] = 1 + numbers(sizes.hidden)
+                if spread:
+                    common[f"model.layers.{layer}.{norm}.weight"][128:] *= SPREAD
+            if spread and is_moe:
+                common[f"model.layers.{layer}.mlp.gate.weight"][:, 128:] /= SPREAD
+            for proj, shape in sizes.projections(is_moe).items():
                 base = f"model.layers.{layer}.{proj}."
                 if "experts" in proj and proj.endswith("gate_proj") and "orders" in options:
                     options["orders"] = {}  # of the next expert
                 left = lambda w, rng, **options: ({"weight": w.astype(np.float16)}, w.astype(np.float16))
                 wanted = left if name == "fp8-some" and proj in LEFT else method
-                parts, dequantized = wanted(numbers(*shape) * 1.5, rng, **options)
+                weights = numbers(*shape) * 1.5
+                if spread and proj.endswith(SPREAD_TO):
+                    weights[:, 128:] /= SPREAD
+                parts, dequantized = wanted(weights, rng, **options)
                 stored.update({base + k: v for k, v in parts.items()})
                 plain[base + "weight"] = dequantized.astype(np.float32)
         half_precision = {k: v.astype(np.float16) for k, v in common.items()}
         folder = HERE / name
-        (folder / "plain").mkdir(parents=True, exist_ok=True)
+        (folder / ("" if spread else "plain")).mkdir(parents=True, exist_ok=True)
         save(folder / "model.safetensors", {**stored, **half_precision})
-        save(folder / "plain" / "model.safetensors", {**plain, **{k: v.astype(np.float32) for k, v in half_precision.items()}})
+        if not spread:
+            save(folder / "plain" / "model.safetensors", {**plain, **{k: v.astype(np.float32) for k, v in half_precision.items()}})
         (folder / "config.json").write_text(
             json.dumps({**config, "torch_dtype": "float16", "quantization_config": quantization}, indent=1) + "\n")
-        (folder / "plain" / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}, indent=1) + "\n")
+        if not spread:
+            (folder / "plain" / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.request
 
+import machine
 import shapes
 from store import Child, Failed, NoTime, Skipped
 
@@ -17,7 +18,7 @@ HTTP = ("kind", "model", "num_prompts", "completed", "failed", "duration", "requ
 HTTP_MODEL = "Llama-3-8B"
 STARTED = (  # what an engine says of its start, at --log-level info
     (r"loaded in (?P<load_ms>\d+) ms", int), (r"graphs: \d+ take (?P<graphs_mib>[\d.]+) MiB, recorded in (?P<graphs_ms>\d+) ms", float),
-    (r"attention of prompts by (?P<prompts_by>[\w.]+)", str),
+    (r"attention of prompts by (?P<prompts_by>[\w.]+)", str), (r"kernels (?P<kernels>begin early|one after the other): ", str),
     (r"choices of algorithms from disk, (?P<tuned>\d+) made in (?P<tune_ms>\d+) ms; (?P<by_cublaslt>\d+) are", int))
 
 
@@ -29,11 +30,11 @@ def started(log):
     return found
 
 
-def bench(r, kind, model, args, most):
+def bench(r, kind, model, args, most, env=None):
     """quire bench: its rows, or Skipped when it says that it cannot do this model or this format."""
     to = r.work / "bench.json"
     to.unlink(missing_ok=True)
-    done = r.call([r.program("quire-bench"), *args, "--json", to], most)
+    done = r.call([r.program("quire-bench"), *args, "--json", to], most, env)
     if done.rc and r.cannot(done):
         raise Skipped(done.why())
     rows = []
@@ -53,10 +54,10 @@ def lengths(r, n_in, n_out):
     return ["--input-len", n_in // 32 if r.o.small else n_in, "--output-len", n_out // 16 if r.o.small else n_out]
 
 
-def latency(name, kind, most, batches="1,8,64", more=()):
+def latency(name, kind, most, batches="1,8,64", more=(), env=None):
     def job(r):
         return bench(r, kind, name, ["latency", *local(r, name, *more), "--batch-size", "2" if r.o.small else batches,
-                                     *lengths(r, 1024, 64), "--repeats", "1" if r.o.small else "3"], most)
+                                     *lengths(r, 1024, 64), "--repeats", "1" if r.o.small else "3"], most, env)
     return job
 
 
@@ -120,6 +121,7 @@ def bench_jobs(r):
     yield f"{eight} fp8", throughput(eight, "fp8", 512, (1000, 1000), fp8, 120), 50
     yield f"{eight} fp8, cache fp8", throughput(eight, "fp8", 512, (1000, 1000), [*fp8, "--kv-cache-dtype", "fp8"], 120), 50
     yield f"{eight} int4 latency", latency(eight, "latency int4", 60, "1,16", ["--quantization", "int4"]), 20
+    yield f"{eight} latency, kernels apart", latency(eight, "latency apart", 60, "1,8", env=machine.APART), 20
     yield "Qwen2.5-0.5B latency", latency("Qwen2.5-0.5B", "latency", 60), 15
     yield "Qwen2.5-0.5B throughput", throughput("Qwen2.5-0.5B", "throughput", 512, (1024, 128), [], 60), 15
     yield "Qwen3-30B-A3B latency", latency("Qwen3-30B-A3B", "latency", 150), 45

@@ -298,8 +298,9 @@ def profile(op, kernel_names):
 
 
 def profiles(r):
-    for op, names in (("attention", "attention|fold"), ("linear", "few|many|any"), ("linear_quant", "few|many"), ("linear_int4", "int4_"),
-                      ("linear_groups", "groups"), ("linear_e4m3_groups", "groups")):
+    groups, products = "groups|sm90a", "few|many|any|sm90a"
+    for op, names in (("attention", "attention|fold"), ("linear", products), ("linear_quant", products), ("linear_e4m3", products),
+                      ("linear_int4", "int4_"), ("linear_groups", groups), ("linear_e4m3_groups", groups)):
         yield op, profile(op, names), 20
 
 

@@ -61,6 +61,9 @@ static const struct shape shapes[] = {
     {"linear_e4m3", DT_F8_E4M3, {1, 28672, 4096}},
     {"linear_e4m3", DT_F8_E4M3, {512, 28672, 4096}},
     {"linear_e4m3", DT_F8_E4M3, {4096, 28672, 4096}},
+    {"linear_blocks", DT_F8_E4M3, {1, 28672, 4096}},
+    {"linear_blocks", DT_F8_E4M3, {512, 28672, 4096}},
+    {"linear_blocks", DT_F8_E4M3, {4096, 28672, 4096}},
     {"linear_int4", DT_U8, {1, 28672, 4096}},
     {"linear_int4", DT_U8, {2048, 28672, 4096}},
     {"linear_groups", DT_BF16, {1, 1536, 2048, 128, 8}}, /* gate and up of Qwen3-30B-A3B */
@@ -79,6 +82,7 @@ static const struct shape small_shapes[] = {
     {"linear", DT_BF16, {2, 128, 64}},
     {"linear_quant", DT_I8, {2, 128, 64}},
     {"linear_e4m3", DT_F8_E4M3, {2, 128, 64}},
+    {"linear_blocks", DT_F8_E4M3, {2, 128, 192}},
     {"linear_int4", DT_U8, {2, 128, 128}},
     {"linear_groups", DT_BF16, {3, 64, 64, 4, 2}},
     {"linear_e4m3_groups", DT_F8_E4M3, {3, 64, 64, 4, 2}},
@@ -458,6 +462,49 @@ static void bench_e4m3(const struct shape *s)
     show_product(s, "e4m3", bytes, 1, multiply_e4m3, &a);
 }
 
+static void multiply_blocks(const void *ctx)
+{
+    b.t->kern(b.d)->linear_blocks(ctx, &b.x);
+}
+
+/* Scales of 128 x 128 weights, and of 128 activations; random bytes for weights, NaN among them. */
+static void bench_blocks(const struct shape *s)
+{
+    const uint32_t m = s->n[0], n = s->n[1], k = s->n[2], n_block = (k + 127) / 128;
+    struct linear_blocks_args a = {.y_dtype = DT_F32,
+                                   .w = {.n_out = n, .n_in = k, .dtype = DT_F8_E4M3, .blocks = 1},
+                                   .n_row = m,
+                                   .x_stride = k,
+                                   .y_stride = n,
+                                   .scale_stride = (n_block + KERN_FP8_FOUR - 1) / KERN_FP8_FOUR *
+                                                   KERN_FP8_FOUR};
+    const size_t bytes = b.t->matrix_bytes(&a.w);
+    void *w = device_memory(bytes, "weights");
+    const struct pack_blocks_args pack = {
+        .dst = w,
+        .q = random_bf16((size_t)n * k / 2, "a checkpoint's weights"),
+        .scales = random_f32((size_t)n * n_block, "a checkpoint's scales"),
+        .n_out = n,
+        .n_in = k,
+        .n_out_total = n};
+    const struct quant_rows_blocks_args quant = {
+        .q = device_memory((size_t)m * k, "activations"),
+        .scales = device_memory(m * a.scale_stride * sizeof(float), "scales"),
+        .x = random_f32((size_t)m * k, "activations"),
+        .n_row = m,
+        .n_col = k,
+        .x_stride = k,
+        .q_stride = k,
+        .scale_stride = a.scale_stride};
+    b.t->kern(b.d)->pack_blocks(&pack, &b.x);
+    b.t->kern(b.d)->quant_rows_blocks(&quant, &b.x);
+    a.w.data = w;
+    a.x = quant.q;
+    a.x_scales = quant.scales;
+    a.y = device_memory((size_t)m * n * sizeof(float), "results");
+    show_product(s, "e4m3 in blocks", bytes, 1, multiply_blocks, &a);
+}
+
 /* ---- products with the matrices of a mixture of experts ---- */
 static void multiply_groups(const void *ctx)
 {
@@ -569,6 +616,7 @@ static const struct {
            {"linear_quant", bench_quant},
            {"linear_int4", bench_quant},
            {"linear_e4m3", bench_e4m3},
+           {"linear_blocks", bench_blocks},
            {"linear_groups", bench_groups},
            {"linear_e4m3_groups", bench_groups}};
 

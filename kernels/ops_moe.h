@@ -24,6 +24,7 @@
 #ifndef QUIRE_KERNELS_OPS_MOE_H
 #define QUIRE_KERNELS_OPS_MOE_H
 #include "kernels/ops_fp8.h"
+#include "kernels/ops_int4.h"
 
 /* The n_used experts with the largest x[i,:], of equal ones those with the lower number; they are
  * written by ascending number.
@@ -85,6 +86,42 @@ struct linear_e4m3_groups_args {
 struct linear_blocks_groups_args {
     struct linear_blocks_args by;
     struct groups of;
+};
+/* linear_int4 and linear_int4_half likewise; by.w.group above 0. Scales and zeros of a matrix are
+ * within its w_stride. */
+struct linear_int4_groups_args {
+    struct linear_quant_groups_args as;
+};
+struct linear_int4_half_groups_args {
+    struct linear_groups_args as;
+};
+
+/* y[p,c] = x[r,order[c]], r = of.rows ? of.rows[p] : p, and y_rows[p] = x_rows[r]: rows as products
+ * with weights whose inputs have an order take them (struct packed). With groups each place by the
+ * order of its expert: `order` is that of expert 0, the next one's is of.w_stride bytes further.
+ * of.n_group 0: all n_row rows by `order`, of.starts is not read. */
+struct order_rows_args {
+    void *y;
+    const void *x;
+    uint32_t element;               /* bytes of one: 1 or 2 */
+    struct quant_row *y_rows;       /* [n_row], or NULL: there are none */
+    const struct quant_row *x_rows; /* NULL likewise */
+    const uint32_t *order;          /* [n_col], each number below it once */
+    uint32_t n_row, n_col;
+    size_t x_stride, y_stride; /* elements */
+    struct groups of;
+};
+
+/* y[i,c] = fma(share, x[i,c], y[i,c]), share = 1 / (1 + exp(-scores[i * score_stride])): what all
+ * rows take of one expert, each as much as its score says. Source: Qwen2-MoE's model card. */
+struct add_share_args {
+    float *y; /* [n_row, n_col] */
+    size_t y_stride;
+    const float *x; /* [n_row, n_col] */
+    size_t x_stride;
+    const float *scores;
+    size_t score_stride;
+    uint32_t n_row, n_col;
 };
 
 #endif

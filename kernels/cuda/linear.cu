@@ -15,6 +15,7 @@
  *   Order: k ascending, one fma each, from +0: that of ref/linear.c with f32 x, so the CPU's bits.
  *   Bytes: W once for each row, from L2 at best. FLOP: 2 n_row n_out n_in.
  *   Fraction of the limit: not measured on a card yet. */
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/linear.cuh"
 
 #define THREADS        128u
@@ -84,20 +85,6 @@ static void any(const struct any_in *in, const struct linear_out *out, const str
     launch(any_kernel, dim3(out->n_row, div_up(out->n_out, THREADS)), THREADS, 0, x, *in, *out);
 }
 
-/* A place's group is searched for: starts ascend. */
-static __device__ __forceinline__ uint32_t group_at(const struct groups &g, uint32_t place)
-{
-    uint32_t low = 0, high = g.n_group;
-    while (high - low > 1) {
-        const uint32_t middle = (low + high) / 2;
-        if (g.starts[middle] <= place)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 static __global__ void __launch_bounds__(THREADS)
     any_groups_kernel(const struct any_in all_in, const struct linear_out all_out,
                       const struct groups g)
@@ -107,7 +94,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (o >= all_out.n_out || (all_out.gated && o / KERN_TURN % 2) || place >= g.starts[g.n_group])
         return;
     const size_t at = group_at(g, place) * g.w_stride;
-    const uint32_t row = g.rows ? g.rows[place] : place;
+    const uint32_t row = row_of_x(g, place);
     struct any_in in = all_in;
     struct linear_out out = all_out;
     in.w = (const char *)in.w + at;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_int4 and linear_int4_half: 4-bit weights in groups (ops_int4.h, layout.h) by tensor cores, for int8
- * and for bf16 or f16 activations.
+ * and for bf16 or f16 activations; and the same of all experts of a layer in one launch (ops_moe.h).
  *
  * W is the A of an mma (16 outputs), x the B (8 rows of the batch). A lane (g, t) reads 16 bytes of row g of
  * W: its words (t, j), j = 0 … 3, each 8 inputs of a quarter of 128. They are unpacked in registers to
@@ -22,7 +22,11 @@
  *   [128 rows of W][64 bytes] and [64 rows of x][128 inputs], cp.async: 48 KiB (int8), 72 KiB (16 bits).
  *   Units of 32 inputs of x are turned by the row, so that no bank is asked twice.
  *   Floor: 2 n_row n_out n_in / peak of the activations' type.
+ * experts: the same two, with a matrix of its own for each expert's rows (groups.cuh): by tiles of 8 or 16
+ *   rows, where an expert has no more on average, else of 64. Rows of x are fetched where they are.
+ *   Bytes: the matrices of the experts that rows took, once a tile of their rows.
  * Not measured. */
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/linear.cuh"
 
 #define WARPS      8u
@@ -127,6 +131,12 @@ template <enum form F, unsigned N> struct few_shared {
     float total[2][N][WARP * 4];
 };
 
+/* What a block multiplies: outputs from o on and rows from `row` on, whose x is in rows x_row of
+ * this lane. */
+template <unsigned N> struct few_part {
+    uint32_t o, row, x_row[N];
+};
+
 struct few_place {              /* of a warp in a round */
     uint32_t o, block, n_block; /* first output of the block; first of 128 inputs, how many */
 };
@@ -148,11 +158,15 @@ static __device__ __forceinline__ void few_load(uint4 w[FEW_BLOCKS][4], const st
         }
 }
 
-/* Sums of the groups of one block of 128 inputs, into shared memory from group `at` on. */
+struct few_at {            /* of one block of 128 inputs */
+    uint32_t group, block; /* where its groups go, which it is */
+};
+
+/* Sums of its groups, into shared memory. */
 template <enum form F, unsigned N>
 static __device__ __forceinline__ void
-few_block(few_shared<F, N> &s, uint32_t at, const uint4 w[4], const struct int4_in &in,
-          const struct linear_out &out, uint32_t o, uint32_t block)
+few_block(few_shared<F, N> &s, const struct few_at &at, const uint4 w[4], const struct int4_in &in,
+          const struct linear_out &out, const struct few_part<N> &p)
 {
     typedef typename quarter_of<F>::of_x of_x;
     const uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -160,30 +174,29 @@ few_block(few_shared<F, N> &s, uint32_t at, const uint4 w[4], const struct int4_
     uint32_t zero[4] = {};
 #pragma unroll
     for (unsigned j = 0; j < 4; j++) {
-        const uint32_t k = block * INT4_BLOCK + 32 * j, group = k / 32 / in.quarters;
+        const uint32_t k = at.block * INT4_BLOCK + 32 * j, group = k / 32 / in.quarters;
         if (k >= in.n_in)
             break;
         if (j % in.quarters == 0)
 #pragma unroll
             for (unsigned r = 0; r < 4; r++)
                 zero[r] =
-                    zero_code<F>(in.zeros[within(o + g + 8 * r, out.n_out) * in.n_group + group]);
+                    zero_code<F>(in.zeros[within(p.o + g + 8 * r, out.n_out) * in.n_group + group]);
         uint32_t a[4][quarter_of<F>::regs];
 #pragma unroll
         for (unsigned r = 0; r < 4; r++)
             unpack<F>(a[r], word_of(w[r], j), zero[r]);
 #pragma unroll
         for (unsigned n = 0; n < N; n++) {
-            const of_x x =
-                *(const of_x *)((const char *)in.x + within(8 * n + g, out.n_row) * in.x_bytes +
-                                (size_t)(k + 8 * t) * quarter_of<F>::element);
+            const of_x x = *(const of_x *)((const char *)in.x + p.x_row[n] * in.x_bytes +
+                                           (size_t)(k + 8 * t) * quarter_of<F>::element);
             multiply_quarter<F>(acc[0][n], a[0], a[1], x);
             multiply_quarter<F>(acc[1][n], a[2], a[3], x);
         }
         if ((j + 1) % in.quarters == 0)
 #pragma unroll
             for (unsigned i = 0; i < 2 * N * 4; i++) {
-                s.group[at + j / in.quarters][i / 4 / N][i / 4 % N][lane * 4 + i % 4] =
+                s.group[at.group + j / in.quarters][i / 4 / N][i / 4 % N][lane * 4 + i % 4] =
                     acc[i / 4 / N][i / 4 % N][i % 4];
                 acc[i / 4 / N][i / 4 % N][i % 4] = 0;
             }
@@ -200,9 +213,17 @@ template <unsigned N> static __device__ __forceinline__ struct few_value few_val
     return {16 * m + lane / 4 + e / 2 * 8, 8 * n + lane % 4 * 2 + e % 2};
 }
 
-template <enum form F, unsigned N>
+/* PICKED: of a group (linear.cuh). */
+template <bool PICKED>
+static __device__ __forceinline__ float scale_of(const struct linear_out &out, uint32_t row)
+{
+    return out.rows[PICKED && out.picked ? out.picked[row] : row].scale;
+}
+
+template <enum form F, unsigned N, bool PICKED>
 static __device__ __forceinline__ void few_store(few_shared<F, N> &s, const float acc[N],
-                                                 const struct linear_out &out, uint32_t o)
+                                                 const struct linear_out &out,
+                                                 const struct few_part<N> &p)
 {
     float *total = &s.total[0][0][0];
 #pragma unroll
@@ -213,30 +234,29 @@ static __device__ __forceinline__ void few_store(few_shared<F, N> &s, const floa
     for (unsigned v = 0; v < N; v++) {
         const uint32_t i = threadIdx.x + v * WARPS * WARP;
         const struct few_value at = few_value_at<N>(i);
-        if (at.row >= out.n_row || o + at.out >= out.n_out)
+        const uint32_t row = p.row + at.row, o = p.o + at.out;
+        if (row >= out.n_row || o >= out.n_out)
             continue;
-        const float scale = F == FORM_I8 ? out.rows[at.row].scale : 1;
+        const float scale = F == FORM_I8 ? scale_of<PICKED>(out, row) : 1;
         if (!out.gated)
-            finish(out, at.row, o + at.out, total[i] * scale);
+            finish(out, row, o, total[i] * scale);
         else if (at.out < KERN_TURN)
-            finish_gated(out, at.row, o + at.out, total[i] * scale,
-                         total[i + N * WARP * 4] * scale);
+            finish_gated(out, row, o, total[i] * scale, total[i + N * WARP * 4] * scale);
     }
 }
 
-template <enum form F, unsigned N>
-static __global__ void __launch_bounds__(WARPS *WARP)
-    int4_few_kernel(const struct int4_in in, const struct linear_out out)
+template <enum form F, unsigned N, bool PICKED>
+static __device__ __forceinline__ void few_rows(few_shared<F, N> &s, const struct int4_in &in,
+                                                const struct linear_out &out,
+                                                const struct few_part<N> &part)
 {
-    await_inputs();
-    typedef few_shared<F, N> shared_type;
-    SHARED_MEMORY(s, shared_type);
-    const uint32_t warp = threadIdx.x / WARP, o = blockIdx.x * WARP_OUT;
+    const uint32_t warp = threadIdx.x / WARP;
     const uint32_t n_block = (in.n_in + INT4_BLOCK - 1) / INT4_BLOCK, per = 4 / in.quarters;
-    const uint32_t mine = in.quarters == 1 ? 1 : FEW_BLOCKS; /* as many as FEW_GROUPS takes */
+    /* as many as FEW_GROUPS takes, but something for every warp */
+    const uint32_t mine = in.quarters == 1 || n_block <= WARPS ? 1 : FEW_BLOCKS;
     uint4 w[FEW_BLOCKS][4];
     float acc[N] = {};
-    struct few_place p = {o, warp * mine, 0};
+    struct few_place p = {part.o, warp * mine, 0};
     for (uint32_t first = 0; first < n_block; first += WARPS * mine, p.block += WARPS * mine) {
         p.n_block = p.block >= n_block ? 0 : n_block - p.block < mine ? n_block - p.block : mine;
         if (first == 0)
@@ -244,9 +264,9 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 #pragma unroll
         for (unsigned i = 0; i < FEW_BLOCKS; i++)
             if (i < p.n_block)
-                few_block<F, N>(s, (warp * mine + i) * per, w[i], in, out, o, p.block + i);
+                few_block<F, N>(s, {(warp * mine + i) * per, p.block + i}, w[i], in, out, part);
         const uint32_t next = p.block + WARPS * mine;
-        const struct few_place ahead = {o, next,
+        const struct few_place ahead = {part.o, next,
                                         next >= n_block         ? 0
                                         : n_block - next < mine ? n_block - next
                                                                 : mine};
@@ -258,14 +278,30 @@ static __global__ void __launch_bounds__(WARPS *WARP)
         for (unsigned v = 0; v < N; v++) {
             const uint32_t i = threadIdx.x + v * WARPS * WARP;
             const uint16_t *scale =
-                in.scales + within(o + few_value_at<N>(i).out, out.n_out) * in.n_group + g0;
+                in.scales + within(part.o + few_value_at<N>(i).out, out.n_out) * in.n_group + g0;
 #pragma unroll 4
             for (uint32_t g = 0; g < n; g++)
                 acc[v] = fmaf(f16_value(scale[g]), (float)(&s.group[g][0][0][0])[i], acc[v]);
         }
         __syncthreads();
     }
-    few_store<F, N>(s, acc, out, o);
+    few_store<F, N, PICKED>(s, acc, out, part);
+}
+
+template <enum form F, unsigned N>
+static __global__ void __launch_bounds__(WARPS *WARP)
+    int4_few_kernel(const struct int4_in in, const struct linear_out out)
+{
+    await_inputs();
+    typedef few_shared<F, N> shared_type;
+    SHARED_MEMORY(s, shared_type);
+    struct few_part<N> p;
+    p.o = blockIdx.x * WARP_OUT;
+    p.row = 0;
+#pragma unroll
+    for (unsigned n = 0; n < N; n++)
+        p.x_row[n] = (uint32_t)within(8 * n + threadIdx.x % WARP / 4, out.n_row);
+    few_rows<F, N, false>(s, in, out, p);
 }
 
 /* ---- many rows ---- */
@@ -274,12 +310,20 @@ template <enum form F> struct many_shared {
     uint8_t x[STAGES][MANY_ROWS][4][32 * quarter_of<F>::element]; /* unit j of row r at j ^ r % 4 */
 };
 
+/* What a block multiplies: rows from `row` on; x_row: of x, that this thread fetches 16 bytes from. */
+template <enum form F> struct many_part {
+    static const unsigned chunks = 8 * quarter_of<F>::element; /* of 16 bytes in 128 inputs */
+    static const unsigned step = WARPS * WARP / chunks;        /* rows from one to the next */
+    uint32_t row, x_row[MANY_ROWS / step];
+};
+
 template <enum form F>
-static __device__ __forceinline__ void int4_many_load(many_shared<F> &s, uint32_t stage,
-                                                      const struct int4_in &in,
-                                                      const struct linear_out &out, uint32_t block)
+static __device__ __forceinline__ void
+int4_many_load(many_shared<F> &s, uint32_t stage, const struct int4_in &in,
+               const struct linear_out &out, const struct many_part<F> &p, uint32_t block)
 {
-    const unsigned element = quarter_of<F>::element, chunks = 8 * element, per = 2 * element;
+    const unsigned element = quarter_of<F>::element, chunks = many_part<F>::chunks;
+    const unsigned per = 2 * element, step = many_part<F>::step;
     const size_t row_bytes = int4_row_bytes(in.n_in);
 #pragma unroll
     for (uint32_t i = threadIdx.x; i < MANY_OUT * 4; i += WARPS * WARP) {
@@ -290,13 +334,13 @@ static __device__ __forceinline__ void int4_many_load(many_shared<F> &s, uint32_
                    o < out.n_out ? 16 : 0);
     }
 #pragma unroll
-    for (uint32_t i = threadIdx.x; i < MANY_ROWS * chunks; i += WARPS * WARP) {
-        const uint32_t r = i / chunks, c = i % chunks, row = blockIdx.y * MANY_ROWS + r;
+    for (uint32_t i = 0; i < MANY_ROWS / step; i++) {
+        const uint32_t r = threadIdx.x / chunks + i * step, c = threadIdx.x % chunks;
         const uint32_t k = block * INT4_BLOCK + c * 16 / element;
-        const bool there = row < out.n_row && k < in.n_in;
+        const bool there = p.row + r < out.n_row && k < in.n_in;
         cp_async16(&s.x[stage][r][c / per ^ r % 4][c % per * 16],
                    (const char *)in.x +
-                       (there ? row * in.x_bytes + (size_t)k * element : (size_t)0),
+                       (there ? p.x_row[i] * in.x_bytes + (size_t)k * element : (size_t)0),
                    there ? 16 : 0);
     }
 }
@@ -355,18 +399,17 @@ int4_many_block(float total[2][4][4], const many_shared<F> &s, uint32_t stage,
     }
 }
 
-template <enum form F>
-static __global__ void __launch_bounds__(WARPS *WARP, 1)
-    int4_many_kernel(const struct int4_in in, const struct linear_out out)
+template <enum form F, bool PICKED>
+static __device__ __forceinline__ void many_rows(many_shared<F> &s, const struct int4_in &in,
+                                                 const struct linear_out &out,
+                                                 const struct many_part<F> &p)
 {
-    await_inputs();
-    SHARED_MEMORY(s, many_shared<F>);
     const uint32_t n_block = (in.n_in + INT4_BLOCK - 1) / INT4_BLOCK, warp = threadIdx.x / WARP;
     float total[2][4][4] = {};
 #pragma unroll
     for (uint32_t i = 0; i < STAGES - 1; i++) {
         if (i < n_block)
-            int4_many_load<F>(s, i, in, out, i);
+            int4_many_load<F>(s, i, in, out, p, i);
         cp_async_commit();
     }
 #pragma unroll 1
@@ -374,7 +417,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
         cp_async_wait(STAGES - 2);
         __syncthreads(); /* block b is there, and nobody reads the stage that is loaded next */
         if (b + STAGES - 1 < n_block)
-            int4_many_load<F>(s, (b + STAGES - 1) % STAGES, in, out, b + STAGES - 1);
+            int4_many_load<F>(s, (b + STAGES - 1) % STAGES, in, out, p, b + STAGES - 1);
         cp_async_commit();
         int4_many_block<F>(total, s, b % STAGES, in, out.n_out, b);
     }
@@ -382,17 +425,96 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
     const uint32_t o = blockIdx.x * MANY_OUT + warp % 4 * WARP_OUT;
 #pragma unroll
     for (unsigned n = 0; n < 4; n++) {
-        const uint32_t row = blockIdx.y * MANY_ROWS + warp / 4 * MANY_WARP + 8 * n;
+        const uint32_t row = p.row + warp / 4 * MANY_WARP + 8 * n;
         if constexpr (F == FORM_I8)
 #pragma unroll
             for (unsigned i = 0; i < 4; i++) {
                 const uint32_t r = row + threadIdx.x % 4 * 2 + i % 2;
-                const float scale = r < out.n_row ? out.rows[r].scale : 0;
+                const float scale = r < out.n_row ? scale_of<PICKED>(out, r) : 0;
                 total[0][n][i] *= scale;
                 total[1][n][i] *= scale;
             }
         finish_tile(out, o, row, total[0][n], total[1][n]);
     }
+}
+
+template <enum form F>
+static __global__ void __launch_bounds__(WARPS *WARP, 1)
+    int4_many_kernel(const struct int4_in in, const struct linear_out out)
+{
+    await_inputs();
+    SHARED_MEMORY(s, many_shared<F>);
+    struct many_part<F> p;
+    p.row = blockIdx.y * MANY_ROWS;
+#pragma unroll
+    for (uint32_t i = 0; i < MANY_ROWS / many_part<F>::step; i++)
+        p.x_row[i] = p.row + threadIdx.x / many_part<F>::chunks + i * many_part<F>::step;
+    many_rows<F, false>(s, in, out, p);
+}
+
+/* ---- experts ---- */
+/* The matrix of the group, and rows up to its end. */
+static __device__ __forceinline__ void to_group(struct int4_in &in, struct linear_out &out,
+                                                const struct groups &g,
+                                                const struct linear_group &t)
+{
+    const size_t at = t.group * g.w_stride;
+    in.w += at;
+    in.scales = (const uint16_t *)(const void *)((const uint8_t *)in.scales + at);
+    in.zeros += at;
+    out.n_row = t.end;
+}
+
+/* Blocks of a multiprocessor that registers are kept for, 0: as many as the compiler likes. Of int8 and
+ * 8 rows it likes more than it has registers for. */
+template <enum form F, unsigned N> struct few_groups_blocks {
+    static const unsigned n = N == 1 && F == FORM_I8 ? 2 : 0;
+};
+
+template <enum form F, unsigned N>
+static __global__ void __launch_bounds__(WARPS *WARP, few_groups_blocks<F, N>::n)
+    int4_few_groups_kernel(const struct int4_in all_in, const struct linear_out all_out,
+                           const struct groups g)
+{
+    await_inputs();
+    typedef few_shared<F, N> shared_type;
+    SHARED_MEMORY(s, shared_type);
+    const struct linear_group t = tile_at(g, blockIdx.y, 8 * N);
+    struct int4_in in = all_in;
+    struct linear_out out = all_out;
+    if (t.row == t.end)
+        return; /* all of a block */
+    to_group(in, out, g, t);
+    struct few_part<N> p;
+    p.o = blockIdx.x * WARP_OUT;
+    p.row = t.row;
+#pragma unroll
+    for (unsigned n = 0; n < N; n++)
+        p.x_row[n] = row_of_x(g, (uint32_t)within(t.row + 8 * n + threadIdx.x % WARP / 4, t.end));
+    few_rows<F, N, true>(s, in, out, p);
+}
+
+template <enum form F>
+static __global__ void __launch_bounds__(WARPS *WARP, 1)
+    int4_many_groups_kernel(const struct int4_in all_in, const struct linear_out all_out,
+                            const struct groups g)
+{
+    await_inputs();
+    SHARED_MEMORY(s, many_shared<F>);
+    const struct linear_group t = tile_at(g, blockIdx.y, MANY_ROWS);
+    struct int4_in in = all_in;
+    struct linear_out out = all_out;
+    if (t.row == t.end)
+        return; /* all of a block */
+    to_group(in, out, g, t);
+    struct many_part<F> p;
+    p.row = t.row;
+#pragma unroll
+    for (uint32_t i = 0; i < MANY_ROWS / many_part<F>::step; i++) {
+        const uint32_t r = threadIdx.x / many_part<F>::chunks + i * many_part<F>::step;
+        p.x_row[i] = row_of_x(g, (uint32_t)within(t.row + r, t.end));
+    }
+    many_rows<F, true>(s, in, out, p);
 }
 
 /* ---- launches ---- */
@@ -413,6 +535,25 @@ static void int4_tiles(const struct int4_in *in, const struct linear_out *out,
                sizeof(many_shared<F>), x, *in, *out);
 }
 
+template <enum form F>
+static void int4_group_tiles(const struct int4_in *in, const struct linear_out *out,
+                             const struct groups *g, const struct kern_exec *x)
+{
+    const uint32_t n = out->n_row, few = div_up(out->n_out, WARP_OUT);
+    typedef few_shared<F, 1> one;
+    typedef few_shared<F, 2> two;
+    if (n <= 8 * g->n_group) /* on average */
+        launch(int4_few_groups_kernel<F, 1>, dim3(few, tiles_max(n, g->n_group, 8)), WARPS * WARP,
+               sizeof(one), x, *in, *out, *g);
+    else if (n <= FEW_ROWS * g->n_group)
+        launch(int4_few_groups_kernel<F, 2>, dim3(few, tiles_max(n, g->n_group, FEW_ROWS)),
+               WARPS * WARP, sizeof(two), x, *in, *out, *g);
+    else
+        launch(int4_many_groups_kernel<F>,
+               dim3(div_up(out->n_out, MANY_OUT), tiles_max(n, g->n_group, MANY_ROWS)),
+               WARPS * WARP, sizeof(many_shared<F>), x, *in, *out, *g);
+}
+
 static struct int4_in int4_in_of(const struct packed *w, const void *x, size_t x_bytes)
 {
     const uint8_t *data = (const uint8_t *)w->data;
@@ -428,11 +569,24 @@ static struct int4_in int4_in_of(const struct packed *w, const void *x, size_t x
     return in;
 }
 
+static struct linear_out int8_out(const struct linear_quant_args *a)
+{
+    const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, a->rows,
+                                   a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
+    return out;
+}
+
+static struct linear_out half_out(const struct linear_args *a)
+{
+    const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, NULL,
+                                   a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
+    return out;
+}
+
 extern "C" void linear_int4_cuda(const struct linear_int4_args *args, const struct kern_exec *x)
 {
     const struct linear_quant_args *a = &args->by;
-    const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, a->rows,
-                                   a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
+    const struct linear_out out = int8_out(a);
     const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride);
     if (a->n_row)
         int4_tiles<FORM_I8>(&in, &out, x);
@@ -442,8 +596,7 @@ extern "C" void linear_int4_half_cuda(const struct linear_int4_half_args *args,
                                       const struct kern_exec *x)
 {
     const struct linear_args *a = &args->by;
-    const struct linear_out out = {a->y,     a->y_stride, a->y_dtype, a->bias,       NULL, NULL,
-                                   a->n_row, a->w.n_out,  a->w.gated, a->accumulate, NULL};
+    const struct linear_out out = half_out(a);
     const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride * 2);
     if (a->n_row == 0)
         return;
@@ -451,4 +604,29 @@ extern "C" void linear_int4_half_cuda(const struct linear_int4_half_args *args,
         int4_tiles<FORM_BF16>(&in, &out, x);
     else
         int4_tiles<FORM_F16>(&in, &out, x);
+}
+
+extern "C" void linear_int4_groups_cuda(const struct linear_int4_groups_args *args,
+                                        const struct kern_exec *x)
+{
+    const struct linear_quant_args *a = &args->as.by;
+    const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride);
+    struct linear_out out = int8_out(a);
+    out.picked = args->as.of.rows;
+    if (a->n_row)
+        int4_group_tiles<FORM_I8>(&in, &out, &args->as.of, x);
+}
+
+extern "C" void linear_int4_half_groups_cuda(const struct linear_int4_half_groups_args *args,
+                                             const struct kern_exec *x)
+{
+    const struct linear_args *a = &args->as.by;
+    const struct linear_out out = half_out(a);
+    const struct int4_in in = int4_in_of(&a->w, a->x, a->x_stride * 2);
+    if (a->n_row == 0)
+        return;
+    if (a->x_dtype == DT_BF16)
+        int4_group_tiles<FORM_BF16>(&in, &out, &args->as.of, x);
+    else
+        int4_group_tiles<FORM_F16>(&in, &out, &args->as.of, x);
 }

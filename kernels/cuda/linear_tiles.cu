@@ -19,12 +19,11 @@
  *     sums  [128 rows][128 + 4 outputs] x 4 bytes, on their way out
  *   FLOP: 2 n_row n_out n_in. Bytes: W n_row / 128 times and x n_out / 128 times, mostly from L2; y.
  *     Limit: FLOP / peak of the type (e4m3 on sm_80, sm_86 and sm_100: of f16).
- * groups: the same two with a matrix of its own for each group of rows (experts). A block finds its group and
- *   first row by a scan over where groups start, a warp at 32 groups a time; the grid has room for every
- *   way in which rows can fall into groups, and blocks past what there is end at once. Rows of x are read
- *   where they are.
+ * groups: the same two with a matrix of its own for each group of rows (experts, groups.cuh). Rows of x are
+ *   read where they are.
  *
  * Fraction of the limit: not measured on a card yet. */
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/linear.cuh"
 
 #define WARPS     8u
@@ -353,42 +352,6 @@ static __global__ void __launch_bounds__(WARPS *WARP, 1)
 }
 
 /* ---- groups ---- */
-struct linear_group {         /* rows of one group */
-    uint32_t group, row, end; /* row == end: there is none */
-};
-
-/* Tile number `tile` of all groups' tiles of n_row rows, by each warp for itself. */
-static __device__ __forceinline__ struct linear_group tile_at(const struct groups &g, uint32_t tile,
-                                                              uint32_t n_row)
-{
-    const uint32_t lane = threadIdx.x % WARP;
-    uint32_t before = 0; /* tiles of the groups before these 32 */
-    for (uint32_t first = 0; first < g.n_group; first += WARP) {
-        const uint32_t i = first + lane;
-        const uint32_t begin = i < g.n_group ? g.starts[i] : 0;
-        const uint32_t end = i < g.n_group ? g.starts[i + 1] : 0;
-        const uint32_t mine = (end - begin + n_row - 1) / n_row;
-        uint32_t upto = mine;
-#pragma unroll
-        for (unsigned n = 1; n < WARP; n *= 2) {
-            const uint32_t other = __shfl_up_sync(ALL_LANES, upto, n);
-            upto += lane >= n ? other : 0;
-        }
-        const uint32_t has = __ballot_sync(ALL_LANES, before + upto > tile);
-        if (has) {
-            const uint32_t l = (uint32_t)__ffs((int)has) - 1;
-            const uint32_t from = before + __shfl_sync(ALL_LANES, upto - mine, l);
-            const struct linear_group found = {
-                first + l, __shfl_sync(ALL_LANES, begin, l) + (tile - from) * n_row,
-                __shfl_sync(ALL_LANES, end, l)};
-            return found;
-        }
-        before += __shfl_sync(ALL_LANES, upto, WARP - 1);
-    }
-    const struct linear_group none = {0, 0, 0};
-    return none;
-}
-
 /* The matrix of the group, and rows up to its end. */
 static __device__ __forceinline__ void to_group(struct linear_in &in, struct linear_out &out,
                                                 const struct groups &g,
@@ -399,11 +362,6 @@ static __device__ __forceinline__ void to_group(struct linear_in &in, struct lin
     if (out.scales)
         out.scales = (const float *)((const char *)out.scales + at);
     out.n_row = t.end;
-}
-
-static __device__ __forceinline__ uint32_t row_of_x(const struct groups &g, uint32_t place)
-{
-    return g.rows ? g.rows[place] : place;
 }
 
 template <enum form F, unsigned N>
@@ -502,13 +460,6 @@ void linear_tiles_e4m3(const struct linear_in *in, const struct linear_out *out,
                        const struct kern_exec *x)
 {
     tiles<FORM_E4M3>(in, out, x);
-}
-
-/* Tiles of n_row rows that n places in so many groups can come to. */
-static uint32_t tiles_max(uint32_t n, uint32_t n_group, uint32_t n_row)
-{
-    const uint32_t most = n / n_row + (n < n_group ? n : n_group);
-    return most < n ? most : n;
 }
 
 template <enum form F>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixtures of experts, but for the products (linear.cu): route, group_rows, combine. Definitions: ops_moe.h.
+/* Mixtures of experts, but for the products (linear.cu, linear_int4.cu): route, group_rows, combine, add_share,
+ * order_rows. Definitions: ops_moe.h.
  *
  * route: the n_used best scores of a row, as weights.
  *   Shape: a warp a row, 4 rows a block. Lane l has scores l, l + 32, … of at most 1024; a bit of its word
@@ -16,12 +17,15 @@
  *   Shape: as rows.cu, a block of 256 threads for 1024 columns of a row. No shared memory.
  *   Order: a column's experts ascending, one fma each.
  *   Bytes: 4 n_used + 8 a column. FLOP: 2 n_used a column. Limit: bytes / bandwidth.
+ * add_share: y += a share of x, of an expert that all rows use. Shape as combine. Bytes: 12 a column.
+ * order_rows: rows in the order of an expert's inputs.
+ *   Shape: a block of 256 threads a row; a thread makes 16 bytes of the result at a time. No shared memory:
+ *     numbers are picked from L1, where a row of 28 KiB fits.
+ *   Bytes: the row in and out, its order (4 a column) from L2. Limit: bytes / bandwidth, or picking: up to 32
+ *     pieces of 32 bytes of L1 for a warp's load.
  *
  * Fraction of the limit: not measured on a card yet. */
-#include "kernels/cuda/launch.cuh"
-extern "C" {
-#include "kernels/ops_moe.h"
-}
+#include "kernels/cuda/groups.cuh"
 
 #define THREADS    256u
 #define WARPS      (THREADS / WARP)
@@ -212,4 +216,85 @@ extern "C" void combine_cuda(const struct combine_args *a, const struct kern_exe
     const bool four = fours(a->y, DT_F32, a->y_stride) && fours(a->x, DT_F32, a->x_stride);
     if (a->n_row && a->n_col)
         launch(combine_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a, four);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    add_share_kernel(const struct add_share_args a, bool four)
+{
+    await_inputs();
+    const uint32_t c = blockIdx.y * COLUMNS + threadIdx.x * 4;
+    const float share = 1.0f / (1.0f + expf(-a.scores[blockIdx.x * a.score_stride]));
+    const float *x = a.x + blockIdx.x * a.x_stride;
+    float *y = a.y + blockIdx.x * a.y_stride;
+    if (four && c + 4 <= a.n_col) {
+        const float4 v = load4_as(y, DT_F32, c), w = load4_as(x, DT_F32, c);
+        store4_as(y, DT_F32, c,
+                  make_float4(fmaf(share, w.x, v.x), fmaf(share, w.y, v.y), fmaf(share, w.z, v.z),
+                              fmaf(share, w.w, v.w)));
+        return;
+    }
+    for (uint32_t i = c; i < c + 4 && i < a.n_col; i++)
+        y[i] = fmaf(share, x[i], y[i]);
+}
+
+extern "C" void add_share_cuda(const struct add_share_args *a, const struct kern_exec *x)
+{
+    const bool four = fours(a->y, DT_F32, a->y_stride) && fours(a->x, DT_F32, a->x_stride);
+    if (a->n_row && a->n_col)
+        launch(add_share_kernel, dim3(a->n_row, div_up(a->n_col, COLUMNS)), THREADS, 0, x, *a,
+               four);
+}
+
+/* ---- order_rows ---- */
+
+template <unsigned BYTES> struct element_of {
+    typedef uint16_t type;
+};
+template <> struct element_of<1> {
+    typedef uint8_t type;
+};
+
+/* 16 bytes of y, from c on. */
+template <class T>
+static __device__ __forceinline__ uint4 picked16(const T *x, const uint32_t *order, uint32_t c)
+{
+    uint32_t words[4] = {};
+#pragma unroll
+    for (unsigned i = 0; i < 16 / sizeof(T); i++)
+        words[i * sizeof(T) / 4] |= (uint32_t)x[order[c + i]] << i * sizeof(T) % 4 * 8;
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+template <unsigned BYTES>
+static __global__ void __launch_bounds__(THREADS)
+    order_rows_kernel(const struct order_rows_args a, bool whole)
+{
+    await_inputs();
+    typedef typename element_of<BYTES>::type T;
+    const uint32_t place = blockIdx.x, each = 16 / BYTES;
+    if (a.of.n_group && place >= a.of.starts[a.of.n_group])
+        return; /* all of a block */
+    const size_t to = a.of.n_group ? group_at(a.of, place) * a.of.w_stride : 0;
+    const uint32_t *order = (const uint32_t *)(const void *)((const char *)a.order + to);
+    const uint32_t row = row_of_x(a.of, place);
+    const T *x = (const T *)a.x + row * a.x_stride;
+    T *y = (T *)a.y + place * a.y_stride;
+    for (uint32_t c = threadIdx.x * each; whole && c < a.n_col; c += THREADS * each)
+        *(uint4 *)(void *)(y + c) = picked16(x, order, c);
+    for (uint32_t c = threadIdx.x; !whole && c < a.n_col; c += THREADS)
+        y[c] = x[order[c]];
+    if (a.y_rows && threadIdx.x == 0)
+        a.y_rows[place] = a.x_rows[row];
+}
+
+extern "C" void order_rows_cuda(const struct order_rows_args *a, const struct kern_exec *x)
+{
+    const bool whole = ((uintptr_t)a->y | a->y_stride * a->element | a->n_col * a->element) % 16 ==
+                       0; /* pieces of 16 bytes */
+    if (!a->n_row || !a->n_col)
+        return;
+    if (a->element == 1)
+        launch(order_rows_kernel<1>, dim3(a->n_row), THREADS, 0, x, *a, whole);
+    else
+        launch(order_rows_kernel<2>, dim3(a->n_row), THREADS, 0, x, *a, whole);
 }

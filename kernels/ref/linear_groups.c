@@ -13,17 +13,34 @@ static struct place place_of(const struct groups *g, uint32_t expert, uint32_t a
     return (struct place){g->rows ? g->rows[at] : at, expert * g->w_stride};
 }
 
+/* Of floats. */
+static struct linear_args floats_of(const struct linear_groups_args *a, uint32_t expert, uint32_t p)
+{
+    const struct place at = place_of(&a->of, expert, p);
+    struct linear_args one = a->by;
+    one.n_row = 1;
+    one.w.data = (const char *)one.w.data + at.w;
+    one.x = (const char *)one.x + at.row * one.x_stride * (dtype_bits(one.x_dtype) / 8);
+    one.y = (char *)one.y + p * one.y_stride * (dtype_bits(one.y_dtype) / 8);
+    return one;
+}
+
 void linear_groups_ref(const struct linear_groups_args *a, const struct kern_exec *x)
 {
     for (uint32_t e = 0; e < a->of.n_group; e++)
         for (uint32_t p = a->of.starts[e]; p < a->of.starts[e + 1]; p++) {
-            const struct place at = place_of(&a->of, e, p);
-            struct linear_args one = a->by;
-            one.n_row = 1;
-            one.w.data = (const char *)one.w.data + at.w;
-            one.x = (const char *)one.x + at.row * one.x_stride * (dtype_bits(one.x_dtype) / 8);
-            one.y = (char *)one.y + p * one.y_stride * (dtype_bits(one.y_dtype) / 8);
+            const struct linear_args one = floats_of(a, e, p);
             linear_ref(&one, x);
+        }
+}
+
+void linear_int4_half_groups_ref(const struct linear_int4_half_groups_args *a,
+                                 const struct kern_exec *x)
+{
+    for (uint32_t e = 0; e < a->as.of.n_group; e++)
+        for (uint32_t p = a->as.of.starts[e]; p < a->as.of.starts[e + 1]; p++) {
+            const struct linear_int4_half_args one = {floats_of(&a->as, e, p)};
+            linear_int4_half_ref(&one, x);
         }
 }
 
@@ -71,5 +88,14 @@ void linear_blocks_groups_ref(const struct linear_blocks_groups_args *a, const s
             one.x_scales += at.row * one.scale_stride;
             one.y = (char *)one.y + p * one.y_stride * (dtype_bits(one.y_dtype) / 8);
             linear_blocks_ref(&one, x);
+        }
+}
+
+void linear_int4_groups_ref(const struct linear_int4_groups_args *a, const struct kern_exec *x)
+{
+    for (uint32_t e = 0; e < a->as.of.n_group; e++)
+        for (uint32_t p = a->as.of.starts[e]; p < a->as.of.starts[e + 1]; p++) {
+            const struct linear_int4_args one = {.by = quant_of(&a->as, e, p)};
+            linear_int4_ref(&one, x);
         }
 }

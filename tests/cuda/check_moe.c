@@ -12,16 +12,26 @@ CUDA_CALL(group_rows)
 CUDA_CALL(linear_groups)
 CUDA_CALL(linear_quant_groups)
 CUDA_CALL(linear_e4m3_groups)
+CUDA_CALL(linear_int4_groups)
+CUDA_CALL(linear_int4_half_groups)
+CUDA_CALL(order_rows)
+CUDA_CALL(add_share)
 REF_CALL(route)
 REF_CALL(combine)
 REF_CALL(group_rows)
 REF_CALL(linear_groups)
 REF_CALL(linear_quant_groups)
 REF_CALL(linear_e4m3_groups)
+REF_CALL(linear_int4_groups)
+REF_CALL(linear_int4_half_groups)
+REF_CALL(order_rows)
+REF_CALL(add_share)
 #ifndef QUIRE_CUDA_CARD
 void linear_cuda(const struct linear_args *a, const struct kern_exec *x);
 void linear_quant_cuda(const struct linear_quant_args *a, const struct kern_exec *x);
 void linear_e4m3_cuda(const struct linear_e4m3_args *a, const struct kern_exec *x);
+void linear_int4_cuda(const struct linear_int4_args *a, const struct kern_exec *x);
+void linear_int4_half_cuda(const struct linear_int4_half_args *a, const struct kern_exec *x);
 #else
 #define cuda_with_e4m3(there) ((void)(there))
 #endif
@@ -37,6 +47,14 @@ static void launch_one_quant(const void *args, const struct kern_exec *x)
 static void launch_one_e4m3(const void *args, const struct kern_exec *x)
 {
     CUDA_LAUNCH(linear_e4m3)(args, x);
+}
+static void launch_one_int4(const void *args, const struct kern_exec *x)
+{
+    CUDA_LAUNCH(linear_int4)(args, x);
+}
+static void launch_one_int4_half(const void *args, const struct kern_exec *x)
+{
+    CUDA_LAUNCH(linear_int4_half)(args, x);
 }
 
 #define SOME 12u /* places that are compared: each is a launch of its own */
@@ -141,21 +159,58 @@ static int8_t some_byte(struct kcheck *k, enum dtype as)
     return (int8_t)(kc_range(k, 0, 0x60) | (kc_chance(k, 50) ? 0x80u : 0));
 }
 
-/* Matrices and rows of bytes as they lie on a device: int8 or e4m3, then an output's scale each. */
-static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_quant_groups_args *a,
-                       enum dtype as)
+/* A matrix of bytes as it lies on a device: int8 or e4m3, then an output's scale each. */
+static void make_matrix(struct kcheck *k, const struct packed *w, int8_t *to)
 {
-    make_groups(k, c);
-    c->w.dtype = as;
+    for (size_t i = 0; i < (size_t)w->n_out * w->n_in; i++)
+        to[i] = some_byte(k, w->dtype);
+    kc_fill(k, (float *)(void *)(to + int8_scales_at(w->n_out, w->n_in)), w->n_out);
+}
+
+/* One of 4 bits: two inputs a byte, then scales, then zeros. */
+static void make_matrix_int4(struct kcheck *k, const struct packed *w, uint8_t *to)
+{
+    const size_t n_scale = (size_t)w->n_out * (w->n_in / w->group);
+    const size_t from = int4_zeros_from(w->n_out, w->n_in, w->group);
+    for (size_t i = 0; i < int4_scales_from(w->n_out, w->n_in); i++)
+        to[i] = (uint8_t)kc_range(k, 0, 255);
+    kc_fill_dtype(k, to + int4_scales_from(w->n_out, w->n_in), DT_F16, n_scale);
+    for (size_t i = 0; i < n_scale; i++)
+        to[from + i] = (uint8_t)kc_range(k, 0, 16);
+}
+
+/* Matrices of 4 bits have groups of inputs. */
+static void make_group_size(struct kcheck *k, struct groups_case *c)
+{
+    static const uint32_t groups[] = {32, 64, 128};
+    c->w.dtype = DT_I8;
+    c->w.group = kc_pick(k, groups, 3);
+    c->w.n_in = c->w.group * kc_range(k, 1, (c->n_place > 60 ? 400 : 2300) / c->w.group);
+    c->x_stride = (c->w.n_in + 63) / 64 * 64;
+}
+
+static void make_matrices(struct kcheck *k, struct groups_case *c)
+{
     c->g.w_stride = align16(cuda_matrix_bytes(&c->w));
     k->specials = false;
     char *w = kc_buf(k, c->g.n_group * c->g.w_stride);
-    for (uint32_t e = 0; e < c->g.n_group; e++) {
-        int8_t *q = (int8_t *)w + e * c->g.w_stride;
-        for (size_t i = 0; i < (size_t)c->w.n_out * c->w.n_in; i++)
-            q[i] = some_byte(k, as);
-        kc_fill(k, (float *)(void *)(q + int8_scales_at(c->w.n_out, c->w.n_in)), c->w.n_out);
-    }
+    for (uint32_t e = 0; e < c->g.n_group; e++)
+        if (c->w.group)
+            make_matrix_int4(k, &c->w, (uint8_t *)w + e * c->g.w_stride);
+        else
+            make_matrix(k, &c->w, (int8_t *)w + e * c->g.w_stride);
+    c->w.data = w;
+}
+
+/* Matrices and rows of bytes as they lie on a device; int4: with rows of int8. */
+static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_quant_groups_args *a,
+                       enum dtype as, bool int4)
+{
+    make_groups(k, c);
+    c->w.dtype = as;
+    if (int4)
+        make_group_size(k, c);
+    make_matrices(k, c);
     int8_t *x = kc_buf(k, (c->n_x + 1) * c->x_stride);
     struct quant_row *rows = kc_buf(k, (c->n_x + 1) * sizeof *rows);
     memset(x, 0, (c->n_x + 1) * c->x_stride);
@@ -164,7 +219,6 @@ static void make_bytes(struct kcheck *k, struct groups_case *c, struct linear_qu
         for (uint32_t j = 0; j < c->w.n_in; j++)
             x[i * c->x_stride + j] = some_byte(k, as);
     }
-    c->w.data = w;
     *a = (struct linear_quant_groups_args){.by = {.y = kc_buf(k, c->n_place * c->y_stride * 4),
                                                   .y_dtype = c->y_dtype,
                                                   .x = x,
@@ -188,7 +242,9 @@ static void check_bytes(struct kcheck *k, const struct groups_case *c,
         one.by.rows = a->by.rows + row;
         one.by.y = want;
         one.by.n_row = 1;
-        if (c->w.dtype == DT_I8)
+        if (c->w.group)
+            cuda_run(launch_one_int4, &(struct linear_int4_args){.by = one.by});
+        else if (c->w.dtype == DT_I8)
             cuda_run(launch_one_quant, &one.by);
         else
             cuda_run(launch_one_e4m3, &one);
@@ -200,7 +256,7 @@ static void check_linear_quant_groups(struct kcheck *k)
 {
     struct groups_case c;
     struct linear_quant_groups_args a;
-    make_bytes(k, &c, &a, DT_I8);
+    make_bytes(k, &c, &a, DT_I8, false);
     kc_run(k, k->variant, &a, 1);
     check_bytes(k, &c, &a);
 }
@@ -210,9 +266,50 @@ static void check_linear_e4m3_groups(struct kcheck *k)
     struct groups_case c;
     struct linear_e4m3_groups_args a;
     cuda_with_e4m3(kc_chance(k, 50));
-    make_bytes(k, &c, &a.as, DT_F8_E4M3);
+    make_bytes(k, &c, &a.as, DT_F8_E4M3, false);
     kc_run(k, k->variant, &a, 1);
     check_bytes(k, &c, &a.as);
+}
+
+static void check_linear_int4_groups(struct kcheck *k)
+{
+    struct groups_case c;
+    struct linear_int4_groups_args a;
+    make_bytes(k, &c, &a.as, DT_I8, true);
+    kc_run(k, k->variant, &a, 1);
+    check_bytes(k, &c, &a.as);
+}
+
+static void check_linear_int4_half_groups(struct kcheck *k)
+{
+    const enum dtype t = kc_chance(k, 60) ? DT_BF16 : DT_F16;
+    struct groups_case c;
+    make_groups(k, &c);
+    make_group_size(k, &c);
+    make_matrices(k, &c);
+    uint16_t *x = kc_buf(k, (c.n_x + 1) * c.x_stride * sizeof *x);
+    kc_fill_dtype(k, x, t, c.n_x * c.x_stride);
+    const struct linear_int4_half_groups_args a = {
+        .as = {.by = {.y = kc_buf(k, c.n_place * c.y_stride * 4),
+                      .y_dtype = c.y_dtype,
+                      .x = x,
+                      .x_dtype = t,
+                      .w = c.w,
+                      .n_row = c.n_place,
+                      .x_stride = c.x_stride,
+                      .y_stride = c.y_stride},
+               .of = c.g}};
+    void *want = kc_buf(k, c.n_col * 4);
+    kc_run(k, k->variant, &a, 1);
+    for (uint32_t p = 0; p < c.n_place; p += 1 + c.n_place / SOME) {
+        struct linear_int4_half_args one = {a.as.by};
+        one.by.w.data = (const char *)c.w.data + expert_at(&c.g, p) * c.g.w_stride;
+        one.by.x = x + (c.g.rows ? c.g.rows[p] : p) * c.x_stride;
+        one.by.y = want;
+        one.by.n_row = 1;
+        cuda_run(launch_one_int4_half, &one);
+        same_place(k, &c, a.as.by.y, p, want);
+    }
 }
 
 const struct cuda_check cuda_checks_moe[] = {
@@ -224,5 +321,11 @@ const struct cuda_check cuda_checks_moe[] = {
      check_linear_quant_groups, 3},
     {"linear_e4m3_groups", ref_linear_e4m3_groups, call_linear_e4m3_groups, 0,
      check_linear_e4m3_groups, 3},
+    {"linear_int4_groups", ref_linear_int4_groups, call_linear_int4_groups, 0,
+     check_linear_int4_groups, 4},
+    {"linear_int4_half_groups", ref_linear_int4_half_groups, call_linear_int4_half_groups, 0,
+     check_linear_int4_half_groups, 4},
+    {"order_rows", ref_order_rows, call_order_rows, 0, kcheck_order_rows, 20},
+    {"add_share", ref_add_share, call_add_share, 8, kcheck_add_share, 20},
     {0},
 };

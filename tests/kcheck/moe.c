@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* route, combine, group_rows, and products with groups. */
+/* route, combine, group_rows, products with groups, and what stands around them on a device. */
 #include "kcheck.h"
 #include <math.h>
+#include <string.h>
 #include "kernels/variants.h"
 
 /* --- route --- */
@@ -432,6 +433,222 @@ void kcheck_linear_e4m3_groups(struct kcheck *k)
 }
 
 void kbench_linear_e4m3_groups(struct kc_bench *b)
+{
+    (void)b; /* a device's: tests/gpu */
+}
+
+/* --- of 4 bits --- */
+
+struct int4_case {
+    struct groups_case c;
+    struct packed w; /* of expert 0 */
+};
+
+static void make_int4(struct kcheck *k, struct int4_case *t)
+{
+    static const uint32_t groups[] = {32, 64, 128};
+    const struct kern_exec alone = {.nth = 1};
+    make_groups(k, &t->c);
+    t->w = (struct packed){
+        .n_out = kc_range(k, 1, 150), .dtype = DT_I8, .group = kc_pick(k, groups, 3)};
+    t->w.n_in = t->w.group * kc_range(k, 1, 3);
+    t->c.g.w_stride = packed_int4_bytes(t->w.n_out, t->w.n_in, t->w.group);
+    kc_shape(k, "%u groups, %u places of %u rows, n_out %u n_in %u by %u", t->c.g.n_group,
+             t->c.n_place, t->c.n_x, t->w.n_out, t->w.n_in, t->w.group);
+    char *w = kc_buf(k, t->c.g.n_group * t->c.g.w_stride);
+    float *plain = kc_buf(k, (size_t)t->w.n_out * t->w.n_in * sizeof *plain);
+    k->specials = false;
+    for (uint32_t e = 0; e < t->c.g.n_group; e++) {
+        kc_fill(k, plain, (size_t)t->w.n_out * t->w.n_in);
+        const struct pack_int4_args p = {.dst = w + e * t->c.g.w_stride,
+                                         .src = plain,
+                                         .n_out = t->w.n_out,
+                                         .n_in = t->w.n_in,
+                                         .group = t->w.group,
+                                         .n_out_total = t->w.n_out};
+        pack_int4_ref(&p, &alone);
+    }
+    t->w.data = w;
+}
+
+/* Place p's matrix. */
+static struct packed matrix_at(const struct int4_case *t, uint32_t p)
+{
+    struct packed w = t->w;
+    w.data = (const char *)w.data + expert_at(&t->c.g, p) * t->c.g.w_stride;
+    return w;
+}
+
+void kcheck_linear_int4_groups(struct kcheck *k)
+{
+    const struct kern_exec alone = {.nth = 1};
+    struct int4_case t;
+    make_int4(k, &t);
+    const uint32_t n_out = t.w.n_out, n_in = t.w.n_in, n_x = t.c.n_x;
+    const size_t stride = (n_in + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
+    float *x = kc_buf(k, (n_x + 1) * n_in * sizeof *x);
+    float *y = kc_buf(k, (size_t)t.c.n_place * n_out * sizeof *y);
+    float *want = kc_buf(k, n_out * sizeof *want);
+    int8_t *q = kc_buf(k, (n_x + 1) * stride);
+    struct quant_row *rows = kc_buf(k, (n_x + 1) * sizeof *rows);
+    kc_fill(k, x, (size_t)n_x * n_in);
+    const struct quant_rows_args made = {q, rows, NULL, x, NULL, n_x, n_in, n_in, stride};
+    quant_rows_ref(&made, &alone);
+    const struct linear_int4_groups_args a = {.as = {.by = {.y = y,
+                                                            .x = q,
+                                                            .rows = rows,
+                                                            .w = t.w,
+                                                            .n_row = t.c.n_place,
+                                                            .x_stride = stride,
+                                                            .y_stride = n_out},
+                                                     .of = t.c.g}};
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    for (uint32_t p = 0; p < t.c.n_place; p++) {
+        const size_t row = t.c.g.rows ? t.c.g.rows[p] : p;
+        struct linear_int4_args one = {.by = a.as.by};
+        one.by.w = matrix_at(&t, p);
+        one.by.x = q + row * stride;
+        one.by.rows = rows + row;
+        one.by.y = want;
+        one.by.n_row = 1;
+        linear_int4_ref(&one, &alone);
+        kc_same_bits(k, "place", (struct kc_bits){y + (size_t)p * n_out, want, DT_F32, n_out});
+    }
+}
+
+void kbench_linear_int4_groups(struct kc_bench *b)
+{
+    (void)b; /* a device's: tests/gpu */
+}
+
+void kcheck_linear_int4_half_groups(struct kcheck *k)
+{
+    struct int4_case t;
+    make_int4(k, &t);
+    const uint32_t n_out = t.w.n_out, n_in = t.w.n_in;
+    const enum dtype as = kc_chance(k, 50) ? DT_BF16 : DT_F16;
+    uint16_t *x = kc_buf(k, (t.c.n_x + 1) * n_in * sizeof *x);
+    float *y = kc_buf(k, (size_t)t.c.n_place * n_out * sizeof *y);
+    float *want = kc_buf(k, n_out * sizeof *want);
+    kc_fill_dtype(k, x, as, (size_t)t.c.n_x * n_in);
+    const struct linear_int4_half_groups_args a = {.as = {.by = {.y = y,
+                                                                 .x = x,
+                                                                 .x_dtype = as,
+                                                                 .w = t.w,
+                                                                 .n_row = t.c.n_place,
+                                                                 .x_stride = n_in,
+                                                                 .y_stride = n_out},
+                                                          .of = t.c.g}};
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    for (uint32_t p = 0; p < t.c.n_place; p++) {
+        struct linear_int4_half_args one = {a.as.by};
+        one.by.w = matrix_at(&t, p);
+        one.by.x = x + (size_t)(t.c.g.rows ? t.c.g.rows[p] : p) * n_in;
+        one.by.y = want;
+        one.by.n_row = 1;
+        linear_int4_half_ref(&one, &(struct kern_exec){.nth = 1});
+        kc_same_bits(k, "place", (struct kc_bits){y + (size_t)p * n_out, want, DT_F32, n_out});
+    }
+}
+
+void kbench_linear_int4_half_groups(struct kc_bench *b)
+{
+    (void)b; /* a device's: tests/gpu */
+}
+
+/* --- order_rows --- */
+
+static void shuffle(struct kcheck *k, uint32_t *order, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t j = kc_range(k, 0, i);
+        order[i] = order[j];
+        order[j] = i;
+    }
+}
+
+void kcheck_order_rows(struct kcheck *k)
+{
+    struct groups_case c;
+    make_groups(k, &c);
+    const bool grouped = kc_chance(k, 60), scaled = kc_chance(k, 50);
+    const uint32_t n_col = (kc_chance(k, 50) ? 32 : 1) * kc_range(k, 1, 70);
+    const uint32_t element = kc_range(k, 1, 2), n_order = grouped ? c.g.n_group : 1;
+    c.g.w_stride = (n_col + kc_range(k, 0, 9)) * sizeof(uint32_t);
+    uint32_t *orders = kc_buf(k, n_order * c.g.w_stride);
+    for (uint32_t e = 0; e < n_order; e++)
+        shuffle(k, orders + e * (c.g.w_stride / sizeof *orders), n_col);
+    struct order_rows_args a = {.element = element,
+                                .order = orders,
+                                .n_row = c.n_place,
+                                .n_col = n_col,
+                                .x_stride = n_col + kc_range(k, 0, 3),
+                                .y_stride = (n_col + 15) / 16 * 16,
+                                .of = c.g};
+    a.of.n_group = grouped ? c.g.n_group : 0;
+    unsigned char *x = kc_buf(k, (c.n_x + 1) * a.x_stride * element);
+    for (size_t i = 0; i < c.n_x * a.x_stride * element; i++)
+        x[i] = (unsigned char)kc_range(k, 0, 255);
+    struct quant_row *rows = kc_buf(k, (c.n_x + 1) * sizeof *rows);
+    for (uint32_t i = 0; i < c.n_x; i++)
+        rows[i] = (struct quant_row){(float)i, (int32_t)i};
+    a.x = x;
+    a.y = kc_buf(k, (c.n_place + 1) * a.y_stride * element);
+    a.x_rows = scaled ? rows : NULL;
+    a.y_rows = scaled ? kc_buf(k, (c.n_place + 1) * sizeof *rows) : NULL;
+    kc_shape(k, "%u orders, %u places of %u rows, %u columns of %u", n_order, c.n_place, c.n_x,
+             n_col, element);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    for (uint32_t p = 0; p < c.n_place; p++) {
+        const uint32_t *order =
+            orders + (grouped ? expert_at(&c.g, p) : 0) * (c.g.w_stride / sizeof *orders);
+        const uint32_t row = c.g.rows ? c.g.rows[p] : p;
+        for (uint32_t i = 0; i < n_col; i++)
+            if (memcmp((char *)a.y + (p * a.y_stride + i) * element,
+                       x + (row * a.x_stride + order[i]) * element, element) != 0)
+                kc_fail(k, "place %u column %u is not that of row %u", p, i, row);
+        if (scaled && a.y_rows[p].sum != (int32_t)row)
+            kc_fail(k, "place %u has the scale of row %d, not %u", p, a.y_rows[p].sum, row);
+    }
+}
+
+void kbench_order_rows(struct kc_bench *b)
+{
+    (void)b; /* a device's: tests/gpu */
+}
+
+/* --- add_share --- */
+
+void kcheck_add_share(struct kcheck *k)
+{
+    struct add_share_args a = {.n_row = kc_range(k, 0, 6), .n_col = kc_range(k, 1, 300)};
+    a.x_stride = a.n_col + kc_range(k, 0, 5);
+    a.y_stride = a.n_col + kc_range(k, 0, 5);
+    a.score_stride = kc_range(k, 1, 9);
+    float *x = kc_buf(k, a.n_row * a.x_stride * sizeof *x);
+    float *y = kc_buf(k, a.n_row * a.y_stride * sizeof *y);
+    float *scores = kc_buf(k, a.n_row * a.score_stride * sizeof *scores);
+    k->specials = false;
+    kc_fill(k, x, a.n_row * a.x_stride);
+    kc_fill(k, y, a.n_row * a.y_stride);
+    kc_fill(k, scores, a.n_row * a.score_stride);
+    a.x = x;
+    a.scores = scores;
+    const float *before = kc_copy(k, y, a.n_row * a.y_stride * sizeof *y);
+    a.y = y;
+    kc_shape(k, "%u x %u", a.n_row, a.n_col);
+    kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    for (uint32_t i = 0; i < a.n_row; i++)
+        for (uint32_t c = 0; c < a.n_col; c++) {
+            const double share = 1 / (1 + exp(-(double)scores[i * a.score_stride]));
+            const double was = (double)before[i * a.y_stride + c];
+            const double more = share * (double)x[i * a.x_stride + c];
+            kc_near(k, "y", (double)y[i * a.y_stride + c], was + more,
+                    (fabs(was) + 8 * fabs(more)) * 0x1p-23 + 1e-37);
+        }
+}
+
+void kbench_add_share(struct kc_bench *b)
 {
     (void)b; /* a device's: tests/gpu */
 }

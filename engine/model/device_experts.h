@@ -10,7 +10,7 @@
 #include "engine/model/model_state.h"
 
 struct device_experts {         /* in device memory, n rows of a step, P places */
-    float *scores;              /* [n, n_expert] of the router */
+    float *scores;              /* [n, outputs of the router] */
     uint32_t *experts;          /* [n, n_used] */
     float *weights;             /* [n, n_used] */
     uint32_t *starts;           /* [n_expert + 1] */
@@ -21,6 +21,10 @@ struct device_experts {         /* in device memory, n rows of a step, P places 
     struct quant_row *act_rows; /* [P] */
     float *act_scales;          /* [P, scale_cols] of blocks */
     float *out;                 /* [P, hidden] */
+    /* Of experts whose inputs have an order: a copy of the input of each place, as the matrix of
+     * its expert takes it, and what stands beside bytes. */
+    void *ordered;                  /* [P, larger of hidden and width] */
+    struct quant_row *ordered_rows; /* [P] */
     size_t act_cols, scale_cols;
     uint32_t n_row; /* P / n_used */
 };
@@ -29,12 +33,13 @@ struct device_experts {         /* in device memory, n rows of a step, P places 
 struct expert_rows {
     const struct kern_exec *exec;
     float *x;                 /* [n, hidden] the residual stream; the experts' sum goes onto it */
-    void *h;                  /* [n, h_cols] as computed in; f32 with quantized weights */
-    int8_t *q;                /* [n, h_cols] with quantized weights */
+    void *h;                  /* [n, h_cols] as computed in; f32 where experts read bytes */
+    int8_t *q;                /* [n, h_cols] where they do */
     struct quant_row *q_rows; /* [n], likewise */
     float *q_scales;          /* [n, scale_cols] in fp8 */
     size_t h_cols, scale_cols;
     uint32_t n;
+    bool is_normed; /* h is x through the norm already */
 };
 
 /* Floats from a row's scales of blocks to the next one's, of rows of `cols` e4m3. */

@@ -69,7 +69,7 @@ FALLIBLE device_tune(const struct model *m, const struct device_walk *w,
         add(&p, &g->qkv, g->qkv_bias, false, NULL);
         add(&p, &g->out, g->out_bias, true, NULL);
         add(&p, &g->gate_up, g->gate_up_bias, false, &g->down);
-        add(&p, &g->down, g->down_bias, true, NULL);
+        add(&p, &g->down, g->down_bias, !g->experts, NULL); /* of a shared one: not onto x */
     }
     add(&p, &m->weights.lm_head, NULL, false, NULL);
     const struct device_tuning what = {p.items, p.n, device_walk_exec(w)};

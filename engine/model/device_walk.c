@@ -4,8 +4,10 @@
  *     h     [n, h_cols]                    input of the next product, or f32 of which q is made
  *     q     [n, h_cols] int8 or e4m3       that input, where device_walk_input says so; with scales
  *                                          of blocks in q_scales [n, scale_cols]
+ *     ordered  [n, h_cols] of 16 bits      that input in the order of act-order weights
  *     wide  [n, q + 2 kv] or [n, 2 inter] f32   q,k,v; gate, up. Of gated weights: [n, h_cols], the
  *                                               input of down, as h is that of their product
+ *     shared   [n, hidden] f32             what an expert that all rows use makes of them
  * and of a mixture of experts what device_experts.h has. */
 #include "engine/model/device_walk.h"
 #include "common/mem.h"
@@ -17,8 +19,8 @@ struct device_walk {
     struct region memory;
     struct device_limits limits;
     struct kern_exec x;
-    float *x_rows, *wide;
-    void *h;
+    float *x_rows, *wide, *shared;
+    void *h, *ordered;
     int8_t *q;
     struct quant_row *q_rows;
     float *q_scales;
@@ -26,6 +28,17 @@ struct device_walk {
     size_t h_cols, scale_cols;
     struct device_experts experts;
 };
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Of the widest MLP that all rows go through. */
+static uint32_t widest(const struct model_config *c)
+{
+    return (uint32_t)larger(c->intermediate_size, c->moe.shared_width);
+}
 
 void device_walk_limits(struct device_limits *l, const struct model *m)
 {
@@ -35,9 +48,55 @@ void device_walk_limits(struct device_limits *l, const struct model *m)
     l->n_kv_head = c->n_kv_head;
     l->head_dim = c->head_dim;
     l->hidden_size = c->hidden_size;
-    l->intermediate_size = c->intermediate_size;
+    l->intermediate_size = widest(c);
     l->vocab_size = c->vocab_size;
     l->kv_dtype = m->shape.kv_dtype;
+}
+
+static bool reads_bytes(enum dtype input)
+{
+    return input == DT_I8 || input == DT_F8_E4M3;
+}
+
+/* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not
+ * depend on it. */
+enum dtype device_walk_input(const struct model *m, const struct packed *weight)
+{
+    const enum dtype floats = m->shape.compute_dtype;
+    const bool halves = weight->group && floats != DT_F32;
+    return reads_bytes(weight->dtype) && !halves ? weight->dtype : floats;
+}
+
+enum dtype device_walk_made(const struct model *m, const struct packed *weight)
+{
+    const enum dtype input = device_walk_input(m, weight);
+    return reads_bytes(input) ? DT_F32 : input;
+}
+
+void device_walk_needs(struct device_needs *to, const struct model *m, const struct packed *weight)
+{
+    const bool bytes = weight->data && reads_bytes(device_walk_input(m, weight));
+    to->bytes |= bytes;
+    to->sums |= bytes && weight->group;
+    to->ordered |= !bytes && weight->order;
+    to->halves |= !bytes && weight->group;
+}
+
+/* Of all matrices but those of experts. */
+static struct device_needs needs_of(const struct model *m)
+{
+    struct device_needs n = {0};
+    for (uint32_t i = 0; i < m->weights.n_layer; i++) {
+        const struct layer_weights *g = &m->weights.layers[i];
+        device_walk_needs(&n, m, &g->qkv);
+        device_walk_needs(&n, m, &g->out);
+        device_walk_needs(&n, m, &g->gate_up);
+        device_walk_needs(&n, m, &g->down);
+        if (g->experts) /* they read h and q too; act-order of them is their own affair */
+            n.bytes |= reads_bytes(device_walk_input(m, &g->experts[0].gate_up));
+    }
+    device_walk_needs(&n, m, &m->weights.lm_head);
+    return n;
 }
 
 static size_t qkv_cols(const struct model *m)
@@ -45,30 +104,28 @@ static size_t qkv_cols(const struct model *m)
     return model_q_cols(m) + 2 * (size_t)model_kv_cols(m);
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 static void cut(struct device_walk *w, struct region_cutter *c)
 {
     const struct model *m = w->m;
     const struct device_table *t = m->link->t;
-    const size_t n = w->limits.n_row_max, inter = m->config.intermediate_size;
+    const struct device_needs needs = needs_of(m);
+    const size_t n = w->limits.n_row_max, inter = widest(&m->config);
     const size_t cols = larger(larger(m->config.hidden_size, model_q_cols(m)), inter);
-    const size_t n_q = m->shape.quantization ? n : 0;
-    const size_t n_sum = m->shape.quantization == QUANTIZE_INT4 ? n : 0;
+    const size_t n_q = needs.bytes ? n : 0, n_sum = needs.sums ? n : 0;
+    const size_t n_shared = m->config.moe.shared_width ? n : 0;
     const size_t floats = dtype_bits(m->shape.compute_dtype) / 8;
     const size_t n_scale = m->shape.quantization == QUANTIZE_FP8 ? n : 0;
     w->h_cols = (cols + KERN_QUANT_K - 1) / KERN_QUANT_K * KERN_QUANT_K;
     w->scale_cols = device_scale_cols(w->h_cols);
     w->x_rows = region_cut(c, n * m->config.hidden_size, sizeof *w->x_rows);
-    w->h = region_cut(c, n * w->h_cols, m->shape.quantization ? sizeof(float) : floats);
+    w->h = region_cut(c, n * w->h_cols, needs.bytes ? sizeof(float) : floats);
+    w->ordered = region_cut(c, needs.ordered ? n * w->h_cols : 0, sizeof(uint16_t));
     w->q = region_cut(c, n_q * w->h_cols, sizeof *w->q);
     w->q_rows = region_cut(c, n_q, sizeof *w->q_rows);
     w->q_scales = region_cut(c, n_scale * w->scale_cols, sizeof *w->q_scales);
     w->q_sums = region_cut(c, n_sum * w->h_cols / KERN_QUANT_SUM, sizeof *w->q_sums);
     w->wide = region_cut(c, n * larger(larger(qkv_cols(m), 2 * inter), w->h_cols), sizeof *w->wide);
+    w->shared = region_cut(c, n_shared * m->config.hidden_size, sizeof *w->shared);
     device_experts_cut(&w->experts, m, n, c);
     w->x.scratch_bytes = t->workspace_bytes(m->link->d, &w->limits);
     w->x.scratch = region_cut(c, 1, w->x.scratch_bytes);
@@ -78,6 +135,7 @@ static enum q_code check_operations(const struct model *m, struct q_err *e)
 {
     const struct kern_table *k = m->kern;
     const enum quantization q = m->shape.quantization;
+    const struct device_needs all = needs_of(m);
     const struct {
         const char *name;
         bool is_there;
@@ -88,10 +146,13 @@ static enum q_code check_operations(const struct model *m, struct q_err *e)
                  {"attention", k->attention != NULL},
                  {"silu_mul", k->silu_mul != NULL},
                  {"scatter", k->scatter != NULL},
-                 {"linear", q == QUANTIZE_INT8 || q == QUANTIZE_INT4 || k->linear},
+                 {"linear", k->linear != NULL},
                  {"quant_rows", !q || k->quant_rows},
                  {"linear_quant", !q || k->linear_quant},
                  {"linear_int4", q != QUANTIZE_INT4 || k->linear_int4},
+                 {"linear_int4_half", !all.halves || k->linear_int4_half},
+                 {"order_rows", !all.ordered || k->order_rows},
+                 {"add_share", !m->config.moe.shared_width || k->add_share},
                  {"quant_rows_e4m3", q != QUANTIZE_FP8 || k->quant_rows_e4m3},
                  {"linear_e4m3", q != QUANTIZE_FP8 || k->linear_e4m3},
                  {"quant_rows_blocks", q != QUANTIZE_FP8 || k->quant_rows_blocks},
@@ -155,27 +216,6 @@ bool device_walk_turns(const struct model *m, float *rows, const struct batch *b
             rotary_row(&m->rotary, rows + (b->seqs[i].row + j) * n, b->seqs[i].start + j,
                        b->n_prompts ? b->n_prompts[i] : 0);
     return true;
-}
-
-static bool reads_bytes(enum dtype input)
-{
-    return input == DT_I8 || input == DT_F8_E4M3;
-}
-
-/* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not
- * depend on it. Inputs come in another order only on the way to int8. */
-enum dtype device_walk_input(const struct model *m, const struct packed *weight)
-{
-    const enum dtype floats = m->shape.compute_dtype;
-    const bool halves =
-        weight->group && !weight->order && floats != DT_F32 && m->kern->linear_int4_half;
-    return reads_bytes(weight->dtype) && !halves ? weight->dtype : floats;
-}
-
-enum dtype device_walk_made(const struct model *m, const struct packed *weight)
-{
-    const enum dtype input = device_walk_input(m, weight);
-    return reads_bytes(input) ? DT_F32 : input;
 }
 
 struct run { /* one call */
@@ -299,13 +339,34 @@ static void product_quant(const struct run *r, const struct product *p)
     }
 }
 
+/* n rows of x as weights whose inputs have an order take them, where x is not quantized for them:
+ * then that puts them in order. */
+static const void *in_order(const struct run *r, const struct packed *weight, const void *x,
+                            uint32_t n)
+{
+    const struct device_walk *w = r->w;
+    const struct order_rows_args a = {.y = w->ordered,
+                                      .x = x,
+                                      .element = sizeof(uint16_t),
+                                      .order = weight->order,
+                                      .n_row = n,
+                                      .n_col = weight->n_in,
+                                      .x_stride = w->h_cols,
+                                      .y_stride = w->h_cols};
+    if (!weight->order || reads_bytes(device_walk_input(w->m, weight)))
+        return x;
+    r->k->order_rows(&a, &w->x);
+    return w->ordered;
+}
+
 static void product(const struct run *r, const struct product *p)
 {
     const struct device_walk *w = r->w;
     const enum dtype input = device_walk_input(w->m, p->weight);
+    const void *x = in_order(r, p->weight, p->x ? p->x : w->h, p->n_row);
     const struct linear_int4_half_args a = {{.y = p->y,
                                              .y_dtype = p->y_dtype,
-                                             .x = p->x ? p->x : w->h,
+                                             .x = x,
                                              .x_dtype = input,
                                              .w = *p->weight,
                                              .bias = p->bias,
@@ -417,7 +478,7 @@ static const void *gate(const struct run *r, const struct layer_weights *g)
 static const void *activate(const struct run *r, const struct layer_weights *g)
 {
     const struct device_walk *w = r->w;
-    const uint32_t inter = w->m->config.intermediate_size;
+    const uint32_t inter = g->down.n_in;
     const struct silu_mul_args a = {.y = w->h,
                                     .y_dtype = device_walk_made(w->m, &g->down),
                                     .x = w->wide,
@@ -433,6 +494,59 @@ static const void *activate(const struct run *r, const struct layer_weights *g)
     r->k->silu_mul(&a, &w->x);
     quantize(r, w->h, r->n, &g->down);
     return w->h;
+}
+
+/* The MLP of a layer: onto the residual stream, or to y. */
+static void mlp(const struct run *r, const struct layer_weights *g, float *y, bool add)
+{
+    norm(r, g->mlp_norm, (struct rows){NULL, r->n}, &g->gate_up);
+    product(r, &(struct product){.x = g->gate_up.gated ? gate(r, g) : activate(r, g),
+                                 .weight = &g->down,
+                                 .bias = g->down_bias,
+                                 .y = y,
+                                 .y_stride = r->w->m->config.hidden_size,
+                                 .n_row = r->n,
+                                 .add = add});
+}
+
+/* Does h still have, after mlp(), what the experts' norm would write there? */
+static bool is_normed(const struct model *m, const struct layer_weights *g)
+{
+    return g->gate_up.gated && !reads_bytes(device_walk_input(m, &g->gate_up)) &&
+           device_walk_made(m, &g->gate_up) == device_walk_made(m, &g->experts[0].gate_up);
+}
+
+/* Experts, and one that all rows use: that is computed first, while x is what both read, and added
+ * last, as on the CPU. */
+static void mixture(const struct run *r, const struct layer_weights *g)
+{
+    const struct device_walk *w = r->w;
+    const size_t hidden = w->m->config.hidden_size;
+    const uint32_t n_expert = w->m->config.moe.n_expert;
+    const bool is_shared = g->gate_up.data != NULL;
+    const struct add_share_args a = {.y = w->x_rows,
+                                     .y_stride = hidden,
+                                     .x = w->shared,
+                                     .x_stride = hidden,
+                                     .scores = w->experts.scores + n_expert,
+                                     .score_stride = g->router.n_out,
+                                     .n_row = r->n,
+                                     .n_col = (uint32_t)hidden};
+    if (is_shared)
+        mlp(r, g, w->shared, false);
+    device_experts_run(&w->experts, w->m, g,
+                       &(struct expert_rows){.exec = &w->x,
+                                             .x = w->x_rows,
+                                             .h = w->h,
+                                             .q = w->q,
+                                             .q_rows = w->q_rows,
+                                             .q_scales = w->q_scales,
+                                             .h_cols = w->h_cols,
+                                             .scale_cols = w->scale_cols,
+                                             .n = r->n,
+                                             .is_normed = is_shared && is_normed(w->m, g)});
+    if (is_shared)
+        r->k->add_share(&a, &w->x);
 }
 
 static void layer(const struct run *r, uint32_t i)
@@ -454,20 +568,10 @@ static void layer(const struct run *r, uint32_t i)
                                  .y_stride = hidden,
                                  .n_row = r->n,
                                  .add = true});
-    if (g->experts) {
-        device_experts_run(&w->experts, w->m, g,
-                           &(struct expert_rows){&w->x, w->x_rows, w->h, w->q, w->q_rows,
-                                                 w->q_scales, w->h_cols, w->scale_cols, r->n});
-        return;
-    }
-    norm(r, g->mlp_norm, (struct rows){NULL, r->n}, &g->gate_up);
-    product(r, &(struct product){.x = g->gate_up.gated ? gate(r, g) : activate(r, g),
-                                 .weight = &g->down,
-                                 .bias = g->down_bias,
-                                 .y = w->x_rows,
-                                 .y_stride = hidden,
-                                 .n_row = r->n,
-                                 .add = true});
+    if (g->experts)
+        mixture(r, g);
+    else
+        mlp(r, g, w->x_rows, true);
 }
 
 void device_walk_run(const struct device_walk *w, const struct device_step *s)

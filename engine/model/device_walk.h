@@ -37,6 +37,14 @@ bool device_walk_turns(const struct model *m, float *rows, const struct batch *b
 enum dtype device_walk_input(const struct model *m, const struct packed *weight);
 enum dtype device_walk_made(const struct model *m, const struct packed *weight);
 
+/* What inputs of matrices take besides floats: bytes with scales, sums of these, another order of
+ * floats; halves: some weights of 4 bits read floats. */
+struct device_needs {
+    bool bytes, sums, ordered, halves;
+};
+/* Adds what this one needs; a matrix that is not there needs nothing. */
+void device_walk_needs(struct device_needs *to, const struct model *m, const struct packed *weight);
+
 struct device_step {
     const struct batch *batch; /* counts, and arrays in device memory; n_prompts is not read */
     const float *turns;        /* of device_walk_turns, in device memory; else not read */

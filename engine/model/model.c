@@ -170,13 +170,8 @@ static enum q_code check_device(const struct model *m, struct q_err *e)
     const size_t most = UPLOAD_BYTES / 2 / sizeof(float); /* a bias by turns has two parts */
     if (!m->link)
         return Q_OK;
-    if (c->moe.shared_width)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "%s: mixtures of experts with one that all tokens use run on the CPU only so "
-                      "far; use --device cpu",
-                      m->arch->name);
     if (c->hidden_size > most || c->intermediate_size > most || model_q_cols(m) > most ||
-        c->moe.width > most)
+        c->moe.width > most || c->moe.shared_width > most)
         return q_fail(e, Q_TOO_LARGE, "matrices of more than %zu columns", most);
     return Q_OK;
 }

@@ -3,6 +3,7 @@
  * the region is there, cuts it, fills in the vectors and lists the matrices, which are then packed
  * all at once. Both run the same place_* functions, so that they cannot disagree about a size. */
 #include "engine/model/weights.h"
+#include <stdio.h>
 #include <string.h>
 #include "common/clock.h"
 #include "common/log.h"
@@ -16,6 +17,18 @@ struct fp8_counts {            /* parts of matrices, which have a tensor each */
     uint32_t n_made, n_float;  /* made e4m3 of other blocks, of floats */
     uint32_t n_left;           /* floats still */
     uint32_t n_input_scale;
+};
+
+struct matrix_form { /* what a matrix is packed in */
+    enum dtype dtype;
+    uint32_t group;       /* above 0: 4 bits */
+    enum int8_reason why; /* of int8 in a 4-bit model */
+    bool ordered;         /* its inputs have an order of their own */
+    bool blocks;          /* e4m3 with scales of blocks */
+};
+
+struct expert_sources {
+    struct weight_source gate, up, down;
 };
 
 struct loader {
@@ -38,11 +51,12 @@ struct loader {
     bool is_router;    /* a matrix that is never quantized is being placed */
     bool is_expert;    /* one of a layer's experts is */
     bool is_shared;    /* gate and up of the one that all rows use are */
-    /* A layer's experts have scales of blocks in all matrices of gate and up, or of down; and what
-     * is true of the one that is being placed. One launch for all of them knows one form. */
-    bool gate_up_blocks, down_blocks, expert_blocks;
+    struct expert_sources *experts;          /* [n_expert] of the layer being placed */
+    const struct matrix_form *forced;        /* of the matrix being placed; NULL: its own */
     uint32_t n_by_group[KERN_PANEL * 2 + 1]; /* matrices by their group; 0: int8 */
+    uint32_t n_by_reason[INT8_REASONS];      /* of those that are int8 */
     uint32_t n_ordered;                      /* with act-order, among those in groups */
+    uint32_t n_float;                        /* that a quantized checkpoint left so */
     struct fp8_counts fp8;
 };
 
@@ -101,28 +115,6 @@ size_t weights_matrix_bytes(const struct packed *w, const struct device_link *li
                                                        : packed_bytes(w->dtype, w->n_out, w->n_in);
 }
 
-/* The group of a matrix made of these parts; 0: it is int8. The checkpoint's own where it has 4
- * bits already, and one order of inputs. */
-static uint32_t weights_group(const struct loader *l, const struct weight_source *const *parts,
-                              size_t n)
-{
-    uint32_t group = UINT32_MAX;
-    if (l->is_expert && l->options->link) /* a device's product of many matrices knows no groups */
-        return 0;
-    if (!l->finder.config->quant.method)
-        return l->options->quantization == QUANTIZE_INT4 && !l->is_head
-                   ? kern_int4_group(parts[0]->cols)
-                   : 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t its = weights_quant_group(parts[i]);
-        if (!weights_quant_same_order(parts[i], parts[0]) ||
-            (parts[i]->quant.order && l->is_shared)) /* its activations do not follow an order */
-            its = 0;
-        group = its < group ? its : group;
-    }
-    return group;
-}
-
 /* Outputs of one of the two parts of gated weights, and where they stand. */
 static uint32_t turns(uint32_t rows)
 {
@@ -140,22 +132,6 @@ static void list_matrix(struct loader *l, const struct packed *dst,
         m->parts[i] = *parts[i];
 }
 
-/* The order of a matrix's inputs, when it is not their own. */
-static void place_order(struct loader *l, struct packed *out, const struct weight_source *part)
-{
-    if (!out->group || !part->quant.order)
-        return;
-    if (!l->cutter.base && wants_cache(l))
-        buf_printf(&l->plan, "order of %u at %zu\n", out->n_in, l->cutter.used);
-    uint32_t *order = region_cut(&l->cutter, out->n_in, sizeof *order);
-    if (order && l->filler.upload)
-        weights_upload_order(&l->filler, order, part);
-    else if (order && !l->is_packed)
-        weights_quant_order(order, part);
-    out->order = order;
-    l->n_ordered += !order;
-}
-
 static bool any_quantized(const struct weight_source *const *parts, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -165,24 +141,84 @@ static bool any_quantized(const struct weight_source *const *parts, size_t n)
 }
 
 /* What a matrix made of these parts is packed in. In fp8 that of the logits stays as it is, and so
- * do those that a checkpoint in fp8 has left as floats. */
+ * do on a device all those that a quantized checkpoint has left as floats. */
 static enum dtype matrix_dtype(const struct loader *l, const struct weight_source *const *parts,
                                size_t n)
 {
+    const bool by_checkpoint = l->finder.config->quant.method != QUANT_NONE;
     if (l->is_router)
         return weights_dtype(l->options, parts, n);
     switch (l->options->quantization) {
     case QUANTIZE_NOT:
         break;
     case QUANTIZE_FP8:
-        if (any_quantized(parts, n) || l->is_expert ||
-            (!l->finder.config->quant.method && !l->is_head))
+        if (any_quantized(parts, n) || l->is_expert || (!by_checkpoint && !l->is_head))
             return DT_F8_E4M3;
         break;
     default:
-        return DT_I8;
+        if (!l->options->link || !by_checkpoint || any_quantized(parts, n))
+            return DT_I8;
     }
     return weights_dtype(l->options, parts, n);
+}
+
+/* Can a matrix made of these parts keep their scales of blocks? A part that begins within a turn of
+ * another's outputs cannot; by turns each has its own. */
+static bool keeps_blocks(const struct weight_source *const *parts, size_t n, bool gated)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!weights_fp8_is_blocks(parts[i]) ||
+            (i + 1 < n && !gated && parts[i]->rows % KERN_TURN != 0))
+            return false;
+    return true;
+}
+
+static struct matrix_form int8_because(enum int8_reason why)
+{
+    return (struct matrix_form){.dtype = DT_I8, .why = why};
+}
+
+/* Of one made of these parts: the checkpoint's own groups where it has 4 bits already, and one
+ * order of inputs; gate and up of a shared expert read what others read too, on the CPU in its
+ * order. */
+static struct matrix_form
+matrix_form(const struct loader *l, const struct weight_source *const *parts, size_t n, bool gated)
+{
+    if (l->forced)
+        return *l->forced;
+    struct matrix_form f = {.dtype = matrix_dtype(l, parts, n), .why = INT8_FLOATS};
+    f.blocks = f.dtype == DT_F8_E4M3 && keeps_blocks(parts, n, gated);
+    if (f.dtype != DT_I8)
+        return f;
+    if (!l->finder.config->quant.method) {
+        f.group = l->options->quantization == QUANTIZE_INT4 ? kern_int4_group(parts[0]->cols) : 0;
+        return f.group && !l->is_head ? f : int8_because(f.group ? INT8_LOGITS : INT8_INPUTS);
+    }
+    f.group = UINT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t its = weights_quant_group(parts[i]);
+        if (its == 0)
+            return int8_because(weights_quant_reason(parts[i]));
+        if (!weights_quant_same_order(parts[i], parts[0]))
+            return int8_because(INT8_ORDERS);
+        f.group = its < f.group ? its : f.group;
+    }
+    f.ordered = parts[0]->quant.order != NULL;
+    return f.ordered && l->is_shared && !l->options->link ? int8_because(INT8_SHARED) : f;
+}
+
+/* The order of a matrix's inputs, when it is not their own. */
+static void place_order(struct loader *l, struct packed *out, const struct weight_source *part)
+{
+    if (!l->cutter.base && wants_cache(l))
+        buf_printf(&l->plan, "order of %u at %zu\n", out->n_in, l->cutter.used);
+    uint32_t *order = region_cut(&l->cutter, out->n_in, sizeof *order);
+    if (order && l->filler.upload)
+        weights_upload_order(&l->filler, order, part);
+    else if (order && !l->is_packed)
+        weights_quant_order(order, part);
+    out->order = order;
+    l->n_ordered += !order;
 }
 
 static void count_fp8(struct loader *l, const struct packed *w,
@@ -200,18 +236,15 @@ static void count_fp8(struct loader *l, const struct packed *w,
     }
 }
 
-/* Can a matrix made of these parts keep their scales of blocks? A part that begins within a turn of
- * another's outputs cannot; by turns each has its own. */
-static bool keeps_blocks(const struct loader *l, const struct weight_source *const *parts, size_t n,
-                         bool gated)
+static void count_form(struct loader *l, const struct packed *w, const struct matrix_form *f,
+                       const struct weight_source *const *parts, size_t n)
 {
-    if (l->is_expert && !l->expert_blocks)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (!weights_fp8_is_blocks(parts[i]) ||
-            (i + 1 < n && !gated && parts[i]->rows % KERN_TURN != 0))
-            return false;
-    return true;
+    count_fp8(l, w, parts, n);
+    if (f->dtype == DT_I8)
+        l->n_by_group[f->group]++;
+    if (f->dtype == DT_I8 && !f->group)
+        l->n_by_reason[f->why]++;
+    l->n_float += f->dtype != DT_I8 && !l->is_router;
 }
 
 /* Outputs of all parts in one packed matrix: one part after the other, or by turns. */
@@ -221,18 +254,17 @@ static void place_matrix(struct loader *l, struct packed *out,
     uint32_t n_out = 0;
     for (size_t i = 0; i < n; i++)
         n_out += gated ? turns(parts[i]->rows) : parts[i]->rows;
-    const enum dtype dtype = matrix_dtype(l, parts, n);
+    const struct matrix_form form = matrix_form(l, parts, n, gated);
     *out = (struct packed){.n_out = n_out,
                            .n_in = parts[0]->cols,
-                           .dtype = dtype,
-                           .group = dtype == DT_I8 ? weights_group(l, parts, n) : 0,
+                           .dtype = form.dtype,
+                           .group = form.group,
                            .gated = gated,
-                           .blocks = dtype == DT_F8_E4M3 && keeps_blocks(l, parts, n, gated)};
-    if (!l->cutter.base && dtype == DT_I8)
-        l->n_by_group[out->group]++;
+                           .blocks = form.blocks};
     if (!l->cutter.base)
-        count_fp8(l, out, parts, n);
-    place_order(l, out, parts[0]);
+        count_form(l, out, &form, parts, n);
+    if (form.ordered)
+        place_order(l, out, parts[0]);
     if (!l->cutter.base && wants_cache(l))
         weights_plan_matrix(&l->plan, out, l->cutter.used);
     out->data = region_cut(&l->cutter, 1, weights_matrix_bytes(out, l->options->link));
@@ -299,10 +331,8 @@ static const float *place_gated_bias(struct loader *l, const struct weight_sourc
 static bool place_gate_up(struct loader *l, struct packed *out,
                           const struct weight_source *const parts[2])
 {
-    const struct packed like = {.dtype = matrix_dtype(l, parts, 2),
-                                .group = l->options->quantization ? weights_group(l, parts, 2) : 0,
-                                .blocks = matrix_dtype(l, parts, 2) == DT_F8_E4M3 &&
-                                          keeps_blocks(l, parts, 2, true)};
+    const struct matrix_form form = matrix_form(l, parts, 2, true);
+    const struct packed like = {.dtype = form.dtype, .group = form.group, .blocks = form.blocks};
     const bool gated = !l->options->link || weights_upload_alike(&like, parts[0], parts[1]);
     place_matrix(l, out, parts, 2, gated);
     return gated;
@@ -317,14 +347,52 @@ static void place_router(struct loader *l, struct layer_weights *out, const stru
     l->is_router = false;
 }
 
-static void place_expert(struct loader *l, struct expert_weights *out, struct weight_source *s)
+/* One launch for all of them knows one form of each matrix: what one expert cannot be, none is. */
+struct expert_forms {
+    struct matrix_form gate_up, down;
+};
+
+static void join(struct matrix_form *all, const struct matrix_form *one, bool first)
 {
-    const struct weight_source *const gate_up[] = {&s[W_EXPERT_GATE], &s[W_EXPERT_UP]};
-    l->is_expert = true; /* are they by turns? walk_experts looks */
-    l->expert_blocks = l->gate_up_blocks;
-    (void)place_gate_up(l, &out->gate_up, gate_up);
-    l->expert_blocks = l->down_blocks;
-    place_matrix(l, &out->down, (const struct weight_source *const[]){&s[W_EXPERT_DOWN]}, 1, false);
+    const bool ordered = one->ordered || (!first && all->ordered);
+    const bool blocks = one->blocks && (first || all->blocks);
+    if (first)
+        *all = *one;
+    else if (all->dtype != one->dtype || all->group != one->group)
+        *all = int8_because(all->group && one->group ? INT8_EXPERTS
+                            : one->group             ? all->why
+                                                     : one->why);
+    all->ordered = ordered && all->group;
+    all->blocks = blocks;
+}
+
+/* Of all experts of the layer, on a device; elsewhere each has its own. */
+static void join_experts(struct expert_forms *all, struct loader *l)
+{
+    l->is_expert = true;
+    for (uint32_t i = 0; i < l->finder.config->moe.n_expert; i++) {
+        const struct expert_sources *s = &l->experts[i];
+        const struct matrix_form gate_up =
+            matrix_form(l, (const struct weight_source *const[]){&s->gate, &s->up}, 2, true);
+        const struct matrix_form down =
+            matrix_form(l, (const struct weight_source *const[]){&s->down}, 1, false);
+        join(&all->gate_up, &gate_up, i == 0);
+        join(&all->down, &down, i == 0);
+    }
+    l->is_expert = false;
+}
+
+/* forms: NULL, its own. */
+static void place_expert(struct loader *l, struct expert_weights *out,
+                         const struct expert_sources *s, const struct expert_forms *forms)
+{
+    const struct weight_source *const gate_up[] = {&s->gate, &s->up};
+    l->is_expert = true;
+    l->forced = forms ? &forms->gate_up : NULL;
+    (void)place_gate_up(l, &out->gate_up, gate_up); /* are they by turns? walk_experts looks */
+    l->forced = forms ? &forms->down : NULL;
+    place_matrix(l, &out->down, (const struct weight_source *const[]){&s->down}, 1, false);
+    l->forced = NULL;
     l->is_expert = false;
 }
 
@@ -422,7 +490,8 @@ static void place_global(struct loader *l, struct weight_source *s)
         weights_dtype(l->options, (const struct weight_source *const[]){&tied}, 1);
     const struct device_link *link = l->options->link;
     if (link && link->t->row_major && head == l->w->embed_dtype &&
-        (!l->options->quantization || l->options->quantization == QUANTIZE_FP8)) {
+        (!l->options->quantization || l->options->quantization == QUANTIZE_FP8 ||
+         l->finder.config->quant.method)) {
         l->w->lm_head = (struct packed){/* one table serves both ends */
                                         .data = l->w->embed,
                                         .n_out = tied.rows,
@@ -443,41 +512,36 @@ static void place_global(struct loader *l, struct weight_source *s)
 #undef ONE
 }
 
-/* Which matrices of a layer's experts have scales of blocks, all of them. */
-static FALLIBLE look_for_blocks(struct loader *l, uint32_t layer, struct q_err *e)
+static enum q_code find_experts(struct loader *l, uint32_t layer, struct q_err *e)
 {
     struct weight_source s[W_COUNT];
     struct arch_place at = {.layer = layer};
-    enum q_code rc = Q_OK;
-    l->gate_up_blocks = l->down_blocks = l->options->quantization == QUANTIZE_FP8;
-    for (; at.expert < l->finder.config->moe.n_expert && (l->gate_up_blocks || l->down_blocks);
-         at.expert++) {
-        if ((rc = weights_find_expert(s, &l->finder, at, e)))
+    for (; at.expert < l->finder.config->moe.n_expert; at.expert++) {
+        enum q_code rc = weights_find_expert(s, &l->finder, at, e);
+        if (rc)
             return rc;
-        l->gate_up_blocks = l->gate_up_blocks && weights_fp8_is_blocks(&s[W_EXPERT_GATE]) &&
-                            weights_fp8_is_blocks(&s[W_EXPERT_UP]);
-        l->down_blocks = l->down_blocks && weights_fp8_is_blocks(&s[W_EXPERT_DOWN]);
+        l->experts[at.expert] =
+            (struct expert_sources){s[W_EXPERT_GATE], s[W_EXPERT_UP], s[W_EXPERT_DOWN]};
     }
-    return rc;
+    return Q_OK;
 }
 
 static enum q_code walk_experts(struct loader *l, uint32_t layer, struct q_err *e)
 {
-    struct weight_source sources[W_COUNT];
-    struct arch_place at = {.layer = layer};
-    enum q_code rc = look_for_blocks(l, layer, e);
+    struct expert_forms all;
+    enum q_code rc = find_experts(l, layer, e);
     if (rc)
         return rc;
-    for (; at.expert < l->finder.config->moe.n_expert; at.expert++) {
-        if ((rc = weights_find_expert(sources, &l->finder, at, e)))
-            return rc;
-        struct expert_weights *x = &l->w->layers[layer].experts[at.expert];
-        place_expert(l, x, sources);
+    if (l->options->link)
+        join_experts(&all, l);
+    for (uint32_t i = 0; i < l->finder.config->moe.n_expert; i++) {
+        struct expert_weights *x = &l->w->layers[layer].experts[i];
+        place_expert(l, x, &l->experts[i], l->options->link ? &all : NULL);
         if (!x->gate_up.gated) /* one launch for all of them knows one form */
             return q_fail(e, Q_UNSUPPORTED,
                           "layer %u: gate and up of expert %u are stored in two ways, which a "
                           "device does not multiply together; use --device cpu",
-                          layer, at.expert);
+                          layer, i);
     }
     return Q_OK;
 }
@@ -562,18 +626,24 @@ static void say_fp8(const struct loader *l)
                        : "activations are not quantized");
 }
 
-/* What 4 bits came to: which groups, and what stayed int8. What fp8 came to. */
-static void say_groups(const struct loader *l)
+/* What 4 bits came to: which groups, and what stayed int8 or floats. What fp8 came to. */
+static void say_forms(const struct loader *l)
 {
+    char left[64] = "";
     say_fp8(l);
-    if (l->options->quantization == QUANTIZE_INT4)
-        log_info("int4: %u matrices in groups of 128 inputs, %u of 64, %u of 32 (%u in act-order); "
-                 "%u as int8",
-                 l->n_by_group[128], l->n_by_group[64], l->n_by_group[32], l->n_ordered,
-                 l->n_by_group[0]);
-    if (l->options->quantization == QUANTIZE_INT4 && l->options->link &&
-        l->finder.config->moe.n_expert)
-        log_info("int4: experts are int8 on a device");
+    if (l->options->quantization != QUANTIZE_INT4)
+        return;
+    if (l->n_float)
+        snprintf(left, sizeof left, "; %u stay floats (%s)", l->n_float,
+                 dtype_name(l->options->dtype));
+    log_info("int4: %u matrices in groups of 128 inputs, %u of 64, %u of 32 (%u in act-order); "
+             "%u as int8%s",
+             l->n_by_group[128], l->n_by_group[64], l->n_by_group[32], l->n_ordered,
+             l->n_by_group[0], left);
+    for (int i = 0; i < INT8_REASONS; i++)
+        if (l->n_by_reason[i])
+            log_info("int4: %u as int8: %s", l->n_by_reason[i],
+                     weights_quant_reason_text((enum int8_reason)i));
 }
 
 /* The first walk. l->w is safe to release afterwards, whatever comes. */
@@ -585,13 +655,14 @@ static enum q_code measure(struct loader *l, struct q_err *e)
     *w = (struct weights){.n_layer = c->n_layer, .n_expert = c->moe.n_expert};
     w->layers = q_calloc(c->n_layer, sizeof *w->layers);
     w->experts = q_calloc((size_t)c->n_layer * c->moe.n_expert + 1, sizeof *w->experts);
-    if (!w->layers || !w->experts)
+    l->experts = q_calloc((size_t)c->moe.n_expert + 1, sizeof *l->experts);
+    if (!w->layers || !w->experts || !l->experts)
         return q_fail(e, Q_NO_MEMORY, "out of memory for %u layers", c->n_layer);
     if ((rc = open_files(l, e)) || (rc = walk(l, e)))
         return rc;
     if (w->files)
         weights_warn_extra(&l->finder);
-    say_groups(l);
+    say_forms(l);
     return Q_OK;
 }
 
@@ -654,6 +725,7 @@ static void loader_release(struct loader *l)
     region_release(&l->filler.buffer);
     buf_release(&l->plan);
     q_free(l->matrices);
+    q_free(l->experts);
 }
 
 enum q_code weights_load(struct weights *w, const struct arch *arch, const struct model_config *c,
@@ -746,6 +818,7 @@ enum q_code weights_check(const struct arch *arch, const struct model_config *c,
                        .finder = {.arch = arch, .config = c, .dummy_dtype = o->dtype}};
     plain.packed_cache = NULL;
     enum q_code rc = measure(&l, e);
+    loader_release(&l);
     weights_release(&found);
     return rc;
 }

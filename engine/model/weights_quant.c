@@ -202,6 +202,29 @@ uint32_t weights_quant_group(const struct weight_source *s)
     return kern_int4_group(q->group);
 }
 
+enum int8_reason weights_quant_reason(const struct weight_source *s)
+{
+    const struct quant_tensors *q = &s->quant;
+    if (!q->q)
+        return INT8_FLOATS;
+    return q->order && !q->is_even ? INT8_UNEVEN : INT8_GROUP;
+}
+
+const char *weights_quant_reason_text(enum int8_reason why)
+{
+    static const char *const texts[INT8_REASONS] = {
+        [INT8_LOGITS] = "the logits' matrix, which needs more than 4 bits",
+        [INT8_INPUTS] = "their inputs are no multiple of 32",
+        [INT8_FLOATS] = "the checkpoint left them, or a part of them, as floats",
+        [INT8_GROUP] = "their groups do not divide their inputs, or are no multiple of 32",
+        [INT8_UNEVEN] = "their groups, in act-order, have different numbers of inputs",
+        [INT8_ORDERS] = "their parts (q, k and v; gate and up) have different act-orders",
+        [INT8_SHARED] = "gate and up of a shared expert, in act-order, on the CPU",
+        [INT8_EXPERTS] = "the experts of their layer have groups of different sizes",
+    };
+    return texts[why];
+}
+
 bool weights_quant_same_order(const struct weight_source *a, const struct weight_source *b)
 {
     const struct tensor *x = a->quant.order, *y = b->quant.order;
@@ -214,7 +237,11 @@ void weights_quant_order(uint32_t *order, const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
     uint32_t next[GROUPS_MAX];
-    Q_ASSERT(q->order && q->is_even);
+    for (uint32_t k = 0; k < s->cols && !q->order; k++)
+        order[k] = k;
+    if (!q->order)
+        return;
+    Q_ASSERT(q->is_even);
     for (uint32_t g = 0; g < q->n_group; g++)
         next[g] = g * q->group;
     for (uint32_t k = 0; k < s->cols; k++)

@@ -42,10 +42,25 @@ FALLIBLE weights_quant_find(struct weight_source *s, const struct weight_finder 
 bool weights_quant_is_part(const char *name, const char *found);
 /* The group it can be packed with by kern_int4_set, or 0. */
 uint32_t weights_quant_group(const struct weight_source *s);
+/* Why what a 4-bit model has is int8. */
+enum int8_reason {
+    INT8_LOGITS, /* asked for by --quantization int4 */
+    INT8_INPUTS, /* likewise */
+    INT8_FLOATS, /* the others of a quantized checkpoint */
+    INT8_GROUP,
+    INT8_UNEVEN,
+    INT8_ORDERS,
+    INT8_SHARED,
+    INT8_EXPERTS,
+    INT8_REASONS
+};
+/* Of one source whose group is 0. */
+enum int8_reason weights_quant_reason(const struct weight_source *s);
+const char *weights_quant_reason_text(enum int8_reason why);
 /* Are the inputs of both in the same groups, in the same order? */
 bool weights_quant_same_order(const struct weight_source *a, const struct weight_source *b);
 /* order[c]: the input that comes as number c when groups are neighbours, [n_in]; within a group
- * inputs ascend. s->quant.order is there, and weights_quant_group above 0. */
+ * inputs ascend. Their own order, when the checkpoint has none. weights_quant_group is above 0. */
 void weights_quant_order(uint32_t *order, const struct weight_source *s);
 /* Can it be packed by kern_int8_set? */
 bool weights_quant_is_int8(const struct weight_source *s);

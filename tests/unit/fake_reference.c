@@ -95,9 +95,19 @@ static void linear_int4_half(const struct linear_int4_half_args *a, const struct
     kern.linear_int4_half(a, x);
 }
 
+static void linear_int4_half_groups(const struct linear_int4_half_groups_args *a,
+                                    const struct kern_exec *x)
+{
+    struct kern_table kern;
+    kern_table_cpu(&kern, CAP_NONE);
+    fake_n_half++;
+    kern.linear_int4_half_groups(a, x);
+}
+
 static void kernels(struct kern_table *out)
 {
     kern_table_cpu(out, CAP_NONE);
+    out->linear_int4_half_groups = linear_int4_half_groups;
     out->linear_int4_half = linear_int4_half;
     out->sample = getenv("QUIRE_FAKE_NO_SAMPLE") ? NULL : sample;
 }

@@ -70,6 +70,7 @@ static void every_dtype_and_quantization(void **state)
                  {"llama", DT_BF16, DT_BF16, QUANTIZE_FP8, 0.6f},
                  {"qwen3", DT_BF16, DT_F8_E4M3, QUANTIZE_NOT, 0.6f},
                  {"qwen3_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f}, /* bf16 may tip a choice */
+                 {"qwen2_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
                  {"mixtral", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
                  {"mixtral", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
                  {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
@@ -95,8 +96,14 @@ static void checkpoints_in_few_bits(void **state)
     static const struct {
         const char *name;
         enum dtype dtype;
-    } cases[] = {{"gptq-4-act-one", DT_BF16}, {"packed-4-asym", DT_BF16}, {"packed-4", DT_F16},
-                 {"int8", DT_BF16},           {"fp8", DT_BF16},           {"fp8-block", DT_F16}};
+    } cases[] = {{"gptq-4-act-one", DT_BF16},
+                 {"packed-4-asym", DT_BF16},
+                 {"packed-4", DT_F16},
+                 {"int8", DT_BF16},
+                 {"fp8", DT_BF16},
+                 {"fp8-block", DT_F16},
+                 {"experts-gptq-4-act", DT_BF16},
+                 {"experts-awq-4", DT_F16}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct golden g;
         near_quantized(&g, cases[i].name);

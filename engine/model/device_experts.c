@@ -5,9 +5,9 @@
  *     sort places by expert | gate,up,silu of all places | (bytes: quantize) | down | combine
  *
  * Experts' matrices are floats, int8, e4m3 or of 4 bits, all experts of a layer alike (weights.c).
- * Where their inputs have an order (act-order), each expert has its own, so that a row is copied for
- * each expert that it takes, in that order; what is bytes is made before, since an order changes
- * no scale. */
+ * Where their inputs have an order (act-order), each expert has its own, so that a row is copied
+ * for each expert that it takes, in that order; what is bytes is made before, since an order
+ * changes no scale. */
 #include "engine/model/device_experts.h"
 #include "engine/model/device_walk.h"
 

@@ -66,13 +66,30 @@ static const struct shape shapes[] = {
     {"linear_blocks", DT_F8_E4M3, {4096, 28672, 4096}},
     {"linear_int4", DT_U8, {1, 28672, 4096}},
     {"linear_int4", DT_U8, {2048, 28672, 4096}},
+    {"linear_int4_half", DT_U8, {1, 28672, 4096}},
+    {"linear_int4_half", DT_U8, {16, 28672, 4096}},
+    {"linear_int4_half", DT_U8, {2048, 28672, 4096}},
     {"linear_groups", DT_BF16, {1, 1536, 2048, 128, 8}}, /* gate and up of Qwen3-30B-A3B */
-    {"linear_groups", DT_BF16, {64, 1536, 2048, 128, 8}},
-    {"linear_groups", DT_BF16, {2048, 1536, 2048, 128, 8}},
-    {"linear_groups", DT_BF16, {4096, 1536, 2048, 128, 8}},
+    {"linear_groups", DT_BF16, {32, 1536, 2048, 128, 8}},
+    {"linear_groups", DT_BF16, {256, 1536, 2048, 128, 8}},
     {"linear_groups", DT_BF16, {512, 1536, 2048, 128, 8}},
-    {"linear_e4m3_groups", DT_F8_E4M3, {64, 1536, 2048, 128, 8}},
-    {"linear_e4m3_groups", DT_F8_E4M3, {2048, 1536, 2048, 128, 8}},
+    {"linear_groups", DT_BF16, {4096, 1536, 2048, 128, 8}},
+    {"linear_quant_groups", DT_I8, {1, 1536, 2048, 128, 8}},
+    {"linear_quant_groups", DT_I8, {32, 1536, 2048, 128, 8}},
+    {"linear_quant_groups", DT_I8, {256, 1536, 2048, 128, 8}},
+    {"linear_quant_groups", DT_I8, {4096, 1536, 2048, 128, 8}},
+    {"linear_e4m3_groups", DT_F8_E4M3, {1, 1536, 2048, 128, 8}},
+    {"linear_e4m3_groups", DT_F8_E4M3, {32, 1536, 2048, 128, 8}},
+    {"linear_e4m3_groups", DT_F8_E4M3, {256, 1536, 2048, 128, 8}},
+    {"linear_e4m3_groups", DT_F8_E4M3, {512, 1536, 2048, 128, 8}},
+    {"linear_e4m3_groups", DT_F8_E4M3, {4096, 1536, 2048, 128, 8}},
+    {"linear_int4_half_groups", DT_U8, {1, 1536, 2048, 128, 8}},
+    {"linear_int4_half_groups", DT_U8, {32, 1536, 2048, 128, 8}},
+    {"linear_int4_half_groups", DT_U8, {256, 1536, 2048, 128, 8}},
+    {"linear_int4_half_groups", DT_U8, {4096, 1536, 2048, 128, 8}},
+    {"linear_groups", DT_BF16, {32, 2048, 768, 128, 8}}, /* down */
+    {"linear_int4_half_groups", DT_U8, {1, 2048, 768, 128, 8}},
+    {"linear_int4_half_groups", DT_U8, {32, 2048, 768, 128, 8}},
 };
 static const struct shape small_shapes[] = {
     {"copy", DT_U8, {1}},
@@ -84,8 +101,11 @@ static const struct shape small_shapes[] = {
     {"linear_e4m3", DT_F8_E4M3, {2, 128, 64}},
     {"linear_blocks", DT_F8_E4M3, {2, 128, 192}},
     {"linear_int4", DT_U8, {2, 128, 128}},
+    {"linear_int4_half", DT_U8, {2, 128, 128}},
     {"linear_groups", DT_BF16, {3, 64, 64, 4, 2}},
+    {"linear_quant_groups", DT_I8, {3, 64, 64, 4, 2}},
     {"linear_e4m3_groups", DT_F8_E4M3, {3, 64, 64, 4, 2}},
+    {"linear_int4_half_groups", DT_U8, {3, 64, 128, 4, 2}},
 };
 
 static struct {
@@ -331,6 +351,35 @@ static void bench_attention(const struct shape *s)
 }
 
 /* ---- products ---- */
+#define GROUP 128u /* inputs of 4-bit weights that share a scale */
+
+/* Its numbers are all those of src. */
+static void pack_matrix(const struct packed *w, void *to, const void *src)
+{
+    const struct kern_table *k = b.t->kern(b.d);
+    const uint32_t n = w->n_out, m = w->n_in;
+    const struct pack_args floats = {to, DT_BF16, src, DT_BF16, n, m, 0, n};
+    const struct pack_quant_args bytes = {
+        .dst = to, .src = src, .src_dtype = DT_BF16, .n_out = n, .n_in = m, .n_out_total = n};
+    const struct pack_e4m3_args e4m3 = {
+        .dst = to, .src = src, .src_dtype = DT_BF16, .n_out = n, .n_in = m, .n_out_total = n};
+    const struct pack_int4_args int4 = {.dst = to,
+                                        .src = src,
+                                        .src_dtype = DT_BF16,
+                                        .n_out = n,
+                                        .n_in = m,
+                                        .group = w->group,
+                                        .n_out_total = n};
+    if (w->group)
+        k->pack_int4(&int4, &b.x);
+    else if (w->dtype == DT_I8)
+        k->pack_quant(&bytes, &b.x);
+    else if (w->dtype == DT_F8_E4M3)
+        k->pack_e4m3(&e4m3, &b.x);
+    else
+        k->pack(&floats, &b.x);
+}
+
 static void multiply(const void *ctx)
 {
     b.t->kern(b.d)->linear(ctx, &b.x);
@@ -344,6 +393,11 @@ static void multiply_quant(const void *ctx)
 static void multiply_int4(const void *ctx)
 {
     b.t->kern(b.d)->linear_int4(ctx, &b.x);
+}
+
+static void multiply_int4_half(const void *ctx)
+{
+    b.t->kern(b.d)->linear_int4_half(ctx, &b.x);
 }
 
 static void show_product(const struct shape *s, const char *what, size_t weights, double x_bytes,
@@ -366,28 +420,21 @@ static void bench_linear(const struct shape *s)
                             .y_stride = n};
     const size_t bytes = b.t->matrix_bytes(&a.w);
     void *w = device_memory(bytes, "weights");
-    const struct pack_args pack = {.dst = w,
-                                   .dst_dtype = DT_BF16,
-                                   .src = random_bf16((size_t)n * k, "a checkpoint's weights"),
-                                   .src_dtype = DT_BF16,
-                                   .n_out = n,
-                                   .n_in = k,
-                                   .n_out_total = n};
-    b.t->kern(b.d)->pack(&pack, &b.x);
+    pack_matrix(&a.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
     a.w.data = w;
     a.x = random_bf16((size_t)m * k, "activations");
     a.y = device_memory((size_t)m * n * 4, "results");
     show_product(s, "bf16", bytes, 2, multiply, &a);
 }
 
-/* int8 activations, and int8 or 4-bit weights in groups of 128. */
+/* int8 activations, and int8 or 4-bit weights. */
 static void bench_quant(const struct shape *s)
 {
     const bool int4 = s->dtype == DT_U8;
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
     struct linear_int4_args a = {
         .by = {.y_dtype = DT_F32,
-               .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = int4 ? 128 : 0},
+               .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = int4 ? GROUP : 0},
                .n_row = m,
                .x_stride = k,
                .y_stride = n}};
@@ -395,17 +442,6 @@ static void bench_quant(const struct shape *s)
     void *w = device_memory(bytes, "weights"), *q = device_memory((size_t)m * k, "activations");
     struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
     int16_t *sums = device_memory((size_t)m * k / KERN_QUANT_SUM * 2, "sums");
-    const void *src = random_bf16((size_t)n * k, "a checkpoint's weights");
-    const struct kern_table *kern = b.t->kern(b.d);
-    const struct pack_quant_args pack = {
-        .dst = w, .src = src, .src_dtype = DT_BF16, .n_out = n, .n_in = k, .n_out_total = n};
-    const struct pack_int4_args pack4 = {.dst = w,
-                                         .src = src,
-                                         .src_dtype = DT_BF16,
-                                         .n_out = n,
-                                         .n_in = k,
-                                         .group = 128,
-                                         .n_out_total = n};
     const struct quant_rows_args quant = {.q = q,
                                           .rows = rows,
                                           .sums = sums,
@@ -414,11 +450,8 @@ static void bench_quant(const struct shape *s)
                                           .n_col = k,
                                           .x_stride = k,
                                           .q_stride = k};
-    if (int4)
-        kern->pack_int4(&pack4, &b.x);
-    else
-        kern->pack_quant(&pack, &b.x);
-    kern->quant_rows(&quant, &b.x);
+    pack_matrix(&a.by.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
+    b.t->kern(b.d)->quant_rows(&quant, &b.x);
     a.by.w.data = w;
     a.by.x = q;
     a.by.rows = rows;
@@ -437,7 +470,7 @@ static void bench_e4m3(const struct shape *s)
 {
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
     struct linear_e4m3_args a = {{.y_dtype = DT_F32,
-                                  .w = {NULL, n, k, DT_F8_E4M3, 0, 0, NULL},
+                                  .w = {.n_out = n, .n_in = k, .dtype = DT_F8_E4M3},
                                   .n_row = m,
                                   .x_stride = k,
                                   .y_stride = n}};
@@ -445,15 +478,9 @@ static void bench_e4m3(const struct shape *s)
     void *w = device_memory(bytes, "weights");
     uint8_t *q = device_memory((size_t)m * k, "activations");
     struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
-    const struct pack_e4m3_args pack = {.dst = w,
-                                        .src = random_bf16((size_t)n * k, "a checkpoint's weights"),
-                                        .src_dtype = DT_BF16,
-                                        .n_out = n,
-                                        .n_in = k,
-                                        .n_out_total = n};
     const struct quant_rows_e4m3_args quant = {
         q, rows, random_f32((size_t)m * k, "activations"), m, k, k, k};
-    b.t->kern(b.d)->pack_e4m3(&pack, &b.x);
+    pack_matrix(&a.by.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
     b.t->kern(b.d)->quant_rows_e4m3(&quant, &b.x);
     a.by.w.data = w;
     a.by.x = (const int8_t *)q;
@@ -505,15 +532,45 @@ static void bench_blocks(const struct shape *s)
     show_product(s, "e4m3 in blocks", bytes, 1, multiply_blocks, &a);
 }
 
+/* bf16 activations and 4-bit weights, as models computed in bfloat16 have them. */
+static void bench_int4_half(const struct shape *s)
+{
+    const uint32_t m = s->n[0], n = s->n[1], k = s->n[2];
+    struct linear_int4_half_args a = {
+        .by = {.y_dtype = DT_F32,
+               .x_dtype = DT_BF16,
+               .w = {.n_out = n, .n_in = k, .dtype = DT_I8, .group = GROUP},
+               .n_row = m,
+               .x_stride = k,
+               .y_stride = n}};
+    const size_t bytes = b.t->matrix_bytes(&a.by.w);
+    char *w = device_memory(bytes, "weights");
+    pack_matrix(&a.by.w, w, random_bf16((size_t)n * k, "a checkpoint's weights"));
+    a.by.w.data = w;
+    a.by.x = random_bf16((size_t)m * k, "activations");
+    a.by.y = device_memory((size_t)m * n * 4, "results");
+    show_product(s, "int4 by bf16", bytes, 2, multiply_int4_half, &a);
+}
+
 /* ---- products with the matrices of a mixture of experts ---- */
 static void multiply_groups(const void *ctx)
 {
     b.t->kern(b.d)->linear_groups(ctx, &b.x);
 }
 
+static void multiply_quant_groups(const void *ctx)
+{
+    b.t->kern(b.d)->linear_quant_groups(ctx, &b.x);
+}
+
 static void multiply_e4m3_groups(const void *ctx)
 {
     b.t->kern(b.d)->linear_e4m3_groups(ctx, &b.x);
+}
+
+static void multiply_int4_half_groups(const void *ctx)
+{
+    b.t->kern(b.d)->linear_int4_half_groups(ctx, &b.x);
 }
 
 /* Places of rows that take n_used experts at even distances, from a random one on; returns how many
@@ -552,58 +609,67 @@ static void *pack_experts(const struct packed *w, size_t stride, uint32_t n_expe
 {
     char *to = device_memory(n_expert * stride, "weights");
     const void *src = random_bf16((size_t)w->n_out * w->n_in, "a checkpoint's weights");
-    for (uint32_t e = 0; e < n_expert; e++) {
-        const struct pack_args p = {.dst = to + e * stride,
-                                    .dst_dtype = DT_BF16,
-                                    .src = src,
-                                    .src_dtype = DT_BF16,
-                                    .n_out = w->n_out,
-                                    .n_in = w->n_in,
-                                    .n_out_total = w->n_out};
-        const struct pack_e4m3_args p8 = {.dst = to + e * stride,
-                                          .src = src,
-                                          .src_dtype = DT_BF16,
-                                          .n_out = w->n_out,
-                                          .n_in = w->n_in,
-                                          .n_out_total = w->n_out};
-        if (w->dtype == DT_BF16)
-            b.t->kern(b.d)->pack(&p, &b.x);
-        else
-            b.t->kern(b.d)->pack_e4m3(&p8, &b.x);
-    }
+    for (uint32_t e = 0; e < n_expert; e++)
+        pack_matrix(w, to + e * stride, src);
     return to;
+}
+
+/* m rows of activations as bytes with their scales. */
+static void quantize_rows(struct linear_quant_args *a, uint32_t m, enum dtype as)
+{
+    const uint32_t k = a->w.n_in;
+    const float *x = random_f32((size_t)m * k, "activations");
+    struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
+    int8_t *q = device_memory((size_t)m * k, "activations");
+    const struct quant_rows_args int8 = {
+        .q = q, .rows = rows, .x = x, .n_row = m, .n_col = k, .x_stride = k, .q_stride = k};
+    const struct quant_rows_e4m3_args e4m3 = {(uint8_t *)q, rows, x, m, k, k, k};
+    if (as == DT_I8)
+        b.t->kern(b.d)->quant_rows(&int8, &b.x);
+    else
+        b.t->kern(b.d)->quant_rows_e4m3(&e4m3, &b.x);
+    a->x = q;
+    a->rows = rows;
 }
 
 static void bench_groups(const struct shape *s)
 {
-    const bool bytes = s->dtype == DT_F8_E4M3;
+    static const struct {
+        enum dtype dtype; /* of the shape */
+        const char *text;
+        work_fn *bytes, *floats; /* one of them */
+    } kinds[] = {{DT_BF16, "bf16", NULL, multiply_groups},
+                 {DT_I8, "int8", multiply_quant_groups, NULL},
+                 {DT_F8_E4M3, "e4m3", multiply_e4m3_groups, NULL},
+                 {DT_U8, "int4 by bf16", NULL, multiply_int4_half_groups}};
     const uint32_t m = s->n[0], n = s->n[1], k = s->n[2], n_place = m * s->n[4];
-    const struct packed w = {.n_out = n, .n_in = k, .dtype = s->dtype};
+    const bool int4 = s->dtype == DT_U8;
+    struct packed w = {
+        .n_out = n, .n_in = k, .dtype = int4 ? DT_I8 : s->dtype, .group = int4 ? GROUP : 0};
     struct groups g = {.w_stride = (b.t->matrix_bytes(&w) + 63) / 64 * 64};
     const uint32_t n_taken = sort_places(s, &g);
-    struct linear_groups_args a = {
-        .by = {.x_dtype = DT_BF16, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n},
-        .of = g};
-    struct linear_e4m3_groups_args a8 = {
-        {.by = {.w = w, .n_row = n_place, .x_stride = k, .y_stride = n}, .of = g}};
-    struct quant_row *rows = device_memory(m * sizeof *rows, "scales");
-    uint8_t *q = device_memory((size_t)m * k, "activations");
-    const struct quant_rows_e4m3_args quant = {
-        q, rows, random_f32((size_t)m * k, "activations"), m, k, k, k};
+    size_t i = 0;
     char text[96];
-    a.by.w.data = a8.as.by.w.data = pack_experts(&w, g.w_stride, s->n[3]);
-    a.by.x = random_bf16((size_t)m * k, "activations");
-    a.by.y = a8.as.by.y = device_memory((size_t)n_place * n * sizeof(float), "results");
-    b.t->kern(b.d)->quant_rows_e4m3(&quant, &b.x);
-    a8.as.by.x = (const int8_t *)q;
-    a8.as.by.rows = rows;
-    snprintf(text, sizeof text, "%s %u x [%u, %u], %u of %u experts a row", bytes ? "e4m3" : "bf16",
-             m, n, k, s->n[4], s->n[3]);
+    while (kinds[i].dtype != s->dtype)
+        i++;
+    w.data = pack_experts(&w, g.w_stride, s->n[3]);
+    float *y = device_memory((size_t)n_place * n * sizeof *y, "results");
+    struct linear_quant_groups_args bytes = {
+        .by = {.y = y, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n}, .of = g};
+    struct linear_groups_args floats = {
+        .by = {.y = y, .x_dtype = DT_BF16, .w = w, .n_row = n_place, .x_stride = k, .y_stride = n},
+        .of = g};
+    if (kinds[i].bytes)
+        quantize_rows(&bytes.by, m, s->dtype);
+    else
+        floats.by.x = random_bf16((size_t)m * k, "activations");
+    snprintf(text, sizeof text, "%s %u x [%u, %u], %u of %u experts a row", kinds[i].text, m, n, k,
+             s->n[4], s->n[3]);
     measure(s->op, text,
-            (double)n_taken * (double)g.w_stride + (double)m * k * (bytes ? 1 : 2) +
+            (double)n_taken * (double)g.w_stride + (double)m * k * (kinds[i].bytes ? 1 : 2) +
                 (double)n_place * n * 4,
-            2.0 * n_place * n * k, bytes ? multiply_e4m3_groups : multiply_groups,
-            bytes ? (const void *)&a8 : &a);
+            2.0 * n_place * n * k, kinds[i].bytes ? kinds[i].bytes : kinds[i].floats,
+            kinds[i].bytes ? (const void *)&bytes : &floats);
 }
 
 /* ---- all ---- */
@@ -617,8 +683,11 @@ static const struct {
            {"linear_int4", bench_quant},
            {"linear_e4m3", bench_e4m3},
            {"linear_blocks", bench_blocks},
+           {"linear_int4_half", bench_int4_half},
            {"linear_groups", bench_groups},
-           {"linear_e4m3_groups", bench_groups}};
+           {"linear_quant_groups", bench_groups},
+           {"linear_e4m3_groups", bench_groups},
+           {"linear_int4_half_groups", bench_groups}};
 
 /* Is it in the list that was given? */
 static bool is_wanted(const char *op)

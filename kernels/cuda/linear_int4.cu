@@ -288,8 +288,14 @@ static __device__ __forceinline__ void few_rows(few_shared<F, N> &s, const struc
     few_store<F, N, PICKED>(s, acc, out, part);
 }
 
+/* Blocks of a multiprocessor that registers are kept for, 0: as many as the compiler likes. Of 8 rows
+ * it likes more than it has registers for. */
+template <enum form F, unsigned N, bool PICKED> struct few_blocks {
+    static const unsigned n = N == 1 && (PICKED || F != FORM_I8) ? 2 : 0;
+};
+
 template <enum form F, unsigned N>
-static __global__ void __launch_bounds__(WARPS *WARP)
+static __global__ void __launch_bounds__(WARPS *WARP, few_blocks<F, N, false>::n)
     int4_few_kernel(const struct int4_in in, const struct linear_out out)
 {
     await_inputs();
@@ -465,14 +471,8 @@ static __device__ __forceinline__ void to_group(struct int4_in &in, struct linea
     out.n_row = t.end;
 }
 
-/* Blocks of a multiprocessor that registers are kept for, 0: as many as the compiler likes. Of int8 and
- * 8 rows it likes more than it has registers for. */
-template <enum form F, unsigned N> struct few_groups_blocks {
-    static const unsigned n = N == 1 && F == FORM_I8 ? 2 : 0;
-};
-
 template <enum form F, unsigned N>
-static __global__ void __launch_bounds__(WARPS *WARP, few_groups_blocks<F, N>::n)
+static __global__ void __launch_bounds__(WARPS *WARP, few_blocks<F, N, true>::n)
     int4_few_groups_kernel(const struct int4_in all_in, const struct linear_out all_out,
                            const struct groups g)
 {

@@ -68,13 +68,25 @@ static inline void near_prompt(const struct near *n, const struct bits_answer *w
     }
 }
 
-/* The same n requests of every kind on both; margin: of logprobs. */
-static inline void near_compare(const struct core_config *c, const struct golden *g, uint32_t n,
-                                const char *what, float margin)
+struct near_case {
+    const char *what;
+    float margin; /* of logprobs */
+    const char
+        *plain; /* the folder that the CPU loads, in float32; NULL: the same in the same way */
+};
+
+/* The same n requests of every kind on both. */
+static inline void near_compare_case(const struct core_config *c, const struct golden *g,
+                                     uint32_t n, const struct near_case *k)
 {
+    const float margin = k->margin;
     struct near all = {.margin = margin};
     struct core_config cpu = *c;
     *cpu.worker.device = *cpu.worker.device_library = '\0';
+    if (k->plain) {
+        snprintf(cpu.worker.model_dir, sizeof cpu.worker.model_dir, "%s", k->plain);
+        cpu.worker.dtype = DT_F32;
+    }
     if (cpu.worker.quantization == QUANTIZE_FP8) /* for devices only */
         cpu.worker.quantization = QUANTIZE_NOT;
     if (cpu.worker.kv_dtype == DT_F8_E4M3)
@@ -87,10 +99,17 @@ static inline void near_compare(const struct core_config *c, const struct golden
     for (uint32_t i = 0; i < n; i++) {
         assert_int_equal(near_expected[i].finish, answers[i].finish);
         assert_int_equal(near_expected[i].n, answers[i].n);
-        near_rows(&all, &near_expected[i], &answers[i], device_is_drawn(i) && margin > 0.01f, what);
-        near_prompt(&all, &near_expected[i], &answers[i], what);
+        near_rows(&all, &near_expected[i], &answers[i], device_is_drawn(i) && margin > 0.01f,
+                  k->what);
+        near_prompt(&all, &near_expected[i], &answers[i], k->what);
     }
     assert_true(all.n_same * 10 >= all.n_row * (margin > 0.01f ? 3 : 10));
+}
+
+static inline void near_compare(const struct core_config *c, const struct golden *g, uint32_t n,
+                                const char *what, float margin)
+{
+    near_compare_case(c, g, n, &(struct near_case){.what = what, .margin = margin});
 }
 
 #endif

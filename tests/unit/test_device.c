@@ -253,6 +253,52 @@ static void fp8_with_scales_of_blocks(void **state)
     }
 }
 
+/* What the log of a start says of 4 bits: each of these. */
+static void check_log(const struct core_config *c, const char *const *lines, size_t n)
+{
+    struct buf text = BUF_INIT;
+    start_log(&text, c);
+    for (size_t i = 0; i < n && lines[i]; i++)
+        if (!strstr(buf_str(&text), lines[i]))
+            fail_msg("the log does not say \"%s\":\n%s", lines[i], buf_str(&text));
+    buf_release(&text);
+}
+
+/* Beside float32 of the dequantized weights on the CPU. In act-order each expert has an order of its
+ * own; in experts-mixed one has none, and one matrix of one expert was left as floats. */
+static void experts_of_4_bits(void **state)
+{
+    static const struct {
+        const char *name, *lines[3];
+    } cases[] = {
+        {"experts-gptq-4-act",
+         {"0 of 64, 14 of 32 (14 in act-order); 0 as int8; 1 stay floats (BF16)"}},
+        {"experts-awq-4", {"0 of 64, 14 of 32 (0 in act-order); 0 as int8; 1 stay floats (BF16)"}},
+        {"experts-mixed",
+         {"0 of 64, 8 of 32 (8 in act-order); 6 as int8; 1 stay floats (BF16)",
+          "int4: 6 as int8: the checkpoint left them, or a part of them, as floats"}},
+        {"experts-shared",
+         {"0 of 64, 16 of 32 (16 in act-order); 0 as int8; 1 stay floats (BF16)"}},
+        {"gptq-4-act",
+         {"int4: 2 as int8: their parts (q, k and v; gate and up) have different act-orders"}}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char plain[PATH_MAX];
+        struct golden g;
+        near_quantized(&g, cases[i].name);
+        snprintf(plain, sizeof plain, NEAR_QUANTIZED "%s/plain", cases[i].name);
+        struct core_config c = config_of(g.dir);
+        on_device(&c);
+        c.worker.max_model_len = 64;
+        c.worker.dtype = DT_BF16;
+        const struct near_case near = {cases[i].name, 0.1f, plain};
+        const uint64_t n_half = count_of("fake_n_half");
+        near_compare_case(&c, &g, g.n, &near);
+        assert_true(count_of("fake_n_half") > n_half);
+        check_log(&c, cases[i].lines, 3);
+    }
+}
+
 /* Frequencies that depend on how long the prompt is: no table of positions serves them. */
 static void dynamic_rope_beyond_the_trained_length(void **state)
 {
@@ -443,6 +489,7 @@ int main(void)
         cmocka_unit_test(every_kind_of_integers),
         cmocka_unit_test(fp8_and_floats),
         cmocka_unit_test(fp8_with_scales_of_blocks),
+        cmocka_unit_test(experts_of_4_bits),
         cmocka_unit_test(quantized_checkpoints),
         cmocka_unit_test(the_host_samples),
         cmocka_unit_test(dynamic_rope_beyond_the_trained_length),

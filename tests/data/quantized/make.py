@@ -204,6 +204,11 @@ CASES = {
 BLOCKS_128 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
 BY_128 = (fp8, dict(blocks=(128, 128), name="weight_scale_inv"), BLOCKS_128)
 CASES.update({"fp8-block-128": BY_128, "experts-fp8-block-128": BY_128})
+ACT_ORDER = of_gptq(4, 32, True, True)
+CASES.update({name: (gptq, dict(act_order=True, orders={}), ACT_ORDER) for name in ("experts-mixed", "experts-shared")})
+# experts-mixed: the inputs of expert 0 are in order, and one matrix of expert 2 was left as floats.
+MIXED_ORDER, MIXED_LEFT = "mlp.experts.0.", "mlp.experts.2.down_proj"
+SHARED = 64  # experts-shared: qwen2_moe, with an expert that all rows use, of this width
 # More than a block of 128, and no multiple of it: parts of q,k,v end within one. Of the experts' k and v not even turns of 16
 # are whole. All experts are used: no rounding tips a choice.
 SIZES = {"fp8-block-128": Sizes(hidden=144, inter=272, heads=3, kv=1),
@@ -213,6 +218,20 @@ SIZES = {"fp8-block-128": Sizes(hidden=144, inter=272, heads=3, kv=1),
 SPREAD = np.float32(2 ** 15)
 SPREAD_TO = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 # Cases named "experts-": every layer has experts, each with orders of inputs of its own.
+
+
+def of_shared(config, common, numbers, sizes):
+    """What else a model has with an expert that all rows use; returns that one's projections."""
+    config.update({"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "shared_expert_intermediate_size": SHARED})
+    for layer in range(LAYERS):
+        base = f"model.layers.{layer}."
+        common[base + "mlp.shared_expert_gate.weight"] = numbers(1, sizes.hidden) * 4
+        for name, heads in (("q", sizes.heads), ("k", sizes.kv), ("v", sizes.kv)):
+            common[base + f"self_attn.{name}_proj.bias"] = numbers(heads * sizes.head)
+        for norm in ("q_norm", "k_norm"):
+            del common[base + f"self_attn.{norm}.weight"]
+    return {"mlp.shared_expert.gate_proj": (SHARED, sizes.hidden), "mlp.shared_expert.up_proj": (SHARED, sizes.hidden),
+            "mlp.shared_expert.down_proj": (sizes.hidden, SHARED)}
 
 
 def of_experts(config, common, numbers, sizes):
@@ -241,6 +260,9 @@ def main():
         stored, plain = {}, {}
         if is_moe:
             of_experts(config, common, numbers, sizes)
+        projections = sizes.projections(is_moe)
+        if name == "experts-shared":
+            projections.update(of_shared(config, common, numbers, sizes))
         for layer in range(LAYERS):
             for norm in ("input_layernorm", "post_attention_layernorm"):
                 common[f"model.layers.{layer}.{norm}.weight"] = 1 + numbers(sizes.hidden)
@@ -248,16 +270,17 @@ def main():
                     common[f"model.layers.{layer}.{norm}.weight"][128:] *= SPREAD
             if spread and is_moe:
                 common[f"model.layers.{layer}.mlp.gate.weight"][:, 128:] /= SPREAD
-            for proj, shape in sizes.projections(is_moe).items():
+            for proj, shape in projections.items():
                 base = f"model.layers.{layer}.{proj}."
                 if "experts" in proj and proj.endswith("gate_proj") and "orders" in options:
                     options["orders"] = {}  # of the next expert
                 left = lambda w, rng, **options: ({"weight": w.astype(np.float16)}, w.astype(np.float16))
-                wanted = left if name == "fp8-some" and proj in LEFT else method
+                is_left = proj in {"fp8-some": LEFT, "experts-mixed": (MIXED_LEFT,)}.get(name, ())
+                in_order = {"act_order": False} if name == "experts-mixed" and proj.startswith(MIXED_ORDER) else {}
                 weights = numbers(*shape) * 1.5
                 if spread and proj.endswith(SPREAD_TO):
                     weights[:, 128:] /= SPREAD
-                parts, dequantized = wanted(weights, rng, **options)
+                parts, dequantized = (left if is_left else method)(weights, rng, **{**options, **in_order})
                 stored.update({base + k: v for k, v in parts.items()})
                 plain[base + "weight"] = dequantized.astype(np.float32)
         half_precision = {k: v.astype(np.float16) for k, v in common.items()}

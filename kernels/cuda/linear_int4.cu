@@ -12,20 +12,23 @@
  * ascending, acc = fma(scale, group, acc). So int8 has the bits of ops_int4.h and ref/linear_int4.c, and a
  * row the same bits whatever serves it.
  *
- * few (n_row <= 16): a block of 8 warps has 32 outputs. A round is up to 16 blocks of 128 inputs, of which
- *   a warp takes one or two, 32 rows x 64 bytes each, straight from device memory to registers, while the
- *   sums of the last round are folded. Group sums of a round meet in shared memory, where each thread
- *   folds one (n_row > 8: two) of the 32 x n_row outputs, ascending.
- *   Shared memory: [32 groups][2 mma][n_row / 8][32 lanes] x 16 bytes = 32 or 64 KiB.
- *   Bytes: n_in / 2 + 3 n_in / group an output. Floor: bytes / bandwidth.
- * many: a block of 8 warps has 128 outputs x 64 rows, a warp 32 x 32 (4 x 2 warps). Three stages of
- *   [128 rows of W][64 bytes] and [64 rows of x][128 inputs], cp.async: 48 KiB (int8), 72 KiB (16 bits).
- *   Units of 32 inputs of x are turned by the row, so that no bank is asked twice.
- *   Floor: 2 n_row n_out n_in / peak of the activations' type.
- * experts: the same two, with a matrix of its own for each expert's rows (groups.cuh): by tiles of 8 or 16
- *   rows, where an expert has no more on average, else of 64. Rows of x are fetched where they are.
- *   Bytes: the matrices of the experts that rows took, once a tile of their rows.
- * Not measured. */
+ * few: up to 16 rows.
+ *   Shape: a block of 8 warps has 32 outputs x 8 or 16 rows. A round is up to 16 blocks of 128 inputs, of which
+ *     a warp takes one or two, 32 rows x 64 bytes each, straight from device memory to registers, while the
+ *     sums of the last round are folded: a thread folds one or two outputs of a row, groups ascending.
+ *   Shared (few_shared): group sums of a round [32 groups][2 mma][n_row / 8][32 lanes] x 16 bytes and their
+ *     totals: 33 or 66 KiB.
+ *   Bytes: n_in / 2 + 3 n_in / group an output; x of a block, from L2; y. Limit: bytes / bandwidth.
+ * many:
+ *   Shape: a block of 8 warps has 128 outputs x 64 rows, a warp 32 x 32 (4 x 2 warps).
+ *   Shared (many_shared): 3 stages of [128 rows of W][64 bytes] and [64 rows of x][128 inputs], cp.async: 48 KiB
+ *     (int8) or 72 KiB. Units of 32 inputs of x are turned by the row, so that no bank is asked twice.
+ *   FLOP: 2 n_row n_out n_in. Limit: FLOP / peak of the activations' type.
+ * groups: the same two with a matrix of its own for each group of rows (experts, groups.cuh), by tiles of 8 or
+ *   16 rows where a group has no more on average, else of 64. Rows of x are read where they are.
+ *   Bytes: the matrices of the experts that rows took, once for each of their tiles, mostly from L2 then.
+ *
+ * Fraction of the limit: not measured on a card yet. */
 #include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/linear.cuh"
 

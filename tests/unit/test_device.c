@@ -264,8 +264,8 @@ static void check_log(const struct core_config *c, const char *const *lines, siz
     buf_release(&text);
 }
 
-/* Beside float32 of the dequantized weights on the CPU. In act-order each expert has an order of its
- * own; in experts-mixed one has none, and one matrix of one expert was left as floats. */
+/* Beside float32 of the dequantized weights on the CPU. In act-order each expert has an order of
+ * its own; in experts-mixed one has none, and one matrix of one expert was left as floats. */
 static void experts_of_4_bits(void **state)
 {
     static const struct {

@@ -599,6 +599,7 @@ void kcheck_order_rows(struct kcheck *k)
     kc_shape(k, "%u orders, %u places of %u rows, %u columns of %u", n_order, c.n_place, c.n_x,
              n_col, element);
     kc_run(k, k->variant, &a, kc_range(k, 1, 3));
+    k->n_compared += c.n_place * n_col;
     for (uint32_t p = 0; p < c.n_place; p++) {
         const uint32_t *order =
             orders + (grouped ? expert_at(&c.g, p) : 0) * (c.g.w_stride / sizeof *orders);

@@ -351,7 +351,6 @@ static void down(const struct run *t)
                                   .x_scales = e->act_scales,
                                   .x_stride = e->act_cols,
                                   .scale_stride = e->scale_cols,
-                                  .scale_stride = e->scale_cols,
                                   .y = e->out,
                                   .y_dtype = DT_F32,
                                   .y_stride = t->m->config.hidden_size});

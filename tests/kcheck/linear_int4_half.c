@@ -123,12 +123,13 @@ void kbench_linear_int4_half(struct kc_bench *b)
     void *w = kc_buf(k, bytes), *x = kc_buf(k, IN * 2), *y = kc_buf(k, OUT * 4);
     memset(w, 0, bytes);
     kc_fill_dtype(k, x, DT_BF16, IN);
-    struct linear_int4_half_args a = {{.y = y,
-                                       .x = x,
-                                       .x_dtype = DT_BF16,
-                                       .w = {w, OUT, IN, DT_I8, 128, 0, NULL},
-                                       .n_row = 1,
-                                       .x_stride = IN,
-                                       .y_stride = OUT}};
+    struct linear_int4_half_args a = {
+        {.y = y,
+         .x = x,
+         .x_dtype = DT_BF16,
+         .w = {.data = w, .n_out = OUT, .n_in = IN, .dtype = DT_I8, .group = 128},
+         .n_row = 1,
+         .x_stride = IN,
+         .y_stride = OUT}};
     kc_print_bytes(b, "bf16 1 x [896, 896]", kc_time(b, &a), (double)bytes);
 }

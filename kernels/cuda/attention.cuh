@@ -391,8 +391,9 @@ static __device__ __forceinline__ void load_q_fragments(struct warp_q<D> &q,
 }
 
 template <int D, enum dtype KV, unsigned WARPS>
-static __device__ __forceinline__ struct warp_total<D, total_of<D, WARPS>::place>
-total_for(attention_shared_of<D, KV, WARPS> &s, const struct attention_room &room) {
+static __device__ __forceinline__ warp_total<D, total_of<D, WARPS>::place>
+total_for(attention_shared_of<D, KV, WARPS> &s, const struct attention_room &room)
+{
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     warp_total<D, total_of<D, WARPS>::place> total = {};
     if constexpr (total_of<D, WARPS>::place == IN_SHARED)

@@ -248,14 +248,11 @@ template <int D, unsigned WARPS> struct total_of {
                                           : D <= 128 && WARPS > 1 ? IN_SHARED
                                                                   : IN_WORKSPACE;
 };
-template <int D, enum total_place PLACE>
-struct warp_total { /* of a warp's rows */
-                    static const unsigned kept = PLACE == IN_REGISTERS ? D / 8
-                                                 : PLACE == IN_BOTH    ? D / 16
-                                                                       : 0;
-                    float o[kept ? kept : 1][4];
-                    struct folded f[2];
-                    float * far_o; /* this thread's first of the others; the next is 32 on */
+template <int D, total_place PLACE> struct warp_total { /* of a warp's rows */
+    static const unsigned kept = PLACE == IN_REGISTERS ? D / 8 : PLACE == IN_BOTH ? D / 16 : 0;
+    float o[kept ? kept : 1][4];
+    struct folded f[2];
+    float *far_o; /* this thread's first of the others; the next is 32 on */
 };
 /* Where the total has what w.acc[n][j] adds to. */
 template <int D, enum total_place PLACE>

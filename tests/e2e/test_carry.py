@@ -117,5 +117,5 @@ def test_the_gpu_script_from_its_bundle(tmp_path):
     jobs = json.loads((tmp_path / "out/results.json").read_text())["jobs"]
     others = {name: job["status"] for name, job in jobs.items() if job["status"] != "ok"}
     assert set(others) <= {"bench/Llama-3-8B fp8", "bench/Llama-3-8B fp8, cache fp8"} and set(others.values()) <= {"skipped"}, jobs
-    assert len(jobs) == 10 and jobs["bench/Llama-3-8B http"]["rows"][0]["start_to_ready_s"] > 0
+    assert len(jobs) == 11 and jobs["bench/Llama-3-8B http"]["rows"][0]["start_to_ready_s"] > 0
     assert "Llama-3-8B bf16, 256 x 1 k in, 128 out, by HTTP" in (tmp_path / "out/page.md").read_text()

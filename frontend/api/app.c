@@ -16,7 +16,7 @@
 #include "common/metrics.h"
 #include "common/parse.h"
 #include "frontend/api/json.h"
-#include "frontend/parsers/parser.h"
+#include "common/parsers/parser.h"
 
 #define GAUGE_EVERY_MS 2000
 #define DESCRIPTORS    65536

@@ -8,7 +8,7 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/api/job.h"
-#include "frontend/parsers/forced.h"
+#include "common/parsers/forced.h"
 
 /* What ends the reasoning that comes before a grammar; NULL: the grammar holds at once. */
 static const char *grammar_begins_behind(const struct choice *c, char *tag)

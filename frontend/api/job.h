@@ -16,7 +16,7 @@
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
 #include "frontend/api/tenant.h"
-#include "frontend/parsers/parser.h"
+#include "common/parsers/parser.h"
 #include "common/tokenizer/stream.h"
 
 #define CHOICES_MAX      4096 /* of one request */

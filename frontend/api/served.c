@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/api/served.h"
-#include "frontend/parsers/parser.h"
+#include "common/parsers/parser.h"
 
 #include <string.h>
 #include "common/file.h"

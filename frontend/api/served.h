@@ -12,7 +12,7 @@
 #include "common/options.h"
 #include "common/tokenizer/tokenizer.h"
 #include "frontend/api/tenant.h"
-#include "frontend/template/chat.h"
+#include "common/template/chat.h"
 
 struct served {
     const struct options *options;

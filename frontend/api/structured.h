@@ -4,12 +4,12 @@
  *
  * Tools are part of it: a call that must come (tool_choice "required", or a named one), and
  * arguments that must fit their schema ("strict": true), are structural tags in the form that the
- * tool-call parser reads (frontend/parsers/forced.h).
+ * tool-call parser reads (common/parsers/forced.h).
  * Threads: as params.h. */
 #ifndef QUIRE_FRONTEND_API_STRUCTURED_H
 #define QUIRE_FRONTEND_API_STRUCTURED_H
 #include "frontend/api/params.h"
-#include "frontend/parsers/forced.h"
+#include "common/parsers/forced.h"
 
 /* The kinds of submit.grammar_kind (the engine's enum grammar_kind). */
 enum structured_kind {

@@ -6,8 +6,8 @@
 #include "common/hub/hub.h"
 #include "common/options.h"
 #include "frontend/cli/jsonl.h"
-#include "frontend/parsers/parser.h"
-#include "frontend/template/chat.h"
+#include "common/parsers/parser.h"
+#include "common/template/chat.h"
 
 struct verb {
     const char *tool, *reasoning; /* NULL: none */

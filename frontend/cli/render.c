@@ -9,7 +9,7 @@
 #include "common/hub/hub.h"
 #include "common/options.h"
 #include "frontend/cli/jsonl.h"
-#include "frontend/template/chat.h"
+#include "common/template/chat.h"
 
 #define TEMPLATE_MAX (16u << 20) /* bytes */
 

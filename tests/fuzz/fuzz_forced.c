@@ -3,8 +3,8 @@
  * structural tag, nothing, or a reason. The first byte chooses the format and what is asked for. */
 #include <stdlib.h>
 #include <string.h>
-#include "frontend/parsers/forced.h"
-#include "frontend/parsers/parser.h"
+#include "common/parsers/forced.h"
+#include "common/parsers/parser.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <string.h>
 #include "common/buf.h"
-#include "frontend/parsers/json_scan.h"
-#include "frontend/parsers/parser.h"
+#include "common/parsers/json_scan.h"
+#include "common/parsers/parser.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

@@ -4,7 +4,7 @@
  * messages among them, the conversation of a request. */
 #include <stdlib.h>
 #include "common/utf8.h"
-#include "frontend/template/chat.h"
+#include "common/template/chat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

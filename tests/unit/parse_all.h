@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/buf.h"
-#include "frontend/parsers/json_scan.h"
-#include "frontend/parsers/parser.h"
+#include "common/parsers/json_scan.h"
+#include "common/parsers/parser.h"
 
 struct parsed { /* all events, joined */
     struct buf content, reasoning;

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/file.h"
-#include "frontend/template/chat.h"
+#include "common/template/chat.h"
 
 #define GOLDENS "tests/data/templates"
 #define REAL    "../shared/data"

@@ -8,7 +8,7 @@
 #include "common/mem.h"
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/matcher.h"
-#include "frontend/parsers/forced.h"
+#include "common/parsers/forced.h"
 
 #define ROWS    "tests/data/toolstreams/forced.json"
 #define SEED    20261122u

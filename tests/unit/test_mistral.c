@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include "common/mem.h"
 #include "folder.h"
-#include "frontend/template/chat.h"
+#include "common/template/chat.h"
 
 #define GOLDEN "tests/data/templates/mistral.json"
 

@@ -5,8 +5,8 @@
 #include <jansson.h>
 #include "common/file.h"
 #include "common/mem.h"
-#include "frontend/parsers/literal.h"
-#include "frontend/parsers/types.h"
+#include "common/parsers/literal.h"
+#include "common/parsers/types.h"
 
 #define STREAMS   "tests/data/toolstreams/"
 #define REAL      "../shared/data/toolcalls/from-templates/tool_call_texts.json"

@@ -8,7 +8,7 @@
 #include <time.h>
 #include "common/buf.h"
 #include "common/mem.h"
-#include "frontend/template/template.h"
+#include "common/template/template.h"
 
 #define SNIPPETS "tests/data/templates/tmpl-snippets.json"
 

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* json_scan - is this byte stream a JSON value (RFC 8259), and where does it end? One byte at a
+ * time, constant memory.
+ *
+ * Unlike the standard it lets control characters stand inside strings (models write raw newlines
+ * there); the caller escapes them.
+ * Threads: one owner; no allocation. */
+#ifndef QUIRE_COMMON_PARSERS_JSON_SCAN_H
+#define QUIRE_COMMON_PARSERS_JSON_SCAN_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+
+#define JSON_SCAN_DEPTH_MAX 512 /* objects and arrays inside each other */
+
+struct json_scan {
+    uint16_t state; /* 0 = before the value */
+    uint16_t depth;
+    uint8_t literal, n_hex;                     /* progress in true/false/null or \uXXXX */
+    uint8_t is_object[JSON_SCAN_DEPTH_MAX / 8]; /* bit per level */
+};
+/* clang-format off */
+#define JSON_SCAN_INIT {0}
+/* clang-format on */
+
+enum json_scan_step {
+    JSON_SCAN_MORE,  /* the byte belongs to the value, which goes on */
+    JSON_SCAN_SPACE, /* white space before or between its parts */
+    JSON_SCAN_END,   /* the byte was the value's last */
+    JSON_SCAN_PAST,  /* the value (a number) ended before this byte */
+    JSON_SCAN_BAD
+};
+enum json_scan_step json_scan_byte(struct json_scan *s, char c);
+bool json_scan_in_string(const struct json_scan *s);
+/* Could the value end here? True only for numbers. */
+bool json_scan_may_end(const struct json_scan *s);
+/* One complete value, with white space around it. */
+bool json_scan_valid(const char *text, size_t n);
+/* Append the text of a JSON string literal (with its quotes) that the scanner accepted. */
+void json_scan_unquote(struct buf *out, const char *literal, size_t n);
+
+#endif

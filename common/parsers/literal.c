@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A pushdown automaton whose stack holds the closing brackets that are due. A comma is held until
+ * the next item begins, so that one before a closing bracket can be left out; numbers and words are
+ * held until they end, since only then it is known what to write for them. */
+#include "common/parsers/literal.h"
+#include <string.h>
+#include "common/parsers/json_scan.h"
+
+enum state {
+    VALUE,      /* a value must come */
+    FIRST_ITEM, /* after [ or (: a value or the end */
+    FIRST_KEY,  /* after {: a key or the end */
+    KEY,        /* after a comma in an object: a key, or the end */
+    ITEM,       /* after a comma in an array: a value, or the end */
+    COLON,
+    NEXT, /* after a value inside a container */
+    STRING,
+    ESCAPE,
+    HEX,
+    QUOTE,    /* in the format's own delimiter, before a string */
+    BARE_KEY, /* in a key without quotes */
+    WORD,     /* in a number or a word */
+    DONE
+};
+
+void literal_init(struct literal *l, const char *quote, bool bare_keys)
+{
+    l->quote = quote;
+    l->bare_keys = bare_keys;
+    l->state = VALUE;
+    l->comma = false;
+    l->n_gap = l->n_word = l->n_quote = 0;
+    l->depth = 0;
+}
+
+void literal_escape(struct buf *out, char c)
+{
+    unsigned char u = (unsigned char)c;
+    if (c == '"' || c == '\\')
+        buf_add_char(out, '\\');
+    if (u >= 0x20)
+        buf_add_char(out, c);
+    else if (c == '\n' || c == '\t' || c == '\r')
+        buf_add_str(out, c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r");
+    else
+        buf_printf(out, "\\u%04x", u);
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_hex(char c)
+{
+    return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f');
+}
+
+static bool is_letter(char c)
+{
+    return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_';
+}
+
+/* --- containers ------------------------------------------------------------------------------- */
+
+static enum literal_step value_over(struct literal *l)
+{
+    l->state = l->depth ? NEXT : DONE;
+    return l->depth ? LITERAL_MORE : LITERAL_END;
+}
+
+static void put_comma(struct literal *l, struct buf *out)
+{
+    if (!l->comma)
+        return;
+    buf_add_char(out, ',');
+    buf_add(out, l->gap, l->n_gap);
+    l->comma = false;
+    l->n_gap = 0;
+}
+
+static enum literal_step open_level(struct literal *l, char c, struct buf *out)
+{
+    if (l->depth == LITERAL_DEPTH_MAX)
+        return LITERAL_BAD;
+    buf_add_char(out, c == '{' ? '{' : '[');
+    l->stack[l->depth++] = c == '{' ? '}' : c == '[' ? ']' : ')';
+    l->state = c == '{' ? FIRST_KEY : FIRST_ITEM;
+    return LITERAL_MORE;
+}
+
+static enum literal_step close_level(struct literal *l, struct buf *out)
+{
+    buf_add_char(out, l->stack[--l->depth] == '}' ? '}' : ']');
+    l->comma = false;
+    l->n_gap = 0;
+    return value_over(l);
+}
+
+static enum literal_step open_string(struct literal *l, char c, bool key, struct buf *out)
+{
+    l->delimiter = c;
+    l->key = key;
+    l->n_quote = 0;
+    l->state = STRING;
+    buf_add_char(out, '"');
+    return LITERAL_MORE;
+}
+
+static enum literal_step close_string(struct literal *l, struct buf *out)
+{
+    buf_add_char(out, '"');
+    if (!l->key)
+        return value_over(l);
+    l->state = COLON;
+    return LITERAL_MORE;
+}
+
+/* --- numbers and words ------------------------------------------------------------------------ */
+
+static const char *const words[][2] = {{"true", "true"}, {"false", "false"}, {"null", "null"},
+                                       {"True", "true"}, {"False", "false"}, {"None", "null"}};
+#define N_WORD (sizeof words / sizeof *words)
+
+/* Can what is held become a number or a word? */
+static bool word_possible(const struct literal *l)
+{
+    if (is_digit(l->word[0]) || strchr("+-.", l->word[0])) {
+        char c = l->word[l->n_word - 1];
+        return is_digit(c) || strchr("+-._eE", c);
+    }
+    for (size_t i = 0; i < N_WORD; i++)
+        if (strncmp(words[i][0], l->word, l->n_word) == 0)
+            return true;
+    return false;
+}
+
+/* A number as Python has it: +1 .5 5. 1_000 007 -> JSON's. */
+static bool put_number(const char *text, size_t n, struct buf *out)
+{
+    char number[2 * LITERAL_WORD_MAX + 4]; /* every point may get a zero */
+    size_t n_number = 0, i = 0;
+    if (text[i] == '+' || text[i] == '-')
+        if (text[i++] == '-')
+            number[n_number++] = '-';
+    while (i + 1 < n && text[i] == '0' && is_digit(text[i + 1]))
+        i++;
+    if (i < n && text[i] == '.')
+        number[n_number++] = '0';
+    for (; i < n; i++) {
+        if (text[i] == '_')
+            continue;
+        number[n_number++] = text[i];
+        if (text[i] == '.' && (i + 1 == n || !is_digit(text[i + 1])))
+            number[n_number++] = '0';
+    }
+    if (!json_scan_valid(number, n_number))
+        return false;
+    buf_add(out, number, n_number);
+    return true;
+}
+
+static bool put_word(struct literal *l, struct buf *out)
+{
+    size_t n = l->n_word;
+    l->n_word = 0;
+    for (size_t i = 0; i < N_WORD; i++)
+        if (strlen(words[i][0]) == n && memcmp(words[i][0], l->word, n) == 0) {
+            buf_add_str(out, words[i][1]);
+            return true;
+        }
+    if (!json_scan_valid(l->word, n))
+        return put_number(l->word, n, out);
+    buf_add(out, l->word, n);
+    return true;
+}
+
+static enum literal_step in_word(struct literal *l, char c, struct buf *out)
+{
+    if (is_letter(c) || is_digit(c) || c == '+' || c == '-' || c == '.') {
+        if (l->n_word == LITERAL_WORD_MAX)
+            return LITERAL_BAD;
+        l->word[l->n_word++] = c;
+        return word_possible(l) ? LITERAL_MORE : LITERAL_BAD;
+    }
+    if (!put_word(l, out))
+        return LITERAL_BAD;
+    if (value_over(l) == LITERAL_END)
+        return LITERAL_PAST;
+    return literal_byte(l, c, out);
+}
+
+/* --- strings ---------------------------------------------------------------------------------- */
+
+/* The format's own delimiter occurs with its first byte only at its begin, so what matched of it so
+ * far and is none contains no other begin. */
+static enum literal_step in_quoted(struct literal *l, char c, struct buf *out)
+{
+    if (c == l->quote[l->n_quote]) {
+        if (l->quote[++l->n_quote])
+            return LITERAL_MORE;
+        l->n_quote = 0;
+        return close_string(l, out);
+    }
+    for (uint8_t i = 0; i < l->n_quote; i++)
+        literal_escape(out, l->quote[i]);
+    if (l->n_quote) {
+        l->n_quote = 0;
+        return in_quoted(l, c, out);
+    }
+    literal_escape(out, c);
+    return LITERAL_MORE;
+}
+
+static enum literal_step in_string(struct literal *l, char c, struct buf *out)
+{
+    if (l->delimiter == 'Q')
+        return in_quoted(l, c, out);
+    if (c == l->delimiter)
+        return close_string(l, out);
+    if (c == '\\')
+        l->state = ESCAPE;
+    else
+        literal_escape(out, c);
+    return LITERAL_MORE;
+}
+
+static enum literal_step in_escape(struct literal *l, char c, struct buf *out)
+{
+    l->state = STRING;
+    if (c && strchr("\"\\/bfnrt", c)) {
+        buf_add_char(out, '\\');
+        buf_add_char(out, c);
+    } else if (c == 'u' || c == 'x' || c == 'U') {
+        l->state = HEX;
+        l->word[0] = c;
+        l->n_hex = 0;
+        l->hex_want = c == 'u' ? 4 : c == 'x' ? 2 : 8;
+    } else if (c == '\'') {
+        buf_add_char(out, c);
+    } else if (c != '\n') { /* a line that goes on; anything else stands for itself */
+        buf_add_str(out, "\\\\");
+        return in_string(l, c, out);
+    }
+    return LITERAL_MORE;
+}
+
+static enum literal_step in_hex(struct literal *l, char c, struct buf *out)
+{
+    if (!is_hex(c)) { /* no escape after all */
+        buf_add_str(out, "\\\\");
+        buf_add(out, l->word, 1u + l->n_hex);
+        l->state = STRING;
+        return in_string(l, c, out);
+    }
+    l->word[1 + l->n_hex++] = c;
+    if (l->n_hex < l->hex_want)
+        return LITERAL_MORE;
+    l->state = STRING;
+    uint32_t code = 0;
+    for (uint8_t i = 1; i <= l->n_hex; i++)
+        code = code << 4 |
+               (uint32_t)(is_digit(l->word[i]) ? l->word[i] - '0' : (l->word[i] | 0x20) - 'a' + 10);
+    if (l->word[0] == 'u')
+        buf_printf(out, "\\u%.4s", l->word + 1);
+    else if (l->word[0] == 'x')
+        buf_printf(out, "\\u%04x", code);
+    else
+        buf_add_utf8(out, code);
+    return LITERAL_MORE;
+}
+
+/* --- values and what is between them ---------------------------------------------------------- */
+
+static enum literal_step begin_value(struct literal *l, char c, struct buf *out)
+{
+    put_comma(l, out);
+    if (c == '{' || c == '[' || c == '(')
+        return open_level(l, c, out);
+    if (l->quote && c == l->quote[0]) {
+        l->state = QUOTE;
+        l->key = false;
+        l->n_quote = 1;
+        return LITERAL_MORE;
+    }
+    if (c == '"' || c == '\'')
+        return open_string(l, c, false, out);
+    l->state = WORD;
+    l->n_word = 0;
+    if (!is_letter(c) && !is_digit(c) && c != '-' && c != '+' && c != '.')
+        return LITERAL_BAD;
+    return in_word(l, c, out);
+}
+
+static enum literal_step begin_key(struct literal *l, char c, struct buf *out)
+{
+    put_comma(l, out);
+    if (c == '"' || c == '\'')
+        return open_string(l, c, true, out);
+    if (l->quote && c == l->quote[0]) {
+        l->state = QUOTE;
+        l->key = true;
+        l->n_quote = 1;
+        return LITERAL_MORE;
+    }
+    if (!l->bare_keys || !(is_letter(c) || is_digit(c) || (unsigned char)c >= 0x80))
+        return LITERAL_BAD;
+    l->state = BARE_KEY;
+    buf_add_char(out, '"');
+    buf_add_char(out, c);
+    return LITERAL_MORE;
+}
+
+static enum literal_step in_bare_key(struct literal *l, char c, struct buf *out)
+{
+    if (c == ':') {
+        buf_add_str(out, "\":");
+        l->state = VALUE;
+        return LITERAL_MORE;
+    }
+    if (c && strchr("{}[]\"',\n", c))
+        return LITERAL_BAD;
+    literal_escape(out, c);
+    return LITERAL_MORE;
+}
+
+static enum literal_step in_quote(struct literal *l, char c, struct buf *out)
+{
+    if (c != l->quote[l->n_quote])
+        return LITERAL_BAD;
+    return l->quote[++l->n_quote] ? LITERAL_MORE : open_string(l, 'Q', l->key, out);
+}
+
+static enum literal_step between(struct literal *l, char c, struct buf *out)
+{
+    bool may_close = l->state == FIRST_ITEM || l->state == FIRST_KEY || l->state == KEY ||
+                     l->state == ITEM || l->state == NEXT;
+    if (is_blank(c)) {
+        if (!l->comma)
+            buf_add_char(out, c);
+        else if (l->n_gap < LITERAL_GAP_MAX)
+            l->gap[l->n_gap++] = c;
+        return LITERAL_MORE;
+    }
+    if (may_close && l->depth && c == l->stack[l->depth - 1])
+        return close_level(l, out);
+    switch (l->state) {
+    case FIRST_KEY:
+    case KEY:
+        return begin_key(l, c, out);
+    case COLON:
+        if (c != ':')
+            return LITERAL_BAD;
+        buf_add_char(out, c);
+        l->state = VALUE;
+        return LITERAL_MORE;
+    case NEXT:
+        if (c != ',')
+            return LITERAL_BAD;
+        l->comma = true;
+        l->state = l->stack[l->depth - 1] == '}' ? KEY : ITEM;
+        return LITERAL_MORE;
+    default:
+        return begin_value(l, c, out);
+    }
+}
+
+enum literal_step literal_byte(struct literal *l, char c, struct buf *out)
+{
+    switch (l->state) {
+    case STRING:
+        return in_string(l, c, out);
+    case ESCAPE:
+        return in_escape(l, c, out);
+    case HEX:
+        return in_hex(l, c, out);
+    case QUOTE:
+        return in_quote(l, c, out);
+    case BARE_KEY:
+        return in_bare_key(l, c, out);
+    case WORD:
+        return in_word(l, c, out);
+    case DONE:
+        return LITERAL_BAD;
+    default:
+        return between(l, c, out);
+    }
+}
+
+bool literal_closes(const struct literal *l, char c)
+{
+    return l->state == STRING && l->depth == 0 && c == l->delimiter;
+}
+
+bool literal_finish(struct literal *l, struct buf *out)
+{
+    if (l->state == WORD && l->depth == 0 && put_word(l, out))
+        l->state = DONE;
+    return l->state == DONE;
+}
+
+bool literal_whole(const char *text, size_t n, struct buf *out)
+{
+    struct literal l;
+    enum literal_step step = LITERAL_MORE;
+    literal_init(&l, NULL, false);
+    size_t i = 0;
+    while (i < n && step == LITERAL_MORE)
+        step = literal_byte(&l, text[i++], out);
+    if (step == LITERAL_PAST)
+        i--;
+    if (step == LITERAL_BAD || (step == LITERAL_MORE && !literal_finish(&l, out)))
+        return false;
+    while (i < n && is_blank(text[i]))
+        i++;
+    return i == n;
+}

@@ -1,0 +1,687 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The core: the tables, the tool stage that looks for a format's tags, and the collector between
+ * the stages and the sink, which joins pieces of the same kind until something else comes or the
+ * feed is over.
+ *
+ * A region that turns out to be no call is text up to its first byte, and the rest is read again,
+ * since a real call may begin inside ("the tag <tool_call> opens: <tool_call>{…"). Reading again is
+ * bounded by RESCAN_MAX bytes a region, which keeps the time linear; longer ones are text whole. */
+#include "common/parsers/format.h"
+#include <stdio.h>
+#include <string.h>
+#include "common/mem.h"
+#include "common/parsers/stage.h"
+
+#define RESCAN_MAX 4096 /* bytes of a region that are looked at again */
+#define NAMES_MAX  120  /* bytes of a list of names in a message */
+#define ALIKE      3    /* first bytes of a name */
+
+enum mode { TEXT, REGION, SKIP };
+
+struct parser {
+    const struct tool_format *format;
+    const struct tool_family *family; /* which of the format's two reads the region */
+    void *state, *state_otherwise;    /* of the one, of the other */
+    struct reasoning_stage reasoning;
+    struct channel_stage channels; /* instead of it, where the format has channels */
+    bool in_channels;
+    const json_t *tools; /* borrowed from the caller */
+    parsed_sink *sink;   /* of the feed that is running */
+    void *ctx;
+    struct q_err *e;
+    enum q_code rc; /* first failure of the feed */
+    struct buf pending;
+    enum parsed_kind pending_kind;
+    uint32_t n_call;
+    /* the tool stage */
+    enum mode mode;
+    char held[FORMAT_TAG_MAX]; /* bytes that may begin a tag */
+    size_t n_held;
+    struct buf layout; /* blanks and layout tags that are dropped if a call follows */
+    bool layout_tag;   /* there is a tag among them */
+    bool said;         /* text since the begin or the last call: blanks are part of it */
+    bool line_start;   /* only blanks since the last newline or call */
+    bool announced;    /* a call of this region, which is not over */
+    bool bare;         /* the region began without a tag */
+    size_t n_open;     /* bytes of the tag it began with */
+    struct buf raw;    /* bytes of the region, until a call is announced */
+    size_t n_byte;     /* of the current call */
+    struct buf unread; /* bytes to read before what comes, from i_unread */
+    size_t i_unread;
+};
+
+/* clang-format off */
+const struct tool_format tool_formats[] = {
+#define TOOL(n, f, ...) {.name = n, .family = &family_##f, __VA_ARGS__},
+#include "common/parsers/tools.def"
+};
+static const char *const tool_names[] = {
+#define TOOL(n, f, ...) n,
+#include "common/parsers/tools.def"
+    NULL
+};
+/* clang-format on */
+const size_t n_tool_format = sizeof tool_formats / sizeof *tool_formats;
+
+const char *const *parser_tool_names(void)
+{
+    return tool_names;
+}
+
+/* --- making one ------------------------------------------------------------------------------- */
+
+static enum q_code unknown(const char *what, const char *name, const char *const *names,
+                           struct q_err *e)
+{
+    struct buf list = BUF_INIT; /* those that begin alike first: the message has no room for all */
+    for (int alike = 1; alike >= 0; alike--)
+        for (size_t i = 0; names[i] && list.len < NAMES_MAX; i++)
+            if ((strncmp(names[i], name, ALIKE) == 0) == alike)
+                buf_printf(&list, "%s%s", list.len ? " " : "", names[i]);
+    q_fail(e, Q_NOT_FOUND, "%s \"%.40s\" does not exist; there are: %s%s", what, name,
+           buf_str(&list), list.len < NAMES_MAX ? "" : " \u2026");
+    buf_release(&list);
+    return Q_NOT_FOUND;
+}
+
+static enum q_code find_rows(struct parser *p, const struct parser_config *c, struct q_err *e)
+{
+    const char *tool = c->tool ? c->tool : "none", *reasoning = c->reasoning;
+    for (size_t i = 0; i < n_tool_format; i++)
+        if (strcmp(tool_formats[i].name, tool) == 0)
+            p->format = &tool_formats[i];
+    if (!p->format)
+        return unknown("tool-call parser", tool, tool_names, e);
+    if (!reasoning || strcmp(reasoning, "none") == 0)
+        return Q_OK;
+    for (size_t i = 0; i < n_reasoning_format; i++)
+        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
+            p->reasoning.format = &reasoning_formats[i];
+    return p->reasoning.format
+               ? Q_OK
+               : unknown("reasoning parser", reasoning, parser_reasoning_names(), e);
+}
+
+static enum q_code make_states(struct parser *p, struct q_err *e)
+{
+    const struct tool_family *other = p->format->otherwise;
+    p->family = p->format->family;
+    p->state = q_calloc(1, p->family->state_bytes);
+    p->state_otherwise = other ? q_calloc(1, other->state_bytes) : NULL;
+    if (p->state && (!other || p->state_otherwise))
+        return Q_OK;
+    q_free(p->state);
+    q_free(p->state_otherwise);
+    return q_fail(e, Q_NO_MEMORY, "parser: out of memory");
+}
+
+enum q_code parser_new(struct parser **out, const struct parser_config *config, struct q_err *e)
+{
+    struct parser *p = q_calloc(1, sizeof *p);
+    enum q_code rc;
+    if (!p)
+        return q_fail(e, Q_NO_MEMORY, "parser: out of memory");
+    if ((rc = find_rows(p, config, e)) != Q_OK) {
+        q_free(p);
+        return rc;
+    }
+    const struct reasoning_format *r = p->reasoning.format;
+    p->in_channels = p->format->channels || (r && r->channels);
+    if (p->in_channels) {
+        p->reasoning.format = NULL;
+    } else if (r && !r->end[0]) { /* the tool stage reads channels, of which reasoning is one */
+        for (size_t i = 0; i < n_tool_format; i++)
+            if (tool_formats[i].family == &family_harmony && p->format->family == &family_none)
+                p->format = &tool_formats[i];
+        p->reasoning.format = NULL;
+    } else if (r) {
+        p->reasoning.open =
+            config->start == REASONING_BY_FORMAT ? r->open : config->start == REASONING_OPEN;
+    }
+    p->tools = config->tools;
+    p->reasoning.tool = p->format;
+    p->line_start = true;
+    if ((rc = make_states(p, e)) != Q_OK) {
+        q_free(p);
+        return rc;
+    }
+    *out = p;
+    return Q_OK;
+}
+
+/* The one that is to read what p->family could not; NULL: there is none. */
+static const struct tool_family *next_family(const struct parser *p)
+{
+    return p->family == p->format->family ? p->format->otherwise : NULL;
+}
+
+void parser_free(struct parser *p)
+{
+    if (!p)
+        return;
+    for (p->family = p->format->family; p->family; p->family = next_family(p))
+        if (p->family->release)
+            p->family->release(p);
+    reasoning_release(&p->reasoning);
+    channel_release(&p->channels);
+    buf_release(&p->pending);
+    buf_release(&p->layout);
+    buf_release(&p->raw);
+    buf_release(&p->unread);
+    q_free(p->state);
+    q_free(p->state_otherwise);
+    q_free(p);
+}
+
+uint32_t parser_n_calls(const struct parser *p)
+{
+    return p->n_call;
+}
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+static void send(struct parser *p, enum parsed_kind kind, const char *text, size_t n)
+{
+    bool of_call = kind >= PARSED_CALL_BEGIN;
+    const struct parsed_event event = {kind, of_call ? p->n_call - 1 : 0, text, n};
+    if (!p->rc)
+        p->rc = p->sink(p->ctx, &event, p->e);
+}
+
+static void flush(struct parser *p)
+{
+    if (!p->rc)
+        p->rc = buf_check(&p->pending, "parser", p->e);
+    if (!p->rc && p->pending.len)
+        send(p, p->pending_kind, p->pending.data, p->pending.len);
+    buf_reset(&p->pending);
+}
+
+static void collect(struct parser *p, enum parsed_kind kind, const char *text, size_t n)
+{
+    if (n == 0)
+        return;
+    if (p->pending.len && p->pending_kind != kind)
+        flush(p);
+    p->pending_kind = kind;
+    buf_add(&p->pending, text, n);
+}
+
+void say_reasoning(struct parser *p, const char *text, size_t n)
+{
+    collect(p, PARSED_REASONING, text, n);
+}
+
+static void take_layout(struct parser *p, bool keep)
+{
+    if (keep)
+        collect(p, PARSED_CONTENT, buf_str(&p->layout), p->layout.len);
+    kept(p, &p->layout);
+    buf_reset(&p->layout);
+    p->layout_tag = false;
+}
+
+void say_content(struct parser *p, const char *text, size_t n)
+{
+    take_layout(p, true);
+    p->said = true;
+    collect(p, PARSED_CONTENT, text, n);
+}
+
+void call_announce(struct parser *p, const char *name, size_t n)
+{
+    take_layout(p, false);
+    flush(p);
+    if (n == 0 && !p->rc)
+        p->rc = q_fail(p->e, Q_NO_MEMORY, "parser: no memory for a function's name");
+    p->n_call++;
+    p->announced = true;
+    buf_reset(&p->raw);
+    send(p, PARSED_CALL_BEGIN, name, n);
+}
+
+bool call_announced(const struct parser *p)
+{
+    return p->announced;
+}
+
+bool region_bare(const struct parser *p)
+{
+    return p->bare;
+}
+
+void call_args(struct parser *p, const char *text, size_t n)
+{
+    Q_ASSERT(p->announced);
+    collect(p, PARSED_CALL_ARGS, text, n);
+}
+
+void call_end(struct parser *p)
+{
+    flush(p);
+    send(p, PARSED_CALL_END, "", 0);
+    p->announced = p->said = false;
+    p->line_start = true;
+    p->n_byte = 0;
+    buf_reset(&p->raw);
+}
+
+void call_cut(struct parser *p)
+{
+    flush(p);
+    p->announced = p->said = false;
+}
+
+void kept(struct parser *p, const struct buf *b)
+{
+    if (b->failed && !p->rc)
+        p->rc = buf_check(b, "parser", p->e);
+}
+
+void call_drop_kept(struct parser *p)
+{
+    buf_reset(&p->raw);
+}
+
+/* --- what families ask ------------------------------------------------------------------------ */
+
+const struct tool_format *format_row(const struct parser *p)
+{
+    return p->format;
+}
+
+void *format_state(struct parser *p)
+{
+    return p->family == p->format->family ? p->state : p->state_otherwise;
+}
+
+bool format_tools_known(const struct parser *p)
+{
+    return json_array_size(p->tools) > 0;
+}
+
+const json_t *format_function(const struct parser *p, const char *name)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach ((json_t *)p->tools, i, tool) {
+        const json_t *f = json_object_get(tool, "function");
+        const char *s = json_string_value(json_object_get(f ? f : tool, "name"));
+        if (s && strcmp(s, name) == 0)
+            return f ? f : tool;
+    }
+    return NULL;
+}
+
+/* --- tags ------------------------------------------------------------------------------------- */
+
+static bool is_suffix(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           c == '-' || c == '.';
+}
+
+size_t tag_suffix(const char *text, size_t n)
+{
+    size_t i = n > 0 && text[0] == ':';
+    while (i > 0 && i < n && i < TAG_SUFFIX_MAX && is_suffix(text[i]))
+        i++;
+    return i;
+}
+
+/* As far as both go they agree. *length: of the tag in the text, 0 if more of it has to come. */
+static bool tag_agrees(const char *tag, const char *text, size_t n, size_t *length)
+{
+    size_t i = 0;
+    *length = 0;
+    for (; *tag && i < n; tag++)
+        if (*tag == *TAG_SUFFIX)
+            i += tag_suffix(text + i, n - i);
+        else if (*tag != text[i++])
+            return false;
+    if (*tag == 0)
+        *length = i;
+    return true;
+}
+
+int tag_begun(const char *const *tags, const char *text, size_t n, size_t *whole)
+{
+    int begun = -1;
+    *whole = 0;
+    for (int i = 0; i < FORMAT_TAGS && tags[i]; i++) {
+        if (!tag_agrees(tags[i], text, n, whole))
+            continue;
+        if (*whole)
+            return i;
+        begun = i;
+    }
+    return begun;
+}
+
+size_t tag_ends(const char *tag, const char *text, size_t n)
+{
+    size_t least = strlen(tag) - (strchr(tag, *TAG_SUFFIX) != NULL), length;
+    for (size_t k = least; k <= n && k <= least + TAG_SUFFIX_MAX; k++)
+        if (tag_agrees(tag, text + n - k, k, &length) && length == k)
+            return k;
+    return 0;
+}
+
+const char *tag_write(const char *tag, const char *suffix, size_t n, char *out)
+{
+    size_t at = strcspn(tag, TAG_SUFFIX);
+    bool has = tag[at] != 0;
+    int length = snprintf(out, FORMAT_TAG_MAX, "%.*s%.*s%s", (int)at, tag, has ? (int)n : 0, suffix,
+                          tag + at + has);
+    Q_ASSERT(length < FORMAT_TAG_MAX);
+    return out;
+}
+
+/* --- reading again ---------------------------------------------------------------------------- */
+
+void region_unread(struct parser *p, const char *text, size_t n)
+{
+    struct buf next = BUF_INIT;
+    if (n == 0)
+        return;
+    if (p->i_unread >= n) { /* there is room before what is unread already */
+        p->i_unread -= n;
+        memcpy(p->unread.data + p->i_unread, text, n);
+        return;
+    }
+    buf_add(&next, text, n);
+    if (p->unread.len > p->i_unread)
+        buf_add(&next, p->unread.data + p->i_unread, p->unread.len - p->i_unread);
+    kept(p, &next);
+    buf_release(&p->unread);
+    p->unread = next;
+    p->i_unread = 0;
+}
+
+/* --- regions ---------------------------------------------------------------------------------- */
+
+static void enter_region(struct parser *p, const char *text, size_t n)
+{
+    p->mode = REGION;
+    p->announced = false;
+    p->bare = n == 0;
+    p->n_open = n;
+    p->n_byte = 0;
+    buf_reset(&p->raw);
+    buf_add(&p->raw, text, n);
+    p->family = p->format->family;
+    p->family->begin(p);
+}
+
+/* What came behind the tag is read again by the format's other family. */
+static void read_otherwise(struct parser *p)
+{
+    struct buf raw = p->raw;
+    p->raw = (struct buf)BUF_INIT;
+    kept(p, &raw);
+    buf_add(&p->raw, buf_str(&raw), raw.len < p->n_open ? raw.len : p->n_open);
+    if (raw.len > p->n_open)
+        region_unread(p, raw.data + p->n_open, raw.len - p->n_open);
+    buf_release(&raw);
+    p->n_byte = 0;
+    p->family = p->format->otherwise;
+    p->family->begin(p);
+}
+
+/* The kept bytes are text: the first at once, the others are read again. */
+static void give_back(struct parser *p)
+{
+    struct buf raw = p->raw;
+    p->raw = (struct buf)BUF_INIT;
+    p->mode = TEXT;
+    p->line_start = false;
+    kept(p, &raw);
+    size_t n_said = raw.len > RESCAN_MAX ? raw.len : raw.len > 0;
+    say_content(p, buf_str(&raw), n_said);
+    if (raw.len > n_said)
+        region_unread(p, raw.data + n_said, raw.len - n_said);
+    buf_release(&raw);
+}
+
+static void region_bad(struct parser *p, char c)
+{
+    if (!p->announced && next_family(p)) {
+        read_otherwise(p);
+        return;
+    }
+    if (!p->announced) {
+        give_back(p);
+        return;
+    }
+    p->mode = SKIP;
+    call_cut(p);
+    p->n_held = 0;
+    region_unread(p, &c, 1);
+}
+
+static void region_byte(struct parser *p, char c)
+{
+    bool keep = !p->announced;
+    if (keep) {
+        buf_add_char(&p->raw, c);
+        kept(p, &p->raw);
+    }
+    enum part part = ++p->n_byte > PARSER_CALL_BYTES_MAX ? PART_BAD : p->family->byte(p, c);
+    if (part == PART_BAD) {
+        region_bad(p, c);
+    } else if (part == PART_END) {
+        p->mode = TEXT;
+        buf_reset(&p->raw);
+    } else if (part == PART_PAST) {
+        p->mode = TEXT;
+        if (keep && p->raw.len)
+            region_unread(p, p->raw.data, p->raw.len);
+        else
+            region_unread(p, &c, 1);
+        buf_reset(&p->raw);
+    }
+}
+
+/* --- text ------------------------------------------------------------------------------------- */
+
+static void drop_held(struct parser *p, size_t n)
+{
+    p->n_held -= n;
+    memmove(p->held, p->held + n, p->n_held);
+}
+
+/* A byte that is part of no tag. */
+static void plain_byte(struct parser *p, char c)
+{
+    if (p->format->bare && c && strchr(p->format->bare, c) && p->n_call < PARSER_CALLS_MAX &&
+        (p->line_start || format_tools_known(p))) {
+        enter_region(p, "", 0);
+        region_byte(p, c);
+        return;
+    }
+    p->line_start = c == '\n' || (p->line_start && is_blank(c));
+    if (is_blank(c) && (!p->said || p->layout.len))
+        buf_add_char(&p->layout, c);
+    else
+        say_content(p, &c, 1);
+}
+
+static void layout_tag(struct parser *p, const char *tag, size_t n)
+{
+    if (p->n_call && !p->said) { /* after a call */
+        buf_reset(&p->layout);
+        return;
+    }
+    buf_add(&p->layout, tag, n);
+    p->layout_tag = true;
+}
+
+/* Settle the held bytes as far as that is possible; all of them if no more come. */
+static void settle(struct parser *p, bool last)
+{
+    const struct tool_format *f = p->format;
+    while (p->n_held && p->mode == TEXT) {
+        size_t open_whole, layout_whole;
+        int open =
+            p->n_call < PARSER_CALLS_MAX ? tag_begun(f->open, p->held, p->n_held, &open_whole) : -1;
+        int layout = tag_begun(f->layout, p->held, p->n_held, &layout_whole);
+        if (open >= 0 && open_whole) {
+            enter_region(p, p->held, open_whole);
+            drop_held(p, open_whole);
+        } else if (layout >= 0 && layout_whole && open < 0) {
+            layout_tag(p, p->held, layout_whole);
+            drop_held(p, layout_whole);
+        } else if ((open >= 0 || layout >= 0) && !last) {
+            return;
+        } else {
+            char c = p->held[0];
+            drop_held(p, 1);
+            plain_byte(p, c);
+        }
+    }
+    if (p->n_held) { /* a region began before them */
+        size_t n = p->n_held;
+        p->n_held = 0;
+        region_unread(p, p->held, n);
+    }
+}
+
+/* In the rest of a call that went wrong after its announcement: up to a tag, or the line's end. */
+static void skip_byte(struct parser *p, char c)
+{
+    const struct tool_format *f = p->format;
+    if (!f->close[0] && c == '\n') {
+        p->mode = TEXT;
+        p->line_start = true;
+        return;
+    }
+    p->held[p->n_held++] = c;
+    while (p->n_held) {
+        size_t open_whole, close_whole, layout_whole;
+        int open = tag_begun(f->open, p->held, p->n_held, &open_whole);
+        int close = tag_begun(f->close, p->held, p->n_held, &close_whole);
+        int layout = tag_begun(f->layout, p->held, p->n_held, &layout_whole);
+        if (open_whole || close_whole || layout_whole) {
+            p->mode = TEXT;
+            p->line_start = true;
+            if (close_whole)
+                drop_held(p, close_whole);
+            settle(p, false);
+            return;
+        }
+        if (open >= 0 || close >= 0 || layout >= 0)
+            return;
+        drop_held(p, 1);
+    }
+}
+
+static void one_byte(struct parser *p, char c)
+{
+    if (p->format->family->whole) {
+        p->format->family->byte(p, c);
+    } else if (p->mode == REGION) {
+        region_byte(p, c);
+    } else if (p->mode == SKIP) {
+        skip_byte(p, c);
+    } else {
+        p->held[p->n_held++] = c;
+        settle(p, false);
+    }
+}
+
+static void read_unread(struct parser *p)
+{
+    while (p->i_unread < p->unread.len && !p->rc)
+        one_byte(p, p->unread.data[p->i_unread++]);
+    buf_reset(&p->unread);
+    p->i_unread = 0;
+}
+
+void tool_stage_byte(struct parser *p, char c)
+{
+    one_byte(p, c);
+    if (p->unread.len)
+        read_unread(p);
+}
+
+void tool_stage_finish(struct parser *p)
+{
+    if (p->format->family->whole) {
+        p->family->finish(p);
+        return;
+    }
+    do {
+        if (p->mode == REGION) {
+            bool layout = p->family->finish && p->family->finish(p);
+            p->mode = TEXT;
+            if (!p->announced && !layout)
+                give_back(p);
+            buf_reset(&p->raw);
+            read_unread(p);
+        }
+        if (p->mode == SKIP) {
+            p->n_held = 0;
+            p->mode = TEXT;
+        }
+        if (p->mode == TEXT) {
+            settle(p, true);
+            read_unread(p);
+        }
+    } while (p->mode == REGION && !p->rc);
+    take_layout(p, p->n_call == 0 || p->layout_tag);
+}
+
+enum parser_thinking parser_thinking(const struct parser *p)
+{
+    if (p->in_channels)
+        return channel_thinking(&p->channels);
+    if (p->reasoning.format)
+        return reasoning_thinking(&p->reasoning);
+    return p->format->family->thinking ? p->format->family->thinking(p->state) : THINKING_NOT;
+}
+
+enum q_code parser_feed(struct parser *p, const char *text, size_t n, parsed_sink *sink, void *ctx,
+                        struct q_err *e)
+{
+    p->sink = sink;
+    p->ctx = ctx;
+    p->e = e;
+    for (size_t i = 0; i < n && !p->rc; i++)
+        if (p->in_channels)
+            channel_byte(p, &p->channels, text[i]);
+        else
+            reasoning_byte(p, &p->reasoning, text[i]);
+    flush(p);
+    return p->rc;
+}
+
+enum q_code parser_finish(struct parser *p, parsed_sink *sink, void *ctx, struct q_err *e)
+{
+    p->sink = sink;
+    p->ctx = ctx;
+    p->e = e;
+    if (p->in_channels)
+        channel_finish(p, &p->channels);
+    else
+        reasoning_finish(p, &p->reasoning);
+    tool_stage_finish(p);
+    flush(p);
+    return p->rc;
+}
+
+/* --- "none": everything is content ------------------------------------------------------------ */
+
+static enum part none_byte(struct parser *p, char c)
+{
+    say_content(p, &c, 1);
+    return PART_MORE;
+}
+
+static bool none_finish(struct parser *p)
+{
+    (void)p;
+    return true;
+}
+
+const struct tool_family family_none = {
+    .state_bytes = 1, .whole = true, .byte = none_byte, .finish = none_finish};

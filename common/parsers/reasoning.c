@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reasoning stage: what is between a start and an end tag is reasoning, the rest goes on to the
+ * tool stage. Reasoning stands at the begin of a text (or, where its tags are special tokens,
+ * anywhere); a start tag in the middle of content is content. Blanks around reasoning are layout.
+ *
+ *   START -start tag, or begun inside-> IN -end tag-> OUT
+ *     `-anything else-> OUT */
+#include "common/parsers/stage.h"
+#include <string.h>
+
+enum place { START, IN, OUT };
+
+struct piece {
+    const char *text;
+    size_t n;
+};
+
+/* clang-format off */
+const struct reasoning_format reasoning_formats[] = {
+#define REASONING(n, ...) {.name = n, __VA_ARGS__},
+#include "common/parsers/reasonings.def"
+};
+static const char *const names[] = {
+#define REASONING(n, ...) n,
+#include "common/parsers/reasonings.def"
+    "none", NULL
+};
+/* clang-format on */
+const size_t n_reasoning_format = sizeof reasoning_formats / sizeof *reasoning_formats;
+
+const char *const *parser_reasoning_names(void)
+{
+    return names;
+}
+
+static void take_held(struct reasoning_stage *r, size_t n)
+{
+    r->n_held -= n;
+    memmove(r->held, r->held + n, r->n_held);
+}
+
+static void pass_on(struct parser *p, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tool_stage_byte(p, text[i]);
+}
+
+/* One byte of reasoning; blanks wait for what follows. */
+static void think(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (is_blank(c)) {
+        if (!r->trim)
+            buf_add_char(&r->blanks, c);
+        kept(p, &r->blanks);
+        return;
+    }
+    say_reasoning(p, buf_str(&r->blanks), r->blanks.len);
+    buf_reset(&r->blanks);
+    r->trim = false;
+    r->any = true;
+    say_reasoning(p, &c, 1);
+}
+
+static void begin_reasoning(struct reasoning_stage *r)
+{
+    if (r->any) { /* another block: the two are told apart by a newline */
+        buf_reset(&r->blanks);
+        buf_add_char(&r->blanks, '\n');
+        r->trim = false;
+    } else {
+        buf_reset(&r->blanks); /* blanks before the tag are layout */
+        r->trim = true;
+    }
+    r->place = IN;
+}
+
+static void end_reasoning(struct reasoning_stage *r)
+{
+    buf_reset(&r->blanks);
+    r->trim = true;
+    r->place = OUT;
+}
+
+/* Text that follows: blanks right behind reasoning are layout. */
+static void answer(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (r->trim && is_blank(c))
+        return;
+    r->trim = false;
+    tool_stage_byte(p, c);
+}
+
+/* The tags that count in this place, in the order start, end, call, drop, and those of a tool call,
+ * which show that a text does not begin inside reasoning. */
+static int find_tag(const struct reasoning_stage *r, size_t *whole)
+{
+    const struct reasoning_format *f = r->format;
+    const struct tool_format *t = r->tool;
+    const char *const *const lists[] = {f->start, f->end, f->call, f->drop, t->open, t->layout};
+    const bool calls = r->tool->open[0]; /* are calls looked for at all? */
+    const bool counts[3][6] = {{true, r->open, r->open && calls, !r->open, r->open, r->open},
+                               {false, true, calls, false, false, false},
+                               {f->again, false, false, true, false, false}};
+    int kind = -1;
+    *whole = 0;
+    for (int k = 0; k < 6 && !*whole; k++) {
+        size_t here;
+        int i = counts[r->place][k] ? tag_begun(lists[k], r->held, r->n_held, &here) : -1;
+        if (i < 0)
+            continue;
+        kind = k;
+        *whole = here;
+    }
+    return kind;
+}
+
+/* Nothing of a start tag where one is due. */
+static void not_begun(struct parser *p, struct reasoning_stage *r)
+{
+    if (r->open) {
+        r->trim = true; /* the prompt's tag stands before */
+        buf_reset(&r->blanks);
+        r->place = IN;
+        return;
+    }
+    r->place = OUT;
+    pass_on(p, buf_str(&r->blanks), r->blanks.len);
+    buf_reset(&r->blanks);
+}
+
+static void plain_byte(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (r->place == START && is_blank(c)) {
+        buf_add_char(&r->blanks, c);
+        kept(p, &r->blanks);
+        return;
+    }
+    if (r->place == START)
+        not_begun(p, r);
+    if (r->place == IN)
+        think(p, r, c);
+    else
+        answer(p, r, c);
+}
+
+static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size_t n)
+{
+    char tag[FORMAT_TAG_MAX];
+    memcpy(tag, r->held, n);
+    take_held(r, n);
+    if (kind == 0) {
+        begin_reasoning(r);
+    } else if (kind == 1) {
+        end_reasoning(r);
+    } else if (kind == 2 || kind >= 4) {
+        end_reasoning(r);
+        r->trim = false;
+        pass_on(p, tag, n);
+    } else if (r->place == START) {
+        buf_reset(&r->blanks);
+        r->place = OUT;
+        r->trim = true;
+    }
+}
+
+/* Settle the held bytes as far as that is possible; all of them if no more come. */
+static void settle(struct parser *p, struct reasoning_stage *r, bool last)
+{
+    while (r->n_held) {
+        size_t whole;
+        int kind = find_tag(r, &whole);
+        if (whole) {
+            take_tag(p, r, kind, whole);
+        } else if (kind >= 0 && !last) {
+            return;
+        } else {
+            char c = r->held[0];
+            take_held(r, 1);
+            plain_byte(p, r, c);
+        }
+    }
+}
+
+void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (r->format && r->format->before) {
+        if (!r->begun)
+            pass_on(p, r->format->before, strlen(r->format->before));
+        r->begun = true;
+    }
+    if (!r->format || r->format->before) {
+        tool_stage_byte(p, c);
+        return;
+    }
+    r->held[r->n_held++] = c;
+    settle(p, r, false);
+}
+
+void reasoning_finish(struct parser *p, struct reasoning_stage *r)
+{
+    if (!r->format || r->format->before)
+        return;
+    settle(p, r, true);
+    if (r->place == START && !r->open)
+        not_begun(p, r);
+}
+
+enum parser_thinking reasoning_thinking(const struct reasoning_stage *r)
+{
+    if (r->format->before || r->place == OUT || (r->place == START && !r->open))
+        return THINKING_NOT;
+    return r->n_held ? THINKING_HELD : THINKING;
+}
+
+void reasoning_release(struct reasoning_stage *r)
+{
+    buf_release(&r->blanks);
+}
+
+/* --- the prompt ------------------------------------------------------------------------------- */
+
+/* Which of the tags does the prompt end in, blanks aside? -1: none. *tag: as it stands there. */
+static int ends_in(const char *const *list, struct piece prompt, struct piece *tag)
+{
+    while (prompt.n && is_blank(prompt.text[prompt.n - 1]))
+        prompt.n--;
+    for (int i = 0; i < FORMAT_TAGS && list[i]; i++) {
+        tag->n = tag_ends(list[i], prompt.text, prompt.n);
+        tag->text = prompt.text + prompt.n - tag->n;
+        if (tag->n)
+            return i;
+    }
+    return -1;
+}
+
+/* The end tag of the row, with the suffix of the start tag `start` that the prompt has. */
+static const char *end_of(const char *end, const char *start, struct piece there, char *out)
+{
+    size_t at = strcspn(start, TAG_SUFFIX), has = start[at] != 0;
+    return tag_write(end, there.text + at, has ? there.n + 1 - strlen(start) : 0, out);
+}
+
+static const struct reasoning_format *row_of(const char *reasoning)
+{
+    for (size_t i = 0; reasoning && i < n_reasoning_format; i++)
+        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
+            return &reasoning_formats[i];
+    return NULL;
+}
+
+enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n)
+{
+    const struct reasoning_format *f = row_of(reasoning);
+    struct piece tag;
+    return f && ends_in(f->start, (struct piece){prompt, n}, &tag) >= 0 ? REASONING_OPEN
+                                                                        : REASONING_NOT_OPEN;
+}
+
+const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n, char *out)
+{
+    const struct reasoning_format *f = row_of(reasoning);
+    struct piece tag, whole = {prompt, n};
+    if (!f || f->before)
+        return NULL;
+    if (!f->end[0]) /* channels: the answer's */
+        return f->channels ? "to=user<|message|>" : "<|channel|>final<|message|>";
+    int open = ends_in(f->start, whole, &tag);
+    if (open >= 0)
+        return end_of(f->end[open] ? f->end[open] : f->end[0], f->start[open], tag, out);
+    return f->open && ends_in(f->end, whole, &tag) < 0 ? tag_write(f->end[0], "", 0, out) : NULL;
+}

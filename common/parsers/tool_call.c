@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls as a program writes them:
+ *
+ *   [f(a=1, b="x"), g()]     with brackets, or one a line (CALL_LINES)
+ *   call:f{a:1,b:<q>x<q>}    CALL_BRACES, with a string delimiter of the format's own
+ *
+ *   LIST > NAME -(-> ARG > ARG_NAME -=-> VALUE > NEXT -)-> AFTER
+ *                                           `-> QUOTED, or RAW -> NEXT
+ *
+ * Values are read by literal.h, which turns them into JSON. A string where the function's schema
+ * has no string is read as the value it holds. Without a tag around it a list has to begin with a
+ * known function's name and an opening parenthesis.
+ *
+ * Two slips of f(a=1), on which Python's own parser gives up, are seen through. A quote inside a
+ * string that is not escaped: the string ends at a quote only if what may follow a value does
+ * (QUOTED looks ahead). A string without quotes, where the function's schema wants a string: it
+ * ends before the next known parameter, or at the parenthesis that was not opened in it (RAW). */
+#include "common/parsers/format.h"
+#include <string.h>
+#include "common/parsers/json_scan.h"
+#include "common/parsers/literal.h"
+#include "common/parsers/types.h"
+
+enum place { LIST, NAME, ARG, ARG_NAME, VALUE, QUOTED, RAW, NEXT, AFTER };
+
+#define AHEAD_MAX (FORMAT_NAME_MAX + 64) /* bytes that are looked at behind a quote */
+
+struct calls {
+    enum place place;
+    bool bracket; /* a list's bracket is open */
+    bool any;     /* the call has an argument */
+    bool in_value, keep;
+    struct buf name, scratch;
+    struct buf head; /* an argument's name and what stands before it, until its value is certain */
+    char arg[FORMAT_NAME_MAX + 1];
+    size_t n_arg;
+    char tag[FORMAT_TAG_MAX];
+    size_t n_tag;
+    unsigned types;
+    struct literal value;
+    struct buf ahead; /* QUOTED: the quote and what follows it */
+    size_t comma;     /* RAW: behind the last comma in scratch, 0 = none */
+    uint32_t n_open;  /* RAW: parentheses that are open */
+    uint32_t n_call;  /* of this region */
+};
+
+static void calls_begin(struct parser *p)
+{
+    struct calls *k = format_state(p);
+    k->place = LIST;
+    k->bracket = false;
+    k->n_tag = 0;
+    k->n_call = 0;
+    buf_reset(&k->name);
+}
+
+static bool is_name(char c)
+{
+    return ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
+           (unsigned char)c >= 0x80;
+}
+
+static bool braces(const struct parser *p)
+{
+    return format_row(p)->flags & CALL_BRACES;
+}
+
+static enum part begin_call(struct calls *k, enum place place)
+{
+    buf_reset(&k->name);
+    k->place = place;
+    k->any = false;
+    return PART_MORE;
+}
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+static enum part name_byte(struct parser *p, struct calls *k, char c)
+{
+    if (is_name(c) || c == '.' || c == '-' || (braces(p) && (c == ':' || c == '/'))) {
+        buf_add_char(&k->name, c);
+        return k->name.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
+    }
+    if (braces(p)) { /* call:f */
+        if (k->name.len < 5 || strncmp(buf_str(&k->name), "call:", 5) != 0)
+            return PART_BAD;
+        k->name.len -= 5;
+        memmove(k->name.data, k->name.data + 5, k->name.len + 1);
+    }
+    if (k->name.len == 0 || k->name.failed || c != (braces(p) ? '{' : '('))
+        return PART_BAD;
+    if (region_bare(p) && format_tools_known(p) && !format_function(p, buf_str(&k->name)))
+        return PART_BAD;
+    k->place = ARG;
+    return PART_MORE;
+}
+
+static enum part list_byte(struct parser *p, struct calls *k, char c)
+{
+    bool lines = format_row(p)->flags & CALL_LINES;
+    if (is_blank(c))
+        return PART_MORE;
+    if (c == '[' && !k->bracket && !braces(p) && !k->n_call) {
+        k->bracket = true;
+        return PART_MORE;
+    }
+    if (!k->bracket && !braces(p) && !lines)
+        return PART_BAD;
+    begin_call(k, NAME);
+    return name_byte(p, k, c);
+}
+
+/* --- arguments -------------------------------------------------------------------------------- */
+
+static void announce(struct parser *p, struct calls *k)
+{
+    if (!call_announced(p))
+        call_announce(p, k->name.data, k->name.len);
+}
+
+static enum part call_over(struct parser *p, struct calls *k)
+{
+    announce(p, k);
+    call_args(p, k->any ? "}" : "{}", k->any ? 1 : 2);
+    call_end(p);
+    k->n_call++;
+    k->place = AFTER;
+    return PART_MORE;
+}
+
+static enum part arg_over(struct parser *p, struct calls *k)
+{
+    k->arg[k->n_arg] = 0;
+    buf_reset(&k->head);
+    buf_add_str(&k->head, k->any ? ", " : "{");
+    buf_add_json_str(&k->head, k->arg, k->n_arg);
+    buf_add_str(&k->head, ": ");
+    k->any = true;
+    k->types = types_of(format_function(p, buf_str(&k->name)), k->arg);
+    literal_init(&k->value, format_row(p)->quote, braces(p));
+    k->in_value = k->keep = false;
+    buf_reset(&k->scratch);
+    k->place = VALUE;
+    return PART_MORE;
+}
+
+static enum part arg_byte(struct parser *p, struct calls *k, char c)
+{
+    if (k->place == ARG && is_blank(c))
+        return PART_MORE;
+    if (k->place == ARG && c == (braces(p) ? '}' : ')'))
+        return call_over(p, k);
+    if (k->place == ARG) {
+        k->place = ARG_NAME;
+        k->n_arg = 0;
+    }
+    if (c == (braces(p) ? ':' : '=') && k->n_arg)
+        return arg_over(p, k);
+    if (is_blank(c))
+        return PART_MORE;
+    if ((!is_name(c) && c != '-' && c != '.') || k->n_arg == FORMAT_NAME_MAX)
+        return PART_BAD;
+    k->arg[k->n_arg++] = c;
+    return PART_MORE;
+}
+
+/* A piece of a value: the argument's name goes before the first. */
+static void value_out(struct parser *p, struct calls *k, const char *text, size_t n)
+{
+    announce(p, k);
+    kept(p, &k->head);
+    call_args(p, buf_str(&k->head), k->head.len);
+    buf_reset(&k->head);
+    call_args(p, text, n);
+}
+
+/* The kept string is complete in scratch; what it holds is wanted, not the string. */
+static void kept_over(struct parser *p, struct calls *k)
+{
+    struct buf text = BUF_INIT, value = BUF_INIT;
+    json_scan_unquote(&text, buf_str(&k->scratch), k->scratch.len);
+    types_value(k->types, buf_str(&text), text.len, &value);
+    kept(p, &text);
+    kept(p, &value);
+    value_out(p, k, buf_str(&value), value.len);
+    buf_release(&text);
+    buf_release(&value);
+}
+
+static enum part next_byte(struct parser *p, struct calls *k, char c);
+static enum part read_byte(struct parser *p, struct calls *k, char c);
+
+/* One more byte of a value that literal.h reads. */
+static enum literal_step value_step(struct parser *p, struct calls *k, char c)
+{
+    struct buf piece = BUF_INIT;
+    enum literal_step step = literal_byte(&k->value, c, k->keep ? &k->scratch : &piece);
+    kept(p, k->keep ? &k->scratch : &piece);
+    if (piece.len)
+        value_out(p, k, piece.data, piece.len);
+    buf_release(&piece);
+    return step;
+}
+
+static enum part literal_value(struct parser *p, struct calls *k, char c)
+{
+    enum literal_step step = value_step(p, k, c);
+    if (step == LITERAL_BAD)
+        return PART_BAD;
+    if (step == LITERAL_MORE)
+        return PART_MORE;
+    if (k->keep)
+        kept_over(p, k);
+    k->place = NEXT;
+    return step == LITERAL_PAST ? next_byte(p, k, c) : PART_MORE;
+}
+
+static enum part value_byte(struct parser *p, struct calls *k, char c)
+{
+    const char *quote = format_row(p)->quote;
+    if (!k->in_value && is_blank(c))
+        return PART_MORE;
+    if (!k->in_value) {
+        bool string = c == '"' || c == '\'' || (quote && c == quote[0]);
+        k->in_value = true;
+        k->keep = string && k->types && !(k->types & TYPE_STRING);
+        if (!string && (k->types & TYPE_STRING) && !braces(p) && !strchr("[({)", c)) {
+            k->place = RAW;
+            k->comma = k->n_open = 0;
+            return read_byte(p, k, c);
+        }
+    }
+    if (!braces(p) && literal_closes(&k->value, c)) {
+        k->place = QUOTED;
+        buf_reset(&k->ahead);
+        buf_add_char(&k->ahead, c);
+        return PART_MORE;
+    }
+    return literal_value(p, k, c);
+}
+
+/* --- a quote inside a string, or its end ------------------------------------------------------ */
+
+enum follows { FOLLOWS_MORE, FOLLOWS_VALUE, FOLLOWS_TEXT };
+
+/* Can `text`, behind a quote, stand behind a value? ")", ",", "]" (a slip), and a name with "=". */
+static enum follows what_follows(const char *text, size_t n)
+{
+    bool comma = false;
+    size_t i = 0, from;
+    while (i < n && (is_blank(text[i]) || (text[i] == ',' && !comma)))
+        comma |= text[i++] == ',';
+    for (from = i; i < n && (is_name(text[i]) || text[i] == '-' || text[i] == '.');)
+        i++;
+    if (i == n)
+        return n < AHEAD_MAX ? FOLLOWS_MORE : FOLLOWS_TEXT;
+    if (i == from)
+        return text[i] == ')' || (text[i] == ']' && !comma) ? FOLLOWS_VALUE : FOLLOWS_TEXT;
+    while (i < n && is_blank(text[i]))
+        i++;
+    if (i == n)
+        return n < AHEAD_MAX ? FOLLOWS_MORE : FOLLOWS_TEXT;
+    return text[i] == '=' ? FOLLOWS_VALUE : FOLLOWS_TEXT;
+}
+
+static enum part quoted_byte(struct parser *p, struct calls *k, char c)
+{
+    enum part part = PART_MORE;
+    struct buf ahead;
+    buf_add_char(&k->ahead, c);
+    enum follows follows = what_follows(buf_str(&k->ahead) + 1, k->ahead.len - 1);
+    if (k->ahead.failed || follows == FOLLOWS_MORE)
+        return PART_MORE;
+    ahead = k->ahead;
+    k->ahead = (struct buf)BUF_INIT;
+    k->place = VALUE;
+    if (follows == FOLLOWS_TEXT)
+        literal_value(p, k, '\\'); /* the quote is one of the text */
+    part = literal_value(p, k, ahead.data[0]);
+    for (size_t i = 1; i < ahead.len && part == PART_MORE; i++)
+        part = read_byte(p, k, ahead.data[i]);
+    buf_release(&ahead);
+    return part;
+}
+
+/* --- a string without quotes ------------------------------------------------------------------ */
+
+/* What came is the whole value: a number or a word, or else a string. */
+static void raw_over(struct parser *p, struct calls *k, size_t n)
+{
+    struct buf value = BUF_INIT;
+    const char *text = buf_str(&k->scratch);
+    while (n && is_blank(text[n - 1]))
+        n--;
+    if (!literal_whole(text, n, &value)) {
+        buf_reset(&value);
+        buf_add_char(&value, '"');
+        for (size_t i = 0; i < n; i++)
+            literal_escape(&value, text[i]);
+        buf_add_char(&value, '"');
+    }
+    kept(p, &value);
+    value_out(p, k, buf_str(&value), value.len);
+    buf_release(&value);
+}
+
+/* Is text[0..n) the name of one of the function's parameters? It is kept as the next one's. */
+static bool next_arg(const struct parser *p, struct calls *k, const char *text, size_t n)
+{
+    const json_t *f = format_function(p, buf_str(&k->name));
+    const json_t *known = json_object_get(json_object_get(f, "parameters"), "properties");
+    while (n && is_blank(*text)) {
+        text++;
+        n--;
+    }
+    while (n && is_blank(text[n - 1]))
+        n--;
+    if (n == 0 || n > FORMAT_NAME_MAX)
+        return false;
+    char name[FORMAT_NAME_MAX + 1];
+    memcpy(name, text, n);
+    name[n] = 0;
+    if (!json_object_get(known, name))
+        return false;
+    memcpy(k->arg, name, n);
+    k->n_arg = n;
+    return true;
+}
+
+static enum part raw_byte(struct parser *p, struct calls *k, char c)
+{
+    if (c == ')' && k->n_open == 0) {
+        raw_over(p, k, k->scratch.len);
+        return call_over(p, k);
+    }
+    if (c == '=' && k->comma && k->scratch.len - k->comma < 2 * FORMAT_NAME_MAX &&
+        next_arg(p, k, k->scratch.data + k->comma, k->scratch.len - k->comma)) {
+        raw_over(p, k, k->comma - 1);
+        return arg_over(p, k);
+    }
+    buf_add_char(&k->scratch, c);
+    k->n_open += c == '(';
+    k->n_open -= c == ')';
+    if (c == ',')
+        k->comma = k->scratch.len;
+    return PART_MORE;
+}
+
+/* After a value. A missing comma is a slip that is easy to see through. */
+static enum part next_byte(struct parser *p, struct calls *k, char c)
+{
+    if (is_blank(c))
+        return PART_MORE;
+    if (c == (braces(p) ? '}' : ')'))
+        return call_over(p, k);
+    k->place = ARG;
+    return c == ',' ? PART_MORE : arg_byte(p, k, c);
+}
+
+/* --- after a call ----------------------------------------------------------------------------- */
+
+static enum part after_byte(struct parser *p, struct calls *k, char c)
+{
+    const struct tool_format *f = format_row(p);
+    bool list = k->bracket || f->flags & CALL_LINES;
+    size_t whole;
+    k->tag[k->n_tag++] = c;
+    if (tag_begun(f->close, k->tag, k->n_tag, &whole) >= 0)
+        return whole ? PART_END : PART_MORE;
+    if (k->n_tag > 1)
+        return PART_PAST;
+    k->n_tag = 0;
+    if (is_blank(c))
+        return PART_MORE;
+    if (c == ']' && k->bracket) {
+        k->bracket = false;
+        call_drop_kept(p);
+        return f->close[0] ? PART_MORE : PART_END;
+    }
+    if (list && (c == ',' || c == ';'))
+        return PART_MORE;
+    if (!list || !is_name(c))
+        return PART_PAST;
+    begin_call(k, NAME);
+    return name_byte(p, k, c);
+}
+
+static enum part read_byte(struct parser *p, struct calls *k, char c)
+{
+    switch (k->place) {
+    case LIST:
+        return list_byte(p, k, c);
+    case NAME:
+        return name_byte(p, k, c);
+    case ARG:
+    case ARG_NAME:
+        return arg_byte(p, k, c);
+    case VALUE:
+        return value_byte(p, k, c);
+    case QUOTED:
+        return quoted_byte(p, k, c);
+    case RAW:
+        return raw_byte(p, k, c);
+    case NEXT:
+        return next_byte(p, k, c);
+    default:
+        return after_byte(p, k, c);
+    }
+}
+
+static enum part calls_byte(struct parser *p, char c)
+{
+    struct calls *k = format_state(p);
+    enum part part = read_byte(p, k, c);
+    kept(p, &k->name);
+    kept(p, &k->scratch);
+    kept(p, &k->head);
+    kept(p, &k->ahead);
+    return part;
+}
+
+/* A string that was closed when the text ended is complete. */
+static bool calls_finish(struct parser *p)
+{
+    struct calls *k = format_state(p);
+    if (k->place == QUOTED && call_announced(p))
+        literal_value(p, k, k->ahead.data[0]);
+    return k->n_call && k->place == AFTER;
+}
+
+static void calls_release(struct parser *p)
+{
+    struct calls *k = format_state(p);
+    buf_release(&k->name);
+    buf_release(&k->scratch);
+    buf_release(&k->head);
+    buf_release(&k->ahead);
+}
+
+const struct tool_family family_call = {.state_bytes = sizeof(struct calls),
+                                        .begin = calls_begin,
+                                        .byte = calls_byte,
+                                        .finish = calls_finish,
+                                        .release = calls_release};

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls whose arguments are JSON, in the two forms there are:
+ *
+ *   objects  <tag>{"name": "f", "arguments": {…}}</tag>   one, several, or an array of them
+ *   heads    <tag>f<name_end>{…}</tag>                    the name before the arguments
+ *
+ *   OPEN -{-> KEY > COLON > VALUE > NEXT -}-> AFTER     OPEN -f-> HEAD > BEFORE -{-> VALUE > AFTER
+ *
+ * Values are read by literal.h, so a tag inside a string is just text. A call is announced once its
+ * name is complete and two bytes of its arguments are certain; when they come before the name they
+ * wait. An object without a tag around it has to look more like a call: its first key must be one
+ * of a call, its name one of the request's tools, and it must have arguments. */
+#include "common/parsers/format.h"
+#include <string.h>
+#include "common/parsers/json_scan.h"
+#include "common/parsers/literal.h"
+
+enum place {
+    OPEN,   /* after the tag */
+    ITEMS,  /* between the objects of an array */
+    KEY,    /* after '{' or ',': a key, or '}' if `first_key` */
+    COLON,  /* after a key */
+    VALUE,  /* in a value, or in the blanks before it */
+    NEXT,   /* after a value */
+    HEAD,   /* in the name, up to name_end */
+    ID,     /* after the second name_end: an id, up to the first one */
+    BEFORE, /* after the head: arguments, or with JSON_TWO_HEADS the name */
+    FENCE,  /* ```json before the arguments */
+    AFTER   /* after a call: the closing tag, or another object */
+};
+
+enum role { ROLE_OTHER, ROLE_KEY, ROLE_NAME, ROLE_ARGS };
+
+struct json {
+    enum place place;
+    enum role role;       /* what the current value is */
+    struct literal value; /* the current value */
+    bool in_value;        /* past its first byte */
+    bool keep;            /* it goes to `scratch`, not straight out */
+    struct buf scratch;
+    struct buf name, args; /* until the announcement */
+    char tag[FORMAT_TAG_MAX];
+    size_t n_tag;
+    const char *quote; /* the format's own string delimiter */
+    bool array, head, first_key, has_name, has_args;
+    uint32_t n_call; /* of this region */
+};
+
+static void call_reset(struct json *h)
+{
+    buf_reset(&h->name);
+    buf_reset(&h->args);
+    buf_reset(&h->scratch);
+    h->has_name = h->has_args = h->head = false;
+    h->n_tag = 0;
+}
+
+static void json_begin(struct parser *p)
+{
+    struct json *h = format_state(p);
+    call_reset(h);
+    h->place = OPEN;
+    h->array = false;
+    h->quote = format_row(p)->quote;
+    h->n_call = 0;
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+static void announce(struct parser *p, struct json *h)
+{
+    call_announce(p, h->name.data, h->name.len);
+    call_args(p, buf_str(&h->args), h->args.len);
+    buf_reset(&h->args);
+}
+
+static void args_out(struct parser *p, struct json *h, const char *text, size_t n)
+{
+    size_t n_certain = 0;
+    if (call_announced(p)) {
+        call_args(p, text, n);
+        return;
+    }
+    buf_add(&h->args, text, n);
+    kept(p, &h->args);
+    for (size_t i = 0; i < h->args.len && n_certain < 2; i++)
+        n_certain += !is_blank(h->args.data[i]);
+    if (n_certain == 2 && h->has_name)
+        announce(p, h);
+}
+
+static enum part call_over(struct parser *p, struct json *h)
+{
+    if (!h->has_name || (region_bare(p) && !h->has_args))
+        return PART_BAD;
+    if (!h->has_args && (call_announced(p) || h->args.len == 0))
+        args_out(p, h, "{}", 2);
+    if (!call_announced(p))
+        announce(p, h);
+    call_end(p);
+    h->n_call++;
+    bool last = h->head && !format_row(p)->close[0];
+    call_reset(h);
+    h->place = h->array ? ITEMS : AFTER;
+    return last ? PART_END : PART_MORE;
+}
+
+static enum part set_name(struct parser *p, struct json *h, const char *name, size_t n)
+{
+    buf_reset(&h->name);
+    buf_add(&h->name, name, n);
+    kept(p, &h->name);
+    if (n == 0 || h->name.failed)
+        return PART_BAD;
+    if (region_bare(p) && format_tools_known(p) && !format_function(p, buf_str(&h->name)))
+        return PART_BAD;
+    h->has_name = true;
+    args_out(p, h, "", 0);
+    return PART_MORE;
+}
+
+/* --- values of an object ---------------------------------------------------------------------- */
+
+static enum role role_of(const struct parser *p, const struct json *h, const char *key)
+{
+    if (format_row(p)->flags & JSON_KEY_IS_NAME)
+        return ROLE_ARGS;
+    if (!strcmp(key, "name") || !strcmp(key, "tool_name") || !strcmp(key, "function"))
+        return h->has_name ? ROLE_OTHER : ROLE_NAME;
+    if (!strcmp(key, "arguments") || !strcmp(key, "parameters") ||
+        ((format_row(p)->flags & JSON_ARGS) && !strcmp(key, "args")))
+        return h->has_args ? ROLE_OTHER : ROLE_ARGS;
+    return ROLE_OTHER;
+}
+
+static enum part key_over(struct parser *p, struct json *h, const struct buf *key)
+{
+    bool first = h->first_key;
+    h->first_key = false;
+    h->role = role_of(p, h, buf_str(key));
+    if (format_row(p)->flags & JSON_KEY_IS_NAME)
+        return h->has_name ? PART_BAD : set_name(p, h, buf_str(key), key->len);
+    bool fits = h->role != ROLE_OTHER || !strcmp(buf_str(key), "type") ||
+                !strcmp(buf_str(key), "id") || !strcmp(buf_str(key), "tool_call_id");
+    return first && region_bare(p) && !fits ? PART_BAD : PART_MORE;
+}
+
+/* Arguments written as a string: the JSON inside it, or the string itself when there is none. */
+static void args_string(struct parser *p, struct json *h, const struct buf *text)
+{
+    if (json_scan_valid(buf_str(text), text->len))
+        args_out(p, h, text->data, text->len);
+    else
+        args_out(p, h, h->scratch.data, h->scratch.len);
+}
+
+/* A value that was kept is complete in scratch: a string, or null for the arguments. */
+static enum part kept_over(struct parser *p, struct json *h)
+{
+    struct buf text = BUF_INIT;
+    enum part part = PART_MORE;
+    if (h->scratch.len == 0 || h->scratch.data[0] != '"') {
+        args_out(p, h, "{}", 2);
+        return PART_MORE;
+    }
+    json_scan_unquote(&text, h->scratch.data, h->scratch.len);
+    kept(p, &text);
+    if (h->role == ROLE_KEY)
+        part = key_over(p, h, &text);
+    else if (h->role == ROLE_NAME)
+        part = set_name(p, h, buf_str(&text), text.len);
+    else
+        args_string(p, h, &text);
+    buf_release(&text);
+    return part;
+}
+
+static void begin_value(struct json *h, enum role role)
+{
+    literal_init(&h->value, h->quote, false);
+    h->in_value = h->keep = false;
+    h->role = role;
+    h->place = VALUE;
+    buf_reset(&h->scratch);
+}
+
+static enum part value_over(struct parser *p, struct json *h)
+{
+    enum role role = h->role;
+    enum part part = h->keep ? kept_over(p, h) : PART_MORE;
+    h->place = role == ROLE_KEY ? COLON : NEXT;
+    if (role == ROLE_ARGS) {
+        h->has_args = true;
+        if (h->head)
+            return call_over(p, h);
+    }
+    return part;
+}
+
+static enum part between(struct parser *p, struct json *h, char c);
+
+static enum part value_byte(struct parser *p, struct json *h, char c)
+{
+    if (!h->in_value) {
+        bool string = c == '"' || c == '\'' || (h->quote && c == h->quote[0]);
+        if (is_blank(c))
+            return PART_MORE;
+        if (!string && (h->role == ROLE_KEY || h->role == ROLE_NAME))
+            return PART_BAD;
+        h->in_value = true;
+        h->keep = h->role == ROLE_KEY || h->role == ROLE_NAME ||
+                  (h->role == ROLE_ARGS && (string || c == 'n' || c == 'N'));
+    }
+    struct buf piece = BUF_INIT, *out = h->keep ? &h->scratch : &piece;
+    enum literal_step step = literal_byte(&h->value, c, out);
+    kept(p, out);
+    if (h->role == ROLE_ARGS && !h->keep && piece.len)
+        args_out(p, h, piece.data, piece.len);
+    buf_release(&piece);
+    if (step == LITERAL_BAD)
+        return PART_BAD;
+    if (step == LITERAL_MORE)
+        return PART_MORE;
+    enum part part = value_over(p, h);
+    return part == PART_MORE && step == LITERAL_PAST ? between(p, h, c) : part;
+}
+
+/* --- heads ------------------------------------------------------------------------------------ */
+
+/* The name as it stands in the head: without blanks around it, "functions." and ":3". */
+static enum part head_name(struct parser *p, struct json *h)
+{
+    const char *name = buf_str(&h->scratch);
+    size_t n = h->scratch.len;
+    while (n && is_blank(*name)) {
+        name++;
+        n--;
+    }
+    while (n && is_blank(name[n - 1]))
+        n--;
+    if (format_row(p)->flags & JSON_NUMBERED) {
+        size_t end = n;
+        while (end && name[end - 1] >= '0' && name[end - 1] <= '9')
+            end--;
+        n = end && end < n && name[end - 1] == ':' ? end - 1 : n;
+        if (n > 10 && strncmp(name, "functions.", 10) == 0) {
+            name += 10;
+            n -= 10;
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] <= ' ' || name[i] == '<' || name[i] == '{')
+            return PART_BAD;
+    return set_name(p, h, name, n);
+}
+
+static enum part begin_args(struct parser *p, struct json *h, char c)
+{
+    h->head = true;
+    if (!h->has_name && head_name(p, h) != PART_MORE)
+        return PART_BAD;
+    begin_value(h, ROLE_ARGS);
+    return value_byte(p, h, c);
+}
+
+/* One more byte of a head: *i_tag is the name_end that is complete with it, or -1. */
+static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
+{
+    size_t whole;
+    *i_tag = -1;
+    h->tag[h->n_tag++] = c;
+    while (h->n_tag) {
+        int i = tag_begun(format_row(p)->name_end, h->tag, h->n_tag, &whole);
+        if (whole) {
+            *i_tag = i;
+            h->n_tag = 0;
+        } else if (i >= 0) {
+            break;
+        } else {
+            buf_add_char(&h->scratch, h->tag[0]);
+            memmove(h->tag, h->tag + 1, --h->n_tag);
+        }
+    }
+    kept(p, &h->scratch);
+    return h->scratch.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
+}
+
+static enum part in_head(struct parser *p, struct json *h, char c)
+{
+    unsigned flags = format_row(p)->flags & JSON_FLAGS;
+    int i_tag;
+    if (h->place == HEAD && c == '{' && h->n_tag == 0)
+        return flags ? PART_BAD : begin_args(p, h, c);
+    if (h->place == HEAD && c == '\n' && h->scratch.len)
+        return PART_BAD;
+    enum part part = head_byte(p, h, c, &i_tag);
+    if (part != PART_MORE || i_tag < 0)
+        return part;
+    if (h->place == HEAD && !(flags & JSON_TWO_HEADS) && head_name(p, h) != PART_MORE)
+        return PART_BAD;
+    h->place = h->place == HEAD && i_tag == 1 ? ID : BEFORE;
+    if (h->place == ID || h->has_name)
+        buf_reset(&h->scratch);
+    return PART_MORE;
+}
+
+static enum part before_args(struct parser *p, struct json *h, char c)
+{
+    bool name_follows = h->place == BEFORE && (format_row(p)->flags & JSON_TWO_HEADS);
+    if (c == '{')
+        return begin_args(p, h, c);
+    if (is_blank(c) || (h->place == FENCE && strchr("`json", c) && c))
+        return PART_MORE;
+    if (!name_follows)
+        return PART_BAD;
+    if (h->first_key) { /* the kind stood there; now the name */
+        buf_reset(&h->scratch);
+        h->first_key = false;
+    }
+    buf_add_char(&h->scratch, c);
+    kept(p, &h->scratch);
+    return h->scratch.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
+}
+
+/* --- between ---------------------------------------------------------------------------------- */
+
+static enum part begin_object(struct json *h)
+{
+    call_reset(h);
+    h->first_key = true;
+    h->place = KEY;
+    return PART_MORE;
+}
+
+static enum part open_byte(struct parser *p, struct json *h, char c)
+{
+    if (is_blank(c))
+        return PART_MORE;
+    if (c == '{' && !(format_row(p)->name_end[0] && format_row(p)->flags & JSON_FLAGS))
+        return begin_object(h);
+    if (c == '[' && !h->array) {
+        h->array = true;
+        h->place = ITEMS;
+        return PART_MORE;
+    }
+    if (!format_row(p)->name_end[0])
+        return PART_BAD;
+    h->place = HEAD;
+    h->first_key = true;
+    return in_head(p, h, c);
+}
+
+static enum part item_byte(struct parser *p, struct json *h, char c)
+{
+    if (is_blank(c) || (c == ',' && h->n_call))
+        return PART_MORE;
+    if (c == '{')
+        return begin_object(h);
+    if (c != ']' || !h->n_call)
+        return PART_BAD;
+    call_drop_kept(p);
+    h->array = false;
+    h->place = AFTER;
+    return PART_MORE;
+}
+
+/* After a call: its closing tag, a separator and another object, or just text. One brace too many,
+ * a frequent slip, is ignored. */
+static enum part after_byte(struct parser *p, struct json *h, char c)
+{
+    const struct tool_format *f = format_row(p);
+    size_t whole;
+    h->tag[h->n_tag++] = c;
+    if (tag_begun(f->close, h->tag, h->n_tag, &whole) >= 0)
+        return whole ? PART_END : PART_MORE;
+    if (h->n_tag > 1)
+        return PART_PAST;
+    h->n_tag = 0;
+    if (c == '}' || (c == '`' && f->flags & JSON_TWO_HEADS)) {
+        call_drop_kept(p);
+        return PART_MORE;
+    }
+    if (c == '{' && !f->name_end[0])
+        return begin_object(h);
+    return is_blank(c) || ((c == ',' || c == ';') && !f->name_end[0]) ? PART_MORE : PART_PAST;
+}
+
+static enum part between(struct parser *p, struct json *h, char c)
+{
+    if (is_blank(c))
+        return PART_MORE;
+    if (h->place == KEY && !(c == '}' && h->first_key)) {
+        begin_value(h, ROLE_KEY);
+        return value_byte(p, h, c);
+    }
+    if (c == '}' && h->place != COLON)
+        return call_over(p, h);
+    if (h->place == COLON && c == ':') {
+        begin_value(h, h->role);
+        return PART_MORE;
+    }
+    if (h->place != NEXT || c != ',')
+        return PART_BAD;
+    h->place = KEY;
+    return PART_MORE;
+}
+
+static enum part json_byte(struct parser *p, char c)
+{
+    struct json *h = format_state(p);
+    if (h->place == BEFORE && c == '\n' && !h->first_key) {
+        h->place = FENCE; /* the name stands on a line of its own */
+        return head_name(p, h);
+    }
+    switch (h->place) {
+    case OPEN:
+        return open_byte(p, h, c);
+    case ITEMS:
+        return item_byte(p, h, c);
+    case VALUE:
+        return value_byte(p, h, c);
+    case HEAD:
+    case ID:
+        return in_head(p, h, c);
+    case BEFORE:
+    case FENCE:
+        return before_args(p, h, c);
+    case AFTER:
+        return after_byte(p, h, c);
+    default:
+        return between(p, h, c);
+    }
+}
+
+static bool json_finish(struct parser *p)
+{
+    const struct json *h = format_state(p);
+    return h->n_call && (h->place == AFTER || h->place == ITEMS);
+}
+
+static void json_release(struct parser *p)
+{
+    struct json *h = format_state(p);
+    buf_release(&h->name);
+    buf_release(&h->args);
+    buf_release(&h->scratch);
+}
+
+const struct tool_family family_json = {.state_bytes = sizeof(struct json),
+                                        .begin = json_begin,
+                                        .byte = json_byte,
+                                        .finish = json_finish,
+                                        .release = json_release};

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls whose parameters are tags:
+ *
+ *   <function=f><parameter=a>VALUE</parameter>…</function>
+ *   <invoke name="f"><parameter name="a" string="true">VALUE</parameter>…</invoke>
+ *   <tool_call>f<arg_key>a</arg_key><arg_value>VALUE</arg_value>…</tool_call>
+ *
+ *   NAME > BETWEEN -key_open-> KEY > [[TYPE] > VALUE_OPEN] > VALUE -value_close-> CLOSED
+ *          `<------------------------------ tag -------------------------------------'
+ *
+ * Values are plain text, so their types come from the request's tools. A string goes out as it
+ * comes; another value when it is complete. A closing tag inside a value is text unless one of the
+ * tags follows that may stand there: CLOSED looks ahead and gives back what it read if not. */
+#include "common/parsers/format.h"
+#include <stdio.h>
+#include <string.h>
+#include "common/parsers/literal.h"
+#include "common/parsers/types.h"
+
+enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED };
+
+struct xml {
+    enum place place;
+    struct buf name,
+        text; /* text: the key, the attributes, a type, a value that waits for its end */
+    char key[FORMAT_NAME_MAX + 1];
+    char tag[FORMAT_TAG_MAX];
+    size_t n_tag;
+    struct buf ahead; /* what was read in CLOSED: the closing tag, blanks, a begun tag */
+    size_t n_close;   /* bytes of the closing tag in it */
+    bool any;         /* there was a parameter */
+    bool string;      /* the value goes out as it comes */
+    bool cdata;       /* it stands in <![CDATA[ ]]> */
+    char close[FORMAT_TAG_MAX + 4]; /* what ends it */
+    bool newline;                   /* one is held: layout if the value ends here */
+    bool first;                     /* before the value's first byte */
+    unsigned types;
+};
+
+static void xml_begin(struct parser *p)
+{
+    struct xml *x = format_state(p);
+    x->place = NAME;
+    x->any = false;
+    x->n_tag = 0;
+    buf_reset(&x->name);
+    buf_reset(&x->text);
+    buf_reset(&x->ahead);
+}
+
+/* --- tags ------------------------------------------------------------------------------------- */
+
+enum next { NEXT_NONE, NEXT_MORE, NEXT_KEY, NEXT_CLOSE, NEXT_LAYOUT };
+
+/* What may follow a parameter, as far as `text` shows it. */
+static enum next next_tag(const struct parser *p, const char *text, size_t n)
+{
+    const struct tool_format *f = format_row(p);
+    const char *const key[FORMAT_TAGS] = {f->key_open};
+    const char *layout[FORMAT_TAGS] = {NULL}; /* of the layout tags only those that close */
+    size_t whole[3];
+    for (int i = 0, k = 0; i < FORMAT_TAGS && f->layout[i]; i++)
+        if (f->layout[i][1] == '/')
+            layout[k++] = f->layout[i];
+    int i_key = tag_begun(key, text, n, &whole[0]),
+        i_close = tag_begun(f->close, text, n, &whole[1]),
+        i_layout = tag_begun(layout, text, n, &whole[2]);
+    if (whole[0] || whole[1] || whole[2])
+        return whole[0] ? NEXT_KEY : whole[1] ? NEXT_CLOSE : NEXT_LAYOUT;
+    return i_key >= 0 || i_close >= 0 || i_layout >= 0 ? NEXT_MORE : NEXT_NONE;
+}
+
+/* Collect `text` up to the tag. PART_END: it is complete. */
+static enum part collect_until(struct xml *x, const char *tag, char c)
+{
+    const char *const tags[FORMAT_TAGS] = {tag};
+    size_t whole;
+    x->tag[x->n_tag++] = c;
+    while (x->n_tag) {
+        if (tag_begun(tags, x->tag, x->n_tag, &whole) >= 0) {
+            if (whole)
+                x->n_tag = 0;
+            return whole ? PART_END : PART_MORE;
+        }
+        buf_add_char(&x->text, x->tag[0]);
+        memmove(x->tag, x->tag + 1, --x->n_tag);
+    }
+    return x->text.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
+}
+
+/* Without blanks and quotes around it; what follows a quoted name are attributes. */
+static const char *bare_name(const struct buf *b, bool attributes, size_t *n)
+{
+    const char *s = buf_str(b), *end = s + b->len;
+    while (s < end && (is_blank(*s) || *s == '"' || *s == '\''))
+        s++;
+    size_t length = (size_t)(end - s);
+    if (attributes && memchr(s, '"', length))
+        length = (size_t)((const char *)memchr(s, '"', length) - s);
+    while (length && (is_blank(s[length - 1]) || s[length - 1] == '"' || s[length - 1] == '\''))
+        length--;
+    *n = length;
+    return s;
+}
+
+/* &quot; and &amp; in a name that is copied out of a tag. */
+static void unescape(const struct parser *p, struct buf *name)
+{
+    static const char *const entities[][2] = {{"&quot;", "\""}, {"&amp;", "&"}};
+    if (!(format_row(p)->flags & XML_ESCAPED))
+        return;
+    for (size_t k = 0; k < 2; k++)
+        for (char *at = name->data; at && (at = strstr(at, entities[k][0])); at++) {
+            size_t n = strlen(entities[k][0]);
+            *at = entities[k][1][0];
+            memmove(at + 1, at + n, name->len - (size_t)(at - name->data) - n + 1);
+            name->len -= n - 1;
+        }
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+static void announce(struct parser *p, struct xml *x)
+{
+    if (!call_announced(p))
+        call_announce(p, x->name.data, x->name.len);
+}
+
+static enum part call_over(struct parser *p, struct xml *x)
+{
+    announce(p, x);
+    call_args(p, x->any ? "}" : "{}", x->any ? 1 : 2);
+    call_end(p);
+    return PART_END;
+}
+
+/* f.f is f, unless there is a function of that name. */
+static void once(const struct parser *p, struct buf *name)
+{
+    size_t half = name->len / 2;
+    if (name->len % 2 == 0 || format_function(p, name->data) || name->data[half] != '.' ||
+        memcmp(name->data, name->data + half + 1, half) != 0)
+        return;
+    name->data[half] = 0;
+    if (format_function(p, name->data))
+        name->len = half;
+    else
+        name->data[half] = '.';
+}
+
+static enum part name_over(struct parser *p, struct xml *x)
+{
+    size_t n;
+    const char *name = bare_name(&x->text, format_row(p)->flags & XML_ATTRIBUTES, &n);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] <= ' ' || strchr("<>{}\"", name[i]))
+            return PART_BAD;
+    buf_add(&x->name, name, n);
+    unescape(p, &x->name);
+    if (format_row(p)->flags & XML_TWICE)
+        once(p, &x->name);
+    buf_reset(&x->text);
+    x->place = BETWEEN;
+    return n ? PART_MORE : PART_BAD;
+}
+
+static enum part between_byte(struct parser *p, struct xml *x, char c);
+
+/* The name is text: it ends with the line, with name_end or where a tag begins. */
+static enum part text_name(struct parser *p, struct xml *x, char c)
+{
+    const char *end = format_row(p)->name_end[0];
+    size_t whole;
+    if (c == '\n' && x->text.len == 0)
+        return PART_MORE;
+    if (x->text.len == 0 && (c == '{' || c == '['))
+        return PART_BAD;
+    if (c == '\n' && x->n_tag == 0)
+        return name_over(p, x);
+    if (x->n_tag || (end && c == end[0])) {
+        x->tag[x->n_tag++] = c;
+        if (end && tag_begun(format_row(p)->name_end, x->tag, x->n_tag, &whole) >= 0) {
+            if (!whole)
+                return PART_MORE;
+            x->n_tag = 0;
+            return name_over(p, x);
+        }
+        x->n_tag--;
+        if (name_over(p, x) != PART_MORE) /* another tag than name_end: the parameters begin */
+            return PART_BAD;
+        return between_byte(p, x, c);
+    }
+    if (c == '<') {
+        if (name_over(p, x) != PART_MORE)
+            return PART_BAD;
+        return between_byte(p, x, c);
+    }
+    buf_add_char(&x->text, c);
+    return x->text.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
+}
+
+static enum part in_name(struct parser *p, struct xml *x, char c)
+{
+    if (format_row(p)->flags & XML_KEY_TAGS)
+        return text_name(p, x, c);
+    enum part part = collect_until(x, format_row(p)->name_end[0], c);
+    return part == PART_END ? name_over(p, x) : part;
+}
+
+static enum part between_byte(struct parser *p, struct xml *x, char c)
+{
+    if (is_blank(c) && x->n_tag == 0)
+        return PART_MORE;
+    x->tag[x->n_tag++] = c;
+    switch (next_tag(p, x->tag, x->n_tag)) {
+    case NEXT_MORE:
+        return PART_MORE;
+    case NEXT_KEY:
+        x->n_tag = 0;
+        x->place = KEY;
+        buf_reset(&x->text);
+        announce(p, x);
+        return PART_MORE;
+    case NEXT_CLOSE:
+        return call_over(p, x);
+    case NEXT_LAYOUT: /* the call's own closing tag was forgotten */
+        if (!x->any)
+            return PART_BAD;
+        call_over(p, x);
+        return PART_END;
+    default:
+        return PART_BAD;
+    }
+}
+
+/* --- values ----------------------------------------------------------------------------------- */
+
+static void put_escaped(struct parser *p, char c)
+{
+    struct buf piece = BUF_INIT;
+    literal_escape(&piece, c);
+    kept(p, &piece);
+    call_args(p, buf_str(&piece), piece.len);
+    buf_release(&piece);
+}
+
+static void start_string(struct parser *p, struct xml *x)
+{
+    x->string = true;
+    call_args(p, "\"", 1);
+}
+
+static void begin_value(struct parser *p, struct xml *x)
+{
+    x->place = VALUE;
+    if (x->types == TYPE_STRING)
+        start_string(p, x);
+}
+
+static enum part key_over(struct parser *p, struct xml *x)
+{
+    struct buf head = BUF_INIT;
+    size_t n;
+    const char *name = bare_name(&x->text, format_row(p)->flags & XML_ATTRIBUTES, &n);
+    bool string = strstr(buf_str(&x->text), "string=\"true\"") ||
+                  strstr(buf_str(&x->text), " type=\"string\""),
+         other =
+             strstr(buf_str(&x->text), "string=\"false\"") || strstr(buf_str(&x->text), " type=\"");
+    struct buf key = BUF_INIT;
+    buf_add(&key, name, n);
+    unescape(p, &key);
+    kept(p, &key);
+    n = key.len;
+    memcpy(x->key, buf_str(&key), n + 1);
+    buf_release(&key);
+    if (n == 0)
+        return PART_BAD;
+    buf_add_str(&head, x->any ? ", " : "{");
+    buf_add_json_str(&head, x->key, n);
+    buf_add_str(&head, ": ");
+    kept(p, &head);
+    call_args(p, buf_str(&head), head.len);
+    buf_release(&head);
+    snprintf(x->close, sizeof x->close, "%s", format_row(p)->value_close);
+    x->cdata = false;
+    x->types = string  ? TYPE_STRING
+               : other ? ~TYPE_STRING
+                       : types_of(format_function(p, buf_str(&x->name)), x->key);
+    x->any = x->first = true;
+    x->newline = x->string = false;
+    x->n_tag = 0;
+    buf_reset(&x->text);
+    if (format_row(p)->value_open)
+        x->place = VALUE_OPEN;
+    else
+        begin_value(p, x);
+    return PART_MORE;
+}
+
+static enum part in_key(struct parser *p, struct xml *x, char c)
+{
+    enum part part = collect_until(x, format_row(p)->key_end, c);
+    return part == PART_END ? key_over(p, x) : part;
+}
+
+static enum part value_open(struct parser *p, struct xml *x, char c)
+{
+    const struct tool_format *f = format_row(p);
+    const char *const tags[FORMAT_TAGS] = {f->value_open, f->type_open};
+    size_t whole;
+    if (is_blank(c) && x->n_tag == 0)
+        return PART_MORE;
+    x->tag[x->n_tag++] = c;
+    int i = tag_begun(tags, x->tag, x->n_tag, &whole);
+    if (whole)
+        x->n_tag = 0;
+    if (whole && i == 0)
+        begin_value(p, x);
+    else if (whole)
+        x->place = TYPE;
+    return i < 0 ? PART_BAD : PART_MORE;
+}
+
+/* The type that the model says, "array[string]" for one, chooses among those of the schema; without
+ * a schema it counts. "any" keeps the text as it is. */
+static enum part in_type(struct parser *p, struct xml *x, char c)
+{
+    enum part part = collect_until(x, format_row(p)->type_close, c);
+    if (part != PART_END)
+        return part;
+    const char *name = buf_str(&x->text) + strspn(buf_str(&x->text), " \t\r\n");
+    size_t n = strcspn(name, "[ \t\r\n");
+    unsigned said = n == 3 && strncmp(name, "any", 3) == 0 ? TYPE_STRING : types_named(name, n);
+    if (x->types == 0 || x->types & said)
+        x->types = said;
+    buf_reset(&x->text);
+    x->place = VALUE_OPEN;
+    return PART_MORE;
+}
+
+/* Of unknown type: can what came still be anything but a string? */
+static bool undecided(const char *text, size_t n)
+{
+    static const char *const words[] = {"true", "false", "null", "True", "False", "None"};
+    while (n && is_blank(*text)) {
+        text++;
+        n--;
+    }
+    if (n == 0 || strchr("{[-+.0123456789", *text))
+        return true;
+    while (n && is_blank(text[n - 1]))
+        n--;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strncmp(words[i], text, n) == 0)
+            return true;
+    return false;
+}
+
+static void value_text(struct parser *p, struct xml *x, char c)
+{
+    if (x->string) {
+        put_escaped(p, c);
+        return;
+    }
+    buf_add_char(&x->text, c);
+    if (x->types || undecided(buf_str(&x->text), x->text.len))
+        return;
+    start_string(p, x);
+    for (size_t i = 0; i < x->text.len; i++)
+        put_escaped(p, x->text.data[i]);
+    buf_reset(&x->text);
+}
+
+/* A byte of the value itself. With XML_TRIM a newline at either end is layout. */
+static void value_take(struct parser *p, struct xml *x, char c)
+{
+    bool trim = (format_row(p)->flags & XML_TRIM) && !x->cdata, first = x->first;
+    x->first = false;
+    if (trim && first && c == '\n')
+        return;
+    if (x->newline)
+        value_text(p, x, '\n');
+    x->newline = trim && c == '\n';
+    if (!x->newline)
+        value_text(p, x, c);
+}
+
+static enum part in_value(struct parser *p, struct xml *x, char c)
+{
+    x->tag[x->n_tag++] = c;
+    while (x->n_tag) {
+        bool begins = x->first && (format_row(p)->flags & XML_CDATA);
+        size_t whole;
+        const char *const tags[FORMAT_TAGS] = {x->close, begins ? "<![CDATA[" : NULL};
+        int i = tag_begun(tags, x->tag, x->n_tag, &whole);
+        if (whole && i == 1) {
+            x->n_tag = 0;
+            x->cdata = true;
+            x->first = false;
+            snprintf(x->close, sizeof x->close, "]]>%s", format_row(p)->value_close);
+            return PART_MORE;
+        }
+        if (whole) {
+            buf_reset(&x->ahead);
+            buf_add(&x->ahead, x->tag, whole);
+            x->n_close = whole;
+            x->n_tag = 0;
+            x->place = CLOSED;
+        }
+        if (i >= 0)
+            return PART_MORE;
+        value_take(p, x, x->tag[0]);
+        memmove(x->tag, x->tag + 1, --x->n_tag);
+    }
+    return PART_MORE;
+}
+
+static void value_over(struct parser *p, struct xml *x)
+{
+    struct buf value = BUF_INIT;
+    if (x->string) {
+        call_args(p, "\"", 1);
+    } else {
+        types_value(x->types, buf_str(&x->text), x->text.len, &value);
+        kept(p, &value);
+        call_args(p, buf_str(&value), value.len);
+    }
+    buf_release(&value);
+    buf_reset(&x->text);
+    x->n_tag = 0;
+}
+
+/* Was the closing tag one? What follows tells. */
+static enum part closed_byte(struct parser *p, struct xml *x, char c)
+{
+    size_t at = x->n_close;
+    buf_add_char(&x->ahead, c);
+    while (at < x->ahead.len && is_blank(x->ahead.data[at]))
+        at++;
+    if (at == x->ahead.len && at < x->n_close + FORMAT_TAG_MAX)
+        return PART_MORE;
+    enum next next =
+        at < x->ahead.len ? next_tag(p, x->ahead.data + at, x->ahead.len - at) : NEXT_NONE;
+    if (next == NEXT_MORE)
+        return PART_MORE;
+    if (next == NEXT_NONE) {
+        x->place = VALUE;
+        value_take(p, x, x->ahead.data[0]);
+        region_unread(p, x->ahead.data + 1, x->ahead.len - 1);
+        return PART_MORE;
+    }
+    value_over(p, x);
+    x->place = BETWEEN;
+    size_t n = x->ahead.len - at - 1;
+    memcpy(x->tag, x->ahead.data + at, n);
+    x->n_tag = n;
+    return between_byte(p, x, c);
+}
+
+static enum part read_byte(struct parser *p, struct xml *x, char c)
+{
+    switch (x->place) {
+    case NAME:
+        return in_name(p, x, c);
+    case BETWEEN:
+        return between_byte(p, x, c);
+    case KEY:
+        return in_key(p, x, c);
+    case VALUE_OPEN:
+        return value_open(p, x, c);
+    case TYPE:
+        return in_type(p, x, c);
+    case VALUE:
+        return in_value(p, x, c);
+    default:
+        return closed_byte(p, x, c);
+    }
+}
+
+static enum part xml_byte(struct parser *p, char c)
+{
+    struct xml *x = format_state(p);
+    enum part part = read_byte(p, x, c);
+    kept(p, &x->name);
+    kept(p, &x->text);
+    kept(p, &x->ahead);
+    return part;
+}
+
+/* A value that was closed when the text ended is complete. */
+static bool xml_finish(struct parser *p)
+{
+    struct xml *x = format_state(p);
+    if (x->place == CLOSED)
+        value_over(p, x);
+    return false;
+}
+
+static void xml_release(struct parser *p)
+{
+    struct xml *x = format_state(p);
+    buf_release(&x->name);
+    buf_release(&x->text);
+    buf_release(&x->ahead);
+}
+
+const struct tool_family family_xml = {.state_bytes = sizeof(struct xml),
+                                       .begin = xml_begin,
+                                       .byte = xml_byte,
+                                       .finish = xml_finish,
+                                       .release = xml_release};

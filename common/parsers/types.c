@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Only what is needed to tell strings from the rest is read of a schema: type, enum, const, anyOf,
+ * oneOf, allOf and references within the parameters. */
+#include "common/parsers/types.h"
+#include <string.h>
+#include <strings.h>
+#include "common/parsers/format.h"
+#include "common/parsers/literal.h"
+
+#define NESTING_MAX 8 /* anyOf and $ref inside each other */
+
+unsigned types_named(const char *name, size_t n)
+{
+    static const struct {
+        const char *name;
+        unsigned type;
+    } known[] = {{"string", TYPE_STRING},   {"integer", TYPE_INTEGER}, {"number", TYPE_NUMBER},
+                 {"boolean", TYPE_BOOLEAN}, {"null", TYPE_NULL},       {"array", TYPE_ARRAY},
+                 {"object", TYPE_OBJECT},   {"str", TYPE_STRING},      {"int", TYPE_INTEGER},
+                 {"float", TYPE_NUMBER},    {"bool", TYPE_BOOLEAN},    {"list", TYPE_ARRAY},
+                 {"dict", TYPE_OBJECT}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strlen(known[i].name) == n && strncasecmp(known[i].name, name, n) == 0)
+            return known[i].type;
+    return 0;
+}
+
+static unsigned type_named(const json_t *name)
+{
+    return json_is_string(name) ? types_named(json_string_value(name), json_string_length(name))
+                                : 0;
+}
+
+static unsigned type_of_value(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_STRING:
+        return TYPE_STRING;
+    case JSON_INTEGER:
+        return TYPE_INTEGER;
+    case JSON_REAL:
+        return TYPE_NUMBER;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return TYPE_BOOLEAN;
+    case JSON_ARRAY:
+        return TYPE_ARRAY;
+    case JSON_OBJECT:
+        return TYPE_OBJECT;
+    default:
+        return TYPE_NULL;
+    }
+}
+
+/* "#/$defs/Name" from the root. */
+static const json_t *follow(const json_t *root, const char *path)
+{
+    char part[128];
+    if (strncmp(path, "#/", 2) != 0)
+        return NULL;
+    for (path += 2; root && *path;) {
+        size_t n = strcspn(path, "/");
+        if (n >= sizeof part)
+            return NULL;
+        memcpy(part, path, n);
+        part[n] = 0;
+        root = json_object_get(root, part);
+        path += n + (path[n] == '/');
+    }
+    return root;
+}
+
+static unsigned types_in(const json_t *root, const json_t *schema, int nesting)
+{
+    static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
+    const json_t *type = json_object_get(schema, "type"), *constant;
+    unsigned types = type_named(type);
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    size_t i;
+    json_t *v;
+    json_array_foreach ((json_t *)type, i, v)
+        types |= type_named(v);
+    if (types || nesting == NESTING_MAX)
+        return types;
+    json_array_foreach (json_object_get(schema, "enum"), i, v)
+        types |= type_of_value(v);
+    if ((constant = json_object_get(schema, "const")))
+        types |= type_of_value(constant);
+    if (ref)
+        types |= types_in(root, follow(root, ref), nesting + 1);
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
+        json_array_foreach (json_object_get(schema, lists[k]), i, v) {
+            unsigned more = types_in(root, v, nesting + 1);
+            if (!more && k < 2) /* anything */
+                return 0;
+            types |= more;
+        }
+    return types;
+}
+
+unsigned types_of(const json_t *function, const char *parameter)
+{
+    const json_t *root = json_object_get(function, "parameters");
+    return types_in(root, json_object_get(json_object_get(root, "properties"), parameter), 0);
+}
+
+unsigned types_in_schema(const json_t *root, const json_t *schema)
+{
+    return types_in(root, schema, 0);
+}
+
+const json_t *types_target(const json_t *root, const json_t *schema)
+{
+    const char *ref;
+    for (int i = 0; i < NESTING_MAX && (ref = json_string_value(json_object_get(schema, "$ref")));
+         i++)
+        schema = follow(root, ref);
+    return schema;
+}
+
+static const json_t *child_in(const json_t *root, const json_t *schema, const char *name,
+                              int nesting)
+{
+    static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    const json_t *child = json_object_get(json_object_get(schema, "properties"), name);
+    size_t i;
+    json_t *v;
+    if (!child && strcmp(name, "item") == 0)
+        child = json_object_get(schema, "items");
+    if (!child)
+        child = json_object_get(schema, "additionalProperties");
+    if (json_is_object(child) || nesting == NESTING_MAX)
+        return child;
+    child = ref ? child_in(root, follow(root, ref), name, nesting + 1) : NULL;
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
+        json_array_foreach (json_object_get(schema, lists[k]), i, v)
+            child = child ? child : child_in(root, v, name, nesting + 1);
+    return child;
+}
+
+const json_t *types_child(const json_t *root, const json_t *schema, const char *name)
+{
+    return child_in(root, schema, name, 0);
+}
+
+static void add_string(const char *text, size_t n, struct buf *out)
+{
+    buf_add_char(out, '"');
+    for (size_t i = 0; i < n; i++)
+        literal_escape(out, text[i]);
+    buf_add_char(out, '"');
+}
+
+static bool is_word(const char *text, size_t n, const char *word)
+{
+    return strlen(word) == n && strncasecmp(text, word, n) == 0;
+}
+
+/* The kind of a JSON text by its first byte. */
+static unsigned kind_of(const char *json)
+{
+    json += strspn(json, " \t\r\n");
+    switch (*json) {
+    case '"':
+        return TYPE_STRING;
+    case '{':
+        return TYPE_OBJECT;
+    case '[':
+        return TYPE_ARRAY;
+    case 't':
+    case 'f':
+        return TYPE_BOOLEAN;
+    case 'n':
+        return TYPE_NULL;
+    default:
+        return strpbrk(json, ".eE") ? TYPE_NUMBER : TYPE_INTEGER | TYPE_NUMBER;
+    }
+}
+
+void types_value(unsigned types, const char *text, size_t n, struct buf *out)
+{
+    static const char *const bools[] = {"true", "false", "null", "none"};
+    struct buf json = BUF_INIT;
+    const char *from = text;
+    size_t n_in = n;
+    while (n_in && is_blank(*from)) {
+        from++;
+        n_in--;
+    }
+    while (n_in && is_blank(from[n_in - 1]))
+        n_in--;
+    for (int i = 0; i < 4 && types; i++)
+        if ((types & (i < 2 ? TYPE_BOOLEAN : TYPE_NULL)) && is_word(from, n_in, bools[i])) {
+            buf_add_str(out, i < 3 ? bools[i] : "null");
+            return;
+        }
+    bool value = types != TYPE_STRING && literal_whole(from, n_in, &json) && !json.failed;
+    unsigned kind = value ? kind_of(buf_str(&json)) : 0;
+    /* a string in quotes is one only where something else was due; of unknown type it stays text */
+    if (value && (types & TYPE_STRING || !types ? kind != TYPE_STRING && (!types || (kind & types))
+                                                : kind != TYPE_STRING || from[0] == '"'))
+        buf_add(out, json.data, json.len);
+    else
+        add_string(text, n, out);
+    if (json.failed && !out->failed)
+        out->failed = json.failed;
+    buf_release(&json);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* types - what a function's schema says of its arguments, for formats that write values as text.
+ * Threads: any; nothing is kept. */
+#ifndef QUIRE_COMMON_PARSERS_TYPES_H
+#define QUIRE_COMMON_PARSERS_TYPES_H
+#include <jansson.h>
+#include "common/buf.h"
+
+#define TYPE_STRING  1u
+#define TYPE_INTEGER 2u
+#define TYPE_NUMBER  4u
+#define TYPE_BOOLEAN 8u
+#define TYPE_NULL    16u
+#define TYPE_ARRAY   32u
+#define TYPE_OBJECT  64u
+
+/* The type of this name, 0 = unknown. */
+unsigned types_named(const char *name, size_t n);
+/* The types a parameter may have, 0 = nothing is known. function: {"name", "parameters"} or NULL. */
+unsigned types_of(const json_t *function, const char *parameter);
+/* The same for any schema inside the parameters `root`. */
+unsigned types_in_schema(const json_t *root, const json_t *schema);
+/* What an object's schema says of a member, or an array's of its items (`name` "item"); NULL when
+ * nothing is known. */
+const json_t *types_child(const json_t *root, const json_t *schema, const char *name);
+/* The schema a chain of references ends at. */
+const json_t *types_target(const json_t *root, const json_t *schema);
+/* Append the JSON for a value that was written as text. What does not fit its types becomes a
+ * string, so the result is always valid JSON. Of unknown type: what reads as a number, true, false,
+ * null, an array or an object is one, all else a string. */
+void types_value(unsigned types, const char *text, size_t n, struct buf *out);
+
+#endif

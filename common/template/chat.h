@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* chat - a model folder's chat template and what transformers does around it.
+ *
+ * Finds the template (chat_template.jinja, else tokenizer_config.json's chat_template: a string, or
+ * a list of named ones of which "tool_use" serves requests with tools; a folder with Mistral's
+ * tekken.json and none of them has the one of mistral.h), supplies bos_token & co., drops null keys
+ * of messages, adds reasoning aliases, and renders.
+ * Threads: a loaded chat is read-only. */
+#ifndef QUIRE_COMMON_TEMPLATE_CHAT_H
+#define QUIRE_COMMON_TEMPLATE_CHAT_H
+#include <stdbool.h>
+#include "common/template/template.h"
+
+struct chat;
+
+/* dir: the model folder. template_path: NULL, or a file that replaces the folder's template
+ * (--chat-template). Errors: Q_NOT_FOUND (the folder has no template; the message says how to give
+ * one), Q_INVALID, Q_CORRUPT. */
+FALLIBLE chat_open(struct chat **out, const char *dir, const char *template_path, struct q_err *e);
+/* The same from a template's text, without a folder: no bos_token & co. Errors: Q_INVALID; fault
+ * (may be NULL) is filled. */
+FALLIBLE chat_from_source(struct chat **out, const char *source, size_t n,
+                          struct template_fault *fault, struct q_err *e);
+void chat_free(struct chat *c);
+const char *chat_source(const struct chat *c);      /* the template's text */
+const char *chat_tool_source(const struct chat *c); /* the one for requests with tools */
+
+/* What a template is given as a message's content. */
+enum chat_content {
+    CHAT_CONTENT_AS_IS,  /* transformers: as it stands in the messages */
+    CHAT_CONTENT_AUTO,   /* parts if the template goes through them and takes nothing else */
+    CHAT_CONTENT_STRING, /* text */
+    CHAT_CONTENT_OPENAI  /* [{"type": "text", "text": …}] */
+};
+
+struct chat_request {       /* all borrowed, NULL = absent */
+    const json_t *messages; /* array of objects, already checked for shape */
+    const json_t *tools;    /* array or NULL */
+    const json_t *documents;
+    const json_t *kwargs;        /* object: chat_template_kwargs */
+    const char *template_source; /* request's own template (only if the operator allows it) */
+    bool add_generation_prompt;
+    bool continue_final_message;
+    /* Other than AS_IS: messages are OpenAI's, with text as content; role developer is system for
+     * templates that do not know it. */
+    enum chat_content content;
+    int64_t now;
+};
+/* Append the prompt text. Errors: Q_INVALID with the reason a user can act on. */
+FALLIBLE chat_render(const struct chat *c, const struct chat_request *r, struct buf *out,
+                     struct template_fault *fault, struct q_err *e);
+
+#endif

@@ -253,24 +253,6 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
     return rc;
 }
 
-/* Known now rather than with the first request that needs one. */
-static enum q_code check_parsers(const struct options *o, struct q_err *e)
-{
-    struct parser *p = NULL;
-    struct parser_config tool = {0}, reasoning = {0};
-    if (strcmp(o->tool_call_parser, "auto") != 0)
-        tool.tool = o->tool_call_parser;
-    if (strcmp(o->reasoning_parser, "auto") != 0)
-        reasoning.reasoning = o->reasoning_parser;
-    if (parser_new(&p, &tool, e) != Q_OK)
-        return q_wrap(e, "--tool-call-parser");
-    parser_free(p);
-    if (parser_new(&p, &reasoning, e) != Q_OK)
-        return q_wrap(e, "--reasoning-parser");
-    parser_free(p);
-    return Q_OK;
-}
-
 static void start_loading(struct app *a)
 {
     a->reading = true;
@@ -285,7 +267,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,
                       "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
-    if ((rc = check_parsers(a->options, e)) != Q_OK)
+    if ((rc = chat_model_check(a->options, e)) != Q_OK)
         return rc;
     a->exit_code = EXIT_LOAD;
     if ((rc = share_metrics(e)) ||
@@ -334,7 +316,7 @@ FALLIBLE app_open(struct app *a, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
     init(a, o);
-    if ((rc = check_parsers(o, e)) || (rc = served_open(&a->served, o->positional[0], o, e)))
+    if ((rc = chat_model_check(o, e)) || (rc = served_open(&a->served, o->positional[0], o, e)))
         return rc;
     start_loading(a);
     return Q_OK;

@@ -8,40 +8,6 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/api/job.h"
-#include "common/parsers/forced.h"
-
-/* What ends the reasoning that comes before a grammar; NULL: the grammar holds at once. */
-static const char *grammar_begins_behind(const struct choice *c, char *tag)
-{
-    const struct job *j = c->job;
-    const struct served *s = &j->app->served;
-    const struct buf *prompt = &c->prompt->rendered;
-    bool open =
-        parser_reasoning_start(s->reasoning_parser, buf_str(prompt), prompt->len) == REASONING_OPEN;
-    if (!j->chat || !j->sampling.grammar || (j->params.continue_final_message && !open))
-        return NULL;
-    if (j->tool_grammar && forced_thinks(s->tool_parser))
-        return NULL;
-    return parser_reasoning_end(s->reasoning_parser, buf_str(prompt), prompt->len, tag);
-}
-
-/* For what the request allows and the model writes; none where both are nothing. */
-static enum q_code new_parser(struct choice *c, struct q_err *e)
-{
-    const struct job *j = c->job;
-    const struct served *s = &j->app->served;
-    const char *reasoning =
-        j->bound && !c->flow.params.n_grammar_after ? NULL : s->reasoning_parser;
-    const struct parser_config config = {
-        .tool = j->tools ? s->tool_parser : NULL,
-        .reasoning = reasoning,
-        .tools = j->tools,
-        .start = parser_reasoning_start(reasoning, buf_str(&c->prompt->rendered),
-                                        c->prompt->rendered.len)};
-    if (!config.tool && !config.reasoning)
-        return Q_OK;
-    return parser_new(&c->parser, &config, e);
-}
 
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e)
 {
@@ -55,7 +21,8 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.prompt = c->prompt->ids.ids;
     c->flow.n_prompt = c->prompt->ids.n;
     c->flow.params = j->sampling;
-    const char *behind = grammar_begins_behind(c, c->reasoning_end);
+    const struct buf *rendered = &c->prompt->rendered;
+    const char *behind = j->chat ? turn_after(&j->turn, rendered, c->reasoning_end) : NULL;
     c->flow.params.grammar_after = behind;
     c->flow.params.n_grammar_after = behind ? (uint32_t)strlen(behind) : 0;
     c->flow.priority = (int32_t)j->params.priority;
@@ -67,7 +34,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
     c->flow.no_prefix_cache = !j->params.enable_prefix_caching;
     c->flow.params.seed += index % j->width; /* vLLM's rule for n answers to one prompt */
-    if (j->chat && (rc = new_parser(c, e)) != Q_OK)
+    if (j->chat && (rc = turn_parser(&j->turn, rendered, behind, &c->parser, e)) != Q_OK)
         return rc;
     /* A format's tags may be special tokens; the parser needs to see them. */
     if (t && (rc = detok_new(&c->detok, t, j->params.skip_special_tokens && !c->parser, e)) != Q_OK)

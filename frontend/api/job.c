@@ -24,7 +24,7 @@ static void job_free(struct task *t)
     q_free(j->choices);
     prompts_release(&j->prompts);
     json_decref(j->body);
-    json_decref(j->messages);
+    turn_release(&j->turn);
     if (j->arrays)
         params_ids_release(j->arrays);
     q_free(j->arrays);
@@ -265,7 +265,7 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
     const struct served *s = &j->app->served;
     enum q_code rc = Q_OK;
     if (j->chat)
-        rc = prompts_render(&j->prompts, s, &j->params, j->messages, j->tools, e);
+        rc = prompts_render(&j->prompts, &j->turn, e);
     if (rc == Q_OK)
         rc = prompts_encode(&j->prompts, s, j->params.add_special_tokens, e);
     if (rc == Q_OK)
@@ -277,84 +277,15 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
     return rc;
 }
 
-/* The function that tool_choice names; NULL: it names none. */
-static const char *named_tool(const json_t *choice)
-{
-    const json_t *function = json_object_get(choice, "function");
-    const char *name = json_string_value(json_object_get(function, "name"));
-    return name ? name : json_string_value(json_object_get(choice, "name"));
-}
-
-static enum q_code check_tool_choice(const struct job *j, const char *mode, struct q_err *e)
-{
-    const json_t *choice = j->params.tool_choice;
-    bool any = json_array_size(j->params.tools) > 0;
-    static const char *const modes[] = {"none", "auto", "required"};
-    size_t i = 0;
-    while (i < 3 && strcmp(mode, modes[i]) != 0)
-        i++;
-    if (choice && (json_is_object(choice) ? !named_tool(choice) : i == 3))
-        return q_fail(e, Q_INVALID,
-                      "tool_choice: \"%.60s\" is not known; accepted are \"none\", \"auto\", "
-                      "\"required\" and {\"type\": \"function\", \"function\": {\"name\": …}}",
-                      mode);
-    if (choice && i != 0 && !any)
-        return q_fail(e, Q_INVALID, "tool_choice: needs \"tools\"");
-    if (any && (i == 1 || !choice) && !j->app->options->enable_auto_tool_choice)
-        return q_fail(
-            e, Q_UNSUPPORTED,
-            "tool_choice: \"auto\" is switched off on this server (--no-enable-auto-tool-choice)");
-    return Q_OK;
-}
-
-/* tool_choice: "none" hides the tools from the model, "auto" lets it call them, "required" or a
- * named function makes it. */
-static enum q_code read_tools(struct job *j, struct q_err *e)
-{
-    const json_t *choice = j->params.tool_choice;
-    const char *mode = json_is_string(choice) ? json_string_value(choice) : "";
-    bool any = json_array_size(j->params.tools) > 0;
-    enum q_code rc;
-    j->bound = j->sampling.grammar && j->sampling.grammar != STRUCTURED_TAGS;
-    snprintf(j->params.param, sizeof(j->params.param), "tool_choice");
-    if ((rc = check_tool_choice(j, mode, e)) != Q_OK)
-        return rc;
-    snprintf(j->params.param, sizeof(j->params.param), "tools");
-    if (any && (rc = tools_check(j->params.tools, e)) != Q_OK)
-        return rc;
-    if (any && strcmp(mode, "none") != 0) {
-        const struct served *served = &j->app->served;
-        const struct forced f = {.tool = served->tool_parser,
-                                 .template = served->chat ? chat_tool_source(served->chat) : NULL,
-                                 .tools = j->params.tools,
-                                 .name = named_tool(choice),
-                                 .required = json_is_object(choice) || !strcmp(mode, "required"),
-                                 .parallel =
-                                     j->params.parallel_tool_calls && !json_is_object(choice)};
-        bool other = j->sampling.grammar;
-        j->tools = j->params.tools;
-        j->bound |= f.required;
-        snprintf(j->params.param, sizeof(j->params.param), "tool_choice");
-        if ((f.required || !other) &&
-            (rc = structured_for_tools(&f, &j->sampling, j->arrays, e)) != Q_OK)
-            return rc;
-        j->tool_grammar = j->sampling.grammar && !other;
-    }
-    j->params.param[0] = 0;
-    return Q_OK;
-}
-
 static enum q_code read_chat(struct job *j, struct q_err *e)
 {
-    enum q_code rc;
-    if ((rc = read_tools(j, e)) != Q_OK)
-        return rc;
-    if (j->app->served.chat && (rc = messages_read(&j->messages, j->params.messages, e)) == Q_OK)
-        return Q_OK;
-    snprintf(j->params.param, sizeof(j->params.param), "messages");
-    if (!j->app->served.chat)
-        return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s",
-                      j->app->served.chat_error);
+    const struct served *s = &j->app->served;
+    const struct turn_ask ask = prompts_ask(s, &j->params, j->sampling.grammar);
+    enum q_code rc = turn_read(&j->turn, &s->chat, &ask, e);
+    if (rc != Q_OK)
+        snprintf(j->params.param, sizeof(j->params.param), "%s", j->turn.field);
+    else
+        structured_calls(&j->turn.tags, &j->sampling);
     return rc;
 }
 

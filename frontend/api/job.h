@@ -71,15 +71,13 @@ struct job {
     bool ended;     /* answered, or failed */
     bool too_long;  /* refused for its length */
     bool no_output; /* completions with echo and max_tokens 0: the prompt only */
-    json_t *body, *messages;
+    json_t *body;
     struct params params;
     struct sample_params sampling;
     struct params_ids *arrays;
     const char *stops[PARAMS_STOPS_MAX];
     uint32_t n_stop;
-    const json_t *tools; /* NULL: none may be called */
-    bool tool_grammar;   /* the grammar is one of calls */
-    bool bound;          /* there is no reasoning where the grammar holds */
+    struct turn turn; /* chat: messages, tools */
     struct prompts prompts;
     struct tenant tenant;
     uint32_t weight;        /* of the API key */

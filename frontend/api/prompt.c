@@ -4,6 +4,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/api/json.h"
+#include "frontend/api/structured.h"
 
 void prompts_release(struct prompts *p)
 {
@@ -96,44 +97,30 @@ FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct serve
     return rc;
 }
 
-FALLIBLE prompts_render(struct prompts *p, const struct served *s, const struct params *params,
-                        const json_t *messages, const json_t *tools, struct q_err *e)
+struct turn_ask prompts_ask(const struct served *s, const struct params *params, uint32_t grammar)
 {
-    enum q_code rc;
-    struct template_fault fault = {0};
-    json_t *kwargs = NULL;
-    if (!s->chat)
-        return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s",
-                      s->chat_error);
-    if (params->chat_template && !s->options->trust_request_chat_template)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "chat_template: this server takes no templates from requests; it was started "
-                      "without --trust-request-chat-template");
-    if ((rc = make(p, 1, e)) != Q_OK)
-        return rc;
-    if (params->reasoning_effort) { /* templates that know it find it where vLLM puts it */
-        kwargs = params->chat_template_kwargs ? json_copy((json_t *)params->chat_template_kwargs)
-                                              : json_object();
-        if (!kwargs || json_object_set_new(kwargs, "reasoning_effort",
-                                           json_string(params->reasoning_effort)) != 0) {
-            json_decref(kwargs);
-            return q_fail(e, Q_NO_MEMORY, "messages: no memory");
-        }
-    }
-    struct chat_request r = {.messages = messages,
-                             .tools = tools,
+    return (struct turn_ask){.messages = params->messages,
+                             .tools = params->tools,
+                             .tool_choice = params->tool_choice,
                              .documents = params->documents,
-                             .kwargs = kwargs ? kwargs : params->chat_template_kwargs,
+                             .chat_template_kwargs = params->chat_template_kwargs,
+                             .reasoning_effort = params->reasoning_effort,
+                             .chat_template = params->chat_template,
                              .add_generation_prompt = params->add_generation_prompt,
                              .continue_final_message = params->continue_final_message,
-                             .content = s->content,
-                             .template_source = params->chat_template};
-    rc = chat_render(s->chat, &r, &p->items->rendered, &fault, e);
-    json_decref(kwargs);
-    if (rc == Q_OK)
-        rc = buf_check(&p->items->rendered, "the rendered conversation", e);
-    if (rc != Q_OK)
-        return q_wrap(e, "messages");
+                             .parallel_tool_calls = params->parallel_tool_calls,
+                             .auto_tool_choice = s->options->enable_auto_tool_choice,
+                             .trust_template = s->options->trust_request_chat_template,
+                             .grammar = !grammar                     ? TURN_NO_GRAMMAR
+                                        : grammar == STRUCTURED_TAGS ? TURN_TAGS
+                                                                     : TURN_CONTENT};
+}
+
+FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e)
+{
+    enum q_code rc = make(p, 1, e);
+    if (rc != Q_OK || (rc = turn_render(t, &p->items->rendered, e)) != Q_OK)
+        return rc;
     p->items->text = buf_str(&p->items->rendered);
     p->items->n_text = p->items->rendered.len;
     return Q_OK;

@@ -2,12 +2,13 @@
 /* prompt - from what a request says to token ids: texts, token ids, or a conversation through the
  * chat template.
  *
- * Reading (prompts_read, messages_read) only looks at JSON; encoding renders and tokenizes, takes
+ * Reading (prompts_read, turn_read) only looks at JSON; encoding renders and tokenizes, takes
  * time with long texts, and may run on another thread. Threads: reentrant; a list of prompts has
  * one owner at a time. */
 #ifndef QUIRE_FRONTEND_API_PROMPT_H
 #define QUIRE_FRONTEND_API_PROMPT_H
 #include <jansson.h>
+#include "common/chat/turn.h"
 #include "frontend/api/params.h"
 #include "frontend/api/served.h"
 
@@ -30,16 +31,11 @@ void prompts_release(struct prompts *p);
 FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct served *s,
                       struct q_err *e);
 
-/* Check messages and make of them what templates expect: text parts joined, arguments of tool calls
- * as objects. *out: a new array. Errors: Q_INVALID, Q_UNSUPPORTED; the
- * message starts with "messages". */
-FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e);
-/* Check tools: functions with names. Errors: Q_INVALID; the message starts with "tools". */
-FALLIBLE tools_check(const json_t *tools, struct q_err *e);
-
-/* Render the conversation to one prompt's text. tools may be NULL. */
-FALLIBLE prompts_render(struct prompts *p, const struct served *s, const struct params *params,
-                        const json_t *messages, const json_t *tools, struct q_err *e);
+/* What the request says to turn_read. */
+struct turn_ask prompts_ask(const struct served *s, const struct params *params,
+                            uint32_t grammar /* sample_params.grammar */);
+/* Render the conversation to one prompt's text. */
+FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e);
 /* Tokenize those given as text. */
 FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
                         struct q_err *e);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/api/served.h"
-#include "common/parsers/parser.h"
 
 #include <string.h>
 #include "common/file.h"
@@ -8,20 +7,6 @@
 #include "common/log.h"
 
 #define SHARED_FILE_MAX ((size_t)1 << 20)
-
-static enum q_code read_content_format(struct served *s, struct q_err *e)
-{
-    const char *name = s->options->chat_template_content_format;
-    s->content = !strcmp(name, "string")   ? CHAT_CONTENT_STRING
-                 : !strcmp(name, "openai") ? CHAT_CONTENT_OPENAI
-                                           : CHAT_CONTENT_AUTO;
-    if (s->content == CHAT_CONTENT_AUTO && strcmp(name, "auto") != 0)
-        return q_fail(e, Q_INVALID,
-                      "--chat-template-content-format: \"%.40s\" is not known; accepted are auto, "
-                      "string and openai",
-                      name);
-    return Q_OK;
-}
 
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e)
 {
@@ -35,8 +20,7 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         return q_fail(e, Q_INVALID,
                       "--generation-config: \"%s\" is not known, expected auto or vllm",
                       o->generation_config);
-    if ((rc = read_content_format(s, e)) ||
-        (rc = hub_resolve_tokenizer(s->tokenizer_path, o->tokenizer,
+    if ((rc = hub_resolve_tokenizer(s->tokenizer_path, o->tokenizer,
                                     *o->tokenizer_revision ? o->tokenizer_revision : NULL, s->dir,
                                     e)) ||
         (rc = tokenizer_apply_mode(s->tokenizer_path, o->tokenizer_mode, e)))
@@ -56,8 +40,8 @@ static enum q_code add_shared_chat(struct served *s, const char *text, size_t n,
     struct buf out = BUF_INIT;
     json_t *messages = json_pack("[{s:s,s:s%},{s:s,s:s}]", "role", "system", "content", text, n,
                                  "role", "user", "content", ".");
-    const struct chat_request r = {.messages = messages, .content = s->content};
-    enum q_code rc = messages ? chat_render(s->chat, &r, &out, &fault, e)
+    const struct chat_request r = {.messages = messages, .content = s->chat.content};
+    enum q_code rc = messages ? chat_render(s->chat.template, &r, &out, &fault, e)
                               : q_fail(e, Q_INVALID, "not UTF-8, or no memory");
     if (rc == Q_OK && (rc = buf_check(&out, "the rendered conversation", e)) == Q_OK &&
         (rc = tokenizer_encode(s->tokenizer, buf_str(&out), out.len, false, &ids, e)) == Q_OK)
@@ -80,7 +64,7 @@ static enum q_code add_shared(struct served *s, const char *path, struct q_err *
         rc = q_fail(e, Q_INVALID, "%s is empty", path);
     if (rc == Q_OK && (rc = tokenizer_encode(s->tokenizer, text.data, n, true, &ids, e)) == Q_OK)
         rc = shared_prompts_add(&s->shared, &ids, e);
-    if (rc == Q_OK && s->chat && add_shared_chat(s, text.data, n, e) != Q_OK) {
+    if (rc == Q_OK && s->chat.template && add_shared_chat(s, text.data, n, e) != Q_OK) {
         log_warning("--prefix-cache-shared %s: shared in completions only, the chat template "
                     "does not take it as a system message: %s",
                     path, e->message);
@@ -99,42 +83,6 @@ static enum q_code load_shared(struct served *s, struct q_err *e)
     return rc;
 }
 
-static enum q_code load_chat(struct served *s, struct q_err *e)
-{
-    const char *path = *s->options->chat_template ? s->options->chat_template : NULL;
-    const char *dir = dir_exists(s->tokenizer_path) ? s->tokenizer_path : s->dir;
-    enum q_code rc = chat_open(&s->chat, dir, path, e);
-    if (rc == Q_OK || path)
-        return rc;
-    /* A model without a chat template serves completions; chat requests get the reason. */
-    snprintf(s->chat_error, sizeof(s->chat_error), "%s", e->message);
-    log_warning("chat is off: %s", e->message);
-    q_err_reset(e);
-    return Q_OK;
-}
-
-/* By option, or as the templates show. Calls of a model that shows none are looked for in the form
- * most models use. */
-static void choose_parsers(struct served *s)
-{
-    const struct options *o = s->options;
-    struct parser_detected plain = {NULL, NULL}, tools = {NULL, NULL};
-    if (s->chat) {
-        plain = parser_detect(chat_source(s->chat));
-        tools = parser_detect(chat_tool_source(s->chat));
-    }
-    s->tool_parser = strcmp(o->tool_call_parser, "auto") ? o->tool_call_parser
-                     : tools.tool                        ? tools.tool
-                     : plain.tool                        ? plain.tool
-                                                         : "hermes";
-    s->reasoning_parser =
-        strcmp(o->reasoning_parser, "auto") ? o->reasoning_parser : plain.reasoning;
-    if (s->reasoning_parser && !strcmp(s->reasoning_parser, "none"))
-        s->reasoning_parser = NULL;
-    log_info("tool-call parser %s, reasoning parser %s", s->tool_parser,
-             s->reasoning_parser ? s->reasoning_parser : "none");
-}
-
 FALLIBLE served_load(struct served *s, struct q_err *e)
 {
     const struct options *o = s->options;
@@ -142,13 +90,13 @@ FALLIBLE served_load(struct served *s, struct q_err *e)
     if (rc != Q_OK)
         return rc;
     if (o->skip_tokenizer_init) {
-        snprintf(s->chat_error, sizeof(s->chat_error),
+        snprintf(s->chat.error, sizeof(s->chat.error),
                  "the server runs with --skip-tokenizer-init");
         return Q_OK;
     }
-    if ((rc = tokenizer_open(&s->tokenizer, s->tokenizer_path, e)) || (rc = load_chat(s, e)))
+    if ((rc = tokenizer_open(&s->tokenizer, s->tokenizer_path, e)) ||
+        (rc = chat_model_open(&s->chat, o, s->dir, s->tokenizer_path, e)))
         return rc;
-    choose_parsers(s);
     return load_shared(s, e);
 }
 

@@ -11,8 +11,8 @@
 #include "common/hub/config.h"
 #include "common/options.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/chat/chat_model.h"
 #include "frontend/api/tenant.h"
-#include "common/template/chat.h"
 
 struct served {
     const struct options *options;
@@ -26,12 +26,8 @@ struct served {
         max_model_len; /* by config and --max-model-len; the engine's counts once it is known */
     unsigned char digest[32];
     struct tokenizer *tokenizer; /* NULL with --skip-tokenizer-init */
-    struct chat *chat;           /* NULL: chat_error says why */
-    char chat_error[Q_MESSAGE_MAX];
-    enum chat_content content;                  /* --chat-template-content-format */
-    const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
-                                                 * chat template shows; NULL: no such format */
-    struct shared_prompts shared;               /* --prefix-cache-shared */
+    struct chat_model chat;
+    struct shared_prompts shared; /* --prefix-cache-shared */
 };
 /* model: folder or id. o: borrowed as long as s. */
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e);

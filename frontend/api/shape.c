@@ -38,7 +38,7 @@ static void add_usage(const struct job *j, struct buf *out)
     for (uint32_t i = 0; i < j->n_choice; i++) {
         n_out += j->no_output ? 0 : j->choices[i].n_token;
         n_thought += j->choices[i].n_thought + j->choices[i].n_perhaps;
-        thinks |= j->choices[i].parser && j->app->served.reasoning_parser;
+        thinks |= j->choices[i].parser && j->app->served.chat.reasoning_parser;
         if (j->choices[i].index % j->width ==
             0) /* a prompt counts once, and its first choice is what */
             n_cached += j->choices[i].n_cached; /* computed it; the others found its blocks */

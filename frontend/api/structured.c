@@ -154,14 +154,11 @@ FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct
     return rc;
 }
 
-FALLIBLE structured_for_tools(const struct forced *f, struct sample_params *s,
-                              struct params_ids *ids, struct q_err *e)
+void structured_calls(const struct buf *tags, struct sample_params *s)
 {
-    json_t *root;
-    enum q_code rc = forced_tools(&root, f, e);
-    struct ask a = {.field = "tool_choice", .kind = STRUCTURED_TAGS, .value = root};
-    if (rc == Q_OK && root)
-        rc = take(&a, NULL, s, ids, e);
-    json_decref(root);
-    return rc;
+    if (!tags->len)
+        return;
+    s->grammar = STRUCTURED_TAGS;
+    s->grammar_data = tags->data;
+    s->n_grammar = (uint32_t)tags->len;
 }

@@ -9,7 +9,6 @@
 #ifndef QUIRE_FRONTEND_API_STRUCTURED_H
 #define QUIRE_FRONTEND_API_STRUCTURED_H
 #include "frontend/api/params.h"
-#include "common/parsers/forced.h"
 
 /* The kinds of submit.grammar_kind (the engine's enum grammar_kind). */
 enum structured_kind {
@@ -28,9 +27,7 @@ enum structured_kind {
 FALLIBLE structured_read(const struct params *p, struct sample_params *s, struct params_ids *ids,
                          struct q_err *e);
 
-/* The same for tools; without effect when none is required or strict. Errors: forced_tools', and
- * Q_INVALID (another grammar is asked for too). */
-FALLIBLE structured_for_tools(const struct forced *f, struct sample_params *s,
-                              struct params_ids *ids, struct q_err *e);
+/* The same for calls: tags is a turn's (common/chat/turn.h), borrowed; empty: without effect. */
+void structured_calls(const struct buf *tags, struct sample_params *s);
 
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/api/app.h"
+#include "common/chat/messages.h"
 #include "frontend/api/json.h"
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
@@ -11,7 +12,8 @@ struct ask {          /* one request */
     struct task task; /* first */
     struct app *app;
     bool to_text; /* /detokenize */
-    json_t *body, *messages;
+    json_t *body;
+    struct turn turn;
     struct params params;
     struct prompts prompts;
     struct buf answer;
@@ -22,7 +24,7 @@ static void ask_free(struct task *t)
 {
     struct ask *q = (struct ask *)t;
     prompts_release(&q->prompts);
-    json_decref(q->messages);
+    turn_release(&q->turn);
     json_decref(q->body);
     buf_release(&q->answer);
     q_free(q);
@@ -49,9 +51,12 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
     if (p->messages) {
         add_special =
             p->has[FIELD_add_special_tokens] && p->add_special_tokens; /* templates write them */
-        if ((rc = tools_check(p->tools, e)) || (rc = messages_read(&q->messages, p->messages, e)) ||
-            (rc = prompts_render(&q->prompts, s, p, q->messages,
-                                 json_array_size(p->tools) ? p->tools : NULL, e)))
+        q->turn = (struct turn){.model = &s->chat,
+                                .ask = prompts_ask(s, p, 0),
+                                .tools = json_array_size(p->tools) ? p->tools : NULL};
+        if ((rc = tools_check(p->tools, e)) ||
+            (rc = messages_read(&q->turn.messages, p->messages, e)) ||
+            (rc = prompts_render(&q->prompts, &q->turn, e)))
             return rc;
     } else if (!json_is_string(p->prompt)) {
         return q_fail(e, Q_INVALID, "prompt: expected a string, got %s",

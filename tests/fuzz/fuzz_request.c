@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include "common/chat/messages.h"
 #include "common/mem.h"
 #include "frontend/api/json.h"
 #include "frontend/api/params.h"
@@ -17,26 +18,45 @@ static struct options options;
 static void load(void)
 {
     struct q_err e = Q_ERR_INIT;
+    const char *dir = "deploy/model/quire-tiny";
+    options_defaults(&options);
+    options.trust_request_chat_template = true;
     served.options = &options;
-    options.generation_config = "auto";
     served.config.vocab_size = 1024;
-    if (tokenizer_open(&served.tokenizer, "deploy/model/quire-tiny", &e) != Q_OK ||
-        chat_open(&served.chat, "deploy/model/quire-tiny", NULL, &e) != Q_OK)
-        snprintf(served.chat_error, sizeof(served.chat_error), "no model here");
+    if (tokenizer_open(&served.tokenizer, dir, &e) != Q_OK ||
+        chat_model_open(&served.chat, &options, dir, dir, &e) != Q_OK)
+        snprintf(served.chat.error, sizeof(served.chat.error), "no model here");
 }
 
-static void try_prompts(const struct params *p, json_t *messages)
+/* The prompt, and the parser for what comes behind it. */
+static enum q_code try_turn(const struct turn *t, struct prompts *prompts, struct q_err *e)
+{
+    char tag[PARSER_TAG_MAX];
+    struct parser *parser = NULL;
+    enum q_code rc = prompts_render(prompts, t, e);
+    if (rc != Q_OK)
+        return rc;
+    const struct buf *rendered = &prompts->items->rendered;
+    rc = turn_parser(t, rendered, turn_after(t, rendered, tag), &parser, e);
+    parser_free(parser);
+    return rc;
+}
+
+static void try_prompts(const struct params *p, const struct sample_params *s)
 {
     struct q_err e = Q_ERR_INIT;
     struct prompts prompts = {NULL, 0};
     enum q_code rc = Q_OK;
+    const struct turn_ask ask = prompts_ask(&served, p, s->grammar);
+    struct turn turn = {.model = NULL};
     if (p->prompt)
         rc = prompts_read(&prompts, p->prompt, &served, &e);
-    else if (messages)
-        rc = prompts_render(&prompts, &served, p, messages, p->tools, &e);
+    else if (p->messages && (rc = turn_read(&turn, &served.chat, &ask, &e)) == Q_OK)
+        rc = try_turn(&turn, &prompts, &e);
     if (rc == Q_OK && prompts.n && served.tokenizer)
         rc = prompts_encode(&prompts, &served, p->add_special_tokens, &e);
     prompts_release(&prompts);
+    turn_release(&turn);
 }
 
 static void try_body(const json_t *body, enum params_where where)
@@ -47,7 +67,6 @@ static void try_body(const json_t *body, enum params_where where)
     struct params_context c = {&served.defaults, served.config.vocab_size, 20};
     struct sample_params s;
     struct q_err e = Q_ERR_INIT;
-    json_t *messages = NULL;
     uint32_t n_stop;
     if (params_read(&p, body, where, &e) != Q_OK || params_sampling(&p, &c, &s, &ids, &e) != Q_OK ||
         params_stops(&p, stops, &n_stop, &e) != Q_OK || tools_check(p.tools, &e) != Q_OK ||
@@ -58,10 +77,7 @@ static void try_body(const json_t *body, enum params_where where)
         sample_params_check(&s, served.config.vocab_size, &e) != Q_OK)
         __builtin_trap(); /* what the frontend lets through, the engine must take */
     params_ids_release(&ids);
-    if (p.messages && messages_read(&messages, p.messages, &e) != Q_OK)
-        return;
-    try_prompts(&p, messages);
-    json_decref(messages);
+    try_prompts(&p, &s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

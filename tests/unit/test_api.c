@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Request bodies: JSON limits, the table of fields, messages, prompts. */
 #include "check.h"
+#include "common/chat/messages.h"
 #include "common/mem.h"
 #include "frontend/api/json.h"
 #include "frontend/api/params.h"

@@ -2,9 +2,11 @@
 /* Templates were written for transformers' messages; requests have OpenAI's. The differences are
  * bridged here and nowhere else, on a copy: the template sees content as one string, and a tool
  * call's arguments as an object. */
+#include "common/chat/messages.h"
+#include <stdbool.h>
 #include <string.h>
-#include "frontend/api/json.h"
-#include "frontend/api/prompt.h"
+#include "common/buf.h"
+#include "common/chat/json.h"
 
 #define MESSAGES_MAX 16384
 #define TOOLS_MAX    1024

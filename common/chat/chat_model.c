@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/chat/chat_model.h"
+#include <string.h>
+#include "common/file.h"
+#include "common/log.h"
+#include "common/parsers/parser.h"
+
+static FALLIBLE content_format(enum chat_content *out, const char *name, struct q_err *e)
+{
+    *out = !strcmp(name, "string")   ? CHAT_CONTENT_STRING
+           : !strcmp(name, "openai") ? CHAT_CONTENT_OPENAI
+                                     : CHAT_CONTENT_AUTO;
+    if (*out == CHAT_CONTENT_AUTO && strcmp(name, "auto") != 0)
+        return q_fail(e, Q_INVALID,
+                      "--chat-template-content-format: \"%.40s\" is not known; accepted are auto, "
+                      "string and openai",
+                      name);
+    return Q_OK;
+}
+
+static FALLIBLE check_parser(const struct parser_config *config, const char *option,
+                             struct q_err *e)
+{
+    struct parser *p = NULL;
+    enum q_code rc = parser_new(&p, config, e);
+    parser_free(p);
+    return rc == Q_OK ? rc : q_wrap(e, option);
+}
+
+FALLIBLE chat_model_check(const struct options *o, struct q_err *e)
+{
+    const char *tool = o->tool_call_parser, *reasoning = o->reasoning_parser;
+    enum chat_content content;
+    enum q_code rc = content_format(&content, o->chat_template_content_format, e);
+    if (rc == Q_OK && strcmp(tool, "auto") != 0)
+        rc = check_parser(&(struct parser_config){.tool = tool}, "--tool-call-parser", e);
+    if (rc == Q_OK && strcmp(reasoning, "auto") != 0)
+        rc = check_parser(&(struct parser_config){.reasoning = reasoning}, "--reasoning-parser", e);
+    return rc;
+}
+
+static FALLIBLE load_template(struct chat_model *m, const char *dir, const char *file,
+                              struct q_err *e)
+{
+    enum q_code rc = chat_open(&m->template, dir, file, e);
+    if (rc == Q_OK || file)
+        return rc;
+    /* A model without a chat template completes texts; conversations get the reason. */
+    snprintf(m->error, sizeof(m->error), "%s", e->message);
+    log_warning("chat is off: %s", e->message);
+    q_err_reset(e);
+    return Q_OK;
+}
+
+/* By option, or as the templates show. Calls of a model that shows none are looked for in the form
+ * most models use. */
+static void choose_parsers(struct chat_model *m, const struct options *o)
+{
+    struct parser_detected plain = {NULL, NULL}, tools = {NULL, NULL};
+    if (m->template) {
+        plain = parser_detect(chat_source(m->template));
+        tools = parser_detect(chat_tool_source(m->template));
+    }
+    m->tool_parser = strcmp(o->tool_call_parser, "auto") ? o->tool_call_parser
+                     : tools.tool                        ? tools.tool
+                     : plain.tool                        ? plain.tool
+                                                         : "hermes";
+    m->reasoning_parser =
+        strcmp(o->reasoning_parser, "auto") ? o->reasoning_parser : plain.reasoning;
+    if (m->reasoning_parser && !strcmp(m->reasoning_parser, "none"))
+        m->reasoning_parser = NULL;
+    log_info("tool-call parser %s, reasoning parser %s", m->tool_parser,
+             m->reasoning_parser ? m->reasoning_parser : "none");
+}
+
+FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const char *dir,
+                         const char *tokenizer_path, struct q_err *e)
+{
+    const char *file = *o->chat_template ? o->chat_template : NULL;
+    enum q_code rc;
+    *m = (struct chat_model){.template = NULL};
+    if ((rc = chat_model_check(o, e)) ||
+        (rc = content_format(&m->content, o->chat_template_content_format, e)) ||
+        (rc = load_template(m, dir_exists(tokenizer_path) ? tokenizer_path : dir, file, e)))
+        return rc;
+    choose_parsers(m, o);
+    return Q_OK;
+}
+
+void chat_model_release(struct chat_model *m)
+{
+    chat_free(m->template);
+    *m = (struct chat_model){.template = NULL};
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* chat_model - what a model needs to talk: its chat template, the form of a message's content in
+ * it, and the parsers of its tool calls and its reasoning.
+ *
+ * The server and the C library both open it, so that a conversation means the same in both.
+ * Threads: only read after chat_model_open. */
+#ifndef QUIRE_COMMON_CHAT_CHAT_MODEL_H
+#define QUIRE_COMMON_CHAT_CHAT_MODEL_H
+#include "common/options.h"
+#include "common/template/chat.h"
+
+struct chat_model {
+    struct chat *template; /* NULL: error says why */
+    char error[Q_MESSAGE_MAX];
+    enum chat_content content;                  /* --chat-template-content-format */
+    const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
+                                                 * template shows; NULL: no such format */
+};
+/* The options' own values, before anything is read: --chat-template-content-format,
+ * --tool-call-parser, --reasoning-parser. Errors: Q_INVALID, which names the option. */
+FALLIBLE chat_model_check(const struct options *o, struct q_err *e);
+/* Load the template of --chat-template, else of tokenizer_path where that is a folder, else of dir.
+ * A model without one is no error: m->error says why. o: borrowed as long as m. Errors: Q_INVALID
+ * (the options, a template that was given), Q_NOT_FOUND (the file that was given). */
+FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const char *dir,
+                         const char *tokenizer_path, struct q_err *e);
+void chat_model_release(struct chat_model *m); /* all zero is the empty value */
+
+#endif

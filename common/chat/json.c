@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/chat/json.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* Depth and value count of JSON text, or an upper bound on them where it is malformed (the parser
+ * will say so). */
+static enum q_code check_size(const char *text, size_t n, struct q_err *e)
+{
+    size_t n_value = 1;
+    int depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+            continue;
+        }
+        if (c == '"')
+            in_string = true;
+        else if (c == '[' || c == '{')
+            depth++;
+        else if (c == ']' || c == '}')
+            depth--;
+        n_value += c == ',' || c == '[' || c == '{';
+        if (depth > JSON_DEPTH_MAX)
+            return q_fail(e, Q_TOO_LARGE, "the JSON body is nested deeper than %d", JSON_DEPTH_MAX);
+        if (n_value > JSON_VALUES_MAX)
+            return q_fail(e, Q_TOO_LARGE, "the JSON body has more than %u values", JSON_VALUES_MAX);
+    }
+    return Q_OK;
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Whether the digits are more than a 64-bit integer holds; short ones are jansson's to judge. */
+static bool is_long(const char *digits, size_t n)
+{
+    static const char max[] = "9223372036854775807";
+    size_t n_max = sizeof max - 1;
+    return n > n_max || (n == n_max && memcmp(digits, max, n_max) > 0);
+}
+
+/* The text with ".0" behind every integer of more than 64 bits, so that jansson takes it for a
+ * number; what field it belongs to then says whether it may be so large. */
+static void write_as_reals(struct buf *b, const char *text, size_t n)
+{
+    bool in_string = false;
+    for (size_t i = 0; i < n;) {
+        char c = text[i];
+        size_t end = i + 1;
+        if (in_string && c == '\\' && end < n)
+            end++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && is_digit(c)) {
+            bool whole =
+                i == 0 || (text[i - 1] != '.' && (text[i - 1] | 0x20) != 'e' && text[i - 1] != '+');
+            while (end < n && is_digit(text[end]))
+                end++;
+            whole = whole && (end == n || (text[end] != '.' && (text[end] | 0x20) != 'e'));
+            buf_add(b, text + i, end - i);
+            if (whole && is_long(text + i, end - i))
+                buf_add_str(b, ".0");
+            i = end;
+            continue;
+        }
+        buf_add(b, text + i, end - i);
+        i = end;
+    }
+}
+
+/* jansson refuses integers of more than 64 bits, which JSON has; *error is of the first try. */
+static json_t *load_again(const char *text, size_t n, json_error_t *error)
+{
+    struct buf b = BUF_INIT;
+    json_t *v = NULL;
+    if (json_error_code(error) == json_error_numeric_overflow) {
+        write_as_reals(&b, text, n);
+        if (!b.failed)
+            v = json_loadb(buf_str(&b), b.len, JSON_ALLOW_NUL, error);
+    }
+    buf_release(&b);
+    return v;
+}
+
+FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)
+{
+    json_error_t error;
+    enum q_code rc;
+    *out = NULL;
+    if (n == 0)
+        return q_fail(e, Q_INVALID, "the request has no body; expected a JSON object");
+    if ((rc = check_size(text, n, e)) != Q_OK)
+        return rc;
+    json_t *v = json_loadb(text, n, JSON_ALLOW_NUL, &error);
+    if (!v)
+        v = load_again(text, n, &error);
+    if (!v)
+        return q_fail(e, Q_INVALID, "the body is not valid JSON: line %d, column %d: %s",
+                      error.line, error.column, error.text);
+    if (!json_is_object(v)) {
+        json_decref(v);
+        return q_fail(e, Q_INVALID, "the body must be a JSON object, got an array");
+    }
+    *out = v;
+    return Q_OK;
+}
+
+const char *json_kind(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    default:
+        return "null";
+    }
+}
+
+static int add_piece(const char *data, size_t n, void *out)
+{
+    buf_add(out, data, n);
+    return 0;
+}
+
+void json_add(struct buf *out, const json_t *v)
+{
+    if (json_dump_callback(v, add_piece, out, JSON_COMPACT | JSON_ENCODE_ANY) != 0)
+        out->failed = Q_NO_MEMORY;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* json - request bodies as JSON, with limits checked before jansson allocates anything.
+ *
+ * A value takes jansson some 40 to 100 bytes whatever its text takes, and nesting takes stack: so
+ * depth and number of values are counted first, in one pass over the bytes. Threads: reentrant. */
+#ifndef QUIRE_COMMON_CHAT_JSON_H
+#define QUIRE_COMMON_CHAT_JSON_H
+#include <jansson.h>
+#include "common/buf.h"
+
+#define JSON_DEPTH_MAX  100
+#define JSON_VALUES_MAX 2000000u /* token ids of a long prompt count one each: 80 MB in jansson */
+
+/* *out: a new reference to an object. Errors: Q_INVALID (not JSON, with line and column; not an
+ * object), Q_TOO_LARGE (depth, values). */
+FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e);
+/* "a string", "a number", … for messages: "temperature: expected a number, got a string". */
+const char *json_kind(const json_t *v);
+/* Append the value's compact JSON text. */
+void json_add(struct buf *out, const json_t *v);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* messages - what a request brings to a chat template, checked: messages and tools.
+ * Threads: reentrant. */
+#ifndef QUIRE_COMMON_CHAT_MESSAGES_H
+#define QUIRE_COMMON_CHAT_MESSAGES_H
+#include <jansson.h>
+#include "common/err.h"
+
+/* Check messages and make of them what templates expect: text parts joined, arguments of tool calls
+ * as objects. *out: a new array. Errors: Q_INVALID, Q_UNSUPPORTED; the message starts with
+ * "messages". */
+FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e);
+/* Check tools: functions with names. Errors: Q_INVALID; the message starts with "tools". */
+FALLIBLE tools_check(const json_t *tools, struct q_err *e);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/chat/turn.h"
+#include <string.h>
+#include "common/chat/messages.h"
+#include "common/parsers/forced.h"
+
+#define TAGS_BYTES 1000000 /* of a structural tag */
+
+void turn_release(struct turn *t)
+{
+    json_decref(t->messages);
+    buf_release(&t->tags);
+    *t = (struct turn){.model = NULL};
+}
+
+/* The function that tool_choice names; NULL: it names none. */
+static const char *named_tool(const json_t *choice)
+{
+    const json_t *function = json_object_get(choice, "function");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    return name ? name : json_string_value(json_object_get(choice, "name"));
+}
+
+static FALLIBLE check_tool_choice(const struct turn_ask *a, const char *mode, struct q_err *e)
+{
+    const json_t *choice = a->tool_choice;
+    bool any = json_array_size(a->tools) > 0;
+    static const char *const modes[] = {"none", "auto", "required"};
+    size_t i = 0;
+    while (i < 3 && strcmp(mode, modes[i]) != 0)
+        i++;
+    if (choice && (json_is_object(choice) ? !named_tool(choice) : i == 3))
+        return q_fail(e, Q_INVALID,
+                      "tool_choice: \"%.60s\" is not known; accepted are \"none\", \"auto\", "
+                      "\"required\" and {\"type\": \"function\", \"function\": {\"name\": …}}",
+                      mode);
+    if (choice && i != 0 && !any)
+        return q_fail(e, Q_INVALID, "tool_choice: needs \"tools\"");
+    if (any && (i == 1 || !choice) && !a->auto_tool_choice)
+        return q_fail(
+            e, Q_UNSUPPORTED,
+            "tool_choice: \"auto\" is switched off on this server (--no-enable-auto-tool-choice)");
+    return Q_OK;
+}
+
+static int add_piece(const char *text, size_t n, void *out)
+{
+    buf_add(out, text, n);
+    return 0;
+}
+
+/* t->tags, if calls have to be held to something. */
+static FALLIBLE force(struct turn *t, const struct forced *f, struct q_err *e)
+{
+    json_t *root;
+    enum q_code rc = forced_tools(&root, f, e);
+    if (rc != Q_OK || !root)
+        return rc;
+    if (t->ask.grammar)
+        rc = q_fail(e, Q_INVALID,
+                    "tool_choice: another field asks for structured output too; only one can");
+    else
+        json_dump_callback(root, add_piece, &t->tags,
+                           JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    json_decref(root);
+    if (rc == Q_OK && t->tags.len > TAGS_BYTES)
+        rc = q_fail(e, Q_INVALID, "tool_choice: %zu bytes, accepted are at most %d", t->tags.len,
+                    TAGS_BYTES);
+    return rc != Q_OK ? rc : buf_check(&t->tags, "tool_choice", e);
+}
+
+/* tool_choice: "none" hides the tools from the model, "auto" lets it call them, "required" or a
+ * named function makes it. */
+static FALLIBLE read_tools(struct turn *t, struct q_err *e)
+{
+    const struct turn_ask *a = &t->ask;
+    const json_t *choice = a->tool_choice;
+    const char *mode = json_is_string(choice) ? json_string_value(choice) : "";
+    bool any = json_array_size(a->tools) > 0;
+    enum q_code rc;
+    t->field = "tool_choice";
+    if ((rc = check_tool_choice(a, mode, e)) != Q_OK)
+        return rc;
+    t->field = "tools";
+    if (any && (rc = tools_check(a->tools, e)) != Q_OK)
+        return rc;
+    t->field = "tool_choice";
+    if (!any || !strcmp(mode, "none"))
+        return Q_OK;
+    const struct chat *template = t->model->template;
+    const struct forced f = {.tool = t->model->tool_parser,
+                             .template = template ? chat_tool_source(template) : NULL,
+                             .tools = a->tools,
+                             .name = named_tool(choice),
+                             .required = json_is_object(choice) || !strcmp(mode, "required"),
+                             .parallel = a->parallel_tool_calls && !json_is_object(choice)};
+    t->tools = a->tools;
+    t->bound |= f.required;
+    return f.required || !a->grammar ? force(t, &f, e) : Q_OK;
+}
+
+FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
+                   struct q_err *e)
+{
+    enum q_code rc;
+    *t = (struct turn){.model = m, .ask = *ask, .bound = ask->grammar == TURN_CONTENT};
+    if ((rc = read_tools(t, e)) != Q_OK)
+        return rc;
+    t->field = "messages";
+    if (!m->template)
+        return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s", m->error);
+    if ((rc = messages_read(&t->messages, ask->messages, e)) == Q_OK)
+        t->field = NULL;
+    return rc;
+}
+
+/* chat_template_kwargs, and what other fields say to a template, where vLLM puts it. */
+static FALLIBLE kwargs_of(json_t **out, const struct turn_ask *a, struct q_err *e)
+{
+    const json_t *given = a->chat_template_kwargs;
+    *out = given ? json_copy((json_t *)(uintptr_t)given) : json_object();
+    if (*out &&
+        (!a->reasoning_effort ||
+         json_object_set_new(*out, "reasoning_effort", json_string(a->reasoning_effort)) == 0))
+        return Q_OK;
+    json_decref(*out);
+    return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+}
+
+FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e)
+{
+    const struct turn_ask *a = &t->ask;
+    const struct chat_model *m = t->model;
+    struct template_fault fault = {0};
+    json_t *kwargs;
+    enum q_code rc;
+    if (!m->template)
+        return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s", m->error);
+    if (a->chat_template && !a->trust_template)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "chat_template: this server takes no templates from requests; it was started "
+                      "without --trust-request-chat-template");
+    if ((rc = kwargs_of(&kwargs, a, e)) != Q_OK)
+        return rc;
+    const struct chat_request r = {.messages = t->messages,
+                                   .tools = t->tools,
+                                   .documents = a->documents,
+                                   .kwargs = kwargs,
+                                   .add_generation_prompt = a->add_generation_prompt,
+                                   .continue_final_message = a->continue_final_message,
+                                   .content = m->content,
+                                   .template_source = a->chat_template};
+    rc = chat_render(m->template, &r, prompt, &fault, e);
+    json_decref(kwargs);
+    if (rc == Q_OK)
+        rc = buf_check(prompt, "the rendered conversation", e);
+    return rc == Q_OK ? rc : q_wrap(e, "messages");
+}
+
+const char *turn_after(const struct turn *t, const struct buf *prompt, char *out)
+{
+    const struct chat_model *m = t->model;
+    bool open =
+        parser_reasoning_start(m->reasoning_parser, buf_str(prompt), prompt->len) == REASONING_OPEN;
+    if ((!t->ask.grammar && !t->tags.len) || (t->ask.continue_final_message && !open))
+        return NULL;
+    if (t->tags.len && forced_thinks(m->tool_parser))
+        return NULL;
+    return parser_reasoning_end(m->reasoning_parser, buf_str(prompt), prompt->len, out);
+}
+
+FALLIBLE turn_parser(const struct turn *t, const struct buf *prompt, const char *after,
+                     struct parser **out, struct q_err *e)
+{
+    const char *reasoning = t->bound && !after ? NULL : t->model->reasoning_parser;
+    const struct parser_config config = {
+        .tool = t->tools ? t->model->tool_parser : NULL,
+        .reasoning = reasoning,
+        .tools = t->tools,
+        .start = parser_reasoning_start(reasoning, buf_str(prompt), prompt->len)};
+    *out = NULL;
+    if (!config.tool && !config.reasoning)
+        return Q_OK;
+    return parser_new(out, &config, e);
+}

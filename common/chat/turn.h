@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* turn - one request to a chat model: from messages, tools and tool_choice to the prompt's text,
+ * the grammar that makes the model call, and the parser of its answer.
+ *
+ * turn_read (checks, looks at JSON only) -> turn_render (the prompt; may take long) -> turn_after,
+ * turn_parser (how to read what comes). The server and the C library both go this way.
+ * Threads: one owner. What struct turn_ask points to is borrowed as long as the turn. */
+#ifndef QUIRE_COMMON_CHAT_TURN_H
+#define QUIRE_COMMON_CHAT_TURN_H
+#include <stdbool.h>
+#include "common/buf.h"
+#include "common/chat/chat_model.h"
+#include "common/parsers/parser.h"
+
+enum turn_grammar { /* of the answer, besides tool calls */
+                    TURN_NO_GRAMMAR,
+                    TURN_CONTENT, /* the content follows one: a schema, a pattern, … */
+                    TURN_TAGS     /* a structural tag, which has free text around it */
+};
+
+struct turn_ask { /* a request's fields by their names; NULL: not given */
+    const json_t *messages, *tools, *tool_choice, *documents, *chat_template_kwargs;
+    const char *reasoning_effort, *chat_template;
+    bool add_generation_prompt, continue_final_message, parallel_tool_calls;
+    bool auto_tool_choice; /* the model may call by its own choice */
+    bool trust_template;   /* chat_template is taken */
+    enum turn_grammar grammar;
+};
+
+struct turn {
+    const struct chat_model *model; /* borrowed */
+    struct turn_ask ask;
+    json_t *messages;    /* as templates expect them */
+    const json_t *tools; /* the model may call; NULL: none */
+    struct buf tags;     /* a structural tag of calls (JSON), which is the grammar then; may be
+                          * empty */
+    bool bound;          /* there is no reasoning where the grammar holds */
+    const char *field;   /* after an error: the field at fault, or NULL */
+};
+void turn_release(struct turn *t); /* all zero is the empty value */
+/* Errors: Q_INVALID, Q_UNSUPPORTED; the message begins with a field's name, as t->field has it. */
+FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
+                   struct q_err *e);
+/* Append the prompt's text. Of t only model, ask, messages and tools are read. Errors: Q_INVALID,
+ * Q_UNSUPPORTED; they begin with the field. */
+FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e);
+/* What ends the reasoning that comes before the answer's grammar; NULL: the grammar holds at once,
+ * or there is none. out: [PARSER_TAG_MAX], which may hold what is returned. */
+const char *turn_after(const struct turn *t, const struct buf *prompt, char *out);
+/* For what the request allows and the model writes; *out NULL where both are nothing. after: what
+ * turn_after said. */
+FALLIBLE turn_parser(const struct turn *t, const struct buf *prompt, const char *after,
+                     struct parser **out, struct q_err *e);
+
+#endif

@@ -34,7 +34,7 @@ def all_of_them(tmp_path_factory):
     return {name: (folder, kind) for _, name, folder, kind in diff.catalogue(tmp_path_factory.mktemp("tokenizers"))}
 
 
-@pytest.mark.parametrize("name", [p.name for p in sorted(SMALL.glob("*/")) if not p.name.endswith("_list")] + [f"WordLevel-{w}" for w in diff.WORD_LEVELS])
+@pytest.mark.parametrize("name", [p.name for p in diff.small_folders()] + [f"WordLevel-{w}" for w in diff.WORD_LEVELS])
 def test_small_tokenizers(name, all_of_them):
     agree(*all_of_them[name], N_STRING, name)
 

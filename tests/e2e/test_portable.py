@@ -67,7 +67,7 @@ def test_run_batch_elsewhere(elsewhere, tmp_path):
     body = {"model": str(BUNDLED), "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
     (tmp_path / "in.jsonl").write_text(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}) + "\n")
     done = run(elsewhere / "bin/quire", "run-batch", BUNDLED, "-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl",
-               "--num-gpu-blocks-override", 64)
+               "--num-gpu-blocks-override", 256)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "out.jsonl").read_text())["response"]["status_code"] == 200
 

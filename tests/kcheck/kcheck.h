@@ -55,7 +55,7 @@ struct kcheck_bench {
     const char *json; /* a file for the figures; NULL = none */
     int64_t n_thread; /* 0 = all cores */
 };
-/* Times every variant, prints a row each on standard output. Errors: Q_INVALID for an unknown op. */
+/* Times every variant, a row each on standard output. Errors: Q_INVALID for an unknown op. */
 FALLIBLE kcheck_bench(const struct kcheck_bench *what, struct q_err *e);
 
 /* Random. */

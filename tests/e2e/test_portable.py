@@ -16,7 +16,7 @@ PORTABLE = BIN.parent / "portable"
 C_LIBRARY = re.compile(r"(lib(c|m|dl|pthread|rt)\.so\.[0-9]+|ld-linux.*\.so\.[0-9]+)")
 BESIDE = {"quire-frontend", "quire-run-batch"}  # what h2o shares with them comes along in lib
 VERBS = sorted(p.name for p in BIN.glob("quire*"))
-pytestmark = pytest.mark.skipif(not (PORTABLE / "bin/quire-generate").exists(), reason=f"cmake --build {BIN.parent} --target portable")
+pytestmark = pytest.mark.skipif(not (PORTABLE / "bin/quire-generate").exists(), reason=f"no {PORTABLE}: cmake --build {BIN.parent} --target portable")
 
 
 def needed(path):

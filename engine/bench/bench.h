@@ -30,8 +30,7 @@ struct bench {
 /* A verb. Errors: Q_INVALID (the command line, exit 2), any other (exit 1, or 3 as the code of
  * loading a model, see bench_model_failed). */
 typedef enum q_code bench_verb(struct bench *b, struct q_err *e);
-bench_verb bench_latency, bench_throughput, bench_serve, bench_quality, bench_roofline,
-    bench_kernels;
+bench_verb bench_latency, bench_throughput, bench_serve, bench_quality, bench_roofline;
 
 /* How far it is, a few times a second; nothing when nobody looks. */
 __attribute__((format(printf, 2, 3))) void bench_progress(struct bench *b, const char *fmt, ...);

@@ -319,14 +319,14 @@ static void forget_open(struct load *l)
     call_free(l->ready);
 }
 
-/* Of a program to be carried libcurl is what it finds (deploy/carry). */
+/* A portable program takes the libcurl that it finds (deploy/portable). */
 static FALLIBLE load_start(struct q_err *e)
 {
     const CURLcode code = curl_global_init(CURL_GLOBAL_DEFAULT);
     if (code)
         return q_fail(e, Q_IO,
                       "libcurl, which sends the requests, does not start: %.160s "
-                      "(QUIRE_CURL_LIBRARY names it where programs are carried)",
+                      "(portable programs: QUIRE_CURL_LIBRARY names it)",
                       curl_easy_strerror(code));
     return Q_OK;
 }

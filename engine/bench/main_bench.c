@@ -4,8 +4,23 @@
 #include <unistd.h>
 #include "common/log.h"
 #include "engine/bench/bench.h"
+#include "kcheck.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MODEL = 3 };
+
+/* The tests' program for kernels (tests/kcheck) is inside this one. */
+static enum q_code bench_kernels(struct bench *b, struct q_err *e)
+{
+    const struct options *o = &b->o;
+    if (!strcmp(o->json_out, "-"))
+        return q_fail(e, Q_INVALID, "--json: standard output has the table; give a file");
+    struct kcheck_bench what = {.op = *o->op ? o->op : NULL,
+                                .caps = o->cpu_isa,
+                                .json = *o->json_out ? o->json_out : NULL,
+                                .n_thread = o->threads};
+    b->o.json_out = ""; /* what is written there has the machine and every row already */
+    return kcheck_bench(&what, e);
+}
 
 static const struct verb {
     const char *verb;

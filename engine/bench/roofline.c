@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire bench roofline: the ceilings of this machine. quire bench kernels: kcheck, which times
- * every kernel beside them. */
-#include <errno.h>
-#include <limits.h>
+/* quire bench roofline: the ceilings of this machine. */
 #include <string.h>
-#include <unistd.h>
 #include "engine/bench/bench.h"
-
-#define KCHECK_ARGS_MAX 16
 
 enum q_code bench_roofline(struct bench *b, struct q_err *e)
 {
@@ -32,44 +26,4 @@ enum q_code bench_roofline(struct bench *b, struct q_err *e)
     fprintf(b->out, "ceilings: read %.1f GB/s; fp32 %.0f, bf16 %.0f, int8 %.0f GOP/s\n",
             r->read_gb_s, r->fp32_gop_s, r->bf16_gop_s, r->int8_gop_s);
     return Q_OK;
-}
-
-/* kcheck lies beside this program. */
-static FALLIBLE find_kcheck(char *out, size_t size, struct q_err *e)
-{
-    ssize_t n = readlink("/proc/self/exe", out, size - 1);
-    if (n <= 0)
-        return q_fail(e, Q_IO, "/proc/self/exe: %s", strerror(errno));
-    out[n] = '\0';
-    char *name = strrchr(out, '/') + 1;
-    snprintf(name, size - (size_t)(name - out), "kcheck");
-    if (access(out, X_OK) != 0)
-        return q_fail(e, Q_NOT_FOUND, "the program that times kernels is missing: %.200s: %s", out,
-                      strerror(errno));
-    return Q_OK;
-}
-
-enum q_code bench_kernels(struct bench *b, struct q_err *e)
-{
-    const struct options *o = &b->o;
-    char path[PATH_MAX], threads[16];
-    const char *argv[KCHECK_ARGS_MAX] = {"kcheck",   "--bench",   "--caps",
-                                         o->cpu_isa, "--threads", threads};
-    size_t n = 6;
-    enum q_code rc = find_kcheck(path, sizeof path, e);
-    if (rc)
-        return rc;
-    snprintf(threads, sizeof threads, "%lld", (long long)o->threads);
-    if (*o->op) {
-        argv[n++] = "--op";
-        argv[n++] = o->op;
-    }
-    if (!strcmp(o->json_out, "-"))
-        return q_fail(e, Q_INVALID, "--json: standard output has the table; give a file");
-    if (*o->json_out) {
-        argv[n++] = "--json";
-        argv[n++] = o->json_out;
-    }
-    execv(path, (char *const *)(uintptr_t)argv);
-    return q_fail(e, Q_IO, "%.200s: %s", path, strerror(errno));
 }

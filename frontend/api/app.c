@@ -278,12 +278,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
         return rc;
     a->exit_code = 0;
     metric_set(METRIC_START_TIME, (double)clock_unix());
-    a->sigterm.data = a->sigint.data = a->deadline.data = a->gauge.data = a;
-    uv_signal_init(&a->loop, &a->sigterm);
-    uv_signal_init(&a->loop, &a->sigint);
-    uv_signal_start(&a->sigterm, on_signal, SIGTERM);
-    uv_signal_start(&a->sigint, on_signal, SIGINT);
-    uv_timer_init(&a->loop, &a->deadline);
+    a->gauge.data = a;
     uv_timer_init(&a->loop, &a->gauge);
     uv_timer_start(&a->gauge, on_gauge, 0, GAUGE_EVERY_MS);
     start_loading(a);
@@ -330,6 +325,18 @@ void app_close(struct app *a)
         _exit(a->exit_code); /* exit() would take from those threads what they still use */
 }
 
+/* Before anything is read or listened on: a signal that comes earlier than the loop runs waits for
+ * it, and ends the program as a later one does. */
+static void take_signals(struct app *a)
+{
+    a->sigterm.data = a->sigint.data = a->deadline.data = a;
+    uv_timer_init(&a->loop, &a->deadline);
+    uv_signal_init(&a->loop, &a->sigterm);
+    uv_signal_init(&a->loop, &a->sigint);
+    uv_signal_start(&a->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&a->sigint, on_signal, SIGINT);
+}
+
 int app_run(const struct options *o)
 {
     struct q_err e = Q_ERR_INIT;
@@ -337,6 +344,7 @@ int app_run(const struct options *o)
     if (!a)
         return 1;
     init(a, o);
+    take_signals(a);
     if (begin(a, &e) != Q_OK) {
         log_error("%s", e.message);
         return a->server || e.code == Q_IO ? EXIT_ADDRESS

@@ -3,7 +3,7 @@
 
 Prints tokens per second for 1 to 32 sequences at once, the bytes one decode step has to read (every weight of the
 decoder and the head once), and that as a share of the bandwidth kcheck measures in the same run. Usage:
-    QUIRE_BIN=build/release/bin python3 tests/bench/decode.py [--json] [--kcheck build/dev/bin/kcheck]
+    QUIRE_BIN=build/release/bin python3 tests/bench/decode.py [--json] [--kcheck build/dev/tests/kcheck/kcheck]
 """
 import argparse
 import http.client
@@ -80,7 +80,7 @@ def read_bandwidth(kcheck):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument("--kcheck", default="build/dev/bin/kcheck", help="for the bandwidth")
+    parser.add_argument("--kcheck", default="build/dev/tests/kcheck/kcheck", help="for the bandwidth")
     parser.add_argument("--sequences", default="1,2,8,32")
     args = parser.parse_args()
     bandwidth = read_bandwidth(args.kcheck) if os.path.exists(args.kcheck) else None

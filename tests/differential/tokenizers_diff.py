@@ -202,6 +202,11 @@ def family_of(spec):
     return "SentencePiece BPE" if model.get("byte_fallback") or '"Metaspace"' in json.dumps(spec.get("pre_tokenizer")) else "other BPE"
 
 
+def small_folders():
+    """Those of tests/data/tokenizers that hold a tokenizer: not the lists of words, nor what Python caches beside its files."""
+    return [f for f in sorted(SMALL.glob("*/")) if not f.name.endswith("_list") and not f.name.startswith(("_", "."))]
+
+
 def unpack(folder, to):
     to.mkdir(parents=True)
     has_json = (folder / "tokenizer.json.zst").exists()  # then what tokenizer_config.json adds, the package does not see
@@ -236,7 +241,7 @@ def catalogue(to, real=True):
     """[(family, name, folder, class that answers)]"""
     found = []
     word_levels(to)
-    folders = [f for f in sorted(SMALL.glob("*/")) if not f.name.endswith("_list")] + sorted(to.glob("WordLevel-*/"))
+    folders = small_folders() + sorted(to.glob("WordLevel-*/"))
     for folder in sorted(REAL.glob("*/")) if real else ():
         if is_real(folder):
             unpack(folder, to / "real" / folder.name)

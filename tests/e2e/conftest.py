@@ -36,8 +36,6 @@ def run():
 @pytest.fixture(scope="session")
 def bundled():
     """One server on the bundled model for all tests that only ask questions."""
-    if not (BUNDLED / "model.safetensors").exists():
-        pytest.skip(f"the bundled model is not there: {BUNDLED}")
     server = Server(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "1024")
     yield server
     assert server.stop() == 0

@@ -105,7 +105,7 @@ def test_http2(bundled):
     """Cleartext HTTP/2 with prior knowledge, where curl can."""
     version = subprocess.run(["curl", "--version"], capture_output=True, text=True)
     if version.returncode or "HTTP2" not in version.stdout:
-        pytest.skip("curl with HTTP/2 is not there")
+        pytest.skip("no curl with HTTP/2")
     body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 5, "stream": True})
     out = subprocess.run(["curl", "-sN", "--http2-prior-knowledge", "-w", "%{http_version}", "-H", "content-type: application/json",
                           "-d", body, bundled.url + "/v1/chat/completions"], capture_output=True, text=True, timeout=30)

@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 import pytest
 
-from servers import BUNDLED, MODELS
+from servers import BIN, BUNDLED, MODELS
 
 OPTIONS = ("--skip-tokenizer-init", "--dtype", "float32", "--heartbeat-ms", "200")
 BODY = {"temperature": 1, "ignore_eos": True}
@@ -234,6 +235,39 @@ def test_sigterm_while_the_model_is_read(run, tmp_path):
         time.sleep(0.005 * i)
         frontend.process.send_signal(signal.SIGTERM)
         assert frontend.exit_code(20) == 0
+
+
+def test_sigterm_as_soon_as_the_port_answers():
+    """The line that says so is held up, so that the signal comes at the earliest moment at which anyone can know."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    try:
+        while True:
+            os.write(write_end, b"\n" * 4096)
+    except BlockingIOError:
+        os.set_blocking(write_end, True)  # it is full: the first line of the log waits
+    frontend = subprocess.Popen([BIN / "quire-frontend", BUNDLED, "--engine", "ipc:///tmp/quire-test-nobody-there", "--port", str(port)],
+                                stderr=write_end)
+    os.close(write_end)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert frontend.poll() is None and time.monotonic() < deadline
+                time.sleep(0.001)
+        frontend.send_signal(signal.SIGTERM)
+        with open(read_end, "rb") as log:
+            said = log.read()
+        assert frontend.wait(20) == 0 and b"listening on" in said and b"terminated" in said
+    finally:
+        frontend.kill()
+        frontend.wait()
 
 
 def test_shutdown_timeout_cuts_off(start):

@@ -3,17 +3,15 @@
 of schemas, where they are on this machine."""
 import collections
 import json
-import pathlib
 import subprocess
 
 import jsonschema
 import pytest
 from jsonschema import validators
 
-from servers import BIN, BUNDLED
+from servers import BIN, BUNDLED, ROOT
 
-SHARED = pathlib.Path("/work/shared/data/schemas") if pathlib.Path("/work/shared/data/schemas").exists() else \
-    pathlib.Path(__file__).resolve().parents[3] / "shared/data/schemas"
+SHARED = ROOT.parent / "shared/data/schemas"
 
 OWN = [
     {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "minProperties": 1,
@@ -97,7 +95,7 @@ def suite():
             yield path.stem, group
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the JSON-Schema-Test-Suite is not on this machine")
+@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data/schemas/JSON-Schema-Test-Suite")
 def test_test_suite_accepts_nothing_invalid():
     groups = list(suite())
     answers = schema([{"json_schema": g["schema"], "texts": [json.dumps(t["data"]) for t in g["tests"]]} for _, g in groups], "-")
@@ -114,7 +112,7 @@ def test_test_suite_accepts_nothing_invalid():
     assert n["compiled"] > 200
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="real schemas are not on this machine")
+@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data/schemas")
 def test_real_schemas():
     packed = SHARED / "jsonschemabench/maskbench_slice.jsonl.zst"
     lines = subprocess.run(["zstd", "-dc", packed], capture_output=True, check=True).stdout.splitlines()

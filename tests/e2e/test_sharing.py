@@ -15,8 +15,6 @@ PUBLIC = ("You are the help desk of a public library. Answer briefly, name the s
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory):
     """A server with two API keys and one public system prompt."""
-    if not (BUNDLED / "model.safetensors").exists():
-        pytest.skip(f"the bundled model is not there: {BUNDLED}")
     shared = tmp_path_factory.mktemp("shared") / "public.txt"
     shared.write_text(PUBLIC + "\n")
     server = Server(BUNDLED, "--served-model-name", "quire-tiny", "--num-gpu-blocks-override", "1024", "--api-key", "ant",

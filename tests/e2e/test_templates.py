@@ -2,11 +2,8 @@
 """Chat templates against jinja2, with random conversations: a few of them; tests/differential/templates_diff.py has more."""
 import sys
 
-import pytest
-
 from servers import BIN, ROOT
 
-pytest.importorskip("jinja2")
 sys.path.insert(0, str(ROOT / "tests/differential"))
 
 

@@ -57,7 +57,7 @@ class Run:
         for place in (self.o.bin, self.o.bin.parent / "tests"):
             if (place / name).exists():
                 return place / name
-        raise Failed(f"no {name} in {self.o.bin} or {self.o.bin.parent / 'tests'}; cmake --build --preset carry makes it")
+        raise Failed(f"no {name} in {self.o.bin} or {self.o.bin.parent / 'tests'}; cmake --build --preset portable makes it")
 
     def left(self, most):
         """Seconds that a job may take."""

@@ -26,12 +26,12 @@ bundle() {
     cd "$here"
     from=${BUILD:-build/cuda}
     tar=${TAR:-build/quire-gpu.tar.xz}
-    [ -x "$from/carry/bin/quire-generate" ] || { echo "run.sh: nothing in $from/carry; cmake --build --preset carry makes it" >&2; exit 1; }
+    [ -x "$from/portable/bin/quire-generate" ] || { echo "run.sh: nothing in $from/portable; cmake --build --preset portable makes it" >&2; exit 1; }
     all=$(mktemp -d)
     trap 'rm -rf "$all"' EXIT
     to=$all/quire-gpu
     mkdir -p "$to/tests/gpu" "$to/tests/data"
-    cp -r "$from/carry/bin" "$from/carry/lib" "$to/"
+    cp -r "$from/portable/bin" "$from/portable/lib" "$to/"
     rm -f "$to/lib/libquire.a"
     cp tests/gpu/*.py tests/gpu/run.sh "$to/tests/gpu/"
     cp -r tests/data/models "$to/tests/data/"
@@ -57,7 +57,7 @@ if [ "${1:-}" = bundle ]; then
     bundle
     exit
 fi
-for bin in "${BIN:-$here/bin}" "$here/build/cuda/carry/bin" "$here/build/cuda/bin"; do
+for bin in "${BIN:-$here/bin}" "$here/build/cuda/portable/bin" "$here/build/cuda/bin"; do
     [ ! -d "$bin" ] || break
 done
 exec python3 "$here/tests/gpu/run.py" --bin "$bin" --out "${OUT:-$here/build/gpu}" "$@"

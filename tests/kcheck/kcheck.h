@@ -46,6 +46,18 @@ struct kcheck {
     uint32_t n_buf;
 };
 
+/* The program: `kcheck` of the tests. */
+int kcheck_main(int argc, char **argv);
+
+struct kcheck_bench {
+    const char *op;   /* NULL = all */
+    const char *caps; /* as kern_caps_parse takes them */
+    const char *json; /* a file for the figures; NULL = none */
+    int64_t n_thread; /* 0 = all cores */
+};
+/* Times every variant, a row each on standard output. Errors: Q_INVALID for an unknown op. */
+FALLIBLE kcheck_bench(const struct kcheck_bench *what, struct q_err *e);
+
 /* Random. */
 uint64_t kc_rnd(struct kcheck *k);
 uint32_t kc_range(struct kcheck *k, uint32_t low, uint32_t high); /* inclusive */

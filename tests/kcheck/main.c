@@ -125,18 +125,28 @@ static void visit_bench(const struct options *o, size_t i_op, struct kcheck *k, 
     kc_end_case(k);
 }
 
+static bool is_op(const char *name)
+{
+    for (size_t i = 0; i < N_OP; i++)
+        if (!strcmp(name, ops[i].name))
+            return true;
+    return false;
+}
+
 static FALLIBLE run_bench(const struct options *o, struct q_err *e)
 {
     struct kc_bench b = {0};
     struct kcheck k = {0};
+    if (o->op && !is_op(o->op)) /* before the machine is measured, which takes a while */
+        return q_fail(e, Q_INVALID, "no operation is named \"%s\"", o->op);
     machine_describe(&b.machine); /* before the team is pinned */
     enum q_code rc = team_new(&b.team, (uint32_t)o->n_thread, true, e);
     if (rc)
         return rc;
     for (uint32_t i = 0; i < team_size(b.team); i++)
         b.scratch[i] = kc_buf(&k, kern_scratch_bytes(8192, 128, 256));
-    if (!(rc = kc_roofline(&b, e)) && !each_variant(o, visit_bench, &b))
-        rc = q_fail(e, Q_INVALID, "no operation is named \"%s\"", o->op ? o->op : "");
+    if (!(rc = kc_roofline(&b, e)))
+        each_variant(o, visit_bench, &b);
     if (!rc && o->json)
         rc = kc_bench_save(&b, o->json, e);
     buf_release(&b.json);
@@ -177,7 +187,15 @@ static FALLIBLE options_read(struct options *o, int argc, char **argv, struct q_
     return rc;
 }
 
-int main(int argc, char **argv)
+FALLIBLE kcheck_bench(const struct kcheck_bench *what, struct q_err *e)
+{
+    struct options o = {
+        .n_thread = what->n_thread, .op = what->op, .json = what->json, .bench = true};
+    enum q_code rc = kern_caps_parse(&o.caps, what->caps, e);
+    return rc ? rc : run_bench(&o, e);
+}
+
+int kcheck_main(int argc, char **argv)
 {
     struct options o = {.seed = clock_unix() % 1000000, .n_case = 60, .caps = kern_caps_machine()};
     struct q_err e = Q_ERR_INIT;

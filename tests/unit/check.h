@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check - cmocka with its includes in the order it wants, and two asserts of ours. */
+/* check - cmocka with its includes in the order it wants, two asserts of ours, a way to skip that
+ * says why, and one to run a program in parts. */
 #ifndef QUIRE_TESTS_UNIT_CHECK_H
 #define QUIRE_TESTS_UNIT_CHECK_H
 #include <setjmp.h>
@@ -7,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 #include "common/err.h"
@@ -27,5 +29,33 @@
                      (e)->message, q_code_name(want), (part));                             \
         q_err_reset(e);                                                                    \
     } while (0)
+
+/* Skips this test. The line is what tests/tally.py counts by: `missing` is a path or a program. */
+#define skip_without(missing)                         \
+    do {                                              \
+        print_message("skipped: no %s\n", (missing)); \
+        skip();                                       \
+    } while (0)
+
+/* Runs all tests, or those whose place counts k modulo n when the command line is "k/n" (parts() in
+ * tests/CMakeLists.txt makes a test of each). */
+static inline int check_run_part(const struct CMUnitTest *tests, size_t n_test, int argc,
+                                 char **argv)
+{
+    struct CMUnitTest mine[128];
+    unsigned part = 0, n_part = 1;
+    size_t n = 0;
+    if (argc > 1 && (sscanf(argv[1], "%u/%u", &part, &n_part) != 2 || part >= n_part)) {
+        fprintf(stderr, "usage: %s [PART/PARTS]\n", argv[0]);
+        return 2;
+    }
+    for (size_t i = part; i < n_test && n < sizeof mine / sizeof *mine; i += n_part)
+        mine[n++] = tests[i];
+    if (n == 0 || n_test > sizeof mine / sizeof *mine) {
+        fprintf(stderr, "%s: %zu tests, of which this part has %zu\n", argv[0], n_test, n);
+        return 2;
+    }
+    return _cmocka_run_group_tests("tests", mine, n, NULL, NULL);
+}
 
 #endif

@@ -55,64 +55,67 @@ static void every_kind_of_request(void **state)
     compare(c, &g, 9, "every kind", 1e-3f);
 }
 
-static void every_dtype_and_quantization(void **state)
+struct emu_case {
+    const char *model;
+    enum dtype dtype, kv;
+    enum quantization quantization;
+    float margin;
+};
+
+static const struct emu_case dtypes[] = {
+    {"qwen3", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
+    {"llama", DT_F16, DT_I8, QUANTIZE_NOT, 0.05f},
+    {"qwen2", DT_BF16, DT_I8, QUANTIZE_INT8, 0.3f},
+    {"mistral", DT_BF16, DT_BF16, QUANTIZE_INT4, 0.3f},
+    {"llama", DT_BF16, DT_BF16, QUANTIZE_FP8, 0.6f},
+    {"qwen3", DT_BF16, DT_F8_E4M3, QUANTIZE_NOT, 0.6f},
+    {"qwen3_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f}, /* bf16 may tip a choice */
+    {"qwen2_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
+    {"mixtral", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
+    {"mixtral", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
+    {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
+    {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
+};
+#define N_DTYPE (sizeof dtypes / sizeof *dtypes)
+
+static void dtype_and_quantization(void **state)
 {
-    (void)state;
-    static const struct {
-        const char *model;
-        enum dtype dtype, kv;
-        enum quantization quantization;
-        float margin;
-    } cases[] = {{"qwen3", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
-                 {"llama", DT_F16, DT_I8, QUANTIZE_NOT, 0.05f},
-                 {"qwen2", DT_BF16, DT_I8, QUANTIZE_INT8, 0.3f},
-                 {"mistral", DT_BF16, DT_BF16, QUANTIZE_INT4, 0.3f},
-                 {"llama", DT_BF16, DT_BF16, QUANTIZE_FP8, 0.6f},
-                 {"qwen3", DT_BF16, DT_F8_E4M3, QUANTIZE_NOT, 0.6f},
-                 {"qwen3_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f}, /* bf16 may tip a choice */
-                 {"qwen2_moe", DT_F32, DT_F32, QUANTIZE_NOT, 1e-3f},
-                 {"mixtral", DT_BF16, DT_BF16, QUANTIZE_NOT, 0.05f},
-                 {"mixtral", DT_BF16, DT_BF16, QUANTIZE_INT8, 0.3f},
-                 {"llama-gptq", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f},
-                 {"llama-gptq-act8", DT_F32, DT_F32, QUANTIZE_NOT, 0.3f}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct golden g;
-        golden_get(&g, cases[i].model);
-        struct core_config c = config_of(g.dir);
-        c.worker.dtype = cases[i].dtype;
-        c.worker.kv_given = true;
-        c.worker.kv_dtype = cases[i].kv;
-        c.worker.quantization = cases[i].quantization;
-        on_device(&c);
-        compare(c, &g, 3, cases[i].model, cases[i].margin);
-    }
+    const struct emu_case *what = *state;
+    struct golden g;
+    golden_get(&g, what->model);
+    struct core_config c = config_of(g.dir);
+    c.worker.dtype = what->dtype;
+    c.worker.kv_given = true;
+    c.worker.kv_dtype = what->kv;
+    c.worker.quantization = what->quantization;
+    on_device(&c);
+    compare(c, &g, 3, what->model, what->margin);
 }
 
 /* What checkpoints hold in few bits, by the CUDA kernels: in 16 bits, in act-order, in fp8 as it is
  * and packed anew (which is made floats on the CPU). */
-static void checkpoints_in_few_bits(void **state)
+static const struct emu_case few_bits[] = {
+    {.model = "gptq-4-act-one", .dtype = DT_BF16},
+    {.model = "packed-4-asym", .dtype = DT_BF16},
+    {.model = "packed-4", .dtype = DT_F16},
+    {.model = "int8", .dtype = DT_BF16},
+    {.model = "fp8", .dtype = DT_BF16},
+    {.model = "fp8-block", .dtype = DT_F16},
+    {.model = "experts-gptq-4-act", .dtype = DT_BF16},
+    {.model = "experts-awq-4", .dtype = DT_F16},
+};
+#define N_FEW_BITS (sizeof few_bits / sizeof *few_bits)
+
+static void checkpoint_in_few_bits(void **state)
 {
-    (void)state;
-    static const struct {
-        const char *name;
-        enum dtype dtype;
-    } cases[] = {{"gptq-4-act-one", DT_BF16},
-                 {"packed-4-asym", DT_BF16},
-                 {"packed-4", DT_F16},
-                 {"int8", DT_BF16},
-                 {"fp8", DT_BF16},
-                 {"fp8-block", DT_F16},
-                 {"experts-gptq-4-act", DT_BF16},
-                 {"experts-awq-4", DT_F16}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct golden g;
-        near_quantized(&g, cases[i].name);
-        struct core_config c = config_of(g.dir);
-        on_device(&c);
-        c.worker.dtype = cases[i].dtype;
-        c.worker.max_model_len = 64;
-        compare(c, &g, 3, cases[i].name, 0.3f);
-    }
+    const struct emu_case *what = *state;
+    struct golden g;
+    near_quantized(&g, what->model);
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    c.worker.dtype = what->dtype;
+    c.worker.max_model_len = 64;
+    compare(c, &g, 3, what->model, 0.3f);
 }
 
 /* Some blocks are 2^15 times larger than their neighbours (make.py there). */
@@ -250,20 +253,32 @@ static void a_draft_model_guesses(void **state)
     core_free(engine.core);
 }
 
-int main(void)
+static const struct CMUnitTest others[] = {
+    cmocka_unit_test(goldens_of_float32),
+    cmocka_unit_test(every_kind_of_request),
+    cmocka_unit_test(scales_of_blocks),
+    cmocka_unit_test(experts_in_fp8),
+    cmocka_unit_test(the_same_bits_alone_and_together),
+    cmocka_unit_test(swapped_and_eager),
+    cmocka_unit_test(the_next_step_does_not_wait_for_tokens),
+    cmocka_unit_test(a_draft_model_guesses),
+};
+#define N_OTHER (sizeof others / sizeof *others)
+
+int main(int argc, char **argv)
 {
+    struct CMUnitTest tests[N_DTYPE + N_FEW_BITS + N_OTHER];
+    size_t n = 0;
     device_max_tokens = 5;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goldens_of_float32),
-        cmocka_unit_test(every_kind_of_request),
-        cmocka_unit_test(every_dtype_and_quantization),
-        cmocka_unit_test(checkpoints_in_few_bits),
-        cmocka_unit_test(scales_of_blocks),
-        cmocka_unit_test(experts_in_fp8),
-        cmocka_unit_test(the_same_bits_alone_and_together),
-        cmocka_unit_test(swapped_and_eager),
-        cmocka_unit_test(the_next_step_does_not_wait_for_tokens),
-        cmocka_unit_test(a_draft_model_guesses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    for (size_t i = 0; i < N_OTHER; i++)
+        tests[n++] = others[i];
+    for (size_t i = 0; i < N_DTYPE; i++)
+        tests[n++] = (struct CMUnitTest){.name = dtypes[i].model,
+                                         .test_func = dtype_and_quantization,
+                                         .initial_state = (void *)(uintptr_t)&dtypes[i]};
+    for (size_t i = 0; i < N_FEW_BITS; i++)
+        tests[n++] = (struct CMUnitTest){.name = few_bits[i].model,
+                                         .test_func = checkpoint_in_few_bits,
+                                         .initial_state = (void *)(uintptr_t)&few_bits[i]};
+    return check_run_part(tests, n, argc, argv);
 }

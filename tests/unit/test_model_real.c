@@ -16,10 +16,8 @@ static void check_model(const char *name, const char *folder)
     struct runner r;
     snprintf(dir, sizeof dir, WEIGHTS_DIR "/%s%s", name, folder);
     snprintf(path, sizeof path, WEIGHTS_DIR "/%s/golden_greedy.json", name);
-    if (!file_exists(path)) {
-        print_message("skipped: no %s\n", path);
-        skip();
-    }
+    if (!file_exists(path))
+        skip_without(path);
     json_t *root = json_load_file(path, 0, NULL);
     struct runner_options o = {
         .dir = dir, .n_thread = 2, .caps = kern_caps_machine(), .dtype = DT_F32};

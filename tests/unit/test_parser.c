@@ -249,10 +249,8 @@ static void real_text(const char *template, const char *name, const json_t *text
 static void real_texts(void **state)
 {
     (void)state;
-    if (!file_exists(REAL)) {
-        print_message("skipped: " REAL " is not there\n");
-        skip();
-    }
+    if (!file_exists(REAL))
+        skip_without(REAL);
     json_t *set = json_load_file(REAL, JSON_ALLOW_NUL, NULL), *entry, *texts;
     size_t i;
     struct counts counts = {0};

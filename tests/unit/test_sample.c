@@ -37,20 +37,7 @@ static void philox_gives_the_published_vectors(void **state)
 
 /* goldens */
 
-static const char *golden_path(const char *name)
-{
-    static const char *const roots[] = {"tests/data/goldens", "../shared/goldens/goldens"};
-    static char path[256];
-    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
-        snprintf(path, sizeof path, "%s/%s", roots[i], name);
-        FILE *f = fopen(path, "r");
-        if (f) {
-            fclose(f);
-            return path;
-        }
-    }
-    return NULL;
-}
+#define SAMPLING "tests/data/goldens/sampling"
 
 static uint32_t ids_of(const json_t *list, uint32_t *out)
 {
@@ -154,17 +141,12 @@ static void golden_case(const json_t *c, const struct tensor_set *set, bool heap
 static void distributions_are_the_reference_ones(void **state)
 {
     (void)state;
-    const char *path = golden_path("sampling.json");
-    if (!path) {
-        print_message("no sampling goldens: skipped\n");
-        skip();
-    }
     json_error_t je;
-    json_t *root = json_load_file(path, 0, &je);
+    json_t *root = json_load_file(SAMPLING ".json", 0, &je);
     assert_non_null(root);
     struct q_err e = Q_ERR_INIT;
     struct tensor_set *set = NULL;
-    assert_ok(tensor_set_open_file(&set, golden_path("sampling.safetensors"), &e), &e);
+    assert_ok(tensor_set_open_file(&set, SAMPLING ".safetensors", &e), &e);
     const json_t *cases = json_object_get(root, "cases");
     assert_true(json_array_size(cases) >= 29);
     for (size_t i = 0; i < json_array_size(cases); i++) {

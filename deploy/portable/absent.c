@@ -4,8 +4,8 @@
  * two multicast transports of ZeroMQ (our sockets are ipc:// and tcp://, with CURVE or nothing;
  * proto/address.c refuses all else), systemd's sockets (czmq asks whether it was handed some).
  *
- * Each says "no", in its own convention, whatever its arguments. Linked only where a program is
- * carried; a shared library has the real ones. */
+ * Each says "no", in its own convention, whatever its arguments. Linked only into
+ * portable programs; a shared library has the real ones. */
 
 /* Declared without the real headers, some of which are not installed where this is built. */
 #define ABSENT(name, answer) \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcurl, looked for when it is first called: in ../lib of a carried program, where the system
+/* libcurl, looked for when it is first called: in ../lib of a portable program, where the system
  * looks, or at QUIRE_CURL_LIBRARY. Its archive would want a dozen others that Debian does not have.
  *
  * Each function here is libcurl's of that name: it calls the real one. Without the library

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs linked to be carried (the target `carry`): they need the C library and nothing else, and run from a folder that was
+"""The portable programs (the target `portable`): they need the C library and nothing else, and run from a folder that was
 copied elsewhere, without anything in the environment."""
 import json
 import os
@@ -10,12 +10,13 @@ import subprocess
 
 import pytest
 
-from servers import BIN, MODELS, ROOT, Process
+from servers import BIN, BUNDLED, MODELS, ROOT, Process
 
-CARRY = BIN.parent / "carry"
+PORTABLE = BIN.parent / "portable"
 C_LIBRARY = re.compile(r"(lib(c|m|dl|pthread|rt)\.so\.[0-9]+|ld-linux.*\.so\.[0-9]+)")
-ALONE = ("quire", "quire-serve", "quire-engine", "quire-worker", "quire-generate", "quire-bench")
-pytestmark = pytest.mark.skipif(not (CARRY / "bin/quire-generate").exists(), reason=f"cmake --build {BIN.parent} --target carry")
+BESIDE = {"quire-frontend", "quire-run-batch"}  # what h2o shares with them comes along in lib
+VERBS = sorted(p.name for p in BIN.glob("quire*"))
+pytestmark = pytest.mark.skipif(not (PORTABLE / "bin/quire-generate").exists(), reason=f"no {PORTABLE}: cmake --build {BIN.parent} --target portable")
 
 
 def needed(path):
@@ -23,22 +24,52 @@ def needed(path):
     return re.findall(r"\(NEEDED\).*\[(.*)\]", said)
 
 
+def test_every_verb_is_there():
+    assert len(VERBS) > 10 and sorted(p.name for p in (PORTABLE / "bin").glob("quire*")) == VERBS
+
+
+def test_what_is_installed(tmp_path):
+    """The programs, and none of the tests'."""
+    subprocess.run(["cmake", "--install", BIN.parent, "--prefix", tmp_path], check=True, capture_output=True)
+    assert sorted(p.name for p in (tmp_path / "bin").iterdir()) == VERBS
+
+
 def test_needs():
-    for path in [*(CARRY / "bin" / name for name in ALONE), *(CARRY / "lib").glob("libquire-*.so")]:
+    for path in [*(PORTABLE / "bin" / name for name in set(VERBS) - BESIDE), *(PORTABLE / "lib").glob("libquire-*.so")]:
         assert needed(path) and all(C_LIBRARY.fullmatch(n) for n in needed(path)), path
-    there = {p.name for p in (CARRY / "lib").iterdir()}
-    for path in [CARRY / "bin/quire-frontend", *(CARRY / "lib").glob("*.so*")]:
+    there = {p.name for p in (PORTABLE / "lib").iterdir()}
+    for path in [*(PORTABLE / "bin" / name for name in BESIDE), *(PORTABLE / "lib").glob("*.so*")]:
         assert all(n in there or C_LIBRARY.fullmatch(n) or n == "libresolv.so.2" for n in needed(path)), path
 
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A copy of what is carried, far from the build."""
-    return pathlib.Path(shutil.copytree(CARRY, tmp_path / "far away", symlinks=True))
+    """A copy of all of it, far from the build."""
+    return pathlib.Path(shutil.copytree(PORTABLE, tmp_path / "far away", symlinks=True))
 
 
 def run(*args, **env):
     return subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=120, env=env, cwd="/")
+
+
+def test_every_verb_runs_elsewhere(elsewhere):
+    said = run(elsewhere / "bin/quire", "help").stdout
+    for name in VERBS[1:]:
+        verb = name.removeprefix("quire-")
+        done = run(elsewhere / "bin/quire", verb, "--help")
+        assert done.returncode == 0 and "usage: quire" in done.stdout, (name, done)
+        assert re.search(rf"^ *{verb}\b", said, re.M) or verb == "worker", said
+    done = run(elsewhere / "bin/quire", "bench", "kernels", "--op", "nonsense")
+    assert done.returncode == 2 and 'no operation is named "nonsense"' in done.stderr, done
+
+
+def test_run_batch_elsewhere(elsewhere, tmp_path):
+    body = {"model": str(BUNDLED), "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
+    (tmp_path / "in.jsonl").write_text(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}) + "\n")
+    done = run(elsewhere / "bin/quire", "run-batch", BUNDLED, "-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl",
+               "--num-gpu-blocks-override", 256)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out.jsonl").read_text())["response"]["status_code"] == 200
 
 
 def test_generate_elsewhere(elsewhere):

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Puts into BUILD/carry/lib what the programs of BUILD/carry/bin load, the C library apart: what `quire-frontend` is linked
-# to, libcurl for `quire bench serve`, and libquire-cuda.so where it was built.
-#   sh deploy/carry/gather.sh BUILD [CC]
+# Puts into BUILD/portable/lib what the programs of BUILD/portable/bin load, the C library apart: what those that are linked to h2o
+# need, libcurl for `quire bench serve`, and libquire-cuda.so where it was built.
+#   sh deploy/portable/gather.sh BUILD [CC]
 set -eu
 build=$1
 cc=${2:-cc}
-to=$build/carry/lib
+to=$build/portable/lib
 mkdir -p "$to"
 curl=$("$cc" -print-file-name=libcurl.so.4)
 [ -e "$curl" ] || { echo "gather.sh: no libcurl.so.4 beside the compiler's libraries" >&2; exit 1; }
@@ -19,7 +19,9 @@ find "$to" -type f ! -name 'libquire*' -delete
 {
     echo "$curl"
     needs "$curl"
-    needs "$build/carry/bin/quire-frontend"
+    for program in "$build"/portable/bin/*; do
+        needs "$program"
+    done
 } | sort -u | while read -r library; do
     case $library in "$to"/*) continue ;; esac
     cp -L "$library" "$to/$(basename "$library")"

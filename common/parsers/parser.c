@@ -38,7 +38,7 @@ struct parser {
     char held[FORMAT_TAG_MAX]; /* bytes that may begin a tag */
     size_t n_held;
     struct buf layout; /* blanks and layout tags that are dropped if a call follows */
-    bool layout_tag;   /* there is a tag among them */
+    size_t n_layout_tag; /* tags among them */
     bool said;         /* text since the begin or the last call: blanks are part of it */
     bool line_start;   /* only blanks since the last newline or call */
     bool announced;    /* a call of this region, which is not over */
@@ -48,6 +48,12 @@ struct parser {
     size_t n_byte;     /* of the current call */
     struct buf unread; /* bytes to read before what comes, from i_unread */
     size_t i_unread;
+    struct { /* a trial, and what it goes back to */
+        bool on, failed;
+        bool said, line_start;
+        size_t n_layout, n_layout_tag;
+        uint32_t n_call;
+    } trial;
 };
 
 /* clang-format off */
@@ -218,11 +224,15 @@ static void take_layout(struct parser *p, bool keep)
         collect(p, PARSED_CONTENT, buf_str(&p->layout), p->layout.len);
     kept(p, &p->layout);
     buf_reset(&p->layout);
-    p->layout_tag = false;
+    p->n_layout_tag = 0;
 }
 
 void say_content(struct parser *p, const char *text, size_t n)
 {
+    if (p->trial.on) { /* text is no call */
+        p->trial.failed = true;
+        return;
+    }
     take_layout(p, true);
     p->said = true;
     collect(p, PARSED_CONTENT, text, n);
@@ -379,23 +389,28 @@ const char *tag_write(const char *tag, const char *suffix, size_t n, char *out)
 
 /* --- reading again ---------------------------------------------------------------------------- */
 
-void region_unread(struct parser *p, const char *text, size_t n)
+void put_back(struct parser *p, struct buf *unread, size_t *at, const char *text, size_t n)
 {
     struct buf next = BUF_INIT;
     if (n == 0)
         return;
-    if (p->i_unread >= n) { /* there is room before what is unread already */
-        p->i_unread -= n;
-        memcpy(p->unread.data + p->i_unread, text, n);
+    if (*at >= n) { /* there is room before what is unread already */
+        *at -= n;
+        memcpy(unread->data + *at, text, n);
         return;
     }
     buf_add(&next, text, n);
-    if (p->unread.len > p->i_unread)
-        buf_add(&next, p->unread.data + p->i_unread, p->unread.len - p->i_unread);
+    if (unread->len > *at)
+        buf_add(&next, unread->data + *at, unread->len - *at);
     kept(p, &next);
-    buf_release(&p->unread);
-    p->unread = next;
-    p->i_unread = 0;
+    buf_release(unread);
+    *unread = next;
+    *at = 0;
+}
+
+void region_unread(struct parser *p, const char *text, size_t n)
+{
+    put_back(p, &p->unread, &p->i_unread, text, n);
 }
 
 /* --- regions ---------------------------------------------------------------------------------- */
@@ -431,6 +446,10 @@ static void read_otherwise(struct parser *p)
 /* The kept bytes are text: the first at once, the others are read again. */
 static void give_back(struct parser *p)
 {
+    if (p->trial.on) { /* their holder reads them */
+        p->trial.failed = true;
+        return;
+    }
     struct buf raw = p->raw;
     p->raw = (struct buf)BUF_INIT;
     p->mode = TEXT;
@@ -513,7 +532,7 @@ static void layout_tag(struct parser *p, const char *tag, size_t n)
         return;
     }
     buf_add(&p->layout, tag, n);
-    p->layout_tag = true;
+    p->n_layout_tag++;
 }
 
 /* Settle the held bytes as far as that is possible; all of them if no more come. */
@@ -591,7 +610,7 @@ static void one_byte(struct parser *p, char c)
 
 static void read_unread(struct parser *p)
 {
-    while (p->i_unread < p->unread.len && !p->rc)
+    while (p->i_unread < p->unread.len && !p->rc && !(p->trial.on && p->trial.failed))
         one_byte(p, p->unread.data[p->i_unread++]);
     buf_reset(&p->unread);
     p->i_unread = 0;
@@ -628,7 +647,67 @@ void tool_stage_finish(struct parser *p)
             read_unread(p);
         }
     } while (p->mode == REGION && !p->rc);
-    take_layout(p, p->n_call == 0 || p->layout_tag);
+    if (!p->trial.on)
+        take_layout(p, p->n_call == 0 || p->n_layout_tag);
+}
+
+/* --- trials ----------------------------------------------------------------------------------- */
+
+void tool_trial_begin(struct parser *p)
+{
+    p->trial.on = true;
+    p->trial.failed = false;
+    p->trial.said = p->said;
+    p->trial.line_start = p->line_start;
+    p->trial.n_layout = p->layout.len;
+    p->trial.n_layout_tag = p->n_layout_tag;
+    p->trial.n_call = p->n_call;
+    p->said = false; /* blanks may stand before a call */
+}
+
+static void trial_drop(struct parser *p)
+{
+    p->trial.on = false;
+    p->mode = TEXT;
+    p->announced = false;
+    p->said = p->trial.said;
+    p->line_start = p->trial.line_start;
+    p->n_held = p->i_unread = 0;
+    buf_reset(&p->raw);
+    buf_reset(&p->unread);
+    if (p->layout.len > p->trial.n_layout)
+        p->layout.len = p->trial.n_layout;
+    p->n_layout_tag = p->trial.n_layout_tag;
+}
+
+static enum trial trial_so_far(struct parser *p)
+{
+    if (p->n_call > p->trial.n_call) {
+        p->trial.on = false;
+        return TRIAL_CALL;
+    }
+    if (!p->trial.failed && !p->rc)
+        return TRIAL_MORE;
+    trial_drop(p);
+    return TRIAL_NOT;
+}
+
+enum trial tool_trial_byte(struct parser *p, char c)
+{
+    tool_stage_byte(p, c);
+    return trial_so_far(p);
+}
+
+enum trial tool_trial_finish(struct parser *p)
+{
+    tool_stage_finish(p);
+    p->trial.failed = true; /* what did not become a call does not become one */
+    return trial_so_far(p);
+}
+
+bool tool_stage_busy(const struct parser *p)
+{
+    return p->mode != TEXT;
 }
 
 enum parser_thinking parser_thinking(const struct parser *p)

@@ -37,16 +37,17 @@ struct parser {
     enum mode mode;
     char held[FORMAT_TAG_MAX]; /* bytes that may begin a tag */
     size_t n_held;
-    struct buf layout; /* blanks and layout tags that are dropped if a call follows */
+    struct buf layout;   /* blanks and layout tags that are dropped if a call follows */
     size_t n_layout_tag; /* tags among them */
-    bool said;         /* text since the begin or the last call: blanks are part of it */
-    bool line_start;   /* only blanks since the last newline or call */
-    bool announced;    /* a call of this region, which is not over */
-    bool bare;         /* the region began without a tag */
-    size_t n_open;     /* bytes of the tag it began with */
-    struct buf raw;    /* bytes of the region, until a call is announced */
-    size_t n_byte;     /* of the current call */
-    struct buf unread; /* bytes to read before what comes, from i_unread */
+    size_t layout_open;  /* where the last of them is, plus 1, if it opens something; else 0 */
+    bool said;           /* text since the begin or the last call: blanks are part of it */
+    bool line_start;     /* only blanks since the last newline or call */
+    bool announced;      /* a call of this region, which is not over */
+    bool bare;           /* the region began without a tag */
+    size_t n_open;       /* bytes of the tag it began with */
+    struct buf raw;      /* bytes of the region, until a call is announced */
+    size_t n_byte;       /* of the current call */
+    struct buf unread;   /* bytes to read before what comes, from i_unread */
     size_t i_unread;
     struct { /* a trial, and what it goes back to */
         bool on, failed;
@@ -132,7 +133,8 @@ enum q_code parser_new(struct parser **out, const struct parser_config *config, 
         return rc;
     }
     const struct reasoning_format *r = p->reasoning.format;
-    p->in_channels = p->format->channels || (r && r->channels);
+    p->channels.names = p->format->channels ? p->format->channels : r ? r->channels : CHANNELS_NONE;
+    p->in_channels = p->channels.names != CHANNELS_NONE;
     if (p->in_channels) {
         p->reasoning.format = NULL;
     } else if (r && !r->end[0]) { /* the tool stage reads channels, of which reasoning is one */
@@ -224,7 +226,7 @@ static void take_layout(struct parser *p, bool keep)
         collect(p, PARSED_CONTENT, buf_str(&p->layout), p->layout.len);
     kept(p, &p->layout);
     buf_reset(&p->layout);
-    p->n_layout_tag = 0;
+    p->n_layout_tag = p->layout_open = 0;
 }
 
 void say_content(struct parser *p, const char *text, size_t n)
@@ -303,6 +305,11 @@ const struct tool_format *format_row(const struct parser *p)
 void *format_state(struct parser *p)
 {
     return p->family == p->format->family ? p->state : p->state_otherwise;
+}
+
+const json_t *format_tools(const struct parser *p)
+{
+    return p->tools;
 }
 
 bool format_tools_known(const struct parser *p)
@@ -424,7 +431,7 @@ static void enter_region(struct parser *p, const char *text, size_t n)
     p->n_byte = 0;
     buf_reset(&p->raw);
     buf_add(&p->raw, text, n);
-    p->family = p->format->family;
+    p->family = p->bare && p->format->otherwise ? p->format->otherwise : p->format->family;
     p->family->begin(p);
 }
 
@@ -509,11 +516,24 @@ static void drop_held(struct parser *p, size_t n)
     memmove(p->held, p->held + n, p->n_held);
 }
 
+/* Right behind a layout tag or a call, blanks aside. */
+static bool behind_tag(const struct parser *p)
+{
+    return p->n_layout_tag || (p->n_call && !p->said);
+}
+
+static bool begins_bare(const struct parser *p, char c)
+{
+    const struct tool_format *f = p->format;
+    if (!f->bare || !c || !strchr(f->bare, c) || p->n_call >= PARSER_CALLS_MAX)
+        return false;
+    return f->bare_behind ? p->n_layout_tag > 0 : p->line_start || format_tools_known(p);
+}
+
 /* A byte that is part of no tag. */
 static void plain_byte(struct parser *p, char c)
 {
-    if (p->format->bare && c && strchr(p->format->bare, c) && p->n_call < PARSER_CALLS_MAX &&
-        (p->line_start || format_tools_known(p))) {
+    if (begins_bare(p, c)) {
         enter_region(p, "", 0);
         region_byte(p, c);
         return;
@@ -525,14 +545,35 @@ static void plain_byte(struct parser *p, char c)
         say_content(p, &c, 1);
 }
 
-static void layout_tag(struct parser *p, const char *tag, size_t n)
+static bool closes(const char *tag)
+{
+    return strstr(tag, "</") || strstr(tag, "end") || strstr(tag, "close");
+}
+
+/* What was opened and closed with nothing in it leaves nothing. */
+static void layout_tag(struct parser *p, const char *tag, size_t n, bool closing)
 {
     if (p->n_call && !p->said) { /* after a call */
         buf_reset(&p->layout);
         return;
     }
+    if (closing && p->layout_open) {
+        p->layout.len = p->layout_open - 1;
+        p->layout_open = 0;
+        p->n_layout_tag--;
+        return;
+    }
+    p->layout_open = closing ? 0 : p->layout.len + 1;
     buf_add(&p->layout, tag, n);
     p->n_layout_tag++;
+}
+
+/* The tag of `tags` that the held bytes begin, or -1. *whole: its bytes if it is all there. */
+static int held_tag(const struct parser *p, const char *const *tags, size_t n_tag, size_t *whole)
+{
+    const char *list[FORMAT_TAGS] = {NULL};
+    memcpy(list, tags, n_tag * sizeof *list);
+    return tag_begun(list, p->held, p->n_held, whole);
 }
 
 /* Settle the held bytes as far as that is possible; all of them if no more come. */
@@ -540,17 +581,22 @@ static void settle(struct parser *p, bool last)
 {
     const struct tool_format *f = p->format;
     while (p->n_held && p->mode == TEXT) {
-        size_t open_whole, layout_whole;
-        int open =
-            p->n_call < PARSER_CALLS_MAX ? tag_begun(f->open, p->held, p->n_held, &open_whole) : -1;
-        int layout = tag_begun(f->layout, p->held, p->n_held, &layout_whole);
+        size_t open_whole = 0, layout_whole, drop_whole;
+        int open = -1, layout = held_tag(p, f->layout, FORMAT_TAGS, &layout_whole);
+        int drop = held_tag(p, f->drop, FORMAT_TAGS, &drop_whole);
+        if (p->n_call < PARSER_CALLS_MAX)
+            open = held_tag(p, f->open, FORMAT_TAGS, &open_whole);
+        if (p->n_call < PARSER_CALLS_MAX && open < 0 && behind_tag(p))
+            open = held_tag(p, f->behind, sizeof f->behind / sizeof *f->behind, &open_whole);
         if (open >= 0 && open_whole) {
             enter_region(p, p->held, open_whole);
             drop_held(p, open_whole);
         } else if (layout >= 0 && layout_whole && open < 0) {
-            layout_tag(p, p->held, layout_whole);
+            layout_tag(p, p->held, layout_whole, closes(f->layout[layout]));
             drop_held(p, layout_whole);
-        } else if ((open >= 0 || layout >= 0) && !last) {
+        } else if (drop >= 0 && drop_whole) {
+            drop_held(p, drop_whole);
+        } else if ((open >= 0 || layout >= 0 || drop >= 0) && !last) {
             return;
         } else {
             char c = p->held[0];
@@ -678,6 +724,7 @@ static void trial_drop(struct parser *p)
     if (p->layout.len > p->trial.n_layout)
         p->layout.len = p->trial.n_layout;
     p->n_layout_tag = p->trial.n_layout_tag;
+    p->layout_open = 0;
 }
 
 static enum trial trial_so_far(struct parser *p)

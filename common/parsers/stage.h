@@ -13,13 +13,13 @@ struct reasoning_format {
     /* Begin of a call that a model may write without ending its reasoning, which it ends. */
     const char *call[FORMAT_TAGS];
     const char *drop[FORMAT_TAGS]; /* tags around the answer */
-    bool open;          /* without a prompt to look at: the text begins inside reasoning */
-    bool again;         /* the tags are special tokens and count anywhere */
-    bool stray;         /* a further end tag is layout, one at the text's begin too */
-    bool lead;          /* only one at the text's begin */
-    bool cites;         /* <co>text</co: 0:[1]> is text */
-    bool channels;      /* reasoning is a message of its own (channels.c) */
-    const char *before; /* there is no reasoning; this stands before the text */
+    bool open;              /* without a prompt to look at: the text begins inside reasoning */
+    bool again;             /* the tags are special tokens and count anywhere */
+    bool stray;             /* a further end tag is layout, one at the text's begin too */
+    bool lead;              /* only one at the text's begin */
+    bool cites;             /* <co>text</co: 0:[1]> is text */
+    enum channels channels; /* reasoning is a message of its own (channels.c) */
+    const char *before;     /* there is no reasoning; this stands before the text */
 };
 extern const struct reasoning_format reasoning_formats[];
 extern const size_t n_reasoning_format;
@@ -47,6 +47,7 @@ void reasoning_release(struct reasoning_stage *r);
 /* Messages, each with a header that says whom it is for: the model itself (reasoning), the user, or
  * a function (calls, which the tool stage reads). */
 struct channel_stage {
+    enum channels names;
     int place;
     int within;        /* where a header begins: the message that it would end */
     struct buf header; /* what came of one */

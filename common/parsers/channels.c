@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages on channels (Muse Glimmer). The text goes on where the prompt ends, in
+/* Messages on channels (Muse Glimmer, Muse Spark). The text goes on where the prompt ends, in
  * "<|start|>assistant", and is a row of messages:
  *
  *    to=self<|message|>REASONING<|eom|><|start|>assistant to=get_weather<|message|>CALLS<|eom|>…
@@ -9,11 +9,12 @@
  *
  * Only what is for a function has calls: those quoted in an answer or in reasoning are text. Where
  * no recipient is named, or no header stands, calls count too, since both happen where a header was
- * lost. A message whose end was forgotten ends with the next one's header. */
+ * lost. A message whose end was forgotten ends with the next one's header. Spark's messages to no one
+ * are reasoning, those to "commentary" are for the user, those to "developer" are dropped. */
 #include <string.h>
 #include "common/parsers/stage.h"
 
-enum place { HEADER, THINKS, USER, CALLS };
+enum place { HEADER, THINKS, USER, CALLS, DROPPED };
 
 enum tag { T_EOM, T_EOT, T_START };
 static const char *const tags[FORMAT_TAGS] = {"<|eom|>", "<|eot|>", "<|start|>"};
@@ -94,7 +95,7 @@ static void say(struct parser *p, const struct channel_stage *s, char c)
         say_reasoning(p, &c, 1);
     else if (s->place == USER)
         say_content(p, &c, 1);
-    else
+    else if (s->place == CALLS)
         tool_stage_byte(p, c);
 }
 
@@ -107,12 +108,30 @@ static void end_message(struct parser *p, struct channel_stage *s, int place)
     buf_reset(&s->header);
 }
 
+/* Whom a message is for. */
+static enum place place_of(enum channels names, const struct header *h)
+{
+    static const struct {
+        const char *recipient; /* "": none is named */
+        enum place place[3];   /* by enum channels */
+    } rows[] = {{"self", {CALLS, THINKS, THINKS}},
+                {"user", {CALLS, USER, USER}},
+                {"commentary", {CALLS, CALLS, USER}},
+                {"developer", {CALLS, CALLS, DROPPED}},
+                {"", {CALLS, CALLS, THINKS}}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strlen(rows[i].recipient) == h->n_recipient &&
+            memcmp(rows[i].recipient, h->n_recipient ? h->recipient : "", h->n_recipient) == 0)
+            return rows[i].place[names];
+    return CALLS;
+}
+
 static void begin_message(struct parser *p, struct channel_stage *s, const struct header *h)
 {
-    bool self = h->n_recipient == 4 && memcmp(h->recipient, "self", 4) == 0,
-         user = h->n_recipient == 4 && memcmp(h->recipient, "user", 4) == 0;
+    enum place place = place_of(s->names, h);
+    bool self = place == THINKS;
     end_message(p, s, s->within);
-    s->place = self ? THINKS : user ? USER : CALLS;
+    s->place = place;
     if (self && s->any) /* two messages are told apart by a newline */
         say_reasoning(p, "\n", 1);
     s->any |= self;

@@ -33,6 +33,9 @@ enum part {
     PART_BAD   /* no call can come of this */
 };
 
+/* Which messages are for whom: to no one named, commentary and developer (channels.c). */
+enum channels { CHANNELS_NONE, CHANNELS_GLIMMER, CHANNELS_SPARK };
+
 struct tool_family {
     size_t state_bytes;              /* zeroed memory the family gets as format_state(p) */
     bool whole;                      /* gets the whole text, tags and all; never in TEXT */
@@ -51,15 +54,19 @@ struct tool_format {
     const char *open[FORMAT_TAGS];       /* each begins a region */
     const char *close[FORMAT_TAGS];      /* may end one */
     const char *layout[FORMAT_TAGS];     /* wrap calls and say nothing: dropped beside calls */
+    const char *drop[FORMAT_TAGS];       /* say nothing and are dropped everywhere */
+    const char *behind[3]; /* begin regions too, but only right behind a layout tag or a call */
     const char *bare; /* characters that begin a region without a tag: at the start of a line, or
                        * anywhere if the names of functions are known */
+    bool bare_behind; /* but only right behind a layout tag, and for `otherwise` */
     unsigned flags;   /* of the family */
     const char *name_end[4]; /* what follows a name that is no part of JSON */
     /* parameters as tags: <key_open>KEY<key_end>[<value_open>]VALUE<value_close>, and before
      * value_open there may be <type_open>TYPE<type_close> */
+    const char *key_also[3]; /* other spellings of key_open */
     const char *key_open, *key_end, *value_open, *value_close, *type_open, *type_close;
-    const char *quote; /* a string delimiter of the format's own */
-    bool channels;     /* calls stand in messages to functions (channels.c) */
+    const char *quote;      /* a string delimiter of the format's own */
+    enum channels channels; /* calls stand in messages to functions (channels.c) */
 };
 extern const struct tool_format tool_formats[];
 extern const size_t n_tool_format;
@@ -71,21 +78,27 @@ extern const struct tool_family family_json, family_xml, family_call, family_har
 #define JSON_TWO_HEADS   2u /* KIND<name_end>NAME newline {arguments}, the kind being optional */
 #define JSON_NUMBERED    4u /* the name is functions.NAME:NUMBER */
 #define JSON_ARGS        8u /* "args" is a key of the arguments */
-#define JSON_FLAGS       15u
-#define XML_TRIM         16u   /* one newline on either side of a value is layout */
-#define XML_ATTRIBUTES   32u   /* names stand in quotes, attributes may follow: string="true" */
-#define XML_KEY_TAGS     64u   /* the name is text up to a newline or a tag */
-#define XML_CDATA        128u  /* a value may stand in <![CDATA[ ]]> */
-#define XML_ESCAPED      256u  /* names have &quot; and &amp; */
-#define XML_TWICE        512u  /* a function f may be called f.f */
-#define CALL_BRACES      1024u /* call:f{a:1}, not f(a=1) */
-#define CALL_LINES       2048u /* calls stand on lines, without brackets around them */
+#define JSON_ID_FIRST    65536u /* an id up to name_end[0], the name up to name_end[1] */
+#define JSON_FLAGS       (15u | JSON_ID_FIRST)
+#define XML_TRIM         16u    /* one newline on either side of a value is layout */
+#define XML_ATTRIBUTES   32u    /* names stand in quotes, attributes may follow: string="true" */
+#define XML_KEY_TAGS     64u    /* the name is text up to a newline or a tag */
+#define XML_CDATA        128u   /* a value may stand in <![CDATA[ ]]> */
+#define XML_ESCAPED      256u   /* names have &quot; and &amp; */
+#define XML_TWICE        512u   /* a function f may be called f.f */
+#define XML_KEY_ENDS     4096u  /* the tag of the next parameter ends a value that was not closed */
+#define XML_WRAPPED      8192u  /* all arguments may stand in one, called "arguments" or alike */
+#define XML_NONE         16384u /* None is null where strings are allowed, too */
+#define XML_ONCE         32768u /* a parameter that comes again is dropped */
+#define CALL_BRACES      1024u  /* call:f{a:1}, not f(a=1) */
+#define CALL_LINES       2048u  /* calls stand on lines, without brackets around them */
 
 const struct tool_format *format_row(const struct parser *p); /* the table's row of p */
 void *format_state(struct parser *p); /* the format's own, of the size its row says */
 /* The request's schema of a function's parameters, of one of them; NULL when unknown. */
 const json_t *format_function(const struct parser *p, const char *name);
 bool format_tools_known(const struct parser *p);
+const json_t *format_tools(const struct parser *p); /* an array, or NULL */
 
 /* Text that is no call. */
 void say_content(struct parser *p, const char *text, size_t n);

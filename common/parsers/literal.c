@@ -20,6 +20,7 @@ enum state {
     QUOTE,    /* in the format's own delimiter, before a string */
     BARE_KEY, /* in a key without quotes */
     WORD,     /* in a number or a word */
+    TEXT,     /* in a string without quotes, up to what ends a member */
     DONE
 };
 
@@ -27,6 +28,7 @@ void literal_init(struct literal *l, const char *quote, bool bare_keys)
 {
     l->quote = quote;
     l->bare_keys = bare_keys;
+    l->bare_words = false;
     l->state = VALUE;
     l->comma = false;
     l->n_gap = l->n_word = l->n_quote = 0;
@@ -92,6 +94,20 @@ static enum literal_step open_level(struct literal *l, char c, struct buf *out)
     l->stack[l->depth++] = c == '{' ? '}' : c == '[' ? ']' : ')';
     l->state = c == '{' ? FIRST_KEY : FIRST_ITEM;
     return LITERAL_MORE;
+}
+
+#define SET 'S' /* on the stack: a set, which a brace closes */
+
+static char closer(const struct literal *l)
+{
+    char c = l->stack[l->depth - 1];
+    return c == SET ? '}' : c;
+}
+
+void literal_begin_set(struct literal *l, struct buf *out)
+{
+    open_level(l, '[', out);
+    l->stack[l->depth - 1] = SET;
 }
 
 static enum literal_step close_level(struct literal *l, struct buf *out)
@@ -180,16 +196,51 @@ static bool put_word(struct literal *l, struct buf *out)
     return true;
 }
 
+static enum literal_step in_text(struct literal *l, char c, struct buf *out)
+{
+    if (strchr(",]}", c) && c) {
+        buf_add_char(out, '"');
+        l->n_gap = 0; /* blanks before the end are layout */
+        value_over(l);
+        return literal_byte(l, c, out);
+    }
+    if (is_blank(c) && l->n_gap < LITERAL_GAP_MAX) {
+        l->gap[l->n_gap++] = c;
+        return LITERAL_MORE;
+    }
+    for (uint8_t i = 0; i < l->n_gap; i++)
+        literal_escape(out, l->gap[i]);
+    l->n_gap = 0;
+    literal_escape(out, c);
+    return LITERAL_MORE;
+}
+
+/* What was taken for a word is text, which is a value only inside an object or array. */
+static enum literal_step word_is_text(struct literal *l, struct buf *out)
+{
+    if (!l->bare_words || l->depth == 0)
+        return LITERAL_BAD;
+    buf_add_char(out, '"');
+    for (uint8_t i = 0; i < l->n_word; i++)
+        literal_escape(out, l->word[i]);
+    l->n_word = 0;
+    l->state = TEXT;
+    return LITERAL_MORE;
+}
+
 static enum literal_step in_word(struct literal *l, char c, struct buf *out)
 {
     if (is_letter(c) || is_digit(c) || c == '+' || c == '-' || c == '.') {
         if (l->n_word == LITERAL_WORD_MAX)
             return LITERAL_BAD;
         l->word[l->n_word++] = c;
-        return word_possible(l) ? LITERAL_MORE : LITERAL_BAD;
+        return word_possible(l) ? LITERAL_MORE : word_is_text(l, out);
     }
-    if (!put_word(l, out))
-        return LITERAL_BAD;
+    uint8_t n = l->n_word;
+    if (!put_word(l, out)) {
+        l->n_word = n;
+        return word_is_text(l, out) == LITERAL_MORE ? in_text(l, c, out) : LITERAL_BAD;
+    }
     if (value_over(l) == LITERAL_END)
         return LITERAL_PAST;
     return literal_byte(l, c, out);
@@ -292,8 +343,10 @@ static enum literal_step begin_value(struct literal *l, char c, struct buf *out)
         return open_string(l, c, false, out);
     l->state = WORD;
     l->n_word = 0;
-    if (!is_letter(c) && !is_digit(c) && c != '-' && c != '+' && c != '.')
-        return LITERAL_BAD;
+    if (!is_letter(c) && !is_digit(c) && c != '-' && c != '+' && c != '.') {
+        enum literal_step step = strchr(",]}:", c) && c ? LITERAL_BAD : word_is_text(l, out);
+        return step == LITERAL_MORE ? in_text(l, c, out) : step;
+    }
     return in_word(l, c, out);
 }
 
@@ -347,7 +400,7 @@ static enum literal_step between(struct literal *l, char c, struct buf *out)
             l->gap[l->n_gap++] = c;
         return LITERAL_MORE;
     }
-    if (may_close && l->depth && c == l->stack[l->depth - 1])
+    if (may_close && l->depth && c == closer(l))
         return close_level(l, out);
     switch (l->state) {
     case FIRST_KEY:
@@ -385,6 +438,8 @@ enum literal_step literal_byte(struct literal *l, char c, struct buf *out)
         return in_bare_key(l, c, out);
     case WORD:
         return in_word(l, c, out);
+    case TEXT:
+        return in_text(l, c, out);
     case DONE:
         return LITERAL_BAD;
     default:

@@ -20,6 +20,7 @@
 struct literal {
     const char *quote; /* a string delimiter beside " and ', or NULL; borrowed */
     bool bare_keys;    /* {key: value} */
+    bool bare_words;   /* {key: some text, …}: what is no value is a string */
     /* private */
     uint8_t state, back; /* back: the string's own state, during an escape */
     char delimiter;      /* of the current string: ", ' or Q for `quote` */
@@ -39,6 +40,8 @@ enum literal_step {
 };
 /* Before the first byte; blanks before the value are let through. */
 void literal_init(struct literal *l, const char *quote, bool bare_keys);
+/* In place of the first byte, which is the brace of a set: {"a", "b"} is an array. */
+void literal_begin_set(struct literal *l, struct buf *out);
 /* Append the JSON that is certain after this byte. */
 enum literal_step literal_byte(struct literal *l, char c, struct buf *out);
 /* Would this byte close a string that is the whole value? */

@@ -37,17 +37,24 @@ struct parser {
     enum mode mode;
     char held[FORMAT_TAG_MAX]; /* bytes that may begin a tag */
     size_t n_held;
-    struct buf layout; /* blanks and layout tags that are dropped if a call follows */
-    bool layout_tag;   /* there is a tag among them */
-    bool said;         /* text since the begin or the last call: blanks are part of it */
-    bool line_start;   /* only blanks since the last newline or call */
-    bool announced;    /* a call of this region, which is not over */
-    bool bare;         /* the region began without a tag */
-    size_t n_open;     /* bytes of the tag it began with */
-    struct buf raw;    /* bytes of the region, until a call is announced */
-    size_t n_byte;     /* of the current call */
-    struct buf unread; /* bytes to read before what comes, from i_unread */
+    struct buf layout;   /* blanks and layout tags that are dropped if a call follows */
+    size_t n_layout_tag; /* tags among them */
+    size_t layout_open;  /* where the last of them is, plus 1, if it opens something; else 0 */
+    bool said;           /* text since the begin or the last call: blanks are part of it */
+    bool line_start;     /* only blanks since the last newline or call */
+    bool announced;      /* a call of this region, which is not over */
+    bool bare;           /* the region began without a tag */
+    size_t n_open;       /* bytes of the tag it began with */
+    struct buf raw;      /* bytes of the region, until a call is announced */
+    size_t n_byte;       /* of the current call */
+    struct buf unread;   /* bytes to read before what comes, from i_unread */
     size_t i_unread;
+    struct { /* a trial, and what it goes back to */
+        bool on, failed;
+        bool said, line_start;
+        size_t n_layout, n_layout_tag;
+        uint32_t n_call;
+    } trial;
 };
 
 /* clang-format off */
@@ -126,7 +133,8 @@ enum q_code parser_new(struct parser **out, const struct parser_config *config, 
         return rc;
     }
     const struct reasoning_format *r = p->reasoning.format;
-    p->in_channels = p->format->channels || (r && r->channels);
+    p->channels.names = p->format->channels ? p->format->channels : r ? r->channels : CHANNELS_NONE;
+    p->in_channels = p->channels.names != CHANNELS_NONE;
     if (p->in_channels) {
         p->reasoning.format = NULL;
     } else if (r && !r->end[0]) { /* the tool stage reads channels, of which reasoning is one */
@@ -218,11 +226,15 @@ static void take_layout(struct parser *p, bool keep)
         collect(p, PARSED_CONTENT, buf_str(&p->layout), p->layout.len);
     kept(p, &p->layout);
     buf_reset(&p->layout);
-    p->layout_tag = false;
+    p->n_layout_tag = p->layout_open = 0;
 }
 
 void say_content(struct parser *p, const char *text, size_t n)
 {
+    if (p->trial.on) { /* text is no call */
+        p->trial.failed = true;
+        return;
+    }
     take_layout(p, true);
     p->said = true;
     collect(p, PARSED_CONTENT, text, n);
@@ -293,6 +305,11 @@ const struct tool_format *format_row(const struct parser *p)
 void *format_state(struct parser *p)
 {
     return p->family == p->format->family ? p->state : p->state_otherwise;
+}
+
+const json_t *format_tools(const struct parser *p)
+{
+    return p->tools;
 }
 
 bool format_tools_known(const struct parser *p)
@@ -379,23 +396,28 @@ const char *tag_write(const char *tag, const char *suffix, size_t n, char *out)
 
 /* --- reading again ---------------------------------------------------------------------------- */
 
-void region_unread(struct parser *p, const char *text, size_t n)
+void put_back(struct parser *p, struct buf *unread, size_t *at, const char *text, size_t n)
 {
     struct buf next = BUF_INIT;
     if (n == 0)
         return;
-    if (p->i_unread >= n) { /* there is room before what is unread already */
-        p->i_unread -= n;
-        memcpy(p->unread.data + p->i_unread, text, n);
+    if (*at >= n) { /* there is room before what is unread already */
+        *at -= n;
+        memcpy(unread->data + *at, text, n);
         return;
     }
     buf_add(&next, text, n);
-    if (p->unread.len > p->i_unread)
-        buf_add(&next, p->unread.data + p->i_unread, p->unread.len - p->i_unread);
+    if (unread->len > *at)
+        buf_add(&next, unread->data + *at, unread->len - *at);
     kept(p, &next);
-    buf_release(&p->unread);
-    p->unread = next;
-    p->i_unread = 0;
+    buf_release(unread);
+    *unread = next;
+    *at = 0;
+}
+
+void region_unread(struct parser *p, const char *text, size_t n)
+{
+    put_back(p, &p->unread, &p->i_unread, text, n);
 }
 
 /* --- regions ---------------------------------------------------------------------------------- */
@@ -409,7 +431,7 @@ static void enter_region(struct parser *p, const char *text, size_t n)
     p->n_byte = 0;
     buf_reset(&p->raw);
     buf_add(&p->raw, text, n);
-    p->family = p->format->family;
+    p->family = p->bare && p->format->otherwise ? p->format->otherwise : p->format->family;
     p->family->begin(p);
 }
 
@@ -431,6 +453,10 @@ static void read_otherwise(struct parser *p)
 /* The kept bytes are text: the first at once, the others are read again. */
 static void give_back(struct parser *p)
 {
+    if (p->trial.on) { /* their holder reads them */
+        p->trial.failed = true;
+        return;
+    }
     struct buf raw = p->raw;
     p->raw = (struct buf)BUF_INIT;
     p->mode = TEXT;
@@ -490,11 +516,24 @@ static void drop_held(struct parser *p, size_t n)
     memmove(p->held, p->held + n, p->n_held);
 }
 
+/* Right behind a layout tag or a call, blanks aside. */
+static bool behind_tag(const struct parser *p)
+{
+    return p->n_layout_tag || (p->n_call && !p->said);
+}
+
+static bool begins_bare(const struct parser *p, char c)
+{
+    const struct tool_format *f = p->format;
+    if (!f->bare || !c || !strchr(f->bare, c) || p->n_call >= PARSER_CALLS_MAX)
+        return false;
+    return f->bare_behind ? p->n_layout_tag > 0 : p->line_start || format_tools_known(p);
+}
+
 /* A byte that is part of no tag. */
 static void plain_byte(struct parser *p, char c)
 {
-    if (p->format->bare && c && strchr(p->format->bare, c) && p->n_call < PARSER_CALLS_MAX &&
-        (p->line_start || format_tools_known(p))) {
+    if (begins_bare(p, c)) {
         enter_region(p, "", 0);
         region_byte(p, c);
         return;
@@ -506,14 +545,35 @@ static void plain_byte(struct parser *p, char c)
         say_content(p, &c, 1);
 }
 
-static void layout_tag(struct parser *p, const char *tag, size_t n)
+static bool closes(const char *tag)
+{
+    return strstr(tag, "</") || strstr(tag, "end") || strstr(tag, "close");
+}
+
+/* What was opened and closed with nothing in it leaves nothing. */
+static void layout_tag(struct parser *p, const char *tag, size_t n, bool closing)
 {
     if (p->n_call && !p->said) { /* after a call */
         buf_reset(&p->layout);
         return;
     }
+    if (closing && p->layout_open) {
+        p->layout.len = p->layout_open - 1;
+        p->layout_open = 0;
+        p->n_layout_tag--;
+        return;
+    }
+    p->layout_open = closing ? 0 : p->layout.len + 1;
     buf_add(&p->layout, tag, n);
-    p->layout_tag = true;
+    p->n_layout_tag++;
+}
+
+/* The tag of `tags` that the held bytes begin, or -1. *whole: its bytes if it is all there. */
+static int held_tag(const struct parser *p, const char *const *tags, size_t n_tag, size_t *whole)
+{
+    const char *list[FORMAT_TAGS] = {NULL};
+    memcpy(list, tags, n_tag * sizeof *list);
+    return tag_begun(list, p->held, p->n_held, whole);
 }
 
 /* Settle the held bytes as far as that is possible; all of them if no more come. */
@@ -521,17 +581,22 @@ static void settle(struct parser *p, bool last)
 {
     const struct tool_format *f = p->format;
     while (p->n_held && p->mode == TEXT) {
-        size_t open_whole, layout_whole;
-        int open =
-            p->n_call < PARSER_CALLS_MAX ? tag_begun(f->open, p->held, p->n_held, &open_whole) : -1;
-        int layout = tag_begun(f->layout, p->held, p->n_held, &layout_whole);
+        size_t open_whole = 0, layout_whole, drop_whole;
+        int open = -1, layout = held_tag(p, f->layout, FORMAT_TAGS, &layout_whole);
+        int drop = held_tag(p, f->drop, FORMAT_TAGS, &drop_whole);
+        if (p->n_call < PARSER_CALLS_MAX)
+            open = held_tag(p, f->open, FORMAT_TAGS, &open_whole);
+        if (p->n_call < PARSER_CALLS_MAX && open < 0 && behind_tag(p))
+            open = held_tag(p, f->behind, sizeof f->behind / sizeof *f->behind, &open_whole);
         if (open >= 0 && open_whole) {
             enter_region(p, p->held, open_whole);
             drop_held(p, open_whole);
         } else if (layout >= 0 && layout_whole && open < 0) {
-            layout_tag(p, p->held, layout_whole);
+            layout_tag(p, p->held, layout_whole, closes(f->layout[layout]));
             drop_held(p, layout_whole);
-        } else if ((open >= 0 || layout >= 0) && !last) {
+        } else if (drop >= 0 && drop_whole) {
+            drop_held(p, drop_whole);
+        } else if ((open >= 0 || layout >= 0 || drop >= 0) && !last) {
             return;
         } else {
             char c = p->held[0];
@@ -591,7 +656,7 @@ static void one_byte(struct parser *p, char c)
 
 static void read_unread(struct parser *p)
 {
-    while (p->i_unread < p->unread.len && !p->rc)
+    while (p->i_unread < p->unread.len && !p->rc && !(p->trial.on && p->trial.failed))
         one_byte(p, p->unread.data[p->i_unread++]);
     buf_reset(&p->unread);
     p->i_unread = 0;
@@ -628,7 +693,68 @@ void tool_stage_finish(struct parser *p)
             read_unread(p);
         }
     } while (p->mode == REGION && !p->rc);
-    take_layout(p, p->n_call == 0 || p->layout_tag);
+    if (!p->trial.on)
+        take_layout(p, p->n_call == 0 || p->n_layout_tag);
+}
+
+/* --- trials ----------------------------------------------------------------------------------- */
+
+void tool_trial_begin(struct parser *p)
+{
+    p->trial.on = true;
+    p->trial.failed = false;
+    p->trial.said = p->said;
+    p->trial.line_start = p->line_start;
+    p->trial.n_layout = p->layout.len;
+    p->trial.n_layout_tag = p->n_layout_tag;
+    p->trial.n_call = p->n_call;
+    p->said = false; /* blanks may stand before a call */
+}
+
+static void trial_drop(struct parser *p)
+{
+    p->trial.on = false;
+    p->mode = TEXT;
+    p->announced = false;
+    p->said = p->trial.said;
+    p->line_start = p->trial.line_start;
+    p->n_held = p->i_unread = 0;
+    buf_reset(&p->raw);
+    buf_reset(&p->unread);
+    if (p->layout.len > p->trial.n_layout)
+        p->layout.len = p->trial.n_layout;
+    p->n_layout_tag = p->trial.n_layout_tag;
+    p->layout_open = 0;
+}
+
+static enum trial trial_so_far(struct parser *p)
+{
+    if (p->n_call > p->trial.n_call) {
+        p->trial.on = false;
+        return TRIAL_CALL;
+    }
+    if (!p->trial.failed && !p->rc)
+        return TRIAL_MORE;
+    trial_drop(p);
+    return TRIAL_NOT;
+}
+
+enum trial tool_trial_byte(struct parser *p, char c)
+{
+    tool_stage_byte(p, c);
+    return trial_so_far(p);
+}
+
+enum trial tool_trial_finish(struct parser *p)
+{
+    tool_stage_finish(p);
+    p->trial.failed = true; /* what did not become a call does not become one */
+    return trial_so_far(p);
+}
+
+bool tool_stage_busy(const struct parser *p)
+{
+    return p->mode != TEXT;
 }
 
 enum parser_thinking parser_thinking(const struct parser *p)

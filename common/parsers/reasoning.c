@@ -4,11 +4,17 @@
  * anywhere); a start tag in the middle of content is content. Blanks around reasoning are layout.
  *
  *   START -start tag, or begun inside-> IN -end tag-> OUT
- *     `-anything else-> OUT */
+ *     `-anything else-> OUT              `-a tag of the tool format-> TRIAL -a call-> OUT
+ *                                                                      `-none-> IN
+ *
+ * A model that calls a tool without ending its reasoning has ended it. Whether a tag is a call or
+ * only spoken of, the tool stage tries out; what is none is read again as reasoning. */
 #include "common/parsers/stage.h"
 #include <string.h>
 
-enum place { START, IN, OUT };
+#define TRIAL_AGAIN_MAX 4096 /* bytes of a trial in vain that are looked at again */
+
+enum place { START, IN, OUT, TRIAL };
 
 struct piece {
     const char *text;
@@ -77,7 +83,7 @@ static void begin_reasoning(struct reasoning_stage *r)
 static void end_reasoning(struct reasoning_stage *r)
 {
     buf_reset(&r->blanks);
-    r->trim = true;
+    r->trim = r->ended = true;
     r->place = OUT;
 }
 
@@ -92,15 +98,16 @@ static void answer(struct parser *p, struct reasoning_stage *r, char c)
 
 /* The tags that count in this place, in the order start, end, call, drop, and those of a tool call,
  * which show that a text does not begin inside reasoning. */
-static int find_tag(const struct reasoning_stage *r, size_t *whole)
+static int find_tag(const struct parser *p, const struct reasoning_stage *r, size_t *whole)
 {
     const struct reasoning_format *f = r->format;
     const struct tool_format *t = r->tool;
     const char *const *const lists[] = {f->start, f->end, f->call, f->drop, t->open, t->layout};
-    const bool calls = r->tool->open[0]; /* are calls looked for at all? */
-    const bool counts[3][6] = {{true, r->open, r->open && calls, !r->open, r->open, r->open},
-                               {false, true, calls, false, false, false},
-                               {f->again, false, false, true, false, false}};
+    const bool calls = t->open[0]; /* are calls looked for at all? */
+    const bool counts[3][6] = {
+        {true, r->open || f->stray || f->lead, r->open && calls, !r->open, r->open, r->open},
+        {false, true, calls, false, calls, calls},
+        {f->again, f->stray && r->ended && !tool_stage_busy(p), false, true, false, false}};
     int kind = -1;
     *whole = 0;
     for (int k = 0; k < 6 && !*whole; k++) {
@@ -143,6 +150,44 @@ static void plain_byte(struct parser *p, struct reasoning_stage *r, char c)
         answer(p, r, c);
 }
 
+/* The trial is over. */
+static void settle_trial(struct parser *p, struct reasoning_stage *r, enum trial trial)
+{
+    struct buf text = r->probe;
+    if (trial == TRIAL_MORE)
+        return;
+    r->probe = (struct buf)BUF_INIT;
+    if (trial == TRIAL_CALL) {
+        end_reasoning(r);
+        r->trim = false;
+    } else {
+        size_t n_think = text.len > TRIAL_AGAIN_MAX ? text.len : text.len > 0;
+        r->place = IN;
+        for (size_t i = 0; i < n_think; i++)
+            think(p, r, text.data[i]);
+        put_back(p, &r->again, &r->i_again, buf_str(&text) + n_think, text.len - n_think);
+    }
+    buf_release(&text);
+}
+
+static void trial_byte(struct parser *p, struct reasoning_stage *r, char c)
+{
+    buf_add_char(&r->probe, c);
+    kept(p, &r->probe);
+    settle_trial(p, r, tool_trial_byte(p, c));
+}
+
+static void begin_trial(struct parser *p, struct reasoning_stage *r, const char *tag, size_t n)
+{
+    r->place = TRIAL;
+    put_back(p, &r->again, &r->i_again, r->held, r->n_held);
+    r->n_held = 0;
+    buf_reset(&r->probe);
+    tool_trial_begin(p);
+    for (size_t i = 0; i < n && r->place == TRIAL; i++)
+        trial_byte(p, r, tag[i]);
+}
+
 static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size_t n)
 {
     char tag[FORMAT_TAG_MAX];
@@ -151,7 +196,10 @@ static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size
     if (kind == 0) {
         begin_reasoning(r);
     } else if (kind == 1) {
-        end_reasoning(r);
+        if (r->place != OUT)
+            end_reasoning(r);
+    } else if (kind >= 4 && r->place == IN) {
+        begin_trial(p, r, tag, n);
     } else if (kind == 2 || kind >= 4) {
         end_reasoning(r);
         r->trim = false;
@@ -166,9 +214,9 @@ static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size
 /* Settle the held bytes as far as that is possible; all of them if no more come. */
 static void settle(struct parser *p, struct reasoning_stage *r, bool last)
 {
-    while (r->n_held) {
+    while (r->n_held && r->place != TRIAL) {
         size_t whole;
-        int kind = find_tag(r, &whole);
+        int kind = find_tag(p, r, &whole);
         if (whole) {
             take_tag(p, r, kind, whole);
         } else if (kind >= 0 && !last) {
@@ -179,6 +227,24 @@ static void settle(struct parser *p, struct reasoning_stage *r, bool last)
             plain_byte(p, r, c);
         }
     }
+}
+
+static void one_byte(struct parser *p, struct reasoning_stage *r, char c)
+{
+    if (r->place == TRIAL) {
+        trial_byte(p, r, c);
+        return;
+    }
+    r->held[r->n_held++] = c;
+    settle(p, r, false);
+}
+
+static void read_again(struct parser *p, struct reasoning_stage *r)
+{
+    while (r->i_again < r->again.len)
+        one_byte(p, r, r->again.data[r->i_again++]);
+    buf_reset(&r->again);
+    r->i_again = 0;
 }
 
 void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c)
@@ -192,15 +258,21 @@ void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c)
         tool_stage_byte(p, c);
         return;
     }
-    r->held[r->n_held++] = c;
-    settle(p, r, false);
+    one_byte(p, r, c);
+    read_again(p, r);
 }
 
 void reasoning_finish(struct parser *p, struct reasoning_stage *r)
 {
     if (!r->format || r->format->before)
         return;
-    settle(p, r, true);
+    do { /* a trial that ends in vain may have another one in it, shorter every time */
+        read_again(p, r);
+        if (r->place == TRIAL)
+            settle_trial(p, r, tool_trial_finish(p));
+        read_again(p, r);
+        settle(p, r, true);
+    } while (r->place == TRIAL || r->again.len);
     if (r->place == START && !r->open)
         not_begun(p, r);
 }
@@ -209,12 +281,14 @@ enum parser_thinking reasoning_thinking(const struct reasoning_stage *r)
 {
     if (r->format->before || r->place == OUT || (r->place == START && !r->open))
         return THINKING_NOT;
-    return r->n_held ? THINKING_HELD : THINKING;
+    return r->n_held || r->place == TRIAL ? THINKING_HELD : THINKING;
 }
 
 void reasoning_release(struct reasoning_stage *r)
 {
     buf_release(&r->blanks);
+    buf_release(&r->probe);
+    buf_release(&r->again);
 }
 
 /* --- the prompt ------------------------------------------------------------------------------- */

@@ -13,10 +13,13 @@ struct reasoning_format {
     /* Begin of a call that a model may write without ending its reasoning, which it ends. */
     const char *call[FORMAT_TAGS];
     const char *drop[FORMAT_TAGS]; /* tags around the answer */
-    bool open;          /* without a prompt to look at: the text begins inside reasoning */
-    bool again;         /* the tags are special tokens and count anywhere */
-    bool channels;      /* reasoning is a message of its own (channels.c) */
-    const char *before; /* there is no reasoning; this stands before the text */
+    bool open;              /* without a prompt to look at: the text begins inside reasoning */
+    bool again;             /* the tags are special tokens and count anywhere */
+    bool stray;             /* a further end tag is layout, one at the text's begin too */
+    bool lead;              /* only one at the text's begin */
+    bool cites;             /* <co>text</co: 0:[1]> is text */
+    enum channels channels; /* reasoning is a message of its own (channels.c) */
+    const char *before;     /* there is no reasoning; this stands before the text */
 };
 extern const struct reasoning_format reasoning_formats[];
 extern const size_t n_reasoning_format;
@@ -27,10 +30,14 @@ struct reasoning_stage {
     int place;
     bool begun;
     bool open, any; /* begins inside; some reasoning came out */
+    bool ended;     /* there was reasoning */
     bool trim;      /* blanks that follow are layout */
     struct buf blanks;
     char held[FORMAT_TAG_MAX];
     size_t n_held;
+    struct buf probe; /* what the tool stage reads on trial */
+    struct buf again; /* what it read in vain, to be read as reasoning from i_again */
+    size_t i_again;
 };
 void reasoning_byte(struct parser *p, struct reasoning_stage *r, char c);
 void reasoning_finish(struct parser *p, struct reasoning_stage *r);
@@ -40,6 +47,7 @@ void reasoning_release(struct reasoning_stage *r);
 /* Messages, each with a header that says whom it is for: the model itself (reasoning), the user, or
  * a function (calls, which the tool stage reads). */
 struct channel_stage {
+    enum channels names;
     int place;
     int within;        /* where a header begins: the message that it would end */
     struct buf header; /* what came of one */
@@ -54,6 +62,17 @@ void channel_release(struct channel_stage *s);
 
 /* One byte of what is not reasoning: content, or part of a call. */
 void tool_stage_byte(struct parser *p, char c);
+/* A trial: may these bytes, in the middle of reasoning, be a call? The tool stage reads them and says
+ * nothing before it is certain. TRIAL_CALL: they are one, announced. TRIAL_NOT: they are none; the
+ * tool stage is as it was before tool_trial_begin, and whoever holds the bytes has to read them. */
+enum trial { TRIAL_MORE, TRIAL_CALL, TRIAL_NOT };
+void tool_trial_begin(struct parser *p);
+enum trial tool_trial_byte(struct parser *p, char c);
+enum trial tool_trial_finish(struct parser *p); /* the text is over */
+/* Is the tool stage within a region? */
+bool tool_stage_busy(const struct parser *p);
+/* Read these bytes before what `unread` holds from *at on. */
+void put_back(struct parser *p, struct buf *unread, size_t *at, const char *text, size_t n);
 /* The text is over, or the message: a region that is still open is one no longer; what it gives
  * back may open another one, shorter every time. */
 void tool_stage_finish(struct parser *p);

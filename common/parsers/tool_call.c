@@ -5,11 +5,14 @@
  *   call:f{a:1,b:<q>x<q>}    CALL_BRACES, with a string delimiter of the format's own
  *
  *   LIST > NAME -(-> ARG > ARG_NAME -=-> VALUE > NEXT -)-> AFTER
- *                                           `-> QUOTED, or RAW -> NEXT
+ *                                           `-> BRACE, QUOTED, or RAW -> NEXT
  *
  * Values are read by literal.h, which turns them into JSON. A string where the function's schema
  * has no string is read as the value it holds. Without a tag around it a list has to begin with a
  * known function's name and an opening parenthesis.
+ *
+ * A brace in f(a={…}) may begin an object or a set, which the first member tells (BRACE). In
+ * call:f{a:text} strings need no quotes (RAW).
  *
  * Two slips of f(a=1), on which Python's own parser gives up, are seen through. A quote inside a
  * string that is not escaped: the string ends at a quote only if what may follow a value does
@@ -21,7 +24,7 @@
 #include "common/parsers/literal.h"
 #include "common/parsers/types.h"
 
-enum place { LIST, NAME, ARG, ARG_NAME, VALUE, QUOTED, RAW, NEXT, AFTER };
+enum place { LIST, NAME, ARG, ARG_NAME, VALUE, BRACE, QUOTED, RAW, NEXT, AFTER };
 
 #define AHEAD_MAX (FORMAT_NAME_MAX + 64) /* bytes that are looked at behind a quote */
 
@@ -29,7 +32,10 @@ struct calls {
     enum place place;
     bool bracket; /* a list's bracket is open */
     bool any;     /* the call has an argument */
+    bool paren;   /* call:f(…), a slip */
     bool in_value, keep;
+    char quote; /* BRACE: of the string within, 0 = none */
+    bool escaped;
     struct buf name, scratch;
     struct buf head; /* an argument's name and what stands before it, until its value is certain */
     char arg[FORMAT_NAME_MAX + 1];
@@ -65,11 +71,17 @@ static bool braces(const struct parser *p)
     return format_row(p)->flags & CALL_BRACES;
 }
 
+/* What ends the arguments. */
+static char closer(const struct parser *p, const struct calls *k)
+{
+    return braces(p) && !k->paren ? '}' : ')';
+}
+
 static enum part begin_call(struct calls *k, enum place place)
 {
     buf_reset(&k->name);
     k->place = place;
-    k->any = false;
+    k->any = k->paren = false;
     return PART_MORE;
 }
 
@@ -81,13 +93,15 @@ static enum part name_byte(struct parser *p, struct calls *k, char c)
         buf_add_char(&k->name, c);
         return k->name.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
     }
-    if (braces(p)) { /* call:f */
-        if (k->name.len < 5 || strncmp(buf_str(&k->name), "call:", 5) != 0)
+    if (braces(p)) { /* call:f, or just :f */
+        size_t n = strncmp(buf_str(&k->name), "call:", 5) == 0 ? 5 : *buf_str(&k->name) == ':';
+        if (n == 0 || k->name.failed)
             return PART_BAD;
-        k->name.len -= 5;
-        memmove(k->name.data, k->name.data + 5, k->name.len + 1);
+        k->name.len -= n;
+        memmove(k->name.data, k->name.data + n, k->name.len + 1);
     }
-    if (k->name.len == 0 || k->name.failed || c != (braces(p) ? '{' : '('))
+    k->paren = c == '(';
+    if (k->name.len == 0 || k->name.failed || (c != '(' && (c != '{' || !braces(p))))
         return PART_BAD;
     if (region_bare(p) && format_tools_known(p) && !format_function(p, buf_str(&k->name)))
         return PART_BAD;
@@ -97,7 +111,14 @@ static enum part name_byte(struct parser *p, struct calls *k, char c)
 
 static enum part list_byte(struct parser *p, struct calls *k, char c)
 {
-    bool lines = format_row(p)->flags & CALL_LINES;
+    const struct tool_format *f = format_row(p);
+    bool lines = f->flags & CALL_LINES;
+    size_t whole;
+    if (k->n_tag || (f->close[0] && c == f->close[0][0])) { /* nothing is called */
+        k->tag[k->n_tag++] = c;
+        int i = tag_begun(f->close, k->tag, k->n_tag, &whole);
+        return whole ? PART_END : i >= 0 ? PART_MORE : PART_BAD;
+    }
     if (is_blank(c))
         return PART_MORE;
     if (c == '[' && !k->bracket && !braces(p) && !k->n_call) {
@@ -138,6 +159,7 @@ static enum part arg_over(struct parser *p, struct calls *k)
     k->any = true;
     k->types = types_of(format_function(p, buf_str(&k->name)), k->arg);
     literal_init(&k->value, format_row(p)->quote, braces(p));
+    k->value.bare_words = braces(p);
     k->in_value = k->keep = false;
     buf_reset(&k->scratch);
     k->place = VALUE;
@@ -148,7 +170,7 @@ static enum part arg_byte(struct parser *p, struct calls *k, char c)
 {
     if (k->place == ARG && is_blank(c))
         return PART_MORE;
-    if (k->place == ARG && c == (braces(p) ? '}' : ')'))
+    if (k->place == ARG && c == closer(p, k))
         return call_over(p, k);
     if (k->place == ARG) {
         k->place = ARG_NAME;
@@ -224,10 +246,18 @@ static enum part value_byte(struct parser *p, struct calls *k, char c)
         bool string = c == '"' || c == '\'' || (quote && c == quote[0]);
         k->in_value = true;
         k->keep = string && k->types && !(k->types & TYPE_STRING);
-        if (!string && (k->types & TYPE_STRING) && !braces(p) && !strchr("[({)", c)) {
+        if (!string && (k->types & TYPE_STRING || braces(p)) && !strchr("[({)", c)) {
             k->place = RAW;
             k->comma = k->n_open = 0;
             return read_byte(p, k, c);
+        }
+        if (c == '{' && !braces(p)) {
+            k->place = BRACE;
+            k->quote = 0;
+            k->escaped = false;
+            buf_reset(&k->ahead);
+            buf_add_char(&k->ahead, c);
+            return PART_MORE;
         }
     }
     if (!braces(p) && literal_closes(&k->value, c)) {
@@ -239,12 +269,62 @@ static enum part value_byte(struct parser *p, struct calls *k, char c)
     return literal_value(p, k, c);
 }
 
+/* --- a brace: an object's, or a set's --------------------------------------------------------- */
+
+/* Up to what follows the first member. */
+static enum part brace_byte(struct parser *p, struct calls *k, char c)
+{
+    buf_add_char(&k->ahead, c);
+    if (k->quote) {
+        if (!k->escaped && c == k->quote)
+            k->quote = 0;
+        k->escaped = !k->escaped && c == '\\';
+        return PART_MORE;
+    }
+    if (c == '"' || c == '\'')
+        k->quote = c;
+    if (!c || !strchr(":,}{[(", c) || k->ahead.failed)
+        return PART_MORE;
+    size_t blank = 1;
+    while (blank < k->ahead.len && is_blank(k->ahead.data[blank]))
+        blank++;
+    bool set = (c == ',' || c == '}') && blank + 1 < k->ahead.len;
+    struct buf ahead = k->ahead, out = BUF_INIT;
+    enum part part = PART_MORE;
+    k->ahead = (struct buf)BUF_INIT;
+    k->place = VALUE;
+    if (set) {
+        literal_begin_set(&k->value, &out);
+        kept(p, &out);
+        value_out(p, k, buf_str(&out), out.len);
+    }
+    for (size_t i = set; i < ahead.len && part == PART_MORE; i++)
+        part = i ? read_byte(p, k, ahead.data[i]) : literal_value(p, k, ahead.data[i]);
+    buf_release(&out);
+    buf_release(&ahead);
+    return part;
+}
+
 /* --- a quote inside a string, or its end ------------------------------------------------------ */
 
 enum follows { FOLLOWS_MORE, FOLLOWS_VALUE, FOLLOWS_TEXT };
 
+/* Is the parenthesis at text[0] the last of a call? Only a few things may follow it. */
+static enum follows call_ends(const struct parser *p, const char *text, size_t n)
+{
+    const char *close = format_row(p)->close[0];
+    size_t i = 1;
+    while (i < n && is_blank(text[i]))
+        i++;
+    if (i == n)
+        return n < AHEAD_MAX ? FOLLOWS_MORE : FOLLOWS_VALUE;
+    bool line = format_row(p)->flags & CALL_LINES && (is_name(text[i]) || i > 1);
+    return strchr("],;", text[i]) || (close && text[i] == close[0]) || line ? FOLLOWS_VALUE
+                                                                            : FOLLOWS_TEXT;
+}
+
 /* Can `text`, behind a quote, stand behind a value? ")", ",", "]" (a slip), and a name with "=". */
-static enum follows what_follows(const char *text, size_t n)
+static enum follows what_follows(const struct parser *p, const char *text, size_t n)
 {
     bool comma = false;
     size_t i = 0, from;
@@ -255,7 +335,9 @@ static enum follows what_follows(const char *text, size_t n)
     if (i == n)
         return n < AHEAD_MAX ? FOLLOWS_MORE : FOLLOWS_TEXT;
     if (i == from)
-        return text[i] == ')' || (text[i] == ']' && !comma) ? FOLLOWS_VALUE : FOLLOWS_TEXT;
+        return text[i] == ')'             ? call_ends(p, text + i, n - i)
+               : text[i] == ']' && !comma ? FOLLOWS_VALUE
+                                          : FOLLOWS_TEXT;
     while (i < n && is_blank(text[i]))
         i++;
     if (i == n)
@@ -268,7 +350,7 @@ static enum part quoted_byte(struct parser *p, struct calls *k, char c)
     enum part part = PART_MORE;
     struct buf ahead;
     buf_add_char(&k->ahead, c);
-    enum follows follows = what_follows(buf_str(&k->ahead) + 1, k->ahead.len - 1);
+    enum follows follows = what_follows(p, buf_str(&k->ahead) + 1, k->ahead.len - 1);
     if (k->ahead.failed || follows == FOLLOWS_MORE)
         return PART_MORE;
     ahead = k->ahead;
@@ -292,7 +374,9 @@ static void raw_over(struct parser *p, struct calls *k, size_t n)
     const char *text = buf_str(&k->scratch);
     while (n && is_blank(text[n - 1]))
         n--;
-    if (!literal_whole(text, n, &value)) {
+    if (braces(p) && k->types) {
+        types_value(k->types, text, n, &value);
+    } else if (!literal_whole(text, n, &value)) {
         buf_reset(&value);
         buf_add_char(&value, '"');
         for (size_t i = 0; i < n; i++)
@@ -327,8 +411,22 @@ static bool next_arg(const struct parser *p, struct calls *k, const char *text, 
     return true;
 }
 
+/* In braces it ends at what may follow a value. */
+static enum part raw_in_braces(struct parser *p, struct calls *k, char c)
+{
+    if (c != ',' && c != closer(p, k)) {
+        buf_add_char(&k->scratch, c);
+        return PART_MORE;
+    }
+    raw_over(p, k, k->scratch.len);
+    k->place = NEXT;
+    return next_byte(p, k, c);
+}
+
 static enum part raw_byte(struct parser *p, struct calls *k, char c)
 {
+    if (braces(p))
+        return raw_in_braces(p, k, c);
     if (c == ')' && k->n_open == 0) {
         raw_over(p, k, k->scratch.len);
         return call_over(p, k);
@@ -351,7 +449,7 @@ static enum part next_byte(struct parser *p, struct calls *k, char c)
 {
     if (is_blank(c))
         return PART_MORE;
-    if (c == (braces(p) ? '}' : ')'))
+    if (c == closer(p, k))
         return call_over(p, k);
     k->place = ARG;
     return c == ',' ? PART_MORE : arg_byte(p, k, c);
@@ -397,6 +495,8 @@ static enum part read_byte(struct parser *p, struct calls *k, char c)
         return arg_byte(p, k, c);
     case VALUE:
         return value_byte(p, k, c);
+    case BRACE:
+        return brace_byte(p, k, c);
     case QUOTED:
         return quoted_byte(p, k, c);
     case RAW:
@@ -423,8 +523,15 @@ static enum part calls_byte(struct parser *p, char c)
 static bool calls_finish(struct parser *p)
 {
     struct calls *k = format_state(p);
-    if (k->place == QUOTED && call_announced(p))
-        literal_value(p, k, k->ahead.data[0]);
+    if (k->place == QUOTED && call_announced(p)) {
+        struct buf ahead = k->ahead;
+        k->ahead = (struct buf)BUF_INIT;
+        k->place = VALUE;
+        enum part part = literal_value(p, k, ahead.data[0]);
+        for (size_t i = 1; i < ahead.len && part == PART_MORE; i++)
+            part = read_byte(p, k, ahead.data[i]);
+        buf_release(&ahead);
+    }
     return k->n_call && k->place == AFTER;
 }
 

@@ -43,6 +43,7 @@ struct json {
     size_t n_tag;
     const char *quote; /* the format's own string delimiter */
     bool array, head, first_key, has_name, has_args;
+    bool infer;      /* the name is a number: the arguments tell the function */
     uint32_t n_call; /* of this region */
 };
 
@@ -51,7 +52,7 @@ static void call_reset(struct json *h)
     buf_reset(&h->name);
     buf_reset(&h->args);
     buf_reset(&h->scratch);
-    h->has_name = h->has_args = h->head = false;
+    h->has_name = h->has_args = h->head = h->infer = false;
     h->n_tag = 0;
 }
 
@@ -89,22 +90,6 @@ static void args_out(struct parser *p, struct json *h, const char *text, size_t 
         announce(p, h);
 }
 
-static enum part call_over(struct parser *p, struct json *h)
-{
-    if (!h->has_name || (region_bare(p) && !h->has_args))
-        return PART_BAD;
-    if (!h->has_args && (call_announced(p) || h->args.len == 0))
-        args_out(p, h, "{}", 2);
-    if (!call_announced(p))
-        announce(p, h);
-    call_end(p);
-    h->n_call++;
-    bool last = h->head && !format_row(p)->close[0];
-    call_reset(h);
-    h->place = h->array ? ITEMS : AFTER;
-    return last ? PART_END : PART_MORE;
-}
-
 static enum part set_name(struct parser *p, struct json *h, const char *name, size_t n)
 {
     buf_reset(&h->name);
@@ -117,6 +102,50 @@ static enum part set_name(struct parser *p, struct json *h, const char *name, si
     h->has_name = true;
     args_out(p, h, "", 0);
     return PART_MORE;
+}
+
+/* Among several functions the one that has most of the arguments' names as parameters. */
+static const char *function_of(const struct parser *p, const struct json *h)
+{
+    const json_t *tools = format_tools(p), *tool;
+    json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL), *value;
+    const char *best = NULL, *key;
+    long best_score = -1;
+    size_t n = json_array_size(tools);
+    for (size_t i = 0; i < n; i++) {
+        tool = json_array_get(tools, i);
+        const json_t *f = json_object_get(tool, "function");
+        const json_t *known =
+            json_object_get(json_object_get(f ? f : tool, "parameters"), "properties");
+        long score = json_object_size(known) || n == 1 ? 0 : -1;
+        json_object_foreach (args, key, value)
+            score += json_object_get(known, key) ? 1 : -1;
+        if (score > best_score || n == 1) {
+            best_score = score;
+            best = json_string_value(json_object_get(f ? f : tool, "name"));
+        }
+    }
+    json_decref(args);
+    return best;
+}
+
+static enum part call_over(struct parser *p, struct json *h)
+{
+    const char *name = h->infer && !h->has_name ? function_of(p, h) : NULL;
+    if (name && set_name(p, h, name, strlen(name)) != PART_MORE)
+        return PART_BAD;
+    if (!h->has_name || (region_bare(p) && !h->has_args))
+        return PART_BAD;
+    if (!h->has_args && (call_announced(p) || h->args.len == 0))
+        args_out(p, h, "{}", 2);
+    if (!call_announced(p))
+        announce(p, h);
+    call_end(p);
+    h->n_call++;
+    bool last = h->head && !format_row(p)->close[0];
+    call_reset(h);
+    h->place = h->array ? ITEMS : AFTER;
+    return last ? PART_END : PART_MORE;
 }
 
 /* --- values of an object ---------------------------------------------------------------------- */
@@ -247,7 +276,10 @@ static enum part head_name(struct parser *p, struct json *h)
             name += 10;
             n -= 10;
         }
+        h->infer = n == 0 || strspn(name, "0123456789") >= n;
     }
+    if (h->infer)
+        return format_tools_known(p) ? PART_MORE : PART_BAD;
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)name[i] <= ' ' || name[i] == '<' || name[i] == '{')
             return PART_BAD;
@@ -296,9 +328,13 @@ static enum part in_head(struct parser *p, struct json *h, char c)
     enum part part = head_byte(p, h, c, &i_tag);
     if (part != PART_MORE || i_tag < 0)
         return part;
+    if (flags & JSON_ID_FIRST && i_tag == 0) { /* the name follows */
+        buf_reset(&h->scratch);
+        return PART_MORE;
+    }
     if (h->place == HEAD && !(flags & JSON_TWO_HEADS) && head_name(p, h) != PART_MORE)
         return PART_BAD;
-    h->place = h->place == HEAD && i_tag == 1 ? ID : BEFORE;
+    h->place = h->place == HEAD && i_tag == 1 && !(flags & JSON_ID_FIRST) ? ID : BEFORE;
     if (h->place == ID || h->has_name)
         buf_reset(&h->scratch);
     return PART_MORE;
@@ -307,6 +343,14 @@ static enum part in_head(struct parser *p, struct json *h, char c)
 static enum part before_args(struct parser *p, struct json *h, char c)
 {
     bool name_follows = h->place == BEFORE && (format_row(p)->flags & JSON_TWO_HEADS);
+    size_t whole;
+    if (h->n_tag || (c == '<' && !name_follows)) { /* tags between the name and the arguments */
+        h->tag[h->n_tag++] = c;
+        int i = tag_begun(format_row(p)->layout, h->tag, h->n_tag, &whole);
+        if (whole)
+            h->n_tag = 0;
+        return i >= 0 ? PART_MORE : PART_BAD;
+    }
     if (c == '{')
         return begin_args(p, h, c);
     if (is_blank(c) || (h->place == FENCE && strchr("`json", c) && c))
@@ -332,8 +376,20 @@ static enum part begin_object(struct json *h)
     return PART_MORE;
 }
 
+/* The closing tag right behind the opening one: nothing is called. */
+static enum part nothing_byte(struct parser *p, struct json *h, char c)
+{
+    size_t whole;
+    h->tag[h->n_tag++] = c;
+    int i = tag_begun(format_row(p)->close, h->tag, h->n_tag, &whole);
+    return whole ? PART_END : i >= 0 ? PART_MORE : PART_BAD;
+}
+
 static enum part open_byte(struct parser *p, struct json *h, char c)
 {
+    const char *close = format_row(p)->close[0];
+    if (h->n_tag || (close && c == close[0]))
+        return nothing_byte(p, h, c);
     if (is_blank(c))
         return PART_MORE;
     if (c == '{' && !(format_row(p)->name_end[0] && format_row(p)->flags & JSON_FLAGS))
@@ -432,9 +488,15 @@ static enum part json_byte(struct parser *p, char c)
     }
 }
 
+/* In a format whose calls no tag ends, a name without arguments is a call, too. */
 static bool json_finish(struct parser *p)
 {
-    const struct json *h = format_state(p);
+    struct json *h = format_state(p);
+    const struct tool_format *f = format_row(p);
+    if (h->place == HEAD && f->open[0] && !f->close[0] && h->n_tag == 0 && !region_bare(p) &&
+        (!format_tools_known(p) || format_function(p, buf_str(&h->scratch))) &&
+        head_name(p, h) == PART_MORE)
+        call_over(p, h);
     return h->n_call && (h->place == AFTER || h->place == ITEMS);
 }
 

@@ -8,6 +8,8 @@
  *   NAME > BETWEEN -key_open-> KEY > [[TYPE] > VALUE_OPEN] > VALUE -value_close-> CLOSED
  *          `<------------------------------ tag -------------------------------------'
  *
+ * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead).
+ *
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
  * tags follows that may stand there: CLOSED looks ahead and gives back what it read if not. */
@@ -17,7 +19,9 @@
 #include "common/parsers/literal.h"
 #include "common/parsers/types.h"
 
-enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED };
+#define KEYS_MAX 4096 /* bytes of names that are remembered, which keeps the time linear */
+
+enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED, OPENED };
 
 struct xml {
     enum place place;
@@ -26,8 +30,14 @@ struct xml {
     char key[FORMAT_NAME_MAX + 1];
     char tag[FORMAT_TAG_MAX];
     size_t n_tag;
-    struct buf ahead; /* what was read in CLOSED: the closing tag, blanks, a begun tag */
-    size_t n_close;   /* bytes of the closing tag in it */
+    struct buf
+        ahead;      /* what was read in CLOSED, OPENED: the tag, then blanks, a begun tag, a name */
+    size_t n_close; /* bytes of the tag in it */
+    struct buf head;  /* a parameter's name and what stands before it, until it is certain */
+    struct buf inner; /* a value that may be all the arguments */
+    struct buf keys;  /* XML_ONCE: the names that came, each with a NUL */
+    bool wrapped;     /* the value may be all the arguments: `head` waits */
+    bool skip;        /* the parameter came before: nothing of it goes out */
     bool any;         /* there was a parameter */
     bool string;      /* the value goes out as it comes */
     bool cdata;       /* it stands in <![CDATA[ ]]> */
@@ -46,19 +56,35 @@ static void xml_begin(struct parser *p)
     buf_reset(&x->name);
     buf_reset(&x->text);
     buf_reset(&x->ahead);
+    buf_reset(&x->head);
+    buf_reset(&x->inner);
+    buf_reset(&x->keys);
 }
 
 /* --- tags ------------------------------------------------------------------------------------- */
 
 enum next { NEXT_NONE, NEXT_MORE, NEXT_KEY, NEXT_CLOSE, NEXT_LAYOUT };
 
+#define KEY_TAGS 4
+
+/* The spellings of key_open. tags: [KEY_TAGS]. Returns how many there are. */
+static size_t key_tags(const struct tool_format *f, const char **tags)
+{
+    size_t n = 0;
+    tags[n++] = f->key_open;
+    for (size_t i = 0; i + 1 < KEY_TAGS && f->key_also[i]; i++)
+        tags[n++] = f->key_also[i];
+    return n;
+}
+
 /* What may follow a parameter, as far as `text` shows it. */
 static enum next next_tag(const struct parser *p, const char *text, size_t n)
 {
     const struct tool_format *f = format_row(p);
-    const char *const key[FORMAT_TAGS] = {f->key_open};
+    const char *key[FORMAT_TAGS] = {NULL};
     const char *layout[FORMAT_TAGS] = {NULL}; /* of the layout tags only those that close */
     size_t whole[3];
+    key_tags(f, key);
     for (int i = 0, k = 0; i < FORMAT_TAGS && f->layout[i]; i++)
         if (f->layout[i][1] == '/')
             layout[k++] = f->layout[i];
@@ -129,7 +155,10 @@ static void announce(struct parser *p, struct xml *x)
 static enum part call_over(struct parser *p, struct xml *x)
 {
     announce(p, x);
-    call_args(p, x->any ? "}" : "{}", x->any ? 1 : 2);
+    if (x->inner.len)
+        call_args(p, x->inner.data, x->inner.len);
+    else
+        call_args(p, x->any ? "}" : "{}", x->any ? 1 : 2);
     call_end(p);
     return PART_END;
 }
@@ -153,7 +182,8 @@ static enum part name_over(struct parser *p, struct xml *x)
     size_t n;
     const char *name = bare_name(&x->text, format_row(p)->flags & XML_ATTRIBUTES, &n);
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)name[i] <= ' ' || strchr("<>{}\"", name[i]))
+        if ((unsigned char)name[i] <= ' ' ||
+            strchr(format_row(p)->flags & XML_ESCAPED ? "{}\"" : "<>{}\"", name[i]))
             return PART_BAD;
     buf_add(&x->name, name, n);
     unescape(p, &x->name);
@@ -173,6 +203,11 @@ static enum part text_name(struct parser *p, struct xml *x, char c)
     size_t whole;
     if (c == '\n' && x->text.len == 0)
         return PART_MORE;
+    if (x->text.len == 0 && (c == '<' || x->n_tag)) { /* nothing is called */
+        x->tag[x->n_tag++] = c;
+        int i = tag_begun(format_row(p)->close, x->tag, x->n_tag, &whole);
+        return whole ? PART_END : i >= 0 ? PART_MORE : PART_BAD;
+    }
     if (x->text.len == 0 && (c == '{' || c == '['))
         return PART_BAD;
     if (c == '\n' && x->n_tag == 0)
@@ -224,7 +259,7 @@ static enum part between_byte(struct parser *p, struct xml *x, char c)
     case NEXT_CLOSE:
         return call_over(p, x);
     case NEXT_LAYOUT: /* the call's own closing tag was forgotten */
-        if (!x->any)
+        if (!x->any && !x->inner.len)
             return PART_BAD;
         call_over(p, x);
         return PART_END;
@@ -235,37 +270,116 @@ static enum part between_byte(struct parser *p, struct xml *x, char c)
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-static void put_escaped(struct parser *p, char c)
+static void put(struct parser *p, const struct xml *x, const char *text, size_t n)
+{
+    if (!x->skip)
+        call_args(p, text, n);
+}
+
+static void put_escaped(struct parser *p, const struct xml *x, char c)
 {
     struct buf piece = BUF_INIT;
     literal_escape(&piece, c);
     kept(p, &piece);
-    call_args(p, buf_str(&piece), piece.len);
+    put(p, x, buf_str(&piece), piece.len);
     buf_release(&piece);
 }
 
 static void start_string(struct parser *p, struct xml *x)
 {
     x->string = true;
-    call_args(p, "\"", 1);
+    put(p, x, "\"", 1);
 }
 
 static void begin_value(struct parser *p, struct xml *x)
 {
     x->place = VALUE;
-    if (x->types == TYPE_STRING)
+    if (x->types == TYPE_STRING && !x->wrapped)
         start_string(p, x);
+}
+
+static const json_t *properties(const struct parser *p, const struct xml *x)
+{
+    const json_t *f = format_function(p, buf_str(&x->name));
+    return json_object_get(json_object_get(f, "parameters"), "properties");
+}
+
+/* May this parameter, the first of the call, hold all the others? */
+static bool may_wrap(const struct parser *p, const struct xml *x)
+{
+    static const char *const names[] = {"arguments", "input", "properties", "parameters"};
+    const json_t *known = properties(p, x);
+    if (!(format_row(p)->flags & XML_WRAPPED) || x->any || !json_object_size(known))
+        return false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(x->key, names[i]) == 0)
+            return !json_object_get(known, x->key);
+    return false;
+}
+
+/* Is text[0..n) an object of known parameters? Then it goes to `inner`. */
+static bool unwrap(struct parser *p, struct xml *x, const char *text, size_t n)
+{
+    const json_t *known = properties(p, x);
+    const char *key;
+    json_t *member;
+    buf_reset(&x->inner);
+    bool fits = literal_whole(text, n, &x->inner);
+    json_t *v = fits ? json_loadb(buf_str(&x->inner), x->inner.len, JSON_ALLOW_NUL, NULL) : NULL;
+    fits = json_is_object(v);
+    json_object_foreach (v, key, member)
+        fits &= json_object_get(known, key) != NULL;
+    json_decref(v);
+    kept(p, &x->inner);
+    if (!fits)
+        buf_reset(&x->inner);
+    return fits;
+}
+
+/* The name goes out, and what was taken for all the arguments before it. */
+static void put_head(struct parser *p, struct xml *x)
+{
+    kept(p, &x->head);
+    put(p, x, buf_str(&x->head), x->head.len);
+    buf_reset(&x->head);
+    if (x->inner.len)
+        put(p, x, x->inner.data, x->inner.len);
+    buf_reset(&x->inner);
+}
+
+/* Did the parameter come before? It is kept if not. */
+static bool came_before(struct parser *p, struct xml *x)
+{
+    if (!(format_row(p)->flags & XML_ONCE))
+        return false;
+    for (size_t i = 0; i < x->keys.len; i += strlen(x->keys.data + i) + 1)
+        if (strcmp(x->keys.data + i, x->key) == 0)
+            return true;
+    if (x->keys.len < KEYS_MAX)
+        buf_add(&x->keys, x->key, strlen(x->key) + 1);
+    kept(p, &x->keys);
+    return false;
+}
+
+/* What the tag and the tools say of the value's type. The tools know better, but a string that is
+ * said to be one stays one where strings are allowed. */
+static unsigned types_said(const struct parser *p, const struct xml *x, const char *attributes)
+{
+    unsigned known = types_of(format_function(p, buf_str(&x->name)), x->key);
+    const bool string =
+        strstr(attributes, "string=\"true\"") || strstr(attributes, " type=\"string\"");
+    const bool other = strstr(attributes, "string=\"false\"") || strstr(attributes, " type=\"");
+    if (string && (!known || known & TYPE_STRING))
+        return TYPE_STRING;
+    if (!known)
+        return other ? ~(TYPE_STRING | TYPE_NONE) : 0;
+    return known & TYPE_NULL && format_row(p)->flags & XML_NONE ? known | TYPE_NONE : known;
 }
 
 static enum part key_over(struct parser *p, struct xml *x)
 {
-    struct buf head = BUF_INIT;
     size_t n;
     const char *name = bare_name(&x->text, format_row(p)->flags & XML_ATTRIBUTES, &n);
-    bool string = strstr(buf_str(&x->text), "string=\"true\"") ||
-                  strstr(buf_str(&x->text), " type=\"string\""),
-         other =
-             strstr(buf_str(&x->text), "string=\"false\"") || strstr(buf_str(&x->text), " type=\"");
     struct buf key = BUF_INIT;
     buf_add(&key, name, n);
     unescape(p, &key);
@@ -275,18 +389,24 @@ static enum part key_over(struct parser *p, struct xml *x)
     buf_release(&key);
     if (n == 0)
         return PART_BAD;
-    buf_add_str(&head, x->any ? ", " : "{");
-    buf_add_json_str(&head, x->key, n);
-    buf_add_str(&head, ": ");
-    kept(p, &head);
-    call_args(p, buf_str(&head), head.len);
-    buf_release(&head);
+    if (x->inner.len) { /* it was one of several */
+        put_head(p, x);
+        x->any = true;
+    }
+    x->skip = came_before(p, x);
+    x->wrapped = !x->skip && may_wrap(p, x);
+    if (!x->skip) {
+        buf_add_str(&x->head, x->any ? ", " : "{");
+        buf_add_json_str(&x->head, x->key, n);
+        buf_add_str(&x->head, ": ");
+        if (!x->wrapped)
+            put_head(p, x);
+    }
     snprintf(x->close, sizeof x->close, "%s", format_row(p)->value_close);
     x->cdata = false;
-    x->types = string  ? TYPE_STRING
-               : other ? ~TYPE_STRING
-                       : types_of(format_function(p, buf_str(&x->name)), x->key);
-    x->any = x->first = true;
+    x->types = types_said(p, x, buf_str(&x->text));
+    x->any |= !x->wrapped;
+    x->first = true;
     x->newline = x->string = false;
     x->n_tag = 0;
     buf_reset(&x->text);
@@ -359,15 +479,15 @@ static bool undecided(const char *text, size_t n)
 static void value_text(struct parser *p, struct xml *x, char c)
 {
     if (x->string) {
-        put_escaped(p, c);
+        put_escaped(p, x, c);
         return;
     }
     buf_add_char(&x->text, c);
-    if (x->types || undecided(buf_str(&x->text), x->text.len))
+    if (x->types || x->wrapped || undecided(buf_str(&x->text), x->text.len))
         return;
     start_string(p, x);
     for (size_t i = 0; i < x->text.len; i++)
-        put_escaped(p, x->text.data[i]);
+        put_escaped(p, x, x->text.data[i]);
     buf_reset(&x->text);
 }
 
@@ -385,15 +505,28 @@ static void value_take(struct parser *p, struct xml *x, char c)
         value_text(p, x, c);
 }
 
+/* The tags that count inside a value: what ends it, at its begin what puts it into CDATA, and what
+ * begins the next parameter. Returns the index of the last kind's first. */
+static size_t value_tags(const struct parser *p, const struct xml *x, const char **tags)
+{
+    const struct tool_format *f = format_row(p);
+    size_t n = 0;
+    tags[n++] = x->close;
+    if (x->first && (f->flags & XML_CDATA))
+        tags[n++] = "<![CDATA[";
+    if (f->flags & XML_KEY_ENDS && !x->cdata)
+        key_tags(f, tags + n);
+    return n;
+}
+
 static enum part in_value(struct parser *p, struct xml *x, char c)
 {
     x->tag[x->n_tag++] = c;
     while (x->n_tag) {
-        bool begins = x->first && (format_row(p)->flags & XML_CDATA);
-        size_t whole;
-        const char *const tags[FORMAT_TAGS] = {x->close, begins ? "<![CDATA[" : NULL};
+        const char *tags[FORMAT_TAGS] = {NULL};
+        size_t whole, i_key = value_tags(p, x, tags);
         int i = tag_begun(tags, x->tag, x->n_tag, &whole);
-        if (whole && i == 1) {
+        if (whole && i == 1 && i_key == 2) {
             x->n_tag = 0;
             x->cdata = true;
             x->first = false;
@@ -405,7 +538,7 @@ static enum part in_value(struct parser *p, struct xml *x, char c)
             buf_add(&x->ahead, x->tag, whole);
             x->n_close = whole;
             x->n_tag = 0;
-            x->place = CLOSED;
+            x->place = (size_t)i < i_key ? CLOSED : OPENED;
         }
         if (i >= 0)
             return PART_MORE;
@@ -419,15 +552,57 @@ static void value_over(struct parser *p, struct xml *x)
 {
     struct buf value = BUF_INIT;
     if (x->string) {
-        call_args(p, "\"", 1);
-    } else {
+        put(p, x, "\"", 1);
+    } else if (!x->wrapped || !unwrap(p, x, buf_str(&x->text), x->text.len)) {
+        if (x->wrapped)
+            put_head(p, x);
+        x->any = true;
         types_value(x->types, buf_str(&x->text), x->text.len, &value);
         kept(p, &value);
-        call_args(p, buf_str(&value), value.len);
+        put(p, x, buf_str(&value), value.len);
     }
+    x->wrapped = x->skip = false;
     buf_release(&value);
     buf_reset(&x->text);
     x->n_tag = 0;
+}
+
+/* The tag that was read ahead is text of the value, and what follows it is read again. */
+static enum part tag_is_text(struct parser *p, struct xml *x)
+{
+    x->place = VALUE;
+    value_take(p, x, x->ahead.data[0]);
+    region_unread(p, x->ahead.data + 1, x->ahead.len - 1);
+    return PART_MORE;
+}
+
+/* A tag of a parameter inside a value: it ends the value if it names a parameter of the function,
+ * or, of a function that is not known, anything that could be one. */
+static enum part opened_byte(struct parser *p, struct xml *x, char c)
+{
+    const char *end = format_row(p)->key_end;
+    buf_add_char(&x->ahead, c);
+    size_t n = x->ahead.len - x->n_close, n_end = tag_ends(end, x->ahead.data + x->n_close, n);
+    if (!n_end)
+        return c == '\n' || c == '<' || n > FORMAT_NAME_MAX ? tag_is_text(p, x) : PART_MORE;
+    struct buf key = BUF_INIT;
+    size_t n_name;
+    buf_add(&key, x->ahead.data + x->n_close, n - n_end);
+    const char *name = bare_name(&key, format_row(p)->flags & XML_ATTRIBUTES, &n_name);
+    char known[FORMAT_NAME_MAX + 1];
+    memcpy(known, name, n_name);
+    known[n_name] = 0;
+    const json_t *all = properties(p, x);
+    bool fits = n_name && known[strcspn(known, " \t\"'<>{}()[]=")] == 0 &&
+                (!json_object_size(all) || json_object_get(all, known));
+    if (fits) {
+        value_over(p, x);
+        buf_reset(&x->text);
+        buf_add(&x->text, key.data, key.len);
+    }
+    kept(p, &key);
+    buf_release(&key);
+    return fits ? key_over(p, x) : tag_is_text(p, x);
 }
 
 /* Was the closing tag one? What follows tells. */
@@ -443,12 +618,8 @@ static enum part closed_byte(struct parser *p, struct xml *x, char c)
         at < x->ahead.len ? next_tag(p, x->ahead.data + at, x->ahead.len - at) : NEXT_NONE;
     if (next == NEXT_MORE)
         return PART_MORE;
-    if (next == NEXT_NONE) {
-        x->place = VALUE;
-        value_take(p, x, x->ahead.data[0]);
-        region_unread(p, x->ahead.data + 1, x->ahead.len - 1);
-        return PART_MORE;
-    }
+    if (next == NEXT_NONE)
+        return tag_is_text(p, x);
     value_over(p, x);
     x->place = BETWEEN;
     size_t n = x->ahead.len - at - 1;
@@ -472,6 +643,8 @@ static enum part read_byte(struct parser *p, struct xml *x, char c)
         return in_type(p, x, c);
     case VALUE:
         return in_value(p, x, c);
+    case OPENED:
+        return opened_byte(p, x, c);
     default:
         return closed_byte(p, x, c);
     }
@@ -502,6 +675,9 @@ static void xml_release(struct parser *p)
     buf_release(&x->name);
     buf_release(&x->text);
     buf_release(&x->ahead);
+    buf_release(&x->head);
+    buf_release(&x->inner);
+    buf_release(&x->keys);
 }
 
 const struct tool_family family_xml = {.state_bytes = sizeof(struct xml),

@@ -178,11 +178,24 @@ static unsigned kind_of(const char *json)
     }
 }
 
+/* true, false, null as text of one of these types; NULL: it is none of them. */
+static const char *word_value(unsigned types, const char *text, size_t n)
+{
+    const bool number = types & (TYPE_INTEGER | TYPE_NUMBER | TYPE_STRING);
+    if ((types & TYPE_BOOLEAN) && (is_word(text, n, "true") || (!number && is_word(text, n, "1"))))
+        return "true";
+    if ((types & TYPE_BOOLEAN) && (is_word(text, n, "false") || (!number && is_word(text, n, "0"))))
+        return "false";
+    if (!(types & TYPE_NULL))
+        return NULL;
+    const bool none = types & TYPE_NONE || !(types & TYPE_STRING); /* else it is a word */
+    return is_word(text, n, "null") || (none && is_word(text, n, "none")) ? "null" : NULL;
+}
+
 void types_value(unsigned types, const char *text, size_t n, struct buf *out)
 {
-    static const char *const bools[] = {"true", "false", "null", "none"};
     struct buf json = BUF_INIT;
-    const char *from = text;
+    const char *from = text, *word;
     size_t n_in = n;
     while (n_in && is_blank(*from)) {
         from++;
@@ -190,11 +203,10 @@ void types_value(unsigned types, const char *text, size_t n, struct buf *out)
     }
     while (n_in && is_blank(from[n_in - 1]))
         n_in--;
-    for (int i = 0; i < 4 && types; i++)
-        if ((types & (i < 2 ? TYPE_BOOLEAN : TYPE_NULL)) && is_word(from, n_in, bools[i])) {
-            buf_add_str(out, i < 3 ? bools[i] : "null");
-            return;
-        }
+    if ((word = word_value(types, from, n_in))) {
+        buf_add_str(out, word);
+        return;
+    }
     bool value = types != TYPE_STRING && literal_whole(from, n_in, &json) && !json.failed;
     unsigned kind = value ? kind_of(buf_str(&json)) : 0;
     /* a string in quotes is one only where something else was due; of unknown type it stays text */

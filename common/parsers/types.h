@@ -13,6 +13,7 @@
 #define TYPE_NULL    16u
 #define TYPE_ARRAY   32u
 #define TYPE_OBJECT  64u
+#define TYPE_NONE    128u /* with TYPE_NULL: None is null even beside TYPE_STRING */
 
 /* The type of this name, 0 = unknown. */
 unsigned types_named(const char *name, size_t n);

@@ -12,7 +12,7 @@
  *         return;
  *     }
  *     struct quire_params p;   quire_params_init(&p, sizeof p);
- *     p.text = "Once upon";   p.max_tokens = 32;
+ *     p.user = "What is the capital of France?";   p.max_tokens = 32;
  *     if (!quire_submit(&r, engine, &p, &error)) {
  *         struct quire_event event = {.kind = QUIRE_TOKEN};
  *         while (event.kind != QUIRE_FINISH && !quire_next(r, &event, -1, &error))
@@ -20,6 +20,9 @@
  *         quire_request_free(r);
  *     }
  *     quire_engine_close(engine);
+ *
+ * A prompt is a conversation, which goes through the model's chat template (user, messages_json), or
+ * plain text or token ids that the model continues (text, ids): see quire_request.h.
  *
  * The same request gives the same tokens, bit for bit, whatever else the engine computes beside it.
  * Errors: functions return QUIRE_OK (0), or a code and fill `error` (may be NULL); outputs are then
@@ -94,7 +97,7 @@ struct quire_options {
 QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
 /* Set an option of the engine by the name it has on the command lines of `quire engine` and `quire
  * generate` (--help lists them; "-" or "_", with or without "--"), for programs that have settings
- * as text, and for the options that are no field above. The strings are kept, not copied, until
+ * as text, and for the options that are no field above, such as chat_template. The strings are kept, not copied, until
  * quire_engine_open has returned. Threads: one.
  *
  *     struct quire_error error;
@@ -130,6 +133,7 @@ struct quire_info {
     uint64_t row_ops, logit_ops, context_ops, step_bytes, kv_token_bytes;
     char quantization
         [8]; /* of its matrices, whoever quantized them: "int8", "int4", "fp8"; "" for none */
+    bool has_chat_template; /* it takes conversations */
 };
 struct quire_stats {
     size_t size; /* set by the caller */

@@ -1,6 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire_request.h - the second part of the public library: requests and their events. Included by
- * quire.h, which has the mental model and the rules on threads, errors and ownership. */
+ * quire.h, which has the mental model and the rules on threads, errors and ownership.
+ *
+ * A conversation is given as the JSON that /v1/chat/completions takes, and read by the same code:
+ * the chat template makes the prompt of it, and the answer is taken apart into content, reasoning
+ * and tool calls. Here a model is made to call a function:
+ *
+ *     struct quire_error error = {QUIRE_OK, ""};   struct quire_engine *engine = NULL;
+ *     struct quire_options o;   quire_options_init(&o, sizeof o);   o.model = "path/to/model";
+ *     struct quire_request *r = NULL;
+ *     struct quire_params p;   quire_params_init(&p, sizeof p);
+ *     p.messages_json = "[{\"role\": \"user\", \"content\": \"How warm is it in Lisbon?\"}]";
+ *     p.tools_json = "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\","
+ *                    " \"parameters\": {\"type\": \"object\", \"properties\":"
+ *                    " {\"city\": {\"type\": \"string\"}}, \"required\": [\"city\"]}}}]";
+ *     p.tool_choice_json = "required";
+ *     struct quire_event event = {.kind = QUIRE_TOKEN};
+ *     if (!quire_engine_open(&engine, &o, &error) && !quire_submit(&r, engine, &p, &error))
+ *         while (event.kind != QUIRE_FINISH && !quire_next(r, &event, -1, &error))
+ *             if (event.kind == QUIRE_TOOL_CALL) // {"id": …, "function": {"name": "get_weather", …
+ *                 printf("%.*s\n", (int)event.n_text, event.text);
+ *     if (error.code)
+ *         fprintf(stderr, "%s\n", error.message);
+ *     if (r)
+ *         puts(quire_request_message(r)); // goes back in messages_json, with the call's result
+ *     quire_request_free(r);
+ *     quire_engine_close(engine);
+ */
 #ifndef QUIRE_REQUEST_H
 #define QUIRE_REQUEST_H
 #include "quire.h"
@@ -58,6 +84,19 @@ struct quire_params { /* negative numbers: the model's default, else OpenAI's */
     /* It holds behind the first of these in the output (the end of reasoning, "</think>"), before
      * which anything may come; NULL: from the first token. */
     const char *grammar_after;
+    /* A conversation in place of text and ids: one message of the user, perhaps after one of the
+     * system, or all as JSON. Errors begin with the field's name in the API: "messages: …". */
+    const char *user;          /* UTF-8; no JSON */
+    const char *system;        /* the same, NULL = none; with user only */
+    const char *messages_json; /* array; user is NULL then */
+    const char *tools_json;    /* array of functions the model may call; NULL = none */
+    /* NULL or "auto": the model decides; "none", "required", or a JSON object that names one. */
+    const char *tool_choice_json;
+    const char *chat_template_kwargs_json; /* object: variables for the template */
+    const char *documents_json;            /* array */
+    const char *reasoning_effort;
+    bool parallel_tool_calls;    /* several calls may come (default) */
+    bool continue_final_message; /* the answer goes on in the last message */
 };
 /* Everything to its default. size: sizeof *p. Threads: one. */
 QUIRE_API void quire_params_init(struct quire_params *p, size_t size);
@@ -68,13 +107,20 @@ struct quire_request;
 QUIRE_API enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine,
                                        const struct quire_params *p, struct quire_error *error);
 
-enum quire_event_kind { QUIRE_PROMPT, QUIRE_TOKEN, QUIRE_FINISH };
+enum quire_event_kind {
+    QUIRE_PROMPT,
+    QUIRE_TOKEN, /* of a conversation its text is content; the two below come before it */
+    QUIRE_FINISH,
+    QUIRE_REASONING, /* conversations: text that the model thinks */
+    QUIRE_TOOL_CALL  /* conversations: text is one whole call as JSON */
+};
 enum quire_finish {
     QUIRE_FINISH_NONE,
     QUIRE_FINISH_STOP, /* an end-of-text token, a stop id or a stop string */
     QUIRE_FINISH_LENGTH,
     QUIRE_FINISH_ABORT,
-    QUIRE_FINISH_ERROR
+    QUIRE_FINISH_ERROR,
+    QUIRE_FINISH_TOOL_CALLS /* conversations: a stop, after tool calls */
 };
 
 struct quire_alternative {
@@ -100,6 +146,10 @@ struct quire_event {
  * Threads: one for a request. */
 QUIRE_API enum quire_code quire_next(struct quire_request *r, struct quire_event *event,
                                      int timeout_ms, struct quire_error *error);
+/* The answer to a conversation so far as a message of the API, {"role", "content", "reasoning",
+ * "tool_calls"}, NUL-terminated; whole after FINISH. "" for other prompts. It lives until the
+ * next call for the request. Threads: one for a request. */
+QUIRE_API const char *quire_request_message(struct quire_request *r);
 QUIRE_API uint32_t quire_request_n_prompt(const struct quire_request *r); /* tokens; any thread */
 /* Ends it (abort) if it has not finished. NULL is fine. Threads: one for a request. */
 QUIRE_API void quire_request_free(struct quire_request *r);

@@ -20,8 +20,8 @@ struct chat_model {
  * --tool-call-parser, --reasoning-parser. Errors: Q_INVALID, which names the option. */
 FALLIBLE chat_model_check(const struct options *o, struct q_err *e);
 /* Load the template of --chat-template, else of tokenizer_path where that is a folder, else of dir.
- * A model without one is no error: m->error says why. o: borrowed as long as m. Errors: Q_INVALID
- * (the options, a template that was given), Q_NOT_FOUND (the file that was given). */
+ * A model without one is no error: m->error says why. Errors: Q_INVALID (the options, a template
+ * that was given), Q_NOT_FOUND (the file that was given). */
 FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const char *dir,
                          const char *tokenizer_path, struct q_err *e);
 void chat_model_release(struct chat_model *m); /* all zero is the empty value */

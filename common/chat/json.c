@@ -4,15 +4,21 @@
 #include <stdbool.h>
 #include <string.h>
 
+struct text {          /* to be read */
+    const char *bytes; /* [n] */
+    size_t n;
+    const char *name; /* "the body", in messages */
+};
+
 /* Depth and value count of JSON text, or an upper bound on them where it is malformed (the parser
  * will say so). */
-static enum q_code check_size(const char *text, size_t n, struct q_err *e)
+static enum q_code check_size(const struct text *t, struct q_err *e)
 {
     size_t n_value = 1;
     int depth = 0;
     bool in_string = false;
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
+    for (size_t i = 0; i < t->n; i++) {
+        char c = t->bytes[i];
         if (in_string) {
             if (c == '\\')
                 i++;
@@ -28,9 +34,9 @@ static enum q_code check_size(const char *text, size_t n, struct q_err *e)
             depth--;
         n_value += c == ',' || c == '[' || c == '{';
         if (depth > JSON_DEPTH_MAX)
-            return q_fail(e, Q_TOO_LARGE, "the JSON body is nested deeper than %d", JSON_DEPTH_MAX);
+            return q_fail(e, Q_TOO_LARGE, "%s is nested deeper than %d", t->name, JSON_DEPTH_MAX);
         if (n_value > JSON_VALUES_MAX)
-            return q_fail(e, Q_TOO_LARGE, "the JSON body has more than %u values", JSON_VALUES_MAX);
+            return q_fail(e, Q_TOO_LARGE, "%s has more than %u values", t->name, JSON_VALUES_MAX);
     }
     return Q_OK;
 }
@@ -78,34 +84,51 @@ static void write_as_reals(struct buf *b, const char *text, size_t n)
 }
 
 /* jansson refuses integers of more than 64 bits, which JSON has; *error is of the first try. */
-static json_t *load_again(const char *text, size_t n, json_error_t *error)
+static json_t *load_again(const struct text *t, size_t flags, json_error_t *error)
 {
     struct buf b = BUF_INIT;
     json_t *v = NULL;
     if (json_error_code(error) == json_error_numeric_overflow) {
-        write_as_reals(&b, text, n);
+        write_as_reals(&b, t->bytes, t->n);
         if (!b.failed)
-            v = json_loadb(buf_str(&b), b.len, JSON_ALLOW_NUL, error);
+            v = json_loadb(buf_str(&b), b.len, flags, error);
     }
     buf_release(&b);
     return v;
 }
 
-FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)
+static FALLIBLE load(json_t **out, const struct text *t, size_t flags, struct q_err *e)
 {
     json_error_t error;
+    enum q_code rc = check_size(t, e);
+    *out = NULL;
+    if (rc != Q_OK)
+        return rc;
+    *out = json_loadb(t->bytes, t->n, flags, &error);
+    if (!*out)
+        *out = load_again(t, flags, &error);
+    if (!*out)
+        return q_fail(e, Q_INVALID, "%s is not valid JSON: line %d, column %d: %s", t->name,
+                      error.line, error.column, error.text);
+    return Q_OK;
+}
+
+FALLIBLE json_text(json_t **out, const char *text, size_t n, struct q_err *e)
+{
+    const struct text t = {text, n, "the text"};
+    return load(out, &t, JSON_ALLOW_NUL | JSON_DECODE_ANY, e);
+}
+
+FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)
+{
+    const struct text t = {text, n, "the body"};
+    json_t *v;
     enum q_code rc;
     *out = NULL;
     if (n == 0)
         return q_fail(e, Q_INVALID, "the request has no body; expected a JSON object");
-    if ((rc = check_size(text, n, e)) != Q_OK)
+    if ((rc = load(&v, &t, JSON_ALLOW_NUL, e)) != Q_OK)
         return rc;
-    json_t *v = json_loadb(text, n, JSON_ALLOW_NUL, &error);
-    if (!v)
-        v = load_again(text, n, &error);
-    if (!v)
-        return q_fail(e, Q_INVALID, "the body is not valid JSON: line %d, column %d: %s",
-                      error.line, error.column, error.text);
     if (!json_is_object(v)) {
         json_decref(v);
         return q_fail(e, Q_INVALID, "the body must be a JSON object, got an array");

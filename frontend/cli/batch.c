@@ -208,9 +208,11 @@ static FALLIBLE take_line(struct batch *b, struct batch_item *t, const char *tex
                           struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
-    bool wanted;
+    bool wanted, raw = b->app->options->raw;
+    const struct batch_form form = {
+        .n_line = t->n_line, .raw = raw, .chats = !raw && b->app->served.chat.template};
     enum q_code rc,
-        bad = text ? batch_line_read(&t->line, text, n, &why)
+        bad = text ? batch_line_read(&t->line, &form, text, n, &why)
                    : q_fail(&why, Q_TOO_LARGE, "the line has more than %zu bytes", b->in.line_max);
     if (bad == Q_NO_MEMORY) {
         *e = why;
@@ -247,6 +249,8 @@ static void pump(struct batch *b)
     size_t n = 0;
     enum batch_next next = BATCH_LINE;
     struct q_err e = Q_ERR_INIT;
+    if (b->app->reading) /* the chat template, too, says what lines mean */
+        return;
     while (!b->ended && b->n_open < b->open_max && b->open_bytes <= OPEN_BYTES_MAX &&
            ((next = batch_in_next(&b->in, &text, &n)) == BATCH_LINE || next == BATCH_TOO_LONG)) {
         if (next == BATCH_LINE && is_blank(text, n)) {
@@ -295,6 +299,10 @@ static void on_tick(uv_timer_t *timer)
     struct batch *b = timer->data;
     struct batch_item *next;
     int64_t now = clock_ms();
+    if (!b->began && !b->app->reading) {
+        b->began = true;
+        pump(b);
+    }
     for (struct batch_item *t = b->wait; t && !b->ended; t = next) {
         next = t->next;
         if (t->try_at_ms > now)

@@ -33,6 +33,7 @@ struct batch {
     uint32_t n_open;         /* all but `over` */
     uint32_t open_max;
     size_t open_bytes;
+    bool began; /* the model is read, and so are lines */
     bool ended, stopping;
     uv_async_t turn; /* after an answer: free and go on */
     uv_timer_t tick; /* retries, progress */

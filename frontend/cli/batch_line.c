@@ -55,6 +55,15 @@ static FALLIBLE take_url(struct batch_line *out, const char *url, struct q_err *
     return Q_OK;
 }
 
+static FALLIBLE take_body(struct batch_line *out, const json_t *body, const char *where,
+                          struct q_err *e)
+{
+    if (json_is_true(json_object_get(body, "stream")))
+        return q_fail(e, Q_UNSUPPORTED, "%sstream: a batch has no streams; leave it out", where);
+    json_add(&out->body, body);
+    return buf_check(&out->body, "body", e);
+}
+
 static FALLIBLE take_request(struct batch_line *out, const json_t *v, struct q_err *e)
 {
     const char *method = NULL, *url = NULL;
@@ -70,18 +79,62 @@ static FALLIBLE take_request(struct batch_line *out, const json_t *v, struct q_e
     if (!json_is_object(body))
         return q_fail(e, Q_INVALID, "body: expected an object, got %s",
                       body ? json_kind(body) : "nothing");
-    if (json_is_true(json_object_get(body, "stream")))
-        return q_fail(e, Q_UNSUPPORTED, "body.stream: a batch has no streams; leave it out");
-    json_add(&out->body, body);
-    return buf_check(&out->body, "body", e);
+    return take_body(out, body, "body.", e);
 }
 
-FALLIBLE batch_line_read(struct batch_line *out, const char *text, size_t n, struct q_err *e)
+/* A prompt as a conversation. */
+static FALLIBLE ask_prompt(json_t *body, struct q_err *e)
+{
+    json_t *messages =
+        json_pack("[{s:s,s:O}]", "role", "user", "content", json_object_get(body, "prompt"));
+    if (!messages || json_object_set_new(body, "messages", messages) != 0 ||
+        json_object_del(body, "prompt") != 0)
+        return q_fail(e, Q_NO_MEMORY, "no memory for a line");
+    return Q_OK;
+}
+
+/* A line that is a body by itself; it is changed. */
+static FALLIBLE take_bare(struct batch_line *out, const struct batch_form *f, json_t *v,
+                          struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    char name[32];
+    snprintf(name, sizeof(name), "line-%llu", (unsigned long long)f->n_line);
+    bool named = json_object_get(v, "custom_id");
+    if ((rc = named ? take_id(out, v, e) : Q_OK))
+        return rc;
+    if (!named && !(out->custom_id = q_strdup(name)))
+        return q_fail(e, Q_NO_MEMORY, "no memory for a line");
+    json_object_del(v, "custom_id");
+    bool asks = json_object_get(v, "messages");
+    if (asks && f->raw)
+        return q_fail(e, Q_INVALID, "messages: --raw takes plain prompts");
+    if (!asks && f->chats && json_is_string(json_object_get(v, "prompt"))) {
+        asks = true;
+        rc = ask_prompt(v, e);
+    }
+    out->url = asks ? BATCH_CHAT : BATCH_COMPLETIONS;
+    return rc ? rc : take_body(out, v, "", e);
+}
+
+/* No word of the envelope, and what a body begins with. */
+static bool is_bare(const json_t *v)
+{
+    return !json_object_get(v, "url") && !json_object_get(v, "method") &&
+           !json_object_get(v, "body") &&
+           (json_object_get(v, "messages") || json_object_get(v, "prompt"));
+}
+
+FALLIBLE batch_line_read(struct batch_line *out, const struct batch_form *f, const char *text,
+                         size_t n, struct q_err *e)
 {
     json_t *v = NULL;
     *out = (struct batch_line)BATCH_LINE_INIT;
     enum q_code rc = json_body(&v, text, n, e);
-    rc = rc ? q_wrap(e, "the line cannot be read") : take_request(out, v, e);
+    if (rc)
+        rc = q_wrap(e, "the line cannot be read");
+    else
+        rc = is_bare(v) ? take_bare(out, f, v, e) : take_request(out, v, e);
     json_decref(v);
     return rc;
 }

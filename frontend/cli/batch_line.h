@@ -2,6 +2,7 @@
 /* batch_line - a line of a batch file in OpenAI's format, and a line of results.
  *
  *     in   {"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{…}}
+ *          {"messages":[…],…} or {"prompt":"…",…}: a body by itself, with a custom_id or without
  *     out  {"id":"batch_req_…","custom_id":"a","response":{"status_code":200,"request_id":"…",
  *           "body":{…}},"error":null}
  *
@@ -27,10 +28,16 @@ struct batch_line {
 #define BATCH_LINE_INIT {.custom_id = NULL, .body = BUF_INIT}
 /* clang-format on */
 
+struct batch_form {  /* of lines that are a body by themselves */
+    uint64_t n_line; /* from 1; a line without custom_id is called "line-<n_line>" */
+    bool chats;      /* a prompt that is a string is a user's message */
+    bool raw;        /* prompts only (--raw) */
+};
 /* Read one line without its end; custom_id is set, where there is one, even when the rest is wrong.
  * Errors: Q_INVALID, Q_TOO_LARGE, Q_UNSUPPORTED (a known endpoint that is not there yet, a
  * stream), Q_NO_MEMORY. */
-FALLIBLE batch_line_read(struct batch_line *out, const char *text, size_t n, struct q_err *e);
+FALLIBLE batch_line_read(struct batch_line *out, const struct batch_form *f, const char *text,
+                         size_t n, struct q_err *e);
 void batch_line_release(struct batch_line *l);
 
 struct batch_answer {

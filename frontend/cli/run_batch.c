@@ -314,7 +314,11 @@ int main(int argc, char **argv)
         .usage = "MODEL -i INPUT -o OUTPUT [options]",
         .about =
             "Answers a file of requests in OpenAI's batch format: a JSON object a line with "
-            "custom_id, method, url (/v1/chat/completions or /v1/completions) and body. Each "
+            "custom_id, method, url (/v1/chat/completions or /v1/completions) and body. A line may "
+            "also be a body by itself: {\"messages\": […]} or {\"prompt\": \"…\"}, which a chat "
+            "model "
+            "gets as a user's message (not with --raw); without custom_id it is called line-N. "
+            "Each "
             "answer is appended to OUTPUT as soon as it is there, in any order. Started again "
             "after an interruption it goes on and does no line twice. Ends with 0 when every "
             "line was answered, 1 when some were not (OUTPUT says why), 2 for a wrong command "

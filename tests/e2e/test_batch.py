@@ -53,6 +53,26 @@ def test_the_reference_tokens_come_out(tmp_path):
     assert summary["prompt_tokens"] == 3 * sum(len(p["ids"]) for p in reference)
 
 
+def test_lines_that_are_bodies(tmp_path):
+    """A prompt by itself is a question to a chat model, and a plain prompt with --raw; messages are messages. Started again,
+    no line is done twice, though none has a custom_id."""
+    greedy = {"max_tokens": 8, "temperature": 0}
+    (tmp_path / "in").write_text("\n".join(json.dumps({**body, **greedy}) for body in (
+        {"prompt": "Who are you?"}, {"messages": [{"role": "user", "content": "Who are you?"}]}, {"prompt": [40, 41]})))
+    for _ in range(2):
+        done = run_batch(BUNDLED, tmp_path / "in", tmp_path / "out")
+        assert done.returncode == 0, done.stderr
+    by_id = {k: r["response"]["body"] for k, r in results(tmp_path / "out").items()}
+    asked, messages, ids = (by_id[f"line-{i}"] for i in (1, 2, 3))
+    assert asked["object"] == messages["object"] == "chat.completion" and ids["object"] == "text_completion"
+    assert asked["choices"][0]["message"]["content"] == messages["choices"][0]["message"]["content"] != ""
+    done = run_batch(BUNDLED, tmp_path / "in", tmp_path / "raw", "--raw")
+    assert done.returncode == 1, done.stderr
+    raw = results(tmp_path / "raw")
+    assert raw["line-1"]["response"]["body"]["object"] == "text_completion"
+    assert "messages: --raw takes plain prompts" in raw["line-2"]["error"]["message"]
+
+
 def test_every_kind_of_line(tmp_path):
     chat = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 8, "temperature": 0}
     (tmp_path / "in").write_text("\n".join([

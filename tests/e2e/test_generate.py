@@ -55,6 +55,100 @@ def test_arguments_and_standard_input(tmp_path):
     assert [json.loads(a)["text"] + "\n" for a in shown.stdout.splitlines()] == [one.stdout] * 2
 
 
+GREEDY = ("--max-tokens", "24", "--temperature", "0")
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+
+
+def objects(out):
+    assert out.returncode == 0, out.stderr
+    return [json.loads(line) for line in out.stdout.splitlines()]
+
+
+def test_a_prompt_is_a_question_to_a_chat_model(tmp_path):
+    """README's example gives a sentence; --raw continues the text, as the template's absence does."""
+    asked = generate(BUNDLED, "What can you do?", *GREEDY)
+    assert asked.returncode == 0 and asked.stderr == "" and asked.stdout.startswith("I can call tools, ")
+    line = json.dumps({"messages": [{"role": "user", "content": "What can you do?"}], "max_tokens": 24, "temperature": 0})
+    same, = objects(generate(BUNDLED, "-i", "-", stdin=line))
+    assert same["text"] + "\n" == asked.stdout and same["message"] == {"role": "assistant", "content": same["text"]}
+    raw = generate(BUNDLED, "--raw", "What can you do?", *GREEDY)
+    assert raw.returncode == 0 and raw.stderr == "" and raw.stdout != asked.stdout
+    ids = objects(generate(BUNDLED, "--raw", "--json", "What can you do?", *GREEDY))[0]
+    assert "message" not in ids and ids["prompt_tokens"] < same["prompt_tokens"]
+    briefly = objects(generate(BUNDLED, "--json", "--system", "Be brief.", "What can you do?", *GREEDY))[0]
+    assert briefly["prompt_tokens"] > same["prompt_tokens"]
+
+
+def test_tools(tmp_path):
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    args = (BUNDLED, "--tools", tmp_path / "tools.json", "What is the weather in Oslo?", "--temperature", "0")
+    shown = generate(*args)
+    call, = objects(shown)
+    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    answer, = objects(generate(*args, "--json"))
+    assert answer["finish_reason"] == "tool_calls" and answer["message"]["tool_calls"][0]["function"] == call["function"]
+    # A line's own fields come before those of the command line.
+    lines = [{"prompt": "Hello", "tools": TOOLS, "tool_choice": "required"}, {"prompt": "What is the weather in Oslo?", "tool_choice": "none"},
+             {"messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "parallel_tool_calls": False, "tool_choice": {
+                 "type": "function", "function": {"name": "get_weather"}}}]
+    answers = objects(generate(*args[:3], "-i", "-", stdin="\n".join(json.dumps({**x, "max_tokens": 40, "temperature": 0}) for x in lines)))
+    assert [len(a["message"].get("tool_calls", [])) > 0 for a in answers] == [True, False, True]
+
+
+def test_reasoning(tmp_path):
+    """In --json it stands apart; as text only the answer is printed."""
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                                      "<|im_start|>assistant\n{% if think is not defined or think %}<think>\n{% endif %}")
+    args = (BUNDLED, "--chat-template", tmp_path / "t.jinja", "Who are you?", *GREEDY)
+    shown, = objects(generate(*args, "--json"))
+    assert shown["message"]["reasoning"] and shown["message"]["content"] is None and shown["text"] == ""
+    assert generate(*args).stdout == "\n"
+    off, = objects(generate(*args[:3], "-i", "-", stdin='{"prompt": "Who are you?", "chat_template_kwargs": {"think": false}}'))
+    assert "reasoning" not in off["message"] and off["text"]
+
+
+def test_a_model_without_a_template_continues_the_text(tmp_path):
+    """With a line that says so, on standard error."""
+    model = tmp_path / "base"
+    model.mkdir()
+    for path in BUNDLED.iterdir():
+        (model / path.name).symlink_to(path)
+    config = json.loads((BUNDLED / "tokenizer_config.json").read_text())
+    config.pop("chat_template")
+    (model / "tokenizer_config.json").unlink()
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    plain = generate(model, "Once upon", "--prompt", "Hello", *GREEDY)
+    assert plain.returncode == 0 and plain.stderr.count("\n") == 1 and "has no chat template: it continues the text" in plain.stderr
+    raw = generate(model, "--raw", "Once upon", "--prompt", "Hello", *GREEDY)
+    assert raw.stdout == plain.stdout and raw.stderr == ""
+    assert raw.stdout == generate(BUNDLED, "--raw", "Once upon", "--prompt", "Hello", *GREEDY).stdout
+    refused = generate(model, "-i", "-", stdin='{"messages": [{"role": "user", "content": "Hi"}]}')
+    assert refused.returncode == 1 and "messages: this model has no chat template" in refused.stderr
+    system = generate(model, "--system", "Be brief.", "Hi")
+    assert system.returncode == 2 and "--system: this model has no chat template" in system.stderr
+
+
+@pytest.mark.parametrize("line, said", [
+    ({"messages": []}, "messages: 0 entries"), ({"messages": [{"role": "user"}]}, 'role "user" needs "content"'),
+    ({"prompt": "a", "messages": []}, "prompt: given beside messages"), ({"prompt": "a", "tools": 7}, "tools: expected an array"),
+    ({"prompt": [1], "tools": []}, "tools: the prompt is no conversation"), ({"prompt": "a", "reasoning_effort": 1}, "reasoning_effort: expected"),
+    ({"custom_id": "x"}, 'or "messages" in its place')])
+def test_bad_conversations(line, said):
+    out = generate(BUNDLED, "-i", "-", stdin=json.dumps(line))
+    assert out.returncode == 1 and said in out.stderr and said in json.loads(out.stdout)["error"]
+
+
+def test_options_of_conversations_are_checked(tmp_path):
+    (tmp_path / "broken.json").write_text("[")
+    for args, said in ((("--raw", "--system", "x"), "there is no --system in it"), (("--tools", tmp_path / "none.json"), "--tools: "),
+                       (("--tool-call-parser", "nothing"), "--tool-call-parser"), (("--chat-template", tmp_path / "none"), "none")):
+        out = generate(BUNDLED, "Hi", *args)
+        assert out.returncode in (2, 3) and said in out.stderr, out.stderr
+    out = generate(BUNDLED, "Hi", "--tools", tmp_path / "broken.json")
+    assert out.returncode == 1 and "tools: the text is not valid JSON" in out.stderr
+
+
 def test_what_is_wrong_is_said(tmp_path):
     none = generate(BUNDLED)
     assert none.returncode == 2 and "no prompt: give one after MODEL" in none.stderr

@@ -15,7 +15,50 @@
 static enum q_code read_line(struct batch_line *l, const char *text, struct q_err *e)
 {
     q_err_reset(e);
-    return batch_line_read(l, text, strlen(text), e);
+    return batch_line_read(l, &(struct batch_form){.n_line = 7}, text, strlen(text), e);
+}
+
+static void lines_may_be_bodies_by_themselves(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *id, *body; /* body NULL: an error that says id */
+        enum batch_url url;
+        bool chats, raw;
+    } cases[] = {
+        {"{\"prompt\":\"a\",\"max_tokens\":3}", "line-7", "{\"prompt\":\"a\",\"max_tokens\":3}",
+         BATCH_COMPLETIONS, false, false},
+        {"{\"prompt\":\"a\",\"seed\":3}", "line-7",
+         "{\"seed\":3,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", BATCH_CHAT, true,
+         false},
+        {"{\"prompt\":\"a\"}", "line-7", "{\"prompt\":\"a\"}", BATCH_COMPLETIONS, false, true},
+        {"{\"prompt\":[1,2],\"custom_id\":\"x\"}", "x", "{\"prompt\":[1,2]}", BATCH_COMPLETIONS,
+         true, false},
+        {"{\"messages\":[],\"custom_id\":\"x\"}", "x", "{\"messages\":[]}", BATCH_CHAT, false,
+         false},
+        {"{\"messages\":[]}", "messages: --raw", NULL, BATCH_CHAT, false, true},
+        {"{\"messages\":[],\"stream\":true}", "stream: a batch has", NULL, BATCH_CHAT, true, false},
+        {"{\"prompt\":\"a\",\"custom_id\":1}", "custom_id: expected a string", NULL, BATCH_CHAT,
+         true, false},
+        {"{\"prompt\":\"a\",\"url\":\"/v1/completions\"}", "custom_id: is missing", NULL,
+         BATCH_CHAT, true, false},
+        {"{\"max_tokens\":3}", "custom_id: is missing", NULL, BATCH_CHAT, true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct q_err e = Q_ERR_INIT;
+        struct batch_line l;
+        const struct batch_form f = {.n_line = 7, .chats = cases[i].chats, .raw = cases[i].raw};
+        enum q_code rc = batch_line_read(&l, &f, cases[i].text, strlen(cases[i].text), &e);
+        if (!cases[i].body) {
+            assert_true(rc && strstr(e.message, cases[i].id));
+        } else {
+            assert_ok(rc, &e);
+            assert_string_equal(l.custom_id, cases[i].id);
+            assert_string_equal(buf_str(&l.body), cases[i].body);
+            assert_int_equal(l.url, cases[i].url);
+        }
+        batch_line_release(&l);
+    }
 }
 
 static void lines_are_read(void **state)
@@ -237,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_read),
+        cmocka_unit_test(lines_may_be_bodies_by_themselves),
         cmocka_unit_test(bad_lines_say_what_is_wrong),
         cmocka_unit_test(results_are_read_again),
         cmocka_unit_test(a_torn_end_is_cut_off),

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "check.h"
 #include "common/options.h"
-#include "engine/core/quire_options.h"
+#include "engine/library/quire_options.h"
 
 #define MODEL "tests/data/models/llama"
 

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "engine/quire.h"
 #include "folder.h"
 
@@ -597,6 +598,223 @@ static void grammars_hold(void **state)
     quire_engine_close(engine);
 }
 
+#define TOOLS                                                                        \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":" \
+    "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}},"          \
+    "\"required\":[\"city\"]}}}]"
+#define MESSAGES "[{\"role\":\"user\",\"content\":\"What is the weather in Oslo?\"}]"
+
+static struct quire_params chat_params(const char *messages)
+{
+    struct quire_params p;
+    quire_params_init(&p, sizeof p);
+    p.messages_json = messages;
+    p.max_tokens = 48;
+    return p;
+}
+
+static void open_bundled(void)
+{
+    struct quire_options o = options_of(BUNDLED);
+    o.skip_tokenizer = false;
+    o.max_num_batched_tokens = 256;
+    open_engine(&o);
+}
+
+struct said { /* the events of a conversation, by kind */
+    char content[2048], reasoning[2048], calls[2048], message[4096];
+    uint32_t n_token;
+    enum quire_finish finish;
+};
+
+static struct said converse(const struct quire_params *p)
+{
+    struct quire_request *r = submit(p);
+    struct said s = {.n_token = 0};
+    struct quire_error e = {0};
+    struct quire_event ev;
+    do {
+        if (quire_next(r, &ev, 60000, &e) != QUIRE_OK)
+            fail_msg("%s", e.message);
+        char *to = ev.kind == QUIRE_REASONING   ? s.reasoning
+                   : ev.kind == QUIRE_TOOL_CALL ? s.calls
+                                                : s.content;
+        assert_true(strlen(to) + ev.n_text < sizeof s.content);
+        strncat(to, ev.text, ev.n_text);
+        s.n_token += ev.kind == QUIRE_TOKEN;
+    } while (ev.kind != QUIRE_FINISH);
+    s.finish = ev.finish;
+    snprintf(s.message, sizeof s.message, "%s", quire_request_message(r));
+    assert_int_equal(quire_next(r, &ev, 0, &e), QUIRE_OK); /* again, without text */
+    assert_true(ev.kind == QUIRE_FINISH && ev.finish == s.finish && ev.n_text == 0);
+    quire_request_free(r);
+    return s;
+}
+
+/* The text of a member of the message, "" when it is null or absent. */
+static void assert_member(const struct said *s, const char *name, const char *want)
+{
+    json_t *m = json_loads(s->message, 0, NULL);
+    const char *text = json_string_value(json_object_get(m, name));
+    assert_non_null(m);
+    assert_string_equal(text ? text : "", want);
+    json_decref(m);
+}
+
+static void conversations_go_through_the_template(void **state)
+{
+    (void)state;
+    open_bundled();
+    struct quire_info info = {.size = sizeof info};
+    quire_engine_info(engine, &info);
+    assert_true(info.has_chat_template);
+    struct quire_params p = chat_params(NULL);
+    p.user = "What is the capital of \"France\"?";
+    p.system = "Answer with one word.";
+    struct said s = converse(&p);
+    assert_true(s.finish == QUIRE_FINISH_STOP && *s.content && !*s.calls && !*s.reasoning);
+    assert_member(&s, "content", s.content);
+    struct quire_params same = chat_params(
+        "[{\"role\":\"system\",\"content\":\"Answer with one word.\"},{\"role\":\"user\","
+        "\"content\":\"What is the capital of \\\"France\\\"?\"}]");
+    struct said t = converse(&same);
+    assert_string_equal(s.message, t.message);
+    assert_int_equal(s.n_token, t.n_token);
+    p.max_tokens = 1;
+    assert_int_equal(converse(&p).finish, QUIRE_FINISH_LENGTH);
+    struct quire_request *r = submit(&(struct quire_params){.size = sizeof p,
+                                                            .text = "Once",
+                                                            .n_text = SIZE_MAX,
+                                                            .max_tokens = 1,
+                                                            .top_p = 1,
+                                                            .repetition_penalty = 1});
+    assert_string_equal(quire_request_message(r), ""); /* it is no conversation */
+    quire_request_free(r);
+    quire_engine_close(engine);
+}
+
+static void tool_calls_are_events(void **state)
+{
+    (void)state;
+    open_bundled();
+    struct quire_params p = chat_params(MESSAGES);
+    p.tools_json = TOOLS;
+    p.tool_choice_json = "required";
+    struct said s = converse(&p);
+    json_t *call = json_loads(s.calls, 0, NULL), *m = json_loads(s.message, 0, NULL);
+    json_t *function = json_object_get(call, "function");
+    assert_int_equal(s.finish, QUIRE_FINISH_TOOL_CALLS);
+    assert_string_equal(json_string_value(json_object_get(function, "name")), "get_weather");
+    assert_string_equal(json_string_value(json_object_get(function, "arguments")),
+                        "{\"city\": \"Oslo\"}");
+    assert_true(json_equal(json_array_get(json_object_get(m, "tool_calls"), 0), call));
+    assert_true(json_is_null(json_object_get(m, "content")) && !*s.content);
+    json_decref(call);
+    json_decref(m);
+    p.tool_choice_json = "\"none\""; /* as JSON; the tools are hidden */
+    s = converse(&p);
+    assert_true(s.finish != QUIRE_FINISH_TOOL_CALLS && !*s.calls);
+    p.tool_choice_json = "required";
+    p.max_tokens = 12; /* a call that is cut short is no event */
+    s = converse(&p);
+    assert_true(s.finish == QUIRE_FINISH_LENGTH && !*s.calls);
+    quire_engine_close(engine);
+}
+
+static void reasoning_is_told_apart(void **state)
+{
+    (void)state;
+    struct quire_options o = options_of(BUNDLED);
+    char path[] = "/tmp/quire-think-XXXXXX";
+    const char *text =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        "{% endfor %}<|im_start|>assistant\n{{ start | default('<think>') }}";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+    o.skip_tokenizer = false;
+    assert_int_equal(quire_options_set(&o, "chat_template", path, NULL), QUIRE_OK);
+    assert_int_equal(quire_options_set(&o, "reasoning-parser", "qwen3", NULL), QUIRE_OK);
+    open_engine(&o);
+    unlink(path);
+    struct quire_params p = chat_params(MESSAGES);
+    struct said s = converse(&p);
+    assert_true(*s.reasoning && !*s.content);
+    assert_member(&s, "reasoning", s.reasoning);
+    p.chat_template_kwargs_json = "{\"start\": \"\"}";
+    s = converse(&p);
+    assert_true(!*s.reasoning && *s.content);
+    p.grammar_kind =
+        QUIRE_GRAMMAR_REGEX; /* it holds behind reasoning, which the prompt has ended */
+    p.grammar = "[0-9]{4}";
+    p.chat_template_kwargs_json = "{\"start\": \"<think>\\n\\n</think>\\n\\n\"}";
+    s = converse(&p);
+    assert_int_equal(strspn(s.content, "0123456789"), 4);
+    quire_engine_close(engine);
+}
+
+static void assert_refused(const struct quire_params *p, enum quire_code code, const char *says)
+{
+    struct quire_error e = {QUIRE_OK, ""};
+    struct quire_request *r = NULL;
+    enum quire_code rc = quire_submit(&r, engine, p, &e);
+    if (rc != code || r || !strstr(e.message, says))
+        fail_msg("%d \"%s\", wanted %d \"%s\"", (int)rc, e.message, (int)code, says);
+}
+
+static void conversations_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *messages, *tools, *choice, *kwargs, *says;
+    } cases[] = {
+        {"[", NULL, NULL, NULL, "messages: the text is not valid JSON: line 1"},
+        {"{}", NULL, NULL, NULL, "messages: expected an array, got an object"},
+        {"[]", NULL, NULL, NULL, "messages: 0 entries, accepted are 1 to"},
+        {"[{\"role\":\"user\"}]", NULL, NULL, NULL, "messages: entry 0: role \"user\" needs"},
+        {MESSAGES, "7", NULL, NULL, "tools: expected an array, got an integer"},
+        {MESSAGES, "[{}]", NULL, NULL, "tools: entry 0: type \"\" is not known"},
+        {MESSAGES, NULL, "required", NULL, "tool_choice: needs \"tools\""},
+        {MESSAGES, TOOLS, "always", NULL, "tool_choice: \"always\" is not known"},
+        {MESSAGES, TOOLS, "{", NULL, "tool_choice: the text is not valid JSON"},
+        {MESSAGES, TOOLS, "{\"function\":{\"name\":\"f\"}}", NULL, "no function \"f\""},
+        {MESSAGES, NULL, NULL, "[]", "chat_template_kwargs: expected an object, got an array"},
+    };
+    struct quire_params p;
+    open_bundled();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        p = chat_params(cases[i].messages);
+        p.tools_json = cases[i].tools;
+        p.tool_choice_json = cases[i].choice;
+        p.chat_template_kwargs_json = cases[i].kwargs;
+        assert_refused(&p, QUIRE_INVALID, cases[i].says);
+    }
+    p = chat_params(MESSAGES);
+    p.user = "twice";
+    assert_refused(&p, QUIRE_INVALID, "messages: given twice");
+    p = chat_params(NULL);
+    p.user = "\xff";
+    assert_refused(&p, QUIRE_INVALID, "messages: the user's text is not UTF-8");
+    p = chat_params(MESSAGES);
+    p.text = "and a text";
+    assert_refused(&p, QUIRE_INVALID, "a prompt is one");
+    p = text_params("Once");
+    p.tools_json = TOOLS;
+    assert_refused(&p, QUIRE_INVALID, "tools: the prompt is no conversation");
+    quire_engine_close(engine);
+    struct quire_options o = options_of(BUNDLED);
+    open_engine(&o); /* without tokenizer */
+    p = chat_params(MESSAGES);
+    assert_refused(&p, QUIRE_UNSUPPORTED, "messages: the engine was opened with skip_tokenizer");
+    quire_engine_close(engine);
+    o = options_of(BUNDLED);
+    o.skip_tokenizer = false;
+    assert_int_equal(quire_options_set(&o, "tool_call_parser", "nothing", NULL), QUIRE_OK);
+    struct quire_error e = {QUIRE_OK, ""};
+    assert_int_equal(quire_engine_open(&engine, &o, &e), QUIRE_NOT_FOUND);
+    assert_non_null(strstr(e.message, "--tool-call-parser"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -615,6 +833,10 @@ int main(void)
         cmocka_unit_test(misuse_is_told),
         cmocka_unit_test(quantization_is_the_checkpoints),
         cmocka_unit_test(tokenize_and_back),
+        cmocka_unit_test(conversations_go_through_the_template),
+        cmocka_unit_test(tool_calls_are_events),
+        cmocka_unit_test(reasoning_is_told_apart),
+        cmocka_unit_test(conversations_are_checked),
     };
     cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,11 +109,61 @@ static void answers_survive_every_failed_allocation(void **state)
     quire_engine_close(engine);
 }
 
+/* A call, from the JSON to the message. False: an allocation failed on the way. */
+static bool converse(struct quire_engine *engine)
+{
+    struct quire_request *r = NULL;
+    struct quire_error e = {0};
+    struct quire_event ev = {.kind = QUIRE_TOKEN};
+    struct quire_params p;
+    quire_params_init(&p, sizeof p);
+    p.user = "What is the weather in Oslo?";
+    p.tools_json = "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":"
+                   "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}}}}}]";
+    p.max_tokens = 32;
+    if (refused(quire_submit(&r, engine, &p, &e), &e))
+        return false;
+    bool ok = true;
+    while (ok && ev.kind != QUIRE_FINISH)
+        ok = !refused(quire_next(r, &ev, 60000, &e), &e);
+    assert_true(e.code != QUIRE_TIMEOUT);
+    if (ok) {
+        assert_int_equal(ev.finish, QUIRE_FINISH_TOOL_CALLS);
+        ok = *quire_request_message(r) != '\0';
+    }
+    quire_request_free(r);
+    return ok;
+}
+
+static void conversations_survive_failed_allocations(void **state)
+{
+    (void)state;
+    struct quire_options o = options_of("deploy/model/quire-tiny");
+    o.max_model_len = 512;
+    struct quire_engine *engine = NULL;
+    struct quire_error e = {0};
+    o.skip_tokenizer = false;
+    o.max_num_batched_tokens = 256;
+    if (refused(quire_engine_open(&engine, &o, &e), &e))
+        fail_msg("%s", e.message);
+    bool ok = false;
+    int64_t n = 0;
+    for (; !ok; n++) {
+        mem_fail_after(n);
+        ok = converse(engine);
+        mem_fail_after(-1);
+    }
+    assert_true(n > 50);
+    assert_true(converse(engine));
+    quire_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_survives_every_failed_allocation),
         cmocka_unit_test(answers_survive_every_failed_allocation),
+        cmocka_unit_test(conversations_survive_failed_allocations),
     };
     cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);

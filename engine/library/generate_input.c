@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/core/generate_input.h"
+#include "engine/library/generate_input.h"
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
@@ -17,6 +17,8 @@ void generate_prompt_release(struct generate_prompt *p)
 {
     q_free(p->ids);
     q_free(p->stops);
+    for (size_t i = 0; i < GENERATE_CHAT_FIELDS; i++)
+        buf_release(&p->chat[i]);
     json_decref(p->line);
     *p = (struct generate_prompt){.text = NULL};
 }
@@ -27,9 +29,10 @@ static const struct {
     size_t offset;
     enum { LINE_F32, LINE_U32, LINE_I32, LINE_I64, LINE_BOOL } type;
 } fields[] = {
-#define FIELD(type, name)                                       \
-    {                                                           \
-#name, offsetof(struct quire_params, name), LINE_##type \
+#define FIELD(type, name) NAMED(type, name, name)
+#define NAMED(type, name, field)                                 \
+    {                                                            \
+#name, offsetof(struct quire_params, field), LINE_##type \
     }
     FIELD(F32, temperature),
     FIELD(F32, top_p),
@@ -40,12 +43,52 @@ static const struct {
     FIELD(F32, frequency_penalty),
     FIELD(I64, seed),
     FIELD(U32, max_tokens),
+    NAMED(U32, max_completion_tokens, max_tokens),
     FIELD(U32, min_tokens),
     FIELD(BOOL, ignore_eos),
     FIELD(I32, logprobs),
     FIELD(I32, priority),
+    FIELD(BOOL, parallel_tool_calls),
+    FIELD(BOOL, continue_final_message),
 #undef FIELD
+#undef NAMED
 };
+
+/* Those that are JSON in both. */
+static const struct {
+    const char *name;
+    size_t offset;
+} chat_fields[GENERATE_CHAT_FIELDS] = {
+    {"messages", offsetof(struct quire_params, messages_json)},
+    {"tools", offsetof(struct quire_params, tools_json)},
+    {"tool_choice", offsetof(struct quire_params, tool_choice_json)},
+    {"chat_template_kwargs", offsetof(struct quire_params, chat_template_kwargs_json)},
+    {"documents", offsetof(struct quire_params, documents_json)}};
+
+bool generate_prompt_has_messages(const struct generate_prompt *p)
+{
+    return p->chat[0].len > 0;
+}
+
+static int add_piece(const char *text, size_t n, void *out)
+{
+    buf_add(out, text, n);
+    return 0;
+}
+
+static FALLIBLE take_chat(struct generate_prompt *p, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; i < GENERATE_CHAT_FIELDS && !rc; i++) {
+        const json_t *v = json_object_get(p->line, chat_fields[i].name);
+        if (!v || json_is_null(v))
+            continue;
+        json_dump_callback(v, add_piece, &p->chat[i],
+                           JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+        rc = buf_check(&p->chat[i], chat_fields[i].name, e);
+    }
+    return rc;
+}
 
 static FALLIBLE set_field(struct quire_params *q, size_t i, const json_t *v, struct q_err *e)
 {
@@ -92,17 +135,27 @@ FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_pa
             if (!strcmp(key, fields[i].name) && !json_is_null(v))
                 rc = set_field(q, i, v, e);
     }
+    for (size_t i = 0; i < GENERATE_CHAT_FIELDS; i++)
+        if (p->chat[i].len)
+            memcpy((char *)q + chat_fields[i].offset, &p->chat[i].data, sizeof p->chat[i].data);
+    v = json_object_get(p->line, "reasoning_effort");
+    q->reasoning_effort = json_string_value(v);
+    if (!rc && v && !json_is_null(v) && !json_is_string(v))
+        rc = q_fail(e, Q_INVALID, "reasoning_effort: expected a string");
     return rc;
 }
 
 static bool is_known(const char *key)
 {
-    static const char *const others[] = {"prompt", "custom_id", "stop", "n"};
+    static const char *const others[] = {"prompt", "custom_id", "stop", "n", "reasoning_effort"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(key, others[i]))
             return true;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!strcmp(key, fields[i].name))
+            return true;
+    for (size_t i = 0; i < GENERATE_CHAT_FIELDS; i++)
+        if (!strcmp(key, chat_fields[i].name))
             return true;
     return false;
 }
@@ -152,15 +205,21 @@ static FALLIBLE take_line(struct generate_prompt *p, struct q_err *e)
     json_object_foreach (p->line, key, v)
         if (!is_known(key))
             return q_fail(e, Q_INVALID, "\"%.60s\" is not a field of a prompt line", key);
+    if ((rc = take_chat(p, e)))
+        return rc;
     p->text = json_string_value(prompt);
     p->n_text = json_string_length(prompt);
     p->custom_id = json_string_value(id);
     if (id && !p->custom_id && !json_is_null(id))
         return q_fail(e, Q_INVALID, "custom_id: expected a string");
-    if (json_is_array(prompt))
+    if (prompt && generate_prompt_has_messages(p))
+        rc = q_fail(e, Q_INVALID, "prompt: given beside messages; a line has one of them");
+    else if (json_is_array(prompt))
         rc = take_ids(p, prompt, e);
-    else if (!p->text)
-        rc = q_fail(e, Q_INVALID, "prompt: expected a string or a list of token ids");
+    else if (!p->text && !generate_prompt_has_messages(p))
+        rc = q_fail(
+            e, Q_INVALID,
+            "prompt: expected a string or a list of token ids, or \"messages\" in its place");
     if (!rc && n && !json_is_null(n)) {
         if (!json_is_integer(n) || json_integer_value(n) < 1 || json_integer_value(n) > ANSWERS_MAX)
             return q_fail(e, Q_INVALID, "n: expected 1 to %d", ANSWERS_MAX);

@@ -10,12 +10,14 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/tokenizer/stream.h"
-#include "engine/core/quire_options.h"
 #include "engine/core/session.h"
+#include "engine/library/quire_chat.h"
+#include "engine/library/quire_options.h"
 
 struct quire_engine {
     struct session *session;
-    struct tokenizer *tokenizer;         /* NULL with skip_tokenizer */
+    struct tokenizer *tokenizer; /* NULL with skip_tokenizer */
+    struct chat_model chat;
     struct generation_defaults defaults; /* none with generation_config "vllm" */
 };
 
@@ -29,16 +31,31 @@ struct quire_request {
     struct session *session; /* borrowed from the engine */
     struct detok *detok;     /* NULL with skip_tokenizer */
     struct stop *stop;       /* NULL without stop strings */
+    struct quire_chat *chat; /* NULL: the prompt is no conversation */
     bool include_stop;
     uint32_t n_prompt;
-    struct buf piece, text;  /* of the event now */
+    struct buf piece, kept;  /* of the detokenizer, of the stop strings */
+    struct buf text;         /* of the event now */
     struct session_top *top; /* of the event now, owned */
     bool engine_done;        /* the last item was taken */
     bool finished;           /* FINISH was given, or is next: `finish` */
     struct quire_event finish;
+    struct quire_event held; /* a conversation's token or finish, after its other events */
+    bool holds;
 };
 
 /* engine */
+
+/* Tokenizer and chat template; of these a model may have none. */
+static FALLIBLE open_text(struct quire_engine *engine, const struct quire_options *o,
+                          const struct core_config *c, struct q_err *e)
+{
+    struct options all;
+    enum q_code rc = tokenizer_open(&engine->tokenizer, c->tokenizer_path, e);
+    if (rc || (rc = quire_options_all(&all, o, e)))
+        return rc;
+    return chat_model_open(&engine->chat, &all, c->worker.model_dir, c->tokenizer_path, e);
+}
 
 static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_options *given,
                             struct q_err *e)
@@ -49,7 +66,7 @@ static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_opti
     if ((rc = quire_options_config(&c, &o, given, e)))
         return rc;
     log_setup("quire", (enum log_level)c.worker.log_level, c.worker.log_json);
-    if ((!o.skip_tokenizer && (rc = tokenizer_open(&engine->tokenizer, c.tokenizer_path, e))) ||
+    if ((!o.skip_tokenizer && (rc = open_text(engine, &o, &c, e))) ||
         (rc = session_open(&engine->session, &c, o.progress, o.progress_ctx, e)))
         return rc;
     if (strcmp(o.generation_config, "vllm") != 0)
@@ -78,6 +95,7 @@ void quire_engine_close(struct quire_engine *engine)
         return;
     session_close(engine->session);
     tokenizer_free(engine->tokenizer);
+    chat_model_release(&engine->chat);
     q_free(engine);
 }
 
@@ -95,7 +113,8 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
                               .logit_ops = c->shape.logit_ops,
                               .context_ops = c->shape.context_ops,
                               .step_bytes = c->shape.step_bytes,
-                              .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK};
+                              .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK,
+                              .has_chat_template = engine->chat.template};
     snprintf(full.dtype, sizeof full.dtype, "%s", dtype_name(c->shape.compute_dtype));
     snprintf(full.quantization, sizeof full.quantization, "%s",
              quantization_name(c->shape.quantization));
@@ -161,7 +180,8 @@ void quire_params_init(struct quire_params *p, size_t size)
                                           .seed = -1,
                                           .skip_special = true,
                                           .logprobs = -1,
-                                          .prompt_logprobs = -1};
+                                          .prompt_logprobs = -1,
+                                          .parallel_tool_calls = true};
     memset(p, 0, size);
     memcpy(p, &defaults, size < sizeof defaults ? size : sizeof defaults);
 }
@@ -218,9 +238,14 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
 }
 
 static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *engine,
-                          const struct quire_params *p, struct q_err *e)
+                          const struct quire_request *r, const struct quire_params *p,
+                          struct q_err *e)
 {
     enum q_code rc = Q_OK;
+    if (r->chat) { /* templates write special tokens themselves */
+        const struct buf *prompt = quire_chat_prompt(r->chat);
+        return tokenizer_encode(engine->tokenizer, buf_str(prompt), prompt->len, false, ids, e);
+    }
     if (!p->text) {
         for (size_t i = 0; i < p->n_ids && !rc; i++)
             rc = token_list_add(ids, p->ids[i], e);
@@ -234,8 +259,23 @@ static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *eng
                             ids, e);
 }
 
+/* What a conversation changes in its parameters: the grammar, and how long an answer may be. */
+static FALLIBLE begin_chat(struct quire_request *r, const struct quire_engine *engine,
+                           struct quire_params *p, struct q_err *e)
+{
+    const struct generation_defaults *g = &engine->defaults;
+    if (p->text || p->n_ids)
+        return q_fail(e, Q_INVALID, "params: a conversation and text or ids; a prompt is one");
+    if (!engine->tokenizer)
+        return q_fail(e, Q_UNSUPPORTED,
+                      "messages: the engine was opened with skip_tokenizer: prompts are token ids");
+    if (!p->max_tokens && g->has_max_new_tokens && g->max_new_tokens > 0)
+        p->max_tokens = (uint32_t)g->max_new_tokens;
+    return quire_chat_new(&r->chat, &engine->chat, p, e);
+}
+
 static FALLIBLE request_init(struct quire_request *r, const struct quire_engine *engine,
-                             const struct quire_params *p, struct q_err *e)
+                             struct quire_params *p, struct q_err *e)
 {
     size_t n_item_max = (size_t)session_info(engine->session)->limits.max_model_len * 2 + 16;
     enum q_code rc;
@@ -245,7 +285,11 @@ static FALLIBLE request_init(struct quire_request *r, const struct quire_engine 
     r->items.notify_ctx = p->notify_ctx;
     if ((rc = queue_init(&r->items.items, sizeof(struct session_item), n_item_max, false, e)))
         return rc;
-    if (engine->tokenizer && (rc = detok_new(&r->detok, engine->tokenizer, p->skip_special, e)))
+    if ((rc = quire_chat_asked(p) ? begin_chat(r, engine, p, e) : quire_chat_unasked(p, e)))
+        return rc;
+    /* A format's tags may be special tokens; the parser needs to see them. */
+    bool skips = p->skip_special && !(r->chat && quire_chat_parses(r->chat));
+    if (engine->tokenizer && (rc = detok_new(&r->detok, engine->tokenizer, skips, e)))
         return rc;
     if (!p->n_stop)
         return Q_OK;
@@ -259,7 +303,9 @@ static void request_release(struct quire_request *r)
     queue_release(&r->items.items);
     detok_free(r->detok);
     stop_free(r->stop);
+    quire_chat_free(r->chat);
     buf_release(&r->piece);
+    buf_release(&r->kept);
     buf_release(&r->text);
     q_free(r->top);
     q_free(r);
@@ -277,7 +323,7 @@ static FALLIBLE submit(struct quire_request *r, struct quire_engine *engine,
         return q_fail(e, Q_INVALID, "params: size is %zu; call quire_params_init first",
                       given->size);
     memcpy(&p, given, given->size < sizeof p ? given->size : sizeof p);
-    if ((rc = request_init(r, engine, &p, e)) || (rc = prompt_of(&ids, engine, &p, e)) ||
+    if ((rc = request_init(r, engine, &p, e)) || (rc = prompt_of(&ids, engine, r, &p, e)) ||
         (rc = submit_of(&m, engine, &p, e)))
         goto out;
     m.prompt = (struct proto_u32s){ids.ids, ids.n};
@@ -302,25 +348,35 @@ enum quire_code quire_submit(struct quire_request **out, struct quire_engine *en
     return e.code ? quire_error_give(error, &e) : QUIRE_OK;
 }
 
-/* Text that became final: through the stop strings, or as it is. */
+/* Text that became final: through the stop strings, or as it is; of a conversation what of it is
+ * content. */
 static FALLIBLE add_text(struct quire_request *r, bool last, int *i_hit, struct q_err *e)
 {
-    enum q_code rc;
+    const struct buf *final = &r->piece;
+    enum q_code rc = Q_OK;
     *i_hit = -1;
-    if (!r->stop) {
-        buf_add(&r->text, r->piece.data, r->piece.len);
-        return buf_check(&r->text, "text", e);
+    if (r->stop) {
+        final = &r->kept;
+        rc = stop_push(r->stop, buf_str(&r->piece), r->piece.len, &r->kept, i_hit, e);
+        if (!rc && last && *i_hit < 0)
+            rc = stop_flush(r->stop, &r->kept, e);
     }
-    rc = stop_push(r->stop, buf_str(&r->piece), r->piece.len, &r->text, i_hit, e);
-    if (!rc && last && *i_hit < 0)
-        rc = stop_flush(r->stop, &r->text, e);
-    return rc;
+    if (!rc)
+        rc = buf_check(final, "text", e);
+    if (rc)
+        return rc;
+    if (r->chat)
+        return quire_chat_feed(r->chat, final, last || *i_hit >= 0, &r->text, e);
+    buf_add(&r->text, buf_str(final), final->len);
+    return buf_check(&r->text, "text", e);
 }
 
 static void set_finish(struct quire_request *r, enum quire_finish why, int32_t i_stop,
                        int64_t stop_id)
 {
     r->finished = true;
+    if (why == QUIRE_FINISH_STOP && r->chat && quire_chat_calls(r->chat))
+        why = QUIRE_FINISH_TOOL_CALLS;
     r->finish = (struct quire_event){
         .kind = QUIRE_FINISH, .finish = why, .i_stop = i_stop, .stop_id = stop_id};
 }
@@ -382,14 +438,16 @@ static FALLIBLE take_finish(struct quire_request *r, const struct session_item *
     return rc;
 }
 
-static FALLIBLE next(struct quire_request *r, struct quire_event *event, int timeout_ms,
-                     struct q_err *e)
+/* The next event of the engine, turned into one of ours. */
+static FALLIBLE take_item(struct quire_request *r, struct quire_event *event, int timeout_ms,
+                          struct q_err *e)
 {
     struct session_item item;
     enum q_code rc;
     q_free(r->top);
     r->top = NULL;
     buf_reset(&r->piece);
+    buf_reset(&r->kept);
     buf_reset(&r->text);
     if (r->finished) {
         *event = r->finish;
@@ -413,6 +471,27 @@ static FALLIBLE next(struct quire_request *r, struct quire_event *event, int tim
     return rc;
 }
 
+static FALLIBLE next(struct quire_request *r, struct quire_event *event, int timeout_ms,
+                     struct q_err *e)
+{
+    enum q_code rc;
+    if (r->chat && quire_chat_next(r->chat, event))
+        return Q_OK;
+    if (r->holds) {
+        *event = r->held;
+        r->holds = false;
+        return Q_OK;
+    }
+    rc = take_item(r, event, timeout_ms, e);
+    if (rc || !r->chat)
+        return rc;
+    r->held = *event;
+    r->holds = quire_chat_next(r->chat, event);
+    if (!r->holds)
+        *event = r->held;
+    return Q_OK;
+}
+
 enum quire_code quire_next(struct quire_request *r, struct quire_event *event, int timeout_ms,
                            struct quire_error *error)
 {
@@ -423,6 +502,12 @@ enum quire_code quire_next(struct quire_request *r, struct quire_event *event, i
         event->text = "";
     }
     return rc ? quire_error_give(error, &e) : QUIRE_OK;
+}
+
+const char *quire_request_message(struct quire_request *r)
+{
+    const char *message = r->chat ? quire_chat_message(r->chat) : NULL;
+    return message ? message : "";
 }
 
 uint32_t quire_request_n_prompt(const struct quire_request *r)

@@ -2,7 +2,7 @@
 /* An option is a field of struct quire_options, or kept as the text it was set by; both become a
  * struct options, as if they had stood on a command line, and that a core's configuration. So an
  * option of the engine is one line of options.def and nothing here. */
-#include "engine/core/quire_options.h"
+#include "engine/library/quire_options.h"
 #include <string.h>
 #include "common/options.h"
 #include "engine/core/engine_options.h"
@@ -163,16 +163,26 @@ static bool names_field(const char *name, size_t i)
     return *name == '\0' && *field == '\0';
 }
 
+/* What generate shares with the engine or a frontend is about the model, not about serving or
+ * asking. */
+static FALLIBLE set_one(struct options *all, const char *name, const char *value, struct q_err *e)
+{
+    struct q_err ignored = Q_ERR_INIT;
+    enum q_code rc = options_set(all, FOR_GENERATE, name, value, e);
+    if (rc || options_set(all, FOR_FRONTEND, name, value, &ignored) == Q_OK)
+        return rc;
+    return options_set(all, FOR_ENGINE, name, value, e);
+}
+
 static FALLIBLE set_option(struct quire_options *o, const char *name, const char *value,
                            struct q_err *e)
 {
     struct options checked;
     if (o->size < sizeof *o)
         return q_fail(e, Q_UNSUPPORTED, "options: this program was built for an older quire.h");
-    options_defaults(
-        &checked); /* what both take is about the engine, not about serving or asking */
-    enum q_code rc = options_set(&checked, FOR_ENGINE, name, value, e);
-    if (rc || (rc = options_set(&checked, FOR_GENERATE, name, value, e)))
+    options_defaults(&checked);
+    enum q_code rc = set_one(&checked, name, value, e);
+    if (rc)
         return rc;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (names_field(name, i)) {
@@ -193,20 +203,26 @@ enum quire_code quire_options_set(struct quire_options *o, const char *name, con
     return set_option(o, name, value, &e) ? quire_error_give(error, &e) : QUIRE_OK;
 }
 
+FALLIBLE quire_options_all(struct options *all, const struct quire_options *full, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    struct quire_options *from = (struct quire_options *)(uintptr_t)full; /* only read */
+    options_defaults(all);
+    all->log_level = "error";
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        copy_field(i, from, all, false);
+    for (uint32_t i = 0; i < full->n_set && !rc; i++)
+        rc = set_one(all, full->set[2 * i], full->set[2 * i + 1], e);
+    return rc;
+}
+
 FALLIBLE quire_options_config(struct core_config *c, struct quire_options *full,
                               const struct quire_options *given, struct q_err *e)
 {
     struct options all;
     enum q_code rc = take_options(full, given, e);
-    if (rc)
-        return rc;
-    options_defaults(&all);
-    all.log_level = "error";
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        copy_field(i, full, &all, false);
-    for (uint32_t i = 0; i < full->n_set && !rc; i++)
-        rc = options_set(&all, FOR_ENGINE, full->set[2 * i], full->set[2 * i + 1], e);
-    if (rc || (rc = engine_options(c, &all, full->model, e)))
+    if (rc || (rc = quire_options_all(&all, full, e)) ||
+        (rc = engine_options(c, &all, full->model, e)))
         return rc;
     c->worker.pin = full->pin_threads;
     c->in_process = !full->worker_program;

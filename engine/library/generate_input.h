@@ -3,29 +3,36 @@
  * --prompt-ids, then the lines of --input-file. No more than one line is held.
  *
  *     {"prompt": "Once" or [1, 2], "custom_id": "a", "max_tokens": 5, "temperature": 0, …}
+ *     {"messages": [{"role": "user", "content": "…"}], "tools": […], …}
  *
  * Threads: main. */
-#ifndef QUIRE_ENGINE_CORE_GENERATE_INPUT_H
-#define QUIRE_ENGINE_CORE_GENERATE_INPUT_H
+#ifndef QUIRE_ENGINE_LIBRARY_GENERATE_INPUT_H
+#define QUIRE_ENGINE_LIBRARY_GENERATE_INPUT_H
 #include <jansson.h>
 #include <stdio.h>
 #include "common/buf.h"
 #include "common/options.h"
 #include "engine/quire.h"
 
+#define GENERATE_CHAT_FIELDS 5
+
 struct generate_prompt {
-    const char *text; /* [n_text]; NULL: ids */
+    const char *text; /* [n_text]; NULL: ids, or messages */
     size_t n_text;
     uint32_t *ids; /* [n_ids] owned */
     size_t n_ids;
     json_t *line; /* of a file; NULL = none. text, custom_id and stops are borrowed from it */
     const char *custom_id;
-    const char **stops; /* [n_stop] owned; NULL = those of the command line */
+    struct buf
+        chat[GENERATE_CHAT_FIELDS]; /* messages, tools, …: JSON of the line; empty = absent */
+    const char **stops;             /* [n_stop] owned; NULL = those of the command line */
     size_t n_stop;
     uint32_t n_answer;
     uint64_t number; /* from 0; of a file: the line's, from 1 */
 };
 void generate_prompt_release(struct generate_prompt *p);
+/* Is it messages rather than a text or ids? */
+bool generate_prompt_has_messages(const struct generate_prompt *p);
 /* What the line says over what the command line says. Errors: Q_INVALID (a field that is not known
  * or has a wrong type). */
 FALLIBLE generate_prompt_params(const struct generate_prompt *p, struct quire_params *q,

@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire-generate MODEL PROMPT…: answers without a server, through the public library
- * (engine/quire.h) and nothing else of the engine. A window of answers is computed at once, at most
+ * (engine/quire.h) and nothing else of the engine. A prompt that is text is a user's message to a
+ * model with a chat template, and is continued as it stands by one without, or with --raw. A window of answers is computed at once, at most
  * twice what runs; they are printed in the order of the prompts, so that is also the most that is
  * held. */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
-#include "engine/core/generate_input.h"
+#include "engine/library/generate_input.h"
+#include "engine/library/generate_print.h"
 #include "engine/quire.h"
 
-#define MAX_TOKENS_DEFAULT 128
+#define MAX_TOKENS_DEFAULT 128 /* of plain text, which may never end */
+#define TOOLS_MAX          ((size_t)16 << 20)
 #define PROGRESS_EVERY_MS  500
 #define GIVEN_MAX          64 /* options of the engine */
 
@@ -33,21 +36,18 @@ struct job { /* one answer */
     struct quire_request *request;
 };
 
-struct answer { /* the one being taken */
-    struct buf text, ids, logprobs;
-    uint32_t n_token;
-    struct quire_event last; /* its FINISH */
-};
-
 struct program {
     struct options o;
     struct generate_input input;
     struct job *jobs; /* [n_job_max] a ring: the oldest at i_job */
     uint32_t n_job_max, i_job, n_job;
     struct quire_engine *engine;
-    bool many;     /* more than one answer */
+    bool chats;       /* the model has a chat template, and it is used */
+    struct buf tools; /* of --tools; empty: none */
+    struct answer_style style;
     bool progress; /* is said */
     bool said;     /* the line is on the terminal now */
+    bool noted;    /* that the model is none to chat with */
     bool failed;
     uint64_t n_printed;
     int64_t start_ms, said_ms;
@@ -101,7 +101,7 @@ static enum quire_code set_options(struct quire_options *q, const struct options
     uint32_t n = 0;
     struct q_err e = Q_ERR_INIT;
     enum quire_code rc = QUIRE_OK;
-    if (options_forward(o, FOR_ENGINE, given, &n, GIVEN_MAX + 1, &e)) {
+    if (options_forward(o, FOR_ENGINE | FOR_FRONTEND, given, &n, GIVEN_MAX + 1, &e)) {
         *error = (struct quire_error){.code = QUIRE_NO_MEMORY};
         snprintf(error->message, sizeof error->message, "%s", e.message);
         return error->code;
@@ -114,6 +114,16 @@ static enum quire_code set_options(struct quire_options *q, const struct options
     return rc;
 }
 
+/* --system and --tools are nothing to a model without a chat template. */
+static int check_chat(struct program *p)
+{
+    if (p->chats || (!*p->o.system && !*p->o.tools))
+        return 0;
+    complain(p, *p->o.system ? "--system" : "--tools",
+             "this model has no chat template; --chat-template FILE gives it one");
+    return EXIT_USAGE;
+}
+
 static int open_engine(struct program *p)
 {
     struct quire_options q;
@@ -123,10 +133,31 @@ static int open_engine(struct program *p)
     q.log_level = "warning";
     q.progress = isatty(STDERR_FILENO) ? show_progress : NULL;
     if (set_options(&q, &p->o, &error) == QUIRE_OK &&
-        quire_engine_open(&p->engine, &q, &error) == QUIRE_OK)
-        return 0;
+        quire_engine_open(&p->engine, &q, &error) == QUIRE_OK) {
+        struct quire_info info = {.size = sizeof info};
+        quire_engine_info(p->engine, &info);
+        p->chats = info.has_chat_template && !p->o.raw;
+        return check_chat(p);
+    }
     complain(p, "", error.message);
     return error.code == QUIRE_INVALID ? EXIT_USAGE : EXIT_LOAD;
+}
+
+/* Does it go through the chat template? */
+static bool chats(const struct program *p, const struct generate_prompt *prompt)
+{
+    return generate_prompt_has_messages(prompt) || (p->chats && prompt->text);
+}
+
+static FALLIBLE check_prompt(const struct program *p, const struct generate_prompt *prompt,
+                             struct q_err *e)
+{
+    bool text = prompt->text != NULL;
+    if (p->o.raw && generate_prompt_has_messages(prompt))
+        return q_fail(e, Q_INVALID, "messages: --raw takes plain prompts");
+    if (text && chats(p, prompt) && memchr(prompt->text, '\0', prompt->n_text))
+        return q_fail(e, Q_INVALID, "prompt: has a NUL byte");
+    return Q_OK;
 }
 
 static FALLIBLE params_of(struct quire_params *q, const struct program *p, const struct job *job,
@@ -135,8 +166,14 @@ static FALLIBLE params_of(struct quire_params *q, const struct program *p, const
     const struct options *o = &p->o;
     const struct generate_prompt *prompt = &job->asked->prompt;
     quire_params_init(q, sizeof *q);
-    q->text = prompt->text;
-    q->n_text = prompt->n_text;
+    if (!chats(p, prompt)) {
+        q->text = prompt->text;
+        q->n_text = prompt->n_text;
+    } else if (!generate_prompt_has_messages(prompt)) {
+        q->user = prompt->text;
+        q->system = o->system;
+    }
+    q->tools_json = p->tools.len ? p->tools.data : NULL;
     q->ids = prompt->ids;
     q->n_ids = prompt->n_ids;
     q->temperature = (float)o->temperature;
@@ -145,36 +182,18 @@ static FALLIBLE params_of(struct quire_params *q, const struct program *p, const
     q->min_p = (float)o->min_p;
     q->repetition_penalty = (float)o->repetition_penalty;
     q->seed = o->seed;
-    q->max_tokens = o->max_tokens ? (uint32_t)o->max_tokens : MAX_TOKENS_DEFAULT;
+    q->max_tokens = o->max_tokens      ? (uint32_t)o->max_tokens
+                    : chats(p, prompt) ? 0
+                                       : MAX_TOKENS_DEFAULT;
     q->ignore_eos = o->ignore_eos;
     q->logprobs = o->json ? (int32_t)o->logprobs : -1;
     q->stops = prompt->stops ? prompt->stops : o->stop.items;
     q->n_stop = prompt->stops ? prompt->n_stop : o->stop.n;
-    enum q_code rc = generate_prompt_params(prompt, q, e);
+    enum q_code rc = check_prompt(p, prompt, e);
+    if (rc || (rc = generate_prompt_params(prompt, q, e)))
+        return rc;
     q->seed = q->seed < 0 ? -1 : q->seed + job->i_answer; /* the answers to one prompt differ */
-    return rc;
-}
-
-static double json_number(float x)
-{
-    return isfinite(x) ? (double)x : -9999.0; /* JSON has no infinity */
-}
-
-static void add_logprob(struct answer *a, const struct quire_event *ev)
-{
-    struct buf *b = &a->logprobs;
-    buf_printf(b, "%s{\"token_id\":%u,\"logprob\":%.7g,\"rank\":%u,\"top\":[",
-               a->n_token > 1 ? "," : "", ev->token, json_number(ev->logprob), ev->rank);
-    for (uint32_t i = 0; i < ev->n_top; i++)
-        buf_printf(b, "%s{\"token_id\":%u,\"logprob\":%.7g}", i ? "," : "", ev->top[i].token,
-                   json_number(ev->top[i].logprob));
-    buf_add_str(b, "]}");
-}
-
-/* One answer as text: printed as it comes. */
-static bool streams(const struct program *p)
-{
-    return !p->many && !p->o.json;
+    return Q_OK;
 }
 
 /* What was not answered, and why: to people, and among the objects of --json. */
@@ -187,110 +206,36 @@ static void report(struct program *p, const struct generate_prompt *prompt, cons
         snprintf(where, sizeof where, "line %llu%s%s", (unsigned long long)prompt->number,
                  *what ? ": " : "", what);
     complain(p, *where ? where : what, message);
-    if (!p->o.json)
-        return;
-    struct buf b = BUF_INIT;
-    buf_printf(&b, "{\"prompt\":%llu,", (unsigned long long)prompt->number);
-    if (prompt->custom_id) {
-        buf_add_str(&b, "\"custom_id\":");
-        buf_add_json_str(&b, prompt->custom_id, strlen(prompt->custom_id));
-        buf_add_char(&b, ',');
-    }
-    buf_add_str(&b, "\"error\":");
-    buf_add_json_str(&b, message, strlen(message));
-    buf_add_char(&b, '}');
-    puts(buf_str(&b));
-    fflush(stdout);
-    buf_release(&b);
+    if (p->o.json)
+        generated_print_error(prompt, message);
 }
 
 /* All events of one answer. False: it failed, which was said. */
-static bool take_answer(struct program *p, const struct job *job, struct answer *a)
+static bool take_answer(struct program *p, struct generated *a)
 {
     struct quire_event ev;
     struct quire_error error;
     do {
-        if (quire_next(job->request, &ev, -1, &error) != QUIRE_OK) {
-            report(p, &job->asked->prompt, "the answer failed", error.message);
+        if (quire_next(a->request, &ev, -1, &error) != QUIRE_OK) {
+            report(p, a->prompt, "the answer failed", error.message);
             return false;
         }
         tell(p);
-        buf_add(&a->text, ev.text, ev.n_text);
-        if (ev.kind == QUIRE_TOKEN) {
-            buf_printf(&a->ids, "%s%u", a->n_token++ ? (p->o.json ? "," : " ") : "", ev.token);
-            if (ev.rank)
-                add_logprob(a, &ev);
-        }
-        if (streams(p) && !p->o.skip_tokenizer_init) {
-            fwrite(ev.text, 1, ev.n_text, stdout);
-            fflush(stdout);
-        }
+        generated_take(a, &p->style, &ev);
     } while (ev.kind != QUIRE_FINISH);
-    a->last = ev;
     return true;
 }
 
-static void print_json(const struct program *p, const struct job *job, const struct answer *a)
+static void print_answer(struct program *p, const struct job *job)
 {
-    static const char *const reasons[] = {"", "stop", "length", "abort", "error"};
-    struct buf b = BUF_INIT;
-    const struct generate_prompt *prompt = &job->asked->prompt;
-    const char *const *stops = prompt->stops ? prompt->stops : p->o.stop.items;
-    buf_printf(&b, "{\"prompt\":%llu,\"index\":%u,", (unsigned long long)prompt->number,
-               job->i_answer);
-    if (prompt->custom_id) {
-        buf_add_str(&b, "\"custom_id\":");
-        buf_add_json_str(&b, prompt->custom_id, strlen(prompt->custom_id));
-        buf_add_char(&b, ',');
-    }
-    if (!p->o.skip_tokenizer_init) {
-        buf_add_str(&b, "\"text\":");
-        buf_add_json_str(&b, buf_str(&a->text), a->text.len);
-        buf_add_char(&b, ',');
-    }
-    buf_printf(&b, "\"token_ids\":[%s],\"finish_reason\":\"%s\",\"stop_reason\":", buf_str(&a->ids),
-               reasons[a->last.finish]);
-    if (a->last.i_stop >= 0)
-        buf_add_json_str(&b, stops[a->last.i_stop], strlen(stops[a->last.i_stop]));
-    else if (a->last.stop_id >= 0)
-        buf_printf(&b, "%lld", (long long)a->last.stop_id);
-    else
-        buf_add_str(&b, "null");
-    if (a->logprobs.len)
-        buf_printf(&b, ",\"logprobs\":[%s]", buf_str(&a->logprobs));
-    buf_printf(&b, ",\"prompt_tokens\":%u,\"completion_tokens\":%u}",
-               quire_request_n_prompt(job->request), a->n_token);
-    puts(buf_str(&b));
-    fflush(stdout);
-    buf_release(&b);
-}
-
-static void print_text(const struct program *p, const struct job *job, const struct answer *a)
-{
-    const struct buf *what = p->o.skip_tokenizer_init ? &a->ids : &a->text;
-    if (p->many)
-        printf("--- prompt %llu, answer %u\n",
-               (unsigned long long)job->asked->prompt.number + !p->input.file, job->i_answer + 1);
-    if (!streams(p) || p->o.skip_tokenizer_init)
-        fwrite(buf_str(what), 1, what->len, stdout);
-    putchar('\n');
-    fflush(stdout);
-}
-
-static void print_answer(struct program *p, struct job *job)
-{
-    struct answer a = {.text = BUF_INIT, .ids = BUF_INIT, .logprobs = BUF_INIT};
-    if (take_answer(p, job, &a)) {
+    struct generated a = {
+        .prompt = &job->asked->prompt, .i_answer = job->i_answer, .request = job->request};
+    if (take_answer(p, &a)) {
         clear_line(p);
-        if (p->o.json)
-            print_json(p, job, &a);
-        else
-            print_text(p, job, &a);
+        generated_print(&a, &p->style);
         p->n_printed++;
     }
-    buf_release(&a.text);
-    buf_release(&a.ids);
-    buf_release(&a.logprobs);
+    generated_release(&a);
 }
 
 static void drop_asked(struct asked *a)
@@ -311,6 +256,15 @@ static void print_oldest(struct program *p)
     p->n_job--;
 }
 
+/* Said once: a model that does not chat goes on with the text. */
+static void note_plain(struct program *p, const struct generate_prompt *prompt)
+{
+    if (p->noted || p->chats || p->o.raw || !prompt->text || p->o.skip_tokenizer_init)
+        return;
+    p->noted = true;
+    complain(p, "", "this model has no chat template: it continues the text (--raw says so too)");
+}
+
 /* One answer on its way; when the engine has enough, the oldest is taken first. */
 static void submit(struct program *p, struct asked *asked, uint32_t i_answer)
 {
@@ -321,6 +275,7 @@ static void submit(struct program *p, struct asked *asked, uint32_t i_answer)
     enum quire_code rc = QUIRE_OK;
     while (p->n_job == p->n_job_max)
         print_oldest(p);
+    note_plain(p, &asked->prompt);
     if (params_of(&q, p, &job, &e)) {
         report(p, &asked->prompt, "", e.message);
         drop_asked(asked);
@@ -370,7 +325,7 @@ static bool run(struct program *p)
     while (now) {
         struct asked *after = next(p, &rc); /* is there one? then answers have headings */
         uint32_t n = now->prompt.n_answer;
-        p->many = p->many || after || n > 1;
+        p->style.many = p->style.many || after || n > 1;
         for (uint32_t i = 0; i < n; i++)
             submit(p, now, i);
         now = after;
@@ -381,6 +336,17 @@ static bool run(struct program *p)
     log_info("%llu answers in %.3f s", (unsigned long long)p->n_printed,
              (double)(clock_ms() - p->start_ms) / 1000);
     return !rc && !p->failed;
+}
+
+/* What else of the command line is for conversations. */
+static FALLIBLE read_chat_options(struct program *p, struct q_err *e)
+{
+    const struct options *o = &p->o;
+    if (o->raw && (*o->system || *o->tools))
+        return q_fail(e, Q_INVALID, "--raw continues plain text: there is no %s in it",
+                      *o->system ? "--system" : "--tools");
+    enum q_code rc = *o->tools ? file_read(&p->tools, o->tools, TOOLS_MAX, e) : Q_OK;
+    return rc ? q_wrap(e, "--tools") : Q_OK;
 }
 
 static bool wants_progress(const struct program *p)
@@ -396,14 +362,19 @@ int main(int argc, char **argv)
         .program = FOR_GENERATE,
         .name = "quire-generate",
         .usage = "MODEL [PROMPT …] [options]",
-        .about = "Answers prompts without a server: those after MODEL, --prompt, --prompt-ids, and "
-                 "the lines of --input-file, each {\"prompt\": text or token ids} with any of "
-                 "custom_id, n, stop, max_tokens, min_tokens, temperature, top_p, top_k, min_p, "
-                 "repetition_penalty, presence_penalty, frequency_penalty, seed, ignore_eos, "
-                 "logprobs, priority. One prompt streams its answer; several are computed together "
-                 "and printed in their order. --json, which --input-file implies, prints an object "
-                 "per answer. Ends with 2 for a wrong command line, 3 when the model cannot be "
-                 "loaded, 1 when a prompt was not answered.",
+        .about =
+            "Answers prompts without a server: those after MODEL, --prompt, --prompt-ids, and the "
+            "lines of --input-file. A prompt is a user's message to a model that has a chat "
+            "template; one without it continues the text, and so does --raw. A line is "
+            "{\"prompt\": text or token ids} or {\"messages\": […]}, with any of tools, "
+            "tool_choice, chat_template_kwargs, documents, reasoning_effort, parallel_tool_calls, "
+            "continue_final_message, custom_id, n, stop, max_tokens, min_tokens, temperature, "
+            "top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed, "
+            "ignore_eos, logprobs, priority. One prompt streams its answer; several are computed "
+            "together and printed in their order. --json, which --input-file implies, prints an "
+            "object per answer, with the message of a chat model (content, reasoning, tool_calls). "
+            "Ends with 2 for a wrong command line, 3 when the model cannot be loaded, 1 when a "
+            "prompt was not answered.",
         .positional_min = 1,
         .positional_max = 8};
     static struct program p;
@@ -411,12 +382,13 @@ int main(int argc, char **argv)
     int rc = options_main(&p.o, &info, argc, argv);
     if (rc >= 0)
         return rc;
-    if (generate_input_open(&p.input, &p.o, &e)) {
+    if (read_chat_options(&p, &e) || generate_input_open(&p.input, &p.o, &e)) {
         complain(&p, "", e.message);
         return EXIT_USAGE;
     }
     p.o.json = p.o.json || p.input.file;
     p.progress = wants_progress(&p);
+    p.style = (struct answer_style){.o = &p.o, .reasoning = isatty(STDOUT_FILENO)};
     p.n_job_max = 2 * (uint32_t)p.o.max_num_seqs;
     p.jobs = q_calloc(p.n_job_max, sizeof *p.jobs);
     if (!p.jobs)

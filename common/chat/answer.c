@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/chat/answer.h"
+#include <openssl/rand.h>
+#include <string.h>
+#include "common/mem.h"
+
+#define ID_BYTES 12
+
+void answer_release(struct answer *a)
+{
+    buf_release(&a->content);
+    buf_release(&a->reasoning);
+    for (size_t i = 0; i < a->n_call; i++) {
+        q_free(a->calls[i].name);
+        buf_release(&a->calls[i].args);
+    }
+    q_free(a->calls);
+    *a = (struct answer){.n_call = 0};
+}
+
+static FALLIBLE begin_call(struct answer *a, const struct parsed_event *event, struct q_err *e)
+{
+    unsigned char random[ID_BYTES];
+    enum q_code rc =
+        q_grow(&a->calls, &a->calls_cap, a->n_call + 1, sizeof(*a->calls), PARSER_CALLS_MAX, e);
+    if (rc != Q_OK)
+        return rc;
+    struct answer_call *call = &a->calls[a->n_call];
+    *call = (struct answer_call){.args = BUF_INIT};
+    if (RAND_bytes(random, sizeof(random)) != 1)
+        return q_fail(e, Q_INTERNAL, "no random numbers for a tool call's id");
+    int n = snprintf(call->id, sizeof(call->id), "call_");
+    for (size_t i = 0; i < sizeof(random); i++)
+        n += snprintf(call->id + n, sizeof(call->id) - (size_t)n, "%02x", random[i]);
+    call->name = q_strndup(event->text, event->n);
+    if (!call->name)
+        return q_fail(e, Q_NO_MEMORY, "no memory for a tool call");
+    a->n_call++;
+    return Q_OK;
+}
+
+enum q_code answer_take(void *answer, const struct parsed_event *event, struct q_err *e)
+{
+    struct answer *a = answer;
+    struct answer_call *call = event->call < a->n_call ? &a->calls[event->call] : NULL;
+    if (event->kind >= PARSED_CALL_BEGIN && event->call > 0 && a->one_call)
+        return Q_OK;
+    switch (event->kind) {
+    case PARSED_CONTENT:
+        buf_add(&a->content, event->text, event->n);
+        return buf_check(&a->content, "the answer", e);
+    case PARSED_REASONING:
+        buf_add(&a->reasoning, event->text, event->n);
+        return buf_check(&a->reasoning, "the answer", e);
+    case PARSED_CALL_BEGIN:
+        return begin_call(a, event, e);
+    case PARSED_CALL_ARGS:
+        if (call)
+            buf_add(&call->args, event->text, event->n);
+        return call ? buf_check(&call->args, "a tool call", e) : Q_OK;
+    case PARSED_CALL_END:
+        if (call)
+            call->whole = true;
+        break;
+    }
+    return Q_OK;
+}
+
+void answer_call_json(const struct answer_call *c, struct buf *out)
+{
+    buf_printf(out, "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", c->id);
+    buf_add_json_str(out, c->name, strlen(c->name));
+    buf_add_str(out, ",\"arguments\":");
+    buf_add_json_str(out, buf_str(&c->args), c->args.len);
+    buf_add_str(out, "}}");
+}
+
+void answer_json(const struct answer *a, struct buf *out)
+{
+    buf_add_str(out, "{\"role\":\"assistant\",\"content\":");
+    if (a->content.len == 0 && (a->n_call || a->reasoning.len))
+        buf_add_str(out, "null");
+    else
+        buf_add_json_str(out, buf_str(&a->content), a->content.len);
+    if (a->reasoning.len) {
+        buf_add_str(out, ",\"reasoning\":");
+        buf_add_json_str(out, buf_str(&a->reasoning), a->reasoning.len);
+    }
+    for (size_t i = 0; i < a->n_call; i++) {
+        buf_add_str(out, i ? "," : ",\"tool_calls\":[");
+        answer_call_json(&a->calls[i], out);
+    }
+    buf_add_str(out, a->n_call ? "]}" : "}");
+}

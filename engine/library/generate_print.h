@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* generate_print - an answer of quire-generate: gathered from its events, shown as text or JSON.
+ * Threads: main. */
+#ifndef QUIRE_ENGINE_LIBRARY_GENERATE_PRINT_H
+#define QUIRE_ENGINE_LIBRARY_GENERATE_PRINT_H
+#include "common/options.h"
+#include "engine/library/generate_input.h"
+#include "engine/quire.h"
+
+struct answer_style {
+    const struct options *o;
+    bool many;      /* answers have headings, and come whole */
+    bool reasoning; /* reasoning is shown too, dimmed: a person looks at a terminal */
+};
+struct generated {
+    const struct generate_prompt *prompt;
+    uint32_t i_answer;
+    struct quire_request *request;
+    struct buf text, calls, ids, logprobs;
+    uint32_t n_token;
+    bool dimmed;             /* the terminal is, for reasoning */
+    struct quire_event last; /* its FINISH */
+};
+void generated_release(struct generated *a);
+/* The next event of the answer; it is printed at once where the style streams. */
+void generated_take(struct generated *a, const struct answer_style *s,
+                    const struct quire_event *event);
+/* All of it that is not printed. */
+void generated_print(const struct generated *a, const struct answer_style *s);
+/* A prompt that was not answered, as an object among those of --json. */
+void generated_print_error(const struct generate_prompt *prompt, const char *message);
+
+#endif

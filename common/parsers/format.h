@@ -58,7 +58,7 @@ struct tool_format {
     const char *behind[3]; /* begin regions too, but only right behind a layout tag or a call */
     const char *bare; /* characters that begin a region without a tag: at the start of a line, or
                        * anywhere if the names of functions are known */
-    bool bare_behind; /* but only right behind a layout tag, and for `otherwise` */
+    bool bare_behind; /* but only right behind a layout tag or a call, and for `otherwise` */
     unsigned flags;   /* of the family */
     const char *name_end[4]; /* what follows a name that is no part of JSON */
     /* parameters as tags: <key_open>KEY<key_end>[<value_open>]VALUE<value_close>, and before

@@ -527,7 +527,7 @@ static bool begins_bare(const struct parser *p, char c)
     const struct tool_format *f = p->format;
     if (!f->bare || !c || !strchr(f->bare, c) || p->n_call >= PARSER_CALLS_MAX)
         return false;
-    return f->bare_behind ? p->n_layout_tag > 0 : p->line_start || format_tools_known(p);
+    return f->bare_behind ? behind_tag(p) : p->line_start || format_tools_known(p);
 }
 
 /* A byte that is part of no tag. */

@@ -96,8 +96,29 @@ static void answer(struct parser *p, struct reasoning_stage *r, char c)
     tool_stage_byte(p, c);
 }
 
+/* The bytes of a citation's tag that `text` begins with: <co>, </co>, </co: 0:[1,2]>. 0: none, or
+ * more of it has to come (*begun). */
+static size_t cite(const char *text, size_t n, bool *begun)
+{
+    static const char open[] = "<co>", close[] = "</co";
+    const size_t n_tag = sizeof open - 1;
+    bool opens = memcmp(open, text, n < n_tag ? n : n_tag) == 0;
+    *begun = opens || memcmp(close, text, n < n_tag ? n : n_tag) == 0;
+    if (!*begun || (opens && n >= n_tag))
+        return *begun ? n_tag : 0;
+    for (size_t i = n_tag; i < n && *begun; i++) {
+        if (text[i] == '>')
+            return i + 1;
+        *begun = i == n_tag ? text[i] == ':' : text[i] && strchr(" 0123456789:,[]", text[i]);
+    }
+    *begun &= n < CITE_MAX;
+    return 0;
+}
+
 /* The tags that count in this place, in the order start, end, call, drop, and those of a tool call,
- * which show that a text does not begin inside reasoning. */
+ * which show that a text does not begin inside reasoning; CITE. */
+#define CITE 6
+
 static int find_tag(const struct parser *p, const struct reasoning_stage *r, size_t *whole)
 {
     const struct reasoning_format *f = r->format;
@@ -118,7 +139,11 @@ static int find_tag(const struct parser *p, const struct reasoning_stage *r, siz
         kind = k;
         *whole = here;
     }
-    return kind;
+    bool begun;
+    if (!f->cites || *whole || tool_stage_busy(p))
+        return kind;
+    *whole = cite(r->held, r->n_held, &begun);
+    return *whole ? CITE : kind < 0 && begun ? CITE : kind;
 }
 
 /* Nothing of a start tag where one is due. */
@@ -190,9 +215,11 @@ static void begin_trial(struct parser *p, struct reasoning_stage *r, const char 
 
 static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size_t n)
 {
-    char tag[FORMAT_TAG_MAX];
+    char tag[CITE_MAX];
     memcpy(tag, r->held, n);
     take_held(r, n);
+    if (kind == CITE)
+        return;
     if (kind == 0) {
         begin_reasoning(r);
     } else if (kind == 1) {

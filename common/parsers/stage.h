@@ -7,6 +7,8 @@
 #define QUIRE_COMMON_PARSERS_STAGE_H
 #include "common/parsers/format.h"
 
+#define CITE_MAX 256 /* bytes of a citation's tag */
+
 struct reasoning_format {
     const char *name;
     const char *start[FORMAT_TAGS], *end[FORMAT_TAGS];
@@ -33,7 +35,7 @@ struct reasoning_stage {
     bool ended;     /* there was reasoning */
     bool trim;      /* blanks that follow are layout */
     struct buf blanks;
-    char held[FORMAT_TAG_MAX];
+    char held[CITE_MAX];
     size_t n_held;
     struct buf probe; /* what the tool stage reads on trial */
     struct buf again; /* what it read in vain, to be read as reasoning from i_again */

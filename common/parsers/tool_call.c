@@ -375,7 +375,7 @@ static void raw_over(struct parser *p, struct calls *k, size_t n)
     while (n && is_blank(text[n - 1]))
         n--;
     if (braces(p) && k->types) {
-        types_value(k->types, text, n, &value);
+        types_value(k->types | (k->types & TYPE_NULL ? TYPE_NONE : 0), text, n, &value);
     } else if (!literal_whole(text, n, &value)) {
         buf_reset(&value);
         buf_add_char(&value, '"');

@@ -382,7 +382,18 @@ static enum part nothing_byte(struct parser *p, struct json *h, char c)
     size_t whole;
     h->tag[h->n_tag++] = c;
     int i = tag_begun(format_row(p)->close, h->tag, h->n_tag, &whole);
-    return whole ? PART_END : i >= 0 ? PART_MORE : PART_BAD;
+    if (i >= 0 || !format_row(p)->name_end[0])
+        return whole ? PART_END : i >= 0 ? PART_MORE : PART_BAD;
+    char head[FORMAT_TAG_MAX]; /* it is the head's first tag */
+    size_t n = h->n_tag;
+    enum part part = PART_MORE;
+    memcpy(head, h->tag, n);
+    h->n_tag = 0;
+    h->place = HEAD;
+    h->first_key = true;
+    for (size_t k = 0; k < n && part == PART_MORE; k++)
+        part = in_head(p, h, head[k]);
+    return part;
 }
 
 static enum part open_byte(struct parser *p, struct json *h, char c)

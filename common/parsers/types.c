@@ -209,6 +209,8 @@ void types_value(unsigned types, const char *text, size_t n, struct buf *out)
     }
     bool value = types != TYPE_STRING && literal_whole(from, n_in, &json) && !json.failed;
     unsigned kind = value ? kind_of(buf_str(&json)) : 0;
+    if (kind == TYPE_NULL && types & TYPE_STRING) /* None, which word_value did not take */
+        value = false;
     /* a string in quotes is one only where something else was due; of unknown type it stays text */
     if (value && (types & TYPE_STRING || !types ? kind != TYPE_STRING && (!types || (kind & types))
                                                 : kind != TYPE_STRING || from[0] == '"'))

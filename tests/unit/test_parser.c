@@ -51,12 +51,14 @@ static void check_row(const struct parser_config *c, const json_t *row, const si
                 r.n_call == json_array_size(calls) && r.n_end == n_end;
     for (size_t i = 0; i < r.n_call && good; i++)
         good = call_agrees(i, json_array_get(calls, i));
+    const char *name = json_string_value(json_object_get(row, "name"));
     if (!good)
-        fail_msg("%s/%s: %s in %zu cuts (first %zu): content \"%s\", reasoning \"%s\", %u calls "
-                 "(%s %s), %u ended",
-                 c->tool ? c->tool : "", c->reasoning ? c->reasoning : "", json_string_value(text),
-                 n_cut, n_cut ? cut[0] : 0, buf_str(&r.content), buf_str(&r.reasoning), r.n_call,
-                 buf_str(&r.name[0]), buf_str(&r.args[0]), r.n_end);
+        fail_msg(
+            "%s: %s/%s: %s in %zu cuts (first %zu): content \"%s\", reasoning \"%s\", %u calls "
+            "(%s %s), %u ended",
+            name ? name : "", c->tool ? c->tool : "", c->reasoning ? c->reasoning : "",
+            json_string_value(text), n_cut, n_cut ? cut[0] : 0, buf_str(&r.content),
+            buf_str(&r.reasoning), r.n_call, buf_str(&r.name[0]), buf_str(&r.args[0]), r.n_end);
     parsed_release(&r);
 }
 
@@ -130,6 +132,13 @@ static void formats(void **state)
     json_decref(set);
 }
 
+static enum reasoning_start start_of(const char *name)
+{
+    return !name                       ? REASONING_BY_FORMAT
+           : strcmp(name, "open") == 0 ? REASONING_OPEN
+                                       : REASONING_NOT_OPEN;
+}
+
 static void reasoning(void **state)
 {
     (void)state;
@@ -140,9 +149,7 @@ static void reasoning(void **state)
         const char *start = json_string_value(json_object_get(row, "start"));
         struct parser_config c = {.tool = json_string_value(json_object_get(row, "tool")),
                                   .reasoning = json_string_value(json_object_get(row, "format"))};
-        c.start = !start                       ? REASONING_BY_FORMAT
-                  : strcmp(start, "open") == 0 ? REASONING_OPEN
-                                               : REASONING_NOT_OPEN;
+        c.start = start_of(start);
         check_cuts(&c, row);
         for (size_t k = 0; parser_reasoning_names()[k]; k++)
             if (strcmp(parser_reasoning_names()[k], c.reasoning) == 0)
@@ -151,6 +158,25 @@ static void reasoning(void **state)
     for (size_t k = 0; parser_reasoning_names()[k]; k++)
         if (!(seen >> k & 1) && strcmp(parser_reasoning_names()[k], "none") != 0)
             fail_msg("%s has no row in reasoning.json", parser_reasoning_names()[k]);
+    json_decref(rows);
+}
+
+/* What models write that is not quite their format, each row with tools of its own. */
+static void slips(void **state)
+{
+    (void)state;
+    json_t *rows = load("slips.json"), *row;
+    size_t i;
+    json_array_foreach (rows, i, row) {
+        const char *start = json_string_value(json_object_get(row, "start"));
+        struct parser_config c = {.tool = json_string_value(json_object_get(row, "tool")),
+                                  .reasoning = json_string_value(json_object_get(row, "thinks")),
+                                  .tools = json_object_get(row, "tools")};
+        c.start = start_of(start);
+        check_cuts(&c, row);
+    }
+    assert_true(i >= 120);
+    print_message("%zu texts that are not quite their format, in all cuts\n", i);
     json_decref(rows);
 }
 
@@ -174,7 +200,7 @@ static void truncated(void **state)
                         r.content.len == whole.content.len && r.n_end + 1 >= r.n_call;
             for (size_t k = 0; k < r.n_call; k++)
                 good &= r.args[k].len == whole.args[k].len;
-            bool headers = !strcmp(c.tool, "openai") || !strcmp(c.tool, "muse_glimmer");
+            bool headers = !strcmp(c.tool, "openai") || !strncmp(c.tool, "muse", 4);
             if (r.n_call == 0 && !headers) /* they say nothing and are dropped */
                 good &= whole.content.len == n && memcmp(buf_str(&whole.content), s, n) == 0;
             if (!good)
@@ -288,7 +314,7 @@ static void framework(void **state)
     struct parser *p = NULL;
     struct buf text = BUF_INIT;
     assert_fails(parser_new(&p, &(struct parser_config){.tool = "nope"}, &err), Q_NOT_FOUND,
-                 "hermes granite4", &err);
+                 "hermes qwen3_json", &err);
     assert_fails(parser_new(&p, &(struct parser_config){.reasoning = "nope"}, &err), Q_NOT_FOUND,
                  "deepseek_r1", &err);
     buf_add_str(&text, "a <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> b");
@@ -566,26 +592,30 @@ static void detected(void **state)
     (void)state;
     static const struct {
         const char *text, *tool, *reasoning, *suffix;
-    } rows[] = {{"{%- set HYTK = ':opensource' %}{%- set t = '<think{}>'.format(HYTK) %}"
-                 "{{ '<tool_calls{}>'.format(HYTK) }}{{ '<arg_key{}>'.format( HYTK ) }}"
-                 "{{ '<tool_sep{}>'.format(HYTK) }}",
-                 "hy_v3", "hy_v3", ":opensource"},
-                {"{% set x = 1 %}{% set HY =\":6124c78e\" %}<tool_calls{}> <think{}> "
-                 "\"<arg_key{}>\".format(HY)",
-                 "hy_v4", "hy_v3", ":6124c78e"},
-                {"<think:a-b.c> <tool_calls:a-b.c> <arg_key:a-b.c>", "hy_v4", "hy_v3", ":a-b.c"},
-                {"<tool_calls><arg_key><tool_sep>", "hy_v3", NULL, ""},
-                {"<tool_calls><arg_key>", "hy_v4", NULL, ""},
-                {"<arg_key:>", NULL, NULL, ""},
-                {"<arg_key{}>'.format(X)", NULL, NULL, ""},
-                {"{% set X = Y %}<arg_key{}>'.format(X)", NULL, NULL, ""},
-                {"{% set X = ':a b' %}<arg_key{}>'.format(X)", NULL, NULL, ""},
-                {"<arg_key><think>", "glm45", "glm45", ""},
-                {"<|message|><atem:invoke name=\"", "muse_glimmer", "muse_glimmer", ""},
-                {"◁think▷", NULL, "kimi", ""},
-                {"<|inner_prefix|><|tools_prefix|>", "apertus", "apertus2509", ""},
-                {"<ifm|tool_call> <ifm|arg_key> <ifm|think>", "k2_horizon", "k2_horizon", ""},
-                {"nothing", NULL, NULL, ""}};
+    } rows[] = {
+        {"{%- set HYTK = ':opensource' %}{%- set t = '<think{}>'.format(HYTK) %}"
+         "{{ '<tool_calls{}>'.format(HYTK) }}{{ '<arg_key{}>'.format( HYTK ) }}"
+         "{{ '<tool_sep{}>'.format(HYTK) }}",
+         "hy_v3", "hy_v3", ":opensource"},
+        {"{% set x = 1 %}{% set HY =\":6124c78e\" %}<tool_calls{}> <think{}> "
+         "\"<arg_key{}>\".format(HY)",
+         "hy_v4", "hy_v3", ":6124c78e"},
+        {"<think:a-b.c> <tool_calls:a-b.c> <arg_key:a-b.c>", "hy_v4", "hy_v3", ":a-b.c"},
+        {"<tool_calls><arg_key><tool_sep>", "hy_v3", NULL, ""},
+        {"<tool_calls><arg_key>", "hy_v4", NULL, ""},
+        {"<arg_key:>", NULL, NULL, ""},
+        {"<arg_key{}>'.format(X)", NULL, NULL, ""},
+        {"{% set X = Y %}<arg_key{}>'.format(X)", NULL, NULL, ""},
+        {"{% set X = ':a b' %}<arg_key{}>'.format(X)", NULL, NULL, ""},
+        {"<arg_key><think>", "glm45", "glm45", ""},
+        {"<|message|><atem:invoke name=\"", "muse_glimmer", "muse_glimmer", ""},
+        {"◁think▷", NULL, "kimi", ""},
+        {"<|inner_prefix|><|tools_prefix|>", "apertus", "apertus2509", ""},
+        {"<ifm|tool_call> <ifm|arg_key> <ifm|think>", "k2_horizon", "k2_horizon", ""},
+        {"<|plamo:begin_tool_name:plamo|> <|plamo:begin_think:plamo|>", "plamo3", "plamo3", ""},
+        {"<|think|> <|tool_call:name|> <|tool_call:args|>", "solar_open", "solar_open", ""},
+        {"<think> <iquest_tool_call> <arg_key>", "iquest_q1", "iquest_q1", ""},
+        {"nothing", NULL, NULL, ""}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct parser_detected found = parser_detect(rows[i].text);
         char suffix[PARSER_SUFFIX_MAX + 1];
@@ -602,13 +632,21 @@ static void detected(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),     cmocka_unit_test(formats),
-        cmocka_unit_test(reasoning),  cmocka_unit_test(truncated),
-        cmocka_unit_test(real_texts), cmocka_unit_test(framework),
-        cmocka_unit_test(streams),    cmocka_unit_test(limits),
-        cmocka_unit_test(hostile),    cmocka_unit_test(allocations_fail),
-        cmocka_unit_test(scanner),    cmocka_unit_test(literals),
-        cmocka_unit_test(values),     cmocka_unit_test(prompts),
+        cmocka_unit_test(hermes),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(truncated),
+        cmocka_unit_test(slips),
+        cmocka_unit_test(real_texts),
+        cmocka_unit_test(framework),
+        cmocka_unit_test(streams),
+        cmocka_unit_test(limits),
+        cmocka_unit_test(hostile),
+        cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(scanner),
+        cmocka_unit_test(literals),
+        cmocka_unit_test(values),
+        cmocka_unit_test(prompts),
         cmocka_unit_test(detected),
     };
     return cmocka_run_group_tests_name("parser", tests, NULL, NULL);

@@ -71,11 +71,11 @@ def dsml(section, m="｜DSML｜"):
     return lambda calls: "<%s%s>\n%s</%s%s>" % (m, section, "".join(one(*c) for c in calls), m, section)
 
 
-def glm(newline):
+def glm(newline, tag="tool_call"):
     def one(name, args):
-        return "<tool_call>" + name + newline + newline.join(
+        return "<%s>" % tag + name + newline + newline.join(
             "<arg_key>%s</arg_key>%s<arg_value>%s</arg_value>" % (k, newline, text_value(v)) for k, v in args.items()
-        ) + newline + "</tool_call>"
+        ) + newline + "</%s>" % tag
     return lambda calls: "\n".join(one(*c) for c in calls)
 
 
@@ -149,6 +149,18 @@ def nested(calls):
         '%s<invoke name="%s">%s%s</invoke>' % (mark, n, value(a) if a else "", mark) for n, a in calls) + "\n" + mark + "</tool_call>"
 
 
+def plamo(calls):
+    m = lambda name: "<|plamo:%s:plamo|>" % name
+    return m("begin_tool_requests") + "".join(
+        m("begin_tool_request") + m("begin_tool_name") + n + m("end_tool_name") + m("begin_tool_arguments")
+        + "<|plamo:constrain|>json<|plamo:msg|>" + js(a) + m("end_tool_arguments") + m("end_tool_request") for n, a in calls) + m("end_tool_requests")
+
+
+def solar(calls):
+    return "<|tool_calls|>" + "".join("<|tool_call:begin|>a1b2c3d4%d<|tool_call:name|>%s<|tool_call:args|>%s<|tool_call:end|>" % (i, n, js(a))
+                                      for i, (n, a) in enumerate(calls)) + "<|calls|>"
+
+
 def harmony(calls):
     return "<|start|>assistant".join(
         "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s<|call|>" % (n, js(a)) for n, a in calls)
@@ -174,6 +186,7 @@ TAGS = ("<tool_calls>", "</tool_calls>")
 # format: (writers, a closing tag of its own to put into a string)
 FORMATS = {
     "hermes": ([HERMES], "</tool_call>"),
+    "qwen3_json": ([HERMES], "</tool_call>"),
     "granite4": ([HERMES], "</tool_call>"),
     "ernie45": ([HERMES], "</tool_call>"),
     "trinity": ([HERMES], "</tool_call>"),
@@ -208,10 +221,13 @@ FORMATS = {
     "deepseek_v3": ([section("<｜tool▁calls▁begin｜>", DEEP3, "<｜tool▁calls▁end｜>")], "<｜tool▁call▁end｜>"),
     "deepseek_v31": ([section("<｜tool▁calls▁begin｜>", DEEP31, "<｜tool▁calls▁end｜>")], "<｜tool▁call▁end｜>"),
     "kimi_k2": ([kimi], "<|tool_call_end|>"),
+    "plamo3": ([plamo], "<|plamo:end_tool_arguments:plamo|>"),
+    "solar_open": ([solar], "<|tool_call:end|>"),
     "functionary": ([each("<function=", "</function>", "", one=lambda n, a: n + ">" + js(a))], "</function>"),
     "qwen3_coder": ([qwen("<tool_call>", "</tool_call>")], "</parameter>"),
     "qwen3_xml": ([qwen("<tool_call>", "</tool_call>")], "</parameter>"),
-    "mimo": ([qwen("<tool_call>", "</tool_call>")], "</function>"),
+    "mimo": ([xml("<tool_call>\n<function=%s>\n", "</function>\n</tool_call>", "<parameter=%s>", "</parameter>\n")], "</function>"),
+    "step5": ([qwen("<tool_call>", "</tool_call>")], "</function>"),
     "step3p5": ([qwen("<tool_call>", "</tool_call>")], "</function>"),
     "seed_oss": ([qwen("<seed:tool_call>", "</seed:tool_call>")], "</seed:tool_call>"),
     "minimax_m2": ([xml('<invoke name="%s">\n', "</invoke>", '<parameter name="%s">', "</parameter>\n",
@@ -240,7 +256,10 @@ FORMATS = {
     "k2_horizon": ([ifm(False), ifm(True), section("<ifm|tool_calls>\n", each("<ifm|tool_call>", "</ifm|tool_call>"), "\n</ifm|tool_calls>")],
                    "</ifm|arg_value>"),
     "muse_glimmer": ([muse, atem], "</atem:parameter>"),
+    "muse": ([muse, atem], "</atem:parameter>"),
+    "musespark1x": ([muse, atem], "</atem:parameter>"),
     "ling3": ([glm("\n"), glm("")], "</arg_value>"),
+    "iquest_q1": ([glm("\n", "iquest_tool_call")], "</arg_value>"),
     "glm45": ([glm("\n")], "</arg_value>"),
     "glm47": ([glm("")], "</arg_value>"),
     "hy_v3": ([hunyuan("", "<tool_sep>", "\n"), hunyuan(":opensource", "<tool_sep:opensource>", "\n")], "</arg_value>"),
@@ -262,6 +281,7 @@ MALFORMED = {
     "mistral": ["[TOOL_CALLS]", "[TOOL_CALLS]a b{\"x\": 1}", "[TOOL_CALLS] [1]", "[TOOL_CALLS]now[ARGS]x"],
     "deepseek_v3": ["<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\nno fence", "<｜tool▁calls▁begin｜>"],
     "deepseek_v31": ["<｜tool▁call▁begin｜>now{}<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>now"],
+    "qwen3_json": ["<tool_call>[1, 2]</tool_call>"],
     "kimi_k2": ["<|tool_call_begin|>functions.now:0{}<|tool_call_end|>", "<|tool_calls_section_begin|> text"],
     "functionary": ["<function=now>text</function>", "<function=>{}</function>"],
     "qwen3_coder": ["<tool_call>\n<function=now>text</function>\n</tool_call>", "<tool_call>", "<function=a b></function>",
@@ -288,7 +308,11 @@ MALFORMED = {
     "pythonic": ["[1, 2]", "[now]", "[now(1)]", "[link](now)", "[unknown(a=1)]", "[now(a=oops)]", "x = [now", "[now(a b)]"],
     "olmo3": ["<function_calls>1</function_calls>", "<function_calls>now(1)</function_calls>"],
     "lfm2": ["<|tool_call_start|>now()<|tool_call_end|>", "<|tool_call_start|>"],
-    "gemma4": ["<|tool_call>now{}<tool_call|>", "<|tool_call>call:now(a)", "<|tool_call>call:now{a:oops}"],
+    "gemma4": ["<|tool_call>now{}<tool_call|>", "<|tool_call>call:now[a]", "<|tool_call>call:now a{}"],
+    "plamo3": ["<|plamo:begin_tool_name:plamo|>now<|plamo:end_tool_name:plamo|>[1]", "<|plamo:begin_tool_requests:plamo|> text"],
+    "solar_open": ["<|tool_call:begin|>x<|tool_call:name|>now<|tool_call:args|>1", "<|tool_calls|> text", "<|tool_call:begin|>x{}<|tool_call:end|>"],
+    "iquest_q1": ["<iquest_tool_call>not a name</iquest_tool_call>", "<tool_call>now</tool_call>"],
+    "muse": ["<atem:invoke name=\"now\">text</atem:invoke>", "<atem:function_calls> text", " to=now and then"],
     "apertus": ["<|tools_prefix|>[]<|tools_suffix|>", "<|tools_prefix|>[{}]"],
     "internlm": ["<|action_start|><|plugin|>\n{}<|action_end|>", "<|action_start|>text"],
 }
@@ -318,7 +342,7 @@ LENIENT = {
                  ("Sure: [now()]", "Sure: ", [("now", {})])],
     "minicpm5": [("<functionname=\"now\"></function> ok", " ok", [("now", {})]),
                  ("<function name='get_weather'><param name='city'>\nBonn\n</param><param name=\"days\"><![CDATA[ 3 ]]></param></function>", "",
-                  [("get_weather", {"city": "Bonn", "days": 3})])],
+                  [("get_weather", {"city": "\nBonn\n", "days": 3})])],
     "kimi_k3": [("<|open|>call tool=\"a&amp;b\" index=\"1\"<|sep|><|open|>argument key=\"&quot;k&quot;&amp;quot;\" type=\"number\"<|sep|>7"
                  "<|close|>argument<|sep|><|close|>call<|sep|>", "", [("a&b", {"\"k\"&quot;": 7})])],
     "minimax_m3": [("]<]minimax[>[<invoke name=\"send.mail\">]<]minimax[>[<to>]<]minimax[>[</to>]<]minimax[>[ <options>"
@@ -404,8 +428,9 @@ FORCED = {
     "olmo3": [section("<function_calls>", each("", "", "\n", python_json), "</function_calls>")],
     "lfm2": [array("<|tool_call_start|>", "<|tool_call_end|>", python_json)],
 }
+FORCED["solar_open"] = [lambda calls: solar(calls).replace("begin|>a1b2c3d4", "begin|>call").removesuffix("<|calls|>") + "<|calls|>"]
 FORCED["cohere_command4"] = FORCED["cohere_command3"]
-FORCED["muse_glimmer"] = [lambda calls: muse(calls).removeprefix("<|start|>assistant").removesuffix("<|eom|>")]
+FORCED["muse"] = FORCED["musespark1x"] = FORCED["muse_glimmer"] = [lambda calls: muse(calls).removeprefix("<|start|>assistant").removesuffix("<|eom|>")]
 
 
 def forced_rows(name):

@@ -9,7 +9,8 @@
  *
  * Only what is for a function has calls: those quoted in an answer or in reasoning are text. Where
  * no recipient is named, or no header stands, calls count too, since both happen where a header was
- * lost. A message whose end was forgotten ends with the next one's header. Spark's messages to no one
+ * lost. A message whose end was forgotten ends with the next one's header, of which " to=NAME" and
+ * the last tag are enough. Spark's messages to no one
  * are reasoning, those to "commentary" are for the user, those to "developer" are dropped. */
 #include <string.h>
 #include "common/parsers/stage.h"
@@ -104,6 +105,7 @@ static void end_message(struct parser *p, struct channel_stage *s, int place)
     if (place == CALLS)
         tool_stage_finish(p);
     s->place = HEADER;
+    s->inside = false;
     s->within = CALLS; /* what is no header is a message that has none */
     buf_reset(&s->header);
 }
@@ -139,6 +141,14 @@ static void begin_message(struct parser *p, struct channel_stage *s, const struc
 
 static void body_byte(struct parser *p, struct channel_stage *s, char c)
 {
+    if (s->n_held == 0 && is_blank(c)) {
+        s->within = s->place;
+        s->place = HEADER;
+        s->inside = true;
+        buf_add_char(&s->header, c);
+        kept(p, &s->header);
+        return;
+    }
     s->held[s->n_held++] = c;
     while (s->n_held) {
         size_t whole;
@@ -148,6 +158,7 @@ static void body_byte(struct parser *p, struct channel_stage *s, char c)
         if (whole && i == T_START) {
             s->within = s->place;
             s->place = HEADER;
+            s->inside = false;
             buf_add_str(&s->header, start);
             s->n_held = 0;
         } else if (whole) {
@@ -167,6 +178,8 @@ static void no_header(struct parser *p, struct channel_stage *s)
     struct buf text = s->header;
     const char *last = text.len ? memrchr(text.data, '<', text.len) : NULL;
     size_t n_text = last ? (size_t)(last - text.data) : text.len;
+    if (!last && text.len > 1 && is_blank(text.data[text.len - 1]))
+        n_text = text.len - 1; /* a header may begin with it */
     s->header = (struct buf)BUF_INIT;
     s->place = s->within;
     if (text.len - n_text >= strlen(start) && !memcmp(text.data + n_text, start, strlen(start)))
@@ -181,6 +194,14 @@ static void no_header(struct parser *p, struct channel_stage *s)
 
 static void header_byte(struct parser *p, struct channel_stage *s, char c)
 {
+    if (s->inside && s->header.len == 1 && c != 't') { /* " to=" does not begin here */
+        char blank = s->header.data[0];
+        s->place = s->within;
+        buf_reset(&s->header);
+        say(p, s, blank);
+        body_byte(p, s, c);
+        return;
+    }
     buf_add_char(&s->header, c);
     kept(p, &s->header);
     struct header h = {.at = buf_str(&s->header), .end = buf_str(&s->header) + s->header.len};
@@ -206,7 +227,7 @@ void channel_finish(struct parser *p, struct channel_stage *s)
     const struct buf *h = &s->header;
     bool begun = h->len >= strlen(start) && memcmp(h->data, start, strlen(start)) == 0;
     if (s->place == HEADER && !begun) {
-        s->place = CALLS;
+        s->place = s->inside ? s->within : CALLS;
         for (size_t i = 0; i < h->len; i++)
             say(p, s, h->data[i]);
     }

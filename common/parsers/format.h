@@ -126,6 +126,8 @@ size_t tag_suffix(const char *text, size_t n);
 int tag_begun(const char *const *tags, const char *text, size_t n, size_t *whole);
 /* Does `text` end in the tag? Its bytes there, or 0. */
 size_t tag_ends(const char *tag, const char *text, size_t n);
+/* Is this layout tag the second of a pair? */
+bool tag_closes(const char *tag);
 /* The tag with this suffix (its colon included; may be empty). out: [FORMAT_TAG_MAX]. */
 const char *tag_write(const char *tag, const char *suffix, size_t n, char *out);
 

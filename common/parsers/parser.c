@@ -545,7 +545,7 @@ static void plain_byte(struct parser *p, char c)
         say_content(p, &c, 1);
 }
 
-static bool closes(const char *tag)
+bool tag_closes(const char *tag)
 {
     return strstr(tag, "</") || strstr(tag, "end") || strstr(tag, "close");
 }
@@ -592,7 +592,7 @@ static void settle(struct parser *p, bool last)
             enter_region(p, p->held, open_whole);
             drop_held(p, open_whole);
         } else if (layout >= 0 && layout_whole && open < 0) {
-            layout_tag(p, p->held, layout_whole, closes(f->layout[layout]));
+            layout_tag(p, p->held, layout_whole, tag_closes(f->layout[layout]));
             drop_held(p, layout_whole);
         } else if (drop >= 0 && drop_whole) {
             drop_held(p, drop_whole);

@@ -8,7 +8,8 @@
  *                                                                      `-none-> IN
  *
  * A model that calls a tool without ending its reasoning has ended it. Whether a tag is a call or
- * only spoken of, the tool stage tries out; what is none is read again as reasoning. */
+ * only spoken of, the tool stage tries out; what is none is read again as reasoning. In formats that
+ * put calls into a section the section's tag has to stand there. */
 #include "common/parsers/stage.h"
 #include <string.h>
 
@@ -125,9 +126,10 @@ static int find_tag(const struct parser *p, const struct reasoning_stage *r, siz
     const struct tool_format *t = r->tool;
     const char *const *const lists[] = {f->start, f->end, f->call, f->drop, t->open, t->layout};
     const bool calls = t->open[0]; /* are calls looked for at all? */
+    const bool single = !t->layout[0] || !t->layout[1] || !tag_closes(t->layout[1]);
     const bool counts[3][6] = {
         {true, r->open || f->stray || f->lead, r->open && calls, !r->open, r->open, r->open},
-        {false, true, calls, false, calls, calls},
+        {false, true, calls, false, calls && single, calls},
         {f->again, f->stray && r->ended && !tool_stage_busy(p), false, true, false, false}};
     int kind = -1;
     *whole = 0;

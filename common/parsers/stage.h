@@ -52,6 +52,7 @@ struct channel_stage {
     enum channels names;
     int place;
     int within;        /* where a header begins: the message that it would end */
+    bool inside;       /* it begins in that message, with a blank, and without a tag */
     struct buf header; /* what came of one */
     char held[FORMAT_TAG_MAX];
     size_t n_held;

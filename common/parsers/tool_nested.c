@@ -9,7 +9,8 @@
  *
  *   NAME -">"-> BODY: text and tags; a tag that cannot stand where it stands is text of the value
  *
- * Blanks between tags are layout. Text beside members is none of a value and is dropped. */
+ * A member that comes again makes an array of itself, so what is within a parameter's tags is held
+ * until the parameter ends. Blanks between tags are layout. Text beside members is none of a value and is dropped. */
 #include "common/parsers/format.h"
 #include <string.h>
 #include "common/parsers/literal.h"
@@ -22,7 +23,9 @@ enum kind { UNKNOWN, TEXT_VALUE, STRING, OBJECT, ARRAY };
 
 struct level {
     enum kind kind;
-    bool any; /* a member came */
+    bool any;        /* a member came */
+    bool repeated;   /* the last one came more than once: its array is open */
+    size_t value_at; /* where in `held` its value begins */
     const json_t *schema;
     char name[FORMAT_NAME_MAX + 1];
 };
@@ -33,6 +36,8 @@ struct nested {
     char tag[TAG_MAX];     /* bytes that may be a tag */
     size_t n_tag;
     uint32_t n_level; /* 1 = the arguments themselves */
+    bool holding;     /* within a parameter that has members */
+    struct buf held;  /* its value */
     struct level levels[LEVELS_MAX];
 };
 
@@ -42,6 +47,8 @@ static void nested_begin(struct parser *p)
     x->in_name = true;
     x->n_tag = 0;
     x->n_level = 0;
+    x->holding = false;
+    buf_reset(&x->held);
     buf_reset(&x->name);
     buf_reset(&x->text);
 }
@@ -58,30 +65,82 @@ static const json_t *parameters(const struct parser *p, const struct nested *x)
 
 /* --- what goes out ---------------------------------------------------------------------------- */
 
-static void put(struct parser *p, const char *text)
+static void put_bytes(struct parser *p, struct nested *x, const char *text, size_t n)
 {
-    call_args(p, text, strlen(text));
+    if (x->holding)
+        buf_add(&x->held, text, n);
+    else
+        call_args(p, text, n);
 }
 
-static void put_escaped(struct parser *p, const char *text, size_t n)
+static void put(struct parser *p, struct nested *x, const char *text)
+{
+    put_bytes(p, x, text, strlen(text));
+}
+
+static void put_escaped(struct parser *p, struct nested *x, const char *text, size_t n)
 {
     struct buf piece = BUF_INIT;
     for (size_t i = 0; i < n; i++)
         literal_escape(&piece, text[i]);
     kept(p, &piece);
-    call_args(p, buf_str(&piece), piece.len);
+    put_bytes(p, x, buf_str(&piece), piece.len);
     buf_release(&piece);
+}
+
+/* The value that came last becomes the first of an array. */
+static void make_array(struct nested *x, struct level *l)
+{
+    buf_add_char(&x->held, ' ');
+    if (x->held.failed)
+        return;
+    memmove(x->held.data + l->value_at + 1, x->held.data + l->value_at,
+            x->held.len - 1 - l->value_at);
+    x->held.data[l->value_at] = '[';
+    l->repeated = true;
+}
+
+static void end_array(struct parser *p, struct nested *x, struct level *l)
+{
+    if (l->repeated)
+        put(p, x, "]");
+    l->repeated = false;
 }
 
 static void push(struct nested *x, const char *name, size_t n, const json_t *schema)
 {
     struct level *l = &x->levels[x->n_level++];
     l->kind = UNKNOWN;
-    l->any = false;
+    l->any = l->repeated = false;
     l->schema = schema;
     memcpy(l->name, name, n);
     l->name[n] = 0;
     buf_reset(&x->text);
+}
+
+/* What stands before a member: its name, or nothing but a comma if it comes again. */
+static void put_name(struct parser *p, struct nested *x, const char *name, size_t n)
+{
+    struct level *l = top(x);
+    const char *last = x->levels[x->n_level].name; /* of the level that was closed last */
+    struct buf head = BUF_INIT;
+    bool again = x->holding && l->kind == OBJECT && l->any && strlen(last) == n &&
+                 memcmp(last, name, n) == 0;
+    if (again && !l->repeated)
+        make_array(x, l);
+    else if (!again)
+        end_array(p, x, l);
+    buf_add_str(&head, l->any ? ", " : "");
+    l->any = true;
+    if (l->kind == OBJECT && !again) {
+        buf_add_json_str(&head, name, n);
+        buf_add_str(&head, ": ");
+    }
+    kept(p, &head);
+    put_bytes(p, x, buf_str(&head), head.len);
+    buf_release(&head);
+    if (!again)
+        l->value_at = x->held.len;
 }
 
 /* A member begins: what is before it, and the kind of its value as far as that is known. */
@@ -89,24 +148,16 @@ static enum part open_member(struct parser *p, struct nested *x, const char *nam
 {
     struct level *l = top(x);
     const json_t *root = parameters(p, x);
-    struct buf head = BUF_INIT;
     if (x->n_level == LEVELS_MAX)
         return PART_BAD;
+    x->holding |= x->n_level == 2;
     if (l->kind == UNKNOWN) {
         unsigned types = types_in_schema(root, l->schema);
         bool item = n == 4 && memcmp(name, "item", 4) == 0;
         l->kind = types & TYPE_OBJECT || !(item || types & TYPE_ARRAY) ? OBJECT : ARRAY;
-        put(p, l->kind == ARRAY ? "[" : "{");
+        put(p, x, l->kind == ARRAY ? "[" : "{");
     }
-    buf_add_str(&head, l->any ? ", " : "");
-    l->any = true;
-    if (l->kind == OBJECT) {
-        buf_add_json_str(&head, name, n);
-        buf_add_str(&head, ": ");
-    }
-    kept(p, &head);
-    call_args(p, buf_str(&head), head.len);
-    buf_release(&head);
+    put_name(p, x, name, n);
     const json_t *outer = l->schema;
     push(x, name, n, NULL);
     l = top(x);
@@ -114,7 +165,7 @@ static enum part open_member(struct parser *p, struct nested *x, const char *nam
         types_child(root, outer, x->levels[x->n_level - 2].kind == ARRAY ? "item" : l->name);
     if (types_in_schema(root, l->schema) == TYPE_STRING) {
         l->kind = STRING;
-        put(p, "\"");
+        put(p, x, "\"");
     }
     return PART_MORE;
 }
@@ -127,26 +178,31 @@ static void close_member(struct parser *p, struct nested *x)
     size_t n = x->text.len;
     while (n && is_blank(x->text.data[n - 1]))
         n--;
+    end_array(p, x, l);
     if (l->kind == STRING)
-        put(p, "\"");
+        put(p, x, "\"");
     else if (l->kind == OBJECT || l->kind == ARRAY)
-        put(p, l->kind == ARRAY ? "]" : "}");
-    else if (n == 0 && types & (TYPE_ARRAY | TYPE_OBJECT))
-        put(p, types & TYPE_ARRAY ? "[]" : "{}");
+        put(p, x, l->kind == ARRAY ? "]" : "}");
+    else if (n == 0 && types & (TYPE_ARRAY | TYPE_OBJECT) && !(types & TYPE_STRING))
+        put(p, x, types & TYPE_ARRAY ? "[]" : "{}");
     else
         types_value(types, buf_str(&x->text), x->text.len, &value);
     kept(p, &value);
-    call_args(p, buf_str(&value), value.len);
+    put_bytes(p, x, buf_str(&value), value.len);
     buf_release(&value);
     buf_reset(&x->text);
-    x->n_level--;
+    if (--x->n_level > 1 || !x->holding)
+        return;
+    x->holding = false;
+    put_bytes(p, x, buf_str(&x->held), x->held.len);
+    buf_reset(&x->held);
 }
 
 static void text_bytes(struct parser *p, struct nested *x, const char *text, size_t n)
 {
     struct level *l = top(x);
     if (l->kind == STRING) {
-        put_escaped(p, text, n);
+        put_escaped(p, x, text, n);
     } else if (l->kind == UNKNOWN || l->kind == TEXT_VALUE) {
         buf_add(&x->text, text, n);
         for (size_t i = 0; i < n; i++)
@@ -190,7 +246,7 @@ static enum part take_tag(struct parser *p, struct nested *x, const char *name, 
             return PART_BAD;
         if (!call_announced(p))
             call_announce(p, x->name.data, x->name.len);
-        put(p, l->any ? "}" : "{}");
+        put(p, x, l->any ? "}" : "{}");
         call_end(p);
         return PART_END;
     }
@@ -270,6 +326,7 @@ static enum part nested_byte(struct parser *p, char c)
     enum part part = x->in_name ? name_byte(p, x, c) : body_byte(p, x, c);
     kept(p, &x->name);
     kept(p, &x->text);
+    kept(p, &x->held);
     return part;
 }
 
@@ -278,6 +335,7 @@ static void nested_release(struct parser *p)
     struct nested *x = format_state(p);
     buf_release(&x->name);
     buf_release(&x->text);
+    buf_release(&x->held);
 }
 
 const struct tool_family family_nested = {.state_bytes = sizeof(struct nested),

@@ -7,9 +7,9 @@
  *     `-anything else-> OUT              `-a tag of the tool format-> TRIAL -a call-> OUT
  *                                                                      `-none-> IN
  *
- * A model that calls a tool without ending its reasoning has ended it. Whether a tag is a call or
- * only spoken of, the tool stage tries out; what is none is read again as reasoning. In formats that
- * put calls into a section the section's tag has to stand there. */
+ * A call ends reasoning that was not ended. Whether a tag is a call's or only a word of the text,
+ * the tool stage tries out; what is no call is read again as reasoning. In formats that put calls
+ * into a section the section's tag has to stand there. */
 #include "common/parsers/stage.h"
 #include <string.h>
 

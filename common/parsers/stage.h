@@ -65,9 +65,9 @@ void channel_release(struct channel_stage *s);
 
 /* One byte of what is not reasoning: content, or part of a call. */
 void tool_stage_byte(struct parser *p, char c);
-/* A trial: may these bytes, in the middle of reasoning, be a call? The tool stage reads them and says
- * nothing before it is certain. TRIAL_CALL: they are one, announced. TRIAL_NOT: they are none; the
- * tool stage is as it was before tool_trial_begin, and whoever holds the bytes has to read them. */
+/* A trial: may these bytes, in the middle of reasoning, be a call? The tool stage reads them and
+ * says nothing before it is certain. TRIAL_CALL: they are one, announced. TRIAL_NOT: they are none;
+ * the tool stage is as it was before tool_trial_begin, and the caller has to read the bytes. */
 enum trial { TRIAL_MORE, TRIAL_CALL, TRIAL_NOT };
 void tool_trial_begin(struct parser *p);
 enum trial tool_trial_byte(struct parser *p, char c);

@@ -31,6 +31,7 @@ enum place { LIST, NAME, ARG, ARG_NAME, VALUE, BRACE, QUOTED, RAW, NEXT, AFTER }
 struct calls {
     enum place place;
     bool bracket; /* a list's bracket is open */
+    bool empty;   /* it was closed with nothing in it */
     bool any;     /* the call has an argument */
     bool paren;   /* call:f(…), a slip */
     bool in_value, keep;
@@ -54,7 +55,7 @@ static void calls_begin(struct parser *p)
 {
     struct calls *k = format_state(p);
     k->place = LIST;
-    k->bracket = false;
+    k->bracket = k->empty = false;
     k->n_tag = 0;
     k->n_call = 0;
     buf_reset(&k->name);
@@ -114,6 +115,11 @@ static enum part list_byte(struct parser *p, struct calls *k, char c)
     const struct tool_format *f = format_row(p);
     bool lines = f->flags & CALL_LINES;
     size_t whole;
+    if (k->bracket && c == ']' && f->close[0] && k->n_tag == 0) {
+        k->bracket = false;
+        k->empty = true;
+        return PART_MORE;
+    }
     if (k->n_tag || (f->close[0] && c == f->close[0][0])) { /* nothing is called */
         k->tag[k->n_tag++] = c;
         int i = tag_begun(f->close, k->tag, k->n_tag, &whole);
@@ -121,11 +127,11 @@ static enum part list_byte(struct parser *p, struct calls *k, char c)
     }
     if (is_blank(c))
         return PART_MORE;
-    if (c == '[' && !k->bracket && !braces(p) && !k->n_call) {
+    if (c == '[' && !k->bracket && !k->empty && !braces(p) && !k->n_call) {
         k->bracket = true;
         return PART_MORE;
     }
-    if (!k->bracket && !braces(p) && !lines)
+    if (k->empty || (!k->bracket && !braces(p) && !lines))
         return PART_BAD;
     begin_call(k, NAME);
     return name_byte(p, k, c);

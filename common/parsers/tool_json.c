@@ -317,13 +317,19 @@ static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
     return h->scratch.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
 }
 
+/* Did the name's line end? Behind it there may be only the tag. */
+static bool line_over(const struct json *h)
+{
+    return h->n_tag == 0 && h->scratch.len && h->scratch.data[h->scratch.len - 1] == '\n';
+}
+
 static enum part in_head(struct parser *p, struct json *h, char c)
 {
     unsigned flags = format_row(p)->flags & JSON_FLAGS;
     int i_tag;
     if (h->place == HEAD && c == '{' && h->n_tag == 0)
         return flags ? PART_BAD : begin_args(p, h, c);
-    if (h->place == HEAD && c == '\n' && h->scratch.len)
+    if (h->place == HEAD && line_over(h) && !is_blank(c) && !strchr("<[", c))
         return PART_BAD;
     enum part part = head_byte(p, h, c, &i_tag);
     if (part != PART_MORE || i_tag < 0)

@@ -10,7 +10,8 @@
  *   NAME -">"-> BODY: text and tags; a tag that cannot stand where it stands is text of the value
  *
  * A member that comes again makes an array of itself, so what is within a parameter's tags is held
- * until the parameter ends. Blanks between tags are layout. Text beside members is none of a value and is dropped. */
+ * until the parameter ends. Blanks between tags are layout. Text beside members is none of a value
+ * and is dropped. */
 #include "common/parsers/format.h"
 #include <string.h>
 #include "common/parsers/literal.h"

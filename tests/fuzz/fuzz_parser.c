@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arbitrary model output through every parser: whole and cut give the same events, begun calls have
- * names, ended ones valid JSON, and text without calls comes out as it went in, but for tags that say
- * nothing and blocks with nothing in them. The first byte
- * chooses the tool format (and with its high bit a reasoning format), the second seeds the cuts and
- * says whether tools are known and where the text begins. */
+ * names, ended ones valid JSON, and text without calls comes out as it went in, but for tags that
+ * say nothing and blocks with nothing in them. The first byte chooses the tool format (and with its
+ * high bit a reasoning format), the second seeds the cuts, says whether tools are known and where
+ * the text begins. */
 #include <stdbool.h>
 #include <string.h>
 #include "common/buf.h"

@@ -439,7 +439,21 @@ static void allocations_fail(void **state)
         {"muse_glimmer", "to=self<|message|>x<|start|> y<|eom|><|start|>assistant "
                          "to=f<|message|><atem:invoke name=\"f\"></atem:invoke>"},
         {"openai", "<|channel|>analysis<|message|>x<|end|><|start|>assistant "
-                   "to=functions.f<|message|>{\"a\": 1}"}};
+                   "to=functions.f<|message|>{\"a\": 1}"},
+        {"deepseek_v4",
+         "<think>A <｜DSML｜tool_calls> tag. <｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n"
+         "<｜DSML｜parameter name=\"arguments\">{\"a\": 1}</｜DSML｜parameter>\n"
+         "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"},
+        {"minicpm5", "<function name=\"f\"><param name=\"a\">x</param><param name=\"a\">1</param>"
+                     "<param name=\"b\">1<paramname=\"c\">2</param></function>"},
+        {"kimi_k2", "<|tool_call_begin|>0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|>"},
+        {"lfm2", "<|tool_call_start|>[f(a={'x', 'y'}, b='it's', c={1: 2})]<|tool_call_end|>"},
+        {"minimax_m3",
+         "]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<b>]<]minimax[>[<c>1]<]minimax[>["
+         "</c>]<]minimax[>[<c>2]<]minimax[>[</c>]<]minimax[>[</b>]<]minimax[>[</invoke>"},
+        {"gemma4", "<think>x <|tool_call>call:f{a:some text,b:{c:more text}}<tool_call|>"}};
+    json_t *tools =
+        json_loads("[{\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {}}}}]", 0, NULL);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         enum q_code rc = Q_NO_MEMORY;
         int n = 0;
@@ -447,6 +461,7 @@ static void allocations_fail(void **state)
             mem_fail_after(n);
             rc = parse_cut(&(struct parser_config){.tool = texts[i][0],
                                                    .reasoning = "qwen3",
+                                                   .tools = tools,
                                                    .start = REASONING_NOT_OPEN},
                            texts[i][1], strlen(texts[i][1]), NULL, 0, &r, &err);
             mem_fail_after(-1);
@@ -457,6 +472,7 @@ static void allocations_fail(void **state)
         assert_int_equal(rc, Q_OK);
         assert_true(n > 5);
     }
+    json_decref(tools);
 }
 
 /* --- values ----------------------------------------------------------------------------------- */

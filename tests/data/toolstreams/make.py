@@ -428,7 +428,7 @@ FORCED = {
     "olmo3": [section("<function_calls>", each("", "", "\n", python_json), "</function_calls>")],
     "lfm2": [array("<|tool_call_start|>", "<|tool_call_end|>", python_json)],
 }
-FORCED["solar_open"] = [lambda calls: solar(calls).replace("begin|>a1b2c3d4", "begin|>call").removesuffix("<|calls|>") + "<|calls|>"]
+FORCED["solar_open"] = [lambda calls: solar(calls).replace("begin|>a1b2c3d4", "begin|>call")]
 FORCED["cohere_command4"] = FORCED["cohere_command3"]
 FORCED["muse"] = FORCED["musespark1x"] = FORCED["muse_glimmer"] = [lambda calls: muse(calls).removeprefix("<|start|>assistant").removesuffix("<|eom|>")]
 

@@ -196,21 +196,35 @@ static bool put_word(struct literal *l, struct buf *out)
     return true;
 }
 
+static enum literal_step text_over(struct literal *l, struct buf *out)
+{
+    buf_add_char(out, '"');
+    l->n_gap = l->n_quote = 0; /* blanks before the end are layout */
+    return value_over(l);
+}
+
+/* It ends before what ends a member, or at a delimiter whose first one was forgotten. */
 static enum literal_step in_text(struct literal *l, char c, struct buf *out)
 {
-    if (strchr(",]}", c) && c) {
-        buf_add_char(out, '"');
-        l->n_gap = 0; /* blanks before the end are layout */
-        value_over(l);
+    if (l->quote && c == l->quote[l->n_quote])
+        return l->quote[++l->n_quote] ? LITERAL_MORE : text_over(l, out);
+    uint8_t n_quote = l->n_quote;
+    l->n_quote = 0;
+    if (!n_quote && c && strchr(",]}", c)) {
+        text_over(l, out);
         return literal_byte(l, c, out);
     }
-    if (is_blank(c) && l->n_gap < LITERAL_GAP_MAX) {
+    if (!n_quote && is_blank(c) && l->n_gap < LITERAL_GAP_MAX) {
         l->gap[l->n_gap++] = c;
         return LITERAL_MORE;
     }
     for (uint8_t i = 0; i < l->n_gap; i++)
         literal_escape(out, l->gap[i]);
     l->n_gap = 0;
+    for (uint8_t i = 0; i < n_quote; i++) /* no delimiter after all */
+        literal_escape(out, l->quote[i]);
+    if (n_quote)
+        return in_text(l, c, out);
     literal_escape(out, c);
     return LITERAL_MORE;
 }

@@ -417,16 +417,51 @@ static bool next_arg(const struct parser *p, struct calls *k, const char *text, 
     return true;
 }
 
-/* In braces it ends at what may follow a value. */
+/* Is text[0..n) a name, blanks aside? It is kept as the next parameter's. */
+static bool takes_name(struct calls *k, const char *text, size_t n)
+{
+    while (n && is_blank(*text)) {
+        text++;
+        n--;
+    }
+    while (n && is_blank(text[n - 1]))
+        n--;
+    for (size_t i = 0; i < n; i++)
+        if (!is_name(text[i]) && text[i] != '-' && text[i] != '.')
+            return false;
+    if (n == 0 || n > FORMAT_NAME_MAX)
+        return false;
+    memcpy(k->arg, text, n);
+    k->n_arg = n;
+    return true;
+}
+
+/* In braces it ends at the brace, before a name and a colon, or at a delimiter whose first one was
+ * forgotten; what can be no text ends at any comma. */
 static enum part raw_in_braces(struct parser *p, struct calls *k, char c)
 {
-    if (c != ',' && c != closer(p, k)) {
-        buf_add_char(&k->scratch, c);
-        return PART_MORE;
+    bool text = !k->types || k->types & TYPE_STRING;
+    const char *quote = format_row(p)->quote;
+    size_t n_quote = strlen(quote);
+    if (c == closer(p, k) || (c == ',' && !text)) {
+        raw_over(p, k, k->scratch.len);
+        k->place = NEXT;
+        return next_byte(p, k, c);
     }
-    raw_over(p, k, k->scratch.len);
+    if (c == ':' && k->comma &&
+        takes_name(k, k->scratch.data + k->comma, k->scratch.len - k->comma)) {
+        raw_over(p, k, k->comma - 1);
+        return arg_over(p, k);
+    }
+    buf_add_char(&k->scratch, c);
+    if (c == ',')
+        k->comma = k->scratch.len;
+    if (k->scratch.len < n_quote || c != quote[n_quote - 1] ||
+        memcmp(k->scratch.data + k->scratch.len - n_quote, quote, n_quote) != 0)
+        return PART_MORE;
+    raw_over(p, k, k->scratch.len - n_quote);
     k->place = NEXT;
-    return next_byte(p, k, c);
+    return PART_MORE;
 }
 
 static enum part raw_byte(struct parser *p, struct calls *k, char c)

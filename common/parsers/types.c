@@ -7,7 +7,8 @@
 #include "common/parsers/format.h"
 #include "common/parsers/literal.h"
 
-#define NESTING_MAX 8 /* anyOf and $ref inside each other */
+#define NESTING_MAX 8    /* anyOf and $ref inside each other */
+#define VISITS_MAX  1000 /* schemas looked at for one answer */
 
 unsigned types_named(const char *name, size_t n)
 {
@@ -52,6 +53,18 @@ static unsigned type_of_value(const json_t *v)
     }
 }
 
+/* One step of a JSON pointer: ~1 is a slash, ~0 a tilde (RFC 6901). */
+static void unescape(char *part)
+{
+    char *to = part;
+    for (const char *from = part; *from; from++)
+        if (from[0] == '~' && (from[1] == '0' || from[1] == '1'))
+            *to++ = *++from == '0' ? '~' : '/';
+        else
+            *to++ = *from;
+    *to = 0;
+}
+
 /* "#/$defs/Name" from the root. */
 static const json_t *follow(const json_t *root, const char *path)
 {
@@ -64,13 +77,14 @@ static const json_t *follow(const json_t *root, const char *path)
             return NULL;
         memcpy(part, path, n);
         part[n] = 0;
+        unescape(part);
         root = json_object_get(root, part);
         path += n + (path[n] == '/');
     }
     return root;
 }
 
-static unsigned types_in(const json_t *root, const json_t *schema, int nesting)
+static unsigned types_in(const json_t *root, const json_t *schema, int nesting, int *left)
 {
     static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
     const json_t *type = json_object_get(schema, "type"), *constant;
@@ -80,17 +94,17 @@ static unsigned types_in(const json_t *root, const json_t *schema, int nesting)
     json_t *v;
     json_array_foreach ((json_t *)type, i, v)
         types |= type_named(v);
-    if (types || nesting == NESTING_MAX)
+    if (types || nesting == NESTING_MAX || --*left < 0)
         return types;
     json_array_foreach (json_object_get(schema, "enum"), i, v)
         types |= type_of_value(v);
     if ((constant = json_object_get(schema, "const")))
         types |= type_of_value(constant);
     if (ref)
-        types |= types_in(root, follow(root, ref), nesting + 1);
+        types |= types_in(root, follow(root, ref), nesting + 1, left);
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
         json_array_foreach (json_object_get(schema, lists[k]), i, v) {
-            unsigned more = types_in(root, v, nesting + 1);
+            unsigned more = types_in(root, v, nesting + 1, left);
             if (!more && k < 2) /* anything */
                 return 0;
             types |= more;
@@ -98,15 +112,35 @@ static unsigned types_in(const json_t *root, const json_t *schema, int nesting)
     return types;
 }
 
+/* The member's types by all the branches of an object's schema. */
+static unsigned types_of_member(const json_t *root, const json_t *schema, const char *name,
+                                int nesting, int *left)
+{
+    static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
+    const json_t *member = json_object_get(json_object_get(schema, "properties"), name);
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    size_t i;
+    json_t *v;
+    if (member || nesting == NESTING_MAX || --*left < 0)
+        return types_in(root, member, 0, left);
+    unsigned types = ref ? types_of_member(root, follow(root, ref), name, nesting + 1, left) : 0;
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
+        json_array_foreach (json_object_get(schema, lists[k]), i, v)
+            types |= types_of_member(root, v, name, nesting + 1, left);
+    return types;
+}
+
 unsigned types_of(const json_t *function, const char *parameter)
 {
     const json_t *root = json_object_get(function, "parameters");
-    return types_in(root, json_object_get(json_object_get(root, "properties"), parameter), 0);
+    int left = VISITS_MAX;
+    return types_of_member(root, root, parameter, 0, &left);
 }
 
 unsigned types_in_schema(const json_t *root, const json_t *schema)
 {
-    return types_in(root, schema, 0);
+    int left = VISITS_MAX;
+    return types_in(root, schema, 0, &left);
 }
 
 const json_t *types_target(const json_t *root, const json_t *schema)
@@ -119,7 +153,7 @@ const json_t *types_target(const json_t *root, const json_t *schema)
 }
 
 static const json_t *child_in(const json_t *root, const json_t *schema, const char *name,
-                              int nesting)
+                              int nesting, int *left)
 {
     static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
@@ -130,18 +164,19 @@ static const json_t *child_in(const json_t *root, const json_t *schema, const ch
         child = json_object_get(schema, "items");
     if (!child)
         child = json_object_get(schema, "additionalProperties");
-    if (json_is_object(child) || nesting == NESTING_MAX)
+    if (json_is_object(child) || nesting == NESTING_MAX || --*left < 0)
         return child;
-    child = ref ? child_in(root, follow(root, ref), name, nesting + 1) : NULL;
+    child = ref ? child_in(root, follow(root, ref), name, nesting + 1, left) : NULL;
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
         json_array_foreach (json_object_get(schema, lists[k]), i, v)
-            child = child ? child : child_in(root, v, name, nesting + 1);
+            child = child ? child : child_in(root, v, name, nesting + 1, left);
     return child;
 }
 
 const json_t *types_child(const json_t *root, const json_t *schema, const char *name)
 {
-    return child_in(root, schema, name, 0);
+    int left = VISITS_MAX;
+    return child_in(root, schema, name, 0, &left);
 }
 
 static void add_string(const char *text, size_t n, struct buf *out)
@@ -189,7 +224,10 @@ static const char *word_value(unsigned types, const char *text, size_t n)
     if (!(types & TYPE_NULL))
         return NULL;
     const bool none = types & TYPE_NONE || !(types & TYPE_STRING); /* else it is a word */
-    return is_word(text, n, "null") || (none && is_word(text, n, "none")) ? "null" : NULL;
+    return is_word(text, n, "null") ||
+                   (none && (is_word(text, n, "none") || is_word(text, n, "nil")))
+               ? "null"
+               : NULL;
 }
 
 void types_value(unsigned types, const char *text, size_t n, struct buf *out)

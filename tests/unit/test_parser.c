@@ -572,6 +572,28 @@ static void values(void **state)
     }
 }
 
+/* A schema whose branches lead back to itself: the look-up is bounded. */
+static void branches(void **state)
+{
+    (void)state;
+    struct buf text = BUF_INIT;
+    buf_add_str(&text,
+                "{\"parameters\": {\"$ref\": \"#/$defs/x\", \"$defs\": {\"x\": {\"anyOf\": [");
+    for (int i = 0; i < 64; i++)
+        buf_add_str(&text, "{\"$ref\": \"#/$defs/x\"}, ");
+    buf_add_str(&text, "{\"properties\": {\"p\": {\"type\": \"integer\"}, "
+                       "\"q\": {\"$ref\": \"#/$defs/x\"}}}]}}}}");
+    json_t *f = json_loads(buf_str(&text), 0, NULL);
+    assert_non_null(f);
+    assert_int_equal(types_of(f, "none"), 0);
+    assert_int_equal(types_of(f, "q"), 0);
+    const json_t *root = json_object_get(f, "parameters");
+    assert_int_equal(types_in_schema(root, root), 0);
+    assert_null(types_child(root, root, "none"));
+    json_decref(f);
+    buf_release(&text);
+}
+
 static void prompts(void **state)
 {
     (void)state;
@@ -662,6 +684,7 @@ int main(void)
         cmocka_unit_test(scanner),
         cmocka_unit_test(literals),
         cmocka_unit_test(values),
+        cmocka_unit_test(branches),
         cmocka_unit_test(prompts),
         cmocka_unit_test(detected),
     };

@@ -26,7 +26,7 @@ struct http_text { /* borrowed from the exchange */
 struct http_text http_path(const struct http_exchange *x); /* normalized, without the query */
 /* What follows the '?' of the path; n = 0: nothing. */
 struct http_text http_query(const struct http_exchange *x);
-struct http_text http_body(const struct http_exchange *x);
+struct http_text http_body(const struct http_exchange *x); /* unpacked */
 struct http_text http_header(const struct http_exchange *x,
                              const char *name); /* name in lower case; n = 0: absent */
 /* SHA-256 of the API key it came with. False: the server asks for none. */
@@ -41,6 +41,8 @@ const char *http_request_id(const struct http_exchange *x);
  * set. */
 void http_on_gone(struct http_exchange *x, void (*gone)(void *ctx), void *ctx);
 
+/* Say this in the answer's header X-Quire-Warning; printable ASCII. Before the answer begins. */
+void http_warn(struct http_exchange *x, const char *text);
 /* The whole answer; *body is moved out. */
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
 struct http_error {

@@ -25,7 +25,7 @@ struct app {
     struct tasks tasks;
     struct served served;
     struct http_server *server;
-    struct cors cors; /* of --allowed-origins and its kin */
+    struct cors cors;  /* of --allowed-origins and its kin */
     struct link *link; /* NULL until the model is read */
     uv_signal_t sigterm, sigint;
     uv_timer_t deadline; /* of draining */

@@ -327,6 +327,10 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) ||
         (rc = params_read(p, j->body, j->chat ? WHERE_CHAT : WHERE_TEXT, e)))
         return rc;
+    if ((rc = unknown_check(&p->unknown, a->options->strict_fields, e)) != Q_OK) {
+        snprintf(p->param, sizeof(p->param), "%.63s", p->unknown.first);
+        return rc;
+    }
     if ((rc = served_check_name(&a->served, p->model, e)) != Q_OK) {
         snprintf(p->param, sizeof(p->param), "model");
         return rc;
@@ -375,6 +379,8 @@ static void job_prepared(struct task *t, const struct q_err *error)
 {
     struct job *j = (struct job *)t;
     struct q_err e = Q_ERR_INIT;
+    if (j->params.unknown.n)
+        http_warn(t->x, j->params.unknown.text);
     if (error->code != Q_OK || fit(j, &e) != Q_OK || find_tenant(j, &e) != Q_OK) {
         refuse(j, error->code != Q_OK ? error : &e);
         return;

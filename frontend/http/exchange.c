@@ -106,8 +106,8 @@ static void watch_hangup(struct http_exchange *x)
     x->watched = epoll_ctl(x->server->hangup_fd, EPOLL_CTL_ADD, h2o_socket_get_fd(sock), &ev) == 0;
 }
 
-/* Of its connection's input. h2o keeps a request there until it is answered: its head, then its body
- * (chunks put together), then what came behind it. */
+/* Of its connection's input. h2o keeps a request there until it is answered: its head, then its
+ * body (chunks put together), then what came behind it. */
 static size_t request_size(h2o_req_t *req)
 {
     h2o_socket_t *sock = req->conn->callbacks->get_socket(req->conn);

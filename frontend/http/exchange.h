@@ -3,8 +3,8 @@
  *
  * It lives in h2o's request pool: from the handler's call until the answer is out or the client is
  * gone, whichever is first. Then `gone` (http_on_gone) is called exactly once, and the pointer is
- * dead. An answer is one of http_reply                              a whole body http_stream_start,
- * _write …, _end       server-sent events Writes never block. A client that does not read is given
+ * dead. An answer is one of http_reply (a whole body) and http_stream_start, _write …, _end
+ * (server-sent events). Writes never block. A client that does not read is given
  * HTTP_STREAM_BYTES_MAX of buffer; then the stream is broken off and `gone` called, so that no
  * reader, however slow, takes more memory than that. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_EXCHANGE_H

@@ -60,8 +60,8 @@ struct http_server {
     int64_t finished_ms; /* when the last one finished */
 };
 
-/* request.c: answer what comes to this path; the headers by which browsers let pages read an answer.
- */
+/* request.c: answer what comes to this path; the headers by which a browser lets pages read an
+ * answer. */
 void request_handle(struct http_server *s, h2o_pathconf_t *path);
 void request_share(const struct http_server *s, h2o_req_t *req);
 void filter_add(struct http_server *s, h2o_pathconf_t *path); /* filter.c */

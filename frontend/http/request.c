@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From h2o's request to the handler of its route: the path in the form that routes have, preflights,
- * keys, limits, packed bodies. */
+/* From h2o's request to the handler of its route: the path in the form that routes have,
+ * preflights, keys, limits, packed bodies. */
 #include "common/mem.h"
 #include "frontend/http/inside.h"
 #include "frontend/http/unpack.h"

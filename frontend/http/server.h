@@ -3,8 +3,8 @@
  *
  * The server reads a request to its end, finds its row in the routes it was given, checks the API
  * key and the limits, and calls the row's handler with an exchange (http/exchange.h). What it
- * refuses itself (400, 401, 404, 405, 413, 415, 429) has OpenAI's error body too. Threads: the loop's thread
- * only. */
+ * refuses itself (400, 401, 404, 405, 413, 415, 429) has OpenAI's error body too. Threads: the
+ * loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_SERVER_H
 #define QUIRE_FRONTEND_HTTP_SERVER_H
 #include <stdbool.h>

@@ -203,6 +203,7 @@ static void after_load(uv_work_t *work, int status)
                             .insecure_tcp = o->insecure_tcp,
                             .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
                             .on_change = on_link_change,
+                            .on_heartbeat = status_told,
                             .on_ordered = control_ordered,
                             .ctx = a};
     memcpy(c.digest, a->served.digest, sizeof(c.digest));

@@ -11,6 +11,7 @@
 #include "frontend/api/json.h"
 #include "frontend/api/structured.h"
 
+#define PAUSED_RETRY_S  1  /* seconds, for Retry-After */
 #define TEXT_MAX_TOKENS 16 /* OpenAI's default for completions */
 
 static void job_free(struct task *t)
@@ -381,6 +382,13 @@ static void job_prepared(struct task *t, const struct q_err *error)
     struct q_err e = Q_ERR_INIT;
     if (j->params.unknown.n)
         http_warn(t->x, j->params.unknown.text);
+    if (error->code == Q_OK && link_engine(j->app->link)->refusing) {
+        enum q_code rc =
+            q_fail(&e, Q_UNAVAILABLE, "generation is paused; try again after it resumes");
+        (void)rc;
+        job_fail(j, &e, NULL, PAUSED_RETRY_S);
+        return;
+    }
     if (error->code != Q_OK || fit(j, &e) != Q_OK || find_tenant(j, &e) != Q_OK) {
         refuse(j, error->code != Q_OK ? error : &e);
         return;

@@ -87,13 +87,10 @@ static void add_tokens(const struct app *a, const struct ask *q, struct buf *out
     }
     buf_add_char(out, '[');
     for (size_t i = 0; i < ids->n; i++) {
-        struct buf bytes = BUF_INIT;
-        struct q_err e = Q_ERR_INIT;
-        if (tokenizer_token_bytes(a->served.tokenizer, ids->ids[i], &bytes, &e) != Q_OK)
-            out->failed = e.code;
+        size_t n;
+        const char *text = tokenizer_token_text(a->served.tokenizer, ids->ids[i], &n);
         buf_add_str(out, i ? "," : "");
-        buf_add_json_str(out, buf_str(&bytes), bytes.len);
-        buf_release(&bytes);
+        buf_add_json_str(out, text ? text : "", n);
     }
     buf_add_str(out, "]}");
 }

@@ -3,6 +3,7 @@
 import concurrent.futures
 import gzip
 import json
+import random
 import socket
 import zlib
 
@@ -54,6 +55,7 @@ def talk(server, *pieces):
     """The statuses of all answers, until the server closes or as many are there as requests."""
     n = b"".join(pieces).count(b" HTTP/1.")
     with connect(server) as s:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             s.sendall(piece)
         answers, found = Answers(s), []
@@ -119,6 +121,25 @@ def test_framing_is_checked_on_later_requests_too(wide):
         assert talk(wide, good + good + bad + HEALTH) == [200, 200, 400]
         assert talk(wide, good + bad[:40], bad[40:]) == [200, 400]
         assert talk(wide, good + good[:20], good[20:] + good) == [200, 200, 200]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_requests_in_any_pieces(wide, seed):
+    """Whole, torn and glued requests of all kinds; the first faulty one ends the connection, and none behind it is answered."""
+    draw = random.Random(seed)
+    kinds = [(HEALTH, 200), (completion(length()), 200), (b"GET /none/ HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+             (completion(length(1) + b"Content-Encoding: gzip\r\n", b"x"), 400), (completion(length(0), b""), 400),
+             (completion(b"Transfer-Encoding: chunked\r\n", b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)), 200),
+             (b"OPTIONS /sleep HTTP/1.1\r\nHost: x\r\nOrigin: http://a\r\nAccess-Control-Request-Method: POST\r\n\r\n", 400)]
+    chosen = [draw.choice(kinds) for _ in range(draw.randrange(1, 12))]
+    bad = completion(length() + b"Transfer-Encoding: chunked\r\n")
+    stream = b"".join(request for request, _ in chosen) + bad + HEALTH * 3
+    pieces, at = [], 0
+    while at < len(stream):
+        n = draw.choice([1, 2, 7, 40, 200, 1000])
+        pieces.append(stream[at:at + n])
+        at += n
+    assert talk(wide, *pieces) == [status for _, status in chosen] + [400]
 
 
 def test_equal_lengths_and_http_1_0_are_fine(wide):

@@ -67,7 +67,7 @@ static void add_usage_so_far(const struct choice *c, struct buf *out)
     buf_printf(out,
                "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu",
                n_prompt, n_prompt + n_out, n_out);
-    if (c->parser && c->job->app->served.reasoning_parser)
+    if (c->parser && c->job->app->served.chat.reasoning_parser)
         buf_printf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%u}",
                    c->n_thought + c->n_perhaps);
     buf_add_char(out, '}');

@@ -283,7 +283,9 @@ static void set_head(struct http_exchange *x, int status, const char *content_ty
 
 void http_warn(struct http_exchange *x, const char *text)
 {
-    if (!x->local)
+    if (x->local)
+        local_warn(x, text);
+    else
         x->warning = h2o_strdup(&x->req->pool, text, strlen(text)).base;
 }
 

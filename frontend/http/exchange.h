@@ -41,7 +41,8 @@ const char *http_request_id(const struct http_exchange *x);
  * set. */
 void http_on_gone(struct http_exchange *x, void (*gone)(void *ctx), void *ctx);
 
-/* Say this in the answer's header X-Quire-Warning; printable ASCII. Before the answer begins. */
+/* Say this in the answer's header X-Quire-Warning; printable ASCII. Before the answer begins. Where
+ * there is no header (local.h) it goes to the log. */
 void http_warn(struct http_exchange *x, const char *text);
 /* The whole answer; *body is moved out. */
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);

@@ -73,6 +73,7 @@ void exchange_choose_id(struct http_exchange *x);
 void exchange_notify_gone(struct http_exchange *x); /* once: the second time does nothing */
 /* local.c: the whole answer; *body is released. */
 void local_reply(struct http_exchange *x, int status, struct buf *body, uint32_t retry_after_s);
+void local_warn(const struct http_exchange *x, const char *text);
 void exchange_ping(struct http_exchange *x, int64_t now_ms);
 void exchange_hung_up(struct http_exchange *x); /* the client closed its side */
 /* Seconds after which another attempt has a fair chance, from the pace at which requests finish. */

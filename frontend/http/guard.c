@@ -17,7 +17,8 @@
 #include "common/mem.h"
 #include "frontend/http/head.h"
 
-#define LINGER_MS   10000             /* for a client to stop sending */
+#define LINGER_MS   60000             /* for a client to stop sending */
+#define LINGER_IDLE 5000              /* ms without a byte */
 #define LINGER_SIZE ((size_t)1 << 30) /* bytes thrown away */
 #define LINGER_MAX  256               /* connections at once */
 #define PIECE       65536
@@ -166,6 +167,7 @@ struct lingering {
     int fd;
     int n_handle; /* still open */
     size_t left;  /* bytes that may yet come */
+    uint64_t end_ms;
 };
 
 static void on_linger_closed(uv_handle_t *handle)
@@ -199,10 +201,12 @@ static void on_linger_bytes(uv_poll_t *poll, int status, int events)
     ssize_t n = status ? 0 : recv(l->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0 || (size_t)n >= l->left)
+    if (n <= 0 || (size_t)n >= l->left || uv_now(l->guard->loop) >= l->end_ms) {
         end_linger(l);
-    else
-        l->left -= (size_t)n;
+        return;
+    }
+    l->left -= (size_t)n;
+    uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
 }
 
 /* h2o is done with the request, and the answer is with the kernel. */
@@ -213,7 +217,8 @@ static void on_linger_begin(void *p)
     l->n_handle = 2;
     l->poll.data = l->timer.data = l;
     uv_timer_init(l->guard->loop, &l->timer);
-    uv_timer_start(&l->timer, on_linger_time, LINGER_MS, 0);
+    uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
+    l->end_ms = uv_now(l->guard->loop) + LINGER_MS;
     uv_poll_init(l->guard->loop, &l->poll, l->fd);
     uv_poll_start(&l->poll, UV_READABLE, on_linger_bytes);
 }

@@ -193,6 +193,8 @@ static void on_submit(struct peers *p, struct peer *from, const struct msg_submi
     enum q_code rc;
     if (p->draining)
         rc = q_fail(&e, Q_UNAVAILABLE, "the engine is draining");
+    else if (core_refusing(p->core) && !m->emitted.n) /* its frontend has not heard of it yet */
+        rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; try again after it resumes");
     else if (from->n_open >= p->config->max_frontend_reqs)
         rc = q_fail(&e, Q_NO_SPACE, "this frontend has %u requests open, its credit", from->n_open);
     else

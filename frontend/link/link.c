@@ -263,10 +263,12 @@ static void on_error_message(struct link *l, const struct msg_error *m)
     struct flow *f = flow_by_wire_id(l, m->req_id);
     if (!f)
         return;
-    /* A flow that has begun is not refused for lack of room: its client was promised the rest. Nor
-     * one that an engine had taken before it went away: all of that come back at once, those that
-     * ran too, and the queue may be too short for them. */
-    if (found == Q_UNAVAILABLE || (found == Q_NO_SPACE && (f->emitted.n || f->taken))) {
+    /* A flow that has begun is not refused for lack of room, or for a pause: its client was
+     * promised the rest. Nor one that an engine had taken before it went away: all of that come
+     * back at once, those that ran too, and the queue may be too short for them. */
+    bool promised = f->emitted.n || f->taken;
+    if ((found == Q_UNAVAILABLE && (promised || !l->engine.refusing)) ||
+        (found == Q_NO_SPACE && promised)) {
         take_back(l, f);
         f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
         if (found == Q_UNAVAILABLE)

@@ -94,6 +94,18 @@ def test_rest_and_go_on(server, begin, end, name):
     assert ids(answers[0][1]) == want
 
 
+def test_a_pause_refuses_at_every_frontend(start):
+    server = start(LLAMA, *OPTIONS, "--frontends", "3")
+    for mode in ("abort", "wait"):
+        assert post(server, "/pause?mode=" + mode)[0] == 200
+        for _ in range(20):
+            assert server.post("/v1/completions", BODY)[0] == 503
+        assert post(server, "/resume")[0] == 200
+        until = time.monotonic() + 60
+        while server.post("/v1/completions", BODY)[0] != 200:  # one frontend may hear of the end a little later
+            assert time.monotonic() < until
+
+
 def test_refused(server):
     for path, param in [("/sleep?level=3", "level"), ("/pause?mode=soon", "mode"), ("/pause?clear_cache=maybe", "clear_cache")]:
         status, body = post(server, path)

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 
 enum kind { KIND_COUNTER, KIND_TOTAL, KIND_GAUGE, KIND_HISTOGRAM };
-enum sum_rule { RULE_SUM, RULE_ONE };
+enum sum_rule { RULE_SUM, RULE_ONE, RULE_OWN };
 
 struct bounds {
     uint32_t n;
@@ -43,14 +43,14 @@ struct row {
 
 static const struct row rows[METRIC_COUNT] = {
 #define COUNTER(id, name, labels, help)    {name, labels, help, KIND_COUNTER, RULE_SUM, NULL},
-#define TOTAL(id, name, labels, help)      {name, labels, help, KIND_TOTAL, RULE_ONE, NULL},
+#define TOTAL(id, name, labels, help)      {name, labels, help, KIND_TOTAL, RULE_OWN, NULL},
 #define GAUGE(id, name, labels, sum, help) {name, labels, help, KIND_GAUGE, RULE_##sum, NULL},
 #define HISTOGRAM(id, name, buckets, help)                  \
     {name,                                                  \
      "",                                                    \
      help,                                                  \
      KIND_HISTOGRAM,                                        \
-     METRIC_##id == METRIC_ITERATION ? RULE_ONE : RULE_SUM, \
+     METRIC_##id == METRIC_ITERATION ? RULE_OWN : RULE_SUM, \
      &bounds_##buckets},
 #include "common/metrics.def"
 };
@@ -152,6 +152,8 @@ double metric_value(enum metric m)
 static double joined(enum metric m, uint32_t i_value)
 {
     double v = 0;
+    if (rows[m].rule == RULE_OWN)
+        return get(at(mine, m) + i_value);
     for (uint32_t s = 0; s < n_slots; s++) {
         double x = get(at(slots + (size_t)s * SLOT_VALUES, m) + i_value);
         v = rows[m].rule == RULE_SUM ? v + x : fmax(v, x);

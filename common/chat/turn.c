@@ -2,6 +2,7 @@
 #include "common/chat/turn.h"
 #include <string.h>
 #include "common/chat/messages.h"
+#include "common/chat/roles.h"
 #include "common/parsers/forced.h"
 
 #define TAGS_BYTES 1000000 /* of a structural tag */
@@ -109,7 +110,9 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
     t->field = "messages";
     if (!m->template)
         return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s", m->error);
-    if ((rc = messages_read(&t->messages, ask->messages, e)) == Q_OK)
+    if ((rc = roles_check(m, ask->trust_template ? ask->chat_template : NULL, ask->messages, e)) ==
+            Q_OK &&
+        (rc = messages_read(&t->messages, ask->messages, e)) == Q_OK)
         t->field = NULL;
     return rc;
 }

@@ -234,3 +234,10 @@ enum q_code tokenizer_token_bytes(const struct tokenizer *t, uint32_t id, struct
     buf_release(&text);
     return rc ? rc : buf_check(out, "token", e);
 }
+
+const char *tokenizer_token_text(const struct tokenizer *t, uint32_t id, size_t *n)
+{
+    const char *text = id < t->n_id ? t->text_of[id] : NULL;
+    *n = text ? t->text_len[id] : 0;
+    return text;
+}

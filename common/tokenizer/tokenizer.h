@@ -69,6 +69,10 @@ FALLIBLE tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t
  * their text. */
 FALLIBLE tokenizer_token_bytes(const struct tokenizer *t, uint32_t id, struct buf *out,
                                struct q_err *e);
+/* The token as the vocabulary spells it ("Ġworld", "▁the", "##ing", "<0x0A>"; what transformers'
+ * convert_ids_to_tokens gives), NUL-terminated, borrowed; *n its bytes. NULL: there is no such id.
+ */
+const char *tokenizer_token_text(const struct tokenizer *t, uint32_t id, size_t *n);
 
 uint32_t
 tokenizer_vocab_size(const struct tokenizer *t); /* largest id + 1, added tokens included */

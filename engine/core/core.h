@@ -80,8 +80,9 @@ uint32_t core_sleep_level(const struct core *c); /* 0 = not core_sleeping */
  * serves no later request. */
 void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache);
 void core_resume(struct core *c);
-bool core_pausing(const struct core *c); /* wanted */
-bool core_paused(const struct core *c);  /* reached: nothing is computed until core_resume */
+bool core_pausing(const struct core *c);  /* wanted */
+bool core_refusing(const struct core *c); /* wanted, and not one that keeps requests */
+bool core_paused(const struct core *c);   /* reached: nothing is computed until core_resume */
 
 /* Compute with the weights of another folder of the same model from now on ("": the one in use, as
  * it is now). It is checked at once, and if it does not fit nothing changes, in particular no

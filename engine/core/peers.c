@@ -193,6 +193,8 @@ static void on_submit(struct peers *p, struct peer *from, const struct msg_submi
     enum q_code rc;
     if (p->draining)
         rc = q_fail(&e, Q_UNAVAILABLE, "the engine is draining");
+    else if (core_refusing(p->core) && !m->emitted.n) /* its frontend has not heard of it yet */
+        rc = q_fail(&e, Q_UNAVAILABLE, "generation is paused; try again after it resumes");
     else if (from->n_open >= p->config->max_frontend_reqs)
         rc = q_fail(&e, Q_NO_SPACE, "this frontend has %u requests open, its credit", from->n_open);
     else
@@ -345,7 +347,10 @@ static bool handle(struct peers *p, struct peer *from, const void *frame, size_t
         on_order(p, from, &m.order);
         return true;
     case MSG_heartbeat:
-        return !msg_heartbeat_decode(&m.heartbeat, frame, n, &p->arena, e);
+        if (msg_heartbeat_decode(&m.heartbeat, frame, n, &p->arena, e))
+            return false;
+        p->asked |= m.heartbeat.ask;
+        return true;
     case MSG_drain:
         if (msg_drain_decode(&m.drain, frame, n, &p->arena, e))
             return false;
@@ -498,10 +503,13 @@ static FALLIBLE encode_beat(struct peers *p, struct q_err *e)
         .n_gap = s.n_gap,
         .gap_us = s.gap_us,
         .pausing = core_pausing(p->core),
+        .refusing = core_refusing(p->core),
         .fingerprint = str(core_info(p->core)->fingerprint)};
     p->told_sleep_level = m.sleep_level;
     p->told_paused = m.paused;
     p->told_pausing = m.pausing;
+    p->told_refusing = m.refusing;
+    p->asked = false;
     snprintf(p->told_fingerprint, sizeof p->told_fingerprint, "%s",
              core_info(p->core)->fingerprint);
     buf_reset(&p->frame);
@@ -531,8 +539,9 @@ void peers_beat(struct peers *p, int64_t now_ms)
 
 bool peers_news(const struct peers *p)
 {
-    return core_sleep_level(p->core) != p->told_sleep_level ||
-           core_paused(p->core) != p->told_paused || core_pausing(p->core) != p->told_pausing ||
+    return p->asked || core_sleep_level(p->core) != p->told_sleep_level ||
+           core_refusing(p->core) != p->told_refusing || core_paused(p->core) != p->told_paused ||
+           core_pausing(p->core) != p->told_pausing ||
            strcmp(core_info(p->core)->fingerprint, p->told_fingerprint) != 0;
 }
 

@@ -39,7 +39,8 @@ struct peers {
     struct arena arena;        /* of the frame being read */
     struct buf frame;          /* being written */
     uint32_t told_sleep_level; /* with the last heartbeat */
-    bool told_paused, told_pausing;
+    bool told_paused, told_pausing, told_refusing;
+    bool asked; /* a frontend wants a heartbeat now */
     char told_fingerprint[CORE_FINGERPRINT_MAX];
     uint32_t reload_origin; /* who ordered the reload under way, and as what */
     uint64_t reload_id;
@@ -63,7 +64,7 @@ void peers_output(void *ctx, const struct step_result *result,
                   const struct scheduler_output *outputs, uint32_t n);
 /* Heartbeats to all; drops the silent. Every heartbeat_ms. */
 void peers_beat(struct peers *p, int64_t now_ms);
-/* A heartbeat is due now: it slept, woke, paused, or has other weights. */
+/* A heartbeat is due now: it slept, woke, paused, has other weights, or was asked. */
 bool peers_news(const struct peers *p);
 /* What was ordered and takes time is answered when it is over. After every core_step. */
 void peers_answer_orders(struct peers *p);

@@ -145,6 +145,11 @@ bool core_pausing(const struct core *c)
     return c->pausing;
 }
 
+bool core_refusing(const struct core *c)
+{
+    return c->pausing && c->pause_mode != IN_FLIGHT_KEEP;
+}
+
 bool core_paused(const struct core *c)
 {
     return c->pausing && !in_flight(c) && !(c->pause_mode == IN_FLIGHT_WAIT && n_begun(c));

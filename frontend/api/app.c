@@ -203,6 +203,7 @@ static void after_load(uv_work_t *work, int status)
                             .insecure_tcp = o->insecure_tcp,
                             .engine_timeout_ms = (uint32_t)o->engine_timeout * 1000,
                             .on_change = on_link_change,
+                            .on_heartbeat = status_told,
                             .on_ordered = control_ordered,
                             .ctx = a};
     memcpy(c.digest, a->served.digest, sizeof(c.digest));
@@ -229,6 +230,38 @@ static enum q_code share_metrics(struct q_err *e)
     return metrics_share(fd, (uint32_t)slot, (uint32_t)n, e);
 }
 
+/* A JSON list of strings, or one string by itself. Its memory lives as long as the process. */
+static enum q_code read_list(struct cors_list *out, const char *flag, const char *text,
+                             struct q_err *e)
+{
+    json_t *list = *text == '[' ? json_loads(text, 0, NULL) : json_pack("[s]", text);
+    size_t n = json_array_size(list);
+    const char **items = q_calloc(n + 1, sizeof(*items));
+    if (!items)
+        return q_fail(e, Q_NO_MEMORY, "%s: no memory", flag);
+    for (size_t i = 0; i < n; i++)
+        items[i] = json_string_value(json_array_get(list, i));
+    *out = (struct cors_list){items, n};
+    for (size_t i = 0; i < n; i++)
+        if (!items[i] || !*items[i] || strpbrk(items[i], "\r\n"))
+            list = NULL;
+    if (!list)
+        return q_fail(e, Q_INVALID,
+                      "%s: \"%.100s\" is no JSON list of strings such as [\"https://example.org\"]",
+                      flag, text);
+    return Q_OK;
+}
+
+static enum q_code read_cors(struct cors *c, const struct options *o, struct q_err *e)
+{
+    enum q_code rc;
+    c->credentials = o->allow_credentials;
+    if ((rc = read_list(&c->origins, "--allowed-origins", o->allowed_origins, e)) ||
+        (rc = read_list(&c->methods, "--allowed-methods", o->allowed_methods, e)))
+        return rc;
+    return read_list(&c->headers, "--allowed-headers", o->allowed_headers, e);
+}
+
 static enum q_code listen_now(struct app *a, struct q_err *e)
 {
     const struct options *o = a->options;
@@ -242,7 +275,8 @@ static enum q_code listen_now(struct app *a, struct q_err *e)
                             .public_metrics = o->public_metrics,
                             .body_max = o->max_body_bytes,
                             .open_max = (uint32_t)o->max_open_requests,
-                            .ping_ms = (uint32_t)o->sse_ping_ms};
+                            .ping_ms = (uint32_t)o->sse_ping_ms,
+                            .cors = a->cors};
     enum q_code rc = http_server_new(&a->server, &a->loop, &c, e);
     if (rc == Q_OK)
         rc = fd >= 0 ? http_server_listen_fd(a->server, fd, e)
@@ -267,7 +301,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,
                       "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
-    if ((rc = chat_model_check(a->options, e)) != Q_OK)
+    if ((rc = chat_model_check(a->options, e)) || (rc = read_cors(&a->cors, a->options, e)))
         return rc;
     a->exit_code = EXIT_LOAD;
     if ((rc = share_metrics(e)) ||

@@ -16,8 +16,9 @@
 /* What a frontend tells its supervisor (QUIRE_READY_FD): its slot when it is ready, or this. */
 #define APP_ENGINE_HANGS 0xff
 
-struct early; /* a request that waits for the model */
-struct wish;  /* one that waits for the engine: control.c */
+struct early;  /* a request that waits for the model */
+struct scrape; /* one of /metrics, until the engine's figures are fresh: status.c */
+struct wish;   /* one that waits for the engine: control.c */
 
 struct app {
     const struct options *options;
@@ -25,6 +26,7 @@ struct app {
     struct tasks tasks;
     struct served served;
     struct http_server *server;
+    struct cors cors;  /* of --allowed-origins and its kin */
     struct link *link; /* NULL until the model is read */
     uv_signal_t sigterm, sigint;
     uv_timer_t deadline; /* of draining */
@@ -32,6 +34,7 @@ struct app {
     uv_work_t loading;
     struct early *early; /* newest first */
     struct wish *wishes;
+    struct scrape *scrapes;
     uint64_t n_order; /* given to the engine */
     struct q_err load_error;
     bool reading; /* a thread reads the model */
@@ -59,6 +62,8 @@ uint32_t app_max_model_len(const struct app *a); /* tokens of prompt and output 
 /* Answer with what is in e; param as in OpenAI's error object, NULL or "" for null. */
 void app_reply_error(struct http_exchange *x, const struct q_err *e, const char *param);
 
+/* The engine told its figures (status.c); ctx is the app. */
+void status_told(void *app);
 /* The engine answers an order (control.c); ctx is the app. */
 void control_ordered(void *app, const struct msg_ordered *m);
 

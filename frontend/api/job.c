@@ -11,6 +11,7 @@
 #include "frontend/api/json.h"
 #include "frontend/api/structured.h"
 
+#define PAUSED_RETRY_S  1  /* seconds, for Retry-After */
 #define TEXT_MAX_TOKENS 16 /* OpenAI's default for completions */
 
 static void job_free(struct task *t)
@@ -327,6 +328,10 @@ static enum q_code job_read(struct job *j, struct q_err *e)
     if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) ||
         (rc = params_read(p, j->body, j->chat ? WHERE_CHAT : WHERE_TEXT, e)))
         return rc;
+    if ((rc = unknown_check(&p->unknown, a->options->strict_fields, e)) != Q_OK) {
+        snprintf(p->param, sizeof(p->param), "%.63s", p->unknown.first);
+        return rc;
+    }
     if ((rc = served_check_name(&a->served, p->model, e)) != Q_OK) {
         snprintf(p->param, sizeof(p->param), "model");
         return rc;
@@ -375,6 +380,15 @@ static void job_prepared(struct task *t, const struct q_err *error)
 {
     struct job *j = (struct job *)t;
     struct q_err e = Q_ERR_INIT;
+    if (j->params.unknown.n)
+        http_warn(t->x, j->params.unknown.text);
+    if (error->code == Q_OK && link_engine(j->app->link)->refusing) {
+        enum q_code rc =
+            q_fail(&e, Q_UNAVAILABLE, "generation is paused; try again after it resumes");
+        (void)rc;
+        job_fail(j, &e, NULL, PAUSED_RETRY_S);
+        return;
+    }
     if (error->code != Q_OK || fit(j, &e) != Q_OK || find_tenant(j, &e) != Q_OK) {
         refuse(j, error->code != Q_OK ? error : &e);
         return;

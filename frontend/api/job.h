@@ -51,6 +51,7 @@ struct choice {
     struct buf prompt_rows;           /* prompt_logprobs, comma separated after the first null */
     /* Counts and times. */
     uint32_t n_token;              /* given out */
+    uint32_t n_told;               /* of them those that chunks were sent for */
     uint32_t n_thought, n_perhaps; /* of them what the model thinks, and what may be */
     uint32_t n_cached;
     double logprob_sum; /* with best_of */

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table becomes rows with the place of the member in struct params; one loop over the body's
- * keys does the rest. A key that no row knows is ignored, as vLLM does, because clients send what
- * other servers define; it is logged, and so is the nearest name we know, since it may be a slip of
- * the pen. */
+ * keys does the rest. A key that no row knows is noted (unknown.h). */
 #include "frontend/api/params.h"
 
 #include <math.h>
 #include <openssl/rand.h>
 #include <stddef.h>
 #include <string.h>
-#include "common/log.h"
+#include "common/nearest.h"
 #include "common/utf8.h"
 #include "frontend/api/beam.h"
 #include "frontend/api/json.h"
@@ -168,6 +166,18 @@ static const struct row *find_row(const char *name, uint32_t where, bool *elsewh
     return other;
 }
 
+static void note_unknown(struct params *p, const char *name, uint32_t where)
+{
+    char names[4096] = "";
+    size_t n = 0;
+    const char *nearest = "";
+    for (size_t i = 0; i < N_ROW && n < sizeof(names); i++)
+        if (rows[i].where & where)
+            n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? " " : "", rows[i].name);
+    size_t n_nearest = nearest_name(name, names, &nearest);
+    unknown_note(&p->unknown, name, nearest, n_nearest);
+}
+
 static enum q_code read_stream_options(struct params *p, struct q_err *e)
 {
     const char *key;
@@ -178,18 +188,16 @@ static enum q_code read_stream_options(struct params *p, struct q_err *e)
         return q_fail(e, Q_INVALID, "stream_options: only allowed with \"stream\": true");
     json_object_foreach ((json_t *)p->stream_options, key, v) {
         bool usage = !strcmp(key, "include_usage"), all = !strcmp(key, "continuous_usage_stats");
-        if (!strcmp(key, "include_obfuscation") && !json_is_true(v))
-            continue;
+        if (!strcmp(key, "include_obfuscation") && json_is_true(v))
+            return q_fail(e, Q_UNSUPPORTED, "stream_options: include_obfuscation: not supported");
         if (!usage && !all)
-            return q_fail(e, Q_UNSUPPORTED,
-                          "stream_options: \"%.60s\" is not supported; known are include_usage and "
-                          "continuous_usage_stats",
-                          key);
+            continue;
         if (!json_is_boolean(v) && !json_is_null(v))
             return q_fail(e, Q_INVALID, "stream_options: %s: expected true or false, got %s", key,
                           json_kind(v));
         *(usage ? &p->include_usage : &p->continuous_usage) = json_is_true(v);
     }
+    p->continuous_usage &= p->include_usage; /* as in vLLM */
     return Q_OK;
 }
 
@@ -333,7 +341,7 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
         if (json_is_null(v))
             continue;
         if (!r) {
-            log_debug("a request has the unknown field \"%.60s\"; it is ignored", key);
+            note_unknown(p, key, where);
             continue;
         }
         if (elsewhere)
@@ -347,6 +355,7 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
     }
     if (rc == Q_OK)
         rc = check_together(p, where, e);
+    unknown_members(&p->unknown, body);
     if (rc != Q_OK)
         note_param(p, e);
     return rc;

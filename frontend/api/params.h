@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include "common/hub/config.h"
 #include "common/tokenizer/tokenizer.h"
+#include "frontend/api/unknown.h"
 #include "proto/sampling.h"
 
 enum params_where {
@@ -52,8 +53,9 @@ struct params {
 #define NO_EFFECT(name, where)
 #include "frontend/api/fields.def"
     bool include_usage, continuous_usage; /* stream_options */
-    uint32_t n_logprob; /* alternatives; SAMPLE_NO_LOGPROBS = none, PARAMS_ALL = -1, all */
-    char param[64];     /* after an error: the field at fault, "" = none */
+    uint32_t n_logprob;     /* alternatives; SAMPLE_NO_LOGPROBS = none, PARAMS_ALL = -1, all */
+    struct unknown unknown; /* what no table knows */
+    char param[64];         /* after an error: the field at fault, "" = none */
 };
 
 /* Read the body's fields. Errors: Q_INVALID, Q_UNSUPPORTED; p->param names the field. */

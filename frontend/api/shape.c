@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers as JSON text, written straight into the buffer: the shapes are fixed and are what clients
  * parse, so that reading this page tells them. Streams first, then whole bodies; chat beside
- * completions. */
+ * completions.
+ *
+ * A client written against vLLM finds the members it knows: those that quire has nothing for are
+ * null (vLLM 0.33: whole bodies have all of them, chunks those that its server sets). Every step of
+ * the engine makes a chunk, with or without text; where a parser reads along, those that it has
+ * something to tell of, and those with token ids or logprobs. The last one carries the rest of the
+ * text and the finish_reason. */
 #include <string.h>
 #include "frontend/api/job.h"
 
@@ -49,6 +55,21 @@ static void add_usage(const struct job *j, struct buf *out)
                n_prompt, n_prompt + n_out, n_out, n_cached);
     if (thinks)
         buf_printf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%zu}", n_thought);
+    else if (!j->params.stream)
+        buf_add_str(out, ",\"completion_tokens_details\":null");
+    buf_add_char(out, '}');
+}
+
+/* With continuous_usage_stats: of this choice so far. */
+static void add_usage_so_far(const struct choice *c, struct buf *out)
+{
+    size_t n_prompt = c->prompt->ids.n, n_out = c->job->no_output ? 0 : c->n_token;
+    buf_printf(out,
+               "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu",
+               n_prompt, n_prompt + n_out, n_out);
+    if (c->parser && c->job->app->served.chat.reasoning_parser)
+        buf_printf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%u}",
+                   c->n_thought + c->n_perhaps);
     buf_add_char(out, '}');
 }
 
@@ -142,19 +163,17 @@ static void add_delta(struct choice *c, struct buf *out)
     bool comma = false;
     buf_add_str(out, "\"delta\":{");
     if (!c->begun) {
-        buf_add_str(out, "\"role\":\"assistant\"");
-        comma = true;
-        if (c->text.len == 0 && c->reasoning.len == 0 && !calls_pending(c))
-            buf_add_str(out, ",\"content\":\"\"");
+        buf_add_str(out, "\"role\":\"assistant\",\"content\":\"\"},");
+        return;
     }
     if (c->reasoning.len) {
         buf_add_str(out, comma ? "," : "");
         add_reasoning(c, out);
         comma = true;
     }
-    if (c->text.len) {
+    if (c->text.len || !c->parser) {
         buf_printf(out, "%s\"content\":", comma ? "," : "");
-        buf_add_json_str(out, c->text.data, c->text.len);
+        buf_add_json_str(out, buf_str(&c->text), c->text.len);
         comma = true;
     }
     if (calls_pending(c)) {
@@ -172,26 +191,38 @@ static void add_delta(struct choice *c, struct buf *out)
     buf_add_str(out, "},");
 }
 
-static void end_chunk(const struct job *j, struct buf *out)
+static void end_chunk(const struct choice *c, struct buf *out)
 {
+    const struct job *j = c->job;
     buf_add_char(out, ']');
+    if (c->begun || !j->chat)
+        buf_add_str(out, ",\"kv_transfer_params\":null");
     if (j->params.continuous_usage) {
         buf_add_char(out, ',');
-        add_usage(j, out);
+        add_usage_so_far(c, out);
     } else if (j->params.include_usage) {
         buf_add_str(out, ",\"usage\":null");
     }
     buf_add_str(out, "}\n\n");
 }
 
+/* "prompt_token_ids":… */
+static void add_prompt_ids(const struct choice *c, bool wanted, struct buf *out)
+{
+    buf_add_str(out, "\"prompt_token_ids\":");
+    if (wanted)
+        add_ids(c->prompt, out);
+    else
+        buf_add_str(out, "null");
+}
+
 static void begin_chunk(const struct job *j, const struct choice *c, struct buf *out)
 {
     buf_add_str(out, "data: ");
     add_head(j, j->chat ? "chat.completion.chunk" : "text_completion", out);
-    if (j->chat && !c->begun && j->params.return_token_ids) {
-        buf_add_str(out, "\"prompt_token_ids\":");
-        add_ids(c->prompt, out);
-        buf_add_char(out, ',');
+    if (j->chat && !c->begun) {
+        add_prompt_ids(c, j->params.return_token_ids, out);
+        buf_add_str(out, ",\"prompt_text\":null,");
     }
     buf_printf(out, "\"choices\":[{\"index\":%u,", c->index);
 }
@@ -200,6 +231,8 @@ static void add_new_ids(struct choice *c, struct buf *out)
 {
     if (wants_ids(c->job))
         buf_printf(out, ",\"token_ids\":[%s]", buf_str(&c->ids));
+    else
+        buf_add_str(out, ",\"token_ids\":null");
 }
 
 static void empty(struct choice *c)
@@ -211,8 +244,11 @@ static void empty(struct choice *c)
     buf_reset(&c->tops);
     buf_reset(&c->offsets);
     buf_reset(&c->ids);
+    c->n_told = c->n_token;
 }
 
+/* The prompt as it was given; of token ids their text with the special ones among them, since they
+ * are among logprobs.tokens and count in text_offset. */
 static void add_echo(struct choice *c, struct buf *out)
 {
     const struct served *s = &c->job->app->served;
@@ -220,7 +256,7 @@ static void add_echo(struct choice *c, struct buf *out)
     if (c->prompt->text)
         buf_add(out, c->prompt->text, c->prompt->n_text);
     else if (s->tokenizer && tokenizer_decode(s->tokenizer, c->prompt->ids.ids, c->prompt->ids.n,
-                                              c->job->params.skip_special_tokens, out, &e) != Q_OK)
+                                              false, out, &e) != Q_OK)
         out->failed = e.code;
 }
 
@@ -241,13 +277,11 @@ static void text_chunk(struct job *j, struct choice *c, struct buf *out)
     add_logprobs(c, out);
     buf_add_char(out, ',');
     add_finish(c, c->finished, out);
-    if (!c->begun && j->params.return_token_ids) {
-        buf_add_str(out, ",\"prompt_token_ids\":");
-        add_ids(c->prompt, out);
-    }
+    buf_add_char(out, ',');
+    add_prompt_ids(c, !c->begun && j->params.return_token_ids, out);
     add_new_ids(c, out);
-    buf_add_char(out, '}');
-    end_chunk(j, out);
+    buf_add_str(out, ",\"weight_versions\":null}");
+    end_chunk(c, out);
     c->begun = true;
     empty(c);
 }
@@ -259,9 +293,10 @@ static void chat_chunk(struct job *j, struct choice *c, bool final, struct buf *
     add_logprobs(c, out);
     buf_add_char(out, ',');
     add_finish(c, final, out);
-    add_new_ids(c, out);
-    buf_add_char(out, '}');
-    end_chunk(j, out);
+    if (c->begun)
+        add_new_ids(c, out);
+    buf_add_str(out, final ? ",\"weight_versions\":null}" : "}");
+    end_chunk(c, out);
     c->begun = true;
     empty(c);
 }
@@ -276,31 +311,35 @@ static void reasoning_chunk(struct job *j, struct choice *c, struct buf *out)
     only.n_call = 0;
     chat_chunk(j, &only, false, out);
     buf_reset(&c->reasoning);
+}
+
+/* The role by itself, as OpenAI and vLLM have it; no token counts yet. */
+static void role_chunk(struct job *j, struct choice *c, struct buf *out)
+{
+    struct choice first = *c;
+    first.text = first.reasoning = first.items = first.values = first.tops = first.offsets =
+        first.ids = (struct buf)BUF_INIT;
+    first.n_call = 0;
+    first.n_token = first.n_thought = first.n_perhaps = 0;
+    chat_chunk(j, &first, false, out);
     c->begun = true;
 }
 
 void shape_chunks(struct job *j, struct choice *c, struct buf *out)
 {
     bool news = c->text.len || c->reasoning.len || c->items.len || c->ids.len;
+    bool step = c->n_token > c->n_told && !j->no_output;
     if (!j->chat) {
-        if (news || c->finished)
+        if (news || step || c->finished)
             text_chunk(j, c, out);
         return;
     }
-    if (!c->begun && (c->n_token || c->finished)) { /* the role by itself, as OpenAI does */
-        struct choice first = *c;                   /* with nothing in it but the role */
-        first.text = first.reasoning = first.items = first.values = first.tops = first.offsets =
-            first.ids = (struct buf)BUF_INIT;
-        first.n_call = 0;
-        chat_chunk(j, &first, false, out);
-        c->begun = true;
-    }
+    if (!c->begun && (c->n_token || c->finished))
+        role_chunk(j, c, out);
     if (c->reasoning.len && (c->text.len || calls_pending(c)))
         reasoning_chunk(j, c, out);
-    if (news || calls_pending(c))
-        chat_chunk(j, c, false, out);
-    if (c->finished)
-        chat_chunk(j, c, true, out);
+    if (news || calls_pending(c) || (step && !c->parser) || c->finished)
+        chat_chunk(j, c, c->finished, out);
 }
 
 void shape_usage_chunk(struct job *j, struct buf *out)
@@ -319,11 +358,12 @@ static void add_message(struct choice *c, struct buf *out)
         buf_add_str(out, "null");
     else
         buf_add_json_str(out, buf_str(&c->text), c->text.len);
-    buf_add_str(out, ",\"refusal\":null");
-    if (c->reasoning.len) {
-        buf_add_char(out, ',');
+    buf_add_str(out, ",\"refusal\":null,\"annotations\":null,\"audio\":null,"
+                     "\"function_call\":null,");
+    if (c->reasoning.len)
         add_reasoning(c, out);
-    }
+    else
+        buf_add_str(out, "\"reasoning\":null");
     if (c->n_call) {
         buf_add_str(out, ",\"tool_calls\":[");
         for (size_t i = 0; i < c->n_call; i++) {
@@ -343,11 +383,14 @@ static void add_message(struct choice *c, struct buf *out)
 /* "prompt_logprobs":[null,{…},…] */
 static void add_prompt_logprobs(const struct choice *c, struct buf *out)
 {
-    if (c->job->params.has[FIELD_prompt_logprobs]) {
-        buf_add_str(out, ",\"prompt_logprobs\":[null");
-        buf_add(out, buf_str(&c->prompt_rows), c->prompt_rows.len);
-        buf_add_char(out, ']');
+    buf_add_str(out, ",\"prompt_logprobs\":");
+    if (!c->job->params.has[FIELD_prompt_logprobs]) {
+        buf_add_str(out, "null");
+        return;
     }
+    buf_add_str(out, "[null");
+    buf_add(out, buf_str(&c->prompt_rows), c->prompt_rows.len);
+    buf_add_char(out, ']');
 }
 
 static void add_text_choice(struct choice *c, struct buf *out)
@@ -364,10 +407,8 @@ static void add_text_choice(struct choice *c, struct buf *out)
     add_logprobs(c, out);
     buf_add_char(out, ',');
     add_finish(c, true, out);
-    if (j->params.return_token_ids) {
-        buf_add_str(out, ",\"prompt_token_ids\":");
-        add_ids(c->prompt, out);
-    }
+    buf_add_char(out, ',');
+    add_prompt_ids(c, j->params.return_token_ids, out);
     add_new_ids(c, out);
     add_prompt_logprobs(c, out);
 }
@@ -391,15 +432,15 @@ void shape_body(struct job *j, struct buf *out)
         } else {
             add_text_choice(c, out);
         }
-        buf_add_char(out, '}');
+        buf_add_str(out, ",\"routed_experts\":null,\"weight_versions\":null}");
     }
-    buf_add_str(out, "],");
+    buf_add_str(out, "],\"service_tier\":null,");
     add_usage(j, out);
-    if (j->chat)
+    if (j->chat) {
         add_prompt_logprobs(&j->choices[0], out);
-    if (j->chat && j->params.return_token_ids) {
-        buf_add_str(out, ",\"prompt_token_ids\":");
-        add_ids(j->choices[0].prompt, out);
+        buf_add_char(out, ',');
+        add_prompt_ids(&j->choices[0], j->params.return_token_ids, out);
+        buf_add_str(out, ",\"prompt_text\":null");
     }
-    buf_add_char(out, '}');
+    buf_add_str(out, ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}");
 }

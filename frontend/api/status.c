@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* /health, /ready, /version, /metrics, /v1/models: what the server says of itself. */
 #include <string.h>
+#include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/api/app.h"
 #include "proto/step.h"
+
+#define SCRAPE_MS 500 /* to wait for the engine */
 
 static void reply_json(struct http_exchange *x, int status, struct buf *body)
 {
@@ -37,9 +40,17 @@ void on_version(void *app, struct http_exchange *x)
     reply_json(x, 200, &body);
 }
 
-void on_metrics(void *app, struct http_exchange *x)
+/* /metrics waits for a heartbeat it asks for, so that what a request has just changed is there; not
+ * for long, since an engine that is away or busy must not take the figures of the others along. */
+struct scrape {
+    struct scrape *next;
+    uv_timer_t timer;
+    struct app *app;
+    struct http_exchange *x;
+};
+
+static void reply_metrics(struct app *a, struct http_exchange *x)
 {
-    struct app *a = app;
     struct buf body = BUF_INIT;
     char labels[64];
     metrics_render(&body, a->served.names[0]);
@@ -48,6 +59,60 @@ void on_metrics(void *app, struct http_exchange *x)
     metrics_render_info(&body, a->served.names[0], "vllm:cache_config_info",
                         "The KV cache: tokens of a block, blocks of the pool.", labels);
     http_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+static void on_scrape_closed(uv_handle_t *h)
+{
+    q_free(h->data);
+}
+
+/* Out of the list; the exchange is the caller's. */
+static void end_scrape(struct scrape *s)
+{
+    struct scrape **at = &s->app->scrapes;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    http_on_gone(s->x, NULL, NULL);
+    uv_close((uv_handle_t *)&s->timer, on_scrape_closed);
+}
+
+static void on_scrape_gone(void *ctx)
+{
+    end_scrape(ctx);
+}
+
+static void on_scrape_time(uv_timer_t *timer)
+{
+    struct scrape *s = timer->data;
+    end_scrape(s);
+    reply_metrics(s->app, s->x);
+}
+
+void status_told(void *app)
+{
+    struct app *a = app;
+    while (a->scrapes) {
+        struct scrape *s = a->scrapes;
+        end_scrape(s);
+        reply_metrics(a, s->x);
+    }
+}
+
+void on_metrics(void *app, struct http_exchange *x)
+{
+    struct app *a = app;
+    struct scrape *s = a->link && link_ask(a->link) ? q_calloc(1, sizeof(*s)) : NULL;
+    if (!s) {
+        reply_metrics(a, x);
+        return;
+    }
+    *s = (struct scrape){.next = a->scrapes, .app = a, .x = x};
+    a->scrapes = s;
+    uv_timer_init(&a->loop, &s->timer);
+    s->timer.data = s;
+    uv_timer_start(&s->timer, on_scrape_time, SCRAPE_MS, 0);
+    http_on_gone(x, on_scrape_gone, s);
 }
 
 static void add_model(const struct app *a, const char *name, struct buf *out)

@@ -6,6 +6,7 @@
 #include "common/chat/messages.h"
 #include "frontend/api/json.h"
 #include "frontend/api/prompt.h"
+#include "common/chat/roles.h"
 #include "frontend/api/task.h"
 
 struct ask {          /* one request */
@@ -39,6 +40,10 @@ static enum q_code read_body(struct ask *q, struct q_err *e)
     if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) ||
         (rc = params_read(&q->params, q->body, q->to_text ? WHERE_DETOK : WHERE_TOKENS, e)))
         return rc;
+    if ((rc = unknown_check(&q->params.unknown, s->options->strict_fields, e)) != Q_OK) {
+        snprintf(q->params.param, sizeof(q->params.param), "%.63s", q->params.unknown.first);
+        return rc;
+    }
     return served_check_name(s, q->params.model, e);
 }
 
@@ -55,6 +60,7 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
                                 .ask = prompts_ask(s, p, 0),
                                 .tools = json_array_size(p->tools) ? p->tools : NULL};
         if ((rc = tools_check(p->tools, e)) ||
+            (rc = roles_check(&s->chat, p->chat_template, p->messages, e)) ||
             (rc = messages_read(&q->turn.messages, p->messages, e)) ||
             (rc = prompts_render(&q->prompts, &q->turn, e)))
             return rc;
@@ -81,13 +87,10 @@ static void add_tokens(const struct app *a, const struct ask *q, struct buf *out
     }
     buf_add_char(out, '[');
     for (size_t i = 0; i < ids->n; i++) {
-        struct buf bytes = BUF_INIT;
-        struct q_err e = Q_ERR_INIT;
-        if (tokenizer_token_bytes(a->served.tokenizer, ids->ids[i], &bytes, &e) != Q_OK)
-            out->failed = e.code;
+        size_t n;
+        const char *text = tokenizer_token_text(a->served.tokenizer, ids->ids[i], &n);
         buf_add_str(out, i ? "," : "");
-        buf_add_json_str(out, buf_str(&bytes), bytes.len);
-        buf_release(&bytes);
+        buf_add_json_str(out, text ? text : "", n);
     }
     buf_add_str(out, "]}");
 }
@@ -128,6 +131,8 @@ static enum q_code prepare(struct task *t, struct q_err *e)
 static void answer(struct task *t, const struct q_err *e)
 {
     struct ask *q = (struct ask *)t;
+    if (q->params.unknown.n)
+        http_warn(t->x, q->params.unknown.text);
     if (e->code == Q_OK)
         http_reply(t->x, 200, "application/json", &q->answer);
     else

@@ -166,14 +166,24 @@ bool api_keys_digest(unsigned char out[32], const char *header, size_t n)
            digest_of(out, header + n_scheme, n - n_scheme);
 }
 
+/* In the same time for every key, whether known or not. */
+static const struct api_key *find(const struct api_keys *k, const unsigned char digest[32])
+{
+    const struct api_key *found = NULL;
+    for (size_t i = 0; i < k->n; i++)
+        if (CRYPTO_memcmp(digest, k->items[i].digest, 32) == 0)
+            found = &k->items[i];
+    return found;
+}
+
 const struct api_key *api_keys_find(const struct api_keys *k, const char *header, size_t n)
 {
     unsigned char digest[32];
-    const struct api_key *found = NULL;
-    if (!api_keys_digest(digest, header, n))
-        return NULL;
-    for (size_t i = 0; i < k->n; i++)
-        if (CRYPTO_memcmp(digest, k->items[i].digest, sizeof(digest)) == 0)
-            found = &k->items[i];
-    return found;
+    return api_keys_digest(digest, header, n) ? find(k, digest) : NULL;
+}
+
+const struct api_key *api_keys_find_plain(const struct api_keys *k, const char *key, size_t n)
+{
+    unsigned char digest[32];
+    return n && digest_of(digest, key, n) ? find(k, digest) : NULL;
 }

@@ -47,6 +47,8 @@ FALLIBLE api_keys_check(const struct api_keys *k, struct q_err *e);
 void api_keys_release(struct api_keys *k);
 /* header: the value of Authorization. The known key in `Bearer KEY`; NULL: none. */
 const struct api_key *api_keys_find(const struct api_keys *k, const char *header, size_t n);
+/* The same for the key by itself, as X-Api-Key has it. */
+const struct api_key *api_keys_find_plain(const struct api_keys *k, const char *key, size_t n);
 /* SHA-256 of the key in an Authorization header. False: there is none in it. */
 bool api_keys_digest(unsigned char out[32], const char *header, size_t n);
 

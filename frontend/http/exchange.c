@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include "common/metrics.h"
+#include "frontend/http/head.h"
 #include "frontend/http/inside.h"
 
 void exchange_notify_gone(struct http_exchange *x)
@@ -32,8 +33,10 @@ static void on_dispose(void *p)
     x->broken = true;
     exchange_notify_gone(x);
     server_exchange_over(x->server, x);
+    guard_answered(x->req, x->n_request);
     buf_release(&x->pending);
     buf_release(&x->sending);
+    buf_release(&x->unpacked);
 }
 
 /* Give h2o what is pending, or the end. */
@@ -103,6 +106,18 @@ static void watch_hangup(struct http_exchange *x)
     x->watched = epoll_ctl(x->server->hangup_fd, EPOLL_CTL_ADD, h2o_socket_get_fd(sock), &ev) == 0;
 }
 
+/* Of its connection's input. h2o keeps a request there until it is answered: its head, then its
+ * body (chunks put together), then what came behind it. */
+static size_t request_size(h2o_req_t *req)
+{
+    h2o_socket_t *sock = req->conn->callbacks->get_socket(req->conn);
+    if (req->version >= 0x200 || !sock || !sock->input)
+        return 0;
+    if (req->entity.base)
+        return (size_t)(req->entity.base + req->entity.len - sock->input->bytes);
+    return head_length(sock->input->bytes, sock->input->size);
+}
+
 struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public)
 {
     struct http_exchange *x = h2o_mem_alloc_shared(&req->pool, sizeof(*x), on_dispose);
@@ -110,6 +125,8 @@ struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool p
                                 .req = req,
                                 .server = s,
                                 .public = public,
+                                .body = {req->entity.base, req->entity.len},
+                                .n_request = request_size(req),
                                 .last_ms = (int64_t)uv_now(s->loop)};
     x->pending.max = HTTP_STREAM_BYTES_MAX;
     exchange_choose_id(x);
@@ -158,7 +175,7 @@ struct http_text http_body(const struct http_exchange *x)
 {
     if (x->local)
         return x->local->body;
-    return (struct http_text){x->req->entity.base, x->req->entity.len};
+    return x->body;
 }
 
 struct http_text http_path(const struct http_exchange *x)
@@ -187,10 +204,14 @@ struct http_text http_header(const struct http_exchange *x, const char *name)
     return (struct http_text){v->base, v->len};
 }
 
+/* OpenAI's clients send Authorization, Anthropic's X-Api-Key; one that is known is enough. */
 const struct api_key *exchange_key(const struct http_exchange *x)
 {
-    struct http_text header = http_header(x, "authorization");
-    return x->local ? NULL : api_keys_find(&x->server->keys, header.data, header.n);
+    struct http_text header = http_header(x, "authorization"), plain = http_header(x, "x-api-key");
+    if (x->local)
+        return NULL;
+    const struct api_key *key = api_keys_find(&x->server->keys, header.data, header.n);
+    return key ? key : api_keys_find_plain(&x->server->keys, plain.data, plain.n);
 }
 
 uint32_t http_key_weight(const struct http_exchange *x)
@@ -201,8 +222,10 @@ uint32_t http_key_weight(const struct http_exchange *x)
 
 bool http_key(const struct http_exchange *x, unsigned char digest[32])
 {
-    struct http_text header = http_header(x, "authorization");
-    return !x->local && x->server->keys.n && api_keys_digest(digest, header.data, header.n);
+    const struct api_key *key = exchange_key(x);
+    if (key)
+        memcpy(digest, key->digest, sizeof(key->digest));
+    return key;
 }
 
 const char *http_request_id(const struct http_exchange *x)
@@ -249,10 +272,21 @@ static void set_head(struct http_exchange *x, int status, const char *content_ty
                    strlen(content_type));
     h2o_add_header_by_str(&r->pool, &r->res.headers, H2O_STRLIT("x-request-id"), 0, NULL, x->id,
                           strlen(x->id));
+    if (x->warning)
+        h2o_add_header_by_str(&r->pool, &r->res.headers, H2O_STRLIT("x-quire-warning"), 0, NULL,
+                              x->warning, strlen(x->warning));
     metric_add(status >= 500   ? METRIC_HTTP_5XX
                : status >= 400 ? METRIC_HTTP_4XX
                                : METRIC_HTTP_2XX,
                1);
+}
+
+void http_warn(struct http_exchange *x, const char *text)
+{
+    if (x->local)
+        local_warn(x, text);
+    else
+        x->warning = h2o_strdup(&x->req->pool, text, strlen(text)).base;
 }
 
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body)

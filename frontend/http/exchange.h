@@ -3,8 +3,8 @@
  *
  * It lives in h2o's request pool: from the handler's call until the answer is out or the client is
  * gone, whichever is first. Then `gone` (http_on_gone) is called exactly once, and the pointer is
- * dead. An answer is one of http_reply                              a whole body http_stream_start,
- * _write …, _end       server-sent events Writes never block. A client that does not read is given
+ * dead. An answer is one of http_reply (a whole body) and http_stream_start, _write …, _end
+ * (server-sent events). Writes never block. A client that does not read is given
  * HTTP_STREAM_BYTES_MAX of buffer; then the stream is broken off and `gone` called, so that no
  * reader, however slow, takes more memory than that. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_EXCHANGE_H
@@ -26,7 +26,7 @@ struct http_text { /* borrowed from the exchange */
 struct http_text http_path(const struct http_exchange *x); /* normalized, without the query */
 /* What follows the '?' of the path; n = 0: nothing. */
 struct http_text http_query(const struct http_exchange *x);
-struct http_text http_body(const struct http_exchange *x);
+struct http_text http_body(const struct http_exchange *x); /* unpacked */
 struct http_text http_header(const struct http_exchange *x,
                              const char *name); /* name in lower case; n = 0: absent */
 /* SHA-256 of the API key it came with. False: the server asks for none. */
@@ -41,6 +41,9 @@ const char *http_request_id(const struct http_exchange *x);
  * set. */
 void http_on_gone(struct http_exchange *x, void (*gone)(void *ctx), void *ctx);
 
+/* Say this in the answer's header X-Quire-Warning; printable ASCII. Before the answer begins. Where
+ * there is no header (local.h) it goes to the log. */
+void http_warn(struct http_exchange *x, const char *text);
 /* The whole answer; *body is moved out. */
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
 struct http_error {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inside - what server.c and exchange.c share; nobody else includes it.
+/* inside - what the server's files share; nobody else includes it.
  * Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_INSIDE_H
 #define QUIRE_FRONTEND_HTTP_INSIDE_H
@@ -7,6 +7,7 @@
 #include "common/buf.h"
 #include "frontend/http/exchange.h"
 #include "frontend/http/api_keys.h"
+#include "frontend/http/guard.h"
 #include "frontend/http/local.h"
 #include "frontend/http/server.h"
 
@@ -20,6 +21,10 @@ struct http_exchange {
     struct buf pending;             /* bytes h2o has not been given */
     struct buf sending;             /* bytes h2o holds until `proceed` */
     int64_t last_ms;                /* of the last byte given out */
+    struct http_text body;          /* as it came, or unpacked */
+    struct buf unpacked;            /* behind it, where it came packed */
+    const char *warning;            /* for X-Quire-Warning; NULL: none */
+    size_t n_request;               /* bytes that the request took on its connection (HTTP/1) */
     const struct http_local *local; /* not NULL: there is no req, and no server (local.h) */
     bool public;                    /* not counted as open */
     bool watched;                   /* its socket is in the hang-up epoll */
@@ -39,6 +44,7 @@ struct http_server {
     h2o_accept_ctx_t accept_ctx;
     struct http_config set; /* api_keys not used after http_server_new */
     struct api_keys keys;
+    struct guard guard;
     uv_tcp_t listener;
     uv_timer_t pinger;
     uv_poll_t hangup; /* on hangup_fd */
@@ -54,6 +60,11 @@ struct http_server {
     int64_t finished_ms; /* when the last one finished */
 };
 
+/* request.c: answer what comes to this path; the headers by which a browser lets pages read an
+ * answer. */
+void request_handle(struct http_server *s, h2o_pathconf_t *path);
+void request_share(const struct http_server *s, h2o_req_t *req);
+void filter_add(struct http_server *s, h2o_pathconf_t *path); /* filter.c */
 /* The exchange of a request that just arrived; in the request's pool. */
 struct http_exchange *exchange_new(struct http_server *s, h2o_req_t *req, bool public);
 /* The known key that it came with; NULL: none. Borrowed from the server. */
@@ -62,6 +73,7 @@ void exchange_choose_id(struct http_exchange *x);
 void exchange_notify_gone(struct http_exchange *x); /* once: the second time does nothing */
 /* local.c: the whole answer; *body is released. */
 void local_reply(struct http_exchange *x, int status, struct buf *body, uint32_t retry_after_s);
+void local_warn(const struct http_exchange *x, const char *text);
 void exchange_ping(struct http_exchange *x, int64_t now_ms);
 void exchange_hung_up(struct http_exchange *x); /* the client closed its side */
 /* Seconds after which another attempt has a fair chance, from the pace at which requests finish. */

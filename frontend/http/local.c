@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "frontend/http/local.h"
+#include <inttypes.h>
+#include "common/log.h"
 #include "common/mem.h"
 #include "frontend/http/inside.h"
+
+#define WARN_EVERY_MS 5000
 
 struct local_exchange { /* the exchange first: local_of */
     struct http_exchange x;
@@ -34,4 +38,15 @@ void local_reply(struct http_exchange *x, int status, struct buf *body, uint32_t
     x->started = x->over = true;
     x->local->reply(x->local->ctx, status, body, retry_after_s);
     buf_release(body);
+}
+
+/* There is no header to put it into; a file of a million lines may have the same slip in each. */
+void local_warn(const struct http_exchange *x, const char *text)
+{
+    static int64_t last_ms;
+    static uint64_t n_skipped;
+    if (!log_ratelimit(&last_ms, &n_skipped, WARN_EVERY_MS))
+        return;
+    log_warning("request %s: %s (%" PRIu64 " such lines left out before)", x->id, text, n_skipped);
+    n_skipped = 0;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One host, one path "/" and one handler of h2o's; what varies is the table of routes. h2o answers
- * some errors before any handler runs (a body beyond the limit, a broken head): a filter gives
- * those OpenAI's body as well. */
+/* One host, one path "/" and one handler of h2o's (request.c); what varies is the table of
+ * routes. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -20,11 +19,6 @@
 #define LISTEN_BACKLOG  1024
 #define RETRY_AFTER_MAX 60 /* seconds */
 #define PING_CHECKS     4  /* per ping interval */
-
-struct handler {
-    h2o_handler_t super;
-    struct http_server *server;
-};
 
 uint32_t server_retry_after(const struct http_server *s)
 {
@@ -63,164 +57,6 @@ void server_exchange_over(struct http_server *s, struct http_exchange *x)
     }
 }
 
-static bool same(h2o_iovec_t v, const char *s)
-{
-    return v.len == strlen(s) && memcmp(v.base, s, v.len) == 0;
-}
-
-static bool path_matches(h2o_iovec_t path, const char *pattern)
-{
-    size_t n = strlen(pattern);
-    if (pattern[n - 1] == '*')
-        return path.len >= n && memcmp(path.base, pattern, n - 1) == 0;
-    return same(path, pattern);
-}
-
-/* The route for the request. NULL: *allow is the method that the path has, or NULL when there is no
- * such path. */
-static const struct http_route *find_route(const struct http_server *s, const h2o_req_t *req,
-                                           const char **allow)
-{
-    *allow = NULL;
-    for (size_t i = 0; i < s->set.n_route; i++) {
-        const struct http_route *r = &s->set.routes[i];
-        if (!path_matches(req->path_normalized, r->path))
-            continue;
-        if (same(req->method, r->method) ||
-            (same(req->method, "HEAD") && !strcmp(r->method, "GET")))
-            return r;
-        *allow = r->method;
-    }
-    return NULL;
-}
-
-static bool authorized(const struct http_server *s, const struct http_route *r,
-                       const struct http_exchange *x)
-{
-    if (r && (r->auth == HTTP_PUBLIC || (r->auth == HTTP_METRICS && s->set.public_metrics)))
-        return true;
-    return s->keys.n == 0 || exchange_key(x);
-}
-
-/* May this key steer the engine? Any may, as long as none is named for it. */
-static bool allowed(const struct http_server *s, const struct http_route *r,
-                    const struct http_exchange *x)
-{
-    return !r || r->auth != HTTP_ADMIN || !s->keys.has_admin || exchange_key(x)->admin;
-}
-
-static void reply_no_route(struct http_exchange *x, const char *allow)
-{
-    h2o_req_t *req = x->req;
-    char text[512];
-    struct http_error error = {.code = allow ? Q_METHOD : Q_NOT_FOUND, .message = text};
-    int n_path = req->path_normalized.len < 300 ? (int)req->path_normalized.len : 300;
-    int n_method = req->method.len < 32 ? (int)req->method.len : 32;
-    if (allow) {
-        h2o_add_header_by_str(&req->pool, &req->res.headers, H2O_STRLIT("allow"), 0, NULL, allow,
-                              strlen(allow));
-        snprintf(text, sizeof(text), "%.*s takes %s, not %.*s", n_path, req->path_normalized.base,
-                 allow, n_method, req->method.base);
-    } else {
-        snprintf(text, sizeof(text), "there is no %.*s %.*s here", n_method, req->method.base,
-                 n_path, req->path_normalized.base);
-    }
-    http_reply_error(x, &error);
-}
-
-/* A browser sends other types across origins without asking; application/json it does not. Nor does
- * it leave out where it comes from, so that a request without body and origin is from no page. */
-static bool is_json(const struct http_exchange *x)
-{
-    if (!http_body(x).n && !http_header(x, "content-type").n && !http_header(x, "origin").n)
-        return true;
-    static const char want[] = "application/json";
-    struct http_text type = http_header(x, "content-type");
-    size_t n = sizeof(want) - 1;
-    return type.n >= n && strncasecmp(type.data, want, n) == 0 &&
-           (type.n == n || type.data[n] == ';' || type.data[n] == ' ');
-}
-
-static int on_request(h2o_handler_t *self, h2o_req_t *req)
-{
-    struct http_server *s = ((struct handler *)self)->server;
-    const char *allow;
-    const struct http_route *r = find_route(s, req, &allow);
-    bool public = r && r->auth == HTTP_PUBLIC;
-    bool full = !public && s->n_open >= s->set.open_max;
-    struct http_exchange *x = exchange_new(s, req, public);
-    if (!authorized(s, r, x))
-        http_reply_error(
-            x, &(struct http_error){.code = Q_UNAUTHORIZED,
-                                    .message = "missing or wrong API key: expected the header "
-                                               "\"Authorization: Bearer KEY\""});
-    else if (!allowed(s, r, x))
-        http_reply_error(x, &(struct http_error){.code = Q_FORBIDDEN,
-                                                 .message = "this API key may not steer the "
-                                                            "engine: in --api-key-file others are "
-                                                            "marked admin"});
-    else if (!r)
-        reply_no_route(x, allow);
-    else if (full)
-        http_reply_error(x,
-                         &(struct http_error){.code = Q_NO_SPACE,
-                                              .message = "too many open requests; try again later",
-                                              .retry_after_s = server_retry_after(s)});
-    else if (!strcmp(r->method, "POST") && !is_json(x))
-        http_reply_error(x,
-                         &(struct http_error){.code = Q_MEDIA_TYPE,
-                                              .message = "Content-Type must be application/json"});
-    else
-        r->handle(s->set.app, x);
-    return 0;
-}
-
-/* The filter on h2o's own error answers: they are text/plain, ours never are. */
-struct rewrite {
-    h2o_ostream_t super;
-    h2o_iovec_t body;
-};
-
-static void rewrite_send(h2o_ostream_t *self, h2o_req_t *req, h2o_iovec_t *bufs, size_t n,
-                         h2o_send_state_t state)
-{
-    (void)bufs, (void)n;
-    struct rewrite *r = (struct rewrite *)self;
-    h2o_ostream_send_next(self, req, &r->body, 1, state);
-}
-
-static void on_setup_ostream(h2o_filter_t *self, h2o_req_t *req, h2o_ostream_t **slot)
-{
-    (void)self;
-    ssize_t at = h2o_find_header(&req->res.headers, H2O_TOKEN_CONTENT_TYPE, SIZE_MAX);
-    bool plain = at != -1 && req->res.headers.entries[at].value.len >= 10 &&
-                 memcmp(req->res.headers.entries[at].value.base, "text/plain", 10) == 0;
-    if (plain && req->res.status >= 400 && !same(req->input.method, "HEAD")) {
-        struct buf body = BUF_INIT;
-        char text[128];
-        snprintf(text, sizeof(text), "%s",
-                 req->res.status == 413 ? "the request body is larger than --max-body-bytes allows"
-                                        : "the request is not valid HTTP");
-        http_error_body(&body, &(struct http_error){.status = req->res.status, .message = text});
-        struct rewrite *r = (struct rewrite *)h2o_add_ostream(req, sizeof(*r), slot);
-        r->super.do_send = rewrite_send;
-        r->body = h2o_strdup(&req->pool, buf_str(&body), body.len);
-        req->res.content_length = body.len;
-        h2o_set_header(&req->pool, &req->res.headers, H2O_TOKEN_CONTENT_TYPE,
-                       H2O_STRLIT("application/json"), 1);
-        metric_add(req->res.status >= 500 ? METRIC_HTTP_5XX : METRIC_HTTP_4XX, 1);
-        buf_release(&body);
-        slot = &r->super.next;
-    }
-    h2o_setup_next_ostream(req, slot);
-}
-
-static void add_filter(h2o_pathconf_t *path)
-{
-    h2o_filter_t *f = h2o_create_filter(path, sizeof(*f));
-    f->on_setup_ostream = on_setup_ostream;
-}
-
 static void on_ping_timer(uv_timer_t *timer)
 {
     struct http_server *s = timer->data;
@@ -252,14 +88,13 @@ static void configure(struct http_server *s)
     h2o_hostconf_t *host =
         h2o_config_register_host(&s->config, h2o_iovec_init(H2O_STRLIT("default")), 65535);
     h2o_pathconf_t *path = h2o_config_register_path(host, "/", 0);
-    struct handler *h = (struct handler *)h2o_create_handler(path, sizeof(*h));
-    h->super.on_req = on_request;
-    h->server = s;
-    add_filter(path);
-    add_filter(&host->fallback_path);
+    request_handle(s, path);
+    filter_add(s, path);
+    filter_add(s, &host->fallback_path);
     h2o_context_init(&s->ctx, s->loop, &s->config);
     s->accept_ctx.ctx = &s->ctx;
     s->accept_ctx.hosts = s->config.hosts;
+    guard_init(&s->guard, s->loop, &s->accept_ctx);
 }
 
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,
@@ -297,26 +132,11 @@ fail:
     return rc;
 }
 
-static void free_handle(uv_handle_t *h)
-{
-    q_free(h);
-}
-
 static void on_connection(uv_stream_t *listener, int status)
 {
     struct http_server *s = listener->data;
-    if (status != 0)
-        return;
-    uv_tcp_t *client = q_calloc(1, sizeof(*client));
-    if (!client)
-        return;
-    uv_tcp_init(s->loop, client);
-    if (uv_accept(listener, (uv_stream_t *)client) != 0) {
-        uv_close((uv_handle_t *)client, free_handle);
-        return;
-    }
-    uv_tcp_nodelay(client, 1);
-    h2o_accept(&s->accept_ctx, h2o_uv_socket_create((uv_stream_t *)client, free_handle));
+    if (status == 0)
+        guard_accept(&s->guard, listener);
 }
 
 static enum q_code listen_now(struct http_server *s, const char *what, struct q_err *e)

@@ -3,8 +3,8 @@
  *
  * The server reads a request to its end, finds its row in the routes it was given, checks the API
  * key and the limits, and calls the row's handler with an exchange (http/exchange.h). What it
- * refuses itself (401, 404, 405, 413, 429) has OpenAI's error body too. Threads: the loop's thread
- * only. */
+ * refuses itself (400, 401, 404, 405, 413, 415, 429) has OpenAI's error body too. Threads: the
+ * loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_SERVER_H
 #define QUIRE_FRONTEND_HTTP_SERVER_H
 #include <stdbool.h>
@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "common/err.h"
+#include "frontend/http/cors.h"
 
 struct http_server;
 struct http_exchange;
@@ -31,8 +32,8 @@ struct http_route {
     http_handler *handle;
 };
 
-struct http_config { /* borrowed while http_server_new runs, except routes and app: as long as the
-                        server */
+struct http_config { /* borrowed while http_server_new runs, except routes, app and cors: as long as
+                        the server */
     const struct http_route *routes; /* [n_route] */
     size_t n_route;
     void *app;                   /* first argument of every handler */
@@ -40,6 +41,7 @@ struct http_config { /* borrowed while http_server_new runs, except routes and a
     size_t n_api_key;
     const char *api_key_file; /* more of them (api_keys.h); NULL or "" = none */
     bool public_metrics;
+    struct cors cors;  /* which origins' pages may ask; no origins: none */
     size_t body_max;   /* bytes */
     uint32_t open_max; /* requests */
     uint32_t ping_ms;  /* a silent stream gets a comment this often */

@@ -60,11 +60,11 @@ static void probe(struct link *l)
     send_hello(l);
 }
 
-static bool send_beat(struct link *l)
+static bool send_beat(struct link *l, bool ask)
 {
     struct q_err e = Q_ERR_INIT;
     struct buf b = BUF_INIT;
-    struct msg_heartbeat m = {.step = 0};
+    struct msg_heartbeat m = {.step = 0, .ask = ask};
     return send_buf(l, msg_heartbeat_encode(&m, &b, &e), &b, &e);
 }
 
@@ -263,10 +263,12 @@ static void on_error_message(struct link *l, const struct msg_error *m)
     struct flow *f = flow_by_wire_id(l, m->req_id);
     if (!f)
         return;
-    /* A flow that has begun is not refused for lack of room: its client was promised the rest. Nor
-     * one that an engine had taken before it went away: all of that come back at once, those that
-     * ran too, and the queue may be too short for them. */
-    if (found == Q_UNAVAILABLE || (found == Q_NO_SPACE && (f->emitted.n || f->taken))) {
+    /* A flow that has begun is not refused for lack of room, or for a pause: its client was
+     * promised the rest. Nor one that an engine had taken before it went away: all of that come
+     * back at once, those that ran too, and the queue may be too short for them. */
+    bool promised = f->emitted.n || f->taken;
+    if ((found == Q_UNAVAILABLE && (promised || !l->engine.refusing)) ||
+        (found == Q_NO_SPACE && promised)) {
         take_back(l, f);
         f->not_before_ms = clock_ms() + (m->retry_after_ms ? m->retry_after_ms : FULL_RETRY_MS);
         if (found == Q_UNAVAILABLE)
@@ -303,6 +305,7 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
     l->engine.sleep_level = m->sleep_level;
     l->engine.paused = m->paused;
     l->engine.pausing = m->pausing || m->paused;
+    l->engine.refusing = m->refusing;
     if (m->fingerprint.n)
         copy_str(l->engine.fingerprint, sizeof(l->engine.fingerprint), m->fingerprint);
     metric_set(METRIC_RUNNING, m->n_running);
@@ -339,6 +342,8 @@ static void on_heartbeat(struct link *l, const struct msg_heartbeat *m)
         set_state(l, LINK_DRAINING, "the engine is draining");
     else if (!m->draining && l->state == LINK_DRAINING)
         set_state(l, LINK_UP, "");
+    if (l->set.on_heartbeat)
+        l->set.on_heartbeat(l->set.ctx);
 }
 
 /* The tokens came for a place further on than the flow is: some are lost. Ask for them again. */
@@ -490,7 +495,7 @@ void link_tick(struct link *l)
     if (up && now - l->sent_beat_ms >=
                   (l->heartbeat_ms < BEAT_EVERY_MS ? l->heartbeat_ms : BEAT_EVERY_MS)) {
         l->sent_beat_ms = now;
-        if (!send_beat(l)) {
+        if (!send_beat(l, false)) {
             go_down(l, "the connection to the engine is lost");
             up = false;
         }
@@ -609,6 +614,11 @@ static FALLIBLE send_now(struct link *l, enum q_code rc, struct buf *b, struct q
     if (up && send_buf(l, rc, b, e))
         return Q_OK;
     return q_fail(e, Q_UNAVAILABLE, "no engine: %s", up ? "it does not take messages" : l->reason);
+}
+
+bool link_ask(struct link *l)
+{
+    return (l->state == LINK_UP || l->state == LINK_DRAINING) && send_beat(l, true);
 }
 
 FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e)

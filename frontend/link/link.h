@@ -83,9 +83,10 @@ struct link_config {     /* borrowed while link_new runs; strings as long as the
     const char *address; /* ipc:///path or tcp://host:port */
     const char *keys;    /* folder of keys, "" = none */
     bool insecure_tcp;
-    unsigned char digest[32];     /* hub_digest of our model folder */
-    uint32_t engine_timeout_ms;   /* how long a flow waits for an engine that is away */
-    void (*on_change)(void *ctx); /* up or down; may be NULL */
+    unsigned char digest[32];        /* hub_digest of our model folder */
+    uint32_t engine_timeout_ms;      /* how long a flow waits for an engine that is away */
+    void (*on_change)(void *ctx);    /* up or down; may be NULL */
+    void (*on_heartbeat)(void *ctx); /* the metrics of the engine are set; may be NULL */
     void (*on_ordered)(void *ctx, const struct msg_ordered *m); /* answers link_order; or NULL */
     void *ctx;
 };
@@ -105,6 +106,7 @@ struct link_engine { /* from its hello; zero before the first */
     uint32_t sleep_level; /* by its last heartbeat; 0 = awake */
     bool paused;          /* likewise: nothing is computed */
     bool pausing;         /* a pause is wanted, and reached with `paused` */
+    bool refusing;        /* and new requests are not for it to take until its end */
 };
 
 /* Errors: Q_INVALID (address), Q_FORBIDDEN (tcp without keys), Q_IO. */
@@ -128,6 +130,8 @@ void link_close(struct link *l, struct flow *f);
  * Q_UNAVAILABLE (no engine now). */
 FALLIBLE link_steer(struct link *l, const struct msg_steer *m, struct q_err *e);
 FALLIBLE link_order(struct link *l, const struct msg_order *m, struct q_err *e);
+/* Ask for a heartbeat now. False: no engine is there to ask. */
+bool link_ask(struct link *l);
 FALLIBLE link_reset_prefix_cache(struct link *l, const char *reason, struct q_err *e);
 
 #endif

@@ -200,3 +200,14 @@ def test_what_cannot_be_started_says_why(tmp_path):
     done = subprocess.run([BIN / "quire-run-batch", "--model", model, "-i", tmp_path / "in", "-o", tmp_path / "out", *FAST],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_unknown_fields(tmp_path):
+    """Ignored and told, or with --strict-fields refused."""
+    (tmp_path / "in").write_text(line("a", {"prompt": [1], "max_tokens": 1, "temperatur": 0}))
+    done = run_batch(MODELS / "llama", tmp_path / "in", tmp_path / "out", *FAST)
+    assert done.returncode == 0 and "temperatur (did you mean temperature?)" in done.stderr
+    assert tokens(results(tmp_path / "out")["a"])
+    run_batch(MODELS / "llama", tmp_path / "in", tmp_path / "strict", *FAST, "--strict-fields")
+    answer = results(tmp_path / "strict")["a"]["response"]
+    assert answer["status_code"] == 400 and answer["body"]["error"]["param"] == "temperatur"

@@ -78,12 +78,32 @@ def test_rest_and_go_on(server, begin, end, name):
     said = {"status": "paused"} if "pause" in begin else None
     assert post(server, begin) == (200, said) and state(server, name)
     assert post(server, begin) == (200, said)  # again is fine
+    if begin.startswith("/pause") and "keep" not in begin:  # as in vLLM
+        for body in (BODY, {**BODY, "stream": True}):
+            connection, answer = server.raw("POST", "/v1/completions", body)
+            error = json.loads(answer.read())["error"]
+            assert (answer.status, error["code"]) == (503, "service_unavailable") and "paused" in error["message"]
+            assert int(answer.headers["retry-after"]) >= 1
+        assert server.metric("vllm:num_requests_waiting") == 0
+        assert post(server, "/pause?mode=keep") == (200, said)  # now they are taken and wait
     thread, answers = in_thread(server.post, "/v1/completions", BODY)
     server.wait_metric("vllm:num_requests_waiting", 1)
     assert not answers
     assert post(server, end) == (200, {"status": "resumed"} if said else None) and not state(server, name)
     thread.join()
     assert ids(answers[0][1]) == want
+
+
+def test_a_pause_refuses_at_every_frontend(start):
+    server = start(LLAMA, *OPTIONS, "--frontends", "3")
+    for mode in ("abort", "wait"):
+        assert post(server, "/pause?mode=" + mode)[0] == 200
+        for _ in range(20):
+            assert server.post("/v1/completions", BODY)[0] == 503
+        assert post(server, "/resume")[0] == 200
+        until = time.monotonic() + 60
+        while server.post("/v1/completions", BODY)[0] != 200:  # one frontend may hear of the end a little later
+            assert time.monotonic() < until
 
 
 def test_refused(server):
@@ -96,7 +116,7 @@ def test_refused(server):
 
 
 def test_pause_aborts(slow):
-    """Streams and whole answers end with what they have, and say so; what comes later waits."""
+    """Streams and whole answers end with what they have, and say so; what comes later is refused."""
     client = openai.OpenAI(base_url=slow.url + "/v1", api_key="none", max_retries=0, timeout=60)
     stream = client.completions.create(model=str(slow.process.args[2]), prompt=[1, 2], max_tokens=3000, stream=True,
                                        extra_body={"ignore_eos": True})
@@ -107,20 +127,19 @@ def test_pause_aborts(slow):
     assert [c.choices[0].finish_reason for c in stream][-1] == "abort"
     queued.join()
     assert [c["finish_reason"] for c in answers[0][1]["choices"]] == ["abort"] * 2 and answers[0][1]["usage"]["completion_tokens"] == 0
+    assert slow.post("/v1/completions", BODY)[0] == 503
+    post(slow, "/pause?mode=keep")
     beams, found = in_thread(slow.post, "/v1/completions", {**BODY, "n": 2, "use_beam_search": True})
     slow.wait_metric("vllm:num_requests_waiting", 1)
     post(slow, "/pause?mode=abort")
     beams.join()
     assert found[0][0] == 503 and "paus" in found[0][1]["error"]["message"]
-    later, answers = in_thread(slow.post, "/v1/completions", BODY, timeout=300)
-    slow.wait_metric("vllm:num_requests_waiting", 1)
     post(slow, "/resume")
-    later.join()
-    assert len(ids(answers[0][1])) == 8
+    assert len(ids(slow.post("/v1/completions", BODY, timeout=300)[1])) == 8
 
 
 def test_pause_waits(slow):
-    """Who has begun goes on to its end; who has not stays in the queue until the end of the pause."""
+    """Requests that have begun go on to their end; those in the queue stay there; new ones are refused."""
     stream = slow.events("/v1/completions", {**BODY, "max_tokens": 3000})
     next(stream)
     later, answers = in_thread(slow.post, "/v1/completions", BODY, timeout=300)
@@ -130,6 +149,7 @@ def test_pause_waits(slow):
     while not (seen := json.loads(slow.get("/is_paused")[1]))["is_paused"] and time.monotonic() < until:
         time.sleep(0.05)
     assert seen == {"is_paused": True, "is_draining": True} and not paused
+    assert slow.post("/v1/completions", BODY)[0] == 503
     for _ in range(3):
         next(stream)
     stream.close()  # its end

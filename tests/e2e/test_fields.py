@@ -164,3 +164,82 @@ def test_all_logprobs_are_off_by_default(client, wide):
     assert refused.value.param == "top_logprobs" and "20" in refused.value.message
     status, answer = wide.post("/v1/completions", {"prompt": [1], "prompt_logprobs": -1})
     assert status == 400 and answer["error"]["param"] == "prompt_logprobs"
+
+
+def warned(server, path, body, **more):
+    connection, answer = server.raw("POST", path, body, **more)
+    text = answer.read()
+    connection.close()
+    return answer.status, answer.headers["x-quire-warning"], text
+
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+
+
+@pytest.mark.parametrize("extra, want", [
+    ({"temperatur": 0}, "temperatur (did you mean temperature?)"), ({"topP": 1}, "topP (did you mean top_p?)"),
+    ({"max-tokens": 1}, "max-tokens (did you mean max_tokens?)"), ({"maxtoken": 1}, "maxtoken (did you mean max_tokens?)"),
+    ({"something_else": 1}, "something_else"), ({"x": 1}, "x"),
+    ({"a b": 1, "c\r\nSet-Cookie: d": 2, "\u00e9\u4e16,": 3}, "a%20b, c%0D%0ASet-Cookie:%20d, %C3%A9%E4%B8%96%2C"),
+    ({"response_format": {"type": "text", "jsonschema": 1}}, "response_format.jsonschema (did you mean json_schema?)"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "string"}, "strictt": True}}},
+     "response_format.json_schema.strictt (did you mean strict?)"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "paramters": {}, "returns": {}}}], "tool_choice": "auto"},
+     "tools[0].function.paramters (did you mean parameters?)"),
+    ({"nothing": None}, None), ({"temperature": 0, "seed": 1}, None),
+])
+def test_unknown_fields_are_told(bundled, extra, want):
+    status, warning, text = warned(bundled, "/v1/chat/completions", {**CHAT, **extra})
+    assert status == 200, text
+    assert warning == (want and "unknown fields are ignored: " + want)
+
+
+def test_unknown_fields_elsewhere(bundled):
+    """In streams, in errors, beside known fields that are refused; and a list of them stays short."""
+    assert "temperatur " in warned(bundled, "/v1/completions", {"prompt": "a", "max_tokens": 1, "temperatur": 0})[1]
+    assert "add_special_token " in warned(bundled, "/tokenize", {"prompt": "a", "add_special_token": True})[1]
+    stream = {"stream": True, "stream_options": {"include_usge": True}}
+    status, warning, text = warned(bundled, "/v1/chat/completions", {**CHAT, **stream, "temperatur": 0})
+    assert status == 200 and "temperatur " in warning and "stream_options.include_usge (did you mean include_usage?)" in warning
+    status, warning, text = warned(bundled, "/v1/chat/completions", {**CHAT, "temperatur": 0, "top_p": 2})
+    assert status == 400 and "temperatur " in warning and json.loads(text)["error"]["param"] == "top_p"
+    status, warning, text = warned(bundled, "/v1/chat/completions", {**CHAT, **{"\u00e9" * 300 + str(i): i for i in range(500)}})
+    assert status == 200 and len(warning) < 1024 and warning.endswith(", ...")
+
+
+def test_strict_fields(start):
+    from servers import BUNDLED
+    server = start(BUNDLED, "--served-model-name", "quire-tiny", "--strict-fields")
+    assert warned(server, "/v1/chat/completions", CHAT)[:2] == (200, None)
+    for path, extra, param, words in [("/v1/chat/completions", {"temperatur": 0}, "temperatur", ["did you mean temperature?", "--strict-fields"]),
+                                      ("/v1/chat/completions", {"response_format": {"type": "text", "x": 1}}, "response_format.x", ["not known"]),
+                                      ("/tokenize", {"mesages": []}, "mesages", ["messages"])]:
+        status, warning, text = warned(server, path, {**CHAT, **extra} if "chat" in path else {"prompt": "a", **extra})
+        error = json.loads(text)["error"]
+        assert status == 400 and error["param"] == param, error
+        for word in words:
+            assert word in error["message"]
+
+
+@pytest.mark.parametrize("role, status", [
+    ("system", 200), ("developer", 200), ("user", 200), ("assistant", 200), ("tool", 200), ("function", 200),
+    ("usr", 400), ("User", 400), ("critic", 400), ("content", 400), ("role", 400)])
+def test_roles(bundled, role, status):
+    body = {**CHAT, "messages": [{"role": role, "content": "Hi"}, {"role": "user", "content": "Hi"}]}
+    got, answer = bundled.post("/v1/chat/completions", body)
+    assert got == status or "template" in answer["error"]["message"], answer  # which may have rules of its own
+    if status == 400:
+        assert got == 400 and answer["error"]["param"] == "messages" and "entry 0" in answer["error"]["message"]
+        assert "developer" in answer["error"]["message"]
+    assert bundled.post("/tokenize", {"messages": body["messages"]})[0] == got
+    if role == "usr":
+        assert 'did you mean "user"?' in answer["error"]["message"]
+
+
+def test_a_role_of_the_template(start, tmp_path):
+    from servers import BUNDLED
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{% if m['role'] in ['critic', \"ipython\"] %}<{{ m.role }}>{% endif %}{{ m['content'] }}{% endfor %}")
+    server = start(BUNDLED, "--chat-template", template)
+    for role, status in [("critic", 200), ("ipython", 200), ("content", 400), ("observer", 400)]:
+        assert server.post("/v1/chat/completions", {**CHAT, "messages": [{"role": role, "content": "Hi"}]})[0] == status

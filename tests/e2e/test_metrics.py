@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """/metrics: vLLM's names, the text format, and figures that agree with what was asked."""
+import os
 import re
+import signal
+import threading
+
+from servers import MODELS
 
 NAMES = """num_requests_running num_requests_waiting kv_cache_usage_perc num_preemptions_total prompt_tokens_total
 generation_tokens_total request_success_total e2e_request_latency_seconds time_to_first_token_seconds
@@ -56,6 +61,37 @@ def test_figures_agree(wide):
                      "vllm:request_params_n_sum": 2, "vllm:prompt_tokens_by_source_total": 10,
                      "vllm:request_prefill_kv_computed_tokens_count": 4, "vllm:request_max_num_generation_tokens_sum": 6,
                      "vllm:request_params_max_tokens_sum": 24, "quire:http_responses_total": 1}
+
+
+def test_figures_are_current(start):
+    """Whatever the heartbeat: a scrape behind an answer shows what that answer changed; with two frontends too."""
+    server = start(MODELS / "llama", "--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64", "--heartbeat-ms", "60000",
+                   "--frontends", "2")
+    n_step, n_token = 0, 0
+    for i in range(8):
+        assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
+        server.complete([1 + i, 2, 3, 4], max_tokens=5, ignore_eos=True, enable_prefix_caching=False)
+        now = server.metric("vllm:iteration_tokens_total_count"), server.metric("vllm:iteration_tokens_total_sum")
+        assert now[0] >= n_step + 5 and now[1] >= n_token + 8, (now, n_step, n_token)
+        n_step, n_token = now
+        assert server.metric("quire:kv_blocks_used") == 0
+        assert server.metric("quire:engine_generation_tokens_total") == 5 * (i + 1)
+    assert server.post("/pause?mode=keep", b"{}")[0] == 200
+    thread = threading.Thread(target=lambda: server.complete([1, 2], max_tokens=20, ignore_eos=True, n=3))
+    thread.start()
+    server.wait_metric("vllm:num_requests_waiting", 3)
+    assert server.post("/resume", b"{}")[0] == 200
+    thread.join()
+    assert server.metric("vllm:num_requests_running") == 0 and server.metric("vllm:kv_cache_usage_perc") == 0
+
+
+def test_figures_without_an_engine(start):
+    """An engine that is away holds up no scrape."""
+    server = start(MODELS / "llama", "--skip-tokenizer-init", "--dtype", "float32", "--num-gpu-blocks-override", "64")
+    engine = server.children("quire-engine")[0]
+    os.kill(engine, signal.SIGSTOP)
+    assert server.get("/metrics", timeout=20)[0] == 200
+    os.kill(engine, signal.SIGCONT)
 
 
 def test_time_between_steps_is_counted(wide):

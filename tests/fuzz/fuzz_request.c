@@ -64,11 +64,15 @@ static void try_body(const json_t *body, enum params_where where)
     static struct params_ids ids;
     static struct params p;
     const char *stops[PARAMS_STOPS_MAX];
-    struct params_context c = {&served.defaults, served.config.vocab_size, 20};
+    struct params_context context = {&served.defaults, served.config.vocab_size, 20};
     struct sample_params s;
     struct q_err e = Q_ERR_INIT;
     uint32_t n_stop;
-    if (params_read(&p, body, where, &e) != Q_OK || params_sampling(&p, &c, &s, &ids, &e) != Q_OK ||
+    enum q_code rc = params_read(&p, body, where, &e);
+    for (const char *c = p.unknown.text; *c; c++)
+        Q_ASSERT(*c >= ' ' && *c < 0x7f); /* it becomes a header */
+    Q_ASSERT(!p.unknown.n == !*p.unknown.text);
+    if (rc != Q_OK || params_sampling(&p, &context, &s, &ids, &e) != Q_OK ||
         params_stops(&p, stops, &n_stop, &e) != Q_OK || tools_check(p.tools, &e) != Q_OK ||
         params_bad_words(&p, served.tokenizer, &s, &ids, &e) != Q_OK)
         return;

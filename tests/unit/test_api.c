@@ -194,8 +194,6 @@ static void test_wrong_values(void **state)
     assert_fails(read_text("{\"truncation_side\":\"top\"}"), Q_INVALID, "\"left\"", &e);
     assert_fails(read_text("{\"cache_salt\":\"\"}"), Q_INVALID, "cache_salt: 0 characters", &e);
     assert_fails(read_text("{\"priority\":4294967296}"), Q_INVALID, "priority", &e);
-    assert_fails(read_text("{\"stream\":true,\"stream_options\":{\"x\":true}}"), Q_UNSUPPORTED,
-                 "include_usage", &e);
     assert_fails(read_text("{\"stream\":true,\"prompt_logprobs\":1}"), Q_INVALID, "prompt_logprobs",
                  &e);
     assert_ok(read_text("{\"stream\":true,\"stream_options\":{\"include_usage\":true}}"), &e);

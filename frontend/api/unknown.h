@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unknown - names in a request that no table knows.
+ *
+ * They are ignored, as in vLLM, since clients send what other servers define; but not silently: the
+ * answer's header X-Quire-Warning lists them with the nearest known name, and with --strict-fields
+ * the request is refused. Threads: values. */
+#ifndef QUIRE_FRONTEND_API_UNKNOWN_H
+#define QUIRE_FRONTEND_API_UNKNOWN_H
+#include <jansson.h>
+#include <stdbool.h>
+#include "common/err.h"
+
+#define UNKNOWN_TEXT_MAX 1024 /* bytes of the header's value, NUL included */
+#define UNKNOWN_NAME_MAX 96   /* of one name in it */
+
+struct unknown {
+    size_t n, n_text;
+    char text[UNKNOWN_TEXT_MAX];                           /* printable ASCII; "" = none */
+    char first[UNKNOWN_NAME_MAX], meant[UNKNOWN_NAME_MAX]; /* the first, and what it may mean */
+};
+
+/* Note a name; `meant` (of n_meant bytes) may be empty. */
+void unknown_note(struct unknown *u, const char *name, const char *meant, size_t n_meant);
+/* Note the unknown members of the body's objects: stream_options, response_format, tools, … */
+void unknown_members(struct unknown *u, const json_t *body);
+/* Errors: Q_INVALID, with --strict-fields (`strict`) and something noted. */
+FALLIBLE unknown_check(const struct unknown *u, bool strict, struct q_err *e);
+
+#endif

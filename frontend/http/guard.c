@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* h2o calls sock->_cb.read when bytes came, and sets it anew each time it begins to read. So the
+ * hook is put there when a connection is taken, and again, before the loop waits, when a request
+ * is answered. Where that is too late (the next bytes came in the same turn of the loop) the head
+ * is looked at when its handler is called: later, but before anything is done. Requests that came
+ * behind one another are in the socket's input already; they are looked at when the one before is
+ * answered, which is before h2o reads them.
+ *
+ * The lingering close holds a copy of the descriptor: h2o closes its own, and the kernel ends the
+ * connection with the last. */
+#include "frontend/http/guard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "frontend/http/head.h"
+
+#define LINGER_MS   60000             /* for a client to stop sending */
+#define LINGER_IDLE 5000              /* ms without a byte */
+#define LINGER_SIZE ((size_t)1 << 30) /* bytes thrown away */
+#define LINGER_MAX  256               /* connections at once */
+#define PIECE       65536
+
+struct guard_connection {
+    uv_tcp_t tcp; /* first: libuv hands back this pointer */
+    struct guard *guard;
+    h2o_socket_t *sock;
+    const char *fault; /* of the current request's head */
+    bool fresh;        /* the next head has not been looked at */
+    bool listed;       /* in guard->unhooked */
+    struct guard_connection *next, *prev;
+};
+
+static void unlist(struct guard_connection *c)
+{
+    if (!c->listed)
+        return;
+    c->listed = false;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        c->guard->unhooked = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+}
+
+static void list(struct guard_connection *c)
+{
+    if (c->listed)
+        return;
+    c->listed = true;
+    c->prev = NULL;
+    c->next = c->guard->unhooked;
+    if (c->next)
+        c->next->prev = c;
+    c->guard->unhooked = c;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct guard_connection *c = (struct guard_connection *)handle;
+    unlist(c);
+    q_free(c);
+}
+
+/* Look at the head that begins `skip` bytes into the input, if it is whole. */
+static void look(struct guard_connection *c, size_t skip)
+{
+    const h2o_buffer_t *input = c->sock->input;
+    if (!c->fresh || !input || input->size <= skip)
+        return;
+    size_t n = head_length(input->bytes + skip, input->size - skip);
+    if (!n)
+        return;
+    c->fresh = false;
+    c->fault = head_fault(input->bytes + skip, n);
+    if (c->fault)
+        head_unframe(input->bytes + skip, n);
+}
+
+static void on_read(h2o_socket_t *sock, const char *err)
+{
+    struct guard_connection *c = sock->on_close.data;
+    if (!err)
+        look(c, 0);
+    c->guard->h2o_read(sock, err);
+}
+
+static void hook(struct guard_connection *c)
+{
+    if (c->sock->_cb.read == c->guard->h2o_read)
+        c->sock->_cb.read = on_read;
+}
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+    struct guard *g = prepare->data;
+    while (g->unhooked) {
+        struct guard_connection *c = g->unhooked;
+        unlist(c);
+        hook(c);
+    }
+}
+
+void guard_init(struct guard *g, uv_loop_t *loop, h2o_accept_ctx_t *accept)
+{
+    *g = (struct guard){.loop = loop, .accept = accept};
+    g->hooks.data = g;
+    uv_prepare_init(loop, &g->hooks);
+    uv_prepare_start(&g->hooks, on_prepare);
+    uv_unref((uv_handle_t *)&g->hooks);
+}
+
+void guard_accept(struct guard *g, uv_stream_t *listener)
+{
+    struct guard_connection *c = q_calloc(1, sizeof(*c));
+    if (!c)
+        return;
+    c->guard = g;
+    c->fresh = true;
+    uv_tcp_init(g->loop, &c->tcp);
+    if (uv_accept(listener, (uv_stream_t *)&c->tcp) != 0) {
+        uv_close((uv_handle_t *)&c->tcp, on_closed);
+        return;
+    }
+    uv_tcp_nodelay(&c->tcp, 1);
+    c->sock = h2o_uv_socket_create((uv_stream_t *)&c->tcp, on_closed);
+    c->sock->on_close.data = c;
+    h2o_accept(g->accept, c->sock);
+    if (!g->h2o_read)
+        g->h2o_read = c->sock->_cb.read;
+    hook(c);
+}
+
+static struct guard_connection *connection_of(h2o_req_t *req)
+{
+    h2o_socket_t *sock = req->conn->callbacks->get_socket(req->conn);
+    return req->version < 0x200 && sock ? sock->on_close.data : NULL;
+}
+
+const char *guard_fault(h2o_req_t *req)
+{
+    struct guard_connection *c = connection_of(req);
+    if (!c)
+        return NULL;
+    look(c, 0);
+    return c->fault;
+}
+
+void guard_answered(h2o_req_t *req, size_t n_request)
+{
+    struct guard_connection *c = connection_of(req);
+    if (!c || !req->http1_is_persistent)
+        return;
+    c->fault = NULL;
+    c->fresh = true;
+    look(c, n_request);
+    list(c);
+}
+
+struct lingering {
+    uv_poll_t poll;
+    uv_timer_t timer;
+    struct guard *guard;
+    int fd;
+    int n_handle; /* still open */
+    size_t left;  /* bytes that may yet come */
+    uint64_t end_ms;
+};
+
+static void on_linger_closed(uv_handle_t *handle)
+{
+    struct lingering *l = handle->data;
+    if (--l->n_handle)
+        return;
+    close(l->fd);
+    l->guard->n_linger--;
+    q_free(l);
+}
+
+static void end_linger(struct lingering *l)
+{
+    if (uv_is_closing((uv_handle_t *)&l->poll))
+        return;
+    uv_close((uv_handle_t *)&l->poll, on_linger_closed);
+    uv_close((uv_handle_t *)&l->timer, on_linger_closed);
+}
+
+static void on_linger_time(uv_timer_t *timer)
+{
+    end_linger(timer->data);
+}
+
+static void on_linger_bytes(uv_poll_t *poll, int status, int events)
+{
+    static char thrown_away[PIECE];
+    struct lingering *l = poll->data;
+    (void)events;
+    ssize_t n = status ? 0 : recv(l->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0 || (size_t)n >= l->left || uv_now(l->guard->loop) >= l->end_ms) {
+        end_linger(l);
+        return;
+    }
+    l->left -= (size_t)n;
+    uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
+}
+
+/* h2o is done with the request, and the answer is with the kernel. */
+static void on_linger_begin(void *p)
+{
+    struct lingering *l = *(struct lingering **)p;
+    shutdown(l->fd, SHUT_WR);
+    l->n_handle = 2;
+    l->poll.data = l->timer.data = l;
+    uv_timer_init(l->guard->loop, &l->timer);
+    uv_timer_start(&l->timer, on_linger_time, LINGER_IDLE, 0);
+    l->end_ms = uv_now(l->guard->loop) + LINGER_MS;
+    uv_poll_init(l->guard->loop, &l->poll, l->fd);
+    uv_poll_start(&l->poll, UV_READABLE, on_linger_bytes);
+}
+
+void guard_linger(struct guard *g, h2o_req_t *req)
+{
+    struct guard_connection *c = connection_of(req);
+    struct lingering *l;
+    if (!c || g->n_linger >= LINGER_MAX || !(l = q_calloc(1, sizeof(*l))))
+        return;
+    *l = (struct lingering){.guard = g, .left = LINGER_SIZE};
+    l->fd = fcntl(h2o_socket_get_fd(c->sock), F_DUPFD_CLOEXEC, 0);
+    if (l->fd < 0) {
+        q_free(l);
+        return;
+    }
+    g->n_linger++;
+    req->http1_is_persistent = 0;
+    *(struct lingering **)h2o_mem_alloc_shared(&req->pool, sizeof(l), on_linger_begin) = l;
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lines end where h2o's parser ends them: at a line feed, with or without a carriage return. */
+#include "frontend/http/head.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include <strings.h>
+
+struct text {
+    const char *data;
+    size_t n;
+};
+struct lines { /* of a head, one after the other */
+    const char *at, *end;
+};
+
+static bool next_line(struct lines *l, struct text *line)
+{
+    const char *feed = memchr(l->at, '\n', (size_t)(l->end - l->at));
+    if (!feed)
+        return false;
+    *line = (struct text){l->at, (size_t)(feed - l->at)};
+    if (line->n && line->data[line->n - 1] == '\r')
+        line->n--;
+    l->at = feed + 1;
+    return true;
+}
+
+/* The request line; h2o skips one empty line before it. */
+static bool first_line(struct lines *l, struct text *line)
+{
+    return next_line(l, line) && (line->n || next_line(l, line));
+}
+
+size_t head_length(const char *bytes, size_t n)
+{
+    struct lines l = {bytes, bytes + n};
+    struct text line;
+    if (!first_line(&l, &line))
+        return 0;
+    while (next_line(&l, &line))
+        if (!line.n)
+            return (size_t)(l.at - bytes);
+    return 0;
+}
+
+static bool ends_with(struct text t, const char *s)
+{
+    size_t n = strlen(s);
+    return t.n >= n && !memcmp(t.data + t.n - n, s, n);
+}
+
+/* Where the line is the header `name`: its value without the space around it. */
+static bool is_header(struct text line, const char *name, struct text *value)
+{
+    size_t n = strlen(name);
+    if (line.n <= n || line.data[n] != ':' || strncasecmp(line.data, name, n) != 0)
+        return false;
+    *value = (struct text){line.data + n + 1, line.n - n - 1};
+    while (value->n && (*value->data == ' ' || *value->data == '\t'))
+        value->data++, value->n--;
+    while (value->n && (value->data[value->n - 1] == ' ' || value->data[value->n - 1] == '\t'))
+        value->n--;
+    return true;
+}
+
+const char *head_fault(const char *head, size_t n)
+{
+    struct lines l = {head, head + n};
+    struct text line, value, length = {NULL, 0};
+    unsigned n_host = 0, n_coding = 0;
+    if (!first_line(&l, &line))
+        return NULL;
+    bool new = ends_with(line, " HTTP/1.1"), old = ends_with(line, " HTTP/1.0");
+    if (!new && !old)
+        return NULL;
+    while (next_line(&l, &line) && line.n) {
+        if (*line.data == ' ' || *line.data == '\t')
+            return "a header line begins with a space";
+        n_host += is_header(line, "host", &value);
+        n_coding += is_header(line, "transfer-encoding", &value);
+        if (!is_header(line, "content-length", &value))
+            continue;
+        if (length.data && (length.n != value.n || memcmp(length.data, value.data, value.n) != 0))
+            return "there are two Content-Length headers, and they differ";
+        length = value;
+    }
+    if (n_host > 1)
+        return "there is more than one Host header";
+    if (new && !n_host)
+        return "HTTP/1.1 needs the header Host";
+    if (n_coding && length.data)
+        return "Content-Length and Transfer-Encoding exclude each other";
+    if (n_coding > 1 || (n_coding && old))
+        return old ? "HTTP/1.0 knows no Transfer-Encoding"
+                   : "there is more than one Transfer-Encoding header";
+    return NULL;
+}
+
+void head_unframe(char *head, size_t n)
+{
+    static const char *const names[] = {"content-length", "transfer-encoding", "expect", "upgrade"};
+    struct lines l = {head, head + n};
+    struct text line, value;
+    if (!first_line(&l, &line))
+        return;
+    while (next_line(&l, &line) && line.n)
+        for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+            if (is_header(line, names[i], &value)) {
+                head[line.data - head] = '_';
+                break;
+            }
+}

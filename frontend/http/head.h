@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* head - the head of an HTTP/1 request as it came, before h2o reads it.
+ *
+ * h2o takes the first of two Content-Length headers, prefers Transfer-Encoding to either, and needs
+ * no Host. A proxy in front may decide otherwise, and then the two see different requests in the
+ * same bytes (request smuggling). RFC 9112 wants 400 for all of these. Threads: reentrant. */
+#ifndef QUIRE_FRONTEND_HTTP_HEAD_H
+#define QUIRE_FRONTEND_HTTP_HEAD_H
+#include <stddef.h>
+
+/* Bytes of the head with the empty line at its end; 0: the end is not there yet. */
+size_t head_length(const char *bytes, size_t n);
+/* What is wrong with a whole head (a sentence without full stop); NULL: nothing that h2o would not
+ * see itself. */
+const char *head_fault(const char *head, size_t n);
+/* Rename, in place, the headers that announce a body or another protocol, so that h2o waits for
+ * neither. Of a whole head. */
+void head_unframe(char *head, size_t n);
+
+#endif

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From h2o's request to the handler of its route: the path in the form that routes have,
+ * preflights, keys, limits, packed bodies. */
+#include "common/mem.h"
+#include "frontend/http/inside.h"
+#include "frontend/http/unpack.h"
+
+#define UNPACK_HERE 1024  /* bytes; what is longer is unpacked on a thread */
+#define MAX_AGE     "600" /* seconds that a browser may remember a preflight, as vLLM says */
+#define EXPOSED     "X-Request-Id, Retry-After, X-Quire-Warning"
+
+struct handler {
+    h2o_handler_t super;
+    struct http_server *server;
+};
+
+static bool same(h2o_iovec_t v, const char *s)
+{
+    return v.len == strlen(s) && memcmp(v.base, s, v.len) == 0;
+}
+
+/* Behind the authority of a path in absolute form (RFC 9112 3.2.2); NULL: it has another. */
+static const char *behind_authority(h2o_iovec_t path)
+{
+    static const char *const schemes[] = {"http://", "https://"};
+    for (size_t i = 0; i < 2; i++) {
+        size_t n = strlen(schemes[i]);
+        if (path.len < n || strncasecmp(path.base, schemes[i], n) != 0)
+            continue;
+        const char *at = path.base + n, *end = path.base + path.len;
+        while (at < end && *at != '/' && *at != '?')
+            at++;
+        return at;
+    }
+    return NULL;
+}
+
+/* The path as routes have it: without scheme and authority, and without the slash at its end. */
+static void simplify_path(h2o_req_t *req)
+{
+    const char *at = behind_authority(req->path);
+    if (at) {
+        size_t n = req->path.len - (size_t)(at - req->path.base);
+        bool rooted = n && *at == '/';
+        h2o_iovec_t path = {h2o_mem_alloc_pool(&req->pool, n + 1), n + !rooted};
+        *path.base = '/';
+        memcpy(path.base + !rooted, at, n);
+        req->path = path;
+        req->path_normalized = h2o_url_normalize_path(&req->pool, path.base, path.len,
+                                                      &req->query_at, &req->norm_indexes);
+    }
+    while (req->path_normalized.len > 1 &&
+           req->path_normalized.base[req->path_normalized.len - 1] == '/')
+        req->path_normalized.len--;
+}
+
+static bool path_matches(h2o_iovec_t path, const char *pattern)
+{
+    size_t n = strlen(pattern);
+    if (pattern[n - 1] == '*')
+        return path.len >= n && memcmp(path.base, pattern, n - 1) == 0;
+    return same(path, pattern);
+}
+
+static bool method_matches(h2o_iovec_t method, const char *of_route)
+{
+    return same(method, of_route) || (same(method, "HEAD") && !strcmp(of_route, "GET"));
+}
+
+/* The route for the request. NULL: `allow` gets the methods that the path has, "" when there is no
+ * such path. */
+static const struct http_route *find_route(const struct http_server *s, h2o_iovec_t path,
+                                           h2o_iovec_t method, char allow[64])
+{
+    size_t n = 0;
+    *allow = 0;
+    for (size_t i = 0; path.base && i < s->set.n_route; i++) {
+        const struct http_route *r = &s->set.routes[i];
+        if (!path_matches(path, r->path))
+            continue;
+        if (method_matches(method, r->method))
+            return r;
+        n += (size_t)snprintf(allow + n, n < 64 ? 64 - n : 0, "%s%s%s", n ? ", " : "", r->method,
+                              strcmp(r->method, "GET") ? "" : ", HEAD");
+    }
+    return NULL;
+}
+
+static h2o_iovec_t header_of(const h2o_req_t *req, const char *name)
+{
+    ssize_t i = h2o_find_header_by_str(&req->headers, name, strlen(name), SIZE_MAX);
+    return i == -1 ? h2o_iovec_init(NULL, 0) : req->headers.entries[i].value;
+}
+
+static void add_header(h2o_req_t *req, const char *name, const char *value, size_t n)
+{
+    h2o_iovec_t kept = h2o_strdup(&req->pool, value, n);
+    h2o_add_header_by_str(&req->pool, &req->res.headers, name, strlen(name), 0, NULL, kept.base,
+                          kept.len);
+}
+
+/* Steering the engine is for pages of origins that are named, not of any. */
+static bool origin_allowed(const struct http_server *s, const h2o_req_t *req, h2o_iovec_t origin)
+{
+    char allow[64];
+    h2o_iovec_t wanted = header_of(req, "access-control-request-method");
+    bool preflight = same(req->method, "OPTIONS") && wanted.base;
+    const struct http_route *r =
+        find_route(s, req->path_normalized, preflight ? wanted : req->method, allow);
+    if (r && r->auth == HTTP_ADMIN && cors_any(&s->set.cors.origins))
+        return false;
+    return cors_origin(&s->set.cors, origin.base, origin.len);
+}
+
+void request_share(const struct http_server *s, h2o_req_t *req)
+{
+    const struct cors *c = &s->set.cors;
+    h2o_iovec_t origin = header_of(req, "origin");
+    bool varies = cors_varies(c) || header_of(req, "cookie").base;
+    if (!c->origins.n)
+        return;
+    if (varies)
+        add_header(req, "vary", H2O_STRLIT("Origin"));
+    if (!origin.base || !origin_allowed(s, req, origin))
+        return;
+    if (varies)
+        add_header(req, "access-control-allow-origin", origin.base, origin.len);
+    else
+        add_header(req, "access-control-allow-origin", H2O_STRLIT("*"));
+    if (c->credentials)
+        add_header(req, "access-control-allow-credentials", H2O_STRLIT("true"));
+    add_header(req, "access-control-expose-headers", H2O_STRLIT(EXPOSED));
+}
+
+/* A browser asks what a page of another origin may send. It shows no key. */
+static bool answer_preflight(struct http_server *s, struct http_exchange *x)
+{
+    h2o_req_t *req = x->req;
+    h2o_iovec_t origin = header_of(req, "origin"), headers;
+    h2o_iovec_t method = header_of(req, "access-control-request-method");
+    if (!same(req->method, "OPTIONS") || !origin.base || !method.base || !s->set.cors.origins.n)
+        return false;
+    headers = header_of(req, "access-control-request-headers");
+    const struct cors_asked asked = {origin.base, method.base, headers.base,
+                                     origin.len,  method.len,  headers.len};
+    const char *refused =
+        origin_allowed(s, req, origin) ? cors_refused(&s->set.cors, &asked) : "origin";
+    struct buf list = BUF_INIT, body = BUF_INIT;
+    char text[128];
+    cors_methods(&s->set.cors, &list);
+    add_header(req, "access-control-allow-methods", buf_str(&list), list.len);
+    add_header(req, "access-control-max-age", H2O_STRLIT(MAX_AGE));
+    buf_reset(&list);
+    cors_headers(&s->set.cors, &asked, &list);
+    if (list.len)
+        add_header(req, "access-control-allow-headers", buf_str(&list), list.len);
+    buf_release(&list);
+    snprintf(text, sizeof(text), "this server does not allow that %s across origins (--allowed-%s)",
+             refused ? refused : "",
+             !refused || !strcmp(refused, "headers") ? "headers"
+             : !strcmp(refused, "method")            ? "methods"
+                                                     : "origins");
+    if (refused) {
+        http_reply_error(x, &(struct http_error){.code = Q_INVALID, .message = text});
+        return true;
+    }
+    buf_add_str(&body, "OK");
+    http_reply(x, 200, "text/plain; charset=utf-8", &body);
+    return true;
+}
+
+static bool authorized(const struct http_server *s, const struct http_route *r,
+                       const struct http_exchange *x)
+{
+    if (r && (r->auth == HTTP_PUBLIC || (r->auth == HTTP_METRICS && s->set.public_metrics)))
+        return true;
+    return s->keys.n == 0 || exchange_key(x);
+}
+
+/* May this key steer the engine? Any may, as long as none is named for it. */
+static bool allowed(const struct http_server *s, const struct http_route *r,
+                    const struct http_exchange *x)
+{
+    return !r || r->auth != HTTP_ADMIN || !s->keys.has_admin || exchange_key(x)->admin;
+}
+
+static void reply_no_route(struct http_exchange *x, const char *allow)
+{
+    h2o_req_t *req = x->req;
+    char text[512];
+    struct http_error error = {.code = *allow ? Q_METHOD : Q_NOT_FOUND, .message = text};
+    int n_path = req->path_normalized.len < 300 ? (int)req->path_normalized.len : 300;
+    int n_method = req->method.len < 32 ? (int)req->method.len : 32;
+    if (*allow) {
+        add_header(req, "allow", allow, strlen(allow));
+        snprintf(text, sizeof(text), "%.*s takes %s, not %.*s", n_path, req->path_normalized.base,
+                 allow, n_method, req->method.base);
+    } else {
+        snprintf(text, sizeof(text), "there is no %.*s %.*s here", n_method, req->method.base,
+                 n_path, req->path_normalized.base);
+    }
+    http_reply_error(x, &error);
+}
+
+/* A browser sends other types across origins without asking; application/json it does not. Nor does
+ * it leave out where it comes from, so that a request without body and origin is from no page. */
+static bool is_json(const struct http_exchange *x)
+{
+    if (!http_body(x).n && !http_header(x, "content-type").n && !http_header(x, "origin").n)
+        return true;
+    static const char want[] = "application/json";
+    struct http_text type = http_header(x, "content-type");
+    size_t n = sizeof(want) - 1;
+    return type.n >= n && strncasecmp(type.data, want, n) == 0 &&
+           (type.n == n || type.data[n] == ';' || type.data[n] == ' ');
+}
+
+struct unpacking { /* of one body, on a thread */
+    uv_work_t work;
+    struct http_server *server;
+    struct http_exchange *x; /* NULL once gone */
+    const struct http_route *route;
+    enum coding coding;
+    struct buf in, out;
+    struct q_err error;
+};
+
+static void finish_unpacking(struct unpacking *u)
+{
+    struct http_exchange *x = u->x;
+    if (x && u->error.code != Q_OK) {
+        http_reply_error(x,
+                         &(struct http_error){.code = u->error.code, .message = u->error.message});
+    } else if (x) {
+        buf_move(&x->unpacked, &u->out);
+        x->body = (struct http_text){buf_str(&x->unpacked), x->unpacked.len};
+        u->route->handle(u->server->set.app, x);
+    }
+    buf_release(&u->in);
+    buf_release(&u->out);
+    q_free(u);
+}
+
+static void unpack_on_thread(uv_work_t *work)
+{
+    struct unpacking *u = work->data;
+    enum q_code rc = unpack(&u->out, u->coding, buf_str(&u->in), u->in.len, &u->error);
+    (void)rc; /* kept in u->error */
+}
+
+static void after_unpacking(uv_work_t *work, int status)
+{
+    struct unpacking *u = work->data;
+    (void)status;
+    if (u->x)
+        http_on_gone(u->x, NULL, NULL);
+    finish_unpacking(u);
+}
+
+static void on_unpacking_gone(void *ctx)
+{
+    struct unpacking *u = ctx;
+    u->x = NULL;
+}
+
+static void handle_packed(struct http_exchange *x, const struct http_route *r, enum coding coding)
+{
+    struct unpacking *u = q_calloc(1, sizeof(*u));
+    if (!u) {
+        http_reply_error(
+            x, &(struct http_error){.code = Q_NO_MEMORY, .message = "no memory for the request"});
+        return;
+    }
+    *u = (struct unpacking){.server = x->server, .x = x, .route = r, .coding = coding};
+    u->out.max = x->server->set.body_max;
+    u->work.data = u;
+    buf_add(&u->in, x->body.data, x->body.n); /* the request may end before the thread */
+    if (buf_check(&u->in, "the request body", &u->error) != Q_OK || u->in.len <= UNPACK_HERE) {
+        if (u->error.code == Q_OK)
+            unpack_on_thread(&u->work);
+        finish_unpacking(u);
+        return;
+    }
+    http_on_gone(x, on_unpacking_gone, u);
+    uv_queue_work(x->server->loop, &u->work, unpack_on_thread, after_unpacking);
+}
+
+static void handle(struct http_exchange *x, const struct http_route *r)
+{
+    struct http_text packed = http_header(x, "content-encoding");
+    enum coding coding = coding_read(packed.data, packed.n);
+    if (!x->body.n || coding == CODING_NONE) {
+        r->handle(x->server->set.app, x);
+    } else if (coding == CODING_UNKNOWN) {
+        add_header(x->req, "accept-encoding", H2O_STRLIT(UNPACK_ACCEPTED));
+        http_reply_error(
+            x, &(struct http_error){.code = Q_MEDIA_TYPE,
+                                    .message = "Content-Encoding: accepted are " UNPACK_ACCEPTED});
+    } else {
+        handle_packed(x, r, coding);
+    }
+}
+
+static void refuse_head(struct http_exchange *x, const char *fault)
+{
+    char text[160];
+    snprintf(text, sizeof(text), "the request is not valid HTTP: %s", fault);
+    guard_linger(&x->server->guard, x->req);
+    http_reply_error(x, &(struct http_error){.code = Q_INVALID, .message = text});
+}
+
+/* What keeps the request from its handler is answered; false: nothing does. */
+static bool refused(struct http_exchange *x, const struct http_route *r, const char *allow,
+                    bool full)
+{
+    const struct http_server *s = x->server;
+    struct http_error error = {.code = Q_OK};
+    if (!authorized(s, r, x))
+        error = (struct http_error){.code = Q_UNAUTHORIZED,
+                                    .message = "missing or wrong API key: expected the header "
+                                               "\"Authorization: Bearer KEY\" or \"X-Api-Key: "
+                                               "KEY\""};
+    else if (!allowed(s, r, x))
+        error = (struct http_error){.code = Q_FORBIDDEN,
+                                    .message = "this API key may not steer the engine: in "
+                                               "--api-key-file others are marked admin"};
+    else if (r && full)
+        error = (struct http_error){.code = Q_NO_SPACE,
+                                    .message = "too many open requests; try again later",
+                                    .retry_after_s = server_retry_after(s)};
+    else if (r && !strcmp(r->method, "POST") && !is_json(x))
+        error = (struct http_error){.code = Q_MEDIA_TYPE,
+                                    .message = "Content-Type must be application/json"};
+    if (error.code != Q_OK)
+        http_reply_error(x, &error);
+    else if (!r)
+        reply_no_route(x, allow);
+    return error.code != Q_OK || !r;
+}
+
+static int on_request(h2o_handler_t *self, h2o_req_t *req)
+{
+    struct http_server *s = ((struct handler *)self)->server;
+    char allow[64];
+    simplify_path(req);
+    const struct http_route *r = find_route(s, req->path_normalized, req->method, allow);
+    bool public = r && r->auth == HTTP_PUBLIC;
+    bool full = !public && s->n_open >= s->set.open_max;
+    struct http_exchange *x = exchange_new(s, req, public);
+    const char *fault = guard_fault(req);
+    if (fault)
+        refuse_head(x, fault);
+    else if (!answer_preflight(s, x) && !refused(x, r, allow, full))
+        handle(x, r);
+    return 0;
+}
+
+void request_handle(struct http_server *s, h2o_pathconf_t *path)
+{
+    struct handler *h = (struct handler *)h2o_create_handler(path, sizeof(*h));
+    h->super.on_req = on_request;
+    h->server = s;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The head of a request as it came; one whose headers were renamed announces no body. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include "common/mem.h"
+#include "frontend/http/head.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *head = q_alloc(size + 1); /* of its exact size, so that a byte too far is seen */
+    if (!head)
+        return 0;
+    memcpy(head, data, size);
+    size_t n = head_length(head, size);
+    Q_ASSERT(n <= size);
+    if (n) {
+        Q_ASSERT(head[n - 1] == '\n' && head_length(head, n) == n && !head_length(head, n - 1));
+        const char *fault = head_fault(head, n);
+        head_unframe(head, n);
+        Q_ASSERT(head_length(head, n) == n);
+        const char *after = head_fault(head, n);
+        Q_ASSERT(!after || (fault && (strstr(after, "Host") || strstr(after, "space"))));
+    }
+    q_free(head);
+    return 0;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names that no table knows, and roles that a template does. */
+#include "check.h"
+#include "common/chat/roles.h"
+#include "common/nearest.h"
+#include "frontend/api/unknown.h"
+
+static void test_nearest(void **state)
+{
+    (void)state;
+    static const char names[] = "temperature top_p top_k n max_tokens max_completion_tokens stop";
+    static const struct {
+        const char *name, *want;
+    } cases[] = {{"temperatur", "temperature"},
+                 {"Temperature", "temperature"},
+                 {"tempreature", "temperature"},
+                 {"topP", "top_p"},
+                 {"top-k", "top_k"},
+                 {"tpo_k", "top_k"},
+                 {"maxTokens", "max_tokens"},
+                 {"max_new_tokens", "max_tokens"},
+                 {"max_completion_token", "max_completion_tokens"},
+                 {"stops", "stop"},
+                 {"", ""},
+                 {"x", ""},
+                 {"N", "n"},
+                 {"beam", ""},
+                 {"something_else", ""},
+                 {"a_name_much_longer_than_any_that_is_known_and_than_what_is_compared", ""}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const char *nearest = "";
+        size_t n = nearest_name(cases[i].name, names, &nearest);
+        if (n != strlen(cases[i].want) || memcmp(nearest, cases[i].want, n) != 0)
+            fail_msg("%s: %.*s", cases[i].name, (int)n, nearest);
+    }
+}
+
+static void test_header(void **state)
+{
+    (void)state;
+    struct unknown u = {0};
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(unknown_check(&u, true, &e), &e);
+    unknown_note(&u, "a\r\n\x01\xff%,b", "abc", 2);
+    assert_string_equal(u.text,
+                        "unknown fields are ignored: a%0D%0A%01%FF%25%2Cb (did you mean ab?)");
+    assert_ok(unknown_check(&u, false, &e), &e);
+    assert_fails(unknown_check(&u, true, &e), Q_INVALID, "did you mean ab?", &e);
+    char name[1000];
+    memset(name, 0xff, sizeof(name) - 1);
+    name[sizeof(name) - 1] = 0;
+    for (int i = 0; i < 1000; i++) {
+        unknown_note(&u, name + i % 999, name, 40);
+        assert_true(strlen(u.text) < UNKNOWN_TEXT_MAX - 1);
+    }
+    assert_string_equal(u.text + strlen(u.text) - 5, ", ...");
+    assert_int_equal(u.n, 1001);
+}
+
+static void test_roles(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *source, *role;
+        bool there;
+    } cases[] = {
+        {"{% if message.role == 'ipython' %}", "ipython", true},
+        {"{%- if message[\"role\"] == \"ipython\" -%}", "ipython", true},
+        {"{% if 'ipython' == message.role %}", "ipython", true},
+        {"{% if m.role in ['a', 'documents'] %}", "documents", true},
+        {"{% if m.role in ('context') %}", "context", true},
+        {"{% set roles = {'critic': 'C', 'b': 'D'} %}", "critic", true},
+        {"{% if message.role == 'ipython' %}", "ipytho", false},
+        {"{% if m['role'] == 'user' and m['content'] %}", "content", false},
+        {"{% if m['role'] == 'user' and m.get('name') %}", "name", false},
+        {"{% if m['role'] == 'user' %}", "role", false},
+        {"role 'ipython'", "ipython", false},
+        {"{{ x == 'ipython' }}", "ipython", false},
+        {"{% if m.role == 'ipython'", "ipython", false},
+        {"{% if m.role == 'a' %} 'ipython' {% endif %}", "ipython", false},
+        {"", "x", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        if (role_in_template(cases[i].role, cases[i].source) != cases[i].there)
+            fail_msg("%s in %s", cases[i].role, cases[i].source);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nearest),
+                                       cmocka_unit_test(test_header), cmocka_unit_test(test_roles)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libedit edits; the bytes are read here and not there, because three things happen to them first.
- * Keys and signals: Ctrl-C ends the line, Ctrl-Z stops the program, a new size of the window redraws
- * the line; the keys come as bytes, so that a paste may have them in it. Paste: terminals put it between ESC[200~ and ESC[201~, and what stands
- * there is quoted (Ctrl-V) for the editor where it would be a command, a newline above all. UTF-8:
- * the editor takes whole characters. */
+ * Keys and signals: Ctrl-C ends the line, Ctrl-Z stops the program, a new size of the window
+ * redraws the line; the keys come as bytes, so that a paste may have them in it. Paste: terminals
+ * put it between ESC[200~ and ESC[201~, and what stands there is quoted (Ctrl-V) for the editor
+ * where it would be a command, a newline above all. UTF-8: the editor takes whole characters. */
 #include "frontend/cli/chat_input.h"
 #include <errno.h>
 #include <glob.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server's log goes into a file without a name, in which its owner looks while it starts: a pipe
- * would have to be emptied as long as both live. */
+/* The server's log goes into a file without a name, in which its owner looks while it starts: a
+ * pipe would have to be emptied as long as both live. */
 #include "frontend/cli/chat_server.h"
 #include <errno.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chat_server - `quire chat MODEL` runs the model itself: a quire-serve of its own on a free port of
- * this machine, with a key nobody else has. It ends with its owner, however that ends.
- * Threads: main. */
+/* chat_server - `quire chat MODEL` runs the model itself: a quire-serve of its own on a free port
+ * of this machine, with a key nobody else has. It ends with its owner, however that ends. Threads:
+ * main. */
 #ifndef QUIRE_FRONTEND_CLI_CHAT_SERVER_H
 #define QUIRE_FRONTEND_CLI_CHAT_SERVER_H
 #include <stdbool.h>

@@ -27,8 +27,8 @@ struct http_call {
     const volatile sig_atomic_t *stop; /* NULL, or becomes not 0 to give the call up */
     int status;                        /* out; known before on_body is called */
 };
-/* Errors: Q_IO (no connection, cut off), Q_CANCELLED (stop), Q_CORRUPT (no HTTP), on_body's. A status of 400 and above
- * is no error here. */
+/* Errors: Q_IO (no connection, cut off), Q_CANCELLED (stop), Q_CORRUPT (no HTTP), on_body's. A
+ * status of 400 and above is no error here. */
 FALLIBLE http_call(const struct http_url *url, struct http_call *c, struct q_err *e);
 
 #endif

@@ -195,6 +195,7 @@ static char *give_prompt(EditLine *editor)
 {
     struct chat_input *in = NULL;
     el_get(editor, EL_CLIENTDATA, &in);
+    el_set(editor, EL_PREP_TERM, 1); /* keys are ours from the moment that the prompt is seen */
     return (char *)(uintptr_t)in->prompt;
 }
 

@@ -136,6 +136,71 @@ static void note_paste(struct chat_input *in)
     in->pasting = !in->pasting;
 }
 
+/* What all candidates have in common beyond the n bytes that are there already. */
+static size_t common_length(char *const *candidates, size_t n_candidate)
+{
+    size_t n = strlen(candidates[0]);
+    for (size_t i = 1; i < n_candidate; i++) {
+        size_t k = 0;
+        while (k < n && candidates[i][k] == candidates[0][k])
+            k++;
+        n = k;
+    }
+    return n;
+}
+
+static void insert(EditLine *editor, const char *text, size_t n)
+{
+    char piece[PATH_MAX];
+    if (n == 0 || n >= sizeof piece)
+        return;
+    memcpy(piece, text, n);
+    piece[n] = '\0';
+    el_insertstr(editor, piece);
+    el_set(editor, EL_REFRESH);
+}
+
+static void complete_file(EditLine *editor, const char *name)
+{
+    char pattern[PATH_MAX];
+    glob_t found = {0};
+    snprintf(pattern, sizeof pattern, "%s*", name);
+    if (glob(pattern, GLOB_MARK | GLOB_TILDE_CHECK, NULL, &found) == 0 && found.gl_pathc &&
+        !strncmp(found.gl_pathv[0], name, strlen(name))) {
+        size_t n = common_length(found.gl_pathv, found.gl_pathc);
+        if (n > strlen(name))
+            insert(editor, found.gl_pathv[0] + strlen(name), n - strlen(name));
+    }
+    globfree(&found);
+}
+
+/* Tab: a command, or the file's name behind one that takes it. */
+static void complete(struct chat_input *in)
+{
+    EditLine *editor = in->editor;
+    const LineInfo *line = el_line(editor);
+    char typed[PATH_MAX];
+    char *found[32];
+    size_t n_found = 0, n = (size_t)(line->cursor - line->buffer);
+    if (n == 0 || n >= sizeof typed || line->buffer[0] != '/') {
+        insert(editor, "    ", 4);
+        return;
+    }
+    memcpy(typed, line->buffer, n);
+    typed[n] = '\0';
+    for (size_t i = 0; in->words[i] && n_found < 32; i++) {
+        size_t n_word = strlen(in->words[i]);
+        if (in->words[i][n_word - 1] == ' ' && !strncmp(typed, in->words[i], n_word)) {
+            complete_file(editor, typed + n_word);
+            return;
+        }
+        if (!strncmp(in->words[i], typed, n))
+            found[n_found++] = (char *)(uintptr_t)in->words[i];
+    }
+    if (n_found)
+        insert(editor, found[0] + n, common_length(found, n_found) - n);
+}
+
 static void suspend(EditLine *editor)
 {
     el_set(editor, EL_PREP_TERM, 0);
@@ -148,11 +213,13 @@ static void suspend(EditLine *editor)
 static bool take_key(struct chat_input *in)
 {
     char key = in->bytes[in->at];
-    if (in->pasting || in->quoted || (key != CTRL_C && key != CTRL_Z))
+    if (in->pasting || in->quoted || (key != CTRL_C && key != CTRL_Z && key != '\t'))
         return false;
     in->at++;
     if (key == CTRL_C)
         got_int = 1;
+    else if (key == '\t')
+        complete(in);
     else
         suspend(in->editor);
     return true;
@@ -197,70 +264,6 @@ static char *give_prompt(EditLine *editor)
     el_get(editor, EL_CLIENTDATA, &in);
     el_set(editor, EL_PREP_TERM, 1); /* keys are ours from the moment that the prompt is seen */
     return (char *)(uintptr_t)in->prompt;
-}
-
-/* What all candidates have in common beyond the n bytes that are there already. */
-static size_t common_length(char *const *candidates, size_t n_candidate)
-{
-    size_t n = strlen(candidates[0]);
-    for (size_t i = 1; i < n_candidate; i++) {
-        size_t k = 0;
-        while (k < n && candidates[i][k] == candidates[0][k])
-            k++;
-        n = k;
-    }
-    return n;
-}
-
-static unsigned char insert(EditLine *editor, const char *text, size_t n)
-{
-    char piece[PATH_MAX];
-    if (n == 0 || n >= sizeof piece)
-        return CC_REFRESH_BEEP;
-    memcpy(piece, text, n);
-    piece[n] = '\0';
-    return el_insertstr(editor, piece) == 0 ? CC_REFRESH : CC_REFRESH_BEEP;
-}
-
-static unsigned char complete_file(EditLine *editor, const char *name)
-{
-    char pattern[PATH_MAX];
-    glob_t found = {0};
-    unsigned char result = CC_REFRESH_BEEP;
-    snprintf(pattern, sizeof pattern, "%s*", name);
-    if (glob(pattern, GLOB_MARK | GLOB_TILDE_CHECK, NULL, &found) == 0 && found.gl_pathc &&
-        !strncmp(found.gl_pathv[0], name, strlen(name))) {
-        size_t n = common_length(found.gl_pathv, found.gl_pathc);
-        if (n > strlen(name))
-            result = insert(editor, found.gl_pathv[0] + strlen(name), n - strlen(name));
-    }
-    globfree(&found);
-    return result;
-}
-
-/* Tab: a command, or the file's name behind one that takes it. */
-static unsigned char complete(EditLine *editor, int key)
-{
-    struct chat_input *in = NULL;
-    const LineInfo *line = el_line(editor);
-    char typed[PATH_MAX];
-    char *found[32];
-    size_t n_found = 0, n = (size_t)(line->cursor - line->buffer);
-    (void)key;
-    el_get(editor, EL_CLIENTDATA, &in);
-    if (n >= sizeof typed || line->buffer[0] != '/')
-        return insert(editor, "    ", 4);
-    memcpy(typed, line->buffer, n);
-    typed[n] = '\0';
-    for (size_t i = 0; in->words[i] && n_found < 32; i++) {
-        size_t n_word = strlen(in->words[i]);
-        if (in->words[i][n_word - 1] == ' ' && !strncmp(typed, in->words[i], n_word))
-            return complete_file(editor, typed + n_word);
-        if (!strncmp(in->words[i], typed, n))
-            found[n_found++] = (char *)(uintptr_t)in->words[i];
-    }
-    return n_found ? insert(editor, found[0] + n, common_length(found, n_found) - n)
-                   : CC_REFRESH_BEEP;
 }
 
 /* $XDG_STATE_HOME/quire/chat_history; "" when there is no such place. */
@@ -328,8 +331,6 @@ static FALLIBLE open_editor(struct chat_input *in, struct q_err *e)
     el_set(in->editor, EL_HIST, history, in->history);
     el_set(in->editor, EL_GETCFN, get_char);
     el_set(in->editor, EL_SETTY, "-d", "-isig", NULL);
-    el_set(in->editor, EL_ADDFN, "complete", "complete a command or a file's name", complete);
-    el_set(in->editor, EL_BIND, "^I", "complete", NULL);
     el_set(in->editor, EL_BIND, "^V", "ed-quoted-insert", NULL);
     el_set(in->editor, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(in->editor, EL_BIND, "^W", "ed-delete-prev-word", NULL);

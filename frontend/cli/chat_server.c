@@ -24,7 +24,7 @@ static FALLIBLE arguments(char *argv[ARGS_MAX], const struct options *o, struct 
 {
     static char path[PATH_MAX + 16];
     uint32_t n = 0, k = 0;
-    char *given[ARGS_MAX];
+    static char *given[ARGS_MAX]; /* texts that live as long as the process */
     ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
     enum q_code rc;
     if (length < 0)

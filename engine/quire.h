@@ -21,8 +21,8 @@
  *     }
  *     quire_engine_close(engine);
  *
- * A prompt is a conversation, which goes through the model's chat template (user, messages_json), or
- * plain text or token ids that the model continues (text, ids): see quire_request.h.
+ * A prompt is a conversation, which goes through the model's chat template (user, messages_json),
+ * or plain text or token ids that the model continues (text, ids): see quire_request.h.
  *
  * The same request gives the same tokens, bit for bit, whatever else the engine computes beside it.
  * Errors: functions return QUIRE_OK (0), or a code and fill `error` (may be NULL); outputs are then
@@ -97,8 +97,8 @@ struct quire_options {
 QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
 /* Set an option of the engine by the name it has on the command lines of `quire engine` and `quire
  * generate` (--help lists them; "-" or "_", with or without "--"), for programs that have settings
- * as text, and for the options that are no field above, such as chat_template. The strings are kept, not copied, until
- * quire_engine_open has returned. Threads: one.
+ * as text, and for the options that are no field above, such as chat_template. The strings are
+ * kept, not copied, until quire_engine_open has returned. Threads: one.
  *
  *     struct quire_error error;
  *     struct quire_options o;   quire_options_init(&o, sizeof o);

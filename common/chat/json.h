@@ -13,8 +13,8 @@
 
 /* *out: a new reference to any value. Errors: as json_body. */
 FALLIBLE json_text(json_t **out, const char *text, size_t n, struct q_err *e);
-/* The same for a request's body. *out: a new reference to an object. Errors: Q_INVALID (not JSON, with line and column; not an
- * object), Q_TOO_LARGE (depth, values). */
+/* The same for a request's body. *out: a new reference to an object. Errors: Q_INVALID (not JSON,
+ * with line and column; not an object), Q_TOO_LARGE (depth, values). */
 FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e);
 /* "a string", "a number", … for messages: "temperature: expected a number, got a string". */
 const char *json_kind(const json_t *v);

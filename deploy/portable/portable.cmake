@@ -71,6 +71,7 @@ archive(ZSTD ${portable_any} libzstd.a)
 archive(XXHASH ${portable_any} libxxhash.a)
 archive(HWLOC ${portable_any} libhwloc.a q_portable_absent)
 archive(CZMQ ${portable_any} libczmq.a libzmq.a libsodium.a libbsd.a libmd.a libuuid.a libstdc++.a q_portable_absent)
+archive(EDIT ${portable_any} libedit.a libtinfo.a libbsd.a) # behind CZMQ, which says what libbsd.a needs
 archive(CURL ${portable_any} q_portable_curl)
 if(QUIRE_SANITIZE OR QUIRE_FUZZ)
   set(QUIRE_PORTABLE OFF) # a sanitizer's run time is of this machine alone

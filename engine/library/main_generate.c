@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire-generate MODEL PROMPT…: answers without a server, through the public library
  * (engine/quire.h) and nothing else of the engine. A prompt that is text is a user's message to a
- * model with a chat template, and is continued as it stands by one without, or with --raw. A window of answers is computed at once, at most
- * twice what runs; they are printed in the order of the prompts, so that is also the most that is
- * held. */
+ * model with a chat template, and is continued as it stands by one without, or with --raw. A window
+ * of answers is computed at once, at most twice what runs; they are printed in the order of the
+ * prompts, so that is also the most that is held. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

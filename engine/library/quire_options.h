@@ -11,8 +11,8 @@
  * lacks, and borrows its strings. Errors: Q_INVALID, those of engine_options. */
 FALLIBLE quire_options_config(struct core_config *c, struct quire_options *full,
                               const struct quire_options *given, struct q_err *e);
-/* The same as struct options, of which the frontend's (chat_template, …) count too: those of `full`.
- * Errors: Q_INVALID. */
+/* The same as struct options, of which the frontend's (chat_template, …) count too: those of
+ * `full`. Errors: Q_INVALID. */
 FALLIBLE quire_options_all(struct options *all, const struct quire_options *full, struct q_err *e);
 /* The public code; `out` may be NULL. */
 enum quire_code quire_error_give(struct quire_error *out, const struct q_err *e);

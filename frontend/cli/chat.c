@@ -1,274 +1,355 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quire-chat: talk to a server in the terminal. A line is a message; the answer is printed while it
- * comes. From a pipe, every line is answered in turn and nothing but the answers is printed. What
- * the model thinks is dimmed and stands before the answer; where standard output is no terminal it
- * goes to standard error under a heading. */
-#include <jansson.h>
+/* quire-chat: talk to a model in the terminal, at a server or run by this program (chat_server.h).
+ * From a pipe, every line is answered in turn and nothing but the answers is printed. */
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/buf.h"
-#include "common/options.h"
-#include "frontend/cli/http_client.h"
+#include "frontend/cli/chat_input.h"
+#include "frontend/cli/chat_server.h"
+#include "frontend/cli/chat_talk.h"
 
-#define EVENT_MAX ((size_t)16 << 20) /* bytes of one event, or of an answer that is no stream */
+enum { EXIT_ANSWER = 1, EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_INTERRUPTED = 130 };
 
-struct chat_session {
-    const struct options *options;
-    struct http_url url;
-    json_t *messages;
-    struct buf line;   /* of the event stream, unfinished; or the whole body of an error */
-    struct buf answer; /* content so far */
-    const struct http_call *call;
-    bool in_call;  /* a tool call is being printed */
-    bool thinking; /* what the model thinks is being printed */
-    bool terminal; /* standard output is one */
+struct chat {
+    struct options o;
+    struct chat_talk talk;
+    struct chat_input *input;
+    struct chat_server server;
+    char saved[1024]; /* the file that /save wrote last */
+    bool failed;
 };
 
-static const char *api_key(const struct options *o)
+static volatile sig_atomic_t stop;
+
+static void on_interrupt(int number)
 {
-    return o->api_key.n ? o->api_key.items[0] : NULL;
+    (void)number;
+    stop = 1;
 }
 
-static void show_calls(struct chat_session *s, const json_t *calls)
+static void complain(const char *message)
 {
-    size_t i;
-    json_t *call;
-    json_array_foreach ((json_t *)calls, i, call) {
-        const json_t *f = json_object_get(call, "function");
-        const char *name = json_string_value(json_object_get(f, "name"));
-        const char *arguments = json_string_value(json_object_get(f, "arguments"));
-        if (name)
-            printf("%s[%s ", s->in_call ? "]\n" : "", name);
-        s->in_call = true;
-        fputs(arguments ? arguments : "", stdout);
-    }
+    fprintf(stderr, "quire chat: %s\n", message);
 }
 
-/* NULL: the thinking, if there was some, is over. */
-static void show_thinking(struct chat_session *s, const char *text)
+/* What is said about the conversation rather than in it. */
+static void note(const char *text)
 {
-    FILE *to = s->terminal ? stdout : stderr;
-    if (text && !s->thinking)
-        fputs(s->terminal ? "\x1b[2m" : "(thinking)\n", to);
-    if (text)
-        fputs(text, to);
-    else if (s->thinking)
-        fputs(s->terminal ? "\x1b[0m\n\n" : "\n(answer)\n", to);
-    fflush(to);
-    s->thinking = text;
+    fprintf(stderr, "(%s)\n", text);
 }
 
-static enum q_code on_event(struct chat_session *s, const char *text, struct q_err *e)
+/* Ask, with Ctrl-C stopping the answer alone. */
+static enum q_code answer(struct chat *c)
 {
-    if (!strcmp(text, "[DONE]"))
-        return Q_OK;
-    json_t *v = json_loads(text, 0, NULL);
-    const json_t *error = json_object_get(v, "error");
-    const json_t *delta =
-        json_object_get(json_array_get(json_object_get(v, "choices"), 0), "delta");
-    const char *content = json_string_value(json_object_get(delta, "content")),
-               *thought = json_string_value(json_object_get(delta, "reasoning"));
-    const json_t *calls = json_object_get(delta, "tool_calls");
-    enum q_code rc = Q_OK;
-    if (error)
-        rc = q_fail(e, Q_UNAVAILABLE, "%s", json_string_value(json_object_get(error, "message")));
-    if (thought && *thought)
-        show_thinking(s, thought);
-    else if ((content && *content) || calls)
-        show_thinking(s, NULL);
-    if (content) {
-        fputs(content, stdout);
-        buf_add_str(&s->answer, content);
-    }
-    show_calls(s, calls);
-    fflush(stdout);
-    json_decref(v);
+    struct q_err e = Q_ERR_INIT;
+    struct sigaction now = {.sa_handler = on_interrupt}, before;
+    bool edits = chat_input_edits(c->input);
+    sigemptyset(&now.sa_mask);
+    stop = 0;
+    if (edits)
+        sigaction(SIGINT, &now, &before);
+    enum q_code rc = talk_answer(&c->talk, &e);
+    if (edits)
+        sigaction(SIGINT, &before, NULL);
+    if (rc == Q_CANCELLED)
+        note("stopped");
+    else if (rc)
+        complain(e.message);
+    c->failed |= rc && rc != Q_CANCELLED;
     return rc;
 }
 
-static enum q_code on_body(void *ctx, const char *data, size_t n, struct q_err *e)
+/* commands: each gets what stands behind its name, "" for nothing. False: the program ends. */
+
+static bool do_help(struct chat *c, const char *rest);
+
+static bool do_quit(struct chat *c, const char *rest)
 {
-    struct chat_session *s = ctx;
-    enum q_code rc = Q_OK;
-    for (size_t i = 0; i < n && rc == Q_OK; i++) {
-        if (data[i] != '\n' || s->call->status != 200) {
-            buf_add_char(&s->line, data[i]);
-            continue;
-        }
-        if (s->line.len > 6 && !memcmp(s->line.data, "data: ", 6))
-            rc = on_event(s, s->line.data + 6, e);
-        buf_reset(&s->line);
-    }
-    return rc == Q_OK ? buf_check(&s->line, "the server's answer", e) : rc;
+    (void)c;
+    (void)rest;
+    return false;
 }
 
-/* What an error body says, as our error. */
-static enum q_code refused(const struct chat_session *s, int status, struct q_err *e)
+static bool do_reset(struct chat *c, const char *rest)
 {
-    json_t *v = json_loadb(buf_str(&s->line), s->line.len, 0, NULL);
-    const char *message =
-        json_string_value(json_object_get(json_object_get(v, "error"), "message"));
-    enum q_code rc = q_fail(e, Q_INVALID, "the server answered %d: %s", status,
-                            message ? message : "(no reason)");
-    json_decref(v);
-    return rc;
+    (void)rest;
+    talk_reset(&c->talk);
+    note("a new conversation");
+    return true;
 }
 
-static json_t *request(const struct chat_session *s)
+static bool do_retry(struct chat *c, const char *rest)
 {
-    const struct options *o = s->options;
-    json_t *v = json_pack("{s:O, s:b}", "messages", s->messages, "stream", 1);
-    if (*o->model_name)
-        json_object_set_new(v, "model", json_string(o->model_name));
-    if (o->max_tokens)
-        json_object_set_new(v, "max_completion_tokens", json_integer(o->max_tokens));
-    if (o->temperature >= 0)
-        json_object_set_new(v, "temperature", json_real(o->temperature));
-    if (o->top_p >= 0)
-        json_object_set_new(v, "top_p", json_real(o->top_p));
-    if (o->top_k >= 0)
-        json_object_set_new(v, "top_k", json_integer(o->top_k));
-    if (o->seed >= 0)
-        json_object_set_new(v, "seed", json_integer(o->seed));
-    return v;
+    (void)rest;
+    if (talk_rewind(&c->talk))
+        answer(c);
+    else
+        note("there is no message to answer");
+    return true;
 }
 
-static int add_piece(const char *data, size_t n, void *out)
+static bool do_save(struct chat *c, const char *rest)
 {
-    buf_add(out, data, n);
-    return 0;
-}
-
-static enum q_code ask(struct chat_session *s, const char *text, struct q_err *e)
-{
-    json_array_append_new(s->messages, json_pack("{s:s, s:s}", "role", "user", "content", text));
-    json_t *v = request(s);
-    struct buf body = BUF_INIT;
-    bool made = v && json_dump_callback(v, add_piece, &body, JSON_COMPACT) == 0;
-    struct http_call call = {.method = "POST",
-                             .path = "/v1/chat/completions",
-                             .api_key = api_key(s->options),
-                             .body = buf_str(&body),
-                             .n_body = body.len,
-                             .on_body = on_body,
-                             .ctx = s};
-    enum q_code rc;
-    buf_reset(&s->line);
-    buf_reset(&s->answer);
-    s->call = &call;
-    s->in_call = false;
-    s->thinking = false;
-    rc = made ? http_call(&s->url, &call, e) : q_fail(e, Q_INVALID, "the message is not UTF-8");
-    show_thinking(s, NULL);
-    if (rc == Q_OK && call.status != 200)
-        rc = refused(s, call.status, e);
-    if (rc == Q_OK) {
-        puts(s->in_call ? "]" : "");
-        json_array_append_new(s->messages, json_pack("{s:s, s:s}", "role", "assistant", "content",
-                                                     buf_str(&s->answer)));
+    struct q_err e = Q_ERR_INIT;
+    if (!*rest) {
+        note("/save needs a file's name");
+    } else if (talk_save(&c->talk, rest, !strcmp(rest, c->saved), &e)) {
+        complain(e.message);
     } else {
-        json_array_remove(s->messages,
-                          json_array_size(s->messages) - 1); /* it can be asked again */
-    }
-    s->call = NULL;
-    buf_release(&body);
-    json_decref(v);
-    return rc;
-}
-
-static void begin(struct chat_session *s)
-{
-    json_decref(s->messages);
-    s->messages = json_array();
-    if (*s->options->system)
-        json_array_append_new(
-            s->messages, json_pack("{s:s, s:s}", "role", "system", "content", s->options->system));
-}
-
-/* A line that begins with a slash. False: it ends the program. */
-static bool command(struct chat_session *s, const char *line)
-{
-    if (!strcmp(line, "/exit") || !strcmp(line, "/quit"))
-        return false;
-    if (!strcmp(line, "/reset")) {
-        begin(s);
-        fputs("(a new conversation)\n", stderr);
-    } else {
-        fputs("/reset begins anew, /exit ends\n", stderr);
+        snprintf(c->saved, sizeof c->saved, "%s", rest);
+        note("saved");
     }
     return true;
 }
 
-/* One line of input without its end, however long. False: there is no more. */
-static bool read_line(struct buf *line)
+static bool do_system(struct chat *c, const char *rest)
 {
-    int c;
-    buf_reset(line);
-    while ((c = getchar()) != EOF && c != '\n')
-        if (c != '\r')
-            buf_add_char(line, (char)c);
-    return c != EOF || line->len;
+    struct q_err e = Q_ERR_INIT;
+    const char *now = talk_system(&c->talk);
+    if (!*rest)
+        fprintf(stderr, "(the system message: %s)\n", now ? now : "there is none");
+    else if (talk_set_system(&c->talk, strcmp(rest, "off") ? rest : NULL, &e))
+        complain(e.message);
+    else
+        note(strcmp(rest, "off") ? "the system message is set" : "no system message any more");
+    return true;
 }
 
-static int talk(struct chat_session *s)
+static bool do_tools(struct chat *c, const char *rest)
 {
-    bool terminal = isatty(STDIN_FILENO);
-    struct buf line = BUF_INIT;
-    int code = 0;
-    for (;;) {
-        struct q_err e = Q_ERR_INIT;
-        if (terminal)
-            fputs("> ", stderr);
-        if (!read_line(&line))
-            break;
-        if (line.len == 0)
-            continue;
-        if (line.data[0] == '/') {
-            if (!command(s, line.data))
-                break;
+    struct q_err e = Q_ERR_INIT;
+    size_t i;
+    json_t *tool;
+    if (*rest && talk_load_tools(&c->talk, strcmp(rest, "off") ? rest : NULL, &e))
+        complain(e.message);
+    if (!c->talk.tools)
+        note("no tools");
+    json_array_foreach (c->talk.tools, i, tool) {
+        const json_t *f = json_object_get(tool, "function");
+        const char *name = json_string_value(json_object_get(f, "name")),
+                   *about = json_string_value(json_object_get(f, "description"));
+        fprintf(stderr, "(tool %s%s%s)\n", name ? name : "without a name", about ? ": " : "",
+                about ? about : "");
+    }
+    return true;
+}
+
+static const struct {
+    const char *name, *form, *about;
+    bool takes_file;
+    bool (*run)(struct chat *c, const char *rest);
+} commands[] = {
+    {"/help", "", "show this list", false, do_help},
+    {"/reset", "", "begin a new conversation; the system message stays", false, do_reset},
+    {"/retry", "", "answer the last message again", false, do_retry},
+    {"/regenerate", "", "the same", false, do_retry},
+    {"/system", "[TEXT|off]", "show, set or take away the system message", false, do_system},
+    {"/tools", "[FILE|off]", "show or load the functions the model may call (a JSON array)", true,
+     do_tools},
+    {"/save", "FILE", "write the conversation to a file, as JSON", true, do_save},
+    {"/quit", "", "end (also /exit and Ctrl-D)", false, do_quit},
+    {"/exit", "", "the same", false, do_quit},
+};
+#define N_COMMAND (sizeof commands / sizeof *commands)
+
+static bool do_help(struct chat *c, const char *rest)
+{
+    (void)c;
+    (void)rest;
+    for (size_t i = 0; i < N_COMMAND; i++)
+        fprintf(stderr, "  %-11s %-11s %s\n", commands[i].name, commands[i].form,
+                commands[i].about);
+    fputs("A line that ends in \\ goes on in the next; \"\"\" begins a text of several lines and\n"
+          "ends it. Ctrl-C stops an answer; a tool call waits for its result, which you type.\n",
+          stderr);
+    return true;
+}
+
+/* A line that begins with a slash. False: it ends the program. */
+static bool command(struct chat *c, const char *line)
+{
+    size_t n = strcspn(line, " \t");
+    const char *rest = line + n + strspn(line + n, " \t");
+    for (size_t i = 0; i < N_COMMAND; i++)
+        if (strlen(commands[i].name) == n && !memcmp(commands[i].name, line, n))
+            return commands[i].run(c, rest);
+    fprintf(stderr, "(%.*s is no command; /help lists them)\n", (int)n, line);
+    return true;
+}
+
+/* The results of the model's calls, and its answers to them, until it calls no more. False: the
+ * input is over. */
+static bool give_results(struct chat *c, struct buf *text)
+{
+    const json_t *call;
+    struct q_err e = Q_ERR_INIT;
+    while ((call = talk_waiting_call(&c->talk))) {
+        char prompt[300];
+        snprintf(prompt, sizeof prompt, "result of %.255s> ",
+                 json_string_value(json_object_get(json_object_get(call, "function"), "name")));
+        enum chat_input_kind kind = chat_input_read(c->input, prompt, text);
+        if (kind == INPUT_TEXT && talk_add_result(&c->talk, buf_str(text), &e) == Q_OK) {
+            if (!talk_waiting_call(&c->talk) && answer(c) && !chat_input_edits(c->input))
+                return false;
             continue;
         }
-        if (ask(s, line.data, &e) == Q_OK)
-            continue;
-        fprintf(stderr, "quire chat: %s\n", e.message);
-        code = 1;
-        if (!terminal)
-            break;
+        if (e.code)
+            complain(e.message);
+        q_err_reset(&e);
+        talk_drop_calls(&c->talk);
+        if (kind == INPUT_END && !chat_input_edits(c->input))
+            return false;
+        note("the calls are dropped; /retry asks again");
     }
-    buf_release(&line);
-    return terminal ? 0 : code;
+    return true;
+}
+
+static bool one_message(struct chat *c, struct buf *text)
+{
+    struct q_err e = Q_ERR_INIT;
+    enum chat_input_kind kind = chat_input_read(c->input, "> ", text);
+    if (kind == INPUT_INTERRUPTED) {
+        note("Ctrl-C once more, or Ctrl-D, ends");
+        return true;
+    }
+    if (kind == INPUT_END)
+        return false;
+    if (text->len == 0)
+        return true;
+    if (text->data[0] == '/' && !strchr(text->data, '\n'))
+        return command(c, text->data) && give_results(c, text);
+    if (talk_add_user(&c->talk, text->data, &e)) {
+        complain(e.message);
+        c->failed = true;
+        return chat_input_edits(c->input);
+    }
+    if (answer(c) && !chat_input_edits(c->input))
+        return false;
+    return give_results(c, text);
+}
+
+static void banner(const struct chat *c)
+{
+    const struct http_url *u = &c->talk.peer.url;
+    if (!chat_input_edits(c->input))
+        return;
+    if (c->server.pid)
+        printf("quire chat with %s\n", c->o.positional[0]);
+    else
+        printf("quire chat with %s at http://%s:%s%s\n", c->talk.model, u->host, u->port,
+               u->prefix);
+    puts("/help lists the commands. Ctrl-C stops an answer, Ctrl-D ends.\n");
+}
+
+static bool show_loading(unsigned percent)
+{
+    static unsigned shown = UINT_MAX;
+    if (percent != shown && isatty(STDERR_FILENO))
+        fprintf(stderr, "\rloading %u %%", percent);
+    shown = percent;
+    return !stop;
+}
+
+/* The model at the other end: of a server that is there, or of one of our own. */
+static int connect_model(struct chat *c)
+{
+    struct q_err e = Q_ERR_INIT;
+    char url[128];
+    json_t *names = NULL;
+    const struct options *o = &c->o;
+    struct chat_peer *peer = &c->talk.peer;
+    peer->key = o->api_key.n ? o->api_key.items[0] : NULL;
+    peer->stop = &stop;
+    if (o->n_positional && *o->url) {
+        complain("MODEL is run by this program, --url names a server: give one of them");
+        return EXIT_USAGE;
+    }
+    snprintf(url, sizeof url, "http://127.0.0.1:%d", (int)o->port);
+    if (o->n_positional) {
+        struct sigaction now = {.sa_handler = on_interrupt}, before;
+        sigaction(SIGINT, &now, &before);
+        enum q_code rc = chat_server_start(&c->server, o, show_loading, &e);
+        sigaction(SIGINT, &before, NULL);
+        if (isatty(STDERR_FILENO))
+            fputs("\r\033[K", stderr);
+        if (rc) {
+            complain(c->server.errors.len ? buf_str(&c->server.errors) : e.message);
+            return rc == Q_CANCELLED ? EXIT_INTERRUPTED : EXIT_LOAD;
+        }
+        peer->key = c->server.key;
+        snprintf(url, sizeof url, "%s", c->server.url);
+    }
+    if (http_url_parse(&peer->url, *o->url ? o->url : url, &e)) {
+        complain(e.message);
+        return EXIT_USAGE;
+    }
+    if (chat_models(peer, &names, &e)) {
+        complain(e.message);
+        return EXIT_ANSWER;
+    }
+    const char *first = json_string_value(json_array_get(names, 0));
+    snprintf(c->talk.model, sizeof c->talk.model, "%s",
+             *o->model_name ? o->model_name
+             : first        ? first
+                            : "");
+    json_decref(names);
+    return 0;
+}
+
+static int talk(struct chat *c)
+{
+    static const char *words[N_COMMAND + 1];
+    static char with_blank[N_COMMAND][32];
+    struct buf text = BUF_INIT;
+    struct q_err e = Q_ERR_INIT;
+    for (size_t i = 0; i < N_COMMAND; i++) {
+        snprintf(with_blank[i], sizeof with_blank[i], "%s%s", commands[i].name,
+                 commands[i].takes_file ? " " : "");
+        words[i] = with_blank[i];
+    }
+    c->talk.options = &c->o;
+    c->talk.terminal = isatty(STDOUT_FILENO);
+    c->talk.verbose = c->o.verbose;
+    talk_reset(&c->talk);
+    if ((*c->o.system && talk_set_system(&c->talk, c->o.system, &e)) ||
+        (*c->o.tools && talk_load_tools(&c->talk, c->o.tools, &e)) ||
+        chat_input_open(&c->input, words, &e)) {
+        complain(e.message);
+        return EXIT_USAGE;
+    }
+    int code = connect_model(c);
+    if (code)
+        return code;
+    banner(c);
+    while (one_message(c, &text)) {
+    }
+    buf_release(&text);
+    return c->failed && !chat_input_edits(c->input) ? EXIT_ANSWER : 0;
 }
 
 int main(int argc, char **argv)
 {
-    static struct options o;
+    static struct chat c;
     static const struct program_info info = {
         .program = FOR_CHAT,
         .name = "quire chat",
-        .usage = "[options]",
-        .about = "Talks to a running server. Type a message and Enter; /reset begins a new "
-                 "conversation, /exit or Ctrl-D ends. "
-                 "With a pipe as input, every line is answered in turn.",
+        .usage = "[MODEL] [options]",
+        .about =
+            "Talks to a model: to one that it runs itself, with MODEL, or to a running server. "
+            "Type a message and Enter; /help lists the commands, Ctrl-C stops an answer, "
+            "Ctrl-D ends. With a pipe as input, every line is answered in turn, and the exit "
+            "code is 1 when one was not.",
         .positional_min = 0,
-        .positional_max = 0,
+        .positional_max = 1,
     };
-    struct chat_session s = {.options = &o, .line = BUF_INIT_MAX(EVENT_MAX), .answer = BUF_INIT};
-    struct q_err e = Q_ERR_INIT;
-    char url[64];
-    int code = options_main(&o, &info, argc, argv);
+    int code = options_main(&c.o, &info, argc, argv);
     if (code >= 0)
         return code;
-    snprintf(url, sizeof(url), "http://127.0.0.1:%d", (int)o.port);
-    if (http_url_parse(&s.url, *o.url ? o.url : url, &e) != Q_OK) {
-        fprintf(stderr, "quire chat: %s\n", e.message);
-        return 2;
-    }
-    s.terminal = isatty(STDOUT_FILENO);
-    begin(&s);
-    code = talk(&s);
-    json_decref(s.messages);
-    buf_release(&s.line);
-    buf_release(&s.answer);
+    code = talk(&c);
+    chat_input_close(c.input);
+    talk_release(&c.talk);
+    chat_server_stop(&c.server);
     return code;
 }

@@ -3,11 +3,14 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/buf.h"
+
+#define STOP_LOOK_MS 100
 
 FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
 {
@@ -48,6 +51,7 @@ FALLIBLE http_url_parse(struct http_url *out, const char *text, struct q_err *e)
 
 struct reader { /* bytes from the socket, a line or a block at a time */
     int fd;
+    const volatile sig_atomic_t *stop;
     char data[HTTP_LINE_MAX];
     size_t at, n;
 };
@@ -70,7 +74,9 @@ static enum q_code connect_to(const struct http_url *url, int *fd, struct q_err 
     }
     freeaddrinfo(found);
     if (*fd < 0)
-        return q_fail(e, Q_IO, "no server at http://%s:%s: %s (start one with `quire serve MODEL`)",
+        return q_fail(e, Q_IO,
+                      "no server at http://%s:%s: %s (start one with `quire serve MODEL`, or "
+                      "let `quire chat MODEL` run the model itself)",
                       url->host, url->port, strerror(errno));
     return Q_OK;
 }
@@ -92,11 +98,15 @@ static enum q_code fill(struct reader *r, struct q_err *e)
     ssize_t n;
     if (r->at < r->n)
         return Q_OK;
-    for (;;) {
-        n = recv(r->fd, r->data, sizeof(r->data), 0);
-        if (n >= 0 || errno != EINTR)
-            break;
-    }
+    do {
+        struct pollfd p = {.fd = r->fd, .events = POLLIN};
+        int ready = poll(&p, 1, r->stop ? STOP_LOOK_MS : -1);
+        if (r->stop && *r->stop)
+            return q_fail(e, Q_CANCELLED, "stopped");
+        n = ready > 0 ? recv(r->fd, r->data, sizeof(r->data), 0) : -1;
+        if (ready <= 0)
+            errno = EINTR;
+    } while (n < 0 && errno == EINTR);
     if (n <= 0)
         return q_fail(e, Q_IO, "the server broke the connection off%s%s", n ? ": " : "",
                       n ? strerror(errno) : "");
@@ -131,7 +141,7 @@ static enum q_code read_block(struct reader *r, struct http_call *c, size_t n, s
 {
     while (n) {
         enum q_code rc = fill(r, e);
-        if (rc != Q_OK && n == SIZE_MAX) {
+        if (rc == Q_IO && n == SIZE_MAX) {
             q_err_reset(e);
             return Q_OK;
         }
@@ -189,7 +199,7 @@ static enum q_code read_answer(struct reader *r, struct http_call *c, struct q_e
 FALLIBLE http_call(const struct http_url *url, struct http_call *c, struct q_err *e)
 {
     struct buf head = BUF_INIT;
-    struct reader r = {.fd = -1};
+    struct reader r = {.fd = -1, .stop = c->stop};
     enum q_code rc;
     c->status = 0;
     buf_printf(&head, "%s %s%s HTTP/1.1\r\nHost: %s:%s\r\nConnection: close\r\n", c->method,

@@ -4,6 +4,7 @@
  * Threads: one owner. */
 #ifndef QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
 #define QUIRE_FRONTEND_CLI_HTTP_CLIENT_H
+#include <signal.h>
 #include <stddef.h>
 #include "common/err.h"
 
@@ -23,10 +24,11 @@ struct http_call {
     /* Pieces of the body as they come; not Q_OK ends the call. */
     enum q_code (*on_body)(void *ctx, const char *data, size_t n, struct q_err *e);
     void *ctx;
-    int status; /* out; known before on_body is called */
+    const volatile sig_atomic_t *stop; /* NULL, or becomes not 0 to give the call up */
+    int status;                        /* out; known before on_body is called */
 };
-/* Errors: Q_IO (no connection, cut off), Q_CORRUPT (no HTTP), on_body's. A status of 400 and above
- * is no error here. */
+/* Errors: Q_IO (no connection, cut off), Q_CANCELLED (stop), Q_CORRUPT (no HTTP), on_body's. A
+ * status of 400 and above is no error here. */
 FALLIBLE http_call(const struct http_url *url, struct http_call *c, struct q_err *e);
 
 #endif

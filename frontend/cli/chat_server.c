@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The server's log goes into a file without a name, in which its owner looks while it starts: a
+ * pipe would have to be emptied as long as both live. */
+#include "frontend/cli/chat_server.h"
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <openssl/rand.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/clock.h"
+
+#define ARGS_MAX   200
+#define STOP_MS    5000
+#define LOOK_US    30000
+#define ERRORS_MAX 4096 /* bytes */
+
+/* Its program stands beside this one. */
+static FALLIBLE arguments(char *argv[ARGS_MAX], const struct options *o, struct q_err *e)
+{
+    static char path[PATH_MAX + 16];
+    uint32_t n = 0, k = 0;
+    static char *given[ARGS_MAX]; /* texts that live as long as the process */
+    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    enum q_code rc;
+    if (length < 0)
+        return q_fail(e, Q_IO, "/proc/self/exe: %s", strerror(errno));
+    path[length] = '\0';
+    snprintf(strrchr(path, '/'), sizeof "/quire-serve", "/quire-serve");
+    if ((rc = options_forward(o, FOR_SERVE, given, &n, ARGS_MAX - 16, e)))
+        return rc;
+    argv[k++] = path;
+    argv[k++] = (char *)(uintptr_t)o->positional[0];
+    for (uint32_t i = 0; i < n; i++)
+        if (strncmp(given[i], "--log-", 6) != 0 && strncmp(given[i], "--api-key", 9) != 0)
+            argv[k++] = given[i];
+    if (!options_given(o, "--port"))
+        argv[k++] = (char *)(uintptr_t) "--port=0";
+    argv[k++] = (char *)(uintptr_t) "--host=127.0.0.1";
+    argv[k++] = (char *)(uintptr_t) "--shutdown-timeout=1";
+    argv[k++] = (char *)(uintptr_t) "--log-level=info";
+    argv[k++] = (char *)(uintptr_t) "--log-json";
+    argv[k] = NULL;
+    return Q_OK;
+}
+
+/* In the child: ends with its parent; keys pressed for the parent are none of its. */
+static _Noreturn void become(char **argv, int log_fd, pid_t parent)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGINT, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    setpgid(0, 0);
+    if (getppid() == parent && dup2(log_fd, STDERR_FILENO) >= 0) {
+        execv(argv[0], argv);
+        dprintf(STDERR_FILENO, "%s: %s\n", argv[0], strerror(errno));
+    }
+    _exit(127);
+}
+
+static FALLIBLE spawn(struct chat_server *s, const struct options *o, struct q_err *e)
+{
+    char *argv[ARGS_MAX];
+    unsigned char random[32];
+    pid_t parent = getpid();
+    enum q_code rc = arguments(argv, o, e);
+    if (rc)
+        return rc;
+    if (RAND_bytes(random, sizeof random) != 1)
+        return q_fail(e, Q_INTERNAL, "no random numbers for a key");
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(s->key + 2 * i, 3, "%02x", random[i]);
+    setenv("QUIRE_API_KEY", s->key, 1); /* an argument would be seen by all */
+    if ((s->log_fd = memfd_create("quire-chat-log", MFD_CLOEXEC)) < 0)
+        return q_fail(e, Q_IO, "memfd_create: %s", strerror(errno));
+    s->pid = fork();
+    if (s->pid < 0) {
+        s->pid = 0;
+        return q_fail(e, Q_IO, "cannot start the server: fork: %s", strerror(errno));
+    }
+    if (s->pid == 0)
+        become(argv, s->log_fd, parent);
+    return Q_OK;
+}
+
+static void note_error(struct chat_server *s, const char *text)
+{
+    if (s->errors.len < ERRORS_MAX && (!s->errors.len || !strstr(s->errors.data, text)))
+        buf_printf(&s->errors, "%s%s", s->errors.len ? "\n" : "", text);
+}
+
+/* One line of the log, JSON or what a program says before it logs. */
+static void take_line(struct chat_server *s, unsigned *percent)
+{
+    json_t *v = json_loadb(buf_str(&s->line), s->line.len, 0, NULL);
+    const char *message = json_string_value(json_object_get(v, "message"));
+    const char *from = json_string_value(json_object_get(v, "component"));
+    const char *level = json_string_value(json_object_get(v, "level"));
+    bool serve = from && !strcmp(from, "serve");
+    if (!message && s->line.len)
+        note_error(s, s->line.data);
+    else if (message && level && !strcmp(level, "ERROR") && !(serve && s->errors.len))
+        note_error(s, message); /* that a child ended is no news after its reason */
+    else if (message && serve && !strncmp(message, "listening on ", 13))
+        snprintf(s->url, sizeof s->url, "%s", message + 13);
+    else if (message && serve && !strcmp(message, "ready"))
+        s->ready = true;
+    else if (message)
+        sscanf(message, "loading %u %%", percent);
+    json_decref(v);
+}
+
+static void read_log(struct chat_server *s, unsigned *percent)
+{
+    char data[4096];
+    ssize_t n;
+    while ((n = pread(s->log_fd, data, sizeof data, s->at)) > 0) {
+        s->at += n;
+        for (ssize_t i = 0; i < n; i++) {
+            if (data[i] != '\n') {
+                buf_add_char(&s->line, data[i]);
+                continue;
+            }
+            take_line(s, percent);
+            buf_reset(&s->line);
+        }
+    }
+}
+
+FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
+                           bool (*progress)(unsigned percent), struct q_err *e)
+{
+    unsigned percent = 0;
+    enum q_code rc = spawn(s, o, e);
+    bool alive = true;
+    while (!rc && !s->ready && alive) {
+        alive = waitpid(s->pid, NULL, WNOHANG) == 0;
+        read_log(s, &percent);
+        if (!progress(percent))
+            rc = q_fail(e, Q_CANCELLED, "interrupted");
+        else if (!s->ready && alive)
+            usleep(LOOK_US);
+    }
+    if (!alive) {
+        s->pid = 0;
+        if (!rc)
+            rc = q_fail(e, Q_UNAVAILABLE, "%s",
+                        s->errors.len ? s->errors.data : "the model's server ended at once");
+    }
+    return rc;
+}
+
+void chat_server_stop(struct chat_server *s)
+{
+    int64_t until = clock_ms() + STOP_MS;
+    if (s->pid > 0)
+        kill(s->pid, SIGTERM);
+    while (s->pid > 0 && waitpid(s->pid, NULL, WNOHANG) == 0) {
+        if (clock_ms() >= until)
+            kill(s->pid, SIGKILL);
+        usleep(5000);
+    }
+    if (s->log_fd > 0)
+        close(s->log_fd);
+    buf_release(&s->line);
+    buf_release(&s->errors);
+    *s = (struct chat_server){.pid = 0};
+}

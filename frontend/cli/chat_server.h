@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* chat_server - `quire chat MODEL` runs the model itself: a quire-serve of its own on a free port
+ * of this machine, with a key nobody else has. It ends with its owner, however that ends. Threads:
+ * main. */
+#ifndef QUIRE_FRONTEND_CLI_CHAT_SERVER_H
+#define QUIRE_FRONTEND_CLI_CHAT_SERVER_H
+#include <stdbool.h>
+#include <sys/types.h>
+#include "common/buf.h"
+#include "common/options.h"
+
+struct chat_server {
+    pid_t pid;  /* 0: none */
+    int log_fd; /* what it logs */
+    off_t at;   /* of it, read so far */
+    struct buf line;
+    char url[128], key[65];
+    bool ready;
+    struct buf errors; /* what it said was wrong */
+};
+/* Start and wait until it is ready. percent: of loading, from 0 on; returns false to give up.
+ * Errors: Q_IO, Q_CANCELLED; Q_UNAVAILABLE with what the server said. chat_server_stop all the
+ * same. */
+FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
+                           bool (*progress)(unsigned percent), struct q_err *e);
+void chat_server_stop(struct chat_server *s);
+
+#endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* download - recognises what a clone, a download or a person leaves in the place of a model's
- * file: a pointer of Git LFS or Xet, a page of HTML, the hub's refusal, a GGUF file, nothing at all.
- * Their readers would call such a file malformed, which is true and of no help. Threads: reentrant.
- */
+ * file: a pointer of Git LFS or Xet, a page of HTML, the hub's refusal, a GGUF file, nothing at
+ * all. Their readers would call such a file malformed, which is true and of no help. Threads:
+ * reentrant. */
 #ifndef QUIRE_COMMON_DOWNLOAD_H
 #define QUIRE_COMMON_DOWNLOAD_H
 #include <stddef.h>

@@ -110,8 +110,7 @@ enum q_code q_wrap(struct q_err *e, const char *fmt, ...)
     va_end(ap);
     trim_partial_utf8(whole);
     size_t n = strlen(whole);
-    memcpy(whole + n, ": ", 2);
-    memcpy(whole + n + 2, e->message, strlen(e->message) + 1);
+    snprintf(whole + n, sizeof whole - n, ": %s", e->message);
     q_shorten(whole, sizeof e->message);
     memcpy(e->message, whole, strlen(whole) + 1);
     return e->code;

@@ -296,7 +296,7 @@ static enum q_code begin(struct app *a, struct q_err *e)
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,
                       "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
-    if ((rc = address_parse(&engine, a->options->engine, e)) != Q_OK)
+    if (address_parse(&engine, a->options->engine, e) != Q_OK)
         return q_wrap(e, "--engine");
     if ((rc = chat_model_check(a->options, e)) || (rc = share_metrics(e)) ||
         (rc = make_server(a, e)))

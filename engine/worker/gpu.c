@@ -103,7 +103,7 @@ FALLIBLE gpu_open(struct gpu **out, const struct worker_config *c, struct q_err 
         return q_fail(e, Q_NO_MEMORY, "out of memory for a device");
     g->config = c;
     g->index = index;
-    if ((rc = open_device(g, e))) {
+    if (open_device(g, e)) {
         gpu_free(g);
         if (!is_auto)
             return q_wrap(e, "--device %s", c->device);

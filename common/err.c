@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/err.h"
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,20 +14,75 @@ static const struct {
 #include "common/err.def"
 };
 
-/* Cut a UTF-8 sequence that truncation left incomplete: error messages quote user text and end up
- * in JSON. */
+/* A message is written whole before it is shortened: two paths and what is said about them fit. */
+#define WHOLE_MAX (3 * 4096 + Q_MESSAGE_MAX)
+#define ELLIPSIS  "\xe2\x80\xa6" /* … */
+#define N_MARK    (sizeof ELLIPSIS - 1)
+#define WORD_KEPT 96 /* bytes of a long word that are kept at least: its ends say most */
+
+static bool is_inside(char c) /* of a UTF-8 sequence */
+{
+    return ((unsigned char)c & 0xc0) == 0x80;
+}
+
+/* A sequence that the formatting cut off at the end. */
 static void trim_partial_utf8(char *s)
 {
-    size_t n = strlen(s);
-    size_t back = 0;
-    while (back < n && back < 4 && ((unsigned char)s[n - 1 - back] & 0xc0) == 0x80)
-        back++;
-    if (back == n || back == 4)
+    size_t n = strlen(s), at = n;
+    while (at && n - at < 3 && is_inside(s[at - 1]))
+        at--;
+    if (!at)
         return;
-    unsigned char lead = (unsigned char)s[n - 1 - back];
+    unsigned char lead = (unsigned char)s[at - 1];
     size_t need = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc0 ? 1 : 0;
-    if (back < need)
-        s[n - 1 - back] = '\0';
+    if (n - at < need)
+        s[at - 1] = '\0';
+}
+
+/* Take the middle out of the n bytes at `part` so that `n_less` bytes or a few more are gone;
+ * n > n_less + N_MARK. More stays of the end: there is what differs between paths. */
+static void cut_middle(char *part, size_t n, size_t n_less)
+{
+    size_t kept = n - n_less - N_MARK;
+    size_t begin = kept * 2 / 5, end = n - (kept - begin);
+    while (begin && is_inside(part[begin]))
+        begin--;
+    while (end < n && is_inside(part[end]))
+        end++;
+    memcpy(part + begin, ELLIPSIS, N_MARK);
+    memmove(part + begin + N_MARK, part + end, strlen(part + end) + 1);
+}
+
+/* The longest run of bytes without a space; its length in *n. */
+static char *longest_word(char *text, size_t *n)
+{
+    char *longest = text;
+    *n = 0;
+    for (char *word = text; *word;) {
+        size_t length = strcspn(word, " ");
+        if (length > *n) {
+            *n = length;
+            longest = word;
+        }
+        word += length + strspn(word + length, " ");
+    }
+    return longest;
+}
+
+void q_shorten(char *text, size_t size)
+{
+    size_t n, n_word;
+    trim_partial_utf8(text);
+    while ((n = strlen(text)) >= size) {
+        size_t less = n - (size - 1);
+        char *word = longest_word(text, &n_word);
+        if (n_word < WORD_KEPT + 2 * N_MARK) {
+            cut_middle(text, n, less);
+            return;
+        }
+        size_t most = n_word - WORD_KEPT - N_MARK;
+        cut_middle(word, n_word, less < most ? less : most);
+    }
 }
 
 void q_fail_text(struct q_err *e, enum q_code code, const char *fmt, ...)
@@ -34,33 +90,29 @@ void q_fail_text(struct q_err *e, enum q_code code, const char *fmt, ...)
     Q_ASSERT(code != Q_OK && code < Q_CODE_COUNT);
     if (!e)
         return;
-    char message[Q_MESSAGE_MAX]; /* the arguments may be parts of e->message */
+    char message[WHOLE_MAX]; /* the arguments may be parts of e->message */
     va_list ap;
     va_start(ap, fmt);
-    int n = vsnprintf(message, sizeof message, fmt, ap);
+    vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
     e->code = code;
-    if (n >= (int)sizeof message)
-        trim_partial_utf8(message);
+    q_shorten(message, sizeof e->message);
     memcpy(e->message, message, strlen(message) + 1);
 }
 
 enum q_code q_wrap(struct q_err *e, const char *fmt, ...)
 {
     Q_ASSERT(e && e->code != Q_OK);
-    char prefix[Q_MESSAGE_MAX];
-    char whole[2 * Q_MESSAGE_MAX + 4];
+    char whole[WHOLE_MAX + Q_MESSAGE_MAX + 2];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(prefix, sizeof prefix, fmt, ap);
+    vsnprintf(whole, WHOLE_MAX, fmt, ap);
     va_end(ap);
-    snprintf(whole, sizeof whole, "%s: %s", prefix, e->message);
+    trim_partial_utf8(whole);
     size_t n = strlen(whole);
-    size_t keep = n < sizeof e->message ? n : sizeof e->message - 1;
-    memcpy(e->message, whole, keep);
-    e->message[keep] = '\0';
-    if (n > keep)
-        trim_partial_utf8(e->message);
+    snprintf(whole + n, sizeof whole - n, ": %s", e->message);
+    q_shorten(whole, sizeof e->message);
+    memcpy(e->message, whole, strlen(whole) + 1);
     return e->code;
 }
 

@@ -8,6 +8,7 @@
 #ifndef QUIRE_COMMON_ERR_H
 #define QUIRE_COMMON_ERR_H
 #include <stdarg.h>
+#include <stddef.h>
 
 enum q_code {
 #define ERR(name, http, text) Q_##name,
@@ -15,7 +16,7 @@ enum q_code {
     Q_CODE_COUNT
 };
 
-#define Q_MESSAGE_MAX 248
+#define Q_MESSAGE_MAX 1024 /* bytes, with the closing 0 */
 
 struct q_err {
     enum q_code code;
@@ -29,9 +30,10 @@ struct q_err {
 #define FALLIBLE __attribute__((warn_unused_result)) enum q_code
 
 /* q_fail(e, code, format, …): set `e` (may be NULL) to `code` with a formatted message and return
- * `code`. Truncates silently at Q_MESSAGE_MAX, never inside a UTF-8 sequence. `code` must not be
- * Q_OK, and is evaluated twice. A macro, so that compilers and analysers see at the call that what
- * comes back is not Q_OK. */
+ * `code`. A message that does not fit loses the middle of its longest words (they are paths and
+ * names; q_shorten), never its beginning or its end, and no UTF-8 sequence is cut. `code` must not
+ * be Q_OK, and is evaluated twice. A macro, so that compilers and analysers see at the call that
+ * what comes back is not Q_OK. */
 #define q_fail(e, code, ...) (q_fail_text((e), (code), __VA_ARGS__), q_code_same(code))
 __attribute__((format(printf, 3, 4))) void q_fail_text(struct q_err *e, enum q_code code,
                                                        const char *fmt, ...);
@@ -43,6 +45,11 @@ static inline enum q_code q_code_same(enum q_code code)
 /* Put "prefix: " before the message already in `e`; returns e->code, so `return q_wrap(e, "x")`
  * works. */
 __attribute__((format(printf, 2, 3))) enum q_code q_wrap(struct q_err *e, const char *fmt, ...);
+
+/* Shorten a text to at most size - 1 bytes: "…" takes the place of the middle of its longest words,
+ * and where those are not enough, of the text's own middle. Beginnings and ends stay. size: at
+ * least 8. */
+void q_shorten(char *text, size_t size);
 
 /* Back to Q_OK and an empty message. */
 void q_err_reset(struct q_err *e);

@@ -122,7 +122,7 @@ enum q_code file_write(const char *path, const void *data, size_t n, unsigned mo
 {
     char beside[PATH_MAX];
     if (snprintf(beside, sizeof beside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof beside)
-        return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes: %.100s", PATH_MAX, path);
+        return q_fail(e, Q_TOO_LARGE, "path longer than %d bytes: %s", PATH_MAX, path);
     int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
     if (fd < 0)
         return fail_errno(e, beside, "create");
@@ -167,6 +167,6 @@ enum q_code path_join(char *out, size_t size, const char *dir, const char *name,
     size_t n = strlen(dir);
     const char *slash = n && dir[n - 1] == '/' ? "" : "/";
     if (snprintf(out, size, "%s%s%s", dir, slash, name) >= (int)size)
-        return q_fail(e, Q_TOO_LARGE, "path longer than %zu bytes: %.60s/%.60s", size, dir, name);
+        return q_fail(e, Q_TOO_LARGE, "path longer than %zu bytes: %s/%s", size, dir, name);
     return Q_OK;
 }

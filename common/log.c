@@ -51,12 +51,13 @@ void log_line(enum log_level level, const char *fmt, ...)
     if (!log_enabled(level))
         return;
     char message[LINE_MAX_BYTES];
-    char line[LINE_MAX_BYTES + 256];
+    char line[3 * LINE_MAX_BYTES + 256]; /* JSON escapes make a text longer */
     char stamp[40];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
+    q_shorten(message, sizeof message); /* no part of a character at its end */
     make_printable(message);
     clock_iso8601(stamp, sizeof stamp);
     int n;

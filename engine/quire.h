@@ -63,7 +63,7 @@ enum quire_code {
 };
 struct quire_error {
     enum quire_code code;
-    char message[248]; /* what, which, how much; no newline */
+    char message[1024]; /* what, which, how much; no newline */
 };
 
 /* Engine */

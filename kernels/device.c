@@ -16,10 +16,9 @@ static enum q_code take(const struct device_table **out, void *handle, const cha
     } symbol = {dlsym(handle, DEVICE_SYMBOL)};
     const struct device_table *t = symbol.data ? symbol.get() : NULL;
     if (!t)
-        return q_fail(e, Q_MISMATCH, "%.180s has no " DEVICE_SYMBOL ": it is of another version",
-                      path);
+        return q_fail(e, Q_MISMATCH, "%s has no " DEVICE_SYMBOL ": it is of another version", path);
     if (t->abi != DEVICE_ABI || t->kern_bytes != sizeof(struct kern_table))
-        return q_fail(e, Q_MISMATCH, "%.180s has other operations than this program", path);
+        return q_fail(e, Q_MISMATCH, "%s has other operations than this program", path);
     *out = t;
     return Q_OK;
 }
@@ -35,6 +34,23 @@ static void beside_executable(char out[PATH_MAX], const char *tail)
         *out = '\0';
 }
 
+/* dlerror says which file could not be opened: the library, or one that it needs. path: NULL = the
+ * library was in none of the places. */
+static enum q_code fail_open(const char *path, struct q_err *e)
+{
+    const char *why = dlerror();
+    if (!path)
+        return q_fail(e, Q_NOT_FOUND,
+                      "there is no " LIBRARY " (beside the program, in ../lib, or where the system "
+                      "looks for libraries); build it with `sh deploy/up.sh` on the machine that "
+                      "has the card, or with `cmake --preset cuda && cmake --build build/cuda` "
+                      "where the CUDA toolkit is: %s",
+                      why ? why : "not found");
+    return q_fail(e, Q_NOT_FOUND, "the device library cannot be loaded: %s%s", why ? why : path,
+                  why && strstr(why, path) == why ? ""
+                                                  : " (which it needs; is CUDA's runtime there?)");
+}
+
 enum q_code device_library_open(const struct device_table **out, const char *path, struct q_err *e)
 {
     static const char *const places[] = {LIBRARY, "../lib/" LIBRARY};
@@ -44,12 +60,9 @@ enum q_code device_library_open(const struct device_table **out, const char *pat
         if (*near && access(near, R_OK) == 0)
             path = near;
     }
-    if (!path)
-        path = LIBRARY;
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) {
-        const char *why = dlerror();
-        return q_fail(e, Q_NOT_FOUND, "device library: %.200s", why ? why : path);
-    }
-    return take(out, handle, path, e);
+    const char *asked = path ? path : LIBRARY;
+    void *handle = dlopen(asked, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        return fail_open(path, e);
+    return take(out, handle, asked, e);
 }

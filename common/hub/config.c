@@ -6,7 +6,9 @@
 #include "common/hub/config.h"
 #include <limits.h>
 #include <string.h>
+#include "common/download.h"
 #include "common/file.h"
+#include "common/hub/archs.h"
 #include "common/hub/config_moe.h"
 #include "common/hub/config_rope.h"
 
@@ -67,9 +69,16 @@ static enum q_code load_architecture(char name[CONFIG_NAME_MAX], const struct hu
 {
     const json_t *list = hub_json_find(at, "architectures");
     const char *architecture = json_string_value(json_array_get(list, 0));
+    const char *type = json_string_value(hub_json_find(at, "model_type"));
+    const char *expected = type ? archs_of_type(type) : NULL;
+    enum q_code rc;
     if (!architecture)
-        return q_fail(e, Q_CORRUPT, "%s: architectures is %s, expected a list with one name",
-                      at->path, hub_json_kind(list));
+        return q_fail(e, Q_CORRUPT,
+                      "%s: architectures is %s, expected a list with one name: %s%s%s", at->path,
+                      hub_json_kind(list), expected ? expected : archs_names(),
+                      expected ? ", for model_type " : "", expected ? type : "");
+    if ((rc = archs_check(architecture, at->path, e)))
+        return rc;
     return read_name(name, at, "architectures", architecture, e);
 }
 
@@ -103,6 +112,26 @@ static enum q_code refuse_features(const struct hub_json_at *at, struct q_err *e
     return Q_OK;
 }
 
+/* One size is not given: which, what is accepted, and what else the architecture needs. */
+static enum q_code fail_missing(const struct model_config *c, const struct hub_json_at *at,
+                                const struct field *f, struct q_err *e)
+{
+    struct buf needed = BUF_INIT;
+    uint32_t n_missing = 0;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if (!fields[i].required)
+            continue;
+        buf_printf(&needed, "%s%s", needed.len ? ", " : "", fields[i].key);
+        n_missing += !hub_json_find(at, fields[i].key);
+    }
+    enum q_code rc = q_fail(
+        e, Q_CORRUPT, "%s: %s is missing, expected a whole number from %u to %u; %s needs %s%s",
+        at->path, f->key, f->min, f->max, c->architecture, buf_str(&needed),
+        n_missing > 1 ? " (and more of these are missing)" : "");
+    buf_release(&needed);
+    return rc;
+}
+
 static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *at, struct q_err *e)
 {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -113,8 +142,7 @@ static enum q_code load_sizes(struct model_config *c, const struct hub_json_at *
         if (rc)
             return rc;
         if (value == 0 && f->required)
-            return q_fail(e, Q_CORRUPT, "%s: %s is missing, expected a whole number", at->path,
-                          f->key);
+            return fail_missing(c, at, f, e);
         uint32_t small = (uint32_t)value;
         memcpy((char *)c + f->offset, &small, sizeof small);
     }
@@ -317,26 +345,15 @@ enum q_code model_config_load(struct model_config *c, struct generation_defaults
     enum q_code rc;
     if ((rc = path_join(path, sizeof path, dir, "config.json", e)) ||
         (rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)) ||
+        (rc = download_check(text.data, text.len, path, e)) ||
         (rc = model_config_parse(c, buf_str(&text), text.len, path, e)) ||
         (rc = path_join(path, sizeof path, dir, "generation_config.json", e)) || !file_exists(path))
         goto out;
     buf_reset(&text);
-    if (!(rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)))
+    if (!(rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)) &&
+        !(rc = download_check(text.data, text.len, path, e)))
         rc = generation_defaults_parse(c, defaults, buf_str(&text), text.len, path, e);
 out:
     buf_release(&text);
-    return rc;
-}
-
-enum q_code model_config_architecture(char name[CONFIG_NAME_MAX], const char *dir, struct q_err *e)
-{
-    char path[PATH_MAX];
-    json_t *root = NULL;
-    enum q_code rc;
-    if ((rc = path_join(path, sizeof path, dir, "config.json", e)) ||
-        (rc = hub_json_load(&root, path, e)))
-        return rc;
-    rc = load_architecture(name, &(struct hub_json_at){root, path}, e);
-    json_decref(root);
     return rc;
 }

@@ -69,14 +69,11 @@ struct generation_defaults { /* generation_config.json; has_x false = not given 
 
 /* Load dir/config.json and, where there is one, dir/generation_config.json (its eos_token_id list
  * replaces config's, as in transformers). Errors: Q_NOT_FOUND, Q_CORRUPT (file, key, found,
- * expected), Q_UNSUPPORTED (names the feature). */
+ * expected), Q_UNSUPPORTED (names the feature; the architecture comes first, because a family that
+ * is not served spells its sizes in its own way). */
 FALLIBLE model_config_load(struct model_config *c, struct generation_defaults *g, const char *dir,
                            struct q_err *e);
 
-/* Only architectures[0]. An engine asks for this first: a family it does not know spells its sizes
- * in its own way, and "not supported" says more than "hidden_size is missing".
- * Errors: as model_config_load. */
-FALLIBLE model_config_architecture(char name[CONFIG_NAME_MAX], const char *dir, struct q_err *e);
 /* The same from memory; `path` is for messages. The second fills *g and replaces c's eos ids
  * where the text has some. Errors: as model_config_load, without Q_NOT_FOUND. */
 FALLIBLE model_config_parse(struct model_config *c, const char *text, size_t n, const char *path,

@@ -234,8 +234,16 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
                    {"fbgemm_fp8", load_fp8},
                    {"compressed-tensors", load_compressed}};
     const json_t *found = hub_json_find(at, "quantization_config");
-    const char *method = "?";
+    const char *method = NULL;
     *q = (struct quant_config){0};
+    const struct hub_json_at mlx = {hub_json_find(at, "quantization"), at->path};
+    if (json_is_object(mlx.object) && hub_json_find(&mlx, "group_size") &&
+        !json_object_get(found, "quant_method"))
+        return q_fail(e, Q_UNSUPPORTED,
+                      "%s: the weights are quantized as MLX does (key \"quantization\"), which is "
+                      "not read; take the model that they were made from, or a GPTQ, AWQ, fp8 or "
+                      "compressed-tensors checkpoint of it",
+                      at->path);
     if (!found)
         found = hub_json_find(at, "compression_config");
     if (!found)
@@ -248,11 +256,11 @@ enum q_code config_quant_load(struct quant_config *q, const struct hub_json_at *
     if (rc)
         return rc;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
-        if (strcmp(methods[i].name, method) == 0)
+        if (method && strcmp(methods[i].name, method) == 0)
             return methods[i].load(q, &inside, e);
     return q_fail(
         e, Q_UNSUPPORTED,
         "%s: quantized weights (quant_method %.40s) are not supported, expected gptq, awq, "
         "fp8, fbgemm_fp8 or compressed-tensors",
-        at->path, method);
+        at->path, method ? method : "missing");
 }

@@ -6,11 +6,14 @@
 #include "common/hub/hub.h"
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "common/file.h"
+#include "common/hub/folder.h"
 #include "common/hub/hub_json.h"
 
 #define ID_MAX       96  /* characters of an id part and of the whole id, as on the hub */
@@ -131,6 +134,21 @@ out:
     return rc;
 }
 
+/* What a user can do about a model that is not there. */
+#define DOWNLOAD "quire downloads nothing by itself yet: get it with `hf download "
+
+static enum q_code fail_not_cached(const char *id, const char *repo, struct q_err *e)
+{
+    const char *gguf = strcasestr(id, "gguf")
+                           ? " (by its name it is of GGUF files, which quire does "
+                             "not read: take the model they were made from)"
+                           : "";
+    return q_fail(e, Q_NOT_FOUND,
+                  "%s is neither a folder nor in the Hugging Face cache (%s)%s; " DOWNLOAD
+                  "%s` (pip install huggingface_hub), or give the path of a folder",
+                  id, repo, gguf, id);
+}
+
 static enum q_code resolve_cached(char *dir, const char *id, const char *revision, struct q_err *e)
 {
     char repo[PATH_MAX], hash[HASH_MAX + 1], path[PATH_MAX], config[PATH_MAX];
@@ -138,24 +156,17 @@ static enum q_code resolve_cached(char *dir, const char *id, const char *revisio
     if (rc)
         return rc;
     if (!dir_exists(repo))
-        return q_fail(e, Q_NOT_FOUND,
-                      "%s is neither a folder nor cached (no %.90s); quire does not download yet: "
-                      "get it with "
-                      "`huggingface-cli download %s`, or give the path of a folder",
-                      id, repo, id);
+        return fail_not_cached(id, repo, e);
     if ((rc = read_ref(hash, repo, revision, e)) ||
         (rc = join2(path, repo, "snapshots", hash, e)) ||
         (rc = path_join(config, sizeof config, path, "config.json", e)))
         return rc;
     if (!dir_exists(path))
-        return q_fail(
-            e, Q_NOT_FOUND,
-            "%s has no revision \"%s\" in %.90s; quire does not download yet: get it with "
-            "`huggingface-cli download --revision %s %s`",
-            id, revision, repo, revision, id);
-    if (!file_exists(config))
         return q_fail(e, Q_NOT_FOUND,
-                      "%.120s has no config.json: the download of %s is not complete", path, id);
+                      "%s has no revision \"%s\" in %s; " DOWNLOAD "%s --revision %s`", id,
+                      revision, repo, id, revision);
+    if (!file_exists(config))
+        return folder_refuse(path, e) ? q_wrap(e, "%s", id) : Q_OK;
     memcpy(dir, path, strlen(path) + 1);
     return Q_OK;
 }
@@ -166,34 +177,59 @@ static bool looks_like_path(const char *model)
     return strchr("/.~", model[0]) || (slash && strchr(slash + 1, '/')) || (slash && !slash[1]);
 }
 
+static enum q_code resolve_folder(char dir[PATH_MAX], const char *model, struct q_err *e)
+{
+    char config[PATH_MAX];
+    enum q_code rc = path_join(config, sizeof config, model, "config.json", e);
+    if (rc)
+        return rc;
+    if (!file_exists(config))
+        return folder_refuse(model, e);
+    memcpy(dir, model, strlen(model) + 1); /* fits: the longer path did */
+    return Q_OK;
+}
+
+/* For what is neither a folder nor a file and looks like a path, or like no id. */
+static enum q_code fail_no_folder(const char *model, int why, struct q_err *e)
+{
+    static const char site[] = "://huggingface.co/";
+    const char *url = strstr(model, site), *colon = strchr(model, ':');
+    if (url) {
+        const char *id = url + sizeof site - 1, *slash = strchr(id, '/');
+        const size_t n = slash ? (size_t)(slash - id) + 1 + strcspn(slash + 1, "/?#") : strlen(id);
+        return q_fail(e, Q_INVALID, "%s is an address; give the model's id: %.*s", model, (int)n,
+                      id);
+    }
+    if (why != ENOENT && why != ENOTDIR)
+        return q_fail(e, Q_IO, "%s: the folder cannot be read: %s", model, strerror(why));
+    if (model[0] == '~')
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s: no such folder (the shell puts your home in place of ~ only at the "
+                      "beginning of a word without quotes)",
+                      model);
+    if (looks_like_path(model))
+        return q_fail(e, Q_NOT_FOUND, "%s: no such folder", model);
+    return q_fail(e, Q_INVALID, "\"%s\" is neither a folder nor a model id (org/name)%s", model,
+                  colon ? ": what stands behind : is a tag of GGUF files or of another server's "
+                          "library, which quire does not read; a revision is given with --revision"
+                        : "");
+}
+
 enum q_code hub_resolve(char dir[PATH_MAX], const char *model, const char *revision,
                         struct q_err *e)
 {
-    char config[PATH_MAX];
+    struct stat st;
     if (!*model)
         return q_fail(e, Q_INVALID, "the model is empty; expected a folder or an id like org/name");
-    if (dir_exists(model)) {
-        enum q_code rc = path_join(config, sizeof config, model, "config.json", e);
-        if (rc)
-            return rc;
-        if (!file_exists(config))
-            return q_fail(e, Q_INVALID, "%.180s: not a model folder, it has no config.json", model);
-        memcpy(dir, model, strlen(model) + 1); /* fits: the longer path did */
-        return Q_OK;
-    }
-    if (file_exists(model))
-        return q_fail(e, Q_INVALID,
-                      "%.120s is a file; expected a model folder with config.json, or an id",
-                      model);
-    if (looks_like_path(model))
-        return q_fail(e, Q_NOT_FOUND, "%.180s: no such folder", model);
-    if (!is_id(model))
-        return q_fail(e, Q_INVALID, "\"%.100s\" is neither a folder nor a model id (org/name)",
-                      model);
+    int why = stat(model, &st) == 0 ? 0 : errno;
+    if (!why)
+        return S_ISDIR(st.st_mode) ? resolve_folder(dir, model, e) : folder_refuse_file(model, e);
+    if (looks_like_path(model) || !is_id(model))
+        return fail_no_folder(model, why, e);
     if (!revision || !*revision)
         revision = "main";
     if (!is_revision(revision))
-        return q_fail(e, Q_INVALID, "\"%.100s\" is not a revision (a branch, tag or commit hash)",
+        return q_fail(e, Q_INVALID, "\"%s\" is not a revision (a branch, tag or commit hash)",
                       revision);
     return resolve_cached(dir, model, revision, e);
 }
@@ -294,7 +330,7 @@ static enum q_code digest_tokenizer(EVP_MD_CTX *ctx, const char *dir, struct q_e
         struct mapping file = MAPPING_INIT;
         if (!(rc = path_join(path, sizeof path, dir, name, e)) && file_exists(path) &&
             !(rc = mapping_open(&file, path, e)) && !digest_part(ctx, name, file.data, file.size))
-            rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %.100s failed", path);
+            rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", path);
         mapping_release(&file);
     }
     return rc;
@@ -310,11 +346,11 @@ enum q_code hub_digest(unsigned char digest[32], const char *dir, struct q_err *
     ctx = EVP_MD_CTX_new();
     if (!ctx || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) ||
         !digest_part(ctx, "config", config, strlen(config)))
-        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %.100s failed", dir);
+        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", dir);
     else
         rc = digest_tokenizer(ctx, dir, e);
     if (!rc && !EVP_DigestFinal_ex(ctx, digest, NULL))
-        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %.100s failed", dir);
+        rc = q_fail(e, Q_NO_MEMORY, "SHA-256 over %s failed", dir);
 out:
     EVP_MD_CTX_free(ctx);
     if (config) {

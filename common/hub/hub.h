@@ -10,8 +10,8 @@
 #include "common/err.h"
 
 /* dir: [PATH_MAX] out. revision: NULL = "main"; a branch, tag or commit hash. Ignored for folders.
- * Errors: Q_NOT_FOUND (says what was looked for and where, and that quire does not download yet),
- * Q_INVALID (the folder has no config.json, or the id is malformed). */
+ * Errors: Q_NOT_FOUND (says what was looked for and where, and what to do), Q_UNSUPPORTED,
+ * Q_CORRUPT, Q_IO (a folder or file of another kind: folder.h), Q_INVALID (no id and no path). */
 FALLIBLE hub_resolve(char dir[PATH_MAX], const char *model, const char *revision, struct q_err *e);
 
 /* Where a tokenizer is: `what` names a folder or a file, which stays as it is and needs no

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/hub/hub_json.h"
 #include <string.h>
+#include "common/download.h"
 #include "common/file.h"
 
 enum q_code hub_json_parse(json_t **out, const char *data, size_t n, const char *what,
@@ -27,7 +28,7 @@ enum q_code hub_json_load(json_t **out, const char *path, struct q_err *e)
 {
     struct buf text = BUF_INIT;
     enum q_code rc = file_read(&text, path, HUB_JSON_FILE_MAX, e);
-    if (!rc)
+    if (!rc && !(rc = download_check(text.data, text.len, path, e)))
         rc = hub_json_parse(out, buf_str(&text), text.len, path, e);
     buf_release(&text);
     return rc;

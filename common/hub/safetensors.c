@@ -8,7 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "common/download.h"
 #include "common/file.h"
+#include "common/hub/folder.h"
 #include "common/hub/hub_json.h"
 #include "common/hub/safetensors_header.h"
 #include "common/mem.h"
@@ -119,12 +121,14 @@ static enum q_code add_file(struct tensor_set *s, const char *path, struct q_err
     struct shard *shard = &s->shards[s->n_shard];
     *shard = (struct shard){.path = arena_strndup(&s->names, path, strlen(path))};
     if (!shard->path)
-        return q_fail(e, Q_NO_MEMORY, "out of memory opening %.120s", path);
+        return q_fail(e, Q_NO_MEMORY, "out of memory opening %s", path);
     const char *slash = strrchr(shard->path, '/');
     shard->name = slash ? slash + 1 : shard->path;
     if ((rc = mapping_open_stamped(&shard->map, &shard->stamp, path, e)))
         return rc;
     s->n_shard++;
+    if ((rc = download_check(shard->map.data, shard->map.size, path, e)))
+        return rc;
     struct safetensors_file f = {shard->map.data, shard->map.size, shard->path};
     return safetensors_header_read(&s->list, &s->names, &f, e);
 }
@@ -152,7 +156,7 @@ static enum q_code add_shards(struct tensor_set *s, const char *dir, json_t *map
         const char *name = json_string_value(json_object_iter_value(it));
         if (!name || !is_plain_name(name))
             return q_fail(e, Q_CORRUPT,
-                          "%.110s: weight_map of %.60s is not the name of a file in the folder",
+                          "%s: weight_map of %s is not the name of a file in the folder",
                           index_path, json_object_iter_key(it));
         if (find_shard(s, name))
             continue;
@@ -160,8 +164,7 @@ static enum q_code add_shards(struct tensor_set *s, const char *dir, json_t *map
             break;
         rc = add_file(s, path, e);
         if (rc == Q_NOT_FOUND)
-            rc = q_fail(e, Q_NOT_FOUND, "%.110s: the shard %.60s it names is missing", index_path,
-                        name);
+            rc = q_fail(e, Q_NOT_FOUND, "%s: the shard %s it names is missing", index_path, name);
     }
     return rc;
 }
@@ -183,7 +186,7 @@ static enum q_code keep_indexed(struct tensor_set *s, json_t *map, const char *i
         qsort(s->list.items, n, sizeof *s->list.items, by_name);
     for (void *it = json_object_iter(map); it; it = json_object_iter_next(map, it))
         if (!tensor_find(s, json_object_iter_key(it)))
-            return q_fail(e, Q_CORRUPT, "%.100s: says that %.60s is in %.40s, but it is not there",
+            return q_fail(e, Q_CORRUPT, "%s: says that %s is in %.40s, but it is not there",
                           index_path, json_object_iter_key(it),
                           json_string_value(json_object_iter_value(it)));
     return Q_OK;
@@ -198,7 +201,7 @@ static enum q_code open_index(struct tensor_set *s, const char *dir, const char 
         return rc;
     json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0)
-        rc = q_fail(e, Q_CORRUPT, "%.150s: weight_map is %s, expected tensor names and files",
+        rc = q_fail(e, Q_CORRUPT, "%s: weight_map is %s, expected tensor names and files",
                     index_path, json_is_object(map) ? "empty" : hub_json_kind(map));
     if (!rc)
         rc = add_shards(s, dir, map, index_path, e);
@@ -216,19 +219,6 @@ static enum q_code open_single(struct tensor_set *s, const char *path, struct q_
     return rc;
 }
 
-static enum q_code fail_no_weights(const char *dir, struct q_err *e)
-{
-    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
-                                         "model.gguf"};
-    char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (!path_join(path, sizeof path, dir, others[i], NULL) && file_exists(path))
-            return q_fail(e, Q_NOT_FOUND, "%.120s: has %s, but this version reads safetensors only",
-                          dir, others[i]);
-    return q_fail(e, Q_NOT_FOUND,
-                  "%.120s: no model.safetensors and no model.safetensors.index.json", dir);
-}
-
 enum q_code tensor_set_open(struct tensor_set **out, const char *dir, struct q_err *e)
 {
     char single[PATH_MAX], index[PATH_MAX];
@@ -243,7 +233,7 @@ enum q_code tensor_set_open(struct tensor_set **out, const char *dir, struct q_e
     else if (file_exists(index))
         rc = open_index(s, dir, index, e);
     else
-        rc = fail_no_weights(dir, e);
+        rc = folder_refuse_weights(dir, e);
     if (rc)
         tensor_set_free(s);
     else

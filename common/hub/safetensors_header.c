@@ -15,7 +15,7 @@ struct reader {
 
 static enum q_code bad(const struct reader *r, const char *tensor, const char *reason)
 {
-    return q_fail(r->e, Q_CORRUPT, "%.100s: tensor %.60s: %s", r->f->path, tensor, reason);
+    return q_fail(r->e, Q_CORRUPT, "%s: tensor %s: %s", r->f->path, tensor, reason);
 }
 
 static bool read_u64(uint64_t *out, const json_t *v)
@@ -61,18 +61,17 @@ static enum q_code read_place(const struct reader *r, struct tensor *t, const js
     if (start > end)
         return bad(r, t->name, "data_offsets end before they start");
     if (end > r->data_bytes)
-        return q_fail(
-            r->e, Q_CORRUPT,
-            "%.100s: tensor %.60s: its data end at byte %llu of %llu: the file is truncated",
-            r->f->path, t->name, (unsigned long long)end, (unsigned long long)r->data_bytes);
+        return q_fail(r->e, Q_CORRUPT,
+                      "%s: tensor %s: its data end at byte %llu of %llu: the file is truncated",
+                      r->f->path, t->name, (unsigned long long)end,
+                      (unsigned long long)r->data_bytes);
     if (!shape_bytes(&bytes, t))
         return bad(r, t->name, "shape times dtype is no possible number of bytes");
     if (bytes != end - start)
-        return q_fail(
-            r->e, Q_CORRUPT,
-            "%.100s: tensor %.60s: shape and dtype %s need %llu bytes, the data have %llu",
-            r->f->path, t->name, dtype_name(t->dtype), (unsigned long long)bytes,
-            (unsigned long long)(end - start));
+        return q_fail(r->e, Q_CORRUPT,
+                      "%s: tensor %s: shape and dtype %s need %llu bytes, the data have %llu",
+                      r->f->path, t->name, dtype_name(t->dtype), (unsigned long long)bytes,
+                      (unsigned long long)(end - start));
     t->data = r->f->data + r->data_start + start;
     t->n_bytes = bytes;
     return Q_OK;
@@ -87,13 +86,12 @@ static enum q_code read_tensor(const struct reader *r, struct tensor *t, const c
         return bad(r, name, "its header entry is not an object");
     const char *dtype = json_string_value(json_object_get(v, "dtype"));
     if (!dtype || !dtype_parse(&t->dtype, dtype))
-        return q_fail(r->e, Q_CORRUPT,
-                      "%.100s: tensor %.60s: dtype \"%.20s\" is not one of the format's",
+        return q_fail(r->e, Q_CORRUPT, "%s: tensor %s: dtype \"%.20s\" is not one of the format's",
                       r->f->path, name, dtype ? dtype : "?");
     if ((rc = read_shape(r, t, json_object_get(v, "shape"))))
         return rc;
     if (!(t->name = arena_strndup(r->names, name, strlen(name))))
-        return q_fail(r->e, Q_NO_MEMORY, "%.100s: out of memory for tensor names", r->f->path);
+        return q_fail(r->e, Q_NO_MEMORY, "%s: out of memory for tensor names", r->f->path);
     return read_place(r, t, json_object_get(v, "data_offsets"));
 }
 
@@ -126,7 +124,7 @@ static enum q_code check_cover(const struct reader *r, const struct tensor_list 
     }
     size_t rest = r->f->size - (size_t)(at - r->f->data);
     if (rest)
-        return q_fail(r->e, Q_CORRUPT, "%.120s: %zu bytes after the last tensor belong to none",
+        return q_fail(r->e, Q_CORRUPT, "%s: %zu bytes after the last tensor belong to none",
                       r->f->path, rest);
     return Q_OK;
 }
@@ -135,17 +133,17 @@ static enum q_code read_length(uint64_t *length, const struct safetensors_file *
 {
     uint64_t h = 0;
     if (f->size < LENGTH_BYTES)
-        return q_fail(e, Q_CORRUPT, "%.120s: %zu bytes is too short for a safetensors file",
-                      f->path, f->size);
+        return q_fail(e, Q_CORRUPT, "%s: %zu bytes is too short for a safetensors file", f->path,
+                      f->size);
     for (uint32_t i = LENGTH_BYTES; i-- > 0;)
         h = h << 8 | f->data[i];
     if (h > SAFETENSORS_HEADER_MAX)
-        return q_fail(e, Q_CORRUPT, "%.120s: header of %llu bytes, at most %llu are accepted",
-                      f->path, (unsigned long long)h, (unsigned long long)SAFETENSORS_HEADER_MAX);
+        return q_fail(e, Q_CORRUPT, "%s: header of %llu bytes, at most %llu are accepted", f->path,
+                      (unsigned long long)h, (unsigned long long)SAFETENSORS_HEADER_MAX);
     if (h > f->size - LENGTH_BYTES)
         return q_fail(e, Q_CORRUPT,
-                      "%.120s: header of %llu bytes in a file of %zu: the file is truncated",
-                      f->path, (unsigned long long)h, f->size);
+                      "%s: header of %llu bytes in a file of %zu: the file is truncated", f->path,
+                      (unsigned long long)h, f->size);
     *length = h;
     return Q_OK;
 }

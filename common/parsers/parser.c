@@ -12,7 +12,7 @@
 #include "common/parsers/stage.h"
 
 #define RESCAN_MAX 4096 /* bytes of a region that are looked at again */
-#define NAMES_MAX  120  /* bytes of a list of names in a message */
+#define NAMES_MAX  800  /* bytes of a list of names in a message */
 #define ALIKE      3    /* first bytes of a name */
 
 enum mode { TEXT, REGION, SKIP };

@@ -4,6 +4,7 @@
  * messages are prepared, and how continue_final_message finds the place to stop (a tag is added to
  * the last message and looked for in the text). */
 #include "common/template/chat.h"
+#include "common/download.h"
 #include "common/file.h"
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer.h"
@@ -25,6 +26,13 @@ struct chat {
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+/* A file of the model's folder. */
+static enum q_code read_part(struct buf *text, const char *path, struct q_err *e)
+{
+    enum q_code rc = file_read(text, path, CONFIG_MAX, e);
+    return rc ? rc : download_check(text->data, text->len, path, e);
+}
+
 /* The JSON object in dir/name; *out = NULL when there is no such file. */
 static enum q_code load_config(json_t **out, const char *dir, const char *name, struct q_err *e)
 {
@@ -35,7 +43,7 @@ static enum q_code load_config(json_t **out, const char *dir, const char *name, 
     *out = NULL;
     if ((rc = path_join(path, sizeof path, dir, name, e)) || !file_exists(path))
         return rc;
-    if (!(rc = file_read(&text, path, CONFIG_MAX, e))) {
+    if (!(rc = read_part(&text, path, e))) {
         /* model_max_length is often 10^30, written out: integers as reals, or it would not load */
         *out = json_loadb(buf_str(&text), text.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &at);
         if (!*out)
@@ -144,7 +152,7 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
     if ((rc = path_join(path, sizeof path, dir, "additional_chat_templates/tool_use.jinja", e)))
         return rc;
     if (file_exists(path)) {
-        if (!(rc = file_read(&text, path, CONFIG_MAX, e)))
+        if (!(rc = read_part(&text, path, e)))
             rc = compile_text(&c->tool_use, buf_str(&text), text.len, path, e);
         buf_move(&c->tool_source, &text);
         if (rc)
@@ -153,7 +161,7 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
     if ((rc = path_join(path, sizeof path, dir, "chat_template.jinja", e)))
         return rc;
     if (file_exists(path))
-        return file_read(&c->source, path, CONFIG_MAX, e);
+        return read_part(&c->source, path, e);
     rc = load_config(&old, dir, "chat_template.json", e);
     v = json_object_get(old, "chat_template");
     if (!v)

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include "common/download.h"
 #include "common/file.h"
 #include "common/mem.h"
 
@@ -207,36 +208,53 @@ static enum q_code open_file(struct tokenizer **out, const char *dir, const char
     return rc;
 }
 
+/* The tokenizer's file and the folder it lies in; path: a folder or the file. */
+static enum q_code locate(char found[PATH_MAX], char dir[PATH_MAX], const char *path,
+                          struct q_err *e)
+{
+    bool is_dir = dir_exists(path);
+    snprintf(dir, PATH_MAX, "%s", path);
+    char *slash = strrchr(dir, '/');
+    if (!is_dir && slash)
+        *slash = '\0';
+    else if (!is_dir)
+        snprintf(dir, PATH_MAX, ".");
+    if (!is_dir && !file_exists(path) && !slash)
+        return q_fail(e, Q_NOT_FOUND, "%s: no such folder or file", path);
+    if (is_dir && !find_file(found, path))
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s: no tokenizer (tokenizer.json, tekken.json, tokenizer.model, tiktoken "
+                      "ranks, vocab.json with merges.txt, vocab.txt)",
+                      path);
+    if (!is_dir && snprintf(found, PATH_MAX, "%s", path) >= PATH_MAX)
+        return q_fail(e, Q_TOO_LARGE, "%s: the path is too long", path);
+    return download_check_file(found, e);
+}
+
+enum q_code tokenizer_check(const char *path, struct q_err *e)
+{
+    char found[PATH_MAX], dir[PATH_MAX], beside[PATH_MAX];
+    enum q_code rc = locate(found, dir, path, e);
+    if (rc || (rc = path_join(beside, sizeof beside, dir, CONFIG_NAME, e)) || !file_exists(beside))
+        return rc;
+    return download_check_file(beside, e);
+}
+
 enum q_code tokenizer_open(struct tokenizer **out, const char *path, struct q_err *e)
 {
     char dir[PATH_MAX];
     char found[PATH_MAX];
     char beside[PATH_MAX];
-    enum q_code rc;
     struct buf config = BUF_INIT_MAX(CONFIG_MAX);
-    bool is_dir = dir_exists(path);
-    snprintf(dir, sizeof dir, "%s", path);
-    char *slash = strrchr(dir, '/');
-    if (!is_dir && slash)
-        *slash = '\0';
-    else if (!is_dir)
-        snprintf(dir, sizeof dir, ".");
-    if (!is_dir && !file_exists(path) && !slash)
-        return q_fail(e, Q_NOT_FOUND, "%.180s: no such folder or file", path);
-    if (is_dir && !find_file(found, path))
-        return q_fail(
-            e, Q_NOT_FOUND,
-            "%.100s: no tokenizer (tokenizer.json, tekken.json, tokenizer.model, tiktoken "
-            "ranks, vocab.json with merges.txt, vocab.txt)",
-            path);
-    if (!is_dir && snprintf(found, sizeof found, "%s", path) >= (int)sizeof found)
-        return q_fail(e, Q_TOO_LARGE, "%.80s…: the path is too long", path);
+    enum q_code rc = tokenizer_check(path, e);
+    if (rc || (rc = locate(found, dir, path, e)))
+        return rc;
     if ((rc = path_join(beside, sizeof beside, dir, CONFIG_NAME, e)) == Q_OK && file_exists(beside))
         rc = file_read(&config, beside, CONFIG_MAX, e);
     if (!rc)
         rc = open_file(out, dir, found, (struct tok_str){buf_str(&config), config.len}, e);
     buf_release(&config);
-    return rc ? q_wrap(e, "%.80s", path) : Q_OK;
+    return rc ? q_wrap(e, "%s", path) : Q_OK;
 }
 
 enum q_code tokenizer_mistral_version(uint32_t *version, const char *dir, struct q_err *e)
@@ -271,7 +289,7 @@ enum q_code tokenizer_apply_mode(char path[PATH_MAX], const char *mode, struct q
     if (!has_file(found, path, "tekken.json") && !find_named(found, path, is_tekken_name) &&
         !find_named(found, path, is_mistral_spm_name) && !has_file(found, path, "tokenizer.model"))
         return q_fail(e, Q_NOT_FOUND,
-                      "%.120s: --tokenizer-mode mistral needs a tekken.json, tokenizer.model.vN or "
+                      "%s: --tokenizer-mode mistral needs a tekken.json, tokenizer.model.vN or "
                       "tokenizer.model; auto takes what there is",
                       path);
     memcpy(path, found, sizeof found);

@@ -40,6 +40,9 @@ void token_list_release(struct token_list *l);
  * (none of them), Q_CORRUPT (malformed, with the JSON path), Q_UNSUPPORTED (names the component).
  * Ownership: tokenizer_free. */
 FALLIBLE tokenizer_open(struct tokenizer **out, const char *path, struct q_err *e);
+/* Is there a tokenizer, as far as names and first bytes of files show? For a program that tells of
+ * a wrong folder before it reads. Errors: Q_NOT_FOUND, Q_CORRUPT (download.h), Q_IO. */
+FALLIBLE tokenizer_check(const char *path, struct q_err *e);
 /* --tokenizer-mode, before tokenizer_open: auto, hf and slow leave the folder `path` as it is;
  * mistral makes it the path of its file in Mistral's format, which tokenizer_open would take only
  * where there is no tokenizer.json. Errors: Q_UNSUPPORTED (any other mode), Q_NOT_FOUND. */

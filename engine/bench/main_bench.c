@@ -2,6 +2,8 @@
 /* quire-bench: `quire bench VERB …`. The verbs are a table; each is a function of its own file. */
 #include <string.h>
 #include <unistd.h>
+#include "common/hub/config.h"
+#include "common/hub/hub.h"
 #include "common/log.h"
 #include "engine/bench/bench.h"
 #include "kcheck.h"
@@ -115,6 +117,20 @@ static int fail(const struct verb *v, const struct q_err *e)
     return e->code == Q_INVALID ? EXIT_USAGE : e->code == Q_UNAVAILABLE ? EXIT_MODEL : EXIT_FAILED;
 }
 
+/* Before seconds are spent on the machine's ceilings. */
+static FALLIBLE check_model(const struct bench *b, struct q_err *e)
+{
+    char dir[PATH_MAX];
+    struct model_config ignored;
+    const char *revision = *b->o.revision ? b->o.revision : NULL;
+    enum q_code rc = hub_resolve(dir, b->model, revision, e);
+    if (!rc)
+        rc = model_config_load(&ignored, NULL, dir, e);
+    if (rc && rc != Q_INVALID)
+        e->code = rc = Q_UNAVAILABLE; /* fail: the model's exit code */
+    return rc;
+}
+
 static FALLIBLE check(struct bench *b, const struct verb *v, struct q_err *e)
 {
     const struct options *o = &b->o;
@@ -122,9 +138,9 @@ static FALLIBLE check(struct bench *b, const struct verb *v, struct q_err *e)
     if ((v->info.program & FOR_BENCH_LOCAL) && !*b->model)
         return q_fail(e, Q_INVALID, "MODEL is missing; usage: %s %s", v->info.name, v->info.usage);
     if (o->n_positional && *o->model_name && (v->info.program & FOR_BENCH_LOCAL))
-        return q_fail(e, Q_INVALID, "MODEL is given twice: %.80s and --model %.80s", b->model,
+        return q_fail(e, Q_INVALID, "MODEL is given twice: %s and --model %s", b->model,
                       o->model_name);
-    return Q_OK;
+    return v->info.program & FOR_BENCH_LOCAL ? check_model(b, e) : Q_OK;
 }
 
 int main(int argc, char **argv)

@@ -91,8 +91,7 @@ FALLIBLE core_profile_start(struct core *c, struct q_err *e)
             "profiling is not configured: start the server with --profiler-dir DIR, where "
             "the profiles are to be written");
     if (c->traces[PROFILE])
-        return q_fail(e, Q_INVALID,
-                      "a profile is being written already, %.150s: /stop_profile first",
+        return q_fail(e, Q_INVALID, "a profile is being written already, %s: /stop_profile first",
                       c->profile_path);
     if (mkdir(c->config.profiler_dir, 0777) && errno != EEXIST)
         return q_fail(e, Q_IO, "--profiler-dir %s: %s", c->config.profiler_dir, strerror(errno));

@@ -2,6 +2,7 @@
 #include "engine/core/engine_options.h"
 #include <stdio.h>
 #include <string.h>
+#include "common/hub/folder.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
 #include "common/parse.h"
@@ -122,7 +123,7 @@ static FALLIBLE graph_sizes(struct worker_config *w, const char *text, struct q_
         int64_t size;
         if (n == 0 || written >= (int)sizeof number || w->n_graph_size == RING_GRAPHS_MAX)
             return q_fail(e, Q_INVALID,
-                          "--cuda-graph-sizes is \"%.100s\", expected at most %u numbers with a "
+                          "--cuda-graph-sizes is \"%s\", expected at most %u numbers with a "
                           "comma between them",
                           text, RING_GRAPHS_MAX);
         enum q_code rc = parse_i64(&size, number, last + 1, STEP_SEQS_MAX,
@@ -147,6 +148,15 @@ static FALLIBLE device_options(struct worker_config *w, const struct options *o,
     return graph_sizes(w, o->cuda_graph_sizes, e);
 }
 
+/* Before anything else of the folder is read: an architecture that is not served, or weights that
+ * are not there, are the first thing a user is told of. */
+static FALLIBLE check_folder(const struct worker_config *w, struct q_err *e)
+{
+    struct model_config ignored;
+    enum q_code rc = model_config_load(&ignored, NULL, w->model_dir, e);
+    return rc || w->format == LOAD_DUMMY ? rc : folder_check_weights(w->model_dir, e);
+}
+
 FALLIBLE engine_options(struct core_config *c, const struct options *o, const char *model,
                         struct q_err *e)
 {
@@ -155,11 +165,11 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     enum q_code rc;
     memset(c, 0, sizeof *c);
     if ((rc = hub_resolve(w->model_dir, model, *o->revision ? o->revision : NULL, e)) ||
+        (rc = engine_format_parse(&w->format, o->load_format, e)) || (rc = check_folder(w, e)) ||
         (rc = hub_resolve_tokenizer(c->tokenizer_path, o->tokenizer,
                                     *o->tokenizer_revision ? o->tokenizer_revision : NULL,
                                     w->model_dir, e)) ||
         (rc = tokenizer_apply_mode(c->tokenizer_path, o->tokenizer_mode, e)) ||
-        (rc = engine_format_parse(&w->format, o->load_format, e)) ||
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
         (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||
         (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||

@@ -6,8 +6,10 @@
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/options.h"
+#include "common/start.h"
 #include "engine/core/engine_options.h"
 #include "engine/core/server.h"
+#include "engine/worker/worker.h"
 
 /* The engine before this one, under the same supervisor, may have been given other weights. */
 static FALLIBLE take_up_weights(struct server_config *c, struct q_err *e)
@@ -27,6 +29,22 @@ static FALLIBLE take_up_weights(struct server_config *c, struct q_err *e)
     return rc;
 }
 
+/* From options to a configuration whose model is there and whose device can be opened. */
+static FALLIBLE configure(struct server_config *c, const struct options *o, struct q_err *e)
+{
+    enum q_code rc;
+    if (o->listen.n == 0)
+        return q_fail(e, Q_INVALID,
+                      "--listen: the address for frontends is missing, e.g. "
+                      "ipc:///run/quire/engine or tcp://127.0.0.1:5555");
+    if (o->listen.n > SERVER_LISTEN_MAX)
+        return q_fail(e, Q_INVALID, "--listen was given %u times, expected at most %d", o->listen.n,
+                      SERVER_LISTEN_MAX);
+    if ((rc = engine_options(&c->core, o, o->positional[0], e)) || (rc = take_up_weights(c, e)))
+        return rc;
+    return start_is_check() ? worker_check(&c->core.worker, e) : Q_OK;
+}
+
 int main(int argc, char **argv)
 {
     static const struct program_info info = {
@@ -43,23 +61,21 @@ int main(int argc, char **argv)
     static struct options o;
     static struct server_config c;
     struct q_err e = Q_ERR_INIT;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* before any thread starts: they inherit it */
     int rc = options_main(&o, &info, argc, argv);
     if (rc >= 0)
         return rc;
-    if (o.listen.n == 0 || o.listen.n > SERVER_LISTEN_MAX) {
-        fprintf(stderr, "quire-engine: --listen was given %u times, expected 1 to %d\n", o.listen.n,
-                SERVER_LISTEN_MAX);
-        return SERVER_EXIT_USAGE;
-    }
-    enum q_code code = engine_options(&c.core, &o, o.positional[0], &e);
+    enum q_code code = configure(&c, &o, &e);
     if (code) {
-        fprintf(stderr, "quire-engine: %s\n", e.message);
+        start_fail(info.name, e.message);
         return code == Q_INVALID ? SERVER_EXIT_USAGE : SERVER_EXIT_LOAD;
     }
-    if (take_up_weights(&c, &e)) {
-        fprintf(stderr, "quire-engine: %s\n", e.message);
-        return SERVER_EXIT_LOAD;
-    }
+    if (start_is_check())
+        return SERVER_EXIT_OK;
     c.model_name = o.positional[0];
     c.listen = o.listen.items;
     c.n_listen = o.listen.n;
@@ -68,11 +84,6 @@ int main(int argc, char **argv)
     c.heartbeat_ms = (uint32_t)o.heartbeat_ms;
     c.max_frontend_reqs = (uint32_t)o.max_frontend_reqs;
     c.shutdown_timeout_ms = (uint32_t)o.shutdown_timeout * 1000;
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigprocmask(SIG_BLOCK, &set, NULL); /* before any thread starts: they inherit it */
     signal(SIGPIPE, SIG_IGN);
     return server_run(&c);
 }

@@ -23,7 +23,7 @@ static FALLIBLE check_keys(const json_t *root, struct q_err *e)
             found = found || strcmp(key, known[i]) == 0;
         if (!found)
             return q_fail(e, Q_INVALID,
-                          FLAG ": \"%.60s\" is not known; accepted are method, model, revision, "
+                          FLAG ": \"%s\" is not known; accepted are method, model, revision, "
                                "num_speculative_tokens, prompt_lookup_max and prompt_lookup_min",
                           key);
     }
@@ -111,7 +111,7 @@ FALLIBLE speculative_parse(struct speculation *out, const char *text, struct q_e
         return Q_OK;
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &where);
     if (!root)
-        return q_fail(e, Q_INVALID, FLAG " is not JSON: %.100s (at character %d)", where.text,
+        return q_fail(e, Q_INVALID, FLAG " is not JSON: %s (at character %d)", where.text,
                       where.position);
     enum q_code rc = fill(&s, root, e);
     json_decref(root);

@@ -204,7 +204,7 @@ static FALLIBLE take_line(struct generate_prompt *p, struct q_err *e)
     enum q_code rc = Q_OK;
     json_object_foreach (p->line, key, v)
         if (!is_known(key))
-            return q_fail(e, Q_INVALID, "\"%.60s\" is not a field of a prompt line", key);
+            return q_fail(e, Q_INVALID, "\"%s\" is not a field of a prompt line", key);
     if ((rc = take_chat(p, e)))
         return rc;
     p->text = json_string_value(prompt);
@@ -347,7 +347,7 @@ FALLIBLE generate_input_open(struct generate_input *in, const struct options *o,
     }
     in->file = strcmp(o->input_file, "-") ? fopen(o->input_file, "re") : stdin;
     if (!in->file || fstat(fileno(in->file), &st) != 0)
-        return q_fail(e, Q_IO, "%.200s: %s", o->input_file, strerror(errno));
+        return q_fail(e, Q_IO, "%s: %s", o->input_file, strerror(errno));
     in->file_bytes = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
     return Q_OK;
 }

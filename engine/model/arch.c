@@ -2,10 +2,11 @@
 #include "engine/model/arch.h"
 #include <stdio.h>
 #include <string.h>
+#include "common/hub/archs.h"
 
 #define ARCH(architecture, family) &arch_##family,
 static const struct arch *const archs[] = {
-#include "engine/model/archs.def"
+#include "common/hub/archs.def"
 };
 
 enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e)
@@ -15,12 +16,8 @@ enum q_code arch_find(const struct arch **out, const char *name, struct q_err *e
             *out = archs[i];
             return Q_OK;
         }
-    static const char names[] =
-#define ARCH(architecture, family) " " #architecture
-#include "engine/model/archs.def"
-        ;
-    return q_fail(e, Q_UNSUPPORTED, "architecture %.60s is not supported; these are:%s", name,
-                  names);
+    return q_fail(e, Q_UNSUPPORTED, "architecture %s is not supported; these are: %s", name,
+                  archs_names());
 }
 
 uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* arch - a model family as data: which tensors a checkpoint has, what each is for, its shape and
  * when it must be there, and the few flags the decoder walk reads. Adding a family is a table in
- * <family>.c and a line in archs.def. Threads: constants and pure functions. */
+ * <family>.c and a line in common/hub/archs.def. Threads: constants and pure functions. */
 #ifndef QUIRE_ENGINE_MODEL_ARCH_H
 #define QUIRE_ENGINE_MODEL_ARCH_H
 #include <stdbool.h>
@@ -109,6 +109,6 @@ struct arch_place { /* where a tensor belongs; what does not apply is not looked
 void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, struct arch_place at);
 
 #define ARCH(architecture, family) extern const struct arch arch_##family;
-#include "engine/model/archs.def"
+#include "common/hub/archs.def"
 
 #endif

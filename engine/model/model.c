@@ -217,20 +217,49 @@ out:
     return rc;
 }
 
+/* The model's config, and how long its sequences may be. */
+static enum q_code load_config(struct model *m, const struct model_options *o, struct q_err *e)
+{
+    struct model_config *c = &m->config;
+    enum q_code rc;
+    if ((rc = model_config_load(c, NULL, o->dir, e)) ||
+        (rc = arch_find(&m->arch, c->architecture, e)) || (rc = check_config(m, e)))
+        return rc;
+    return choose_length(&m->shape.max_model_len, c, o->max_model_len, e);
+}
+
+/* What *decided leaves open, and what is computed in. */
+static enum q_code decide(struct model *m, struct model_options *decided, struct q_err *e)
+{
+    const struct model_options asked = *decided;
+    struct model_config *c = &m->config;
+    enum q_code rc;
+    if ((rc = choose_quantization(&decided->quantization, &asked, c, e)) ||
+        (rc = check_quantization(m, decided->quantization, e)) ||
+        (rc = choose_dtype(&decided->dtype, &asked, c, e)))
+        return rc;
+    return choose_kv(&m->shape.kv_dtype, &asked, decided->dtype, e);
+}
+
+FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err *e)
+{
+    struct model_options decided = *o;
+    struct model *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory checking %s", o->dir);
+    enum q_code rc = load_config(m, o, e);
+    if (!rc && !on_device)
+        rc = decide(m, &decided, e);
+    model_free(m);
+    return rc;
+}
+
 static enum q_code load(struct model *m, const struct model_options *o, struct q_err *e)
 {
     enum q_code rc;
-    char architecture[CONFIG_NAME_MAX];
     struct model_options decided = *o;
     struct model_config *c = &m->config;
-    if ((rc = model_config_architecture(architecture, o->dir, e)) ||
-        (rc = arch_find(&m->arch, architecture, e)) ||
-        (rc = model_config_load(c, NULL, o->dir, e)) || (rc = check_config(m, e)) ||
-        (rc = choose_quantization(&decided.quantization, o, c, e)) ||
-        (rc = check_quantization(m, decided.quantization, e)) ||
-        (rc = choose_length(&m->shape.max_model_len, c, o->max_model_len, e)) ||
-        (rc = choose_dtype(&decided.dtype, o, c, e)) ||
-        (rc = choose_kv(&m->shape.kv_dtype, o, decided.dtype, e)))
+    if ((rc = load_config(m, o, e)) || (rc = decide(m, &decided, e)))
         return rc;
     if (!m->arch->windows)
         memset(c->window, 0, sizeof c->window);
@@ -250,7 +279,7 @@ enum q_code model_load(struct model **out, const struct model_options *o, struct
 {
     struct model *m = q_calloc(1, sizeof *m);
     if (!m)
-        return q_fail(e, Q_NO_MEMORY, "out of memory loading %.150s", o->dir);
+        return q_fail(e, Q_NO_MEMORY, "out of memory loading %s", o->dir);
     enum q_code rc = load(m, o, e);
     if (rc)
         model_free(m);

@@ -51,8 +51,9 @@ struct model_options {
                                does) */
     const char *packed_cache; /* folder of packed weights (weights_cache.h); NULL: none. The path of
                                  reloads does not use it */
-    const struct kern_table *kern;  /* borrowed */
-    struct team *team;              /* packs in parallel; borrowed */
+    const struct kern_table *kern; /* borrowed */
+    struct team *team;             /* packs in parallel; borrowed */
+    uint64_t memory_bytes; /* that packed weights may take on the CPU at most; 0 = not known */
     const struct device_link *link; /* where weights lie and steps run, with the kernels it has
                                        instead of `kern`; NULL: the CPU. Borrowed */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
@@ -62,6 +63,9 @@ struct model_options {
 /* Errors: Q_NOT_FOUND, Q_CORRUPT or Q_MISMATCH (file, tensor, expected and found shape),
  * Q_UNSUPPORTED (architecture or option, with what is supported), Q_NO_MEMORY. */
 FALLIBLE model_load(struct model **out, const struct model_options *o, struct q_err *e);
+/* Would it, as far as config.json and the options show? on_device: o->link is not opened yet, and
+ * what depends on it is not asked. Errors: as model_load. */
+FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err *e);
 void model_free(struct model *m);
 /* The numbers of another checkpoint of the same model, from o->weights_dir, which may have a
  * config.json (then it must mean the same) or not. Matrices are packed over the old ones; only a

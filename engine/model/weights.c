@@ -666,12 +666,41 @@ static enum q_code measure(struct loader *l, struct q_err *e)
     return Q_OK;
 }
 
+/* They are all written and all read: beyond the memory the system would kill the process. */
+static enum q_code fail_too_big(const struct loader *l, const char *what, struct q_err *e)
+{
+    static const struct {
+        enum quantization is;
+        const char *flag;
+        double bits; /* of a weight, with its part of scales */
+    } smaller[] = {{QUANTIZE_INT8, "int8", 8.1}, {QUANTIZE_INT4, "int4", 4.5}};
+    const double gib = 1 << 30, need = (double)l->cutter.used / gib;
+    const double most = (double)l->options->memory_bytes / gib;
+    const enum quantization now = l->options->quantization;
+    struct buf ways = BUF_INIT;
+    for (size_t i = 0; i < sizeof smaller / sizeof *smaller; i++) {
+        const double then = need * smaller[i].bits / (double)dtype_bits(l->options->dtype);
+        if (now == QUANTIZE_NOT && !l->finder.config->quant.method && then < most)
+            buf_printf(&ways, "--quantization %s (about %.1f GiB), ", smaller[i].flag, then);
+    }
+    enum q_code rc =
+        q_fail(e, Q_NO_MEMORY,
+               "%s: %.1f GiB in %s do not fit the %.1f GiB that this process can "
+               "have; ways out: %sa smaller model, or a machine with more memory",
+               what, need, now ? quantization_name(now) : dtype_name(l->options->dtype), most,
+               buf_str(&ways));
+    buf_release(&ways);
+    return rc;
+}
+
 /* Memory for the packed weights, near who will read them. */
 static FALLIBLE make_region(struct loader *l, struct region *r, const char *what, struct q_err *e)
 {
     struct team *team = l->options->team;
     if (l->options->link)
         return region_init_on(r, l->cutter.used, what, l->options->link, e);
+    if (l->options->memory_bytes && l->cutter.used > l->options->memory_bytes)
+        return fail_too_big(l, what, e);
     enum q_code rc = region_init_streamed(r, l->cutter.used, what, team, e);
     if (!rc)
         l->filler.by_owner = team_place_memory(team, r->data, r->size, CPUS_FIRST_TOUCH) > 1;

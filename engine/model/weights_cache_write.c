@@ -113,7 +113,8 @@ static void *write_main(void *arg)
     remove_left_over(w->dir);
     int fd = open(w->beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0) {
-        log_warning("packed cache: cannot create %s: %s", w->beside, strerror(errno));
+        log_warning("packed cache: cannot create %s: %s; the model runs without it", w->beside,
+                    strerror(errno));
         return NULL;
     }
     bool ok = flock(fd, LOCK_EX) == 0 && write_file(w, fd);
@@ -136,7 +137,8 @@ static void *write_main(void *arg)
     else if (code == ESTALE)
         log_warning("packed cache: not written: the model's files changed while they were read");
     else
-        log_warning("packed cache: cannot write %s: %s", w->path, strerror(code));
+        log_warning("packed cache: cannot write %s, %.1f MiB: %s; the model runs without it",
+                    w->path, (double)w->head.file_bytes / (1 << 20), strerror(code));
     return NULL;
 }
 
@@ -168,8 +170,12 @@ struct cache_writer *cache_write(const char *dir, const struct cache_id *id, con
         writer_free(w);
         return NULL;
     }
-    if (mkdir(dir, 0777) != 0 && errno != EEXIST)
-        log_warning("packed cache: cannot make the folder %s: %s", dir, strerror(errno));
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
+        log_warning("packed cache: cannot make the folder %s: %s; the model runs without it", dir,
+                    strerror(errno));
+        writer_free(w);
+        return NULL;
+    }
     int rc = pthread_create(&w->thread, NULL, write_main, w);
     if (rc != 0) {
         log_warning("packed cache: cannot start a thread: %s", strerror(rc));

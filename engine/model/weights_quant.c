@@ -100,8 +100,8 @@ static enum q_code check_scales(const struct tensor *t, struct q_err *e)
     const size_t n = t->n_bytes / (dtype_bits(t->dtype) / 8);
     for (size_t i = 0; i < n; i++)
         if (!isfinite(load_scale(t, i)))
-            return q_fail(e, Q_CORRUPT, "%.60s: tensor %.100s: scale %zu is not finite", t->file,
-                          t->name, i);
+            return q_fail(e, Q_CORRUPT, "%s: tensor %s: scale %zu is not finite", t->file, t->name,
+                          i);
     return Q_OK;
 }
 
@@ -116,8 +116,7 @@ static enum q_code check_order(struct quant_tensors *q, uint32_t n_in, struct q_
     for (uint32_t k = 0; k < n_in; k++) {
         int32_t g = load_i32(q->order, k);
         if (g < 0 || (uint32_t)g >= q->n_group)
-            return q_fail(e, Q_CORRUPT,
-                          "%.60s: tensor %.100s: input %u is in group %d, expected 0 to %u",
+            return q_fail(e, Q_CORRUPT, "%s: tensor %s: input %u is in group %d, expected 0 to %u",
                           q->order->file, q->order->name, k, g, q->n_group - 1);
         in_order &= (uint32_t)g == k / q->group;
         if (q->is_even)

@@ -103,16 +103,33 @@ FALLIBLE gpu_open(struct gpu **out, const struct worker_config *c, struct q_err 
         return q_fail(e, Q_NO_MEMORY, "out of memory for a device");
     g->config = c;
     g->index = index;
-    if ((rc = open_device(g, e))) {
+    if (open_device(g, e)) {
         gpu_free(g);
         if (!is_auto)
-            return rc;
+            return q_wrap(e, "--device %s", c->device);
         log_warning("computing on the CPU: %s", e->message);
         q_err_reset(e);
         return Q_OK;
     }
     *out = g;
     return Q_OK;
+}
+
+FALLIBLE gpu_check(bool *on_device, const struct worker_config *c, struct q_err *e)
+{
+    const struct device_table *t;
+    struct device *d = NULL;
+    bool is_auto, is_cpu;
+    uint32_t index;
+    enum q_code rc = parse_name(c->device, &index, &is_auto, &is_cpu, e);
+    *on_device = !is_cpu && !(is_auto && !*c->device_library && !has_driver());
+    if (rc || is_auto || is_cpu)
+        return rc;
+    const struct device_options o = {.index = index};
+    if (!(rc = device_library_open(&t, *c->device_library ? c->device_library : NULL, e)) &&
+        !(rc = t->open(&d, &o, e)))
+        t->close(d);
+    return rc ? q_wrap(e, "--device %s", c->device) : Q_OK;
 }
 
 const struct device_link *gpu_link(const struct gpu *g)

@@ -32,6 +32,9 @@ struct gpu;
  * "auto" where there is no driver, no library or no device (why is logged).
  * Errors: Q_INVALID (no such name); what opening a named device says. */
 FALLIBLE gpu_open(struct gpu **out, const struct worker_config *c, struct q_err *e);
+/* Would it open a device that c->device names? The device is let go again; "auto" and "cpu" are
+ * always fine. *on_device: steps may run on one. Errors: as gpu_open. */
+FALLIBLE gpu_check(bool *on_device, const struct worker_config *c, struct q_err *e);
 void gpu_stop(struct gpu *g); /* wait for all that it was given; takes NULL */
 void gpu_free(struct gpu *g); /* after the models; takes NULL */
 const struct device_link *gpu_link(const struct gpu *g);

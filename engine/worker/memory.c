@@ -121,6 +121,15 @@ uint64_t memory_available(void)
     return machine < group ? machine : group;
 }
 
+uint64_t memory_for_weights(void)
+{
+    const uint64_t here = memory_available(), group = memory_cgroups_free("");
+    const uint64_t swap = number_in("/proc/meminfo", "SwapFree:", 0) * 1024;
+    if (here == UINT64_MAX)
+        return 0;
+    return here == group ? here : here + swap < group ? here + swap : group;
+}
+
 uint64_t memory_resident(void)
 {
     FILE *f = fopen("/proc/self/statm", "re");

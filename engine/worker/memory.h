@@ -48,6 +48,9 @@ struct memory_need {
 uint64_t memory_cgroups_free(const char *root);
 /* Free memory of machine and cgroups; UINT64_MAX when neither can be read. */
 uint64_t memory_available(void);
+/* The same with the machine's free swap space: beyond it a process that writes its weights is
+ * killed. 0 = not known. */
+uint64_t memory_for_weights(void);
 /* What this process has in memory, but for mapped files; 0 when it cannot be read. */
 uint64_t memory_resident(void);
 /* *n_block for this configuration; logs the sum. Errors: Q_NO_MEMORY (not even one sequence of

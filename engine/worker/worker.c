@@ -61,6 +61,7 @@ static struct model_options options_of(struct worker *w, const char *weights_dir
                                   .quantization = c->quantization,
                                   .packed_cache = *c->packed_cache ? c->packed_cache : NULL,
                                   .max_model_len = c->max_model_len,
+                                  .memory_bytes = memory_for_weights(),
                                   .kern = &w->kern,
                                   .team = w->team,
                                   .link = gpu_link(w->gpu),
@@ -334,6 +335,15 @@ static void obey(struct worker *w)
         break;
     }
     ring_order_done(w->ring, rc ? &e : NULL);
+}
+
+FALLIBLE worker_check(const struct worker_config *c, struct q_err *e)
+{
+    struct worker w = {.config = c};
+    bool on_device;
+    const struct model_options o = options_of(&w, NULL);
+    enum q_code rc = gpu_check(&on_device, c, e);
+    return rc ? rc : model_check(&o, on_device, e);
 }
 
 FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e)

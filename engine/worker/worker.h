@@ -14,5 +14,8 @@
 /* Load, report READY, compute until ring_stop. masks: another provider than the worker's own, for
  * tests; NULL: grammars.h. A failure to load is reported through the ring and returned. */
 FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e);
+/* Would it load the model, as far as its config, the options and (where one is named) the device
+ * show? Errors: as worker_run. */
+FALLIBLE worker_check(const struct worker_config *c, struct q_err *e);
 
 #endif

@@ -14,12 +14,16 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/metrics.h"
+#include "common/net.h"
 #include "common/parse.h"
+#include "common/start.h"
 #include "frontend/api/json.h"
+#include "proto/address.h"
 #include "common/parsers/parser.h"
 
 #define GAUGE_EVERY_MS 2000
 #define DESCRIPTORS    65536
+#define ALIKE_MS       2000 /* that a frontend may fail later than another for the same cause */
 
 /* As quire-engine's: the supervisor does not try again after these. */
 enum { EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_ADDRESS = 5 };
@@ -192,6 +196,17 @@ static void load_on_thread(uv_work_t *work)
     (void)rc; /* kept in load_error */
 }
 
+static void end_failed(struct app *a)
+{
+    log_error("%s", a->load_error.message);
+    stop(a, EXIT_LOAD);
+}
+
+static void on_failed_alone(uv_timer_t *timer)
+{
+    end_failed(timer->data);
+}
+
 static void after_load(uv_work_t *work, int status)
 {
     struct app *a = work->data;
@@ -212,8 +227,12 @@ static void after_load(uv_work_t *work, int status)
         serve_early(a);
         return;
     }
-    log_error("%s", a->load_error.message);
-    stop(a, EXIT_LOAD);
+    /* Frontends beside each other fail alike: the others leave the word to the first, whose end
+     * ends them. */
+    if (inherited("QUIRE_METRICS_SLOT") > 0 && !a->draining)
+        uv_timer_start(&a->deadline, on_failed_alone, ALIKE_MS, 0);
+    else
+        end_failed(a);
 }
 
 static const struct http_route routes[] = {
@@ -262,29 +281,38 @@ static enum q_code read_cors(struct cors *c, const struct options *o, struct q_e
     return read_list(&c->headers, "--allowed-headers", o->allowed_headers, e);
 }
 
+/* Not listening yet: the keys' file is read. */
+static enum q_code make_server(struct app *a, struct q_err *e)
+{
+    const struct options *o = a->options;
+    const struct http_config c = {.routes = routes,
+                                  .n_route = sizeof(routes) / sizeof(*routes),
+                                  .app = a,
+                                  .api_keys = o->api_key.items,
+                                  .n_api_key = o->api_key.n,
+                                  .api_key_file = o->api_key_file,
+                                  .public_metrics = o->public_metrics,
+                                  .body_max = o->max_body_bytes,
+                                  .open_max = (uint32_t)o->max_open_requests,
+                                  .ping_ms = (uint32_t)o->sse_ping_ms,
+                                  .cors = a->cors};
+    return http_server_new(&a->server, &a->loop, &c, e);
+}
+
 static enum q_code listen_now(struct app *a, struct q_err *e)
 {
     const struct options *o = a->options;
     int fd = inherited("QUIRE_LISTEN_FD");
-    struct http_config c = {.routes = routes,
-                            .n_route = sizeof(routes) / sizeof(*routes),
-                            .app = a,
-                            .api_keys = o->api_key.items,
-                            .n_api_key = o->api_key.n,
-                            .api_key_file = o->api_key_file,
-                            .public_metrics = o->public_metrics,
-                            .body_max = o->max_body_bytes,
-                            .open_max = (uint32_t)o->max_open_requests,
-                            .ping_ms = (uint32_t)o->sse_ping_ms,
-                            .cors = a->cors};
-    enum q_code rc = http_server_new(&a->server, &a->loop, &c, e);
-    if (rc == Q_OK)
-        rc = fd >= 0 ? http_server_listen_fd(a->server, fd, e)
-                     : http_server_listen(a->server, o->host, (uint16_t)o->port, e);
-    if (rc == Q_OK && fd < 0)
-        log_info("listening on http://%s%s%s:%u", strchr(o->host, ':') ? "[" : "", o->host,
-                 strchr(o->host, ':') ? "]" : "", http_server_port(a->server));
-    return rc;
+    if (fd >= 0) /* the supervisor says the rest */
+        return http_server_listen_fd(a->server, fd, e);
+    enum q_code rc = http_server_listen(a->server, o->host, (uint16_t)o->port, e);
+    if (rc != Q_OK)
+        return rc;
+    log_info("listening on http://%s%s%s:%u", strchr(o->host, ':') ? "[" : "", o->host,
+             strchr(o->host, ':') ? "]" : "", http_server_port(a->server));
+    if (!o->api_key.n && !*o->api_key_file)
+        net_warn_open(o->host, http_server_port(a->server));
+    return Q_OK;
 }
 
 static void start_loading(struct app *a)
@@ -297,18 +325,22 @@ static void start_loading(struct app *a)
 static enum q_code begin(struct app *a, struct q_err *e)
 {
     enum q_code rc;
+    struct address engine;
     a->exit_code = EXIT_USAGE;
     if (!*a->options->engine)
         return q_fail(e, Q_INVALID,
                       "--engine: the engine's address is missing, e.g. ipc:///run/quire/engine");
-    if ((rc = chat_model_check(a->options, e)) || (rc = read_cors(&a->cors, a->options, e)))
+    if (address_parse(&engine, a->options->engine, e) != Q_OK)
+        return q_wrap(e, "--engine");
+    if ((rc = chat_model_check(a->options, e)) || (rc = read_cors(&a->cors, a->options, e)) ||
+        (rc = share_metrics(e)) || (rc = make_server(a, e)))
         return rc;
     a->exit_code = EXIT_LOAD;
-    if ((rc = share_metrics(e)) ||
-        (rc = served_open(&a->served, a->options->positional[0], a->options, e)))
+    rc = served_open(&a->served, a->options->positional[0], a->options, e);
+    if (rc || start_is_check())
         return rc;
     a->exit_code = EXIT_ADDRESS;
-    if ((rc = listen_now(a, e)) != Q_OK)
+    if ((rc = listen_now(a, e)))
         return rc;
     a->exit_code = 0;
     metric_set(METRIC_START_TIME, (double)clock_unix());
@@ -380,11 +412,14 @@ int app_run(const struct options *o)
     init(a, o);
     take_signals(a);
     if (begin(a, &e) != Q_OK) {
-        log_error("%s", e.message);
-        return a->server || e.code == Q_IO ? EXIT_ADDRESS
-               : e.code == Q_INVALID       ? EXIT_USAGE
-                                           : EXIT_LOAD;
+        if (start_is_check())
+            start_fail("quire frontend", e.message);
+        else
+            log_error("%s", e.message);
+        return e.code == Q_INVALID && a->exit_code == EXIT_LOAD ? EXIT_USAGE : a->exit_code;
     }
+    if (start_is_check())
+        return 0;
     uv_run(&a->loop, UV_RUN_DEFAULT);
     app_close(a);
     return a->exit_code;

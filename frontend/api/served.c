@@ -8,6 +8,17 @@
 
 #define SHARED_FILE_MAX ((size_t)1 << 20)
 
+static enum q_code check_tokenizer(const struct served *s, struct q_err *e)
+{
+    enum q_code rc = s->options->skip_tokenizer_init ? Q_OK : tokenizer_check(s->tokenizer_path, e);
+    if (rc == Q_NOT_FOUND && !*s->options->tokenizer)
+        rc = q_fail(e, Q_NOT_FOUND,
+                    "%s; --tokenizer names one elsewhere, --skip-tokenizer-init serves token ids "
+                    "alone",
+                    e->message);
+    return rc;
+}
+
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
@@ -23,9 +34,14 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
     if ((rc = hub_resolve_tokenizer(s->tokenizer_path, o->tokenizer,
                                     *o->tokenizer_revision ? o->tokenizer_revision : NULL, s->dir,
                                     e)) ||
-        (rc = tokenizer_apply_mode(s->tokenizer_path, o->tokenizer_mode, e)))
+        (rc = tokenizer_apply_mode(s->tokenizer_path, o->tokenizer_mode, e)) ||
+        (rc = check_tokenizer(s, e)))
         return rc;
-    s->names = o->served_model_name.n ? o->served_model_name.items : o->positional;
+    if (*o->chat_template && !file_exists(o->chat_template))
+        return q_fail(e, Q_INVALID, "--chat-template: %s: no such file", o->chat_template);
+    model_names_init(&s->named, model, s->dir);
+    s->shown[0] = s->named.shown;
+    s->names = o->served_model_name.n ? o->served_model_name.items : s->shown;
     s->n_name = o->served_model_name.n ? o->served_model_name.n : 1;
     s->max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->config.max_position;
     return Q_OK;
@@ -109,8 +125,10 @@ FALLIBLE served_check_name(const struct served *s, const char *name, struct q_er
     for (uint32_t i = 0; i < s->n_name; i++)
         if (!strcmp(s->names[i], name))
             return Q_OK;
-    return q_fail(e, Q_NOT_FOUND, "The model `%.150s` does not exist; this server has `%.60s`.",
-                  name, s->names[0]);
+    if (!s->options->served_model_name.n && model_names_have(&s->named, name))
+        return Q_OK;
+    return q_fail(e, Q_NOT_FOUND, "The model `%s` does not exist; this server has `%s`.", name,
+                  s->names[0]);
 }
 
 const struct generation_defaults *served_defaults(const struct served *s)

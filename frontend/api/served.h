@@ -9,6 +9,7 @@
 #define QUIRE_FRONTEND_API_SERVED_H
 #include <limits.h>
 #include "common/hub/config.h"
+#include "common/hub/names.h"
 #include "common/options.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/chat/chat_model.h"
@@ -18,8 +19,10 @@ struct served {
     const struct options *options;
     char dir[PATH_MAX];
     char tokenizer_path[PATH_MAX]; /* folder or file; dir unless --tokenizer says otherwise */
-    const char *const *names;      /* [n_name] names the API accepts; the first is shown */
+    const char *const *names;      /* [n_name] names the API shows; answers say the first */
     uint32_t n_name;
+    const char *shown[1];     /* names, without --served-model-name */
+    struct model_names named; /* then also what the API accepts */
     struct model_config config;
     struct generation_defaults defaults;
     uint32_t
@@ -32,7 +35,8 @@ struct served {
 /* model: folder or id. o: borrowed as long as s. */
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e);
 FALLIBLE served_load(struct served *s, struct q_err *e);
-/* name NULL or "": the default. Errors: Q_NOT_FOUND. */
+/* name NULL or "": the default. Accepted are the names of --served-model-name and no others, as
+ * vLLM does; without that option the model's name, its id and its path. Errors: Q_NOT_FOUND. */
 FALLIBLE served_check_name(const struct served *s, const char *name, struct q_err *e);
 /* generation_config.json's defaults, or NULL with --generation-config vllm. */
 const struct generation_defaults *served_defaults(const struct served *s);

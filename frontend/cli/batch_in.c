@@ -16,14 +16,14 @@ FALLIBLE batch_in_open(struct batch_in *in, const char *path, struct q_err *e)
     bool is_stdin = !strcmp(path, "-");
     in->fd = is_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open(path, O_RDONLY | O_CLOEXEC);
     if (in->fd < 0 || fstat(in->fd, &st) != 0)
-        return q_fail(e, Q_IO, "%.200s: %s", path, strerror(errno));
+        return q_fail(e, Q_IO, "%s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode))
-        return q_fail(e, Q_IO, "%.200s: is a folder", path);
+        return q_fail(e, Q_IO, "%s: is a folder", path);
     in->size = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
     in->data.max = in->line_max + 2 * CHUNK;
     in->read.data = in;
     in->chunk = q_alloc(CHUNK);
-    return in->chunk ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory to read %.200s", path);
+    return in->chunk ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory to read %s", path);
 }
 
 void batch_in_release(struct batch_in *in)

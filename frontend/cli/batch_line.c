@@ -49,7 +49,7 @@ static FALLIBLE take_url(struct batch_line *out, const char *url, struct q_err *
         out->url = BATCH_COMPLETIONS;
     else
         return q_fail(e, Q_INVALID,
-                      "url: \"%.80s\" is not known; accepted are /v1/chat/completions and "
+                      "url: \"%s\" is not known; accepted are /v1/chat/completions and "
                       "/v1/completions",
                       url);
     return Q_OK;

@@ -40,7 +40,7 @@ static FALLIBLE scan_line(struct scan *s, const char *text, size_t n, struct q_e
     enum q_code rc;
     if (s->bad)
         return q_fail(e, Q_CORRUPT,
-                      "%.120s: line %llu is no result of a batch (%.60s); give another output file",
+                      "%s: line %llu is no result of a batch (%s); give another output file",
                       s->path, (unsigned long long)s->out->n_line + 1, s->error.message);
     rc = batch_done_read(&done, text, n, &s->error);
     if (rc == Q_CORRUPT) {
@@ -79,7 +79,7 @@ static FALLIBLE scan(struct batch_out *o, const char *path, struct batch_ids *id
     struct scan s = {.out = o, .ids = ids, .path = path};
     struct buf b = BUF_INIT;
     char *chunk = q_alloc(CHUNK);
-    enum q_code rc = chunk ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory to read %.200s", path);
+    enum q_code rc = chunk ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory to read %s", path);
     ssize_t n = 0;
     while (!rc && (n = read(o->fd, chunk, CHUNK)) > 0) {
         buf_add(&b, chunk, (size_t)n);
@@ -87,7 +87,7 @@ static FALLIBLE scan(struct batch_out *o, const char *path, struct batch_ids *id
             rc = scan_chunk(&s, &b, e);
     }
     if (!rc && n < 0)
-        rc = q_fail(e, Q_IO, "%.200s: %s", path, strerror(errno));
+        rc = q_fail(e, Q_IO, "%s: %s", path, strerror(errno));
     buf_release(&b);
     q_free(chunk);
     return rc;
@@ -99,7 +99,7 @@ static FALLIBLE take_up(struct batch_out *o, const char *path, struct batch_ids 
 {
     enum q_code rc;
     if (flock(o->fd, LOCK_EX | LOCK_NB) != 0)
-        return q_fail(e, Q_IO, "%.200s: %s", path,
+        return q_fail(e, Q_IO, "%s: %s", path,
                       errno == EWOULDBLOCK ? "another run is writing it" : strerror(errno));
     if ((rc = scan(o, path, ids, e)))
         return rc;
@@ -107,7 +107,7 @@ static FALLIBLE take_up(struct batch_out *o, const char *path, struct batch_ids 
     o->n_torn = size > o->end ? (uint64_t)(size - o->end) : 0;
     if (size < 0 || (o->n_torn && ftruncate(o->fd, o->end) != 0) ||
         lseek(o->fd, o->end, SEEK_SET) < 0)
-        return q_fail(e, Q_IO, "%.200s: %s", path, strerror(errno));
+        return q_fail(e, Q_IO, "%s: %s", path, strerror(errno));
     return Q_OK;
 }
 
@@ -123,7 +123,7 @@ FALLIBLE batch_out_open(struct batch_out *o, const char *path, struct batch_ids 
     if (o->fd < 0 && errno == EINVAL) /* a pipe or terminal by name */
         o->fd = open(path, O_WRONLY | O_CLOEXEC);
     if (o->fd < 0 || fstat(o->fd, &st) != 0)
-        return q_fail(e, Q_IO, "%.200s: %s", path, strerror(errno));
+        return q_fail(e, Q_IO, "%s: %s", path, strerror(errno));
     o->is_file = S_ISREG(st.st_mode) && strcmp(path, "-") != 0;
     return o->is_file ? take_up(o, path, ids, e) : Q_OK;
 }

@@ -166,10 +166,12 @@ static void on_signal(uv_signal_t *signal, int number)
         on_death(p, status);
 }
 
-static FALLIBLE start_engine(struct program *p, struct q_err *e)
+/* Everything but the start: the engine has no complaint about its arguments and the model. */
+static FALLIBLE prepare_engine(struct program *p, struct q_err *e)
 {
     uint32_t n = 0;
     enum q_code rc;
+    struct check check;
     if ((rc = outside_init_private(&p->outside, e)) ||
         (rc = children_init(&p->engine, &n, &p->outside, &p->o, e)))
         return rc;
@@ -180,7 +182,10 @@ static FALLIBLE start_engine(struct program *p, struct q_err *e)
             last++;
         *last = (char *)(uintptr_t) "--log-level=warning";
     }
-    return child_start(&p->engine, e);
+    if ((rc = check_begin(&check, &p->engine, e)))
+        return rc;
+    p->exit_code = check_end(&check, e);
+    return p->exit_code ? e->code : Q_OK;
 }
 
 /* Its frontend is gone, so it has nothing to finish. */
@@ -264,12 +269,13 @@ static int run(struct program *p)
     /* What runs, and as much again waiting for its place. */
     b->open_max = at_most(p->o.max_num_seqs, LINK_FLOWS_MAX / 4) +
                   at_most(p->o.max_num_queued_reqs, (uint32_t)p->o.max_num_seqs);
-    enum q_code rc = start_engine(p, &e);
-    p->exit_code = 0;
+    enum q_code rc = prepare_engine(p, &e);
     if (!rc && (rc = app_open(&p->app, &p->o, &e)))
         p->exit_code = rc == Q_INVALID ? EXIT_USAGE : EXIT_LOAD;
     else if (!rc && (rc = batch_begin(b, p->o.input_file, p->o.output_file, &e)))
         p->exit_code = EXIT_FILES;
+    else if (!rc)
+        rc = child_start(&p->engine, &e);
     if (rc) {
         complain(e.message);
         end_engine(p);

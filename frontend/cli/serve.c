@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/net.h"
 #include "frontend/cli/supervisor.h"
 
 #define STABLE_MS     30000 /* a child that lived this long starts with a clean slate */
@@ -24,6 +25,8 @@
 #define FAILURES_MAX  6    /* quick deaths in a row, then the supervisor gives up */
 #define KILL_AFTER_MS 5000 /* beyond --shutdown-timeout */
 #define HANG_GRACE_MS 5000 /* a report may be about its forerunner */
+#define EXIT_INTERNAL 1
+#define EXIT_ADDRESS  5    /* as the children's (engine/core/server.h) */
 #define ENGINE_HANGS  0xff /* frontend/api/app.h: APP_ENGINE_HANGS */
 
 struct supervisor {
@@ -100,14 +103,18 @@ static void on_death(struct supervisor *s, struct child *c, int status)
     c->pid = 0;
     describe(status, how, sizeof(how));
     if (s->stopping) {
-        if (code != 0)
+        if (code != 0 && code != 128 + SIGTERM && code != 128 + SIGKILL) /* not by us */
             log_warning("%s (process %d) %s", c->name, pid, how);
         return;
     }
     c->n_failure = now - c->started_ms > STABLE_MS ? 1 : c->n_failure + 1;
-    if (is_final(code) || c->n_failure > FAILURES_MAX) {
-        log_error("%s (process %d) %s%s; giving up", c->name, pid, how,
-                  is_final(code) ? "" : " once too often");
+    if (is_final(code)) { /* it has said why */
+        log_debug("%s (process %d) %s", c->name, pid, how);
+        begin_stop(s, code);
+        return;
+    }
+    if (c->n_failure > FAILURES_MAX) {
+        log_error("%s (process %d) %s once too often; giving up", c->name, pid, how);
         begin_stop(s, code ? code : 1);
         return;
     }
@@ -223,6 +230,36 @@ static int block_signals(void)
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
+/* Both kinds of children are asked at once; the engine's answer comes first, because what is wrong
+ * with the model it says more exactly. 0, or the exit code. */
+static int check_children(const struct supervisor *s, struct q_err *e)
+{
+    struct check engine, frontend;
+    struct q_err other = Q_ERR_INIT;
+    if (check_begin(&engine, &s->children[0], e))
+        return EXIT_INTERNAL;
+    if (check_begin(&frontend, &s->children[1], &other)) {
+        *e = other;
+        (void)check_end(&engine, &other);
+        return EXIT_INTERNAL;
+    }
+    int code = check_end(&engine, e), second = check_end(&frontend, &other);
+    if (code || !second)
+        return code;
+    *e = other;
+    return second;
+}
+
+/* The port is taken, and the arguments and the model's folder are found right, before anything is
+ * said to be served. 0, or the exit code. */
+static int prepare(struct supervisor *s, const struct options *o, struct q_err *e)
+{
+    enum q_code rc = outside_init(&s->outside, o, e);
+    if (rc || (rc = children_init(s->children, &s->n, &s->outside, o, e)))
+        return rc == Q_IO ? EXIT_ADDRESS : EXIT_INTERNAL;
+    return check_children(s, e);
+}
+
 int main(int argc, char **argv)
 {
     static struct options o;
@@ -246,14 +283,15 @@ int main(int argc, char **argv)
         return code;
     s.options = &o;
     s.signals = block_signals();
-    if (outside_init(&s.outside, &o, &e) != Q_OK ||
-        children_init(s.children, &s.n, &s.outside, &o, &e) != Q_OK) {
+    if ((code = prepare(&s, &o, &e))) {
         log_error("%s", e.message);
         outside_release(&s.outside);
-        return e.code == Q_IO ? 5 : 1;
+        return code;
     }
     s.ready_pipe = s.outside.ready_pipe[0];
     log_info("listening on %s", s.outside.url);
+    if (!o.api_key.n && !*o.api_key_file)
+        net_warn_open(o.host, s.outside.port);
     for (uint32_t i = 0; i < s.n && !s.stopping; i++)
         start(&s, &s.children[i]);
     return watch(&s);

@@ -11,14 +11,19 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "common/clock.h"
+#include "common/buf.h"
 #include "common/mem.h"
+#include "common/net.h"
+#include "common/start.h"
 
-#define BACKLOG     1024
-#define SOCKET_NAME "engine"
-#define WEIGHTS     "weights" /* what the engine was last told to serve */
-#define ADDRESS_MAX 100       /* a Unix socket's path has 108 bytes */
+#define BACKLOG        1024
+#define SOCKET_NAME    "engine"
+#define WEIGHTS        "weights" /* what the engine was last told to serve */
+#define CHECK_SAYS_MAX ((size_t)1 << 20)
+#define ADDRESS_MAX    100 /* a Unix socket's path has 108 bytes */
 
 static enum q_code listen_on(struct outside *s, const struct options *o, struct q_err *e)
 {
@@ -27,24 +32,26 @@ static enum q_code listen_on(struct outside *s, const struct options *o, struct 
     struct sockaddr_storage sa = {0};
     socklen_t n = sizeof(sa);
     char service[8];
-    int on = 1;
+    int on = 1, failed = 0;
     snprintf(service, sizeof(service), "%d", (int)o->port);
     int rc = getaddrinfo(o->host, service, &hints, &found);
     if (rc)
-        return q_fail(e, Q_IO, "cannot listen on %.200s: %s", o->host, gai_strerror(rc));
+        return q_fail(e, Q_IO, "--host: cannot listen on %s: %s", o->host, gai_strerror(rc));
     s->listen_fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->listen_fd >= 0)
         setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     bool fine = s->listen_fd >= 0 && bind(s->listen_fd, found->ai_addr, found->ai_addrlen) == 0 &&
                 listen(s->listen_fd, BACKLOG) == 0 &&
                 getsockname(s->listen_fd, (struct sockaddr *)&sa, &n) == 0;
+    failed = errno;
     freeaddrinfo(found);
     if (!fine)
-        return q_fail(e, Q_IO, "cannot listen on %.200s port %d: %s", o->host, (int)o->port,
-                      strerror(errno));
+        return q_fail(e, Q_IO, "cannot listen on %s port %d: %s%s", o->host, (int)o->port,
+                      strerror(failed), net_hint(failed));
     /* the port that was chosen when 0 was asked for */
     if (getnameinfo((struct sockaddr *)&sa, n, NULL, 0, service, sizeof(service), NI_NUMERICSERV))
-        return q_fail(e, Q_IO, "cannot tell the port of %.200s", o->host);
+        return q_fail(e, Q_IO, "cannot tell the port of %s", o->host);
+    s->port = (uint16_t)strtoul(service, NULL, 10);
     bool v6 = strchr(o->host, ':') != NULL;
     snprintf(s->url, sizeof(s->url), "http://%s%.255s%s:%s", v6 ? "[" : "", o->host, v6 ? "]" : "",
              service);
@@ -185,9 +192,8 @@ static void set_number(const char *name, int value)
 }
 
 /* In the child: only what is safe between fork and exec of a single-threaded program. */
-static void become(const struct child *c, pid_t parent)
+static void come_loose(pid_t parent)
 {
-    const struct outside *s = c->outside;
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -195,6 +201,19 @@ static void become(const struct child *c, pid_t parent)
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(1); /* it died before the line above */
+}
+
+static void run_program(const struct child *c)
+{
+    execv(c->argv[0], c->argv);
+    fprintf(stderr, "quire: %s: %s\n", c->argv[0], strerror(errno));
+    _exit(CHILD_NO_PROGRAM);
+}
+
+static void become(const struct child *c, pid_t parent)
+{
+    const struct outside *s = c->outside;
+    come_loose(parent);
     if (c->is_frontend) {
         fcntl(s->listen_fd, F_SETFD, 0);
         fcntl(s->metrics_fd, F_SETFD, 0);
@@ -209,9 +228,63 @@ static void become(const struct child *c, pid_t parent)
         snprintf(path, sizeof(path), "%s/" WEIGHTS, s->dir);
         setenv("QUIRE_WEIGHTS_FILE", path, 1);
     }
-    execv(c->argv[0], c->argv);
-    fprintf(stderr, "quire: %s: %s\n", c->argv[0], strerror(errno));
-    _exit(CHILD_NO_PROGRAM);
+    run_program(c);
+}
+
+FALLIBLE check_begin(struct check *k, const struct child *c, struct q_err *e)
+{
+    int ends[2];
+    pid_t parent = getpid();
+    const char *slash = strrchr(c->argv[0], '/');
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return q_fail(e, Q_IO, "cannot check %s: pipe: %s", c->name, strerror(errno));
+    pid_t pid = fork();
+    if (pid == 0) {
+        come_loose(parent);
+        dup2(ends[1], STDERR_FILENO);
+        setenv(START_CHECK, "1", 1);
+        run_program(c);
+    }
+    close(ends[1]);
+    *k = (struct check){.pid = pid, .fd = ends[0], .name = slash ? slash + 1 : c->argv[0]};
+    if (pid > 0)
+        return Q_OK;
+    close(ends[0]);
+    return q_fail(e, Q_IO, "cannot check %s: fork: %s", c->name, strerror(errno));
+}
+
+/* The last line of a text that has anything in it. */
+static const char *last_line(char *text)
+{
+    size_t n = strlen(text);
+    while (n && text[n - 1] == '\n')
+        text[--n] = '\0';
+    const char *newline = strrchr(text, '\n');
+    return newline ? newline + 1 : text;
+}
+
+int check_end(struct check *k, struct q_err *e)
+{
+    struct buf said = BUF_INIT_MAX(CHECK_SAYS_MAX);
+    char step[4096];
+    ssize_t n;
+    int status = 0;
+    while ((n = read(k->fd, step, sizeof(step))) > 0 || (n < 0 && errno == EINTR))
+        if (n > 0)
+            buf_add(&said, step, (size_t)n);
+    close(k->fd);
+    while (waitpid(k->pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    const char *line = said.len ? last_line(said.data) : "";
+    if (code && !*line)
+        q_fail_text(e, Q_INVALID, "%s %s %d while it checked its arguments", k->name,
+                    WIFSIGNALED(status) ? "was killed by signal" : "ended with code",
+                    WIFSIGNALED(status) ? WTERMSIG(status) : code);
+    else if (code)
+        q_fail_text(e, Q_INVALID, "%s", line);
+    buf_release(&said);
+    return code;
 }
 
 FALLIBLE child_start(struct child *c, struct q_err *e)

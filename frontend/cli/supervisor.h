@@ -19,6 +19,7 @@ struct outside {            /* what outlives the children */
     char dir[PATH_MAX];     /* private folder, mode 0700 */
     char address[PATH_MAX]; /* ipc:// in it */
     char url[320];
+    uint16_t port;
 };
 /* Bind o->host and o->port, make folder, table and pipe. Errors: Q_IO (the address), Q_INTERNAL;
  * outside_release all the same. */
@@ -41,6 +42,15 @@ struct child {
 /* The engine and o->frontends frontends, not started. */
 FALLIBLE children_init(struct child *children, uint32_t *n, const struct outside *s,
                        const struct options *o, struct q_err *e);
+struct check { /* a child that only checks its arguments (common/start.h) */
+    pid_t pid;
+    int fd;           /* what it says */
+    const char *name; /* of the program */
+};
+/* Begin to ask a child whether it could start. Errors: Q_IO. */
+FALLIBLE check_begin(struct check *k, const struct child *c, struct q_err *e);
+/* Wait for its answer. 0, or the code it would end with, and `e` says why (code Q_INVALID). */
+int check_end(struct check *k, struct q_err *e);
 /* Fork and exec. The child dies when the supervisor does. Errors: Q_IO. */
 FALLIBLE child_start(struct child *c, struct q_err *e);
 

@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/metrics.h"
+#include "common/net.h"
 #include "frontend/http/inside.h"
 
 #define REQUEST_READ_MS \
@@ -145,7 +146,7 @@ static enum q_code listen_now(struct http_server *s, const char *what, struct q_
     int n = sizeof(sa);
     int rc = uv_listen((uv_stream_t *)&s->listener, LISTEN_BACKLOG, on_connection);
     if (rc)
-        return q_fail(e, Q_IO, "cannot listen on %s: %s", what, uv_strerror(rc));
+        return q_fail(e, Q_IO, "cannot listen on %s: %s%s", what, uv_strerror(rc), net_hint(-rc));
     if (uv_tcp_getsockname(&s->listener, (struct sockaddr *)&sa, &n) == 0)
         s->port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
                                                  : ((struct sockaddr_in *)&sa)->sin_port);
@@ -167,7 +168,7 @@ FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t po
     rc = uv_tcp_bind(&s->listener, found->ai_addr, 0);
     freeaddrinfo(found);
     if (rc)
-        return q_fail(e, Q_IO, "cannot listen on %s: %s", what, uv_strerror(rc));
+        return q_fail(e, Q_IO, "cannot listen on %s: %s%s", what, uv_strerror(rc), net_hint(-rc));
     return listen_now(s, what, e);
 }
 

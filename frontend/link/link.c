@@ -188,7 +188,7 @@ static void copy_str(char *out, size_t size, struct proto_str s)
 
 static void on_hello(struct link *l, const struct msg_hello *m)
 {
-    char reason[256];
+    char reason[LINK_REASON_MAX];
     struct link_engine *g = &l->engine;
     bool digest_differs = m->digest.n != sizeof(l->set.digest) ||
                           memcmp(m->digest.data, l->set.digest, m->digest.n) != 0;
@@ -212,7 +212,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
         else
             snprintf(reason, sizeof(reason),
                      "the engine's model differs from this frontend's (config.json or tokenizer): "
-                     "it has %.120s",
+                     "it has %s",
                      g->model);
         if (l->state != LINK_REFUSED)
             log_error("link: %s", reason);
@@ -465,7 +465,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
 
 static void expire(struct link *l, int64_t now)
 {
-    char message[400];
+    char message[LINK_REASON_MAX + 16];
     for (struct flow *f = l->waiting.first, *next; f; f = next) {
         next = f->next;
         if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {

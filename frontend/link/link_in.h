@@ -11,6 +11,8 @@
 
 struct link_loop;
 
+#define LINK_REASON_MAX (Q_MESSAGE_MAX + 32) /* bytes: an error message and some words */
+
 struct flow_list {
     struct flow *first, *last;
     uint32_t n;
@@ -22,7 +24,7 @@ struct link {
     bool (*send)(void *ctx, const void *frame, size_t n); /* false: not now */
     void *send_ctx;
     enum link_state state;
-    char reason[300];
+    char reason[LINK_REASON_MAX];
     struct link_engine engine;
     uint64_t instance; /* ours */
     uint64_t engine_instance;

@@ -42,8 +42,9 @@ static enum q_code count_devices(int *n, struct q_err *e)
         return q_fail(
             e, Q_UNSUPPORTED, "CUDA: the driver is for CUDA %d.%d, this build needs %d.%d or newer",
             driver / 1000, driver % 1000 / 10, DRIVER_LEAST / 1000, DRIVER_LEAST % 1000 / 10);
-    return q_fail(e, Q_NOT_FOUND, "CUDA: no device%s%s", driver ? ": " : ", no driver",
-                  driver ? cudaGetErrorString(rc) : "");
+    return q_fail(e, Q_NOT_FOUND, "CUDA: no device: %s",
+                  driver ? cudaGetErrorString(rc)
+                         : "this machine has no NVIDIA driver (libcuda.so.1)");
 }
 
 static void fill_props(struct device *d, const struct cudaDeviceProp *p)

@@ -193,7 +193,7 @@ def test_what_cannot_be_started_says_why(tmp_path):
             ((model, tmp_path / "in", tmp_path / "none/out"), 6, "No such file"),
             ((tmp_path / "nowhere", tmp_path / "in", tmp_path / "out"), 3, "nowhere"),
             ((model, tmp_path / "in", tmp_path / "out", "--port", "1"), 2, "--port is not an option of quire run-batch")]:
-        done = run_batch(*args)
+        done = run_batch(*args, *FAST)
         assert done.returncode == code, (args, done.stderr)
         assert says in done.stderr
     assert (tmp_path / "other").read_text() == "not results\nof any batch\n"

@@ -2,6 +2,7 @@
 /* config.json and generation_config.json of arbitrary bytes: refused, or numbers that sizes and
  * rope frequencies can be derived from. */
 #include <math.h>
+#include "common/download.h"
 #include "common/hub/config.h"
 #include "engine/model/rotary.h"
 
@@ -26,6 +27,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         for (uint32_t i = 0; i < c.head_dim; i++)
             Q_ASSERT(isfinite(row[i]));
     }
+    q_err_reset(&e);
+    enum q_code whole = download_check(data, n, "config.json", &e);
+    Q_ASSERT(whole == e.code);
     q_err_reset(&e);
     enum q_code rc = generation_defaults_parse(&c, &g, text, n, "generation_config.json", &e);
     Q_ASSERT(rc == e.code);

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* err, mem, buf, utf8, parse, dtype and file: the parts every layer leans on. */
 #include "check.h"
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/download.h"
 #include "common/dtype.h"
 #include "common/file.h"
 #include "common/mem.h"
+#include "common/net.h"
 #include "common/parse.h"
 #include "common/utf8.h"
 
@@ -18,14 +21,15 @@ static void err_keeps_code_and_cuts_whole_characters(void **state)
     struct q_err e = Q_ERR_INIT;
     char text[Q_MESSAGE_MAX + 64];
     memset(text, 'x', sizeof text);
-    for (size_t shift = 0; shift < 4; shift++) { /* U+1F600 across the end of the message */
-        size_t at = Q_MESSAGE_MAX - 5 + shift;
+    for (size_t shift = 0; shift < 4; shift++) { /* U+1F600 wherever the message may be cut */
         memset(text, 'x', sizeof text - 1);
         text[sizeof text - 1] = '\0';
-        memcpy(text + at, "\xf0\x9f\x98\x80", 4);
+        for (size_t at = shift; at + 4 < sizeof text; at += 4)
+            memcpy(text + at, "\xf0\x9f\x98\x80", 4);
         assert_int_equal(q_fail(&e, Q_INVALID, "%s", text), Q_INVALID);
         assert_true(utf8_valid(e.message, strlen(e.message)));
-        assert_true(strlen(e.message) >= Q_MESSAGE_MAX - 5);
+        assert_true(strlen(e.message) >= Q_MESSAGE_MAX - 8);
+        assert_non_null(strstr(e.message, "\xe2\x80\xa6")); /* … */
     }
     assert_int_equal(q_fail(&e, Q_NO_SPACE, "kv: need %d", 3), Q_NO_SPACE);
     assert_int_equal(q_wrap(&e, "step %d", 7), Q_NO_SPACE);
@@ -37,6 +41,101 @@ static void err_keeps_code_and_cuts_whole_characters(void **state)
     assert_int_equal(q_code_http(Q_NO_SPACE), 429);
     assert_string_equal(q_code_name(Q_NO_SPACE), "NO_SPACE");
     assert_int_equal(q_fail(NULL, Q_IO, "nobody listens"), Q_IO);
+}
+
+/* What does not fit goes from the middle of paths: where they begin, how they end and what is said
+ * of them stays. */
+static void err_shortens_paths_in_their_middle(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    char path[4096], other[4096];
+    memset(path, 'a', sizeof path);
+    memset(other, 'b', sizeof other);
+    memcpy(path, "/models/first", 13);
+    memcpy(other, "/models/second", 14);
+    memcpy(path + sizeof path - 13, "/config.json", 13);
+    memcpy(other + sizeof other - 16, "/tokenizer.json", 16);
+    assert_int_equal(q_fail(&e, Q_IO, "%s: cannot copy to %s: disk full", path, other), Q_IO);
+    assert_true(strlen(e.message) < Q_MESSAGE_MAX);
+    assert_true(strlen(e.message) > Q_MESSAGE_MAX - 16);
+    assert_non_null(strstr(e.message, "/models/firsta"));
+    assert_non_null(strstr(e.message, "a/config.json: cannot copy to /models/secondb"));
+    assert_non_null(strstr(e.message, "b/tokenizer.json: disk full"));
+    assert_int_equal(q_wrap(&e, "%s", path), Q_IO);
+    assert_true(strlen(e.message) < Q_MESSAGE_MAX);
+    assert_non_null(strstr(e.message, "/config.json: /models/first"));
+    assert_non_null(strstr(e.message, "b/tokenizer.json: disk full"));
+    char words[3 * Q_MESSAGE_MAX + 1] = ""; /* no word is long: the text's own middle goes */
+    for (size_t i = 0; i < sizeof words - 1; i++)
+        words[i] = i % 8 == 7 ? ' ' : (char)('0' + i % 8);
+    assert_int_equal(q_fail(&e, Q_IO, "first %slast", words), Q_IO);
+    assert_true(strlen(e.message) < Q_MESSAGE_MAX && strlen(e.message) > Q_MESSAGE_MAX - 8);
+    assert_memory_equal(e.message, "first 0123456 0", 15);
+    assert_string_equal(e.message + strlen(e.message) - 12, "0123456 last");
+    char small[] = "0123456789abcde";
+    q_shorten(small, 12);
+    assert_string_equal(small, "012\xe2\x80\xa6"
+                               "abcde");
+    memset(words, '\x80', sizeof words - 1); /* no character at all */
+    assert_int_equal(q_fail(&e, Q_IO, "%s", words), Q_IO);
+    assert_true(strlen(e.message) < Q_MESSAGE_MAX);
+}
+
+static void download_knows_what_is_not_the_file(void **state)
+{
+    (void)state;
+    struct q_err e = Q_ERR_INIT;
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
+         "/m/x.json is a Git LFS pointer, the file itself was not downloaded: run `git lfs pull` "
+         "in "
+         "/m"},
+        {"version https://hawser.github.com/spec/v1\n", "is a Git LFS pointer"},
+        {"# xet version 0\nfilesize = 5\nhash = '0'\n", "is a Xet pointer"},
+        {"\xef\xbb\xbf\n<!DOCTYPE html><title>x", "is a page of HTML"},
+        {"<HTML>", "is a page of HTML"},
+        {"GGUF\3", "is a GGUF file, whatever its name"},
+        {"Entry not found", "refusal in place of the file (\"Entry not found\")"},
+        {"Invalid username or password.\nx", "(\"Invalid username or password.\")"},
+        {"", "is empty"},
+    };
+    static const char *const good[] = {"{",
+                                       "version",
+                                       "<s>",
+                                       "x",
+                                       " \n",
+                                       "{\"a\": \"<html\"}",
+                                       "version https://git-lfs.github.com"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_fails(download_check(bad[i].text, strlen(bad[i].text), "/m/x.json", &e), Q_CORRUPT,
+                     bad[i].part, &e);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_ok(download_check(good[i], strlen(good[i]), "/m/x.json", &e), &e);
+    assert_fails(download_check(bad[0].text, strlen(bad[0].text), "x.json", &e), Q_CORRUPT,
+                 "`git lfs pull` in .,", &e);
+    assert_fails(download_check(bad[0].text, strlen(bad[0].text), "/x.json", &e), Q_CORRUPT,
+                 "`git lfs pull` in /,", &e);
+    assert_fails(download_check_file("/nonexistent/x", &e), Q_NOT_FOUND, "/nonexistent/x", &e);
+    assert_fails(download_check_file("/", &e), Q_IO, "/: cannot read", &e);
+}
+
+static void net_knows_what_others_reach(void **state)
+{
+    (void)state;
+    static const char *const open[] = {"0.0.0.0", "::", "192.0.2.1", "2001:db8::1",
+                                       "::ffff:192.0.2.1"};
+    static const char *const closed[] = {"127.0.0.1", "127.1.2.3", "::1", "localhost",
+                                         "::ffff:127.0.0.1"};
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+        assert_true(net_host_is_open(open[i]));
+    for (size_t i = 0; i < sizeof closed / sizeof *closed; i++)
+        assert_false(net_host_is_open(closed[i]));
+    assert_string_equal(net_hint(0), "");
+    assert_non_null(strstr(net_hint(EADDRINUSE), "--port"));
+    assert_non_null(strstr(net_hint(EACCES), "1024"));
 }
 
 static void mem_counts_fails_and_grows(void **state)
@@ -241,6 +340,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(err_keeps_code_and_cuts_whole_characters),
+        cmocka_unit_test(err_shortens_paths_in_their_middle),
+        cmocka_unit_test(download_knows_what_is_not_the_file),
+        cmocka_unit_test(net_knows_what_others_reach),
         cmocka_unit_test(mem_counts_fails_and_grows),
         cmocka_unit_test(arena_respects_its_limit),
         cmocka_unit_test(buf_keeps_its_first_failure),

@@ -277,7 +277,7 @@ static void test_refused_head(void **state)
     folder_init(&f);
     folder_text(
         &f, "config.json",
-        "{\"architectures\": [\"A\"], \"vocab_size\": 512, \"hidden_size\": 5000, "
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 512, \"hidden_size\": 5000, "
         "\"intermediate_size\": 96, "
         "\"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"max_position_embeddings\": 256}");
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "head_dim above 4096", &e);
@@ -291,14 +291,17 @@ static void test_bad_files(void **state)
     folder_init(&f);
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_NOT_FOUND, "config.json", &e);
     folder_text(&f, "config.json", "");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "config.json is empty", &e);
+    folder_text(&f, "config.json", "{");
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "not valid JSON", &e);
+    folder_text(&f, "config.json", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "is a Git LFS pointer", &e);
     folder_text(&f, "config.json", "[1]");
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "a list", &e);
     folder_text(&f, "config.json", "{}");
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "architectures is nothing", &e);
-    folder_text(&f, "config.json", "{\"architectures\": [\"A\"]}");
-    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "vocab_size is missing", &e);
-    folder_text(&f, "config.json", "{\"architectures\": [\"A\"], \"text_config\": {}}");
+    folder_text(&f, "config.json",
+                "{\"architectures\": [\"LlamaForCausalLM\"], \"text_config\": {}}");
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_UNSUPPORTED, "text_config", &e);
     struct buf deep = BUF_INIT;
     buf_add_str(&deep, "{\"a\":");
@@ -307,6 +310,55 @@ static void test_bad_files(void **state)
     folder_write(&f, "config.json", deep.data, deep.len);
     buf_release(&deep);
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "not valid JSON", &e);
+    folder_release(&f);
+}
+
+/* What is wrong first: the architecture, then the sizes that it needs. */
+static void test_architectures(void **state)
+{
+    (void)state;
+    struct folder f;
+    folder_init(&f);
+    static const struct {
+        const char *config;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {"{\"n_embd\": 768}", Q_CORRUPT,
+         "architectures is nothing, expected a list with one name: LlamaForCausalLM, Mistral"},
+        {"{\"architectures\": [], \"model_type\": \"qwen2_moe\"}", Q_CORRUPT,
+         "architectures is a list, expected a list with one name: Qwen2MoeForCausalLM, for "
+         "model_type qwen2_moe"},
+        {"{\"architectures\": [\"GPT2LMHeadModel\"]}", Q_UNSUPPORTED,
+         "architecture GPT2LMHeadModel is not supported; these are: LlamaForCausalLM, "},
+        {"{\"architectures\": [\"Qwen3NextForCausalLM\"]}", Q_UNSUPPORTED,
+         "Qwen3NextForCausalLM is not supported, the nearest to it is Qwen3ForCausalLM; these are"},
+        {"{\"architectures\": [\"Qwen3MoeForTokenClassification\"]}", Q_UNSUPPORTED,
+         "the nearest to it is Qwen3MoeForCausalLM;"},
+        {"{\"architectures\": [\"LLaMAForCausalLM\"]}", Q_UNSUPPORTED,
+         "the nearest to it is LlamaForCausalLM;"},
+        {"{\"architectures\": [\"LlamaForCausalLM\"]}", Q_CORRUPT,
+         "vocab_size is missing, expected a whole number from 1 to 16777216; LlamaForCausalLM "
+         "needs "
+         "vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, "
+         "max_position_embeddings (and more of these are missing)"},
+        {"{\"architectures\": [\"MistralForCausalLM\"], \"vocab_size\": 512, \"hidden_size\": 64, "
+         "\"intermediate_size\": 96, \"num_hidden_layers\": 3, \"max_position_embeddings\": 256}",
+         Q_CORRUPT,
+         "num_attention_heads is missing, expected a whole number from 1 to 4096; "
+         "MistralForCausalLM needs"},
+        {"{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": \"512\"}", Q_CORRUPT,
+         "vocab_size is a string, expected a whole number"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        folder_text(&f, "config.json", cases[i].config);
+        assert_fails(model_config_load(&c, &g, f.path, &e), cases[i].code, cases[i].part, &e);
+    }
+    assert_fails(load_text(", \"quantization\": {\"group_size\": 64, \"bits\": 4}, "
+                           "\"quantization_config\": {\"group_size\": 64, \"bits\": 4}"),
+                 Q_UNSUPPORTED, "as MLX does", &e);
+    assert_fails(load_text(", \"quantization_config\": {\"bits\": 4}"), Q_UNSUPPORTED,
+                 "quant_method missing", &e);
     folder_release(&f);
 }
 
@@ -358,11 +410,17 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_dialects),
-        cmocka_unit_test(test_golden_values), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_refused_head),
-        cmocka_unit_test(test_bad_files),     cmocka_unit_test(test_generation_defaults),
-        cmocka_unit_test(test_experts),       cmocka_unit_test(test_refused_experts),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_golden_values),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_head),
+        cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_generation_defaults),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_refused_experts),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

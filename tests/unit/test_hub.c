@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "folder.h"
+#include "common/hub/folder.h"
 #include "common/hub/hub.h"
+#include "common/hub/names.h"
 #include "common/mem.h"
 
 #define HASH "0123456789abcdef0123456789abcdef01234567"
@@ -38,13 +40,21 @@ static void assert_dir(const char *below)
 static void test_folder(void **state)
 {
     (void)state;
-    assert_fails(hub_resolve(dir, f.path, NULL, &e), Q_INVALID, "no config.json", &e);
+    assert_fails(hub_resolve(dir, f.path, NULL, &e), Q_NOT_FOUND, "is an empty folder", &e);
     folder_text(&f, "config.json", "{}");
     assert_ok(hub_resolve(dir, f.path, NULL, &e), &e);
     assert_string_equal(dir, f.path);
     char file[PATH_MAX];
     assert_ok(path_join(file, sizeof file, f.path, "config.json", &e), &e);
-    assert_fails(hub_resolve(dir, file, NULL, &e), Q_INVALID, "is a file", &e);
+    assert_fails(hub_resolve(dir, file, NULL, &e), Q_NOT_FOUND, "give the folder that holds it",
+                 &e);
+    folder_text(&f, "notes", "x");
+    assert_ok(path_join(file, sizeof file, f.path, "notes", &e), &e);
+    assert_fails(hub_resolve(dir, file, NULL, &e), Q_NOT_FOUND, "is a file", &e);
+    assert_fails(hub_resolve(dir, "~/m", NULL, &e), Q_NOT_FOUND, "in place of ~", &e);
+    assert_fails(hub_resolve(dir, "https://huggingface.co/a/b/tree/main", NULL, &e), Q_INVALID,
+                 "give the model's id: a/b", &e);
+    assert_fails(hub_resolve(dir, "llama3:8b", NULL, &e), Q_INVALID, "a tag of GGUF files", &e);
     assert_fails(hub_resolve(dir, "/no/such/folder", NULL, &e), Q_NOT_FOUND, "no such folder", &e);
     assert_fails(hub_resolve(dir, "./gone", NULL, &e), Q_NOT_FOUND, "no such folder", &e);
     assert_fails(hub_resolve(dir, "", NULL, &e), Q_INVALID, "empty", &e);
@@ -53,11 +63,14 @@ static void test_folder(void **state)
 static void test_cache(void **state)
 {
     (void)state;
-    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "does not download yet", &e);
+    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "`hf download org/name`", &e);
+    assert_fails(hub_resolve(dir, "org/name-GGUF", NULL, &e), Q_NOT_FOUND,
+                 "by its name it is of GGUF", &e);
     folder_text(&f, REPO "refs/main", HASH "\n");
     assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "no revision \"main\"", &e);
     folder_text(&f, REPO "snapshots/" HASH "/README.md", "x");
-    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND, "not complete", &e);
+    assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_NOT_FOUND,
+                 "no config.json; there are: README.md", &e);
     folder_text(&f, REPO "snapshots/" HASH "/config.json", "{}");
     folder_text(&f, REPO "snapshots/other/config.json", "{}");
     assert_ok(hub_resolve(dir, "org/name", NULL, &e), &e);
@@ -66,7 +79,8 @@ static void test_cache(void **state)
     assert_dir(REPO "snapshots/" HASH);
     assert_ok(hub_resolve(dir, "org/name", "other", &e), &e);
     assert_dir(REPO "snapshots/other");
-    assert_fails(hub_resolve(dir, "org/name", "v2", &e), Q_NOT_FOUND, "--revision v2", &e);
+    assert_fails(hub_resolve(dir, "org/name", "v2", &e), Q_NOT_FOUND,
+                 "`hf download org/name --revision v2`", &e);
     folder_text(&f, REPO "refs/refs/pr/1", "other");
     assert_ok(hub_resolve(dir, "org/name", "refs/pr/1", &e), &e);
     assert_dir(REPO "snapshots/other");
@@ -79,7 +93,7 @@ static void test_places(void **state)
     folder_text(&f, "elsewhere/models--name/refs/main", HASH);
     folder_text(&f, "elsewhere/models--name/snapshots/" HASH "/config.json", "{}");
     assert_ok(path_join(place, sizeof place, f.path, "elsewhere", &e), &e);
-    assert_fails(hub_resolve(dir, "name", NULL, &e), Q_NOT_FOUND, "neither a folder nor cached",
+    assert_fails(hub_resolve(dir, "name", NULL, &e), Q_NOT_FOUND, "neither a folder nor in the",
                  &e);
     setenv("HF_HUB_CACHE", place, 1);
     assert_ok(hub_resolve(dir, "name", NULL, &e), &e);
@@ -103,6 +117,210 @@ static void test_hostile_names(void **state)
     folder_text(&f, REPO "refs/main", "../../../../etc");
     assert_fails(hub_resolve(dir, "org/name", NULL, &e), Q_CORRUPT, "does not hold a commit hash",
                  &e);
+}
+
+/* What people point at that is no model folder: files of the folder (a name that ends with / is a
+ * folder), what is given of it, and the answer. */
+static const struct {
+    const char *files[4], *given;
+    enum q_code code;
+    const char *part;
+} no_models[] = {
+    {{"m.gguf"},
+     "",
+     Q_UNSUPPORTED,
+     "no config.json; it holds a GGUF file (m.gguf); quire reads Hugging Face folders"},
+    {{"m.gguf"}, "/m.gguf", Q_UNSUPPORTED, "m.gguf is a GGUF file; quire reads"},
+    {{"M.Q4_K_M.GGUF"}, "/M.Q4_K_M.GGUF", Q_UNSUPPORTED, "is a GGUF file"},
+    {{"ggml-model-q4_0.bin"}, "", Q_UNSUPPORTED, "a GGML file"},
+    {{"adapter_config.json", "adapter_model.safetensors"},
+     "",
+     Q_UNSUPPORTED,
+     "is a LoRA adapter, not a model: its base is org/base; "},
+    {{"adapter_model.safetensors"},
+     "/adapter_model.safetensors",
+     Q_UNSUPPORTED,
+     "is a LoRA adapter"},
+    {{"pytorch_model.bin", "training_args.bin"},
+     "",
+     Q_UNSUPPORTED,
+     "a PyTorch pickle checkpoint (pytorch_model.bin); quire reads safetensors alone"},
+    {{"model.pt"}, "/model.pt", Q_UNSUPPORTED, "is a PyTorch pickle checkpoint"},
+    {{"model.onnx"}, "", Q_UNSUPPORTED, "an ONNX model (model.onnx)"},
+    {{"weights.npz"}, "", Q_UNSUPPORTED, "MLX weights (weights.npz)"},
+    {{"params.json", "consolidated.00.pth"}, "", Q_UNSUPPORTED, "Meta's own layout"},
+    {{"params.json", "consolidated.safetensors"}, "", Q_UNSUPPORTED, "Mistral's own layout"},
+    {{"model_index.json", "unet/config.json"}, "", Q_UNSUPPORTED, "is a diffusers pipeline"},
+    {{"model.tar.gz"}, "/model.tar.gz", Q_UNSUPPORTED, "is an archive; unpack it"},
+    {{"model.safetensors.incomplete"}, "", Q_UNSUPPORTED, "part of a download"},
+    {{"model.safetensors"}, "", Q_NOT_FOUND, "has weights (model.safetensors) and no config.json"},
+    {{"model.safetensors"},
+     "/model.safetensors",
+     Q_NOT_FOUND,
+     "is one file of a model; give the folder that holds it: /tmp/"},
+    {{"a/config.json", "b/config.json", "c/x"},
+     "",
+     Q_NOT_FOUND,
+     "give one of the folders in it that have: a, b"},
+    {{"models--org--a/x", "models--b/x"},
+     "",
+     Q_NOT_FOUND,
+     "is a Hugging Face cache; give the id of a model in it: b, org/a"},
+    {{"models--org--a/snapshots/1/config.json"},
+     "/models--org--a",
+     Q_NOT_FOUND,
+     "give the id org/a"},
+    {{"README.md", "b.txt"},
+     "",
+     Q_NOT_FOUND,
+     "is not a model folder, it has no config.json; there are: README.md, b.txt"},
+    {{"1", "2", "3", "4"}, "", Q_NOT_FOUND, "there are: 1, 2, 3, 4"},
+};
+
+static void test_no_model(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof no_models / sizeof *no_models; i++) {
+        struct folder g;
+        char path[PATH_MAX];
+        folder_init(&g);
+        for (size_t k = 0; k < 4 && no_models[i].files[k]; k++)
+            folder_text(&g, no_models[i].files[k], "{\"base_model_name_or_path\": \"org/base\"}");
+        snprintf(path, sizeof path, "%s%s", g.path, no_models[i].given);
+        assert_fails(hub_resolve(dir, path, NULL, &e), no_models[i].code, no_models[i].part, &e);
+        folder_release(&g);
+    }
+    struct folder g;
+    char path[PATH_MAX];
+    folder_init(&g);
+    folder_text(&g, "renamed", "GGUF\3");
+    snprintf(path, sizeof path, "%s/renamed", g.path);
+    assert_fails(hub_resolve(dir, path, NULL, &e), Q_UNSUPPORTED, "is a GGUF file", &e);
+    snprintf(path, sizeof path, "%s/config.json", g.path);
+    assert_int_equal(symlink("../../blobs/none", path), 0);
+    assert_fails(hub_resolve(dir, g.path, NULL, &e), Q_NOT_FOUND, "is a link to a file that is not",
+                 &e);
+    folder_release(&g);
+}
+
+/* Files and folders of somebody else. */
+static void test_no_permission(void **state)
+{
+    (void)state;
+    struct folder g;
+    char path[PATH_MAX];
+    const bool is_root = geteuid() == 0;
+    folder_init(&g);
+    folder_text(&g, "in/config.json", "{}");
+    snprintf(path, sizeof path, "%s/in", g.path);
+    assert_int_equal(chmod(g.path, 0711), 0);
+    assert_int_equal(chmod(path, 0), 0);
+    if (is_root)
+        assert_int_equal(seteuid(65534), 0); /* whom modes bind */
+    assert_fails(hub_resolve(dir, path, NULL, &e), Q_IO,
+                 "/in: the folder cannot be read: Permission", &e);
+    snprintf(path, sizeof path, "%s/in/below", g.path);
+    assert_fails(hub_resolve(dir, path, NULL, &e), Q_IO, "/below: the folder cannot be read: Perm",
+                 &e);
+    if (is_root)
+        assert_int_equal(seteuid(0), 0);
+    snprintf(path, sizeof path, "%s/in", g.path);
+    assert_int_equal(chmod(path, 0700), 0);
+    folder_release(&g);
+}
+
+/* A folder with config.json whose weights are not there, or are something else. */
+static void test_no_weights(void **state)
+{
+    (void)state;
+    static const char lfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+    static const char index[] =
+        "{\"weight_map\": {\"a\": \"model-1.safetensors\", \"b\": \"model-2.safetensors\"}}";
+    static const struct {
+        const char *name, *text, *name2, *text2;
+        enum q_code code;
+        const char *part;
+    } cases[] = {
+        {"m.gguf", "GGUF", NULL, NULL, Q_UNSUPPORTED,
+         "no model.safetensors; the weights are a GGUF file (m.gguf)"},
+        {"pytorch_model.bin", "x", NULL, NULL, Q_UNSUPPORTED, "a PyTorch pickle checkpoint"},
+        {"README.md", "x", NULL, NULL, Q_NOT_FOUND,
+         "the folder has no weights; there are: README.md, config.json"},
+        {"model-00001-of-00002.safetensors", "x", NULL, NULL, Q_NOT_FOUND,
+         "model.safetensors.index.json, which says what is in model-00001-of-00002.safetensors"},
+        {"model.safetensors", lfs, NULL, NULL, Q_CORRUPT, "model.safetensors is a Git LFS pointer"},
+        {"model.safetensors", "<!doctype html>", NULL, NULL, Q_CORRUPT, "is a page of HTML"},
+        {"model.safetensors", "", NULL, NULL, Q_CORRUPT, "is empty"},
+        {"model.safetensors.index.json", lfs, NULL, NULL, Q_CORRUPT,
+         "index.json is a Git LFS pointer"},
+        {"model.safetensors.index.json", index, "model-1.safetensors", "x", Q_NOT_FOUND,
+         "the shard model-2.safetensors it names is missing"},
+        {"model.safetensors.index.json", index, "model-1.safetensors", lfs, Q_CORRUPT,
+         "model-1.safetensors is a Git LFS pointer"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct folder g;
+        folder_init(&g);
+        folder_text(&g, "config.json", "{}");
+        folder_text(&g, cases[i].name, cases[i].text);
+        if (cases[i].name2)
+            folder_text(&g, cases[i].name2, cases[i].text2);
+        assert_fails(folder_check_weights(g.path, &e), cases[i].code, cases[i].part, &e);
+        folder_release(&g);
+    }
+    struct folder g;
+    char path[PATH_MAX];
+    folder_init(&g);
+    folder_text(&g, "config.json", "{}");
+    snprintf(path, sizeof path, "%s/model.safetensors", g.path);
+    assert_int_equal(symlink("../../blobs/none", path), 0);
+    assert_fails(folder_check_weights(g.path, &e), Q_NOT_FOUND,
+                 "model.safetensors is a link to a file that is not there", &e);
+    folder_release(&g);
+    folder_text(&f, "model.safetensors", "x");
+    assert_ok(folder_check_weights(f.path, &e), &e); /* what is in it is tensor_set_open's */
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    struct model_names n;
+    char path[PATH_MAX], slashes[PATH_MAX + 8];
+    assert_ok(path_join(path, sizeof path, f.path, REPO "snapshots/" HASH, &e), &e);
+    folder_text(&f, REPO "refs/main", HASH);
+    folder_text(&f, REPO "snapshots/" HASH "/config.json", "{}");
+    assert_ok(hub_resolve(dir, "org/name", NULL, &e), &e);
+    model_names_init(&n, "org/name", dir); /* an id */
+    assert_string_equal(n.shown, "org/name");
+    assert_true(model_names_have(&n, "org/name") && model_names_have(&n, path));
+    assert_false(model_names_have(&n, "name") || model_names_have(&n, "") ||
+                 model_names_have(&n, HASH));
+    model_names_init(&n, path, path); /* the snapshot's folder */
+    assert_string_equal(n.shown, "org/name");
+    assert_true(model_names_have(&n, path));
+    folder_text(&f, "llama/config.json", "{}");
+    assert_ok(path_join(path, sizeof path, f.path, "llama", &e), &e);
+    snprintf(slashes, sizeof slashes, "%s//", path);
+    model_names_init(&n, slashes, slashes); /* a folder */
+    assert_string_equal(n.shown, "llama");
+    assert_true(model_names_have(&n, path) && model_names_have(&n, slashes));
+    assert_true(model_names_have(&n, "llama") && model_names_have(&n, "llama/"));
+    assert_false(model_names_have(&n, "lama") || model_names_have(&n, f.path));
+    assert_int_equal(chdir(path), 0);
+    model_names_init(&n, ".", "."); /* names nothing itself */
+    assert_string_equal(n.shown, "llama");
+    assert_true(model_names_have(&n, ".") && model_names_have(&n, path));
+    model_names_init(&n, "../llama", "../llama");
+    assert_string_equal(n.shown, "llama");
+    char link[PATH_MAX];
+    assert_ok(path_join(link, sizeof link, f.path, "production", &e), &e);
+    assert_int_equal(symlink("llama", link), 0);
+    model_names_init(&n, link, link); /* the name that was typed, not that of its target */
+    assert_string_equal(n.shown, "production");
+    assert_true(model_names_have(&n, link) && model_names_have(&n, path));
+    assert_int_equal(chdir("/"), 0);
+    model_names_init(&n, "/", "/");
+    assert_string_equal(n.shown, "/");
 }
 
 static void test_digest(void **state)
@@ -151,6 +369,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_cache, setup, teardown),
         cmocka_unit_test_setup_teardown(test_places, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hostile_names, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_model, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_permission, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_weights, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_digest, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

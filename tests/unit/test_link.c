@@ -14,6 +14,7 @@ struct seen {         /* one flow and what its owner heard */
     uint32_t n, n_prompt_row;
     enum finish_reason finish;
     enum q_code error;
+    char message[2 * Q_MESSAGE_MAX];
     uint32_t retry_after_ms;
     bool close_in_call;
 };
@@ -51,6 +52,7 @@ static void on_error(struct flow *f, enum q_code code, const char *message, uint
     struct seen *s = (struct seen *)f;
     assert_true(*message != 0);
     s->error = code;
+    snprintf(s->message, sizeof(s->message), "%s", message);
     s->retry_after_ms = retry_after_ms;
 }
 
@@ -495,6 +497,28 @@ static void test_errors_of_the_engine(void **state)
     GIVE(error, {.req_id = 12345, .code = {"?", 1}, .message = {"x", 1}}); /* nobody's */
 }
 
+/* An engine's longest message reaches the client's answer with its last byte. */
+static void test_long_messages(void **state)
+{
+    (void)state;
+    char text[Q_MESSAGE_MAX], want[Q_MESSAGE_MAX + 16];
+    memset(text, 'm', sizeof(text) - 1);
+    text[sizeof(text) - 1] = 0;
+    text[sizeof(text) - 2] = '.';
+    greet(1, 10);
+    open_flow(0);
+    GIVE(error, {.req_id = next_submit().req_id,
+                 .code = {"INVALID", 7},
+                 .message = {text, sizeof(text) - 1}});
+    assert_string_equal(flows[0].message, text);
+    GIVE(error, {.code = {"MISMATCH", 8}, .message = {text, sizeof(text) - 1}});
+    assert_string_equal(link_reason(&link_now), text);
+    open_flow(1);
+    link_tick(&link_now);
+    snprintf(want, sizeof(want), "no engine: %s", text);
+    assert_string_equal(flows[1].message, want);
+}
+
 /* What an engine had taken comes back to the next one all at once, and that may have less room. */
 static void test_taken_flows_are_not_refused(void **state)
 {
@@ -670,6 +694,7 @@ int main(void)
         TEST(test_silence),
         TEST(test_refused_for_its_model),
         TEST(test_errors_of_the_engine),
+        TEST(test_long_messages),
         TEST(test_close_aborts_in_one_message),
         TEST(test_close_inside_the_call),
         TEST(test_drain),

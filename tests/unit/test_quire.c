@@ -434,6 +434,12 @@ static void weights_are_reloaded_in_place(void **state)
     struct quire_params p = greedy_params(&g.prompts[1]);
     struct quire_request *r = submit(&p);
     assert_int_equal(quire_engine_reload(engine, "/nowhere", QUIRE_ABORT, &e), QUIRE_NOT_FOUND);
+    char far[600] = "/nowhere"; /* no part of a message is cut off */
+    for (size_t i = 8; i < sizeof far - 1; i++)
+        far[i] = i % 100 == 8 ? '/' : 'x';
+    assert_int_equal(quire_engine_reload(engine, far, QUIRE_ABORT, &e), QUIRE_NOT_FOUND);
+    assert_non_null(strstr(e.message, far));
+    assert_non_null(strstr(e.message, ": no such folder"));
     assert_int_equal(quire_engine_reload(engine, NULL, (enum quire_in_flight)9, &e), QUIRE_INVALID);
     struct taken t = take(r); /* not aborted */
     assert_greedy(&t, &g.prompts[1], "beside a reload that was refused");

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Formats are known by their names, as people know them; only GGUF has a file's first bytes looked
+ * at, because its files are renamed most. Nothing here decides what is loaded: it only words a
+ * refusal that was certain before. */
+#include "common/hub/folder.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/buf.h"
+#include "common/download.h"
+#include "common/file.h"
+#include "common/hub/hub_json.h"
+#include "common/mem.h"
+
+#define NAMES_SHOWN 5u    /* of those found, in a message */
+#define NAMES_SEEN  8192u /* entries of a folder that are looked at */
+#define READS       "quire reads Hugging Face folders (config.json, a tokenizer, *.safetensors)"
+#define GGUF_WAY                                                                                 \
+    READS ", not GGUF: give the folder or id of the model that it was made from, or convert it " \
+          "with transformers (from_pretrained(DIR, gguf_file=FILE), then save_pretrained(NEW))"
+#define PICKLE_WAY                                                                              \
+    "quire reads safetensors alone: take a revision of the model that has them, or convert it " \
+    "with transformers (from_pretrained(DIR), then save_pretrained(NEW))"
+#define OTHER_WAY READS ": give the folder or id of the model that it was made from"
+#define HALF_WAY  "a download was not finished: run it again to its end"
+
+enum kind_is { IS_WEIGHTS, IS_PART, IS_IGNORED };
+
+/* Names and what they show; the first row that fits counts. */
+static const struct kind {
+    const char *begin, *end; /* of the name, letters of either case */
+    const char *is;          /* "X is …", "X holds …" */
+    const char *way;         /* NULL: it is fine, but for its place */
+    enum kind_is means;      /* IS_PART: of a model, as it is read */
+} kinds[] = {
+    // clang-format off
+    {"",             ".gguf",        "a GGUF file", GGUF_WAY, IS_WEIGHTS},
+    {"ggml",         ".bin",         "a GGML file", GGUF_WAY, IS_WEIGHTS},
+    {"training_args", ".bin",        "", NULL, IS_IGNORED},
+    {"optimizer",    ".bin",         "", NULL, IS_IGNORED},
+    {"optimizer",    ".pt",          "", NULL, IS_IGNORED},
+    {"scheduler",    ".pt",          "", NULL, IS_IGNORED},
+    {"rng_state",    ".pth",         "", NULL, IS_IGNORED},
+    {"consolidated", ".safetensors", "a checkpoint in Mistral's own layout", OTHER_WAY, IS_WEIGHTS},
+    {"consolidated", ".pth",         "a checkpoint in Meta's own layout", OTHER_WAY, IS_WEIGHTS},
+    {"adapter_model", "",            "a LoRA adapter", "quire serves whole models: merge the adapter into its base (PEFT's merge_and_unload), and give that folder", IS_WEIGHTS},
+    {"openvino_",    "",             "an OpenVINO model", OTHER_WAY, IS_WEIGHTS},
+    {"",             ".onnx",        "an ONNX model", OTHER_WAY, IS_WEIGHTS},
+    {"",             ".onnx_data",   "an ONNX model", OTHER_WAY, IS_WEIGHTS},
+    {"",             ".npz",         "MLX weights", OTHER_WAY, IS_WEIGHTS},
+    {"",             ".h5",          "TensorFlow weights", OTHER_WAY, IS_WEIGHTS},
+    {"",             ".msgpack",     "Flax weights", OTHER_WAY, IS_WEIGHTS},
+    {"",             ".engine",      "a TensorRT engine", OTHER_WAY, IS_WEIGHTS},
+    {"",             ".nemo",        "a NeMo archive", OTHER_WAY, IS_WEIGHTS},
+    {"",             ".bin",         "a PyTorch pickle checkpoint", PICKLE_WAY, IS_WEIGHTS},
+    {"",             ".bin.index.json", "a PyTorch pickle checkpoint", PICKLE_WAY, IS_WEIGHTS},
+    {"",             ".pt",          "a PyTorch pickle checkpoint", PICKLE_WAY, IS_WEIGHTS},
+    {"",             ".pth",         "a PyTorch pickle checkpoint", PICKLE_WAY, IS_WEIGHTS},
+    {"",             ".ckpt",        "a PyTorch pickle checkpoint", PICKLE_WAY, IS_WEIGHTS},
+    {"",             ".incomplete",  "part of a download", HALF_WAY, IS_WEIGHTS},
+    {"",             ".part",        "part of a download", HALF_WAY, IS_WEIGHTS},
+    {"",             ".aria2",       "part of a download", HALF_WAY, IS_WEIGHTS},
+    {"",             ".crdownload",  "part of a download", HALF_WAY, IS_WEIGHTS},
+    {"",             ".zip",         "an archive", "unpack it, and give the folder", IS_WEIGHTS},
+    {"",             ".tar",         "an archive", "unpack it, and give the folder", IS_WEIGHTS},
+    {"",             ".tar.gz",      "an archive", "unpack it, and give the folder", IS_WEIGHTS},
+    {"",             ".tgz",         "an archive", "unpack it, and give the folder", IS_WEIGHTS},
+    {"",             ".safetensors", "one file of a model", NULL, IS_PART},
+    {"",             ".json",        "one file of a model", NULL, IS_PART},
+    {"",             ".model",       "one file of a model", NULL, IS_PART},
+    // clang-format on
+};
+#define N_KIND (sizeof kinds / sizeof *kinds)
+
+static size_t kind_of(const char *name)
+{
+    size_t n = strlen(name), i = 0;
+    for (; i < N_KIND; i++) {
+        size_t n_end = strlen(kinds[i].end);
+        if (strncasecmp(name, kinds[i].begin, strlen(kinds[i].begin)) == 0 && n >= n_end &&
+            strcasecmp(name + n - n_end, kinds[i].end) == 0)
+            break;
+    }
+    return i;
+}
+
+static bool begins_as_gguf(const char *path)
+{
+    char head[4];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool yes = fd >= 0 && read(fd, head, sizeof head) == sizeof head && !memcmp(head, "GGUF", 4);
+    if (fd >= 0)
+        close(fd);
+    return yes;
+}
+
+enum q_code folder_refuse_file(const char *path, struct q_err *e)
+{
+    const char *slash = strrchr(path, '/');
+    size_t i = begins_as_gguf(path) ? 0 : kind_of(slash ? slash + 1 : path);
+    enum q_code rc;
+    if (i == N_KIND || kinds[i].means == IS_IGNORED)
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s is a file; expected a model folder with config.json, or an id like "
+                      "org/name",
+                      path);
+    if (kinds[i].means == IS_WEIGHTS)
+        return q_fail(e, Q_UNSUPPORTED, "%s is %s; %s", path, kinds[i].is, kinds[i].way);
+    if ((rc = download_check_file(path, e)))
+        return rc;
+    const int n_dir = slash && slash > path ? (int)(slash - path) : 1;
+    return q_fail(e, Q_NOT_FOUND, "%s is %s; give the folder that holds it: %.*s", path,
+                  kinds[i].is, n_dir, !slash ? "." : path);
+}
+
+/* What is in a folder. */
+struct content {
+    char example[N_KIND][NAME_MAX + 1]; /* a name of each kind; "" = none */
+    struct buf names;                   /* the first few, of any kind */
+    struct buf models;                  /* sub-folders with config.json: the first few */
+    struct buf cached;                  /* ids of models--org--name: the first few */
+    uint32_t n, n_model, n_cached;
+};
+
+static void add_name(struct buf *b, uint32_t *n, const char *name)
+{
+    if (++*n <= NAMES_SHOWN)
+        buf_printf(b, "%s%s", *n > 1 ? ", " : "", name);
+    else if (*n == NAMES_SHOWN + 1)
+        buf_add_str(b, ", …");
+}
+
+/* "models--org--name" -> "org/name"; false: it is not such a name. */
+static bool cached_id(char out[NAME_MAX + 1], const char *name)
+{
+    static const char start[] = "models--";
+    if (strncmp(name, start, sizeof start - 1) != 0)
+        return false;
+    const char *org = name + sizeof start - 1, *dashes = strstr(org, "--");
+    if (dashes)
+        snprintf(out, NAME_MAX + 1, "%.*s/%s", (int)(dashes - org), org, dashes + 2);
+    else
+        snprintf(out, NAME_MAX + 1, "%s", org);
+    return true;
+}
+
+static void look_at(struct content *c, const char *dir, const char *name)
+{
+    char path[PATH_MAX], config[PATH_MAX], id[NAME_MAX + 1];
+    if (path_join(path, sizeof path, dir, name, NULL))
+        return;
+    add_name(&c->names, &c->n, name);
+    if (!dir_exists(path)) {
+        size_t i = kind_of(name);
+        if (i < N_KIND && !*c->example[i])
+            snprintf(c->example[i], sizeof c->example[i], "%s", name);
+        return;
+    }
+    if (cached_id(id, name))
+        add_name(&c->cached, &c->n_cached, id);
+    if (!path_join(config, sizeof config, path, "config.json", NULL) && file_exists(config))
+        add_name(&c->models, &c->n_model, name);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static void content_release(struct content *c)
+{
+    buf_release(&c->names);
+    buf_release(&c->models);
+    buf_release(&c->cached);
+}
+
+/* The folder's names, [*n] of NAME_MAX + 1 bytes each, sorted; the caller frees them. */
+static enum q_code read_names(char (**names)[NAME_MAX + 1], size_t *n, const char *dir,
+                              struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    size_t cap = 0;
+    DIR *d = access(dir, R_OK | X_OK) == 0 ? opendir(dir) : NULL;
+    if (!d && (errno == ENOENT || errno == ENOTDIR))
+        return q_fail(e, Q_NOT_FOUND, "%s: no such folder", dir);
+    if (!d)
+        return q_fail(e, Q_IO, "%s: the folder cannot be read: %s", dir, strerror(errno));
+    for (const struct dirent *x; !rc && *n < NAMES_SEEN && (x = readdir(d));) {
+        if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, ".."))
+            continue;
+        if (!(rc = q_grow(names, &cap, *n + 1, sizeof **names, NAMES_SEEN, e)))
+            snprintf((*names)[(*n)++], sizeof **names, "%s", x->d_name);
+    }
+    closedir(d);
+    if (*n)
+        qsort(*names, *n, sizeof **names, by_bytes);
+    return rc;
+}
+
+/* Errors: Q_IO, Q_NO_MEMORY. */
+static enum q_code content_read(struct content *c, const char *dir, struct q_err *e)
+{
+    char(*names)[NAME_MAX + 1] = NULL;
+    size_t n = 0;
+    enum q_code rc = read_names(&names, &n, dir, e);
+    for (size_t i = 0; i < n && !rc; i++)
+        look_at(c, dir, names[i]);
+    q_free(names);
+    return rc;
+}
+
+static bool has(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    return !path_join(path, sizeof path, dir, name, NULL) && file_exists(path);
+}
+
+/* A link to a file that is not there: of the hub's cache, whose blobs were removed. */
+static bool is_broken_link(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    return !path_join(path, sizeof path, dir, name, NULL) && lstat(path, &st) == 0 &&
+           S_ISLNK(st.st_mode) && !file_exists(path);
+}
+
+static enum q_code refuse_link(const char *dir, const char *name, struct q_err *e)
+{
+    return q_fail(e, Q_NOT_FOUND,
+                  "%s/%s is a link to a file that is not there: the model is not complete, get it "
+                  "again with `hf download`",
+                  dir, name);
+}
+
+static enum q_code refuse_adapter(const char *dir, struct q_err *e)
+{
+    char path[PATH_MAX];
+    const char *base = NULL;
+    json_t *root = NULL;
+    enum q_code rc = path_join(path, sizeof path, dir, "adapter_config.json", e);
+    if (rc || (rc = hub_json_load(&root, path, e)))
+        return rc;
+    base = json_string_value(json_object_get(root, "base_model_name_or_path"));
+    rc = q_fail(e, Q_UNSUPPORTED,
+                "%s is a LoRA adapter, not a model%s%s; quire serves whole models: merge the "
+                "adapter into its base (PEFT's merge_and_unload), and give that folder",
+                dir, base ? ": its base is " : "", base ? base : "");
+    json_decref(root);
+    return rc;
+}
+
+/* The first kind of weights in the folder; N_KIND = none. */
+static size_t first_weights(const struct content *c)
+{
+    for (size_t i = 0; i < N_KIND; i++)
+        if (*c->example[i] && kinds[i].means == IS_WEIGHTS)
+            return i;
+    return N_KIND;
+}
+
+/* The first weights that could be read if their names and surroundings were right; NULL = none. */
+static const char *safetensors_in(const struct content *c)
+{
+    for (size_t i = 0; i < N_KIND; i++)
+        if (*c->example[i] && !strcmp(kinds[i].end, ".safetensors") && kinds[i].means == IS_PART)
+            return c->example[i];
+    return NULL;
+}
+
+static enum q_code refuse_content(const struct content *c, const char *dir, struct q_err *e)
+{
+    const char *base = strrchr(dir, '/'), *weights = safetensors_in(c);
+    char id[NAME_MAX + 1];
+    size_t i = first_weights(c);
+    if (c->n == 0)
+        return q_fail(e, Q_NOT_FOUND, "%s is an empty folder; expected a model's, with config.json",
+                      dir);
+    if (cached_id(id, base ? base + 1 : dir))
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s is a folder of the Hugging Face cache; give the id %s, or the folder "
+                      "below its snapshots/",
+                      dir, id);
+    if (c->n_cached)
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s is a Hugging Face cache; give the id of a model in it: %s", dir,
+                      buf_str(&c->cached));
+    if (i < N_KIND && !weights)
+        return q_fail(e, Q_UNSUPPORTED, "%s has no config.json; it holds %s (%s); %s", dir,
+                      kinds[i].is, c->example[i], kinds[i].way);
+    if (c->n_model)
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s has no config.json; give one of the folders in it that have: %s", dir,
+                      buf_str(&c->models));
+    if (weights)
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s has weights (%s) and no config.json: the model is not complete, get it "
+                      "with `hf download`",
+                      dir, weights);
+    return q_fail(e, Q_NOT_FOUND, "%s is not a model folder, it has no config.json; there are: %s",
+                  dir, buf_str(&c->names));
+}
+
+enum q_code folder_refuse(const char *dir, struct q_err *e)
+{
+    struct content c = {.names = BUF_INIT, .models = BUF_INIT, .cached = BUF_INIT};
+    enum q_code rc = content_read(&c, dir, e);
+    if (!rc && is_broken_link(dir, "config.json"))
+        rc = refuse_link(dir, "config.json", e);
+    else if (!rc && has(dir, "adapter_config.json"))
+        rc = refuse_adapter(dir, e);
+    else if (!rc && has(dir, "model_index.json"))
+        rc = q_fail(e, Q_UNSUPPORTED,
+                    "%s is a diffusers pipeline (model_index.json), which makes images; quire "
+                    "serves language models",
+                    dir);
+    else if (!rc)
+        rc = refuse_content(&c, dir, e);
+    content_release(&c);
+    return rc;
+}
+
+enum q_code folder_refuse_weights(const char *dir, struct q_err *e)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    struct content c = {.names = BUF_INIT, .models = BUF_INIT, .cached = BUF_INIT};
+    enum q_code rc = content_read(&c, dir, e);
+    for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++)
+        if (is_broken_link(dir, names[i]))
+            rc = refuse_link(dir, names[i], e);
+    size_t i = first_weights(&c);
+    const char *weights = safetensors_in(&c);
+    if (!rc && has(dir, "adapter_config.json"))
+        rc = refuse_adapter(dir, e);
+    else if (!rc && weights)
+        rc = q_fail(e, Q_NOT_FOUND,
+                    "%s: no model.safetensors and no model.safetensors.index.json, which says what "
+                    "is in %s: the model is not complete, get it with `hf download`",
+                    dir, weights);
+    else if (!rc && i < N_KIND)
+        rc = q_fail(e, Q_UNSUPPORTED, "%s: no model.safetensors; the weights are %s (%s); %s", dir,
+                    kinds[i].is, c.example[i], kinds[i].way);
+    else if (!rc)
+        rc = q_fail(e, Q_NOT_FOUND,
+                    "%s: no model.safetensors and no model.safetensors.index.json: the folder has "
+                    "no weights; there are: %s",
+                    dir, buf_str(&c.names));
+    content_release(&c);
+    return rc;
+}
+
+static enum q_code check_shard(const char *dir, const char *name, const char *index,
+                               struct q_err *e)
+{
+    char path[PATH_MAX];
+    enum q_code rc = path_join(path, sizeof path, dir, name, e);
+    if (rc)
+        return rc;
+    if (is_broken_link(dir, name))
+        return refuse_link(dir, name, e);
+    rc = download_check_file(path, e);
+    if (rc == Q_NOT_FOUND)
+        rc = q_fail(e, Q_NOT_FOUND,
+                    "%s: the shard %s it names is missing: the model is not complete, get it with "
+                    "`hf download`",
+                    index, name);
+    return rc;
+}
+
+/* Each shard once: an index names it with every tensor in it. */
+static enum q_code check_shards(const char *dir, const char *index, struct q_err *e)
+{
+    json_t *root = NULL, *seen = json_object();
+    enum q_code rc = seen ? hub_json_load(&root, index, e)
+                          : q_fail(e, Q_NO_MEMORY, "out of memory reading %s", index);
+    json_t *map = json_object_get(root, "weight_map");
+    for (void *it = json_object_iter(map); it && !rc; it = json_object_iter_next(map, it)) {
+        const char *name = json_string_value(json_object_iter_value(it));
+        if (!name || !*name || strchr(name, '/') || json_object_get(seen, name))
+            continue; /* what is wrong with a name, tensor_set_open says */
+        if (json_object_set_new(seen, name, json_true()))
+            rc = q_fail(e, Q_NO_MEMORY, "out of memory reading %s", index);
+        else
+            rc = check_shard(dir, name, index, e);
+    }
+    json_decref(seen);
+    json_decref(root);
+    return rc;
+}
+
+enum q_code folder_check_weights(const char *dir, struct q_err *e)
+{
+    char single[PATH_MAX], index[PATH_MAX];
+    enum q_code rc;
+    if ((rc = path_join(single, sizeof single, dir, "model.safetensors", e)) ||
+        (rc = path_join(index, sizeof index, dir, "model.safetensors.index.json", e)))
+        return rc;
+    if (file_exists(single))
+        return download_check_file(single, e);
+    return file_exists(index) ? check_shards(dir, index, e) : folder_refuse_weights(dir, e);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* names - what requests may call a model when no name was given for it.
+ *
+ *     given                                          shown        also accepted
+ *     org/name (of the cache)                        org/name     the snapshot's folder
+ *     /models/llama/, ./llama, llama                 llama        as given, and the absolute path
+ *     …/hub/models--org--name/snapshots/HASH         org/name     as given, and the absolute path
+ *
+ * Threads: reentrant. */
+#ifndef QUIRE_COMMON_HUB_NAMES_H
+#define QUIRE_COMMON_HUB_NAMES_H
+#include <limits.h>
+#include <stdbool.h>
+
+struct model_names {
+    char shown[PATH_MAX]; /* the model's id, or the last part of its folder's path */
+    char given[PATH_MAX]; /* as the user gave it */
+    char path[PATH_MAX];  /* of the folder, absolute; "" when it cannot be told */
+};
+
+/* model: as given. dir: its folder (hub_resolve). */
+void model_names_init(struct model_names *n, const char *model, const char *dir);
+/* Slashes at the end of a name do not count. */
+bool model_names_have(const struct model_names *n, const char *name);
+
+#endif

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person sees whose first command is wrong: one line with the cause and a way out, the documented exit code, and no
+"listening" before arguments, folder and port are valid."""
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+
+import pytest
+
+from servers import BIN, BUNDLED, MODELS, Server
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 123\n"
+IDS = ("--skip-tokenizer-init", "--load-format", "dummy")
+USAGE, MODEL, ADDRESS = 2, 3, 5
+
+
+def start(*args, env=None, cwd=None, seconds=60):
+    """(exit code, lines of both streams) of a quire that ends by itself."""
+    out = subprocess.run([str(BIN / "quire"), *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=cwd,
+                         stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **(env or {})}, timeout=seconds)
+    return out.returncode, out.stdout.splitlines()
+
+
+def refused(code, words, *args, **more):
+    """The one line of a command that ends with `code`."""
+    got, lines = start(*args, **more)
+    text = "\n".join(lines)
+    assert got == code, f"{args}: {got}\n{text}"
+    assert len(lines) == 1, f"{args}:\n{text}"
+    for word in words:
+        assert word in text, f"{args}: no {word!r} in\n{text}"
+    return lines[0]
+
+
+def verbs(model, folder):
+    """Every program that takes a model, with all else right."""
+    request = folder / "in.jsonl"
+    request.write_text("")
+    return {
+        "serve": ("serve", model, "--port", "0"),
+        "engine": ("engine", model, "--listen", f"ipc://{folder}/engine"),
+        "frontend": ("frontend", model, "--engine", f"ipc://{folder}/engine", "--port", "0"),
+        "generate": ("generate", model, "x"),
+        "run-batch": ("run-batch", model, "-i", request, "-o", folder / "out.jsonl"),
+        "bench": ("bench", "latency", model),
+        "tokenize": ("tokenize", model),
+        "render": ("render", model),
+    }
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A copy of the bundled model, to be spoiled."""
+    if not (BUNDLED / "model.safetensors").exists():
+        pytest.skip(f"the bundled model is not there: {BUNDLED}")
+    return shutil.copytree(BUNDLED, tmp_path / "model")
+
+
+def edit_config(folder, remove=(), **change):
+    config = json.loads((folder / "config.json").read_text())
+    for key in remove:
+        del config[key]
+    (folder / "config.json").write_text(json.dumps({**config, **change}))
+
+
+@pytest.mark.parametrize("verb", ["serve", "engine", "frontend", "generate", "run-batch", "bench", "tokenize", "render"])
+def test_one_line_for_a_wrong_path(verb, tmp_path):
+    gone = tmp_path / "gone"
+    refused(MODEL, [f"{gone}: no such folder"], *verbs(gone, tmp_path)[verb])
+    refused(MODEL, ["org/nope", "`hf download org/nope`"], *verbs("org/nope", tmp_path)[verb], env={"HF_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("verb", ["serve", "engine", "frontend", "generate", "run-batch", "bench"])
+def test_one_line_for_a_wrong_folder(verb, tmp_path):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    (folder / "x.Q4_K_M.gguf").write_bytes(b"GGUF\3")
+    for given in (folder, folder / "x.Q4_K_M.gguf"):
+        refused(MODEL, ["a GGUF file", "Hugging Face folders", "gguf_file"], *verbs(given, tmp_path)[verb])
+    config = {"architectures": ["GPT2LMHeadModel"], "n_embd": 768}
+    (folder / "config.json").write_text(json.dumps(config))  # and no tokenizer
+    refused(MODEL, ["architecture GPT2LMHeadModel is not supported; these are: LlamaForCausalLM, "], *verbs(folder, tmp_path)[verb])
+
+
+@pytest.mark.parametrize("files, words", [
+    ({}, ["is an empty folder"]),
+    ({"adapter_config.json": '{"base_model_name_or_path": "org/base"}'}, ["LoRA adapter", "its base is org/base"]),
+    ({"pytorch_model.bin": "x", "config.json": None}, ["PyTorch pickle checkpoint (pytorch_model.bin)", "safetensors"]),
+    ({"model.gguf": "GGUF", "config.json": None}, ["a GGUF file (model.gguf)"]),
+    ({"model.onnx": "x", "config.json": None}, ["an ONNX model"]),
+    ({"model_index.json": "{}"}, ["diffusers"]),
+    ({"one/config.json": "{}", "two/config.json": "{}"}, ["give one of the folders in it", "one, two"]),
+    ({"config.json": None}, ["no weights"]),
+    ({"config.json": None, "model.safetensors": LFS}, ["model.safetensors is a Git LFS pointer", "`git lfs pull`"]),
+    ({"config.json": LFS}, ["config.json is a Git LFS pointer"]),
+    ({"config.json": "<!DOCTYPE html><title>404</title>"}, ["config.json is a page of HTML"]),
+    ({"config.json": ""}, ["config.json is empty"]),
+    ({"config.json": "{\n  1}"}, ["config.json: not valid JSON at line 2"]),
+    ({"config.json": '{"model_type": "llama"}'}, ["architectures is nothing", "LlamaForCausalLM, for model_type llama"]),
+    ({"config.json": '{"architectures": ["LlamaForCausalLM"], "vocab_size": 5}'},
+     ["hidden_size is missing, expected a whole number from 1 to", "LlamaForCausalLM needs vocab_size, hidden_size"]),
+])
+def test_folders_that_are_no_model(tmp_path, files, words):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text((BUNDLED / name).read_text() if text is None else text)
+    line = refused(MODEL, [str(folder), *words], "serve", folder, "--port", "0")
+    assert "ERROR" in line and "listening" not in line
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"])
+@pytest.mark.parametrize("verb", ["serve", "generate", "run-batch"])
+def test_git_lfs_pointers(model, tmp_path, name, verb):
+    (model / name).write_text(LFS)
+    refused(MODEL, [f"{model / name} is a Git LFS pointer, the file itself was not downloaded: run `git lfs pull` in {model}"],
+            *verbs(model, tmp_path)[verb])
+
+
+def test_what_is_wrong_first(model):
+    """The architecture before the tokenizer, and the model before the device."""
+    (model / "tokenizer.json").unlink()
+    edit_config(model, architectures=["Qwen3NextForCausalLM"])
+    refused(MODEL, ["Qwen3NextForCausalLM is not supported, the nearest to it is Qwen3ForCausalLM"], "serve", model, "--port", "0", "--device", "cuda")
+    edit_config(model, architectures=["LlamaForCausalLM"])
+    refused(MODEL, ["no tokenizer", "--tokenizer"], "serve", model, "--port", "0")
+
+
+@pytest.mark.skipif((BIN / "libquire-cuda.so").exists() or (BIN.parent / "lib/libquire-cuda.so").exists(), reason="the library is there")
+def test_cuda_without_its_library(model, tmp_path):
+    for command in (("serve", model, "--port", "0"), ("generate", model, "x", "--max-tokens", "1")):
+        refused(MODEL, ["there is no libquire-cuda.so", "deploy/up.sh", "cmake --preset cuda"], *command, "--device", "cuda")
+    refused(MODEL, ["/nowhere/x.so"], "serve", model, "--port", "0", "--device", "cuda", "--cuda-library", "/nowhere/x.so")
+
+
+@pytest.mark.parametrize("options, code, words", [
+    (("--dtype", "int3"), USAGE, ["--dtype", "int3", "bfloat16"]),
+    (("--load-format", "gguf"), USAGE, ["--load-format", "gguf", "safetensors"]),
+    (("--kv-cache-dtype", "int3"), USAGE, ["--kv-cache-dtype", "int3"]),
+    (("--device", "tpu"), USAGE, ["--device", "tpu", "cuda"]),
+    (("--max-model-len", "1000000"), USAGE, ["1000000", "2048"]),
+    (("--max-model-len", "many"), USAGE, ["--max-model-len", "many"]),
+    (("--tool-call-parser", "hermees"), USAGE, ["hermees", "hermes", "openai"]),
+    (("--reasoning-parser", "x"), USAGE, ["--reasoning-parser"]),
+    (("--chat-template", "/nowhere"), USAGE, ["--chat-template", "/nowhere"]),
+    (("--api-key-file", "/nowhere"), USAGE, ["--api-key-file", "/nowhere"]),
+    (("--port", "70000"), USAGE, ["--port", "65535"]),
+    (("--no-such-option",), USAGE, ["--no-such-option"]),
+    (("--host", "192.0.2.1"), ADDRESS, ["cannot listen on 192.0.2.1", "no such address"]),
+    (("--tokenizer", "/nowhere"), MODEL, ["/nowhere"]),
+    (("--tokenizer", "GGUF"), MODEL, ["is a GGUF file"]),
+])
+def test_options_of_serve(options, code, words, tmp_path):
+    (tmp_path / "GGUF").write_bytes(b"GGUF\3\0\0\0")
+    refused(code, words, "serve", BUNDLED, "--port", "0", *options, cwd=tmp_path)
+
+
+def test_a_port_that_is_taken(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for command in (("serve", BUNDLED), ("frontend", BUNDLED, "--engine", f"ipc://{tmp_path}/engine")):
+            refused(ADDRESS, [f"127.0.0.1 port {port}", "in use", "--port"], *command, "--port", port)
+
+
+def test_programs_that_stand_alone(tmp_path):
+    refused(USAGE, ["--listen", "ipc://"], "engine", BUNDLED)
+    refused(ADDRESS, ["nowhere"], "engine", BUNDLED, "--listen", f"ipc://{tmp_path}/nowhere/engine")
+    refused(USAGE, ["--engine", "ipc://"], "frontend", BUNDLED, "--port", "0")
+    refused(USAGE, ["--engine", '"nowhere"'], "frontend", BUNDLED, "--port", "0", "--engine", "nowhere")
+    refused(6, ["nowhere"], "run-batch", BUNDLED, "-i", tmp_path / "nowhere", "-o", tmp_path / "out")
+    refused(USAGE, ["--dtype"], "run-batch", BUNDLED, "-i", "/dev/null", "-o", tmp_path / "out", "--dtype", "int3")
+    refused(USAGE, ["--dtype"], "generate", BUNDLED, "x", "--dtype", "int3")
+
+
+def test_a_cause_that_only_the_worker_finds(model):
+    """After "listening", but once, and no child that the supervisor ended is said to be killed."""
+    data = (model / "model.safetensors").read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    header["other.weight"] = header.pop("model.layers.0.mlp.down_proj.weight")
+    text = json.dumps(header).encode()
+    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + n:])
+    code, lines = start("serve", model, "--port", "0")
+    loud = [line for line in lines if " INFO " not in line]
+    assert code == MODEL and len(loud) == 1 and "tensor model.layers.0.mlp.down_proj.weight is missing" in loud[0], lines
+    assert not any("killed" in line or "giving up" in line for line in lines)
+
+
+def test_frontends_that_fail_alike(model):
+    """Only they read all of the tokenizer; the cause is said by one of them."""
+    text = (model / "tokenizer.json").read_text()
+    (model / "tokenizer.json").write_text(text[:len(text) // 2])
+    code, lines = start("serve", model, "--port", "0", "--frontends", "3")
+    loud = [line for line in lines if " INFO " not in line]
+    assert code == MODEL and len(loud) == 1 and "tokenizer.json" in loud[0], lines
+
+
+def test_memory(model, tmp_path):
+    code, lines = start("serve", model, "--port", "0", "--kv-cache-memory-bytes", "100k")
+    loud = [line for line in lines if " INFO " not in line]
+    assert code == MODEL and len(loud) == 1 and "--max-model-len 32" in loud[0] and "--kv-cache-memory-bytes" in loud[0], lines
+    huge = tmp_path / "huge"
+    huge.mkdir()
+    shutil.copy(MODELS / "llama/config.json", huge)
+    edit_config(huge, hidden_size=16384, intermediate_size=65536, num_hidden_layers=1000, num_attention_heads=128, head_dim=128,
+                num_key_value_heads=128, torch_dtype="bfloat16", vocab_size=512)
+    code, lines = start("serve", huge, "--port", "0", *IDS)
+    loud = [line for line in lines if " INFO " not in line]
+    assert code == MODEL and len(loud) == 1 and "GiB in BF16 do not fit the " in loud[0] and "smaller model" in loud[0], lines
+
+
+def test_a_packed_cache_that_cannot_be_written(tmp_path):
+    """Nothing to end for: one warning."""
+    server = Server(MODELS / "llama", "--skip-tokenizer-init", "--num-gpu-blocks-override", "64", "--packed-cache", "/proc/nowhere")
+    server.stop()
+    loud = [line for line in server.process.log().splitlines() if "WARNING worker: packed cache" in line]
+    assert len(loud) == 1 and "cannot make the folder /proc/nowhere" in loud[0] and "runs without it" in loud[0], loud
+
+
+def test_a_program_that_is_missing(tmp_path):
+    for name in ("quire", "quire-serve"):
+        shutil.copy(BIN / name, tmp_path)
+    out = subprocess.run([tmp_path / "quire", "serve", BUNDLED, "--port", "0"], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 127 and len(out.stderr.splitlines()) == 1 and f"{tmp_path}/quire-engine: No such file" in out.stderr
+
+
+def test_ctrl_c_is_no_failure():
+    for number in (2, 15):
+        server = Server(MODELS / "llama", *IDS, "--num-gpu-blocks-override", "64")
+        server.process.process.send_signal(number)
+        assert server.process.exit_code() == 0
+        assert not any(word in server.process.log() for word in ("killed", "ended with", "ERROR"))
+
+
+def test_causes_in_json_logs(tmp_path):
+    line = refused(MODEL, [], "serve", tmp_path / "gone", "--port", "0", "--log-json")
+    entry = json.loads(line)
+    assert entry["level"] == "ERROR" and entry["message"] == f"{tmp_path}/gone: no such folder"
+
+
+def test_long_messages_are_whole(model, tmp_path):
+    """More than the 248 bytes that messages once had: from a check, from the worker, and over HTTP."""
+    deep = tmp_path.joinpath(*[str(i) * 60 for i in range(8)])
+    deep.parent.mkdir(parents=True)
+    refused(MODEL, [f": {deep}: no such folder"], "serve", deep, "--port", "0")
+    model.rename(deep)
+    (deep / "model.safetensors").write_bytes(b"\xff" * 64)
+    code, lines = start("serve", deep, "--port", "0")
+    loud = [line for line in lines if " INFO " not in line]
+    assert code == MODEL and len(loud) == 1 and f"{deep}/model.safetensors: header of" in loud[0] and loud[0].endswith("are accepted"), lines
+    longer = deep.joinpath(*[str(i) * 200 for i in range(10)])
+    line = refused(MODEL, ["…", "9" * 50 + ": no such folder", str(tmp_path)[:20]], "serve", longer, "--port", "0")
+    assert len(line.encode()) < 1200
+
+
+def test_a_warning_beyond_loopback(start, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    options = (*IDS, "--num-gpu-blocks-override", "64")
+    for more, warned in [(("--host", "0.0.0.0"), True), ((), False), (("--host", "127.0.0.2"), False),
+                         (("--host", "0.0.0.0", "--api-key", "k"), False), (("--host", "0.0.0.0", "--api-key-file", keys), False)]:
+        log = start(MODELS / "llama", *options, *more).process.log()
+        assert ("no API key is asked for" in log) == warned, (more, log)
+
+
+def names(server):
+    return [m["id"] for m in json.loads(server.get("/v1/models")[1])["data"]]
+
+
+def ask(server, name):
+    return server.post("/v1/completions", {"model": name, "prompt": [1, 2], "max_tokens": 1})[0]
+
+
+def test_names_of_a_folder(start, tmp_path):
+    folder = tmp_path / "my-llama"
+    shutil.copytree(MODELS / "llama", folder)
+    server = start(f"{folder}/", *IDS, "--num-gpu-blocks-override", "64")
+    assert names(server) == ["my-llama"]
+    assert json.loads(server.get("/v1/models")[1])["data"][0]["root"] == f"{folder}/"
+    assert [ask(server, n) for n in ("my-llama", f"{folder}/", str(folder), "")] == [200] * 4
+    assert [ask(server, n) for n in ("llama", "my", str(tmp_path), "gpt-4" * 200)] == [404] * 4
+    answer = server.post("/v1/completions", {"model": "gpt-4" * 100, "prompt": [1]})[1]
+    assert answer["error"]["message"] == f"The model `{'gpt-4' * 100}` does not exist; this server has `my-llama`."
+    assert server.get("/v1/models/my-llama")[0] == 200
+
+
+def test_names_of_a_cached_model(start, tmp_path):
+    snapshot = tmp_path / "hub/models--org--tiny/snapshots/0123abcd"
+    shutil.copytree(MODELS / "llama", snapshot)
+    (tmp_path / "hub/models--org--tiny/refs").mkdir()
+    (tmp_path / "hub/models--org--tiny/refs/main").write_text("0123abcd")
+    for given in ("org/tiny", snapshot):
+        server = start(given, *IDS, "--num-gpu-blocks-override", "64", env={"HF_HOME": str(tmp_path)})
+        assert names(server) == ["org/tiny"]
+        assert [ask(server, n) for n in ("org/tiny", str(snapshot))] == [200, 200]
+        assert [ask(server, n) for n in ("tiny", "0123abcd")] == [404, 404]
+
+
+def test_names_that_were_given(start):
+    server = start(MODELS / "llama", *IDS, "--num-gpu-blocks-override", "64", "--served-model-name", "a", "--served-model-name", "b")
+    assert names(server) == ["a", "b"]
+    assert [ask(server, n) for n in ("a", "b", "llama", str(MODELS / "llama"))] == [200, 200, 404, 404]
+
+
+def test_names_in_a_batch(tmp_path):
+    folder = tmp_path / "tiny"
+    shutil.copytree(BUNDLED, folder)
+    asked = ["tiny", str(folder), "other"]
+    (tmp_path / "in.jsonl").write_text("".join(
+        json.dumps({"custom_id": n, "method": "POST", "url": "/v1/completions", "body": {"model": n, "prompt": "x", "max_tokens": 1}}) + "\n"
+        for n in asked))
+    code, _ = start("run-batch", folder, "-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
+    got = {a["custom_id"]: a["response"]["status_code"] for a in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}
+    assert code == 1 and [got[n] for n in asked] == [200, 200, 404]

@@ -350,7 +350,7 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
     const char *fault = guard_fault(req);
     if (fault)
         refuse_head(x, fault);
-    else if (!answer_preflight(s, x) && !refused(x, r, allow, full))
+    else if (!answer_preflight(s, x) && !refused(x, r, allow, full) && r)
         handle(x, r);
     return 0;
 }

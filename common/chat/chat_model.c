@@ -24,7 +24,7 @@ static FALLIBLE check_parser(const struct parser_config *config, const char *opt
     struct parser *p = NULL;
     enum q_code rc = parser_new(&p, config, e);
     parser_free(p);
-    return rc == Q_OK ? rc : q_wrap(e, option);
+    return rc == Q_OK ? rc : q_wrap(e, "%s", option);
 }
 
 FALLIBLE chat_model_check(const struct options *o, struct q_err *e)

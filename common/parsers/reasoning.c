@@ -68,8 +68,40 @@ static void think(struct parser *p, struct reasoning_stage *r, char c)
     say_reasoning(p, &c, 1);
 }
 
+/* What came of a label is reasoning, unless all of it did. */
+static void no_label(struct parser *p, struct reasoning_stage *r)
+{
+    const char *label = r->format->label;
+    size_t n = r->labelled && label[r->n_label] ? r->n_label : 0;
+    r->labelled = false;
+    for (size_t i = 0; i < n; i++)
+        think(p, r, label[i]);
+}
+
+/* Does the byte belong to the label's line? */
+static bool label_byte(struct parser *p, struct reasoning_stage *r, char c)
+{
+    const char *label = r->format->label;
+    if (!r->labelled)
+        return false;
+    if (label[r->n_label] && c == label[r->n_label]) {
+        r->n_label++;
+        return true;
+    }
+    if (!label[r->n_label] && !is_blank(c)) { /* a longer word */
+        r->labelled = false;
+        for (size_t i = 0; i < r->n_label; i++)
+            think(p, r, label[i]);
+        return false;
+    }
+    no_label(p, r);
+    return false;
+}
+
 static void begin_reasoning(struct reasoning_stage *r)
 {
+    r->labelled = r->format->label != NULL;
+    r->n_label = 0;
     if (r->any) { /* another block: the two are told apart by a newline */
         buf_reset(&r->blanks);
         buf_add_char(&r->blanks, '\n');
@@ -171,10 +203,10 @@ static void plain_byte(struct parser *p, struct reasoning_stage *r, char c)
     }
     if (r->place == START)
         not_begun(p, r);
-    if (r->place == IN)
-        think(p, r, c);
-    else
+    if (r->place != IN)
         answer(p, r, c);
+    else if (!label_byte(p, r, c))
+        think(p, r, c);
 }
 
 /* The trial is over. */
@@ -222,6 +254,8 @@ static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size
     take_held(r, n);
     if (kind == CITE)
         return;
+    if (r->place == IN)
+        no_label(p, r);
     if (kind == 0) {
         begin_reasoning(r);
     } else if (kind == 1) {
@@ -304,13 +338,16 @@ void reasoning_finish(struct parser *p, struct reasoning_stage *r)
     } while (r->place == TRIAL || r->again.len);
     if (r->place == START && !r->open)
         not_begun(p, r);
+    if (r->place == IN)
+        no_label(p, r);
 }
 
 enum parser_thinking reasoning_thinking(const struct reasoning_stage *r)
 {
     if (r->format->before || r->place == OUT || (r->place == START && !r->open))
         return THINKING_NOT;
-    return r->n_held || r->place == TRIAL ? THINKING_HELD : THINKING;
+    bool held = r->n_held || r->place == TRIAL || (r->labelled && r->n_label);
+    return held ? THINKING_HELD : THINKING;
 }
 
 void reasoning_release(struct reasoning_stage *r)

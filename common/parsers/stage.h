@@ -19,6 +19,7 @@ struct reasoning_format {
     bool again;             /* the tags are special tokens and count anywhere */
     bool stray;             /* a further end tag is layout, one at the text's begin too */
     bool lead;              /* only one at the text's begin */
+    const char *label;      /* a line behind the start tag that is layout */
     bool cites;             /* <co>text</co: 0:[1]> is text */
     enum channels channels; /* reasoning is a message of its own (channels.c) */
     const char *before;     /* there is no reasoning; this stands before the text */
@@ -34,6 +35,8 @@ struct reasoning_stage {
     bool open, any; /* begins inside; some reasoning came out */
     bool ended;     /* there was reasoning */
     bool trim;      /* blanks that follow are layout */
+    bool labelled;  /* the label may stand here: n_label bytes of it did */
+    size_t n_label;
     struct buf blanks;
     char held[CITE_MAX];
     size_t n_held;

@@ -20,8 +20,8 @@ FALLIBLE thinking_read(enum thinking *out, const struct turn_ask *a, struct q_er
 FALLIBLE thinking_kwargs(json_t **out, const struct turn_ask *a, const char *source,
                          struct q_err *e);
 
-/* The tags with which the model itself may begin to reason, as submit.reasoning_tags has them: those
- * of `before` (of a prompt that is not inside reasoning) that are a token of the vocabulary. A tag
+/* The tags with which the model itself may begin to reason, as submit.reasoning_tags has them:
+ * those of `before` (of a prompt not inside reasoning) that are a token of the vocabulary. A tag
  * of several tokens begins like other text ("<"): a grammar that let it come would be left for
  * reasoning by a model that meant anything else.
  * Errors: Q_NO_MEMORY. */

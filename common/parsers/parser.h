@@ -92,11 +92,11 @@ struct parser_detected parser_detect(const char *template_text);
 void parser_suffix(const char *template_text, char *out);
 /* What the end of a rendered prompt says. reasoning: a row of reasonings.def. */
 enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n);
-/* What may stand before the answer to this prompt: for a grammar that holds for the answer alone. */
+/* What may stand before the answer to this prompt, and not under the answer's grammar. */
 struct parser_before {
     char end[PARSER_TAG_MAX]; /* not "": the prompt ends inside reasoning, the answer begins here */
     /* [n_tags] Else the text may begin with one of these: start NUL end NUL, again and again; the
-     * answer begins behind the end (an empty one: behind the start). n_tags 0: it begins at once. */
+     * answer begins behind the end (an empty one: behind the start). None: it begins at once. */
     char tags[PARSER_BEFORE_MAX];
     size_t n_tags;
 };

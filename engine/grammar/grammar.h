@@ -42,9 +42,9 @@ struct grammar_source { /* borrowed */
     const char *after;
     size_t n_after;
     /* [n_tags] Without `after`: tags of reasoning, start NUL end NUL, again and again (at most 8).
-     * Where the text begins with a start (a special token in it between two bytes 0xFF), the grammar
-     * begins behind the first end that belongs to it, as above (an empty one: behind the start);
-     * else at once. */
+     * Where the text begins with a start (special tokens in it between two bytes 0xFF), the
+     * grammar begins behind the first end that belongs to it, as above (an empty one: behind the
+     * start); else at once. */
     const char *tags;
     size_t n_tags;
     uint32_t work_max; /* steps of compiling that are too many; 0: the usual limit, some 100 ms */

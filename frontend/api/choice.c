@@ -103,8 +103,8 @@ static enum q_code begin_call(struct choice *c, const struct parsed_event *event
     return Q_OK;
 }
 
-/* It is no call after all. In a stream its name may be out already, which cannot be taken back: then
- * it stays as far as it came, and is counted no longer. */
+/* It is no call after all. In a stream its name may be out already, which cannot be taken back:
+ * then it stays as far as it came, and is counted no longer. */
 static void break_call(struct choice *c)
 {
     struct call *call = &c->calls[c->n_call - 1];

@@ -359,12 +359,12 @@ static void test_thinking(void **state)
         {none, "{\"thinking\":true}", "{}"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const json_t *body = parse(rows[i].request);
+        const json_t *request = parse(rows[i].request);
         const struct turn_ask ask = {
-            .enable_thinking = json_object_get(body, "enable_thinking"),
-            .thinking = json_object_get(body, "thinking"),
-            .reasoning_effort = json_string_value(json_object_get(body, "reasoning_effort")),
-            .chat_template_kwargs = json_object_get(body, "chat_template_kwargs")};
+            .enable_thinking = json_object_get(request, "enable_thinking"),
+            .thinking = json_object_get(request, "thinking"),
+            .reasoning_effort = json_string_value(json_object_get(request, "reasoning_effort")),
+            .chat_template_kwargs = json_object_get(request, "chat_template_kwargs")};
         json_t *kwargs = NULL, *want = json_loads(rows[i].kwargs, 0, NULL);
         assert_ok(thinking_kwargs(&kwargs, &ask, rows[i].source, &e), &e);
         if (!json_equal(kwargs, want))

@@ -598,7 +598,6 @@ static void branches(void **state)
     buf_release(&text);
 }
 
-/* Every format's tags have room, and are pairs. */
 static enum q_code parse_ended(const struct parser_config *c, const char *s, size_t step, bool cut)
 {
     struct parser *p = NULL;
@@ -687,6 +686,7 @@ static void calls_cut_by_a_limit(void **state)
     }
 }
 
+/* Every format's tags have room, and are pairs. */
 static void tags_of_every_format(void **state)
 {
     (void)state;
@@ -799,31 +799,29 @@ static void detected(void **state)
     }
 }
 
-int main(void){
-    const struct CMUnitTest tests[] =
-        {
-            cmocka_unit_test(hermes),
-            cmocka_unit_test(formats),
-            cmocka_unit_test(reasoning),
-            cmocka_unit_test(truncated),
-            cmocka_unit_test(slips),
-            cmocka_unit_test(real_texts),
-            cmocka_unit_test(framework),
-            cmocka_unit_test(streams),
-            cmocka_unit_test(limits),
-            cmocka_unit_test(hostile),
-            cmocka_unit_test(allocations_fail),
-            cmocka_unit_test(scanner),
-            cmocka_unit_test(literals),
-            cmocka_unit_test(values),
-            cmocka_unit_test(branches),
-        }
-
-    cmocka_unit_test(broken_calls),
-    cmocka_unit_test(calls_cut_by_a_limit),
-    cmocka_unit_test(tags_of_every_format),
-    cmocka_unit_test(prompts),
-    cmocka_unit_test(detected),
-};
-return cmocka_run_group_tests_name("parser", tests, NULL, NULL);
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hermes),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(truncated),
+        cmocka_unit_test(slips),
+        cmocka_unit_test(real_texts),
+        cmocka_unit_test(framework),
+        cmocka_unit_test(streams),
+        cmocka_unit_test(limits),
+        cmocka_unit_test(hostile),
+        cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(scanner),
+        cmocka_unit_test(literals),
+        cmocka_unit_test(values),
+        cmocka_unit_test(branches),
+        cmocka_unit_test(broken_calls),
+        cmocka_unit_test(calls_cut_by_a_limit),
+        cmocka_unit_test(tags_of_every_format),
+        cmocka_unit_test(prompts),
+        cmocka_unit_test(detected),
+    };
+    return cmocka_run_group_tests_name("parser", tests, NULL, NULL);
 }

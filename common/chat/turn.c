@@ -111,8 +111,11 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
 {
     enum q_code rc;
     *t = (struct turn){.model = m, .ask = *ask, .bound = form_binds(&ask->form)};
-    t->field = "thinking";
-    if ((rc = thinking_read(&t->thinking, ask, e)) != Q_OK || (rc = read_tools(t, e)) != Q_OK)
+    if ((rc = thinking_read(&t->thinking, ask, e)) != Q_OK) {
+        t->field = *e->message == 't' ? "thinking" : "enable_thinking";
+        return rc;
+    }
+    if ((rc = read_tools(t, e)) != Q_OK)
         return rc;
     t->field = "messages";
     if (!m->template)

@@ -240,9 +240,9 @@ static void one_call_only(void **state)
 /* An answer by a schema, as its format writes it. */
 static const char *answer_of(const char *tool, const char *json, char *out, size_t size)
 {
-    const char *before = !strcmp(tool, "openai")         ? "<|channel|>final<|message|>"
-                         : !strcmp(tool, "muse_glimmer") ? " to=user<|message|>"
-                                                         : "";
+    const char *before = !strcmp(tool, "openai")     ? "<|channel|>final<|message|>"
+                         : !strncmp(tool, "muse", 4) ? " to=user<|message|>"
+                                                     : "";
     snprintf(out, size, "%s%s", before, json);
     return out;
 }

@@ -204,6 +204,8 @@ enum q_code sample_params_from_submit(struct sample_params *p, const struct msg_
         .n_grammar = (uint32_t)m->grammar.n,
         .grammar_after = (const char *)m->grammar_after.data,
         .n_grammar_after = (uint32_t)m->grammar_after.n,
+        .reasoning_tags = (const char *)m->reasoning_tags.data,
+        .n_reasoning_tags = (uint32_t)m->reasoning_tags.n,
     };
     return Q_OK;
 }
@@ -236,4 +238,6 @@ void sample_params_to_submit(struct msg_submit *m, const struct sample_params *p
     m->grammar = (struct proto_bytes){p->grammar_data, p->n_grammar};
     m->grammar_after =
         (struct proto_bytes){(const unsigned char *)p->grammar_after, p->n_grammar_after};
+    m->reasoning_tags =
+        (struct proto_bytes){(const unsigned char *)p->reasoning_tags, p->n_reasoning_tags};
 }

@@ -65,7 +65,11 @@ struct sample_params {
     /* [n_grammar_after] The grammar begins behind the first of these in the output: the end of a
      * model's reasoning, when the prompt does not have it already. Borrowed; of the source only. */
     const char *grammar_after;
-    uint32_t n_grammar_after; /* 0: it holds from the first token */
+    uint32_t n_grammar_after; /* 0: it holds from the first token, unless the next says more */
+    /* [n_reasoning_tags] Start NUL end NUL, again and again: an output that begins with a start is
+     * bound behind the end that belongs to it. As grammar_after, which goes before. */
+    const char *reasoning_tags;
+    uint32_t n_reasoning_tags;
 };
 
 /* The values a request has when it says nothing (max_tokens 16, as in OpenAI's completions). */

@@ -38,11 +38,12 @@ build() { # build PRESET [TARGET…]: quiet unless it fails
     }
 }
 
-packages() { # packages FILE: the tests' own Python has what tests/FILE lists; it is made on first use
-    cmp -s "tests/$1" "tests/.venv/$1" && return
-    [ -e tests/.venv/bin/python ] || python3 -m venv tests/.venv
-    tests/.venv/bin/python -m pip install -q --disable-pip-version-check -r "tests/$1"
-    cp "tests/$1" "tests/.venv/$1"
+packages() { # packages FILE [FOLDER]: a Python of the tests' own (tests/.venv) has what tests/FILE lists; made on first use
+    python=tests/${2:-.venv}
+    cmp -s "tests/$1" "$python/$1" && return
+    [ -e "$python/bin/python" ] || python3 -m venv "$python"
+    "$python/bin/python" -m pip install -q --disable-pip-version-check -r "tests/$1"
+    cp "tests/$1" "$python/$1"
 }
 
 # The analyzer takes a quarter of the steps in a function that it takes by itself: of 15 minutes of CPU 5 are left. On files
@@ -65,6 +66,7 @@ part_unit() {
 part_e2e() {
     build release all carry
     packages requirements.txt
+    packages requirements-agents.txt .venv-agents
     QUIRE_BIN=$PWD/build/release/bin tests/.venv/bin/python -m pytest -q tests/e2e
 }
 

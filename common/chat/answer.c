@@ -39,31 +39,44 @@ static FALLIBLE begin_call(struct answer *a, const struct parsed_event *event, s
     return Q_OK;
 }
 
+/* It is no call after all: what the model wrote for it is content. */
+static void break_call(struct answer *a)
+{
+    struct answer_call *call = &a->calls[--a->n_call];
+    q_free(call->name);
+    buf_release(&call->args);
+    a->state = ANSWER_BROKEN;
+}
+
+static enum q_code take_call(struct answer *a, const struct parsed_event *event, struct q_err *e)
+{
+    bool open = a->state == ANSWER_OPEN;
+    struct answer_call *call = open ? &a->calls[a->n_call - 1] : NULL;
+    if (event->kind == PARSED_CALL_BEGIN) {
+        bool more = a->one_call && a->n_call;
+        a->state = more ? ANSWER_IGNORED : ANSWER_OPEN;
+        return more ? Q_OK : begin_call(a, event, e);
+    }
+    if (event->kind == PARSED_CALL_END && call)
+        call->whole = true;
+    if (event->kind == PARSED_CALL_BROKEN && call)
+        break_call(a);
+    if (event->kind == PARSED_CALL_BROKEN && a->state == ANSWER_BROKEN)
+        buf_add(&a->content, event->text, event->n);
+    if (event->kind == PARSED_CALL_ARGS && call)
+        buf_add(&call->args, event->text, event->n);
+    return event->kind == PARSED_CALL_ARGS && call ? buf_check(&call->args, "a tool call", e)
+                                                   : buf_check(&a->content, "the answer", e);
+}
+
 enum q_code answer_take(void *answer, const struct parsed_event *event, struct q_err *e)
 {
     struct answer *a = answer;
-    struct answer_call *call = event->call < a->n_call ? &a->calls[event->call] : NULL;
-    if (event->kind >= PARSED_CALL_BEGIN && event->call > 0 && a->one_call)
-        return Q_OK;
-    switch (event->kind) {
-    case PARSED_CONTENT:
-        buf_add(&a->content, event->text, event->n);
-        return buf_check(&a->content, "the answer", e);
-    case PARSED_REASONING:
-        buf_add(&a->reasoning, event->text, event->n);
-        return buf_check(&a->reasoning, "the answer", e);
-    case PARSED_CALL_BEGIN:
-        return begin_call(a, event, e);
-    case PARSED_CALL_ARGS:
-        if (call)
-            buf_add(&call->args, event->text, event->n);
-        return call ? buf_check(&call->args, "a tool call", e) : Q_OK;
-    case PARSED_CALL_END:
-        if (call)
-            call->whole = true;
-        break;
-    }
-    return Q_OK;
+    if (event->kind >= PARSED_CALL_BEGIN)
+        return take_call(a, event, e);
+    struct buf *out = event->kind == PARSED_CONTENT ? &a->content : &a->reasoning;
+    buf_add(out, event->text, event->n);
+    return buf_check(out, "the answer", e);
 }
 
 void answer_call_json(const struct answer_call *c, struct buf *out)

@@ -23,6 +23,7 @@ struct answer {
     struct buf content, reasoning;
     struct answer_call *calls; /* [n_call] */
     size_t n_call, calls_cap;
+    enum { ANSWER_IGNORED, ANSWER_OPEN, ANSWER_BROKEN } state; /* of the parser's latest call */
     bool one_call; /* parallel_tool_calls: false: later ones are left out */
 };
 void answer_release(struct answer *a); /* all zero is the empty value */

@@ -4,6 +4,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/parsers/parser.h"
+#include "common/chat/thinking.h"
 
 static FALLIBLE content_format(enum chat_content *out, const char *name, struct q_err *e)
 {
@@ -96,8 +97,17 @@ FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const ch
     return Q_OK;
 }
 
+FALLIBLE chat_model_tags(struct chat_model *m, const struct tokenizer *t, struct q_err *e)
+{
+    struct parser_before before;
+    parser_reasoning_before(&before, m->reasoning_parser,
+                            m->template ? chat_source(m->template) : NULL, "", 0);
+    return thinking_tags(&m->reasoning_tags, t, &before, e);
+}
+
 void chat_model_release(struct chat_model *m)
 {
+    buf_release(&m->reasoning_tags);
     chat_free(m->template);
     *m = (struct chat_model){.template = NULL};
 }

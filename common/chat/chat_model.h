@@ -8,6 +8,7 @@
 #define QUIRE_COMMON_CHAT_CHAT_MODEL_H
 #include "common/options.h"
 #include "common/template/chat.h"
+#include "common/tokenizer/tokenizer.h"
 
 struct chat_model {
     struct chat *template; /* NULL: error says why */
@@ -15,6 +16,7 @@ struct chat_model {
     enum chat_content content;                  /* --chat-template-content-format */
     const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
                                                  * template shows; NULL: no such format */
+    struct buf reasoning_tags; /* with which the model may begin to reason (thinking.h) */
 };
 /* The options' own values, before anything is read: --chat-template-content-format,
  * --tool-call-parser, --reasoning-parser. Errors: Q_INVALID, which names the option. */
@@ -24,6 +26,9 @@ FALLIBLE chat_model_check(const struct options *o, struct q_err *e);
  * that was given), Q_NOT_FOUND (the file that was given). */
 FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const char *dir,
                          const char *tokenizer_path, struct q_err *e);
+/* m->reasoning_tags, by the vocabulary. Without it an answer under a grammar has no reasoning but
+ * what its prompt opens. Errors: Q_NO_MEMORY. */
+FALLIBLE chat_model_tags(struct chat_model *m, const struct tokenizer *t, struct q_err *e);
 void chat_model_release(struct chat_model *m); /* all zero is the empty value */
 
 #endif

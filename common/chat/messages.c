@@ -7,6 +7,7 @@
 #include <string.h>
 #include "common/buf.h"
 #include "common/chat/json.h"
+#include "common/log.h"
 
 #define MESSAGES_MAX 16384
 #define TOOLS_MAX    1024
@@ -51,7 +52,7 @@ static enum q_code join_parts(json_t *message, const json_t *parts, size_t i_mes
 }
 
 /* A call's arguments are JSON text on the wire; templates print them with tojson and want the
- * value. */
+ * value. What a model wrote wrong comes back in histories: it is {} to the template. */
 static enum q_code open_arguments(json_t *call, size_t i_message, struct q_err *e)
 {
     json_t *function = json_object_get(call, "function");
@@ -61,18 +62,17 @@ static enum q_code open_arguments(json_t *call, size_t i_message, struct q_err *
                       i_message);
     if (json_is_object(arguments))
         return Q_OK;
-    if (arguments && !json_is_null(arguments) && !json_is_string(arguments))
-        return q_fail(e, Q_INVALID,
-                      "messages: entry %zu: function.arguments: expected a string of JSON, got %s",
-                      i_message, json_kind(arguments));
     struct q_err why = Q_ERR_INIT;
     json_t *value = NULL;
     const char *text = json_string_value(arguments);
-    if (!text || !*text)
+    if (text && *text && json_body(&value, text, json_string_length(arguments), &why) != Q_OK)
+        log_debug("messages: entry %zu: function.arguments are taken as {}: %s", i_message,
+                  why.message);
+    else if (arguments && !text && !json_is_null(arguments))
+        log_debug("messages: entry %zu: function.arguments are taken as {}: they are %s", i_message,
+                  json_kind(arguments));
+    if (!value)
         value = json_object();
-    else if (json_body(&value, text, json_string_length(arguments), &why) != Q_OK)
-        return q_fail(e, Q_INVALID, "messages: entry %zu: function.arguments: %.120s", i_message,
-                      why.message);
     if (json_object_set_new(function, "arguments", value) != 0)
         return q_fail(e, Q_NO_MEMORY, "messages: no memory");
     return Q_OK;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "common/chat/messages.h"
 #include "common/chat/roles.h"
+#include "common/chat/thinking.h"
 #include "common/parsers/forced.h"
 
 #define TAGS_BYTES 1000000 /* of a structural tag */
@@ -50,19 +51,24 @@ static int add_piece(const char *text, size_t n, void *out)
     return 0;
 }
 
-/* t->tags, if calls have to be held to something. */
+/* t->tags, if calls have to be held to something, or stand beside the answer's form. */
 static FALLIBLE force(struct turn *t, const struct forced *f, struct q_err *e)
 {
-    json_t *root;
-    enum q_code rc = forced_tools(&root, f, e);
+    json_t *root = NULL, *answer = NULL;
+    struct forced with = *f;
+    enum q_code rc = Q_OK;
+    if (!f->required && form_binds(&t->ask.form) &&
+        (rc = form_tag(&answer, &t->ask.form, e)) != Q_OK) {
+        t->field = ""; /* one of many, which the message may name */
+        return rc;
+    }
+    with.answer = answer;
+    rc = forced_tools(&root, &with, e);
+    json_decref(answer);
     if (rc != Q_OK || !root)
         return rc;
-    if (t->ask.grammar)
-        rc = q_fail(e, Q_INVALID,
-                    "tool_choice: another field asks for structured output too; only one can");
-    else
-        json_dump_callback(root, add_piece, &t->tags,
-                           JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    json_dump_callback(root, add_piece, &t->tags,
+                       JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     json_decref(root);
     if (rc == Q_OK && t->tags.len > TAGS_BYTES)
         rc = q_fail(e, Q_INVALID, "tool_choice: %zu bytes, accepted are at most %d", t->tags.len,
@@ -97,14 +103,18 @@ static FALLIBLE read_tools(struct turn *t, struct q_err *e)
                              .parallel = a->parallel_tool_calls && !json_is_object(choice)};
     t->tools = a->tools;
     t->bound |= f.required;
-    return f.required || !a->grammar ? force(t, &f, e) : Q_OK;
+    return f.required || a->form.kind != FORM_TAGS ? force(t, &f, e) : Q_OK; /* it says all */
 }
 
 FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
                    struct q_err *e)
 {
     enum q_code rc;
-    *t = (struct turn){.model = m, .ask = *ask, .bound = ask->grammar == TURN_CONTENT};
+    *t = (struct turn){.model = m, .ask = *ask, .bound = form_binds(&ask->form)};
+    if ((rc = thinking_read(&t->thinking, ask, e)) != Q_OK) {
+        t->field = *e->message == 't' ? "thinking" : "enable_thinking";
+        return rc;
+    }
     if ((rc = read_tools(t, e)) != Q_OK)
         return rc;
     t->field = "messages";
@@ -115,19 +125,6 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
         (rc = messages_read(&t->messages, ask->messages, e)) == Q_OK)
         t->field = NULL;
     return rc;
-}
-
-/* chat_template_kwargs, and what other fields say to a template, where vLLM puts it. */
-static FALLIBLE kwargs_of(json_t **out, const struct turn_ask *a, struct q_err *e)
-{
-    const json_t *given = a->chat_template_kwargs;
-    *out = given ? json_copy((json_t *)(uintptr_t)given) : json_object();
-    if (*out &&
-        (!a->reasoning_effort ||
-         json_object_set_new(*out, "reasoning_effort", json_string(a->reasoning_effort)) == 0))
-        return Q_OK;
-    json_decref(*out);
-    return q_fail(e, Q_NO_MEMORY, "messages: no memory");
 }
 
 FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e)
@@ -143,7 +140,10 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e)
         return q_fail(e, Q_UNSUPPORTED,
                       "chat_template: this server takes no templates from requests; it was started "
                       "without --trust-request-chat-template");
-    if ((rc = kwargs_of(&kwargs, a, e)) != Q_OK)
+    const char *source = a->chat_template ? a->chat_template
+                         : t->tools       ? chat_tool_source(m->template)
+                                          : chat_source(m->template);
+    if ((rc = thinking_kwargs(&kwargs, a, source, e)) != Q_OK)
         return rc;
     const struct chat_request r = {.messages = t->messages,
                                    .tools = t->tools,
@@ -160,22 +160,29 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e)
     return rc == Q_OK ? rc : q_wrap(e, "messages");
 }
 
-const char *turn_after(const struct turn *t, const struct buf *prompt, char *out)
+/* An answer that goes on with a message has no reasoning but the message's own, and one that was
+ * asked not to think none but what the prompt opened. */
+void turn_before(const struct turn *t, const struct buf *prompt, struct turn_before *out)
 {
     const struct chat_model *m = t->model;
-    bool open =
-        parser_reasoning_start(m->reasoning_parser, buf_str(prompt), prompt->len) == REASONING_OPEN;
-    if ((!t->ask.grammar && !t->tags.len) || (t->ask.continue_final_message && !open))
-        return NULL;
-    if (t->tags.len && forced_thinks(m->tool_parser))
-        return NULL;
-    return parser_reasoning_end(m->reasoning_parser, buf_str(prompt), prompt->len, out);
+    out->after = NULL;
+    out->tags = NULL;
+    if ((!t->ask.form.kind && !t->tags.len) || (t->tags.len && forced_thinks(m->tool_parser)))
+        return;
+    parser_reasoning_before(&out->prompt, m->reasoning_parser,
+                            m->template ? chat_source(m->template) : NULL, buf_str(prompt),
+                            prompt->len);
+    if (out->prompt.end[0])
+        out->after = out->prompt.end;
+    else if (out->prompt.n_tags && m->reasoning_tags.len && !t->ask.continue_final_message &&
+             t->thinking != THINKING_OFF)
+        out->tags = &m->reasoning_tags;
 }
 
-FALLIBLE turn_parser(const struct turn *t, const struct buf *prompt, const char *after,
+FALLIBLE turn_parser(const struct turn *t, const struct buf *prompt, bool thinks,
                      struct parser **out, struct q_err *e)
 {
-    const char *reasoning = t->bound && !after ? NULL : t->model->reasoning_parser;
+    const char *reasoning = t->bound && !thinks ? NULL : t->model->reasoning_parser;
     const struct parser_config config = {
         .tool = t->tools ? t->model->tool_parser : NULL,
         .reasoning = reasoning,

@@ -2,7 +2,7 @@
 /* turn - one request to a chat model: from messages, tools and tool_choice to the prompt's text,
  * the grammar that makes the model call, and the parser of its answer.
  *
- * turn_read (checks, looks at JSON only) -> turn_render (the prompt; may take long) -> turn_after,
+ * turn_read (checks, looks at JSON only) -> turn_render (the prompt; may take long) -> turn_before,
  * turn_parser (how to read what comes). The server and the C library both go this way.
  * Threads: one owner. What struct turn_ask points to is borrowed as long as the turn. */
 #ifndef QUIRE_COMMON_CHAT_TURN_H
@@ -10,21 +10,23 @@
 #include <stdbool.h>
 #include "common/buf.h"
 #include "common/chat/chat_model.h"
+#include "common/chat/form.h"
 #include "common/parsers/parser.h"
 
-enum turn_grammar { /* of the answer, besides tool calls */
-                    TURN_NO_GRAMMAR,
-                    TURN_CONTENT, /* the content follows one: a schema, a pattern, … */
-                    TURN_TAGS     /* a structural tag, which has free text around it */
+enum thinking { /* what a request asks for of a model that can reason (thinking.h) */
+                THINKING_UNSAID, /* the chat template decides */
+                THINKING_ON,
+                THINKING_OFF
 };
 
 struct turn_ask { /* a request's fields by their names; NULL: not given */
-    const json_t *messages, *tools, *tool_choice, *documents, *chat_template_kwargs;
+    const json_t *messages, *tools, *tool_choice, *documents, *chat_template_kwargs,
+        *enable_thinking, *thinking;
     const char *reasoning_effort, *chat_template;
     bool add_generation_prompt, continue_final_message, parallel_tool_calls;
     bool auto_tool_choice; /* the model may call by its own choice */
     bool trust_template;   /* chat_template is taken */
-    enum turn_grammar grammar;
+    struct form form;      /* that the answer must have */
 };
 
 struct turn {
@@ -32,10 +34,11 @@ struct turn {
     struct turn_ask ask;
     json_t *messages;    /* as templates expect them */
     const json_t *tools; /* the model may call; NULL: none */
-    struct buf tags;     /* a structural tag of calls (JSON), which is the grammar then; may be
-                          * empty */
-    bool bound;          /* there is no reasoning where the grammar holds */
-    const char *field;   /* after an error: the field at fault, or NULL */
+    struct buf tags;     /* a structural tag of calls, or of calls and the answer's form (JSON),
+                          * which is the grammar then; may be empty */
+    enum thinking thinking;
+    bool bound;        /* there is no reasoning where the grammar holds */
+    const char *field; /* after an error: the field at fault, or NULL */
 };
 void turn_release(struct turn *t); /* all zero is the empty value */
 /* Errors: Q_INVALID, Q_UNSUPPORTED; the message begins with a field's name, as t->field has it. */
@@ -44,12 +47,17 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
 /* Append the prompt's text. Of t only model, ask, messages and tools are read. Errors: Q_INVALID,
  * Q_UNSUPPORTED; they begin with the field. */
 FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e);
-/* What ends the reasoning that comes before the answer's grammar; NULL: the grammar holds at once,
- * or there is none. out: [PARSER_TAG_MAX], which may hold what is returned. */
-const char *turn_after(const struct turn *t, const struct buf *prompt, char *out);
-/* For what the request allows and the model writes; *out NULL where both are nothing. after: what
- * turn_after said. */
-FALLIBLE turn_parser(const struct turn *t, const struct buf *prompt, const char *after,
+/* The reasoning that may come before the answer's grammar, as submit.grammar_after and
+ * reasoning_tags have it; both empty: the grammar holds at once, or there is none. */
+struct turn_before {
+    struct parser_before prompt; /* what the prompt's end tells */
+    const char *after;           /* NULL: none; in `prompt` */
+    const struct buf *tags;      /* NULL: none; the model's */
+};
+void turn_before(const struct turn *t, const struct buf *prompt, struct turn_before *out);
+/* For what the request allows and the model writes; *out NULL where both are nothing. thinks:
+ * reasoning may come before the grammar. */
+FALLIBLE turn_parser(const struct turn *t, const struct buf *prompt, bool thinks,
                      struct parser **out, struct q_err *e);
 
 #endif

@@ -45,6 +45,7 @@ struct making {
     const struct writing *w;
     const json_t *root;   /* the function's parameters */
     const char *function; /* its name */
+    bool loose;           /* of values that are JSON only the type counts, which always compiles */
     bool failed;          /* a reason is in why */
     char why[200];
 };
@@ -117,11 +118,29 @@ static json_t *text_without(const char *end)
     return json_pack("{s:s,s:[s]}", "type", "any_text", "excludes", end);
 }
 
+/* The types of a schema and no other keyword. */
+static json_t *types_only(const struct making *m, const json_t *schema)
+{
+    static const char *const words[] = {"string", "integer", "number", "boolean",
+                                        "null",   "array",   "object"};
+    unsigned types = types_in_schema(m->root, schema);
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (types >> i & 1)
+            json_array_append_new(list, json_string(words[i]));
+    if (json_array_size(list))
+        return json_pack("{s:o}", "type", list);
+    json_decref(list);
+    return json_object();
+}
+
 static json_t *json_of(const struct making *m, const json_t *schema)
 {
     static const char *const definitions[] = {"$defs", "definitions"};
-    json_t *copy = json_is_object(schema) ? json_copy((json_t *)schema) : json_object();
-    for (size_t i = 0; i < 2; i++) {
+    json_t *copy = m->loose                 ? types_only(m, schema)
+                   : json_is_object(schema) ? json_copy((json_t *)schema)
+                                            : json_object();
+    for (size_t i = 0; i < 2 && !m->loose; i++) {
         json_t *all = json_object_get(m->root, definitions[i]);
         if (all && copy && !json_object_get(copy, definitions[i]))
             json_object_set(copy, definitions[i], all);
@@ -475,6 +494,12 @@ static void put_name(const struct making *m, struct buf *out)
     buf_release(&json);
 }
 
+/* Can it be written in formats whose names stand in no quotes? */
+static bool is_name(const char *function)
+{
+    return !strpbrk(function, "<>\"'&{}[]()=, \n\t");
+}
+
 static json_t *arguments(struct making *m, const json_t *function, bool keep_schema)
 {
     m->root = json_object_get(function, "parameters");
@@ -482,10 +507,10 @@ static json_t *arguments(struct making *m, const json_t *function, bool keep_sch
     m->failed = false;
     bool known = json_is_object(m->root) && json_object_size(m->root);
     if (m->w->kind == WRITES_JSON)
-        return keep_schema && known ? json_of(m, m->root)
-                                    : json_pack("{s:s,s:{s:s}}", "type", "json_schema",
-                                                "json_schema", "type", "object");
-    if (strpbrk(m->function, "<>\"'&{}[]()=, \n\t"))
+        return keep_schema && known && !m->loose ? json_of(m, m->root)
+                                                 : json_pack("{s:s,s:{s:s}}", "type", "json_schema",
+                                                             "json_schema", "type", "object");
+    if (!is_name(m->function))
         return cannot(m, "its name cannot be written in it");
     return keep_schema ? parameters(m, types_target(m->root, m->root), 0) : free_arguments(m);
 }
@@ -579,14 +604,23 @@ static json_t *among_text(const struct writing *w, json_t *tags, bool parallel)
                                    : json_incref(tags));
 }
 
+/* Calls alone, or the answer alone. */
+static json_t *calls_or(const struct writing *w, json_t *tags, const struct forced *f)
+{
+    json_t *made = section(w, tags, f->parallel);
+    return made ? list_of("or", json_pack("[o,O]", made, f->answer)) : NULL;
+}
+
 /* The channels of one turn: what the model thinks, then calls, or its answer. */
 static json_t *channels(const struct writing *w, json_t *tags, const struct forced *f)
 {
     json_t *last = section(w, tags, f->parallel);
-    if (!f->required)
-        last =
-            list_of("or", json_pack("[o,o]", last,
-                                    tag(w->answers, json_pack("{s:s}", "type", "any_text"), "")));
+    json_t *answer =
+        f->answer ? json_incref((json_t *)f->answer) : json_pack("{s:s}", "type", "any_text");
+    if (f->required)
+        json_decref(answer);
+    else
+        last = list_of("or", json_pack("[o,o]", last, tag(w->answers, answer, "")));
     json_t *thinks = tag(w->thinks[0], json_pack("{s:s}", "type", "any_text"), w->thinks[1]);
     return list_of("sequence", json_pack("[o,o]", maybe(thinks), last));
 }
@@ -646,13 +680,18 @@ static enum q_code add_calls(const struct forced *f, const struct writing *w, js
     json_array_foreach ((json_t *)f->tools, i, tool) {
         const json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
-        struct making m = {.w = w};
+        struct making m = {.w = w, .loose = !f->required && !is_strict(function)};
         if (!name || (f->name && strcmp(name, f->name) != 0))
             continue;
-        json_t *content = arguments(&m, function, f->required || is_strict(function));
+        json_t *content = arguments(&m, function, f->required || f->answer || is_strict(function));
         if (m.failed && !is_strict(function)) {
             json_decref(content);
             content = free_arguments(&m);
+        }
+        if (m.failed && is_name(name) && !f->required && !is_strict(function)) {
+            json_decref(content); /* a parameter whose name cannot be written: any arguments */
+            m.failed = false;
+            content = text_without(w->call[2]);
         }
         if (m.failed)
             json_decref(content);
@@ -687,7 +726,9 @@ enum q_code forced_tools(json_t **out, const struct forced *f, struct q_err *e)
     const char *what = f->required ? "tool_choice: a call cannot be required"
                                    : "tools: \"strict\" cannot be kept to";
     *out = NULL;
-    if (!f->required && !any_strict(f->tools))
+    if (!f->required && !f->answer && !any_strict(f->tools))
+        return Q_OK;
+    if (!w && f->answer && !f->required)
         return Q_OK;
     if (!w)
         return q_fail(e, Q_UNSUPPORTED,
@@ -700,6 +741,7 @@ enum q_code forced_tools(json_t **out, const struct forced *f, struct q_err *e)
     if (rc == Q_OK) {
         format = w->thinks[0]  ? channels(w, tags, f)
                  : f->required ? section(w, tags, f->parallel)
+                 : f->answer   ? calls_or(w, tags, f)
                                : among_text(w, tags, f->parallel);
         *out = json_pack("{s:s,s:o}", "type", "structural_tag", "format", format);
         if (!*out)

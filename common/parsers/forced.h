@@ -20,8 +20,12 @@ struct forced {
     const char *name;     /* only this function; NULL: any */
     bool required;        /* a call must come; else calls may, and strict ones are kept to */
     bool parallel;        /* several may */
+    /* Where calls may come but need not: the format (of a structural tag) of an answer without one;
+     * borrowed. Then an answer is calls alone, or that. NULL: any text, calls among it. */
+    const json_t *answer;
 };
-/* *out: a structural tag, owned by the caller; NULL when nothing has to be held to.
+/* *out: a structural tag, owned by the caller; NULL when nothing has to be held to, and where an
+ * answer is given that no call of this format can stand beside ("none").
  * Errors: Q_UNSUPPORTED (the format, or a strict function's schema in it), Q_INVALID (no such
  * function), Q_NO_MEMORY. */
 FALLIBLE forced_tools(json_t **out, const struct forced *f, struct q_err *e);

@@ -9,7 +9,8 @@
  *   core: TEXT -open tag-> REGION (family->byte) -PART_END-> TEXT
  *                            |-PART_BAD, nothing announced-> TEXT, its bytes are text; or, of a
  *                            |  format with another family, REGION again, read by that one
- *                            |-PART_BAD, announced-> SKIP -close tag-> TEXT
+ *                            |-PART_BAD, announced-> SKIP -tag-> TEXT, the call is complete if
+ *                               only closing brackets are missing before the tag, else broken
  *
  * Errors of call_* and say_* are kept in the parser and end the feed; a family ignores them.
  * Threads: one owner per parser. */
@@ -111,7 +112,13 @@ bool call_announced(const struct parser *p);
 bool region_bare(const struct parser *p);
 void call_args(struct parser *p, const char *text, size_t n); /* only after call_announce */
 void call_end(struct parser *p); /* its arguments are complete; another may follow in the region */
-void call_cut(struct parser *p); /* it went wrong or ended early; what came of it was sent */
+/* It went wrong or ended early: what the model wrote for it goes out as PARSED_CALL_BROKEN. */
+void call_cut(struct parser *p);
+/* It ended early, but only closing brackets are missing: they are added, and it ends. */
+bool call_complete(struct parser *p);
+bool text_was_cut(const struct parser *p); /* by a limit: the last call may go on */
+/* A family that reads the whole text: these bytes belong to the call. */
+void call_keep(struct parser *p, const char *text, size_t n);
 /* The kept bytes are layout: forget them. */
 void call_drop_kept(struct parser *p);
 /* Out of memory while text was kept for a call: the feed fails. Asked after a buffer was filled. */

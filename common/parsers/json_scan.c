@@ -208,6 +208,17 @@ enum json_scan_step json_scan_byte(struct json_scan *s, char c)
     return s->state == S_DONE ? JSON_SCAN_BAD : between(s, c);
 }
 
+bool json_scan_close(const struct json_scan *s, struct buf *out)
+{
+    bool number =
+        s->state == S_ZERO || s->state == S_INT || s->state == S_FRACTION || s->state == S_EXPONENT;
+    if (s->state != S_NEXT && s->state != S_DONE && !number)
+        return false;
+    for (uint32_t i = s->depth; i-- > 0;)
+        buf_add_char(out, s->is_object[i / 8] >> (i % 8) & 1 ? '}' : ']');
+    return true;
+}
+
 bool json_scan_in_string(const struct json_scan *s)
 {
     return s->state >= S_STRING && s->state <= S_KEY_HEX;

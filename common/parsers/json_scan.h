@@ -33,6 +33,9 @@ enum json_scan_step {
 };
 enum json_scan_step json_scan_byte(struct json_scan *s, char c);
 bool json_scan_in_string(const struct json_scan *s);
+/* Append the brackets that close the value here: true where nothing else is missing, because a
+ * member or item has just ended (or the value itself, which needs none). */
+bool json_scan_close(const struct json_scan *s, struct buf *out);
 /* Could the value end here? True only for numbers. */
 bool json_scan_may_end(const struct json_scan *s);
 /* One complete value, with white space around it. */

@@ -473,6 +473,12 @@ bool literal_finish(struct literal *l, struct buf *out)
     return l->state == DONE;
 }
 
+void literal_settle(struct literal *l, struct buf *out)
+{
+    if (l->state == WORD && put_word(l, out))
+        value_over(l);
+}
+
 bool literal_whole(const char *text, size_t n, struct buf *out)
 {
     struct literal l;

@@ -48,6 +48,9 @@ enum literal_step literal_byte(struct literal *l, char c, struct buf *out);
 bool literal_closes(const struct literal *l, char c);
 /* The text is over: true if the value is complete (a number or word without an end). */
 bool literal_finish(struct literal *l, struct buf *out);
+/* The same, but inside of objects and arrays too: a number or word that the end shows to be whole
+ * comes out, and no more. */
+void literal_settle(struct literal *l, struct buf *out);
 /* One complete value, with blanks around it. */
 bool literal_whole(const char *text, size_t n, struct buf *out);
 

@@ -9,6 +9,7 @@
 #include "common/parsers/format.h"
 #include <string.h>
 #include "common/mem.h"
+#include "common/parsers/json_scan.h"
 #include "common/parsers/stage.h"
 
 #define RESCAN_MAX 4096 /* bytes of a region that are looked at again */
@@ -36,17 +37,20 @@ struct parser {
     enum mode mode;
     char held[FORMAT_TAG_MAX]; /* bytes that may begin a tag */
     size_t n_held;
-    struct buf layout;   /* blanks and layout tags that are dropped if a call follows */
-    size_t n_layout_tag; /* tags among them */
-    size_t layout_open;  /* where the last of them is, plus 1, if it opens something; else 0 */
-    bool said;           /* text since the begin or the last call: blanks are part of it */
-    bool line_start;     /* only blanks since the last newline or call */
-    bool announced;      /* a call of this region, which is not over */
-    bool bare;           /* the region began without a tag */
-    size_t n_open;       /* bytes of the tag it began with */
-    struct buf raw;      /* bytes of the region, until a call is announced */
-    size_t n_byte;       /* of the current call */
-    struct buf unread;   /* bytes to read before what comes, from i_unread */
+    struct buf layout;     /* blanks and layout tags that are dropped if a call follows */
+    size_t n_layout_tag;   /* tags among them */
+    size_t layout_open;    /* where the last of them is, plus 1, if it opens something; else 0 */
+    bool said;             /* text since the begin or the last call: blanks are part of it */
+    bool line_start;       /* only blanks since the last newline or call */
+    bool announced;        /* a call of this region, which is not over */
+    bool bare;             /* the region began without a tag */
+    size_t n_open;         /* bytes of the tag it began with */
+    struct buf raw;        /* bytes of the region behind its last call */
+    struct json_scan scan; /* of the announced call's arguments */
+    bool slipped;          /* SKIP: the call is broken, not only undecided */
+    bool cut;              /* the text ends at a limit */
+    size_t n_byte;         /* of the current call */
+    struct buf unread;     /* bytes to read before what comes, from i_unread */
     size_t i_unread;
     struct { /* a trial, and what it goes back to */
         bool on, failed;
@@ -189,7 +193,7 @@ uint32_t parser_n_calls(const struct parser *p)
 
 static void send(struct parser *p, enum parsed_kind kind, const char *text, size_t n)
 {
-    bool of_call = kind >= PARSED_CALL_BEGIN;
+    const bool of_call = kind >= PARSED_CALL_BEGIN;
     const struct parsed_event event = {kind, of_call ? p->n_call - 1 : 0, text, n};
     if (!p->rc)
         p->rc = p->sink(p->ctx, &event, p->e);
@@ -239,15 +243,30 @@ void say_content(struct parser *p, const char *text, size_t n)
     collect(p, PARSED_CONTENT, text, n);
 }
 
+/* The layout before a call is its own, should the call be broken. */
+static void keep_layout(struct parser *p)
+{
+    struct buf raw = p->raw;
+    if (p->layout.len == 0)
+        return;
+    p->raw = p->layout;
+    p->layout = (struct buf)BUF_INIT;
+    kept(p, &raw);
+    buf_add(&p->raw, buf_str(&raw), raw.len);
+    kept(p, &p->raw);
+    buf_release(&raw);
+}
+
 void call_announce(struct parser *p, const char *name, size_t n)
 {
+    keep_layout(p);
     take_layout(p, false);
     flush(p);
     if (n == 0 && !p->rc)
         p->rc = q_fail(p->e, Q_NO_MEMORY, "parser: no memory for a function's name");
     p->n_call++;
     p->announced = true;
-    buf_reset(&p->raw);
+    p->scan = (struct json_scan)JSON_SCAN_INIT;
     send(p, PARSED_CALL_BEGIN, name, n);
 }
 
@@ -264,6 +283,8 @@ bool region_bare(const struct parser *p)
 void call_args(struct parser *p, const char *text, size_t n)
 {
     Q_ASSERT(p->announced);
+    for (size_t i = 0; i < n; i++)
+        json_scan_byte(&p->scan, text[i]);
     collect(p, PARSED_CALL_ARGS, text, n);
 }
 
@@ -280,7 +301,34 @@ void call_end(struct parser *p)
 void call_cut(struct parser *p)
 {
     flush(p);
-    p->announced = p->said = false;
+    kept(p, &p->raw);
+    send(p, PARSED_CALL_BROKEN, buf_str(&p->raw), p->raw.len);
+    buf_reset(&p->raw);
+    p->announced = false;
+    p->said = true; /* its text is content to the caller, and so are blanks behind it */
+}
+
+bool call_complete(struct parser *p)
+{
+    struct buf closing = BUF_INIT;
+    size_t n = p->raw.len;
+    while (n && is_blank(p->raw.data[n - 1]))
+        n--;
+    bool more = n && strchr(",:=", p->raw.data[n - 1]); /* something was to follow */
+    bool good = p->announced && !p->cut && !more && json_scan_close(&p->scan, &closing);
+    kept(p, &closing);
+    if (good) {
+        call_args(p, buf_str(&closing), closing.len);
+        call_end(p);
+    }
+    buf_release(&closing);
+    return good;
+}
+
+void call_keep(struct parser *p, const char *text, size_t n)
+{
+    buf_add(&p->raw, text, n);
+    kept(p, &p->raw);
 }
 
 void kept(struct parser *p, const struct buf *b)
@@ -350,9 +398,15 @@ void put_back(struct parser *p, struct buf *unread, size_t *at, const char *text
     *at = 0;
 }
 
-void region_unread(struct parser *p, const char *text, size_t n)
+static void unread(struct parser *p, const char *text, size_t n)
 {
     put_back(p, &p->unread, &p->i_unread, text, n);
+}
+
+void region_unread(struct parser *p, const char *text, size_t n)
+{
+    p->raw.len -= n < p->raw.len ? n : p->raw.len; /* they come again */
+    unread(p, text, n);
 }
 
 /* --- regions ---------------------------------------------------------------------------------- */
@@ -378,7 +432,7 @@ static void read_otherwise(struct parser *p)
     kept(p, &raw);
     buf_add(&p->raw, buf_str(&raw), raw.len < p->n_open ? raw.len : p->n_open);
     if (raw.len > p->n_open)
-        region_unread(p, raw.data + p->n_open, raw.len - p->n_open);
+        unread(p, raw.data + p->n_open, raw.len - p->n_open);
     buf_release(&raw);
     p->n_byte = 0;
     p->family = p->format->otherwise;
@@ -400,7 +454,7 @@ static void give_back(struct parser *p)
     size_t n_said = raw.len > RESCAN_MAX ? raw.len : raw.len > 0;
     say_content(p, buf_str(&raw), n_said);
     if (raw.len > n_said)
-        region_unread(p, raw.data + n_said, raw.len - n_said);
+        unread(p, raw.data + n_said, raw.len - n_said);
     buf_release(&raw);
 }
 
@@ -415,18 +469,17 @@ static void region_bad(struct parser *p, char c)
         return;
     }
     p->mode = SKIP;
-    call_cut(p);
+    p->slipped = false;
+    p->raw.len -= p->raw.len > 0; /* the byte is read again */
     p->n_held = 0;
-    region_unread(p, &c, 1);
+    unread(p, &c, 1);
 }
 
 static void region_byte(struct parser *p, char c)
 {
     bool keep = !p->announced;
-    if (keep) {
-        buf_add_char(&p->raw, c);
-        kept(p, &p->raw);
-    }
+    buf_add_char(&p->raw, c);
+    kept(p, &p->raw);
     enum part part = ++p->n_byte > PARSER_CALL_BYTES_MAX ? PART_BAD : p->family->byte(p, c);
     if (part == PART_BAD) {
         region_bad(p, c);
@@ -436,9 +489,9 @@ static void region_byte(struct parser *p, char c)
     } else if (part == PART_PAST) {
         p->mode = TEXT;
         if (keep && p->raw.len)
-            region_unread(p, p->raw.data, p->raw.len);
+            unread(p, p->raw.data, p->raw.len);
         else
-            region_unread(p, &c, 1);
+            unread(p, &c, 1);
         buf_reset(&p->raw);
     }
 }
@@ -537,8 +590,42 @@ static void settle(struct parser *p, bool last)
     if (p->n_held) { /* a region began before them */
         size_t n = p->n_held;
         p->n_held = 0;
-        region_unread(p, p->held, n);
+        unread(p, p->held, n);
     }
+}
+
+/* What becomes of the call of a slip: is it broken, or was it complete but for brackets? */
+static bool is_broken(struct parser *p)
+{
+    if (!p->slipped && call_complete(p))
+        return false;
+    if (!p->slipped)
+        call_cut(p);
+    p->slipped = true;
+    return true;
+}
+
+/* Bytes behind a slip: blanks leave it open what the call is, others break it. */
+static void skipped(struct parser *p, const char *text, size_t n)
+{
+    if (!p->slipped && n == 1 && is_blank(*text)) {
+        call_keep(p, text, n);
+        return;
+    }
+    if (!p->slipped)
+        call_cut(p);
+    p->slipped = true;
+    collect(p, PARSED_CALL_BROKEN, text, n);
+}
+
+/* A tag ends what is skipped; the closing one belongs to the call. */
+static void end_skip(struct parser *p, size_t n_close)
+{
+    if (is_broken(p))
+        collect(p, PARSED_CALL_BROKEN, p->held, n_close);
+    drop_held(p, n_close);
+    p->mode = TEXT;
+    p->line_start = true;
 }
 
 /* In the rest of a call that went wrong after its announcement: up to a tag, or the line's end. */
@@ -546,6 +633,8 @@ static void skip_byte(struct parser *p, char c)
 {
     const struct tool_format *f = p->format;
     if (!f->close[0] && c == '\n') {
+        if (is_broken(p))
+            collect(p, PARSED_CALL_BROKEN, &c, 1);
         p->mode = TEXT;
         p->line_start = true;
         return;
@@ -557,15 +646,13 @@ static void skip_byte(struct parser *p, char c)
         int close = tag_begun(f->close, p->held, p->n_held, &close_whole);
         int layout = tag_begun(f->layout, p->held, p->n_held, &layout_whole);
         if (open_whole || close_whole || layout_whole) {
-            p->mode = TEXT;
-            p->line_start = true;
-            if (close_whole)
-                drop_held(p, close_whole);
+            end_skip(p, close_whole);
             settle(p, false);
             return;
         }
         if (open >= 0 || close >= 0 || layout >= 0)
             return;
+        skipped(p, p->held, 1);
         drop_held(p, 1);
     }
 }
@@ -611,10 +698,16 @@ void tool_stage_finish(struct parser *p)
             p->mode = TEXT;
             if (!p->announced && !layout)
                 give_back(p);
+            else if (p->announced && !call_complete(p))
+                call_cut(p);
             buf_reset(&p->raw);
             read_unread(p);
         }
         if (p->mode == SKIP) {
+            for (size_t i = 0; i < p->n_held; i++)
+                skipped(p, &p->held[i], 1);
+            if (is_broken(p))
+                p->said = true;
             p->n_held = 0;
             p->mode = TEXT;
         }
@@ -709,6 +802,16 @@ enum q_code parser_feed(struct parser *p, const char *text, size_t n, parsed_sin
             reasoning_byte(p, &p->reasoning, text[i]);
     flush(p);
     return p->rc;
+}
+
+bool text_was_cut(const struct parser *p)
+{
+    return p->cut;
+}
+
+void parser_cut(struct parser *p)
+{
+    p->cut = true;
 }
 
 enum q_code parser_finish(struct parser *p, parsed_sink *sink, void *ctx, struct q_err *e)

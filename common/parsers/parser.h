@@ -19,7 +19,9 @@ enum parsed_kind {
     PARSED_REASONING,  /* text: what the model thinks, without its tags */
     PARSED_CALL_BEGIN, /* call: index, text: the function's name, whole */
     PARSED_CALL_ARGS,  /* call: index, text: the next piece of the arguments' JSON text */
-    PARSED_CALL_END    /* call: index; the arguments are complete, valid JSON */
+    PARSED_CALL_END,   /* call: index; the arguments are complete, valid JSON */
+    PARSED_CALL_BROKEN /* call: index; it is none after all. text: the next piece of what the model
+                        * wrote for it, from its first tag on */
 };
 
 struct parsed_event {
@@ -35,6 +37,7 @@ typedef enum q_code parsed_sink(void *ctx, const struct parsed_event *event, str
 #define PARSER_CALL_BYTES_MAX (1u << 20) /* of one call's text */
 #define PARSER_TAG_MAX        64         /* bytes of a tag with its NUL */
 #define PARSER_SUFFIX_MAX     32         /* bytes of a suffix of tags, with its colon */
+#define PARSER_BEFORE_MAX     512        /* bytes of a format's tags, a NUL behind each */
 
 /* Is the model thinking when its text begins? The prompt's end says so (parser_reasoning_start). */
 enum reasoning_start {
@@ -59,8 +62,11 @@ void parser_free(struct parser *p);
  * their text is content. */
 FALLIBLE parser_feed(struct parser *p, const char *text, size_t n, parsed_sink *sink, void *ctx,
                      struct q_err *e);
-/* The text is over: what is still held comes out. A call cut short after it was announced stays as
- * far as it came (finish_reason tells why), without PARSED_CALL_END; before that it is content. */
+/* The text will end where a limit cut it, not where the model ended it: parser_finish completes no
+ * call then. */
+void parser_cut(struct parser *p);
+/* The text is over: what is still held comes out. A call of which only closing brackets and tags
+ * are missing is completed; another one is broken if it was announced, else content. */
 FALLIBLE parser_finish(struct parser *p, parsed_sink *sink, void *ctx, struct q_err *e);
 uint32_t parser_n_calls(const struct parser *p); /* announced so far */
 
@@ -86,9 +92,17 @@ struct parser_detected parser_detect(const char *template_text);
 void parser_suffix(const char *template_text, char *out);
 /* What the end of a rendered prompt says. reasoning: a row of reasonings.def. */
 enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n);
-/* The text behind which the answer to this prompt begins, NULL: at once, because there is no such
- * format or the prompt has ended the reasoning. Some models think with no word of it in the prompt:
- * for those of their formats the row's .open decides. Static, or in `out`: [PARSER_TAG_MAX]. */
-const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n, char *out);
+/* What may stand before the answer to this prompt, and not under the answer's grammar. */
+struct parser_before {
+    char end[PARSER_TAG_MAX]; /* not "": the prompt ends inside reasoning, the answer begins here */
+    /* [n_tags] Else the text may begin with one of these: start NUL end NUL, again and again; the
+     * answer begins behind the end (an empty one: behind the start). None: it begins at once. */
+    char tags[PARSER_BEFORE_MAX];
+    size_t n_tags;
+};
+/* reasoning: a row of reasonings.def, or NULL. prompt: rendered. template_text: for the suffix of
+ * tags; may be NULL. */
+void parser_reasoning_before(struct parser_before *out, const char *reasoning,
+                             const char *template_text, const char *prompt, size_t n);
 
 #endif

@@ -396,16 +396,45 @@ enum reasoning_start parser_reasoning_start(const char *reasoning, const char *p
                                                                         : REASONING_NOT_OPEN;
 }
 
-const char *parser_reasoning_end(const char *reasoning, const char *prompt, size_t n, char *out)
+/* Messages on channels: the answer's may be the first, and one of reasoning may come before it. */
+static const char harmony_tags[] = "<|channel|>analysis\0<|channel|>final<|message|>\0"
+                                   "<|channel|>commentary\0<|channel|>final<|message|>\0"
+                                   "<|channel|>final<|message|>\0",
+                  muse_tags[] = " to=self<|message|>\0to=user<|message|>\0"
+                                " to=user<|message|>\0";
+
+static void put_tag(struct parser_before *out, const char *tag, const char *suffix)
+{
+    char text[FORMAT_TAG_MAX];
+    size_t n = strlen(tag_write(tag, suffix, strlen(suffix), text)) + 1;
+    Q_ASSERT(out->n_tags + n <= sizeof out->tags);
+    memcpy(out->tags + out->n_tags, text, n);
+    out->n_tags += n;
+}
+
+void parser_reasoning_before(struct parser_before *out, const char *reasoning,
+                             const char *template_text, const char *prompt, size_t n)
 {
     const struct reasoning_format *f = row_of(reasoning);
     struct piece tag, whole = {prompt, n};
+    char suffix[PARSER_SUFFIX_MAX + 1];
+    out->end[0] = 0;
+    out->n_tags = 0;
     if (!f || f->before)
-        return NULL;
-    if (!f->end[0]) /* channels: the answer's */
-        return f->channels ? "to=user<|message|>" : "<|channel|>final<|message|>";
+        return;
+    if (!f->end[0]) {
+        out->n_tags = f->channels ? sizeof muse_tags : sizeof harmony_tags;
+        memcpy(out->tags, f->channels ? muse_tags : harmony_tags, out->n_tags);
+        return;
+    }
     int open = ends_in(f->start, whole, &tag);
     if (open >= 0)
-        return end_of(f->end[open] ? f->end[open] : f->end[0], f->start[open], tag, out);
-    return f->open && ends_in(f->end, whole, &tag) < 0 ? tag_write(f->end[0], "", 0, out) : NULL;
+        end_of(f->end[open] ? f->end[open] : f->end[0], f->start[open], tag, out->end);
+    if (open >= 0 || ends_in(f->end, whole, &tag) >= 0)
+        return;
+    parser_suffix(template_text ? template_text : "", suffix);
+    for (size_t i = 0; i < FORMAT_TAGS && f->start[i]; i++) {
+        put_tag(out, f->start[i], suffix);
+        put_tag(out, f->end[i] ? f->end[i] : f->end[0], suffix);
+    }
 }

@@ -44,7 +44,7 @@ static size_t recipient(const char *header, const char **name)
     return strcspn(to, " \t<");
 }
 
-static void begin_message(struct harmony *h)
+static void begin_message(struct parser *p, struct harmony *h)
 {
     const char *name, *header = buf_str(&h->header), *channel = strstr(header, tags[T_CHANNEL]);
     size_t n = recipient(header, &name);
@@ -54,11 +54,23 @@ static void begin_message(struct harmony *h)
     if (n) {
         buf_add(&h->name, name, n);
         literal_init(&h->value, NULL, false);
+        call_drop_kept(p);
         h->place = ARGS;
     } else {
         h->place = strncmp(channel, "analysis", 8) == 0 ? REASONING : CONTENT;
     }
     buf_reset(&h->header);
+}
+
+/* The message is over before its arguments are. */
+static void end_args(struct parser *p, struct harmony *h)
+{
+    struct buf piece = BUF_INIT;
+    literal_settle(&h->value, &piece);
+    call_args(p, buf_str(&piece), piece.len);
+    buf_release(&piece);
+    if (!call_complete(p))
+        call_cut(p);
 }
 
 /* What there is of the message's end cannot be a call any more. */
@@ -67,7 +79,7 @@ static void end_message(struct parser *p, struct harmony *h)
     if (h->place == ARGS && !call_announced(p))
         say_content(p, buf_str(&h->args), h->args.len);
     else if (h->place == ARGS)
-        call_cut(p);
+        end_args(p, h);
     buf_reset(&h->args);
     buf_reset(&h->header);
 }
@@ -86,6 +98,7 @@ static void args_byte(struct parser *p, struct harmony *h, char c)
     struct buf piece = BUF_INIT;
     if (!call_announced(p) && h->args.len == 0 && is_blank(c))
         return;
+    call_keep(p, &c, 1);
     enum literal_step step = literal_byte(&h->value, c, &piece);
     kept(p, &piece);
     bool bad = step == LITERAL_BAD || step == LITERAL_PAST;
@@ -95,7 +108,7 @@ static void args_byte(struct parser *p, struct harmony *h, char c)
         h->place = CONTENT;
     } else if (bad) {
         call_cut(p);
-        h->place = ARGS_DONE; /* the rest is dropped */
+        h->place = CONTENT; /* as the rest of the message is */
     } else if (call_announced(p)) {
         call_args(p, buf_str(&piece), piece.len);
     } else {
@@ -139,7 +152,7 @@ static void take_tag(struct parser *p, struct harmony *h, enum tag tag)
 {
     if (h->place == HEADER) {
         if (tag == T_MESSAGE)
-            begin_message(h);
+            begin_message(p, h);
         else if (tag == T_CHANNEL)
             buf_add_str(&h->header, tags[tag]);
         else if (tag == T_START)

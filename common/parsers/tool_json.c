@@ -510,8 +510,14 @@ static bool json_finish(struct parser *p)
 {
     struct json *h = format_state(p);
     const struct tool_format *f = format_row(p);
+    if (h->place == VALUE && h->role == ROLE_ARGS && !h->keep && call_announced(p)) {
+        struct buf piece = BUF_INIT;
+        literal_settle(&h->value, &piece);
+        args_out(p, h, buf_str(&piece), piece.len);
+        buf_release(&piece);
+    }
     if (h->place == HEAD && f->open[0] && !f->close[0] && h->n_tag == 0 && !region_bare(p) &&
-        (!format_tools_known(p) || format_function(p, buf_str(&h->scratch))) &&
+        !text_was_cut(p) && (!format_tools_known(p) || format_function(p, buf_str(&h->scratch))) &&
         head_name(p, h) == PART_MORE)
         call_over(p, h);
     return h->n_call && (h->place == AFTER || h->place == ITEMS);

@@ -21,8 +21,9 @@ struct item {
 };
 struct known { /* a program by its source */
     uint32_t kind, n_word;
-    size_t n_source, n_after;
-    char *source; /* [n_source], then what it begins after [n_after] */
+    size_t n_source, n_after, n_tags;
+    char *
+        source; /* [n_source], then what it begins after [n_after], and reasoning's tags [n_tags] */
     uint32_t *words;
     uint64_t used;
 };
@@ -53,7 +54,9 @@ static FALLIBLE compile(struct item *x, const struct msg_submit *m)
                                           .text = (const char *)m->grammar.data,
                                           .n = m->grammar.n,
                                           .after = (const char *)m->grammar_after.data,
-                                          .n_after = m->grammar_after.n};
+                                          .n_after = m->grammar_after.n,
+                                          .tags = (const char *)m->reasoning_tags.data,
+                                          .n_tags = m->reasoning_tags.n};
     return grammar_compile(&x->words, &x->n_word, &source, &x->error);
 }
 
@@ -123,14 +126,19 @@ int compiling_fd(const struct compiling *c)
     return queue_fd(&c->done);
 }
 
+static bool same(const char *text, struct proto_bytes of)
+{
+    return !of.n || !memcmp(text, of.data, of.n);
+}
+
 const uint32_t *compiling_known(struct compiling *c, const struct msg_submit *m, uint32_t *n_word)
 {
     for (size_t i = 0; i < COMPILED_KEPT; i++) {
         struct known *k = &c->known[i];
         if (!k->words || k->kind != m->grammar_kind || k->n_source != m->grammar.n ||
-            k->n_after != m->grammar_after.n ||
-            memcmp(k->source, m->grammar.data, m->grammar.n) != 0 ||
-            (k->n_after && memcmp(k->source + k->n_source, m->grammar_after.data, k->n_after) != 0))
+            k->n_after != m->grammar_after.n || k->n_tags != m->reasoning_tags.n ||
+            !same(k->source, m->grammar) || !same(k->source + k->n_source, m->grammar_after) ||
+            !same(k->source + k->n_source + k->n_after, m->reasoning_tags))
             continue;
         k->used = ++c->n_use;
         *n_word = k->n_word;
@@ -146,7 +154,7 @@ static void remember(struct compiling *c, const struct item *x, const struct msg
     for (size_t i = 1; i < COMPILED_KEPT; i++)
         if (c->known[i].used < k->used)
             k = &c->known[i];
-    char *source = q_alloc(m->grammar.n + m->grammar_after.n + 1);
+    char *source = q_alloc(m->grammar.n + m->grammar_after.n + m->reasoning_tags.n + 1);
     uint32_t *words = q_alloc(x->n_word * sizeof *words);
     if (!source || !words) {
         q_free(source);
@@ -156,11 +164,20 @@ static void remember(struct compiling *c, const struct item *x, const struct msg
     memcpy(source, m->grammar.data, m->grammar.n);
     if (m->grammar_after.n)
         memcpy(source + m->grammar.n, m->grammar_after.data, m->grammar_after.n);
+    if (m->reasoning_tags.n)
+        memcpy(source + m->grammar.n + m->grammar_after.n, m->reasoning_tags.data,
+               m->reasoning_tags.n);
     memcpy(words, x->words, x->n_word * sizeof *words);
     q_free(k->source);
     q_free(k->words);
-    *k = (struct known){m->grammar_kind, x->n_word, m->grammar.n, m->grammar_after.n,
-                        source,          words,     ++c->n_use};
+    *k = (struct known){.kind = m->grammar_kind,
+                        .n_word = x->n_word,
+                        .n_source = m->grammar.n,
+                        .n_after = m->grammar_after.n,
+                        .n_tags = m->reasoning_tags.n,
+                        .source = source,
+                        .words = words,
+                        .used = ++c->n_use};
 }
 
 FALLIBLE compiling_add(struct compiling *c, uint32_t origin, const struct msg_submit *m,

@@ -92,10 +92,12 @@ static const struct gx *build_source(struct build *b, uint32_t kind, const char 
 static const struct gx *with_before(struct build *b, const struct grammar_source *s,
                                     const struct gx *x)
 {
-    const struct gx *before = gx_named(b, "", after_gx(b, s->after, s->n_after));
+    const struct gx *before = gx_named(b, "",
+                                       s->n_after ? after_gx(b, s->after, s->n_after)
+                                                  : after_tags_gx(b, s->tags, s->n_tags));
     if (build_ok(b))
         b->before = before->rule + 1;
-    return gx_seq2(b, before, x);
+    return gx_seq2(b, s->n_after ? before : gx_optional(b, before), x);
 }
 
 static FALLIBLE compile(uint32_t **words, uint32_t *n_word, const struct grammar_source *source,
@@ -103,7 +105,7 @@ static FALLIBLE compile(uint32_t **words, uint32_t *n_word, const struct grammar
 {
     uint32_t start = gx_rule_new(b, "root");
     const struct gx *x = build_source(b, source->kind, source->text, source->n);
-    if (source->n_after)
+    if (source->n_after || source->n_tags)
         x = with_before(b, source, x);
     if (build_ok(b))
         b->rules[start].body = x;

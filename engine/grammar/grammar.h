@@ -41,6 +41,12 @@ struct grammar_source { /* borrowed */
      * model's reasoning), and the output cannot end. n_after 0: it begins at once. */
     const char *after;
     size_t n_after;
+    /* [n_tags] Without `after`: tags of reasoning, start NUL end NUL, again and again (at most 8).
+     * Where the text begins with a start (special tokens in it between two bytes 0xFF), the
+     * grammar begins behind the first end that belongs to it, as above (an empty one: behind the
+     * start); else at once. */
+    const char *tags;
+    size_t n_tags;
     uint32_t work_max; /* steps of compiling that are too many; 0: the usual limit, some 100 ms */
 };
 /* Errors: Q_INVALID, Q_UNSUPPORTED (what and where: "#/properties/x/not: …"), Q_TOO_LARGE,

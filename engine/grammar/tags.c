@@ -250,6 +250,16 @@ static const struct gx *any_text(struct tags *t, const json_t *f, const char *un
     return text_until(t, words, n);
 }
 
+/* Ours beyond the peers' form: "whitespace_pattern", what may come between JSON's tokens. */
+static const struct gx *json_text(struct tags *t, const json_t *f)
+{
+    const json_t *pattern = json_object_get(f, "whitespace_pattern");
+    const struct gx *ws = t->compact ? &gx_empty : NULL;
+    if (json_is_string(pattern))
+        ws = schema_ws_pattern(t->b, json_string_value(pattern), json_string_length(pattern));
+    return schema_gx(t->b, json_object_get(f, "json_schema"), ws);
+}
+
 static const struct gx *one_format(struct tags *t, const json_t *f, const char *until)
 {
     const char *type = text_of(f, "type"), *s;
@@ -258,7 +268,7 @@ static const struct gx *one_format(struct tags *t, const json_t *f, const char *
     if (!strcmp(type, "any_text"))
         return any_text(t, f, until);
     if (!strcmp(type, "json_schema"))
-        return schema_gx(t->b, json_object_get(f, "json_schema"), t->compact ? &gx_empty : NULL);
+        return json_text(t, f);
     if (!strcmp(type, "regex")) {
         s = text_of(f, "pattern");
         return regex_gx(t->b, &(struct regex_text){.s = s, .n = strlen(s), .where = "regex"},

@@ -54,7 +54,8 @@ static FALLIBLE open_text(struct quire_engine *engine, const struct quire_option
     enum q_code rc = tokenizer_open(&engine->tokenizer, c->tokenizer_path, e);
     if (rc || (rc = quire_options_all(&all, o, e)))
         return rc;
-    return chat_model_open(&engine->chat, &all, c->worker.model_dir, c->tokenizer_path, e);
+    rc = chat_model_open(&engine->chat, &all, c->worker.model_dir, c->tokenizer_path, e);
+    return rc == Q_OK ? chat_model_tags(&engine->chat, engine->tokenizer, e) : rc;
 }
 
 static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_options *given,
@@ -327,6 +328,9 @@ static FALLIBLE submit(struct quire_request *r, struct quire_engine *engine,
         (rc = submit_of(&m, engine, &p, e)))
         goto out;
     m.prompt = (struct proto_u32s){ids.ids, ids.n};
+    const struct buf *tags = r->chat ? quire_chat_tags(r->chat) : NULL;
+    if (tags)
+        m.reasoning_tags = (struct proto_bytes){(const unsigned char *)tags->data, tags->len};
     r->n_prompt = (uint32_t)ids.n;
     rc = session_submit(engine->session, &r->items, &m, e);
 out:
@@ -428,6 +432,8 @@ static FALLIBLE take_finish(struct quire_request *r, const struct session_item *
         set_finish(r, QUIRE_FINISH_ERROR, -1, -1);
         return e->code;
     }
+    if (r->chat && item->finish != FINISH_STOP)
+        quire_chat_cut(r->chat);
     if (r->detok && !(rc = detok_flush(r->detok, &r->piece, e)))
         rc = add_text(r, true, &i_hit, e);
     set_finish(r, i_hit >= 0 ? QUIRE_FINISH_STOP : reasons[item->finish], i_hit,

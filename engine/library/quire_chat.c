@@ -15,7 +15,7 @@ struct quire_chat {
     json_t *messages, *tools, *tool_choice, *kwargs, *documents; /* as the caller gave them */
     struct turn turn;
     struct buf prompt;
-    char after[PARSER_TAG_MAX];
+    struct turn_before before;
     struct parser *parser; /* NULL: all is content */
     struct answer answer;
     size_t n_reasoning_told, n_call_told, n_content_told;
@@ -134,41 +134,37 @@ static FALLIBLE read_fields(struct quire_chat *c, const struct quire_params *p, 
     return read_field(&c->documents, p->documents_json, JSON_ARRAY, "documents", e);
 }
 
-static enum turn_grammar grammar_of(uint32_t kind)
-{
-    return !kind                                  ? TURN_NO_GRAMMAR
-           : kind == QUIRE_GRAMMAR_STRUCTURAL_TAG ? TURN_TAGS
-                                                  : TURN_CONTENT;
-}
-
 static FALLIBLE begin(struct quire_chat *c, const struct chat_model *m, struct quire_params *p,
                       struct q_err *e)
 {
     enum q_code rc = read_fields(c, p, e);
     if (rc)
         return rc;
-    const struct turn_ask ask = {.messages = c->messages,
-                                 .tools = c->tools,
-                                 .tool_choice = c->tool_choice,
-                                 .documents = c->documents,
-                                 .chat_template_kwargs = c->kwargs,
-                                 .reasoning_effort = p->reasoning_effort,
-                                 .add_generation_prompt = !p->continue_final_message,
-                                 .continue_final_message = p->continue_final_message,
-                                 .parallel_tool_calls = p->parallel_tool_calls,
-                                 .auto_tool_choice = true,
-                                 .grammar = grammar_of(p->grammar_kind)};
+    const struct turn_ask ask = {
+        .messages = c->messages,
+        .tools = c->tools,
+        .tool_choice = c->tool_choice,
+        .documents = c->documents,
+        .chat_template_kwargs = c->kwargs,
+        .reasoning_effort = p->reasoning_effort,
+        .add_generation_prompt = !p->continue_final_message,
+        .continue_final_message = p->continue_final_message,
+        .parallel_tool_calls = p->parallel_tool_calls,
+        .auto_tool_choice = true,
+        .form = {p->grammar_kind, p->grammar, p->grammar ? strlen(p->grammar) : 0}};
     c->answer.one_call = !p->parallel_tool_calls;
     if ((rc = turn_read(&c->turn, m, &ask, e)) || (rc = turn_render(&c->turn, &c->prompt, e)))
         return rc;
-    const char *after = turn_after(&c->turn, &c->prompt, c->after);
+    turn_before(&c->turn, &c->prompt, &c->before);
     if (c->turn.tags.len) {
         p->grammar_kind = QUIRE_GRAMMAR_STRUCTURAL_TAG;
         p->grammar = buf_str(&c->turn.tags);
     }
-    if (!p->grammar_after)
-        p->grammar_after = after;
-    return turn_parser(&c->turn, &c->prompt, p->grammar_after, &c->parser, e);
+    if (p->grammar_after) /* the caller's own goes before */
+        c->before.tags = NULL;
+    else
+        p->grammar_after = c->before.after;
+    return turn_parser(&c->turn, &c->prompt, p->grammar_after || c->before.tags, &c->parser, e);
 }
 
 FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m, struct quire_params *p,
@@ -181,6 +177,17 @@ FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m, str
     else
         *out = c;
     return rc;
+}
+
+const struct buf *quire_chat_tags(const struct quire_chat *c)
+{
+    return c->before.tags;
+}
+
+void quire_chat_cut(struct quire_chat *c)
+{
+    if (c->parser)
+        parser_cut(c->parser);
 }
 
 const struct buf *quire_chat_prompt(const struct quire_chat *c)

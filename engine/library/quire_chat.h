@@ -21,6 +21,10 @@ FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m, str
 void quire_chat_free(struct quire_chat *c);                      /* NULL is fine */
 const struct buf *quire_chat_prompt(const struct quire_chat *c); /* its text */
 bool quire_chat_parses(const struct quire_chat *c);              /* special tokens matter */
+/* Tags of reasoning for submit.reasoning_tags, which live as long as the model; NULL: none. */
+const struct buf *quire_chat_tags(const struct quire_chat *c);
+/* The text will end where a limit cut it: before the last quire_chat_feed. */
+void quire_chat_cut(struct quire_chat *c);
 /* Text that is final; what of it is content is appended to `content`. last: no more will come.
  * Errors: Q_NO_MEMORY, Q_INTERNAL. */
 FALLIBLE quire_chat_feed(struct quire_chat *c, const struct buf *text, bool last,

@@ -113,6 +113,8 @@ static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uin
     r->params.grammar_data = own(&p, (const void *)m->grammar.data, m->grammar.n / sizeof *p);
     r->params.grammar_after = NULL; /* in the program */
     r->params.n_grammar_after = 0;
+    r->params.reasoning_tags = NULL;
+    r->params.n_reasoning_tags = 0;
     return Q_OK;
 }
 

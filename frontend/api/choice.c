@@ -9,6 +9,21 @@
 #include "common/metrics.h"
 #include "frontend/api/job.h"
 
+/* May reasoning come before the grammar? The engine is told which. */
+static bool find_before(struct choice *c)
+{
+    struct sample_params *p = &c->flow.params;
+    turn_before(&c->job->turn, &c->prompt->rendered, &c->before);
+    if (c->before.after) {
+        p->grammar_after = c->before.after;
+        p->n_grammar_after = (uint32_t)strlen(c->before.after);
+    } else if (c->before.tags) {
+        p->reasoning_tags = c->before.tags->data;
+        p->n_reasoning_tags = (uint32_t)c->before.tags->len;
+    }
+    return c->before.after || c->before.tags;
+}
+
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e)
 {
     const struct tokenizer *t = j->app->served.tokenizer;
@@ -22,9 +37,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.n_prompt = c->prompt->ids.n;
     c->flow.params = j->sampling;
     const struct buf *rendered = &c->prompt->rendered;
-    const char *behind = j->chat ? turn_after(&j->turn, rendered, c->reasoning_end) : NULL;
-    c->flow.params.grammar_after = behind;
-    c->flow.params.n_grammar_after = behind ? (uint32_t)strlen(behind) : 0;
+    bool thinks = j->chat && find_before(c);
     c->flow.priority = (int32_t)j->params.priority;
     c->flow.tenant = j->tenant.id;
     c->flow.weight = j->weight;
@@ -34,7 +47,7 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->flow.n_shared = shared_prompts_match(&j->app->served.shared, &c->prompt->ids);
     c->flow.no_prefix_cache = !j->params.enable_prefix_caching;
     c->flow.params.seed += index % j->width; /* vLLM's rule for n answers to one prompt */
-    if (j->chat && (rc = turn_parser(&j->turn, rendered, behind, &c->parser, e)) != Q_OK)
+    if (j->chat && (rc = turn_parser(&j->turn, rendered, thinks, &c->parser, e)) != Q_OK)
         return rc;
     /* A format's tags may be special tokens; the parser needs to see them. */
     if (t && (rc = detok_new(&c->detok, t, j->params.skip_special_tokens && !c->parser, e)) != Q_OK)
@@ -90,31 +103,48 @@ static enum q_code begin_call(struct choice *c, const struct parsed_event *event
     return Q_OK;
 }
 
+/* It is no call after all. In a stream its name may be out already, which cannot be taken back:
+ * then it stays as far as it came, and is counted no longer. */
+static void break_call(struct choice *c)
+{
+    struct call *call = &c->calls[c->n_call - 1];
+    c->call_state = CALL_BROKEN;
+    if (call->announced) {
+        c->n_broken++;
+        return;
+    }
+    q_free(call->name);
+    buf_release(&call->args);
+    c->n_call--;
+}
+
+/* Part of a call; without parallel_tool_calls the first one is the only one. */
+static enum q_code on_call(struct choice *c, const struct parsed_event *event, struct q_err *e)
+{
+    if (event->kind == PARSED_CALL_BEGIN) {
+        bool more = c->n_call > c->n_broken && !c->job->params.parallel_tool_calls;
+        c->call_state = more ? CALL_IGNORED : CALL_OPEN;
+        return more ? Q_OK : begin_call(c, event, e);
+    }
+    if (event->kind == PARSED_CALL_ARGS && c->call_state == CALL_OPEN)
+        buf_add(&c->calls[c->n_call - 1].args, event->text, event->n);
+    if (event->kind == PARSED_CALL_BROKEN && c->call_state == CALL_OPEN)
+        break_call(c);
+    if (event->kind == PARSED_CALL_BROKEN && c->call_state == CALL_BROKEN)
+        buf_add(&c->text, event->text, event->n);
+    return Q_OK;
+}
+
 static enum q_code on_parsed(void *ctx, const struct parsed_event *event, struct q_err *e)
 {
     struct choice *c = ctx;
-    bool ignored =
-        event->kind >= PARSED_CALL_BEGIN && event->call > 0 && !c->job->params.parallel_tool_calls;
-    if (ignored)
-        return Q_OK;
-    switch (event->kind) {
-    case PARSED_CONTENT:
+    if (event->kind >= PARSED_CALL_BEGIN)
+        return on_call(c, event, e);
+    if (event->kind == PARSED_CONTENT)
         buf_add(&c->text, event->text, event->n);
-        return Q_OK;
-    case PARSED_REASONING:
-        if (c->job->params.include_reasoning)
-            buf_add(&c->reasoning, event->text, event->n);
-        return buf_check(&c->reasoning, "the answer", e);
-    case PARSED_CALL_BEGIN:
-        return begin_call(c, event, e);
-    case PARSED_CALL_ARGS:
-        if (event->call < c->n_call)
-            buf_add(&c->calls[event->call].args, event->text, event->n);
-        return Q_OK;
-    case PARSED_CALL_END:
-        break;
-    }
-    return Q_OK;
+    else if (c->job->params.include_reasoning)
+        buf_add(&c->reasoning, event->text, event->n);
+    return buf_check(&c->reasoning, "the answer", e);
 }
 
 /* Text that no stop string can change any more. */
@@ -166,8 +196,9 @@ static enum q_code add_token(struct choice *c, uint32_t id, bool shown, struct q
     return rc;
 }
 
-/* No more tokens: what detokenizer, stop strings and parser still hold comes out. */
-static enum q_code end_text(struct choice *c, struct q_err *e)
+/* No more tokens: what detokenizer, stop strings and parser still hold comes out. stopped: the
+ * model, or a stop string, ended the text. */
+static enum q_code end_text(struct choice *c, bool stopped, struct q_err *e)
 {
     struct buf piece = BUF_INIT;
     enum q_code rc = Q_OK;
@@ -176,6 +207,8 @@ static enum q_code end_text(struct choice *c, struct q_err *e)
     buf_reset(&piece);
     if (rc == Q_OK && c->stop && (rc = stop_flush(c->stop, &piece, e)) == Q_OK && piece.len)
         rc = settled(c, &piece, e);
+    if (c->parser && !stopped)
+        parser_cut(c->parser);
     if (rc == Q_OK && c->parser)
         rc = parser_finish(c->parser, on_parsed, c, e);
     buf_release(&piece);
@@ -241,7 +274,7 @@ static void finish(struct choice *c, const struct link_tokens *t)
                 : t->finish == FINISH_LENGTH ? "length"
                 : t->finish == FINISH_ABORT  ? "abort"
                                              : "error";
-    if (stopped && c->n_call)
+    if (stopped && c->n_call > c->n_broken)
         c->finish = "tool_calls";
     count_finish(c, stopped ? FINISH_STOP : t->finish);
     link_close(c->job->app->link, &c->flow);
@@ -279,7 +312,7 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
         logprobs_prompt(c, &t->prompt);
     rc = take_tokens(c, t, &e);
     if (rc == Q_OK && (c->i_stop >= 0 || t->finish != FINISH_NONE)) {
-        rc = end_text(c, &e);
+        rc = end_text(c, c->i_stop >= 0 || t->finish == FINISH_STOP, &e);
         finish(c, t);
     }
     if (rc == Q_OK && t->finish == FINISH_ERROR)

@@ -281,7 +281,7 @@ static enum q_code job_encode(struct job *j, struct q_err *e)
 static enum q_code read_chat(struct job *j, struct q_err *e)
 {
     const struct served *s = &j->app->served;
-    const struct turn_ask ask = prompts_ask(s, &j->params, j->sampling.grammar);
+    const struct turn_ask ask = prompts_ask(s, &j->params, &j->sampling);
     enum q_code rc = turn_read(&j->turn, &s->chat, &ask, e);
     if (rc != Q_OK)
         snprintf(j->params.param, sizeof(j->params.param), "%s", j->turn.field);

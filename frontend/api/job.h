@@ -36,15 +36,17 @@ struct choice {
     struct job *job;
     struct prompt *prompt;
     uint32_t index;
-    struct detok *detok;                /* NULL without tokenizer */
-    struct stop *stop;                  /* NULL without stop strings */
-    struct parser *parser;              /* NULL unless tools may be called or the model reasons */
-    char reasoning_end[PARSER_TAG_MAX]; /* what the grammar begins behind */
+    struct detok *detok;       /* NULL without tokenizer */
+    struct stop *stop;         /* NULL without stop strings */
+    struct parser *parser;     /* NULL unless tools may be called or the model reasons */
+    struct turn_before before; /* the reasoning before a grammar */
     /* What came and is not sent. Streams empty these with every chunk, other answers at the end. */
     struct buf text;      /* content */
     struct buf reasoning; /* what the model thinks, without its tags */
     struct call *calls;   /* [n_call] never emptied */
     size_t n_call, calls_cap;
+    uint32_t n_broken; /* of them no calls after all, in a stream that has shown their names */
+    enum { CALL_IGNORED, CALL_OPEN, CALL_BROKEN } call_state; /* of the parser's latest */
     struct buf items;                 /* chat: logprob objects; completions: tokens' strings */
     struct buf values, tops, offsets; /* completions: token_logprobs, top_logprobs, text_offset */
     struct buf ids;                   /* token ids, comma separated */

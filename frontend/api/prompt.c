@@ -97,23 +97,25 @@ FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct serve
     return rc;
 }
 
-struct turn_ask prompts_ask(const struct served *s, const struct params *params, uint32_t grammar)
+struct turn_ask prompts_ask(const struct served *s, const struct params *params,
+                            const struct sample_params *sampling)
 {
-    return (struct turn_ask){.messages = params->messages,
-                             .tools = params->tools,
-                             .tool_choice = params->tool_choice,
-                             .documents = params->documents,
-                             .chat_template_kwargs = params->chat_template_kwargs,
-                             .reasoning_effort = params->reasoning_effort,
-                             .chat_template = params->chat_template,
-                             .add_generation_prompt = params->add_generation_prompt,
-                             .continue_final_message = params->continue_final_message,
-                             .parallel_tool_calls = params->parallel_tool_calls,
-                             .auto_tool_choice = s->options->enable_auto_tool_choice,
-                             .trust_template = s->options->trust_request_chat_template,
-                             .grammar = !grammar                     ? TURN_NO_GRAMMAR
-                                        : grammar == STRUCTURED_TAGS ? TURN_TAGS
-                                                                     : TURN_CONTENT};
+    return (struct turn_ask){
+        .messages = params->messages,
+        .tools = params->tools,
+        .tool_choice = params->tool_choice,
+        .documents = params->documents,
+        .chat_template_kwargs = params->chat_template_kwargs,
+        .reasoning_effort = params->reasoning_effort,
+        .chat_template = params->chat_template,
+        .add_generation_prompt = params->add_generation_prompt,
+        .continue_final_message = params->continue_final_message,
+        .parallel_tool_calls = params->parallel_tool_calls,
+        .auto_tool_choice = s->options->enable_auto_tool_choice,
+        .trust_template = s->options->trust_request_chat_template,
+        .enable_thinking = params->enable_thinking,
+        .thinking = params->thinking,
+        .form = {sampling->grammar, sampling->grammar_data, sampling->n_grammar}};
 }
 
 FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e)

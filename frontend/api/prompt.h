@@ -33,7 +33,7 @@ FALLIBLE prompts_read(struct prompts *p, const json_t *value, const struct serve
 
 /* What the request says to turn_read. */
 struct turn_ask prompts_ask(const struct served *s, const struct params *params,
-                            uint32_t grammar /* sample_params.grammar */);
+                            const struct sample_params *sampling);
 /* Render the conversation to one prompt's text. */
 FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e);
 /* Tokenize those given as text. */

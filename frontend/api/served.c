@@ -113,6 +113,8 @@ FALLIBLE served_load(struct served *s, struct q_err *e)
     if ((rc = tokenizer_open(&s->tokenizer, s->tokenizer_path, e)) ||
         (rc = chat_model_open(&s->chat, o, s->dir, s->tokenizer_path, e)))
         return rc;
+    if ((rc = chat_model_tags(&s->chat, s->tokenizer, e)) != Q_OK)
+        return rc;
     if (!s->chat.template)
         log_warning("chat is off: %s", s->chat.error);
     return load_shared(s, e);

@@ -57,7 +57,7 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
         add_special =
             p->has[FIELD_add_special_tokens] && p->add_special_tokens; /* templates write them */
         q->turn = (struct turn){.model = &s->chat,
-                                .ask = prompts_ask(s, p, 0),
+                                .ask = prompts_ask(s, p, &(struct sample_params){.grammar = 0}),
                                 .tools = json_array_size(p->tools) ? p->tools : NULL};
         if ((rc = tools_check(p->tools, e)) ||
             (rc = roles_check(&s->chat, p->chat_template, p->messages, e)) ||

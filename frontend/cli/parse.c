@@ -44,8 +44,8 @@ static void close_call(struct result *r, bool complete)
 
 static enum q_code on_event(void *ctx, const struct parsed_event *event, struct q_err *e)
 {
-    static const char *const kinds[] = {"content", "reasoning", "tool_call", "arguments",
-                                        "tool_call_end"};
+    static const char *const kinds[] = {"content",   "reasoning",     "tool_call",
+                                        "arguments", "tool_call_end", "tool_call_broken"};
     struct result *r = ctx;
     json_t *out = json_object(), *text = text_of(event->text, event->n);
     json_object_set_new(out, "type", json_string(kinds[event->kind]));
@@ -58,6 +58,8 @@ static enum q_code on_event(void *ctx, const struct parsed_event *event, struct 
         json_array_append_new(r->calls, json_object());
         json_object_set(json_array_get(r->calls, event->call), "name", text);
     }
+    if (event->kind == PARSED_CALL_BROKEN)
+        close_call(r, false);
     if (event->kind == PARSED_CALL_END)
         close_call(r, true);
     else
@@ -68,7 +70,7 @@ static enum q_code on_event(void *ctx, const struct parsed_event *event, struct 
     struct buf *b = event->kind == PARSED_CONTENT     ? &r->content
                     : event->kind == PARSED_REASONING ? &r->reasoning
                                                       : &r->args;
-    if (event->kind != PARSED_CALL_BEGIN)
+    if (event->kind != PARSED_CALL_BEGIN && event->kind != PARSED_CALL_BROKEN)
         buf_add(b, event->text, event->n);
     return buf_check(b, "the answer", e);
 }

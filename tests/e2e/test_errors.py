@@ -40,8 +40,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
     ({"messages": [{"content": "x"}]}, "messages", ["role"]),
     ({"messages": [{"role": "user"}]}, "messages", ["content"]),
     ({"messages": [{"role": "user", "content": 5}]}, "messages", ["integer"]),
-    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
-     "messages", ["arguments", "JSON"]),
+    ({"thinking": "perhaps"}, "thinking", ["true, false", "disabled"]), ({"enable_thinking": 2}, "enable_thinking", ["true, false"]),
     ({"tools": [{"type": "function"}]}, "tools", ["name"]),
     ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice", ["sometimes", "auto"]),
     ({"tool_choice": "auto"}, "tool_choice", ["tools"]),
@@ -79,6 +78,10 @@ def test_known_but_not_supported_is_said(bundled, change):
     {"response_format": {"type": "text"}}, {"bad_words": []}, {"priority": 0}, {"length_penalty": 1}, {"modalities": ["text"]},
     {"temperature": None, "stop": None, "tools": None, "seed": None, "logit_bias": None}, {"stream": False}, {"tools": []},
     {"something_else": 1}, {"echo": False}, {"logprobs": False, "top_logprobs": 0}, {"n": 1.0}, {"logit_bias": {"5": 1.5}},
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": "}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "x"}, {"role": "user", "content": "Hi"}]},
+    {"thinking": {"type": "disabled"}}, {"enable_thinking": True}, {"thinking": {"type": "enabled", "budget_tokens": 100}},
     {"chat_template_kwargs": {"x": 1}, "documents": [], "reasoning_effort": "low", "parallel_tool_calls": False},
 ])
 def test_harmless_is_accepted(bundled, change):

@@ -70,6 +70,87 @@ def test_a_grammar_waits_for_the_end_of_reasoning(thinking):
     assert ask(thinking, False, extra_body=closed).choices[0].message.content.isdigit()
 
 
+PLAY = [{"type": "function", "function": {"name": "play", "parameters": {
+    "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"],
+    "additionalProperties": False}}}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_grammar_holds_at_once_without_reasoning(thinking, stream):
+    """The prompt opens no reasoning and the answer has none: grammars and forced calls hold from the first token."""
+    def parts(**more):
+        answer = ask(thinking, False, stream=stream, **more)
+        choices = [c.choices[0] for c in answer if c.choices] if stream else [answer.choices[0]]
+        deltas = [c.delta if stream else c.message for c in choices]
+        calls = [t.function for d in deltas for t in d.tool_calls or []]
+        return ("".join(d.content or "" for d in deltas), "".join(f.name or "" for f in calls),
+                "".join(f.arguments or "" for f in calls), choices[-1].finish_reason)
+    content, _, _, reason = parts(extra_body={"guided_regex": "[0-9]{4}"})
+    assert content.isdigit() and len(content) == 4 and reason == "stop"
+    content, name, arguments, reason = parts(tools=PLAY, tool_choice="required", parallel_tool_calls=False,
+                                             extra_body={"max_completion_tokens": 100})
+    assert (content, name, reason) == ("", "play", "tool_calls") and 0 <= json.loads(arguments)["n"] <= 99
+
+
+@pytest.mark.parametrize("parser", ["qwen3", "deepseek_r1", "deepseek_v3", "mistral", "granite", "kimi_k3", "hy_v3", "gemma4",
+                                    "openai_gptoss", "muse_glimmer", "minimax_m2_append_think"])
+def test_every_kind_of_reasoning_lets_a_grammar_begin(start, parser):
+    server = start(BUNDLED, "--reasoning-parser", parser, "--num-gpu-blocks-override", "128")
+    body = {"messages": WHO, "max_tokens": 40, "temperature": 0, "guided_regex": "[a-f]{3}-[0-9]{2}"}
+    choice = server.post("/v1/chat/completions", body)[1]["choices"][0]
+    assert choice["finish_reason"] == "stop" and len(choice["message"]["content"]) == 6, choice
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory):
+    """A client of the bundled model with two tokens of its vocabulary renamed to the tags of reasoning."""
+    import openai
+    from servers import Server
+    folder = tmp_path_factory.mktemp("tagged")
+    for file in BUNDLED.iterdir():
+        if file.name not in ("tokenizer.json", "README.md"):
+            (folder / file.name).symlink_to(file)
+    tokenizer = json.loads((BUNDLED / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    # the last merges make room: two ids become added tokens
+    dropped = sorted(vocab, key=vocab.get)[-2:]
+    tokenizer["model"]["merges"] = [m for m in tokenizer["model"]["merges"]
+                                    if "".join(m if isinstance(m, list) else m.split(" ")) not in dropped]
+    for tag, old in zip(("<think>", "</think>"), dropped):
+        tokenizer["added_tokens"].append({"id": vocab.pop(old), "content": tag, "single_word": False, "lstrip": False,
+                                          "rstrip": False, "normalized": False, "special": True})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    server = Server(folder, "--reasoning-parser", "qwen3", "--num-gpu-blocks-override", "256")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
+    client.ids = {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
+    yield client
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_may_begin_with_reasoning_before_a_grammar(tagged, stream):
+    """The same request: thinking first, when the model likes to, or the grammar at once; and never when it was told not to."""
+    def parts(bias, **body):
+        answer = tagged.chat.completions.create(
+            model="", messages=WHO, max_tokens=60, temperature=0, stream=stream, logit_bias={str(i): b for i, b in bias.items()},
+            extra_body={"guided_regex": "[0-9]{4}", **body})
+        choices = [c.choices[0] for c in answer if c.choices] if stream else [answer.choices[0]]
+        deltas = [c.delta if stream else c.message for c in choices]
+        return ("".join(d.content or "" for d in deltas), "".join(d.model_extra.get("reasoning") or "" for d in deltas),
+                choices[-1].finish_reason)
+    begin, end = tagged.ids["<think>"], tagged.ids["</think>"]
+    content, reasoning, reason = parts({begin: 100, end: -100})
+    assert reason == "length" and reasoning and not content # the model's own words, to the end
+    content, reasoning, reason = parts({begin: 90, end: 100})
+    assert reason == "stop" and content.isdigit() and len(content) == 4 and not reasoning
+    content, reasoning, reason = parts({begin: -100})
+    assert reason == "stop" and content.isdigit() and len(content) == 4 and not reasoning
+    for off in ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}, {"thinking": {"type": "disabled"}},
+                {"reasoning_effort": "none"}, {"chat_template_kwargs": {"thinking": False}, "reasoning_effort": "high"}):
+        content, reasoning, reason = parts({begin: 100}, **off)
+        assert reason == "stop" and content.isdigit() and not reasoning, off
+
+
 def test_a_schema_holds_behind_the_reasoning(thinking):
     """The whole way: reasoning is free, and what follows its end is what the schema says and nothing else; the same beside
     other requests and as a stream. The few tokens that may come let the model find the end by chance."""

@@ -187,30 +187,162 @@ def test_calls_are_made_in_the_parsers_form(start, parser):
 
 
 def test_cut_calls(client):
-    """A call that max_tokens cuts is no finished call: "length" and the arguments so far, streamed or not."""
-    more = {"tools": TOOLS, "tool_choice": "required"}
+    """A call that max_tokens cuts is none: "length" and what came of it as content. A stream has begun it by then, and says no
+    more of it; its content is the same."""
+    more = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
     whole = ask(client, **more).choices[0].message.tool_calls[0].function
+    n_cut = 0
     for n in (4, 12, 20, 28):
-        cut = ask(client, max_tokens=n, **more).choices[0]
-        if cut.finish_reason != "length":
+        content, calls, reason = parts(client, False, HELLO, max_tokens=n, **more)
+        streamed, begun, last = parts(client, True, HELLO, max_tokens=n, **more)
+        if reason != "length" or calls: # whole by then, but for its closing tag
+            assert reason != "length" or calls == begun == [(whole.name, whole.arguments)]
             break
-        chunks = [c.choices[0] for c in ask(client, max_tokens=n, stream=True, **more) if c.choices]
-        calls = [call for c in chunks for call in c.delta.tool_calls or []]
-        assert chunks[-1].finish_reason == "length"
-        streamed = "".join(call.function.arguments or "" for call in calls if call.index == 0)
-        assert whole.arguments.startswith(streamed)
-        assert streamed == (cut.message.tool_calls[0].function.arguments if cut.message.tool_calls else "")
+        n_cut += bool(begun)
+        assert last == "length" and streamed == content and not calls and content.startswith("<tool_call>"[:len(content)])
+        assert all(name == whole.name and whole.arguments.startswith(args) for name, args in begun)
+    assert n_cut
+
+
+def written(text):
+    """What the model has to write, so that the parser sees it."""
+    return {"structural_tag": {"type": "structural_tag", "format": {"type": "const_string", "value": text}}}
+
+
+BEGIN = '<tool_call>\n{"name": "play", "arguments": '
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("text", [BEGIN + '{"song": "Hey', BEGIN + '{"song": "Hey"\n"n": 1}}\n</tool_call>\nThere.',
+                                  BEGIN + '{"song": Hey}}\n</tool_call>', "Well. " + BEGIN + '{"n": 1, '])
+def test_a_broken_call_is_content(client, text, stream):
+    content, calls, reason = parts(client, stream, HELLO, tools=TOOLS, extra_body=written(text))
+    assert content == text and reason == "stop"
+    assert not calls or (stream and calls[0][0] == "play") # its name was out, and no more
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("text, arguments", [
+    (BEGIN + '{"song": "Hey"}', {"song": "Hey"}), (BEGIN + '{"song": "Hey", "n": 1', {"song": "Hey", "n": 1}),
+    (BEGIN + '{"song": "Hey"}\n</tool_call>', {"song": "Hey"}), (BEGIN + '{"song": ["Hey"\n</tool_call>', {"song": ["Hey"]})])
+def test_missing_brackets_are_added(client, text, arguments, stream):
+    content, calls, reason = parts(client, stream, HELLO, tools=TOOLS, extra_body=written(text))
+    assert not content and reason == "tool_calls" and [(n, json.loads(a)) for n, a in calls] == [("play", arguments)]
+
+
+def test_a_broken_call_beside_a_good_one(client):
+    text = BEGIN + '{"n": 1}}\n</tool_call>\n' + BEGIN + '{"n": x}}\n</tool_call>'
+    for stream in (False, True):
+        content, calls, reason = parts(client, stream, HELLO, tools=TOOLS, extra_body=written(text))
+        assert calls[0] == ("play", '{"n": 1}') and reason == "tool_calls" and content.strip() == BEGIN + '{"n": x}}\n</tool_call>'
+        assert len(calls) == 1 or stream
+    text = BEGIN + '{"n": x}}\n</tool_call>\n' + BEGIN + '{"n": 1}}\n</tool_call>'
+    content, calls, reason = parts(client, False, HELLO, tools=TOOLS, parallel_tool_calls=False, extra_body=written(text))
+    assert calls == [("play", '{"n": 1}')] and reason == "tool_calls" and '{"n": x}' in content
 
 
 def test_one_call_without_a_grammar(client):
     """parallel_tool_calls: false shows the first call only, whatever the model writes."""
-    lark = {"guided_grammar": 'root ::= call call\ncall ::= "<tool_call>{\\"name\\": \\"play\\", \\"arguments\\": {}}</tool_call>"'}
-    both = ask(client, tools=TOOLS, extra_body=lark).choices[0].message
+    text = '<tool_call>{"name": "play", "arguments": {}}</tool_call>' * 2
+    tags = {"structural_tag": {"type": "structural_tag", "format": {"type": "const_string", "value": text}}}
+    both = ask(client, tools=TOOLS, extra_body=tags).choices[0].message
     assert len(both.tool_calls) == 2
-    one = ask(client, tools=TOOLS, extra_body=lark, parallel_tool_calls=False).choices[0]
+    one = ask(client, tools=TOOLS, extra_body=tags, parallel_tool_calls=False).choices[0]
     assert len(one.message.tool_calls) == 1 and not one.message.content and one.finish_reason == "tool_calls"
-    deltas = [c.choices[0].delta for c in ask(client, tools=TOOLS, extra_body=lark, parallel_tool_calls=False, stream=True) if c.choices]
+    deltas = [c.choices[0].delta for c in ask(client, tools=TOOLS, extra_body=tags, parallel_tool_calls=False, stream=True) if c.choices]
     assert {t.index for d in deltas for t in d.tool_calls or []} == {0}
+
+
+WEATHER = [{"role": "user", "content": "What is the weather in Oslo?"}]
+
+
+def parts(client, stream, messages, **more):
+    """(content, calls as (name, arguments), finish_reason) of an answer, streamed or not."""
+    answer = ask(client, messages, stream=stream, **more)
+    if not stream:
+        message = answer.choices[0].message
+        return (message.content or "", [(c.function.name, c.function.arguments) for c in message.tool_calls or []],
+                answer.choices[0].finish_reason)
+    content, calls, reason = "", [], None
+    for chunk in answer:
+        for choice in chunk.choices:
+            reason = choice.finish_reason or reason
+            content += choice.delta.content or ""
+            for call in choice.delta.tool_calls or []:
+                if call.index == len(calls):
+                    calls.append(["", ""])
+                calls[call.index][0] += call.function.name or ""
+                calls[call.index][1] += call.function.arguments or ""
+    return content, [tuple(c) for c in calls], reason
+
+
+ANSWERS = {"json_schema": {"response_format": format_of(PERSON)}, "json_object": {"response_format": {"type": "json_object"}},
+           "guided_json": {"extra_body": {"guided_json": PERSON, "guided_whitespace_pattern": " ?"}},
+           "regex": {"extra_body": {"guided_regex": "[0-9]{4}"}}, "choice": {"extra_body": {"guided_choice": ["yes", "no"]}},
+           "grammar": {"extra_body": {"guided_grammar": 'root ::= "<" [0-9]{2,4} ">"'}},
+           "compact": {"extra_body": {"structured_outputs": {"json": PERSON, "disable_any_whitespace": True}}}}
+
+
+def fits(kind, text):
+    if kind == "json_object":
+        return isinstance(json.loads(text), dict)
+    if kind in ("regex", "choice", "grammar"):
+        return re.fullmatch({"regex": "[0-9]{4}", "choice": "yes|no", "grammar": "<[0-9]{2,4}>"}[kind], text)
+    jsonschema.validate(json.loads(text), PERSON)
+    return True
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ANSWERS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_tools_beside_an_answers_form(client, kind, strict, stream):
+    """What the model would call it calls, and what it answers has the form: never anything else."""
+    tools = [{**t, "function": {**t["function"], "strict": strict}} for t in TOOLS]
+    content, calls, reason = parts(client, stream, WEATHER, tools=tools, temperature=0, **ANSWERS[kind])
+    assert not content and calls and calls[0][0] == "get_weather" and reason == "tool_calls", (content, calls, reason)
+    assert "Oslo" in json.loads(calls[0][1]).values()
+    if strict:
+        jsonschema.validate(json.loads(calls[0][1]), TOOLS[0]["function"]["parameters"])
+    for seed in range(3): # a hot model does either
+        content, calls, reason = parts(client, stream, HELLO, tools=tools, temperature=2, seed=seed, **ANSWERS[kind])
+        if reason != "length":
+            assert bool(content) != bool(calls)
+            assert reason == ("tool_calls" if calls else "stop") and (calls or fits(kind, content)), (content, calls)
+    content, calls, reason = parts(client, stream, WEATHER, tools=tools, tool_choice="none", temperature=1, **ANSWERS[kind])
+    assert content and not calls and (reason == "length" or fits(kind, content))
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_required_call_goes_before_an_answers_form(client, kind):
+    for choice in ("required", {"type": "function", "function": {"name": "play"}}):
+        content, calls, reason = parts(client, False, HELLO, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, **ANSWERS[kind])
+        assert not content and len(calls) == 1 and reason == "tool_calls"
+        tool = next(t for t in TOOLS if t["function"]["name"] == calls[0][0])
+        jsonschema.validate(json.loads(calls[0][1]), tool["function"]["parameters"])
+
+
+def test_tools_beside_an_answers_form_in_a_loop(client, bundled):
+    """The call, its result, then the answer in its form: with the tools offered all the way. The bundled model, which never saw
+    a schema, would rather call once more than write JSON: a bias against the call's first token makes it answer."""
+    begin = bundled.post("/tokenize", {"prompt": "<tool_call>", "add_special_tokens": False})[1]["tokens"][0]
+    messages = list(WEATHER)
+    form = format_of({"type": "object", "properties": {"report": {"type": "string", "maxLength": 60}}, "required": ["report"],
+                      "additionalProperties": False})
+    weather = {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string", "description": "Name of the city"}}, "required": ["city"]}}}
+    first = ask(client, messages, tools=[weather], response_format=form, temperature=0).choices[0]
+    assert first.finish_reason == "tool_calls" and json.loads(first.message.tool_calls[0].function.arguments) == {"city": "Oslo"}
+    messages += [first.message.model_dump(exclude_none=True), {
+        "role": "tool", "tool_call_id": first.message.tool_calls[0].id, "content": '{"condition": "sunny", "temperature": 21}'}]
+    last = ask(client, messages, tools=[weather], response_format=form, temperature=0, logit_bias={str(begin): -30}).choices[0]
+    assert last.finish_reason == "stop" and list(json.loads(last.message.content)) == ["report"]
+
+
+@pytest.mark.parametrize("bad", [{"guided_json": "{"}, {"guided_choice": [1]}])
+def test_what_cannot_stand_beside_tools_is_a_400(client, bad):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, tools=TOOLS, extra_body=bad)
+    assert "JSON" in str(caught.value) or "string" in str(caught.value)
 
 
 def test_tool_choice_named(client):

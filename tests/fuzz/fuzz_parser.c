@@ -14,10 +14,11 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 struct record {
-    struct buf log; /* events, joined where they continue each other */
-    struct buf content;
-    struct buf args; /* of the current call */
+    struct buf log;     /* events, joined where they continue each other */
+    struct buf content; /* that of broken calls among it */
+    struct buf args;    /* of the current call */
     enum parsed_kind last;
+    uint32_t n_end;
 };
 
 static enum q_code sink(void *ctx, const struct parsed_event *event, struct q_err *e)
@@ -28,7 +29,7 @@ static enum q_code sink(void *ctx, const struct parsed_event *event, struct q_er
         buf_printf(&r->log, "\n%d:%u:", event->kind, event->call);
     r->last = event->kind;
     buf_add(&r->log, event->text, event->n);
-    if (event->kind == PARSED_CONTENT)
+    if (event->kind == PARSED_CONTENT || event->kind == PARSED_CALL_BROKEN)
         buf_add(&r->content, event->text, event->n);
     if (event->kind == PARSED_CALL_BEGIN) {
         Q_ASSERT(event->n > 0);
@@ -38,6 +39,7 @@ static enum q_code sink(void *ctx, const struct parsed_event *event, struct q_er
         buf_add(&r->args, event->text, event->n);
     if (event->kind == PARSED_CALL_END)
         Q_ASSERT(json_scan_valid(buf_str(&r->args), r->args.len));
+    r->n_end += event->kind == PARSED_CALL_END;
     return Q_OK;
 }
 
@@ -46,7 +48,7 @@ static uint32_t parse(const struct parser_config *c, const char *text, size_t n,
 {
     struct parser *p = NULL;
     struct q_err e = Q_ERR_INIT;
-    *r = (struct record){BUF_INIT, BUF_INIT, BUF_INIT, PARSED_CALL_END};
+    *r = (struct record){BUF_INIT, BUF_INIT, BUF_INIT, PARSED_CALL_END, 0};
     Q_ASSERT(parser_new(&p, c, &e) == Q_OK);
     for (size_t at = 0; at < n;) {
         size_t step = seed ? 1 + (seed >> 24) % 7 : n; /* seed 0: in one piece */
@@ -144,7 +146,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     uint32_t n_call = parse(&c, text, n, 0, &whole);
     Q_ASSERT(n_call == parse(&c, text, n, data[1] + 1u, &cut));
     Q_ASSERT(same(&cut.log, buf_str(&whole.log), whole.log.len));
-    Q_ASSERT(n_call || c.reasoning || channels || same(&whole.content, text, n) ||
+    Q_ASSERT(whole.n_end || c.reasoning || channels || same(&whole.content, text, n) ||
              (left_out(c.tool, text, n) && is_rest(&whole.content, text, n)));
     record_release(&whole);
     record_release(&cut);

@@ -63,7 +63,8 @@ static inline void check_mask(struct matcher *m, const struct trie *t, matcher_c
     }
 }
 
-/* kind: a grammar_kind; flags 0x80: compact, 0x40: behind reasoning, 0x20: spaced. */
+/* kind: a grammar_kind; flags 0x80: compact, 0x40: behind reasoning (an end, tags of ours, or what
+ * stands behind the source as tags, by n), 0x20: spaced. */
 static inline int try_grammar(uint32_t kind, uint8_t flags, const char *source, size_t n)
 {
     struct q_err e = Q_ERR_INIT;
@@ -73,11 +74,17 @@ static inline int try_grammar(uint32_t kind, uint8_t flags, const char *source, 
     size_t n_source = strnlen(source, n);
     kind |= (flags & 0x80 ? GRAMMAR_COMPACT : 0) | (flags & 0x20 ? GRAMMAR_SPACED : 0);
     const uint32_t limit = n % 32 ? WORK_MAX : WORK_MAX * 16;
+    static const char tags[] = "<f>\0</t>\0\xff</t>\xff\0";
+    bool ours = n % 3 == 1;
     const struct grammar_source from = {.kind = kind,
                                         .text = source,
                                         .n = n_source,
                                         .after = "</t>",
-                                        .n_after = flags & 0x40 ? 4 : 0,
+                                        .n_after = flags & 0x40 && n % 3 == 0 ? 4 : 0,
+                                        .tags = ours ? tags : source + n_source,
+                                        .n_tags = !(flags & 0x40) || n % 3 == 0 ? 0
+                                                  : ours                        ? sizeof tags
+                                                                                : n - n_source,
                                         .work_max = limit};
     enum q_code rc = grammar_compile(&words, &n_word, &from, &e);
     if ((rc != Q_OK) != (e.code != Q_OK) || (rc && !*e.message))

@@ -9,8 +9,9 @@
 #include "common/parsers/json_scan.h"
 #include "common/parsers/parser.h"
 
-struct parsed { /* all events, joined */
-    struct buf content, reasoning;
+struct parsed {                            /* all events, joined */
+    struct buf content, reasoning, broken; /* broken: what was written for calls that are none */
+    struct buf shown;                      /* both content and broken, in order */
     struct buf name[PARSER_CALLS_MAX], args[PARSER_CALLS_MAX];
     uint32_t n_call, n_end;
     size_t n_event;
@@ -29,6 +30,8 @@ static enum q_code parsed_sink_all(void *ctx, const struct parsed_event *event, 
         struct buf *b = event->kind == PARSED_CONTENT ? &r->content : &r->reasoning;
         assert_true(event->n > 0);
         buf_add(b, event->text, event->n);
+        if (b == &r->content)
+            buf_add(&r->shown, event->text, event->n);
         return buf_check(b, "content", e);
     }
     case PARSED_CALL_BEGIN:
@@ -46,6 +49,11 @@ static enum q_code parsed_sink_all(void *ctx, const struct parsed_event *event, 
             fail_msg("no JSON: %s", buf_str(&r->args[event->call]));
         r->n_end++;
         return Q_OK;
+    case PARSED_CALL_BROKEN:
+        assert_int_equal(event->call, r->n_call - 1);
+        buf_add(&r->broken, event->text, event->n);
+        buf_add(&r->shown, event->text, event->n);
+        return buf_check(&r->broken, "broken", e);
     }
     return Q_INTERNAL;
 }
@@ -54,6 +62,8 @@ static void parsed_release(struct parsed *r)
 {
     buf_release(&r->content);
     buf_release(&r->reasoning);
+    buf_release(&r->broken);
+    buf_release(&r->shown);
     for (size_t i = 0; i < PARSER_CALLS_MAX; i++) {
         buf_release(&r->name[i]);
         buf_release(&r->args[i]);

@@ -237,6 +237,97 @@ static void one_call_only(void **state)
     assert_true(n > 200);
 }
 
+/* An answer by a schema, as its format writes it. */
+static const char *answer_of(const char *tool, const char *json, char *out, size_t size)
+{
+    const char *before = !strcmp(tool, "openai")     ? "<|channel|>final<|message|>"
+                         : !strncmp(tool, "muse", 4) ? " to=user<|message|>"
+                                                     : "";
+    snprintf(out, size, "%s%s", before, json);
+    return out;
+}
+
+/* Calls that may come beside a schema: in every format an answer is calls and nothing else, or
+ * what the schema says and nothing else. */
+static void calls_or_an_answer(void **state)
+{
+    (void)state;
+    json_t *answer = json_loads("{\"type\": \"json_schema\", \"json_schema\": {\"type\": "
+                                "\"object\", \"properties\": {\"a\": {\"const\": 7}}, "
+                                "\"required\": [\"a\"], \"additionalProperties\": false}}",
+                                0, NULL),
+           *row, *tools = json_deep_copy(json_object_get(set, "tools"));
+    static const char *const bad[] = {"Hello.", "{}", "{\"a\": 8}", "[]", "{\"a\": 7} ok", ""};
+    static char text[8192];
+    size_t i, n_name = 0;
+    for (int strict = 0; strict < 2; strict++) {
+        json_array_foreach (tools, i, row)
+            json_object_set_new(json_object_get(row, "function"), "strict", json_boolean(strict));
+        for (const char *const *name = parser_tool_names(); strcmp(*name, "none") != 0; name++) {
+            struct forced f = config(*name), one = f;
+            f.required = false;
+            f.answer = answer;
+            f.tools = tools;
+            one = f;
+            one.parallel = false;
+            struct matcher *m = grammar_of(&f), *m_one = grammar_of(&one);
+            size_t n_call = 0;
+            answer_of(*name, "{\"a\": 7}", text, sizeof text);
+            if (!m || !accepts(m, text, strlen(text)) || !accepts(m_one, text, strlen(text)))
+                fail_msg("%s: the answer is not let through", *name);
+            for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
+                if (accepts(m, answer_of(*name, bad[k], text, sizeof text), strlen(text)))
+                    fail_msg("%s: lets through %s", *name, text);
+            json_array_foreach (json_object_get(set, "rows"), i, row) {
+                const char *call = json_string_value(json_object_get(row, "text"));
+                bool several = json_integer_value(json_object_get(row, "n_call")) > 1;
+                if (strcmp(json_string_value(json_object_get(row, "format")), *name) != 0 ||
+                    !accepts(m, call, strlen(call)))
+                    continue;
+                n_call++;
+                if (accepts(m_one, call, strlen(call)) == several)
+                    fail_msg("%s: several %d: %s", *name, several, call);
+                snprintf(text, sizeof text, "%s{\"a\": 7}", call);
+                if (accepts(m, text, strlen(text)))
+                    fail_msg("%s: a call and an answer: %s", *name, text);
+            }
+            if (n_call < 4)
+                fail_msg("%s: %zu texts of calls fit, expected 4 or more", *name, n_call);
+            matcher_free(m);
+            matcher_free(m_one);
+            n_name++;
+        }
+    }
+    struct forced f = config("none");
+    f.required = false;
+    f.answer = answer;
+    assert_null(grammar_of(&f)); /* no calls: the answer's own grammar is all */
+    json_decref(answer);
+    json_decref(tools);
+    assert_true(n_name > 100);
+}
+
+/* A parameter that the format cannot name keeps no answer from having a schema. */
+static void names_that_cannot_be_written(void **state)
+{
+    (void)state;
+    json_t *answer = json_loads("{\"type\": \"const_string\", \"value\": \"yes\"}", 0, NULL),
+           *tools = json_loads("[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": "
+                               "{\"a[0]\": {\"type\": \"string\"}}}}}]",
+                               0, NULL);
+    struct forced f = {.tool = "qwen3_coder", .tools = tools, .answer = answer, .parallel = true};
+    struct matcher *m = grammar_of(&f);
+    static const char call[] = "<tool_call>\n<function=f>\n<parameter=a[0]>\nx\n</parameter>\n"
+                               "</function>\n</tool_call>";
+    assert_true(accepts(m, call, strlen(call)) && accepts(m, "yes", 3) && !accepts(m, "no", 2));
+    matcher_free(m);
+    f.required = true;
+    json_t *tag = NULL;
+    assert_fails(forced_tools(&tag, &f, &err), Q_UNSUPPORTED, "\"a[0]\" has a name", &err);
+    json_decref(answer);
+    json_decref(tools);
+}
+
 /* Strict functions that may be called: calls among text keep to the schema. */
 static void among_text(void **state)
 {
@@ -368,8 +459,9 @@ static void suffixed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format), cmocka_unit_test(one_call_only),
-        cmocka_unit_test(among_text),   cmocka_unit_test(named_and_refused),
+        cmocka_unit_test(every_format),       cmocka_unit_test(one_call_only),
+        cmocka_unit_test(among_text),         cmocka_unit_test(named_and_refused),
+        cmocka_unit_test(calls_or_an_answer), cmocka_unit_test(names_that_cannot_be_written),
         cmocka_unit_test(suffixed),
     };
     set = json_load_file(ROWS, 0, NULL);

@@ -560,6 +560,84 @@ static void grammars_begin_after_reasoning(void **state)
     trie_release(&t);
 }
 
+/* A text may begin with reasoning; one that does not is bound from its first byte. */
+static void grammars_begin_at_once_or_after_reasoning(void **state)
+{
+    (void)state;
+    static const char tags[] = "<t>\0</t>\0\xff<e>\xff\0";
+    static const struct sample cases[] = {
+        {GRAMMAR_CHOICE,
+         "[\"</t>\",\"yes\",\"<t\"]",
+         {"yes", "<t>ab\n<</t</t>yes", "<t></t>yes", "<t>x\xff</t>\xffyes", "\xff<e>\xffyes", "<t"},
+         {"", "ab</t>yes", " <t></t>yes", "<t>yes", "<t>", "<t>a</t>no", "<e>yes",
+          "\xff<t>\xff</t>yes"}},
+        {GRAMMAR_JSON | GRAMMAR_COMPACT,
+         "{\"type\":\"object\",\"additionalProperties\":false}",
+         {"{}", "<t>{} </t>{}", "\xff<e>\xff{}", "<t></</t>{}"},
+         {"a", "</t>{}", "\xff<e>\xff<t>", "<t></t>{}x", "\xff<e>\xff<t>{}"}}};
+    struct trie t;
+    make_vocabulary(&t);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct sample *s = &cases[i];
+        struct grammar_source source = SOURCE(s->kind, s->source);
+        source.tags = tags;
+        source.n_tags = sizeof tags; /* the last pair's end is empty */
+        struct matcher *m = compiled_source(&source, &t);
+        for (size_t k = 0; k < 6 && s->good[k]; k++)
+            if (!accepts(m, s->good[k]))
+                fail_msg("%s should accept %s", s->source, s->good[k]);
+        for (size_t k = 0; k < 8 && s->bad[k]; k++)
+            if (accepts(m, s->bad[k]))
+                fail_msg("%s should not accept %s", s->source, s->bad[k]);
+        follow_masks(m, &t, s->source);
+        matcher_begin(m);
+        matcher_config c = matcher_start(m);
+        assert_true(!matcher_is_before(m, c) && !matcher_can_end(m, c));
+        c = matcher_bytes(m, c, "<t>{", 4);
+        assert_true(c && matcher_is_before(m, c) && !matcher_can_end(m, c));
+        c = matcher_bytes(m, c, "</t>", 4);
+        assert_true(c && !matcher_is_before(m, c));
+        matcher_free(m);
+    }
+    trie_release(&t);
+}
+
+static void tags_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tags;
+        size_t n;
+    } bad[] = {{"<t>", 3},
+               {"<t>\0</t>", 8},
+               {"\0</t>\0", 6},
+               {"a\0b\0c\0", 6},
+               {"1\0\0"
+                "2\0\0"
+                "3\0\0"
+                "4\0\0"
+                "5\0\0"
+                "6\0\0"
+                "7\0\0"
+                "8\0\0"
+                "9\0\0",
+                27}};
+    struct q_err e = Q_ERR_INIT;
+    uint32_t *words = NULL, n_word = 0;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct grammar_source source = SOURCE(GRAMMAR_REGEX, "a");
+        source.tags = bad[i].tags;
+        source.n_tags = bad[i].n;
+        assert_int_equal(grammar_compile(&words, &n_word, &source, &e), Q_INVALID);
+        q_err_reset(&e);
+    }
+    struct grammar_source source = SOURCE(GRAMMAR_REGEX, "a");
+    source.tags = bad[4].tags;
+    source.n_tags = 24; /* eight pairs are not too many */
+    assert_int_equal(grammar_compile(&words, &n_word, &source, &e), Q_OK);
+    q_free(words);
+}
+
 static void markers_are_checked(void **state)
 {
     (void)state;
@@ -680,6 +758,8 @@ int main(void)
                                        cmocka_unit_test(counts_share_their_walk),
                                        cmocka_unit_test(grammars_share_their_walks),
                                        cmocka_unit_test(grammars_begin_after_reasoning),
+                                       cmocka_unit_test(grammars_begin_at_once_or_after_reasoning),
+                                       cmocka_unit_test(tags_are_checked),
                                        cmocka_unit_test(markers_are_checked),
                                        cmocka_unit_test(hostile_grammars_end),
                                        cmocka_unit_test(memory_may_run_out)};

@@ -197,7 +197,11 @@ static void truncated(void **state)
             assert_ok(parse_cut(&c, s, n, NULL, 0, &whole, &err), &err);
             assert_ok(parse_cut(&c, s, n, cut, 2, &r, &err), &err);
             bool good = r.n_call == whole.n_call && r.n_end == whole.n_end &&
-                        r.content.len == whole.content.len && r.n_end + 1 >= r.n_call;
+                        r.content.len == whole.content.len && r.n_end + 1 >= r.n_call &&
+                        (r.n_end == r.n_call) == !r.broken.len;
+            bool channels = !strcmp(c.tool, "openai") || !strncmp(c.tool, "muse", 4);
+            if (r.n_end == 0 && !channels) /* no call: all of it is content */
+                good = good && r.shown.len == n && !memcmp(buf_str(&r.shown), s, n);
             for (size_t k = 0; k < r.n_call; k++)
                 good &= r.args[k].len == whole.args[k].len;
             bool headers = !strcmp(c.tool, "openai") || !strncmp(c.tool, "muse", 4);
@@ -594,33 +598,161 @@ static void branches(void **state)
     buf_release(&text);
 }
 
+static enum q_code parse_ended(const struct parser_config *c, const char *s, size_t step, bool cut)
+{
+    struct parser *p = NULL;
+    size_t n = strlen(s);
+    enum q_code rc = parser_new(&p, c, &err);
+    for (size_t i = 0; i < n && !rc; i += step)
+        rc = parser_feed(p, s + i, step < n - i ? step : n - i, parsed_sink_all, &r, &err);
+    if (cut)
+        parser_cut(p);
+    rc = rc ? rc : parser_finish(p, parsed_sink_all, &r, &err);
+    parser_free(p);
+    return rc;
+}
+
+/* Calls that break off or go wrong after their announcement: completed where only brackets are
+ * missing and the model ended the text, else none, and what was written comes out. */
+static void broken_calls(void **state)
+{
+    (void)state;
+#define H(args) "<tool_call>\n{\"name\": \"f\", \"arguments\": " args
+    static const struct {
+        const char *tool, *text;
+        const char *args;  /* of the complete call; NULL: it is broken */
+        const char *shown; /* NULL: the whole text */
+    } rows[] = {
+        {"hermes", H("{\"a\": 1}"), "{\"a\": 1}", ""},
+        {"hermes", H("{\"a\": 1"), "{\"a\": 1}", ""},
+        {"hermes", H("{\"a\": {\"b\": [\"x\", true"), "{\"a\": {\"b\": [\"x\", true]}}", ""},
+        {"hermes", H("{\"a\": \"Oslo\"\n</tool_call>"), "{\"a\": \"Oslo\"\n}", ""},
+        {"hermes", H("{\"a\": 1}\n</tool_call>\nDone."), "{\"a\": 1}", "\nDone."},
+        {"hermes", H("{\"a\": [1, 2\n</tool_call>"), "{\"a\": [1, 2\n]}", ""},
+        {"hermes", H("{\"a\": \"Os"), NULL, NULL},
+        {"hermes", H("{\"a\": "), NULL, NULL},
+        {"hermes", H("{\"a\": 1, "), NULL, NULL},
+        {"hermes", H("{\"a\": tru"), NULL, NULL},
+        {"hermes", H("{\"a\": -"), NULL, NULL},
+        {"hermes", H("{\"a\": 1,\n</tool_call>"), NULL, NULL},
+        {"hermes", H("{\"a\" \"Oslo\"}}\n</tool_call> ok"), NULL, NULL},
+        {"hermes", "Well.\n" H("{\"a\": 1 \"b\": 2}}\n</tool_call>\n and more \n"), NULL, NULL},
+        {"hermes", H("{\"a\": 1 oops ") H("{}}</tool_call>"), "{}", H("{\"a\": 1 oops ")},
+        {"mistral", "[TOOL_CALLS]f[ARGS]{\"a\": \"b\"", "{\"a\": \"b\"}", ""},
+        {"mistral", "[TOOL_CALLS]f[ARGS]{\"a\": \"b", NULL, NULL},
+        {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nOslo\n</parameter>\n",
+         "{\"a\": \"Oslo\"}", ""},
+        {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nOs", NULL, NULL},
+        {"pythonic", "[f(a=\"b\", c=", NULL, NULL},
+        {"openai", "<|channel|>commentary to=functions.f<|message|>{\"a\": [1", "{\"a\": [1]}", ""},
+        {"openai", "<|channel|>commentary to=functions.f<|message|>{\"a\": [1<|call|>",
+         "{\"a\": [1]}", ""},
+        {"openai", "<|channel|>commentary to=functions.f<|message|>{\"a\": \"x", NULL,
+         "{\"a\": \"x"},
+        {"openai", "<|channel|>commentary to=functions.f<|message|>{\"a\": x} y", NULL,
+         "{\"a\": x} y"},
+    };
+#undef H
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t step = 1; step < 9; step++) {
+            const struct parser_config c = {.tool = rows[i].tool};
+            const char *shown = rows[i].shown ? rows[i].shown : rows[i].text;
+            assert_ok(parse_ended(&c, rows[i].text, step, false), &err);
+            uint32_t last = r.n_call - 1;
+            bool good = r.n_call && r.n_end == (rows[i].args != NULL) &&
+                        !strcmp(buf_str(&r.shown), shown) && !strcmp(buf_str(&r.name[last]), "f");
+            if (!good || (rows[i].args && strcmp(buf_str(&r.args[last]), rows[i].args) != 0))
+                fail_msg("%s: %u calls, %u ended: %s, shown %s", rows[i].text, r.n_call, r.n_end,
+                         buf_str(&r.args[last]), buf_str(&r.shown));
+            parsed_release(&r);
+        }
+}
+
+/* A limit is no end: what is missing may be anything. */
+static void calls_cut_by_a_limit(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}"},
+        {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1"},
+        {"mistral", "[TOOL_CALLS]f[ARGS]{\"a\": \"b\""},
+        {"qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nOslo\n</parameter>\n"}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const struct parser_config c = {.tool = texts[i][0]};
+        assert_ok(parse_ended(&c, texts[i][1], 3, true), &err);
+        if (r.n_call != 1 || r.n_end || strcmp(buf_str(&r.shown), texts[i][1]) != 0)
+            fail_msg("%s: %u ended, shown %s", texts[i][1], r.n_end, buf_str(&r.shown));
+        parsed_release(&r);
+    }
+}
+
+/* Every format's tags have room, and are pairs. */
+static void tags_of_every_format(void **state)
+{
+    (void)state;
+    for (const char *const *name = parser_reasoning_names(); *name; name++) {
+        struct parser_before before;
+        size_t n_nul = 0;
+        parser_reasoning_before(&before, *name, "<arg_key:0123456789012345678901234567890>", "x",
+                                1);
+        for (size_t i = 0; i < before.n_tags; i++)
+            n_nul += !before.tags[i];
+        assert_true(n_nul % 2 == 0 && before.end[0] == 0);
+        bool none = !strcmp(*name, "none") || !strcmp(*name, "minimax_m2_append_think");
+        if (none != !before.n_tags || (before.n_tags && before.tags[before.n_tags - 1]))
+            fail_msg("%s: %zu bytes of tags", *name, before.n_tags);
+    }
+}
+
 static void prompts(void **state)
 {
     (void)state;
     static const struct {
         const char *format, *prompt;
         enum reasoning_start start;
-        const char *end;
+        const char *end, *tags; /* tags: a blank for each NUL */
+        const char *template_text;
     } rows[] = {
-        {"qwen3", "<|im_start|>assistant\n<think>\n", REASONING_OPEN, "</think>"},
-        {"qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", REASONING_NOT_OPEN, NULL},
-        {"qwen3", "what is <think>?<|im_start|>assistant\n", REASONING_NOT_OPEN, "</think>"},
-        {"seed_oss", "<seed:bos>assistant\n<seed:think>", REASONING_OPEN, "</seed:think>"},
-        {"hy_v3", "<think:opensource>", REASONING_OPEN, "</think:opensource>"},
-        {"hy_v3", "<think:opensource></think:opensource>", REASONING_NOT_OPEN, NULL},
-        {"hy_v4", "x<think>\n", REASONING_OPEN, "</think>"},
-        {"hy_v4", "<think:a b>", REASONING_NOT_OPEN, "</think>"},
-        {"k2_horizon", "<ifm|think_fast>", REASONING_OPEN, "</ifm|think_fast>"},
-        {"openai_gptoss", "<|start|>assistant", REASONING_NOT_OPEN, "<|channel|>final<|message|>"},
-        {"muse_glimmer", "<|start|>assistant", REASONING_NOT_OPEN, "to=user<|message|>"},
-        {"none", "<think>", REASONING_NOT_OPEN, NULL}};
+        {"qwen3", "<|im_start|>assistant\n<think>\n", REASONING_OPEN, "</think>", "", ""},
+        {"qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", REASONING_NOT_OPEN, "", "", ""},
+        {"qwen3", "what is <think>?<|im_start|>assistant\n", REASONING_NOT_OPEN, "",
+         "<think> </think> ", ""},
+        {"deepseek_v3",
+         "<\xef\xbd\x9c"
+         "Assistant\xef\xbd\x9c>",
+         REASONING_NOT_OPEN, "", "<think> </think> ", ""},
+        {"deepseek_v3", "</think>", REASONING_NOT_OPEN, "", "", ""},
+        {"seed_oss", "<seed:bos>assistant\n<seed:think>", REASONING_OPEN, "</seed:think>", "", ""},
+        {"hy_v3", "<think:opensource>", REASONING_OPEN, "</think:opensource>", "", ""},
+        {"hy_v3", "<think:opensource></think:opensource>", REASONING_NOT_OPEN, "", "", ""},
+        {"hy_v3", "x", REASONING_NOT_OPEN, "", "<think> </think> ", ""},
+        {"hy_v3", "x", REASONING_NOT_OPEN, "", "<think:open> </think:open> ", "'<arg_key:open>'"},
+        {"hy_v4", "x<think>\n", REASONING_OPEN, "</think>", "", ""},
+        {"hy_v4", "<think:a b>", REASONING_NOT_OPEN, "", "<think> </think> ", NULL},
+        {"k2_horizon", "<ifm|think_fast>", REASONING_OPEN, "</ifm|think_fast>", "", ""},
+        {"k2_horizon", "x", REASONING_NOT_OPEN, "",
+         "<ifm|think> </ifm|think> <ifm|think_fast> </ifm|think_fast> <ifm|think_faster> "
+         "</ifm|think_faster> ",
+         ""},
+        {"openai_gptoss", "<|start|>assistant", REASONING_NOT_OPEN, "",
+         "<|channel|>analysis <|channel|>final<|message|> <|channel|>commentary "
+         "<|channel|>final<|message|> <|channel|>final<|message|>  ",
+         ""},
+        {"muse_glimmer", "<|start|>assistant", REASONING_NOT_OPEN, "",
+         " to=self<|message|> to=user<|message|>  to=user<|message|>  ", ""},
+        {"minimax_m2_append_think", "x", REASONING_NOT_OPEN, "", "", ""},
+        {"none", "<think>", REASONING_NOT_OPEN, "", "", ""}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         size_t n = strlen(rows[i].prompt);
-        char tag[PARSER_TAG_MAX];
-        const char *end = parser_reasoning_end(rows[i].format, rows[i].prompt, n, tag);
+        struct parser_before before;
+        parser_reasoning_before(&before, rows[i].format, rows[i].template_text, rows[i].prompt, n);
         assert_int_equal(parser_reasoning_start(rows[i].format, rows[i].prompt, n), rows[i].start);
-        if (!end != !rows[i].end || (end && strcmp(end, rows[i].end) != 0))
-            fail_msg("%s, %s: ends with %s", rows[i].format, rows[i].prompt, end ? end : "nothing");
+        for (size_t k = 0; k < before.n_tags; k++)
+            before.tags[k] = before.tags[k] ? before.tags[k] : ' ';
+        if (strcmp(before.end, rows[i].end) != 0 || before.n_tags != strlen(rows[i].tags) ||
+            memcmp(before.tags, rows[i].tags, before.n_tags) != 0)
+            fail_msg("%s, %s: ends with \"%s\", tags \"%.*s\"", rows[i].format, rows[i].prompt,
+                     before.end, (int)before.n_tags, before.tags);
     }
 }
 
@@ -685,6 +817,9 @@ int main(void)
         cmocka_unit_test(literals),
         cmocka_unit_test(values),
         cmocka_unit_test(branches),
+        cmocka_unit_test(broken_calls),
+        cmocka_unit_test(calls_cut_by_a_limit),
+        cmocka_unit_test(tags_of_every_format),
         cmocka_unit_test(prompts),
         cmocka_unit_test(detected),
     };

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request's turn: what comes before an answer's grammar with the chat templates of real models
+ * (../shared, skipped when absent) and of tests/data, whichever way the request asks for reasoning
+ * or for none. */
+#include "check.h"
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/chat/turn.h"
+#include "common/file.h"
+
+#define REAL "../shared/data/templates"
+#define OURS "tests/data/templates"
+
+static struct q_err err;
+
+struct rendered {
+    struct buf prompt;
+    struct turn_before before;
+    bool failed; /* the template refuses the request */
+};
+
+static void rendered_release(struct rendered *r)
+{
+    buf_release(&r->prompt);
+    *r = (struct rendered){.failed = false};
+}
+
+/* The turn of a request for a form of the answer; fields: enable_thinking and the like. */
+static void render(struct rendered *out, const struct chat_model *m, const char *fields)
+{
+    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "Hello."),
+           *f = json_loads(fields, 0, NULL);
+    const struct turn_ask ask = {.messages = messages,
+                                 .enable_thinking = json_object_get(f, "enable_thinking"),
+                                 .thinking = json_object_get(f, "thinking"),
+                                 .reasoning_effort =
+                                     json_string_value(json_object_get(f, "reasoning_effort")),
+                                 .chat_template_kwargs = json_object_get(f, "chat_template_kwargs"),
+                                 .add_generation_prompt = true,
+                                 .parallel_tool_calls = true,
+                                 .auto_tool_choice = true,
+                                 .form = {FORM_REGEX, "x", 1}};
+    struct turn t;
+    assert_non_null(f);
+    q_err_reset(&err);
+    assert_ok(turn_read(&t, m, &ask, &err), &err);
+    out->failed = turn_render(&t, &out->prompt, &err) != Q_OK;
+    if (!out->failed)
+        turn_before(&t, &out->prompt, &out->before);
+    turn_release(&t);
+    json_decref(messages);
+    json_decref(f);
+}
+
+static bool model_open(struct chat_model *m, const char *path)
+{
+    struct buf text = BUF_INIT;
+    *m = (struct chat_model){.content = CHAT_CONTENT_AUTO};
+    q_err_reset(&err);
+    assert_ok(file_read(&text, path, (size_t)1 << 20, &err), &err);
+    bool good = chat_from_source(&m->template, buf_str(&text), text.len, NULL, &err) == Q_OK;
+    buf_release(&text);
+    if (!good)
+        return false;
+    struct parser_detected found = parser_detect(chat_source(m->template));
+    m->tool_parser = found.tool ? found.tool : "hermes";
+    m->reasoning_parser = found.reasoning ? found.reasoning : "qwen3";
+    buf_add(&m->reasoning_tags, "<think>\0</think>\0", 17); /* as of a vocabulary that has them */
+    return true;
+}
+
+static bool same(const struct rendered *a, const struct rendered *b)
+{
+    return a->failed == b->failed && a->prompt.len == b->prompt.len &&
+           (a->failed || !memcmp(buf_str(&a->prompt), buf_str(&b->prompt), a->prompt.len));
+}
+
+/* All forms of on, or of off, give one prompt; the first is the template's own. */
+static void agree(struct rendered *out, const struct chat_model *m, const char *path,
+                  const char *const *forms)
+{
+    render(out, m, forms[0]);
+    for (size_t i = 1; forms[i]; i++) {
+        struct rendered other = {.failed = false};
+        render(&other, m, forms[i]);
+        if (!same(out, &other))
+            fail_msg("%s: %s gives\n%s\n%s gives\n%s", path, forms[0], buf_str(&out->prompt),
+                     forms[i], buf_str(&other.prompt));
+        rendered_release(&other);
+    }
+}
+
+struct counts {
+    size_t n_template, n_switched, n_open;
+};
+
+static void one_template(const char *path, struct counts *counts)
+{
+    static const char *const off[] = {"{\"enable_thinking\":false}",
+                                      "{\"thinking\":false}",
+                                      "{\"thinking\":{\"type\":\"disabled\"}}",
+                                      "{\"chat_template_kwargs\":{\"enable_thinking\":false}}",
+                                      "{\"chat_template_kwargs\":{\"thinking\":false}}",
+                                      NULL},
+                             *const on[] = {"{\"enable_thinking\":true}", "{\"thinking\":true}",
+                                            "{\"thinking\":{\"type\":\"enabled\"}}",
+                                            "{\"chat_template_kwargs\":{\"enable_thinking\":true}}",
+                                            NULL};
+    struct chat_model m;
+    struct rendered plain = {.failed = false}, without = plain, with = plain;
+    if (model_open(&m, path)) {
+        render(&plain, &m, "{}");
+        agree(&without, &m, path, off);
+        agree(&with, &m, path, on);
+        counts->n_template += !plain.failed;
+        if (!same(&without, &with)) {
+            counts->n_switched++;
+            counts->n_open += with.before.after != NULL;
+            if (without.before.after || without.before.tags)
+                fail_msg("%s: reasoning may come though it is off: %s", path,
+                         buf_str(&without.prompt));
+        }
+        if (!plain.failed && plain.before.after && plain.before.tags)
+            fail_msg("%s: both an end and tags", path);
+    }
+    rendered_release(&plain);
+    rendered_release(&without);
+    rendered_release(&with);
+    chat_model_release(&m);
+}
+
+static void folder(const char *path, struct counts *counts)
+{
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    char file[1024];
+    while (dir && (entry = readdir(dir))) {
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        if (entry->d_name[0] != '.' && entry->d_type == DT_DIR)
+            folder(file, counts);
+        else if (strstr(entry->d_name, ".jinja"))
+            one_template(file, counts);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static void our_templates(void **state)
+{
+    (void)state;
+    struct counts counts = {0};
+    folder(OURS, &counts);
+    assert_true(counts.n_template > 10);
+}
+
+static void real_templates(void **state)
+{
+    (void)state;
+    struct counts counts = {0};
+    if (!dir_exists(REAL))
+        skip_without(REAL);
+    folder(REAL, &counts);
+    print_message("%zu templates, %zu of them with a switch, %zu open reasoning when it is on\n",
+                  counts.n_template, counts.n_switched, counts.n_open);
+    assert_true(counts.n_template > 80 && counts.n_switched >= 12 && counts.n_open >= 4);
+}
+
+/* Where the grammar of an answer begins with templates of real models. */
+static void known_models(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *fields;
+        const char *after; /* NULL: at once, or behind reasoning if `tags` */
+        bool tags;
+    } rows[] = {
+        {"llama.cpp/Qwen-Qwen3-0.6B.jinja", "{}", NULL, true},
+        {"llama.cpp/Qwen-Qwen3-0.6B.jinja", "{\"enable_thinking\":false}", NULL, false},
+        {"llama.cpp/Qwen-Qwen3-0.6B.jinja", "{\"reasoning_effort\":\"none\"}", NULL, false},
+        {"llama.cpp/Qwen-Qwen3-0.6B.jinja", "{\"reasoning_effort\":\"low\"}", NULL, true},
+        {"llama.cpp/Qwen-QwQ-32B.jinja", "{\"thinking\":true}", "</think>", false},
+        {"llama.cpp/deepseek-ai-DeepSeek-V3.1.jinja", "{}", NULL, false},
+        {"llama.cpp/deepseek-ai-DeepSeek-V3.1.jinja", "{\"reasoning_effort\":\"low\"}", "</think>",
+         false},
+        {"llama.cpp/deepseek-ai-DeepSeek-V3.1.jinja", "{\"enable_thinking\":true}", "</think>",
+         false},
+        {"llama.cpp/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.jinja", "{\"thinking\":false}", NULL,
+         false},
+        {"llama.cpp/openai-gpt-oss-120b.jinja", "{}", NULL, true},
+    };
+    if (!dir_exists(REAL))
+        skip_without(REAL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct chat_model m;
+        struct rendered r = {.failed = false};
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", REAL, rows[i].file);
+        assert_true(model_open(&m, path));
+        render(&r, &m, rows[i].fields);
+        const char *after = r.before.after;
+        if (r.failed || !after != !rows[i].after || (after && strcmp(after, rows[i].after) != 0) ||
+            !r.before.tags == rows[i].tags)
+            fail_msg("%s with %s: \"%s\", tags %d, parser %s; %s%s", rows[i].file, rows[i].fields,
+                     after ? after : "", r.before.tags != NULL, m.reasoning_parser,
+                     buf_str(&r.prompt), err.message);
+        rendered_release(&r);
+        chat_model_release(&m);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(our_templates),
+                                       cmocka_unit_test(real_templates),
+                                       cmocka_unit_test(known_models)};
+    return cmocka_run_group_tests_name("turn", tests, NULL, NULL);
+}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a server may send to quire chat: a body of events or of anything else, in pieces, and its text
- * on the terminal. The first byte picks the status and the pieces. */
+/* What a server may send to quire chat: a body of events or of anything else, in pieces, and its
+ * text on the terminal. The first byte picks the status and the pieces. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -160,6 +160,19 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e)
     return rc == Q_OK ? rc : q_wrap(e, "messages");
 }
 
+FALLIBLE turn_check_length(const char *what, uint32_t n_prompt, uint32_t asked, uint32_t limit,
+                           struct q_err *e)
+{
+    if (n_prompt < limit && asked <= limit - n_prompt)
+        return Q_OK;
+    asked = asked ? asked : 1;
+    return q_fail(e, Q_INVALID,
+                  "This model's maximum context length is %u tokens. However, you requested %u "
+                  "tokens (%u in the %s, %u in the completion). Please reduce the length of the %s "
+                  "or completion.",
+                  limit, n_prompt + asked, n_prompt, what, asked, what);
+}
+
 /* An answer that goes on with a message has no reasoning but the message's own, and one that was
  * asked not to think none but what the prompt opened. */
 void turn_before(const struct turn *t, const struct buf *prompt, struct turn_before *out)

@@ -47,6 +47,10 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
 /* Append the prompt's text. Of t only model, ask, messages and tools are read. Errors: Q_INVALID,
  * Q_UNSUPPORTED; they begin with the field. */
 FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e);
+/* Do n_prompt tokens and those asked for (0: what fits, at least one) fit together? what: the field
+ * that the prompt is from. Errors: Q_INVALID. */
+FALLIBLE turn_check_length(const char *what, uint32_t n_prompt, uint32_t asked, uint32_t limit,
+                           struct q_err *e);
 /* The reasoning that may come before the answer's grammar, as submit.grammar_after and
  * reasoning_tags have it; both empty: the grammar holds at once, or there is none. */
 struct turn_before {

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
+#include "common/chat/turn.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/tokenizer/stream.h"
@@ -201,6 +202,8 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
                           const struct quire_params *p, struct q_err *e)
 {
     const struct generation_defaults *g = &engine->defaults;
+    bool caps = p->max_tokens == 0 && quire_chat_asked(p) && g->has_max_new_tokens;
+    uint32_t max = caps && g->max_new_tokens > 0 ? (uint32_t)g->max_new_tokens : p->max_tokens;
     int64_t top_k = p->top_k >= 0 ? p->top_k : g->has_top_k && g->top_k > 0 ? g->top_k : 0;
     uint64_t seed = (uint64_t)p->seed;
     if (p->seed < 0 && getrandom(&seed, sizeof seed, 0) != sizeof seed)
@@ -219,8 +222,7 @@ static FALLIBLE submit_of(struct msg_submit *m, const struct quire_engine *engin
         .presence_penalty = p->presence_penalty,
         .frequency_penalty = p->frequency_penalty,
         .seed = seed,
-        .max_tokens =
-            p->max_tokens ? p->max_tokens : session_info(engine->session)->limits.max_model_len,
+        .max_tokens = max ? max : session_info(engine->session)->limits.max_model_len,
         .min_tokens = p->min_tokens,
         .ignore_eos = p->ignore_eos,
         .n_logprob = p->logprobs < 0 ? 0 : (uint32_t)p->logprobs + 1,
@@ -260,18 +262,15 @@ static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *eng
                             ids, e);
 }
 
-/* What a conversation changes in its parameters: the grammar, and how long an answer may be. */
+/* What a conversation changes in its parameters is the grammar. */
 static FALLIBLE begin_chat(struct quire_request *r, const struct quire_engine *engine,
                            struct quire_params *p, struct q_err *e)
 {
-    const struct generation_defaults *g = &engine->defaults;
     if (p->text || p->n_ids)
         return q_fail(e, Q_INVALID, "params: a conversation and text or ids; a prompt is one");
     if (!engine->tokenizer)
         return q_fail(e, Q_UNSUPPORTED,
                       "messages: the engine was opened with skip_tokenizer: prompts are token ids");
-    if (!p->max_tokens && g->has_max_new_tokens && g->max_new_tokens > 0)
-        p->max_tokens = (uint32_t)g->max_new_tokens;
     return quire_chat_new(&r->chat, &engine->chat, p, e);
 }
 
@@ -332,6 +331,9 @@ static FALLIBLE submit(struct quire_request *r, struct quire_engine *engine,
     if (tags)
         m.reasoning_tags = (struct proto_bytes){(const unsigned char *)tags->data, tags->len};
     r->n_prompt = (uint32_t)ids.n;
+    if (r->chat && (rc = turn_check_length("messages", r->n_prompt, p.max_tokens,
+                                           session_info(engine->session)->limits.max_model_len, e)))
+        goto out;
     rc = session_submit(engine->session, &r->items, &m, e);
 out:
     token_list_release(&ids);

@@ -72,7 +72,7 @@ static FALLIBLE read_field(json_t **out, const char *text, json_type want, const
     if (!text)
         return Q_OK;
     if ((rc = json_text(out, text, strlen(text), e)) != Q_OK)
-        return q_wrap(e, field);
+        return q_wrap(e, "%s", field);
     if (json_is_null(*out))
         *out = NULL;
     else if (json_typeof(*out) != want)

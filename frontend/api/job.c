@@ -185,16 +185,11 @@ static enum q_code fit(struct job *j, struct q_err *e)
     for (size_t i = 0; i < j->prompts.n; i++)
         longest =
             j->prompts.items[i].ids.n > longest ? (uint32_t)j->prompts.items[i].ids.n : longest;
-    if (longest >= limit || (asked && asked > limit - longest)) {
+    const char *what = j->chat ? "messages" : "prompt";
+    if ((rc = turn_check_length(what, longest, asked, limit, e)) != Q_OK) {
         j->too_long = true;
-        snprintf(j->params.param, sizeof(j->params.param), "%s", j->chat ? "messages" : "prompt");
-        return q_fail(
-            e, Q_INVALID,
-            "This model's maximum context length is %u tokens. However, you requested %u tokens "
-            "(%u in the "
-            "%s, %u in the completion). Please reduce the length of the %s or completion.",
-            limit, longest + (asked ? asked : 1), longest, j->chat ? "messages" : "prompt",
-            asked ? asked : 1, j->chat ? "messages" : "prompt");
+        snprintf(j->params.param, sizeof(j->params.param), "%s", what);
+        return rc;
     }
     room = limit - longest;
     if (!asked && d && d->has_max_new_tokens && d->max_new_tokens > 0 && d->max_new_tokens < room &&

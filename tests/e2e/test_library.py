@@ -71,6 +71,8 @@ BAD = [
     {"messages": user("Hi"), "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "get_tide"}}},
     {"messages": user("Hi"), "chat_template_kwargs": []},
     {"messages": user("Hi"), "documents": "none"},
+    {"messages": user("word " * 3000), "max_tokens": None},
+    {"messages": user("Hi"), "max_tokens": 2045},
 ]
 
 

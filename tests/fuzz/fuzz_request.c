@@ -22,7 +22,7 @@ static void load(void)
     options_defaults(&options);
     options.trust_request_chat_template = true;
     served.options = &options;
-    served.config.vocab_size = 1024;
+    served.config.vocab_size = 2560; /* of that model */
     if (tokenizer_open(&served.tokenizer, dir, &e) != Q_OK ||
         chat_model_open(&served.chat, &options, dir, dir, &e) != Q_OK)
         snprintf(served.chat.error, sizeof(served.chat.error), "no model here");

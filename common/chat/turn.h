@@ -44,9 +44,12 @@ void turn_release(struct turn *t); /* all zero is the empty value */
 /* Errors: Q_INVALID, Q_UNSUPPORTED; the message begins with a field's name, as t->field has it. */
 FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
                    struct q_err *e);
-/* Append the prompt's text. Of t only model, ask, messages and tools are read. Errors: Q_INVALID,
- * Q_UNSUPPORTED; they begin with the field. */
-FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e);
+/* Append the prompt's text; content takes where in it the request's own text is, for
+ * tokenizer_encode_prompt (nothing where the model's options take control tokens from there). Of t
+ * only model, ask, messages and tools are read. Errors: Q_INVALID, Q_UNSUPPORTED; they begin with
+ * the field. */
+FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *content,
+                     struct q_err *e);
 /* Do n_prompt tokens and those asked for (0: what fits, at least one) fit together? what: the field
  * that the prompt is from. Errors: Q_INVALID. */
 FALLIBLE turn_check_length(const char *what, uint32_t n_prompt, uint32_t asked, uint32_t limit,

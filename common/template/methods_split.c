@@ -229,7 +229,7 @@ enum q_code method_str_join(struct interp *in, const struct value *a, struct val
             return in_raise(in, "TypeError", "sequence item %zu: expected str instance, %s found",
                             i, value_type_name(items->items[i]));
         if (i)
-            buf_add(&in->out, a[0].as.s->data, a[0].as.s->n);
+            text_add_all(in, a[0].as.s);
         if ((rc = print_str(in, items->items[i])) || (rc = in_charge(in, 1)))
             return rc;
     }
@@ -239,6 +239,16 @@ enum q_code method_str_join(struct interp *in, const struct value *a, struct val
 enum q_code method_str_format(struct interp *in, const struct value *a, struct value *out)
 {
     return format_braces(in, a[0].as.s, a + 1, out);
+}
+
+/* Anything may stand for the mapping as long as no field asks for a name. */
+enum q_code method_str_format_map(struct interp *in, const struct value *a, struct value *out)
+{
+    struct dict none = {0};
+    struct seq positional = {0};
+    const struct value args[2] = {v_seq(V_TUPLE, &positional),
+                                  a[1].kind == V_DICT ? a[1] : v_dict(&none)};
+    return format_braces(in, a[0].as.s, args, out);
 }
 
 /* --- dict ------------------------------------------------------------------------------------- */

@@ -34,6 +34,8 @@ enum value_kind {
     V_NAMESPACE,
     V_LOOP,
     V_MACRO,
+    V_TEMPLATE, /* `self`: the template, whose members are its blocks */
+    V_BLOCK,
     V_FUNC,   /* a row of globals.def */
     V_METHOD, /* a row of methods.def with its object */
     V_CYCLER,
@@ -42,13 +44,15 @@ enum value_kind {
 
 struct str_room { /* memory that several strings may share; the last one can grow in place */
     char *data;   /* [cap] */
+    unsigned char *content; /* [cap] as str.content, or NULL: strings have not needed it */
     size_t used, cap;
 };
 
 struct str {
     const char *data; /* [n] bytes, in the arena, the template or the request's JSON */
     size_t n;
-    size_t n_char; /* code points; STR_UNCOUNTED until someone asks */
+    size_t n_char;                /* code points; STR_UNCOUNTED until someone asks */
+    const unsigned char *content; /* [n] 1 where a byte is the request's; NULL: none, TEXT_ALL */
     struct str_room *room;
     bool markup; /* came from |safe or |escape: joining it with plain text escapes the latter */
 };
@@ -67,6 +71,7 @@ struct value {
         struct range *range;
         struct loop *loop;
         struct macro *macro;
+        const struct node *block; /* N_BLOCK; NULL for V_TEMPLATE */
         struct method *method;
         struct cycler *cycler; /* V_CYCLER, V_JOINER */
         const struct native *func;

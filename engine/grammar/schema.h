@@ -56,8 +56,14 @@ struct goal { /* schemas that hold together */
 struct goal_memo;
 struct ref_index;
 
+struct limited { /* strings with a length beside other constraints: equal ones are one rule */
+    const char *key;
+    const struct gx *gx;
+    struct limited *next;
+};
 struct schema {
     struct build *b;
+    struct limited *limited;
     const json_t *root;
     json_t *made;       /* array: schemas made here */
     bool old_ref;       /* beside $ref nothing counts (drafts before 2019-09) */
@@ -67,6 +73,7 @@ struct schema {
     struct goal_memo **memos; /* [memo_size] by hash */
     size_t n_memo, memo_size;
     const struct gx *ws, *any, *string, *character; /* made when first used */
+    bool brief; /* formats by their short patterns, beside a length */
 };
 
 struct number { /* a bound, exactly */
@@ -178,6 +185,8 @@ bool names_listed(struct build *b, const struct fsm *f, const char **out, uint32
 /* schema_number.c */
 bool number_read(struct number *out, const json_t *v);
 int number_compare(const struct number *x, const struct number *y);
+/* A number of the schema as texts may write it: 0, 0.0 and -0 are one. whole: without a point. */
+const struct gx *number_value(struct schema *s, const json_t *v, bool whole);
 const struct gx *number_gx(struct schema *s, const struct conj *c);
 bool number_holds(const struct conj *c, const json_t *v);
 /* schema_array.c, schema_object.c */

@@ -24,20 +24,23 @@ static void load(void)
     served.options = &options;
     served.config.vocab_size = 2560; /* of that model */
     if (tokenizer_open(&served.tokenizer, dir, &e) != Q_OK ||
-        chat_model_open(&served.chat, &options, dir, dir, &e) != Q_OK)
+        chat_model_open(&served.chat, &options, dir, dir, &e) != Q_OK ||
+        chat_model_tags(&served.chat, served.tokenizer, &e) != Q_OK)
         snprintf(served.chat.error, sizeof(served.chat.error), "no model here");
 }
 
 /* The prompt, and the parser for what comes behind it. */
 static enum q_code try_turn(const struct turn *t, struct prompts *prompts, struct q_err *e)
 {
-    char tag[PARSER_TAG_MAX];
+    struct turn_before before;
     struct parser *parser = NULL;
     enum q_code rc = prompts_render(prompts, t, e);
     if (rc != Q_OK)
         return rc;
     const struct buf *rendered = &prompts->items->rendered;
-    rc = turn_parser(t, rendered, turn_after(t, rendered, tag), &parser, e);
+    turn_before(t, rendered, &before);
+    Q_ASSERT(!before.after || !before.tags);
+    rc = turn_parser(t, rendered, before.after || before.tags, &parser, e);
     parser_free(parser);
     return rc;
 }
@@ -47,7 +50,7 @@ static void try_prompts(const struct params *p, const struct sample_params *s)
     struct q_err e = Q_ERR_INIT;
     struct prompts prompts = {NULL, 0};
     enum q_code rc = Q_OK;
-    const struct turn_ask ask = prompts_ask(&served, p, s->grammar);
+    const struct turn_ask ask = prompts_ask(&served, p, s);
     struct turn turn = {.model = NULL};
     if (p->prompt)
         rc = prompts_read(&prompts, p->prompt, &served, &e);

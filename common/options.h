@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options - the command line, environment and --help of every program, from one table
- * (options.def).
+/* options - the command line, environment, configuration file and --help of every program, from one
+ * table (options.def).
  *
  * `--flag value` and `--flag=value`; a bool is `--flag` or `--no-flag`; `_` may stand for `-` in
- * flags; `--` ends them; -h, -i and -o are --help, --input-file and --output-file. The environment
- * (QUIRE_MAX_NUM_SEQS=8) gives values the command line leaves out.
+ * flags; `--` ends them. A list of WORDS takes all words up to the next option (of chat and bench
+ * serve, which need no MODEL, one); when MODEL would be missing, the last of them is MODEL. A JSON
+ * option takes an object, or its members one by one: `--flag.key.key value`, `--flag.key+ value`
+ * for the end of an array. What the command line leaves out comes from the environment
+ * (QUIRE_MAX_NUM_SEQS=8; several WORDS a line each), then from the YAML file of --config, then from
+ * the table. Flags of vLLM that are no options here are looked up in vllm_flags.def: common/vllm.h.
  * Threads: main, before others start; options_defaults and options_set are reentrant. */
 #ifndef QUIRE_COMMON_OPTIONS_H
 #define QUIRE_COMMON_OPTIONS_H
@@ -25,6 +29,7 @@ enum {
     FOR_TOKENIZE = 1 << 8,
     FOR_PARSE = 1 << 9,
     FOR_RENDER = 1 << 10,
+    FOR_LIBRARY = 1 << 11, /* quire_options_set: what both an engine and `generate` have use for */
     FOR_SCHEMA = 1 << 12,
     FOR_BENCH_ROOFLINE = 1 << 16,
     FOR_BENCH_KERNELS = 1 << 17,
@@ -33,19 +38,23 @@ enum {
     FOR_BENCH_SERVE = 1 << 20,
     FOR_BENCH_QUALITY = 1 << 21,
     FOR_ALL = (1 << 22) - 1,
+    FOR_PROGRAMS = FOR_ALL & ~FOR_LIBRARY,
     FOR_BENCH_LOCAL = FOR_BENCH_LATENCY | FOR_BENCH_THROUGHPUT | FOR_BENCH_QUALITY, /* an engine */
     FOR_BENCH_WORK = FOR_BENCH_THROUGHPUT | FOR_BENCH_SERVE, /* prompts of a data set */
     FOR_BENCH = FOR_BENCH_LOCAL | FOR_BENCH_SERVE | FOR_BENCH_ROOFLINE | FOR_BENCH_KERNELS,
     FOR_MODEL = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE | FOR_CHAT | FOR_BATCH |
-                FOR_BENCH_LOCAL, /* programs that read the model folder */
-    FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE | FOR_CHAT | FOR_BATCH |
-               FOR_BENCH_LOCAL /* programs that hold an engine core, or start one */
+                FOR_BENCH_LOCAL | FOR_LIBRARY, /* programs that read the model folder */
+    FOR_CORE = FOR_SERVE | FOR_ENGINE | FOR_GENERATE | FOR_CHAT | FOR_BATCH | FOR_BENCH_LOCAL |
+               FOR_LIBRARY, /* programs that hold an engine core, or start one */
+    FOR_VLLM = FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_GENERATE | FOR_BATCH |
+               FOR_BENCH_LOCAL /* programs that take vLLM's flags and --config */
 };
 
-#define OPTION_LIST_MAX 256
+#define OPTION_LIST_MAX       256
+#define OPTION_POSITIONAL_MAX 8
 
 struct option_list {
-    const char *items[OPTION_LIST_MAX]; /* borrowed from argv and the environment */
+    const char *items[OPTION_LIST_MAX]; /* borrowed from argv, or of struct option_text */
     uint32_t n;
 };
 typedef const char *option_STR; /* never NULL; "" = not given */
@@ -53,14 +62,21 @@ typedef int64_t option_INT;
 typedef double option_NUM;
 typedef uint64_t option_BYTES;
 typedef bool option_BOOL;
-#define option_LIST struct option_list
+typedef const char *option_JSON; /* an object's text; "" = not given */
+#define option_LIST  struct option_list
+#define option_WORDS struct option_list
+
+struct option_text; /* what had to be put together: values of --config, members of JSON */
 
 struct options {
 #define OPT(field, flag, type, def, min, max, programs, help) option_##type field;
 #include "common/options.def"
-    const char *positional[8]; /* what stands without a flag, e.g. MODEL */
+    const char *positional[OPTION_POSITIONAL_MAX]; /* what stands without a flag, e.g. MODEL */
     uint32_t n_positional;
-    uint64_t given[4]; /* bit per row of the table: set on the command line or in the environment */
+    uint64_t given[4];     /* bit per row of the table: set by command line, environment or file */
+    uint64_t no_effect[8]; /* bit per row of vllm_flags.def: accepted, to be told once */
+    const char *help_word; /* of --help=WORD; NULL = all options */
+    struct option_text *texts;
 };
 
 struct program_info {
@@ -72,20 +88,25 @@ struct program_info {
 };
 
 /* Errors: Q_INVALID: unknown flag (with the nearest known one), flag of another program, missing or
- * bad value. When
- * --help or --version is among the arguments the rest is not checked and o->help or o->version is
- * set. */
+ * bad value; Q_UNSUPPORTED: a flag of vLLM's that is refused here, and why; those of --config name
+ * file and line. When --help or --version is among the arguments the rest is not checked and
+ * o->help or o->version is set. The strings live until options_release. */
 FALLIBLE options_parse(struct options *o, const struct program_info *p, int argc, char **argv,
                        struct q_err *e);
+/* Give back the texts of --config and JSON members; the options are not to be used any more. */
+void options_release(struct options *o);
 /* Every option at its default, nothing given. */
 void options_defaults(struct options *o);
-/* Set one option of `program` by name: "max_num_seqs", "max-num-seqs" or "--max-num-seqs"; strings
- * are borrowed from value. Errors: Q_NOT_FOUND (no such option of the program; with the nearest
- * known one), Q_INVALID (value). */
+/* Set one option of `program` by name: "max_num_seqs", "max-num-seqs" or "--max-num-seqs", or one of
+ * vLLM's names for it; strings are borrowed from value. Errors: Q_NOT_FOUND (no such option of the
+ * program; with the nearest known one), Q_INVALID (value), Q_UNSUPPORTED (vLLM's, refused). */
 FALLIBLE options_set(struct options *o, uint32_t program, const char *name, const char *value,
                      struct q_err *e);
-void options_help(const struct program_info *p, FILE *out);
-/* The usual start of main: parse, set up the log, answer --help and --version. Returns -1 to go on,
+/* Usage, what the program is, its options in groups, examples; `word` as in --help=WORD, or NULL.
+ * Lines of at most `width` columns. */
+void options_help(const struct program_info *p, const char *word, unsigned width, FILE *out);
+/* The usual start of main: parse, set up the log, answer --help and --version, log a line for each
+ * of vLLM's flags that has no effect. Returns -1 to go on,
  * else the exit code (0 after help, 2 after a usage error that was printed). */
 int options_main(struct options *o, const struct program_info *p, int argc, char **argv);
 /* Was this flag ("--max-num-seqs") given? */

@@ -21,6 +21,32 @@ enum q_code parse_i64(int64_t *out, const char *text, int64_t min, int64_t max, 
     return Q_OK;
 }
 
+enum q_code parse_count(int64_t *out, const char *text, int64_t min, int64_t max, const char *what,
+                        struct q_err *e)
+{
+    static const char units[] = "kmgtKMGT";
+    char *end;
+    double v = strtod(text, &end), factor = 1;
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    if (!isdigit((unsigned char)*text) || !unit || end[1] ||
+        strspn(text, "0123456789.") + 1 != strlen(text))
+        return parse_i64(out, text, min, max, what, e);
+    bool decimal = unit - units < 4;
+    for (long i = 0; i <= (unit - units) % 4; i++)
+        factor *= decimal ? 1000 : 1024;
+    if (!decimal && v != floor(v))
+        return q_fail(e, Q_INVALID,
+                      "%s: \"%.60s\" has a fraction of a power of 1024; did you mean %.*s%c, a "
+                      "power of 1000?",
+                      what, text, (int)(end - text), text, tolower((unsigned char)*unit));
+    v = floor(v * factor + 0.5);
+    if (!(v >= (double)min && v <= (double)max && v < 9.2e18))
+        return q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a whole number from %lld to %lld", what,
+                      text, (long long)min, (long long)max);
+    *out = (int64_t)v;
+    return Q_OK;
+}
+
 enum q_code parse_f64(double *out, const char *text, double min, double max, const char *what,
                       struct q_err *e)
 {
@@ -44,7 +70,8 @@ enum q_code parse_bytes(uint64_t *out, const char *text, const char *what, struc
     if (*end) {
         const char *unit = strchr(units, toupper((unsigned char)*end));
         bool binary = strcasecmp(end + 1, "iB") == 0 || end[1] == '\0';
-        bool decimal = strcasecmp(end + 1, "B") == 0;
+        bool decimal =
+            strcasecmp(end + 1, "B") == 0 || (end[1] == '\0' && islower((unsigned char)*end));
         if (strcasecmp(end, "B") != 0) {
             if (!unit || (!binary && !decimal))
                 goto bad;

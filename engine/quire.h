@@ -96,9 +96,10 @@ struct quire_options {
 /* Everything to its default. size: sizeof *o. Threads: one. */
 QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
 /* Set an option of the engine by the name it has on the command lines of `quire engine` and `quire
- * generate` (--help lists them; "-" or "_", with or without "--"), for programs that have settings
- * as text, and for the options that are no field above, such as chat_template. The strings are
- * kept, not copied, until quire_engine_open has returned. Threads: one.
+ * generate` (--help lists them; "-" or "_", with or without "--"), or by vLLM's (`quire help vllm`;
+ * what has no effect here is taken), for programs that have settings as text, and for the options
+ * that are no field above, such as chat_template. The strings are kept, not copied, until
+ * quire_engine_open has returned. Threads: one.
  *
  *     struct quire_error error;
  *     struct quire_options o;   quire_options_init(&o, sizeof o);
@@ -107,8 +108,8 @@ QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
  *         quire_options_set(&o, "scheduling-policy", "priority", &error))
  *         fprintf(stderr, "%s\n", error.message);
  *
- * Errors: QUIRE_INVALID (not in its range), QUIRE_NOT_FOUND (no such option), QUIRE_TOO_LARGE (more
- * than QUIRE_SET_MAX that are no fields). */
+ * Errors: QUIRE_INVALID (not in its range), QUIRE_NOT_FOUND (no such option), QUIRE_UNSUPPORTED
+ * (vLLM's, refused here; why), QUIRE_TOO_LARGE (more than QUIRE_SET_MAX that are no fields). */
 QUIRE_API enum quire_code quire_options_set(struct quire_options *o, const char *name,
                                             const char *value, struct quire_error *error);
 

@@ -83,6 +83,13 @@ static void choose_parsers(struct chat_model *m, const struct options *o)
              m->reasoning_parser ? m->reasoning_parser : "none");
 }
 
+static FALLIBLE load_kwargs(struct chat_model *m, const char *text, struct q_err *e)
+{
+    if (*text && !(m->kwargs = json_loads(text, 0, NULL)))
+        return q_fail(e, Q_INVALID, "--default-chat-template-kwargs is not JSON, or no memory");
+    return Q_OK;
+}
+
 FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const char *dir,
                          const char *tokenizer_path, struct q_err *e)
 {
@@ -91,6 +98,7 @@ FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const ch
     *m = (struct chat_model){.parse_special = o->parse_special_in_content};
     if ((rc = chat_model_check(o, e)) ||
         (rc = content_format(&m->content, o->chat_template_content_format, e)) ||
+        (rc = load_kwargs(m, o->default_chat_template_kwargs, e)) ||
         (rc = load_template(m, dir_exists(tokenizer_path) ? tokenizer_path : dir, file, e)))
         return rc;
     choose_parsers(m, o);
@@ -109,5 +117,6 @@ void chat_model_release(struct chat_model *m)
 {
     buf_release(&m->reasoning_tags);
     chat_free(m->template);
+    json_decref(m->kwargs);
     *m = (struct chat_model){.template = NULL};
 }

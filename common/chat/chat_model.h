@@ -6,6 +6,7 @@
  * Threads: only read after chat_model_open. */
 #ifndef QUIRE_COMMON_CHAT_CHAT_MODEL_H
 #define QUIRE_COMMON_CHAT_CHAT_MODEL_H
+#include <jansson.h>
 #include "common/options.h"
 #include "common/template/chat.h"
 #include "common/tokenizer/tokenizer.h"
@@ -13,8 +14,9 @@
 struct chat_model {
     struct chat *template; /* NULL: error says why */
     char error[Q_MESSAGE_MAX];
-    enum chat_content content;                  /* --chat-template-content-format */
-    bool parse_special;                         /* --parse-special-in-content */
+    json_t *kwargs;            /* --default-chat-template-kwargs: an object, or NULL */
+    enum chat_content content; /* --chat-template-content-format */
+    bool parse_special;        /* --parse-special-in-content */
     const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
                                                  * template shows; NULL: no such format */
     struct buf reasoning_tags; /* with which the model may begin to reason (thinking.h) */

@@ -146,6 +146,10 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *co
                                           : chat_source(m->template);
     if ((rc = thinking_kwargs(&kwargs, a, source, e)) != Q_OK)
         return rc;
+    if (m->kwargs && json_object_update_missing(kwargs, m->kwargs) != 0) { /* the server's */
+        json_decref(kwargs);
+        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    }
     const struct chat_request r = {.messages = t->messages,
                                    .tools = t->tools,
                                    .documents = a->documents,

@@ -280,8 +280,8 @@ static enum q_code load_config(struct model_config *c, const struct hub_json_at 
     return config_rope_load(&c->rope, at, e);
 }
 
-static enum q_code load_defaults(struct model_config *c, struct generation_defaults *g,
-                                 const struct hub_json_at *at, struct q_err *e)
+static enum q_code load_sampling(struct generation_defaults *g, const struct hub_json_at *at,
+                                 struct q_err *e)
 {
     struct {
         const char *key;
@@ -302,11 +302,10 @@ static enum q_code load_defaults(struct model_config *c, struct generation_defau
     }
     g->has_top_k = hub_json_find(at, "top_k") != NULL;
     g->has_max_new_tokens = hub_json_find(at, "max_new_tokens") != NULL;
-    if ((rc = hub_json_int(&g->top_k, at, "top_k", (struct hub_json_range){-1, UINT32_MAX}, e)) ||
-        (rc = hub_json_int(&g->max_new_tokens, at, "max_new_tokens",
-                           (struct hub_json_range){1, UINT32_MAX}, e)))
+    if ((rc = hub_json_int(&g->top_k, at, "top_k", (struct hub_json_range){-1, UINT32_MAX}, e)))
         return rc;
-    return load_ids(c, at, e);
+    return hub_json_int(&g->max_new_tokens, at, "max_new_tokens",
+                        (struct hub_json_range){1, UINT32_MAX}, e);
 }
 
 enum q_code model_config_parse(struct model_config *c, const char *text, size_t n, const char *path,
@@ -328,9 +327,58 @@ enum q_code generation_defaults_parse(struct model_config *c, struct generation_
     *g = (struct generation_defaults){0};
     enum q_code rc = hub_json_parse(&root, text, n, path, e);
     if (!rc)
-        rc = load_defaults(c, g, &(struct hub_json_at){root, path}, e);
+        rc = load_sampling(g, &(struct hub_json_at){root, path}, e);
+    if (!rc)
+        rc = load_ids(c, &(struct hub_json_at){root, path}, e);
     json_decref(root);
     return rc;
+}
+
+enum q_code generation_defaults_option(struct generation_defaults *g, const char *text,
+                                       struct q_err *e)
+{
+    static const char flag[] = "--override-generation-config";
+    static const char *const keys[] = {"temperature",        "top_p",         "top_k", "min_p",
+                                       "repetition_penalty", "max_new_tokens"};
+    const size_t n_key = sizeof keys / sizeof *keys;
+    json_t *root = NULL, *v;
+    const char *key;
+    *g = (struct generation_defaults){0};
+    if (!*text)
+        return Q_OK;
+    enum q_code rc = hub_json_parse(&root, text, strlen(text), flag, e);
+    json_object_foreach (root, key, v) {
+        size_t i = 0;
+        while (i < n_key && strcmp(keys[i], key) != 0)
+            i++;
+        if (i == n_key && !rc)
+            rc = q_fail(e, Q_INVALID,
+                        "%s: \"%.60s\" is not supported; known are temperature, top_p, top_k, "
+                        "min_p, repetition_penalty and max_new_tokens",
+                        flag, key);
+    }
+    if (!rc && load_sampling(g, &(struct hub_json_at){root, flag}, e))
+        rc = e->code = Q_INVALID;
+    json_decref(root);
+    return rc;
+}
+
+void generation_defaults_merge(struct generation_defaults *g,
+                               const struct generation_defaults *over)
+{
+#define TAKE(field)                                           \
+    do {                                                      \
+        g->has_##field = g->has_##field || over->has_##field; \
+        if (over->has_##field)                                \
+            g->field = over->field;                           \
+    } while (0)
+    TAKE(temperature);
+    TAKE(top_p);
+    TAKE(top_k);
+    TAKE(min_p);
+    TAKE(repetition_penalty);
+    TAKE(max_new_tokens);
+#undef TAKE
 }
 
 enum q_code model_config_load(struct model_config *c, struct generation_defaults *g,

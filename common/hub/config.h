@@ -80,5 +80,11 @@ FALLIBLE model_config_parse(struct model_config *c, const char *text, size_t n, 
                             struct q_err *e);
 FALLIBLE generation_defaults_parse(struct model_config *c, struct generation_defaults *g,
                                    const char *text, size_t n, const char *path, struct q_err *e);
+/* What --override-generation-config says; nothing where text is "". Errors: Q_INVALID. */
+FALLIBLE generation_defaults_option(struct generation_defaults *g, const char *text,
+                                    struct q_err *e);
+/* What `over` has replaces what g has. */
+void generation_defaults_merge(struct generation_defaults *g,
+                               const struct generation_defaults *over);
 
 #endif

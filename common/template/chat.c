@@ -172,6 +172,20 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
     return rc;
 }
 
+bool chat_is_text(const char *given)
+{
+    return strpbrk(given, "{}\n") && !file_exists(given);
+}
+
+static enum q_code read_given(struct buf *source, const char *given, struct q_err *e)
+{
+    if (chat_is_text(given)) {
+        buf_add_str(source, given);
+        return buf_check(source, "the chat template", e);
+    }
+    return file_read(source, given, CONFIG_MAX, e);
+}
+
 enum q_code chat_open(struct chat **out, const char *dir, const char *template_path,
                       struct q_err *e)
 {
@@ -185,11 +199,14 @@ enum q_code chat_open(struct chat **out, const char *dir, const char *template_p
     else if (!(rc = load_config(&tokenizer, dir, "tokenizer_config.json", e)) &&
              !(rc = load_config(&map, dir, "special_tokens_map.json", e)) &&
              !(rc = add_tokens(c, tokenizer, e)) && !(rc = add_tokens(c, map, e)))
-        rc = template_path ? file_read(&c->source, template_path, CONFIG_MAX, e)
+        rc = template_path ? read_given(&c->source, template_path, e)
                            : find_template(c, dir, tokenizer, e);
     if (!rc)
         rc = compile_text(&c->plain, buf_str(&c->source), c->source.len,
-                          template_path ? template_path : dir, e);
+                          !template_path               ? dir
+                          : file_exists(template_path) ? template_path
+                                                       : "--chat-template",
+                          e);
     json_decref(tokenizer);
     json_decref(map);
     if (rc)

@@ -14,9 +14,11 @@
 struct chat;
 
 /* dir: the model folder. template_path: NULL, or a file that replaces the folder's template
- * (--chat-template). Errors: Q_NOT_FOUND (the folder has no template; the message says how to give
- * one), Q_INVALID, Q_CORRUPT. */
+ * (--chat-template), or the text of a template. Errors: Q_NOT_FOUND (the folder has no template;
+ * the message says how to give one), Q_INVALID, Q_CORRUPT. */
 FALLIBLE chat_open(struct chat **out, const char *dir, const char *template_path, struct q_err *e);
+/* Is what --chat-template was given no file but, as vLLM has it, the template, which has braces? */
+bool chat_is_text(const char *given);
 /* The same from a template's text, without a folder: no bos_token & co. Errors: Q_INVALID; fault
  * (may be NULL) is filled. */
 FALLIBLE chat_from_source(struct chat **out, const char *source, size_t n,

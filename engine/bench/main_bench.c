@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include "common/hub/config.h"
 #include "common/hub/hub.h"
+#include "common/columns.h"
 #include "common/log.h"
 #include "engine/bench/bench.h"
 #include "kcheck.h"
@@ -96,11 +97,15 @@ static const struct verb {
 
 static void help(FILE *out)
 {
-    fputs("usage: quire bench VERB [options]\n       quire bench VERB --help\n\nverbs:\n", out);
-    for (size_t i = 0; i < N_VERB; i++)
-        fprintf(out, "  %-11s %s\n", verbs[i].verb, verbs[i].about);
-    fputs("\nEach prints a table; --json FILE writes {\"machine\", \"run\", \"results\"} too.\n",
+    unsigned width = columns_width(out);
+    fputs("usage: quire bench VERB [options]\n"
+          "       quire bench VERB --help, quire help bench VERB\n\nverbs:\n",
           out);
+    for (size_t i = 0; i < N_VERB; i++)
+        columns_row(out, verbs[i].verb, 14, width, verbs[i].about);
+    fputc('\n', out);
+    columns_put(out, 0, 0, width,
+                "Each prints a table; --json FILE writes {\"machine\", \"run\", \"results\"} too.");
 }
 
 static const struct verb *find(const char *name)
@@ -137,9 +142,6 @@ static FALLIBLE check(struct bench *b, const struct verb *v, struct q_err *e)
     b->model = o->n_positional ? o->positional[0] : o->model_name;
     if ((v->info.program & FOR_BENCH_LOCAL) && !*b->model)
         return q_fail(e, Q_INVALID, "MODEL is missing; usage: %s %s", v->info.name, v->info.usage);
-    if (o->n_positional && *o->model_name && (v->info.program & FOR_BENCH_LOCAL))
-        return q_fail(e, Q_INVALID, "MODEL is given twice: %s and --model %s", b->model,
-                      o->model_name);
     return v->info.program & FOR_BENCH_LOCAL ? check_model(b, e) : Q_OK;
 }
 
@@ -148,10 +150,13 @@ int main(int argc, char **argv)
     static struct bench b;
     struct q_err e = Q_ERR_INIT;
     const char *name = argc > 1 ? argv[1] : NULL;
-    const struct verb *v = name ? find(name) : NULL;
+    bool asked = name && (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h"));
+    const struct verb *v = asked && argc > 2 ? find(argv[2]) : name ? find(name) : NULL;
+    if (v && asked) { /* quire bench help VERB */
+        options_help(&v->info, NULL, columns_width(stdout), stdout);
+        return 0;
+    }
     if (!v) {
-        bool asked =
-            name && (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h"));
         if (name && !asked)
             fprintf(stderr, "quire bench: there is no verb \"%.60s\"\n", name);
         help(asked ? stdout : stderr);

@@ -42,7 +42,7 @@ static FALLIBLE set_given(struct quire_options *q, const struct bench *b,
 {
     char *args[ARGS_MAX];
     uint32_t n = 0;
-    enum q_code rc = options_forward(&b->o, FOR_ENGINE, args, &n, ARGS_MAX, e);
+    enum q_code rc = options_forward(&b->o, FOR_LIBRARY, args, &n, ARGS_MAX, e);
     for (uint32_t i = 0; i < n && !rc; i++) {
         char *value = strchr(args[i], '=');
         *value++ = '\0';

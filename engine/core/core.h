@@ -29,11 +29,12 @@ struct core_config {
     char tokenizer_path[PATH_MAX]; /* folder or file; --tokenizer, else worker.model_dir */
     uint32_t queue_max;            /* waiting requests at most */
     struct scheduler_policy policy;
-    uint32_t worker_timeout_s;  /* a step takes longer: the worker is killed; 0 = no limit. Not
+    uint32_t worker_timeout_s; /* a step takes longer: the worker is killed; 0 = no limit. Not
                                    when it is a thread */
-    bool prefix_cache;          /* --enable-prefix-caching */
-    bool no_jump_forward;       /* --disable-jump-forward: forced tokens are sampled one by one */
-    bool in_process;            /* the worker is a thread */
+    bool prefix_cache;         /* --enable-prefix-caching */
+    bool no_jump_forward;      /* --disable-jump-forward: forced tokens are sampled one by one */
+    bool in_process;           /* the worker is a thread */
+    struct generation_defaults override; /* --override-generation-config; the library's alone */
     const char *trace_path;     /* a trace of every step is written there; NULL = none; borrowed */
     const char *profiler_dir;   /* core_profile_start writes there; NULL = it may not; borrowed */
     const char *worker_program; /* NULL = quire-worker beside this executable; borrowed */

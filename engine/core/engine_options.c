@@ -5,6 +5,7 @@
 #include "common/hub/folder.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
+#include "common/mem.h"
 #include "common/parse.h"
 #include "common/tokenizer/tokenizer.h"
 #include "engine/core/speculative.h"
@@ -64,6 +65,34 @@ FALLIBLE engine_quantization_parse(enum quantization *out, const char *text, str
         if (strcmp(text, quantization_name(*out)) == 0)
             return Q_OK;
     return q_fail(e, Q_INVALID, "--quantization is \"%s\", expected none, int8, int4 or fp8", text);
+}
+
+/* A checkpoint's own method, as vLLM's command lines name it: read as it is, if it is. */
+static FALLIBLE quantization_option(enum quantization *out, const char *text, const char *dir,
+                                    struct q_err *e)
+{
+    static const struct {
+        const char *name, *method;
+    } names[] = {{"awq", "awq"},        {"awq_marlin", "awq"},
+                 {"gptq", "gptq"},      {"gptq_marlin", "gptq"},
+                 {"fbgemm_fp8", "fp8"}, {"compressed-tensors", "compressed-tensors"}};
+    const char *wanted = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(text, names[i].name))
+            wanted = names[i].method;
+    if (!wanted)
+        return engine_quantization_parse(out, text, e);
+    struct model_config *c = q_alloc(sizeof *c);
+    enum q_code rc = c ? model_config_load(c, NULL, dir, e) : q_fail(e, Q_NO_MEMORY, "no memory");
+    const char *method = rc ? "" : quant_method_name(c->quant.method);
+    if (!rc && strcmp(method, wanted) != 0)
+        rc = q_fail(
+            e, Q_INVALID,
+            "--quantization is \"%s\", expected none, int8, int4 or fp8: the checkpoint is %s%s",
+            text, *method ? "of " : "not quantized", method);
+    q_free(c);
+    *out = QUANTIZE_NOT;
+    return rc;
 }
 
 FALLIBLE engine_format_parse(enum load_format *out, const char *text, struct q_err *e)
@@ -173,7 +202,8 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = engine_dtype_parse(&w->dtype_auto, &w->dtype, o->dtype, e)) ||
         (rc = speculative_parse(&w->speculation, o->speculative_config, e)) ||
         (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||
-        (rc = engine_quantization_parse(&w->quantization, o->quantization, e)) ||
+        (rc = quantization_option(&w->quantization, o->quantization, w->model_dir, e)) ||
+        (rc = generation_defaults_option(&c->override, o->override_generation_config, e)) ||
         (rc = log_level_parse(&level, o->log_level, e)))
         return rc;
     if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)))

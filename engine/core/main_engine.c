@@ -49,7 +49,7 @@ int main(int argc, char **argv)
 {
     static const struct program_info info = {
         .program = FOR_ENGINE,
-        .name = "quire-engine",
+        .name = "quire engine",
         .usage = "MODEL --listen ADDRESS [options]",
         .about = "Loads a model and serves it to frontends over ipc:// or tcp://. Ends with 0 "
                  "after SIGTERM, 2 for a wrong "

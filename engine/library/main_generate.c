@@ -63,7 +63,7 @@ static void clear_line(struct program *p)
 static void complain(struct program *p, const char *what, const char *message)
 {
     clear_line(p);
-    fprintf(stderr, "quire-generate: %s%s%s\n", what, *what ? ": " : "", message);
+    fprintf(stderr, "quire generate: %s%s%s\n", what, *what ? ": " : "", message);
 }
 
 /* How far it is, now and then. */
@@ -101,7 +101,7 @@ static enum quire_code set_options(struct quire_options *q, const struct options
     uint32_t n = 0;
     struct q_err e = Q_ERR_INIT;
     enum quire_code rc = QUIRE_OK;
-    if (options_forward(o, FOR_ENGINE | FOR_FRONTEND, given, &n, GIVEN_MAX + 1, &e)) {
+    if (options_forward(o, FOR_LIBRARY, given, &n, GIVEN_MAX + 1, &e)) {
         *error = (struct quire_error){.code = QUIRE_NO_MEMORY};
         snprintf(error->message, sizeof error->message, "%s", e.message);
         return error->code;
@@ -360,7 +360,7 @@ int main(int argc, char **argv)
 {
     static const struct program_info info = {
         .program = FOR_GENERATE,
-        .name = "quire-generate",
+        .name = "quire generate",
         .usage = "MODEL [PROMPT …] [options]",
         .about =
             "Answers prompts without a server: those after MODEL, --prompt, --prompt-ids, and the "

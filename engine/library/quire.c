@@ -53,9 +53,11 @@ static FALLIBLE open_text(struct quire_engine *engine, const struct quire_option
 {
     struct options all;
     enum q_code rc = tokenizer_open(&engine->tokenizer, c->tokenizer_path, e);
-    if (rc || (rc = quire_options_all(&all, o, e)))
+    if (rc)
         return rc;
-    rc = chat_model_open(&engine->chat, &all, c->worker.model_dir, c->tokenizer_path, e);
+    if (!(rc = quire_options_all(&all, o, e)))
+        rc = chat_model_open(&engine->chat, &all, c->worker.model_dir, c->tokenizer_path, e);
+    options_release(&all);
     return rc == Q_OK ? chat_model_tags(&engine->chat, engine->tokenizer, e) : rc;
 }
 
@@ -73,6 +75,7 @@ static FALLIBLE engine_open(struct quire_engine *engine, const struct quire_opti
         return rc;
     if (strcmp(o.generation_config, "vllm") != 0)
         engine->defaults = *session_generation_defaults(engine->session);
+    generation_defaults_merge(&engine->defaults, &c.override);
     return Q_OK;
 }
 

@@ -163,17 +163,6 @@ static bool names_field(const char *name, size_t i)
     return *name == '\0' && *field == '\0';
 }
 
-/* What generate shares with the engine or a frontend is about the model, not about serving or
- * asking. */
-static FALLIBLE set_one(struct options *all, const char *name, const char *value, struct q_err *e)
-{
-    struct q_err ignored = Q_ERR_INIT;
-    enum q_code rc = options_set(all, FOR_GENERATE, name, value, e);
-    if (rc || options_set(all, FOR_FRONTEND, name, value, &ignored) == Q_OK)
-        return rc;
-    return options_set(all, FOR_ENGINE, name, value, e);
-}
-
 static FALLIBLE set_option(struct quire_options *o, const char *name, const char *value,
                            struct q_err *e)
 {
@@ -181,7 +170,8 @@ static FALLIBLE set_option(struct quire_options *o, const char *name, const char
     if (o->size < sizeof *o)
         return q_fail(e, Q_UNSUPPORTED, "options: this program was built for an older quire.h");
     options_defaults(&checked);
-    enum q_code rc = set_one(&checked, name, value, e);
+    enum q_code rc = options_set(&checked, FOR_LIBRARY, name, value, e);
+    options_release(&checked); /* the fields have texts of the caller's and of tables alone */
     if (rc)
         return rc;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -212,7 +202,7 @@ FALLIBLE quire_options_all(struct options *all, const struct quire_options *full
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         copy_field(i, from, all, false);
     for (uint32_t i = 0; i < full->n_set && !rc; i++)
-        rc = set_one(all, full->set[2 * i], full->set[2 * i + 1], e);
+        rc = options_set(all, FOR_LIBRARY, full->set[2 * i], full->set[2 * i + 1], e);
     return rc;
 }
 
@@ -221,8 +211,12 @@ FALLIBLE quire_options_config(struct core_config *c, struct quire_options *full,
 {
     struct options all;
     enum q_code rc = take_options(full, given, e);
-    if (rc || (rc = quire_options_all(&all, full, e)) ||
-        (rc = engine_options(c, &all, full->model, e)))
+    if (rc)
+        return rc;
+    if (!(rc = quire_options_all(&all, full, e)))
+        rc = engine_options(c, &all, full->model, e);
+    options_release(&all);
+    if (rc)
         return rc;
     c->worker.pin = full->pin_threads;
     c->in_process = !full->worker_program;

@@ -29,9 +29,9 @@ int main(int argc, char **argv)
 {
     static const struct program_info info = {
         .program = FOR_WORKER,
-        .name = "quire-worker",
+        .name = "quire worker",
         .usage = "RING",
-        .about = "Computes for an engine. Started by quire-engine; not for people.",
+        .about = "Computes for an engine. Started by `quire engine`, with RING; not for people.",
         .positional_min = 1,
         .positional_max = 1};
     static struct options o;
@@ -42,16 +42,16 @@ int main(int argc, char **argv)
     char rest;
     if (sscanf(o.positional[0], "%d,%d%c", &memory_fd, &event_fd, &rest) != 2 || memory_fd < 0 ||
         event_fd < 0) {
-        fprintf(
-            stderr,
-            "quire-worker: RING is \"%s\", expected two descriptors; quire-engine starts workers\n",
-            o.positional[0]);
+        fprintf(stderr,
+                "quire worker: RING is \"%s\", expected two descriptors; `quire engine` starts "
+                "workers\n",
+                o.positional[0]);
         return EXIT_USAGE;
     }
     struct q_err e = Q_ERR_INIT;
     struct ring *ring = NULL;
     if (ring_open(&ring, memory_fd, event_fd, &e)) {
-        fprintf(stderr, "quire-worker: %s\n", e.message);
+        fprintf(stderr, "quire worker: %s\n", e.message);
         return EXIT_USAGE;
     }
     follow_the_engine();

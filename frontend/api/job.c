@@ -327,6 +327,10 @@ static enum q_code job_read(struct job *j, struct q_err *e)
         snprintf(p->param, sizeof(p->param), "%.63s", p->unknown.first);
         return rc;
     }
+    if (p->stream && a->options->enable_force_include_usage)
+        p->include_usage = true;
+    if (!p->has[FIELD_return_tokens_as_token_ids])
+        p->return_tokens_as_token_ids = a->options->return_tokens_as_token_ids;
     if ((rc = served_check_name(&a->served, p->model, e)) != Q_OK) {
         snprintf(p->param, sizeof(p->param), "model");
         return rc;

@@ -19,6 +19,20 @@ static enum q_code check_tokenizer(const struct served *s, struct q_err *e)
     return rc;
 }
 
+/* generation_config.json's, unless --generation-config vllm, under --override-generation-config. */
+static enum q_code read_defaults(struct served *s, struct q_err *e)
+{
+    const struct options *o = s->options;
+    struct generation_defaults over;
+    enum q_code rc = generation_defaults_option(&over, o->override_generation_config, e);
+    if (rc != Q_OK)
+        return rc;
+    if (strcmp(o->generation_config, "vllm") == 0)
+        s->defaults = (struct generation_defaults){0};
+    generation_defaults_merge(&s->defaults, &over);
+    return Q_OK;
+}
+
 FALLIBLE served_open(struct served *s, const char *model, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
@@ -31,13 +45,14 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         return q_fail(e, Q_INVALID,
                       "--generation-config: \"%s\" is not known, expected auto or vllm",
                       o->generation_config);
-    if ((rc = hub_resolve_tokenizer(s->tokenizer_path, o->tokenizer,
+    if ((rc = read_defaults(s, e)) ||
+        (rc = hub_resolve_tokenizer(s->tokenizer_path, o->tokenizer,
                                     *o->tokenizer_revision ? o->tokenizer_revision : NULL, s->dir,
                                     e)) ||
         (rc = tokenizer_apply_mode(s->tokenizer_path, o->tokenizer_mode, e)) ||
         (rc = check_tokenizer(s, e)))
         return rc;
-    if (*o->chat_template && !file_exists(o->chat_template))
+    if (*o->chat_template && !chat_is_text(o->chat_template) && !file_exists(o->chat_template))
         return q_fail(e, Q_INVALID, "--chat-template: %s: no such file", o->chat_template);
     model_names_init(&s->named, model, s->dir);
     s->shown[0] = s->named.shown;
@@ -141,5 +156,5 @@ FALLIBLE served_check_name(const struct served *s, const char *name, struct q_er
 
 const struct generation_defaults *served_defaults(const struct served *s)
 {
-    return strcmp(s->options->generation_config, "vllm") ? &s->defaults : NULL;
+    return &s->defaults;
 }

@@ -24,7 +24,7 @@ struct served {
     const char *shown[1];     /* names, without --served-model-name */
     struct model_names named; /* then also what the API accepts */
     struct model_config config;
-    struct generation_defaults defaults;
+    struct generation_defaults defaults; /* of generation_config.json and the options */
     uint32_t
         max_model_len; /* by config and --max-model-len; the engine's counts once it is known */
     unsigned char digest[32];
@@ -38,7 +38,7 @@ FALLIBLE served_load(struct served *s, struct q_err *e);
 /* name NULL or "": the default. Accepted are the names of --served-model-name and no others, as
  * vLLM does; without that option the model's name, its id and its path. Errors: Q_NOT_FOUND. */
 FALLIBLE served_check_name(const struct served *s, const char *name, struct q_err *e);
-/* generation_config.json's defaults, or NULL with --generation-config vllm. */
+/* What a request that does not say is sampled with. */
 const struct generation_defaults *served_defaults(const struct served *s);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire: `quire VERB …` runs quire-VERB, which stands beside this file. The verbs are the files
- * found there, so that a new program is a verb by being installed. */
+ * found there, so that a new program is a verb by being installed; common/verbs.def says what the
+ * known ones are, and which verb is meant by other programs' words. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -8,28 +9,30 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/columns.h"
+#include "common/options.h"
+#include "common/vllm.h"
 
 #define VERBS_MAX 64
 #define VERB_SIZE 32
+#define INDENT    14 /* of what a verb does */
 
 static const struct {
-    const char *verb, *about;
+    const char *verb, *about, *title; /* a title has no verb */
 } known[] = {
-    /* what --help says of those it finds */
-    {"serve", "start engine and frontends for a model and keep them running"},
-    {"engine", "run an engine alone"},
-    {"frontend", "run an HTTP frontend alone"},
-    {"worker", "started by the engine: holds weights, computes"},
-    {"generate", "generate text offline"},
-    {"run-batch", "answer a file of requests in OpenAI's batch format"},
-    {"bench", "measure the machine, a model, or any OpenAI server"},
-    {"chat", "talk to a server in the terminal"},
-    {"tokenize", "text to token ids and back, without a server"},
-    {"schema", "try grammars for structured output: JSON lines in and out"},
-    {"parse", "try a tool-call or reasoning parser on text"},
-    {"render", "try a chat template on messages"},
-    {"keygen", "make the keys for tcp:// between engine and frontends"},
+#define VERBS(name, title)         {NULL, NULL, title},
+#define VERB(verb, program, about) {verb, about, NULL},
+#include "common/verbs.def"
 };
+#define N_KNOWN (sizeof known / sizeof *known)
+
+static const struct {
+    const char *word, *command, *about;
+} words[] = {
+#define WORD(word, command, about) {word, command, about},
+#include "common/verbs.def"
+};
+#define N_WORD (sizeof words / sizeof *words)
 
 struct verbs {
     char names[VERBS_MAX][VERB_SIZE];
@@ -61,16 +64,54 @@ static void find_verbs(struct verbs *v, const char *dir)
     qsort(v->names, v->n, VERB_SIZE, by_name);
 }
 
+static bool is_verb(const struct verbs *v, const char *name)
+{
+    for (size_t i = 0; i < v->n; i++)
+        if (!strcmp(v->names[i], name))
+            return true;
+    return false;
+}
+
+static bool is_known(const char *name)
+{
+    for (size_t i = 0; i < N_KNOWN; i++)
+        if (known[i].verb && !strcmp(known[i].verb, name))
+            return true;
+    return false;
+}
+
+/* The verbs that are there, under their titles; those that no table knows at the end. */
 static void help(const struct verbs *v, FILE *out)
 {
-    fprintf(out, "usage: quire VERB [arguments]\n       quire VERB --help\n\nverbs:\n");
-    for (size_t i = 0; i < v->n; i++) {
-        const char *about = "";
-        for (size_t k = 0; k < sizeof(known) / sizeof(*known); k++)
-            if (!strcmp(known[k].verb, v->names[i]))
-                about = known[k].about;
-        fprintf(out, "  %-10s %s\n", v->names[i], about);
+    unsigned width = columns_width(out);
+    const char *title = NULL;
+    fputs("usage: quire VERB [arguments]\n"
+          "       quire help VERB      the same as quire VERB --help\n"
+          "       quire help vllm      what vLLM's flags are here\n"
+          "       quire --version\n",
+          out);
+    for (size_t i = 0; i < N_KNOWN; i++) {
+        if (known[i].title)
+            title = known[i].title;
+        if (!known[i].verb || !is_verb(v, known[i].verb))
+            continue;
+        if (title)
+            fprintf(out, "\n%s:\n", title);
+        title = NULL;
+        columns_row(out, known[i].verb, INDENT, width, known[i].about);
     }
+    title = "\nOthers:\n";
+    for (size_t i = 0; i < v->n; i++) {
+        if (is_known(v->names[i]))
+            continue;
+        fputs(title, out);
+        title = "";
+        columns_row(out, v->names[i], INDENT, width, "");
+    }
+    fputs("\nExamples:\n"
+          "    quire serve Qwen/Qwen3-0.6B      then, in another terminal: quire chat\n"
+          "    quire generate ./model \"Once upon\"\n",
+          out);
 }
 
 /* Edit distance (Levenshtein), for words shorter than VERB_SIZE. */
@@ -92,10 +133,34 @@ static size_t distance(const char *a, const char *b)
     return row[n];
 }
 
-static int unknown(const struct verbs *v, const char *verb)
+/* "quire chat MODEL" with the model that was given, where one was. */
+static void print_command(const char *command, const char *model)
 {
-    const char *nearest = NULL;
+    const char *at = strstr(command, "MODEL");
+    if (at && model && *model != '-')
+        fprintf(stderr, "%.*s%.200s%s", (int)(at - command), command, model, at + strlen("MODEL"));
+    else
+        fputs(command, stderr);
+}
+
+static int unknown(const struct verbs *v, char **argv)
+{
+    const char *verb = argv[0], *nearest = NULL;
     size_t best = 3; /* further apart than this it is another word */
+    bool meant = false;
+    for (size_t i = 0; i < N_WORD; i++) {
+        if (strcmp(words[i].word, verb) != 0)
+            continue;
+        if (!meant)
+            fprintf(stderr, "quire: there is no verb \"%s\". What does it:\n", verb);
+        meant = true;
+        fputs("  ", stderr);
+        print_command(words[i].command, argv[1]);
+        fputs("\n      ", stderr);
+        columns_put(stderr, 6, 6, columns_width(stderr), words[i].about);
+    }
+    if (meant)
+        return 2;
     fprintf(stderr, "quire: there is no verb \"%.60s\"", verb);
     for (size_t i = 0; i < v->n && strlen(verb) < VERB_SIZE; i++) {
         size_t d = distance(verb, v->names[i]);
@@ -111,10 +176,57 @@ static int unknown(const struct verbs *v, const char *verb)
     return 2;
 }
 
+static bool is_serve_option(const char *flag)
+{
+    static const struct {
+        const char *flag;
+        uint32_t programs;
+    } rows[] = {
+#define OPT(field, flag, type, def, min, max, programs, help) {flag, programs},
+#include "common/options.def"
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+        if ((rows[i].programs & FOR_SERVE) && !strcmp(rows[i].flag, flag))
+            return true;
+    return false;
+}
+
+static int run(const char *dir, char **argv)
+{
+    char path[PATH_MAX + VERB_SIZE + 8];
+    snprintf(path, sizeof(path), "%s/quire-%s", dir, argv[0]);
+    argv[0] = path;
+    execv(path, argv);
+    fprintf(stderr, "quire: %s: %s\n", path, strerror(errno));
+    return 1;
+}
+
+/* quire help [VERB [WORD]]: as VERB [WORD] --help. argv: what stands after "help". */
+static int help_about(const struct verbs *v, const char *dir, char **argv)
+{
+    static char flag[] = "--help";
+    char *line[4] = {argv[0], argv[0] ? argv[1] : NULL, flag, NULL};
+    if (!argv[0] || !strcmp(argv[0], "help") || argv[0][0] == '-') {
+        help(v, stdout);
+        return 0;
+    }
+    if (!strcmp(argv[0], "vllm")) {
+        vllm_page(stdout, columns_width(stdout), is_serve_option);
+        return 0;
+    }
+    if (!is_verb(v, argv[0]))
+        return unknown(v, argv);
+    if (!line[1]) {
+        line[1] = flag;
+        line[2] = NULL;
+    }
+    return run(dir, line);
+}
+
 int main(int argc, char **argv)
 {
     static struct verbs v;
-    char dir[PATH_MAX], path[PATH_MAX + VERB_SIZE + 8];
+    char dir[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
     if (n < 0) {
         fprintf(stderr, "quire: /proc/self/exe: %s\n", strerror(errno));
@@ -124,22 +236,15 @@ int main(int argc, char **argv)
     *strrchr(dir, '/') = 0;
     find_verbs(&v, dir);
     const char *verb = argc > 1 ? argv[1] : NULL;
-    if (!verb || !strcmp(verb, "help") || !strcmp(verb, "--help") || !strcmp(verb, "-h")) {
-        help(&v, verb ? stdout : stderr);
-        return verb ? 0 : 2;
+    if (!verb) {
+        help(&v, stderr);
+        return 2;
     }
-    if (!strcmp(verb, "--version") || !strcmp(verb, "version")) {
+    if (!strcmp(verb, "help") || !strcmp(verb, "--help") || !strcmp(verb, "-h"))
+        return help_about(&v, dir, argv + 2);
+    if (!strcmp(verb, "--version") || !strcmp(verb, "-V") || !strcmp(verb, "version")) {
         printf("quire " QUIRE_VERSION "\n");
         return 0;
     }
-    bool found = false;
-    for (size_t i = 0; i < v.n; i++)
-        found |= !strcmp(v.names[i], verb);
-    if (!found)
-        return unknown(&v, verb);
-    snprintf(path, sizeof(path), "%s/quire-%s", dir, verb);
-    argv[1] = path;
-    execv(path, argv + 1);
-    fprintf(stderr, "quire: %s: %s\n", path, strerror(errno));
-    return 1;
+    return is_verb(&v, verb) ? run(dir, argv + 1) : unknown(&v, argv + 1);
 }

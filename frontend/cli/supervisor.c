@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/buf.h"
 #include "common/clock.h"
 #include "common/buf.h"
 #include "common/mem.h"
@@ -126,14 +127,20 @@ static char *flag(const char *name, const char *value)
     return asprintf(&text, "%s=%s", name, value) < 0 ? NULL : text;
 }
 
-/* A key that came by the environment stays there: arguments can be read by every user of the
- * machine. */
-static void hide_key(char **argv, uint32_t *n, const struct options *o)
+/* Keys go to children by the environment, a line each, wherever they came from: arguments can be
+ * read by every user of the machine. */
+static enum q_code hide_keys(char **argv, uint32_t *n, const struct options *o, struct q_err *e)
 {
-    const char *env = getenv("QUIRE_API_KEY");
-    if (!env || o->api_key.n != 1 || o->api_key.items[0] != env)
-        return;
+    struct buf keys = BUF_INIT;
     uint32_t kept = 0;
+    if (o->api_key.n == 0)
+        return Q_OK;
+    for (uint32_t i = 0; i < o->api_key.n; i++)
+        buf_printf(&keys, "%s%s", i ? "\n" : "", o->api_key.items[i]);
+    enum q_code rc = buf_check(&keys, "the API keys", e);
+    if (rc == Q_OK && setenv("QUIRE_API_KEY", buf_str(&keys), 1) != 0)
+        rc = q_fail(e, Q_NO_MEMORY, "no memory for the API keys");
+    buf_release(&keys);
     for (uint32_t i = 0; i < *n; i++) {
         if (strncmp(argv[i], "--api-key=", strlen("--api-key=")) != 0)
             argv[kept++] = argv[i];
@@ -142,6 +149,7 @@ static void hide_key(char **argv, uint32_t *n, const struct options *o)
     }
     argv[kept] = NULL;
     *n = kept;
+    return rc;
 }
 
 static enum q_code child_init(struct child *c, const struct outside *s, const struct options *o,
@@ -156,9 +164,7 @@ static enum q_code child_init(struct child *c, const struct outside *s, const st
         return q_fail(e, Q_NO_MEMORY, "no memory for arguments");
     enum q_code rc = options_forward(o, c->is_frontend ? FOR_FRONTEND : FOR_ENGINE, c->argv, &n,
                                      CHILD_ARGS_MAX, e);
-    if (rc == Q_OK)
-        hide_key(c->argv, &n, o);
-    return rc;
+    return rc ? rc : hide_keys(c->argv, &n, o, e);
 }
 
 FALLIBLE children_init(struct child *children, uint32_t *n, const struct outside *s,

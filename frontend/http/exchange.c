@@ -166,7 +166,8 @@ void exchange_ping(struct http_exchange *x, int64_t now_ms)
         exchange_notify_gone(x);
         return;
     }
-    if (!x->stream || x->ending || x->busy || now_ms - x->last_ms < x->server->set.ping_ms)
+    const uint32_t ping_ms = x->server->set.ping_ms; /* 0: never */
+    if (!x->stream || x->ending || x->busy || !ping_ms || now_ms - x->last_ms < ping_ms)
         return;
     http_stream_write(x, ": ping\n\n", 8);
 }

@@ -14,12 +14,13 @@
 #include "frontend/http/inside.h"
 
 #define REQUEST_READ_MS \
-    60000                   /* to send head and body; also how long an idle connection is kept \
+    60000                     /* to send head and body; also how long an idle connection is kept \
                              */
-#define HTTP2_STREAMS   256 /* of one connection, handled at once */
-#define LISTEN_BACKLOG  1024
-#define RETRY_AFTER_MAX 60 /* seconds */
-#define PING_CHECKS     4  /* per ping interval */
+#define HTTP2_STREAMS     256 /* of one connection, handled at once */
+#define LISTEN_BACKLOG    1024
+#define RETRY_AFTER_MAX   60   /* seconds */
+#define PING_CHECKS       4    /* per ping interval */
+#define PING_OFF_CHECK_MS 1000 /* without pings: for clients that are gone */
 
 uint32_t server_retry_after(const struct http_server *s)
 {
@@ -120,7 +121,9 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
     }
     configure(s);
     s->pinger.data = s->hangup.data = s->listener.data = s;
-    uint64_t check_ms = c->ping_ms / PING_CHECKS ? c->ping_ms / PING_CHECKS : 1;
+    uint64_t check_ms = !c->ping_ms                ? PING_OFF_CHECK_MS
+                        : c->ping_ms > PING_CHECKS ? c->ping_ms / PING_CHECKS
+                                                   : 1;
     uv_timer_init(loop, &s->pinger);
     uv_timer_start(&s->pinger, on_ping_timer, check_ms, check_ms);
     uv_poll_init(loop, &s->hangup, s->hangup_fd);

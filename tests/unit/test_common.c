@@ -252,6 +252,24 @@ static void numbers_are_parsed_whole_or_not_at_all(void **state)
     static const char *const bad_i[] = {"", " 1", "1 ", "0x10", "21", "9999999999999999999", "1e3"};
     for (size_t k = 0; k < sizeof bad_i / sizeof *bad_i; k++)
         assert_fails(parse_i64(&i, bad_i[k], -20, 20, "--port", &e), Q_INVALID, "--port", &e);
+    static const struct {
+        const char *text;
+        int64_t count;
+    } counts[] = {{"32768", 32768},   {"32k", 32000},        {"32K", 32768},  {"1.5k", 1500},
+                  {"25.6k", 25600},   {"2m", 2000000},       {"1M", 1 << 20}, {"0k", 0},
+                  {"4g", 4000000000}, {"1t", 1000000000000}, {"-3", -3}};
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        assert_ok(parse_count(&i, counts[k].text, -5, INT64_MAX, "x", &e), &e);
+        assert_int_equal(i, counts[k].count);
+    }
+    static const char *const bad_counts[] = {"k",    "1kk",      "1.5",  "-1k",  "1 k",
+                                             " 1k",  "0x1k",     "1kB",  "1e3k", "",
+                                             "nank", "9999999t", "1..5k"};
+    for (size_t k = 0; k < sizeof bad_counts / sizeof *bad_counts; k++)
+        assert_fails(parse_count(&i, bad_counts[k], -5, INT64_MAX, "--max-model-len", &e),
+                     Q_INVALID, "--max-model-len", &e);
+    assert_fails(parse_count(&i, "1.5K", 0, INT64_MAX, "x", &e), Q_INVALID, "1.5k", &e);
+    assert_fails(parse_count(&i, "70k", 0, 65535, "--port", &e), Q_INVALID, "65535", &e);
     assert_ok(parse_f64(&d, "0.5", 0, 1, "x", &e), &e);
     assert_true(d == 0.5);
     static const char *const bad_f[] = {"", "nan", "inf", "1.5", "0.5x"};
@@ -260,8 +278,15 @@ static void numbers_are_parsed_whole_or_not_at_all(void **state)
     static const struct {
         const char *text;
         uint64_t bytes;
-    } sizes[] = {{"0", 0},       {"123", 123},         {"4K", 4096},
-                 {"1.5k", 1536}, {"2GiB", 2ull << 30}, {"2GB", 2000000000},
+    } sizes[] = {{"0", 0},
+                 {"123", 123},
+                 {"4K", 4096},
+                 {"1.5K", 1536},
+                 {"2GiB", 2ull << 30},
+                 {"2GB", 2000000000},
+                 {"2gb", 2000000000},
+                 {"1.5k", 1500},
+                 {"4g", 4000000000},
                  {"7B", 7}};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         assert_ok(parse_bytes(&u, sizes[k].text, "x", &e), &e);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every option that `quire engine` and `quire generate` share, taken from options.def itself, set
+/* Every option of the library (FOR_LIBRARY), taken from options.def itself, set
  * by name through the public library: it must change the core's configuration. One that reaches
  * nothing, or that the library does not know, fails here. */
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #define MODEL "tests/data/models/llama"
 
-enum { STR, INT, NUM, BYTES, BOOL, LIST };
+enum { STR, INT, NUM, BYTES, BOOL, LIST, WORDS, JSON };
 static const struct row {
     const char *field, *flag, *def;
     int type;
@@ -30,6 +30,7 @@ static const struct {
     {"dtype", "float16", NULL, NULL},
     {"kv_cache_dtype", "int8", NULL, NULL},
     {"speculative_config", "{\"method\": \"ngram\", \"num_speculative_tokens\": 2}", NULL, NULL},
+    {"override_generation_config", "{\"temperature\": 0.5}", NULL, NULL},
     {"scheduling_policy", "priority", NULL, NULL},
     {"cpu_isa", "avx2", NULL, NULL},
     {"tokenizer", "tests/data/models/mistral", NULL, NULL},
@@ -52,7 +53,12 @@ static bool is_elsewhere(const char *field)
                                         "generation_config",
                                         "skip_tokenizer_init",
                                         "tokenizer_revision",
-                                        "tokenizer_mode"};
+                                        "tokenizer_mode",
+                                        "chat_template",
+                                        "chat_template_content_format",
+                                        "default_chat_template_kwargs",
+                                        "tool_call_parser",
+                                        "reasoning_parser"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], field))
             return true;
@@ -66,7 +72,7 @@ static const char *other_value(const struct row *r, char *out, size_t size)
         return "3M";
     if (r->type == BOOL)
         return *r->def == '1' ? "0" : "1";
-    if (r->type == STR)
+    if (r->type == STR || r->type == JSON)
         fail_msg("%s: a text this test has no value for; add one to `texts`", r->flag);
     if (r->type == NUM)
         snprintf(out, size, "%g", r->min + (r->max - r->min) / 4);
@@ -96,11 +102,10 @@ static void every_engine_option_is_used(void **state)
     uint32_t n = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct row *r = &rows[i];
-        uint32_t both = FOR_ENGINE | FOR_GENERATE;
         struct quire_options o;
         char number[32];
         const char *value = NULL;
-        if ((r->programs & both) != both || is_elsewhere(r->field))
+        if (!(r->programs & FOR_LIBRARY) || is_elsewhere(r->field))
             continue;
         quire_options_init(&o, sizeof o);
         o.model = MODEL;
@@ -130,9 +135,8 @@ static void the_library_starts_from_the_same_defaults(void **state)
     static struct core_config plain, named;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct row *r = &rows[i];
-        uint32_t both = FOR_ENGINE | FOR_GENERATE;
         struct quire_options o;
-        if ((r->programs & both) != both || is_elsewhere(r->field) ||
+        if (!(r->programs & FOR_LIBRARY) || is_elsewhere(r->field) ||
             !strcmp(r->field, "log_level")) /* a library says errors only */
             continue;
         quire_options_init(&o, sizeof o);
@@ -145,11 +149,73 @@ static void the_library_starts_from_the_same_defaults(void **state)
     }
 }
 
+/* vLLM's names are taken too: those of options, those without effect, and refusals with reasons. */
+static void the_library_knows_vllms_names(void **state)
+{
+    (void)state;
+    static struct core_config c;
+    struct quire_options o;
+    struct quire_error error;
+    quire_options_init(&o, sizeof o);
+    o.model = MODEL;
+    set(&o, "device_memory_utilization", "0.25");
+    set(&o, "--max-model-len", "1k");
+    assert_int_equal(o.max_model_len, 1000);
+    set(&o, "spec_method", "ngram");
+    set(&o, "speculative-config.num_speculative_tokens", "3");
+    set(&o, "override-generation-config.temperature", "0.5");
+    set(&o, "trust_remote_code", "true");
+    set(&o, "tensor-parallel-size", "1");
+    config(&c, &o);
+    assert_true(c.worker.memory_part == 0.25);
+    assert_true(c.override.has_temperature && c.override.temperature == 0.5);
+    assert_int_equal(quire_options_set(&o, "tensor_parallel_size", "2", &error), QUIRE_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "one device computes"));
+    assert_int_equal(quire_options_set(&o, "enable_lora", "true", &error), QUIRE_UNSUPPORTED);
+    assert_int_equal(quire_options_set(&o, "tensor_parallel", "2", &error), QUIRE_NOT_FOUND);
+    assert_non_null(strstr(error.message, "--tensor-parallel-size"));
+    assert_int_equal(quire_options_set(&o, "config", "x.yaml", &error), QUIRE_NOT_FOUND);
+    assert_int_equal(quire_options_set(&o, "port", "80", &error), QUIRE_NOT_FOUND);
+    assert_int_equal(
+        quire_options_set(&o, "override_generation_config", "{\"temperature\"", &error),
+        QUIRE_INVALID);
+}
+
+/* vLLM's command lines name the method that a checkpoint has. */
+static void a_checkpoints_own_quantization_may_be_named(void **state)
+{
+    (void)state;
+    static struct core_config c;
+    static const struct {
+        const char *model, *name, *part; /* NULL: taken */
+    } cases[] = {{"tests/data/models/qwen2-awq", "awq", NULL},
+                 {"tests/data/models/qwen2-awq", "awq_marlin", NULL},
+                 {"tests/data/models/llama-gptq", "gptq_marlin", NULL},
+                 {"tests/data/models/llama-gptq", "awq", "of gptq"},
+                 {MODEL, "gptq", "not quantized"},
+                 {MODEL, "bitsandbytes", "expected none"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct quire_options o, full;
+        struct q_err e = Q_ERR_INIT;
+        quire_options_init(&o, sizeof o);
+        o.model = cases[i].model;
+        set(&o, "quantization", cases[i].name);
+        if (cases[i].part) {
+            assert_fails(quire_options_config(&c, &full, &o, &e), Q_INVALID, cases[i].part, &e);
+            continue;
+        }
+        assert_ok(quire_options_config(&c, &full, &o, &e), &e);
+        assert_int_equal(c.worker.quantization, QUANTIZE_NOT);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_engine_option_is_used),
         cmocka_unit_test(the_library_starts_from_the_same_defaults),
+        cmocka_unit_test(the_library_knows_vllms_names),
+        cmocka_unit_test(a_checkpoints_own_quantization_may_be_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --config: a YAML file whose keys are options without their dashes, as vLLM has it. libyaml makes
+ * a graph of nodes of it (an alias is the node again, and may be inside itself); each key is looked
+ * up as a flag, and its value becomes the words that would stand behind it. */
+#include <jansson.h>
+#include <string.h>
+#include <yaml.h>
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/mem.h"
+#include "common/options_in.h"
+
+#define FILE_MAX  ((size_t)256 << 10)
+#define DEPTH_MAX 16   /* of a value */
+#define NODES_MAX 4096 /* of a value: aliases can make much of little */
+#define YAML_TAG  "tag:yaml.org,2002:"
+
+struct config_file {
+    struct options *o;
+    const struct program_info *p;
+    const char *path;
+    yaml_document_t document;
+    uint64_t before[sizeof((struct options *)0)->given / sizeof(uint64_t)]; /* given elsewhere */
+    size_t n_node; /* visited for this value */
+};
+
+static unsigned line_of(const yaml_node_t *node)
+{
+    return (unsigned)node->start_mark.line + 1;
+}
+
+/* scalars */
+
+static const char *scalar(const yaml_node_t *node)
+{
+    return (const char *)node->data.scalar.value;
+}
+
+static bool is_plain(const yaml_node_t *node)
+{
+    return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+}
+
+static bool is_one_of(const char *text, const char *const *words, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcasecmp(text, words[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_null(const yaml_node_t *node)
+{
+    static const char *const words[] = {"", "~", "null"};
+    return is_plain(node) && is_one_of(scalar(node), words, 3);
+}
+
+/* "true" or "false" for YAML's words for them; NULL for others. */
+static const char *truth(const yaml_node_t *node)
+{
+    static const char *const yes[] = {"true", "yes", "on"}, *const no[] = {"false", "no", "off"};
+    if (!is_plain(node))
+        return NULL;
+    return is_one_of(scalar(node), yes, 3)  ? "true"
+           : is_one_of(scalar(node), no, 3) ? "false"
+                                            : NULL;
+}
+
+/* Only what is data: a tag such as !!python/object is refused, as is a NUL in a text. */
+static FALLIBLE check_node(const yaml_node_t *node, struct q_err *e)
+{
+    const char *tag = (const char *)node->tag;
+    if (tag && (strncmp(tag, YAML_TAG, strlen(YAML_TAG)) != 0 || strchr(tag, '/')))
+        return q_fail(e, Q_UNSUPPORTED, "line %u: the tag %.60s is not supported", line_of(node),
+                      tag);
+    if (node->type == YAML_SCALAR_NODE && strlen(scalar(node)) != node->data.scalar.length)
+        return q_fail(e, Q_INVALID, "line %u: a text with a NUL in it", line_of(node));
+    return Q_OK;
+}
+
+/* values */
+
+static FALLIBLE to_json(struct config_file *f, json_t **out, int i_node, int depth,
+                        struct q_err *e);
+
+static FALLIBLE sequence_to_json(struct config_file *f, json_t **out, const yaml_node_t *node,
+                                 int depth, struct q_err *e)
+{
+    *out = json_array();
+    for (yaml_node_item_t *i = node->data.sequence.items.start; i < node->data.sequence.items.top;
+         i++) {
+        json_t *v = NULL;
+        enum q_code rc = to_json(f, &v, *i, depth + 1, e);
+        if (rc)
+            return rc;
+        if (json_array_append_new(*out, v) != 0)
+            return q_fail(e, Q_NO_MEMORY, "no memory");
+    }
+    return Q_OK;
+}
+
+static FALLIBLE mapping_to_json(struct config_file *f, json_t **out, const yaml_node_t *node,
+                                int depth, struct q_err *e)
+{
+    *out = json_object();
+    for (yaml_node_pair_t *i = node->data.mapping.pairs.start; i < node->data.mapping.pairs.top;
+         i++) {
+        const yaml_node_t *key = yaml_document_get_node(&f->document, i->key);
+        json_t *v = NULL;
+        enum q_code rc = check_node(key, e);
+        if (rc)
+            return rc;
+        if (key->type != YAML_SCALAR_NODE)
+            return q_fail(e, Q_INVALID, "line %u: a key is no text", line_of(key));
+        if ((rc = to_json(f, &v, i->value, depth + 1, e)))
+            return rc;
+        if (json_object_set_new(*out, scalar(key), v) != 0)
+            return q_fail(e, Q_NO_MEMORY, "line %u: no memory", line_of(key));
+    }
+    return Q_OK;
+}
+
+static json_t *scalar_to_json(const yaml_node_t *node)
+{
+    const char *word = truth(node), *text = scalar(node);
+    if (word)
+        return json_boolean(strcmp(word, "true") == 0);
+    if (is_null(node))
+        return json_null();
+    json_t *v = is_plain(node) ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+    if (json_is_number(v))
+        return v;
+    json_decref(v);
+    return json_stringn(text, node->data.scalar.length);
+}
+
+static FALLIBLE to_json(struct config_file *f, json_t **out, int i_node, int depth, struct q_err *e)
+{
+    const yaml_node_t *node = yaml_document_get_node(&f->document, i_node);
+    enum q_code rc = check_node(node, e);
+    if (rc)
+        return rc;
+    if (depth > DEPTH_MAX || ++f->n_node > NODES_MAX)
+        return q_fail(e, Q_INVALID, "line %u: a value of more than %d levels or %d parts",
+                      line_of(node), DEPTH_MAX, NODES_MAX);
+    if (node->type == YAML_SEQUENCE_NODE)
+        rc = sequence_to_json(f, out, node, depth, e);
+    else if (node->type == YAML_MAPPING_NODE)
+        rc = mapping_to_json(f, out, node, depth, e);
+    else if (!(*out = scalar_to_json(node)))
+        rc = q_fail(e, Q_NO_MEMORY, "line %u: no memory", line_of(node));
+    if (rc) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+/* A sequence or mapping as JSON text. */
+static FALLIBLE json_word(struct config_file *f, const char **out, int i_node, struct q_err *e)
+{
+    json_t *v = NULL;
+    f->n_node = 0;
+    enum q_code rc = to_json(f, &v, i_node, 0, e);
+    size_t n = rc ? 0 : json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = rc ? NULL : q_alloc(n + 1);
+    if (text && json_dumpb(v, text, n, JSON_COMPACT | JSON_ENCODE_ANY) == n)
+        *out = option_text(f->o, text, n);
+    if (!rc && (!text || !*out))
+        rc = q_fail(e, Q_NO_MEMORY, "no memory");
+    q_free(text);
+    json_decref(v);
+    return rc;
+}
+
+static FALLIBLE scalar_word(struct config_file *f, const char **out, const yaml_node_t *node,
+                            struct q_err *e)
+{
+    enum q_code rc = check_node(node, e);
+    if (rc)
+        return rc;
+    if (node->type != YAML_SCALAR_NODE)
+        return q_fail(e, Q_INVALID, "line %u: a list or mapping, one value is expected",
+                      line_of(node));
+    *out = option_text(f->o, scalar(node), node->data.scalar.length);
+    return *out ? Q_OK : q_fail(e, Q_NO_MEMORY, "no memory");
+}
+
+static bool is_json(const struct option_target *t)
+{
+    return t->row ? t->row->type == TYPE_JSON : t->vllm->takes == VLLM_JSON;
+}
+
+static bool is_list(const struct option_target *t)
+{
+    return option_arity(t) == ARITY_MANY || (t->row && t->row->type == TYPE_LIST);
+}
+
+/* The words that the value stands for. */
+static FALLIBLE read_words(struct config_file *f, const struct option_target *t, int i_node,
+                           const char **words, size_t *n, struct q_err *e)
+{
+    const yaml_node_t *node = yaml_document_get_node(&f->document, i_node);
+    const yaml_node_item_t *item = node->data.sequence.items.start;
+    enum q_code rc = check_node(node, e);
+    *n = 1;
+    if (!rc && option_arity(t) == ARITY_NONE && (words[0] = truth(node)))
+        return Q_OK;
+    if (rc || node->type == YAML_SCALAR_NODE)
+        return rc ? rc : scalar_word(f, words, node, e);
+    if (is_json(t))
+        return json_word(f, words, i_node, e);
+    if (node->type == YAML_MAPPING_NODE || !is_list(t))
+        return q_fail(e, Q_INVALID, "line %u: %s takes %s", line_of(node), t->flag,
+                      is_list(t) ? "a list of values" : "one value");
+    for (*n = 0; item < node->data.sequence.items.top && !rc; item++) {
+        if (*n == OPTION_LIST_MAX)
+            return q_fail(e, Q_INVALID, "line %u: more than %d values", line_of(node),
+                          OPTION_LIST_MAX);
+        rc = scalar_word(f, &words[(*n)++], yaml_document_get_node(&f->document, *item), e);
+    }
+    return rc;
+}
+
+/* keys */
+
+static bool given_before(const struct config_file *f, const struct option_row *row)
+{
+    size_t i = (size_t)(row - option_rows);
+    return row && f->before[i / 64] >> i % 64 & 1;
+}
+
+/* What a file cannot say. */
+static bool is_for_words_only(const struct option_row *row)
+{
+    return row && (strcmp(row->flag, "--config") == 0 || strcmp(row->flag, "--help") == 0 ||
+                   strcmp(row->flag, "--version") == 0);
+}
+
+static FALLIBLE set_key(struct config_file *f, const char *key, int i_value, struct q_err *e)
+{
+    const yaml_node_t *value = yaml_document_get_node(&f->document, i_value);
+    const char *words[OPTION_LIST_MAX];
+    struct option_target t;
+    size_t n = 0;
+    char *flag = q_alloc(strlen(key) + 3);
+    if (!flag)
+        return q_fail(e, Q_NO_MEMORY, "no memory");
+    snprintf(flag, strlen(key) + 3, "%s%s", strncmp(key, "--", 2) == 0 ? "" : "--", key);
+    enum q_code rc = option_find(&t, f->p, flag, strlen(flag), e);
+    const struct option_row *row = rc ? NULL : option_row_of(&t);
+    if (!rc && is_for_words_only(row))
+        rc = q_fail(e, Q_INVALID, "%s is for the command line", t.flag);
+    if (rc || is_null(value) || given_before(f, row))
+        goto out;
+    if ((rc = read_words(f, &t, i_value, words, &n, e)))
+        goto out;
+    if (t.negated) /* no-enable-prefix-caching: true */
+        words[0] = strcmp(words[0], "true") ? "true" : "false";
+    if (row)
+        option_mark(f->o, row);
+    rc = option_apply(f->o, f->p, &t, words, n, e);
+out:
+    q_free(flag);
+    return rc;
+}
+
+static bool is_doubled(struct config_file *f, const yaml_node_t *root, const yaml_node_pair_t *pair)
+{
+    const yaml_node_t *key = yaml_document_get_node(&f->document, pair->key);
+    for (yaml_node_pair_t *i = root->data.mapping.pairs.start; i < pair; i++)
+        if (strcmp(scalar(yaml_document_get_node(&f->document, i->key)), scalar(key)) == 0)
+            return true;
+    return false;
+}
+
+static FALLIBLE set_keys(struct config_file *f, struct q_err *e)
+{
+    const yaml_node_t *root = yaml_document_get_root_node(&f->document);
+    if (!root || is_null(root))
+        return Q_OK; /* nothing but comments */
+    if (root->type != YAML_MAPPING_NODE)
+        return q_fail(e, Q_INVALID, "%s: a mapping of options is expected, port: 8000", f->path);
+    for (yaml_node_pair_t *i = root->data.mapping.pairs.start; i < root->data.mapping.pairs.top;
+         i++) {
+        const yaml_node_t *key = yaml_document_get_node(&f->document, i->key);
+        enum q_code rc = check_node(key, e);
+        if (!rc && key->type != YAML_SCALAR_NODE)
+            rc = q_fail(e, Q_INVALID, "a key is no text");
+        if (!rc && is_doubled(f, root, i))
+            rc = q_fail(e, Q_INVALID, "%.60s is there twice", scalar(key));
+        if (rc || (rc = set_key(f, scalar(key), i->value, e)))
+            return q_wrap(e, "%s line %u", f->path, line_of(key));
+    }
+    return Q_OK;
+}
+
+static FALLIBLE fail_yaml(const yaml_parser_t *parser, const char *path, struct q_err *e)
+{
+    return q_fail(e, Q_INVALID, "%s line %zu: not YAML: %s", path,
+                  (size_t)parser->problem_mark.line + 1,
+                  parser->problem ? parser->problem : "no memory");
+}
+
+FALLIBLE options_file_text(struct options *o, const struct program_info *p, const char *text,
+                           size_t n, const char *path, struct q_err *e)
+{
+    struct config_file f = {.o = o, .p = p, .path = path};
+    yaml_document_t rest;
+    yaml_parser_t parser;
+    enum q_code rc;
+    memcpy(f.before, o->given, sizeof f.before);
+    if (!yaml_parser_initialize(&parser))
+        return q_fail(e, Q_NO_MEMORY, "%s: no memory", path);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);
+    if (!yaml_parser_load(&parser, &f.document)) {
+        rc = fail_yaml(&parser, path, e);
+        goto out;
+    }
+    rc = set_keys(&f, e);
+    yaml_document_delete(&f.document);
+    if (rc)
+        goto out;
+    if (!yaml_parser_load(&parser, &rest)) {
+        rc = fail_yaml(&parser, path, e);
+        goto out;
+    }
+    if (yaml_document_get_root_node(&rest))
+        rc = q_fail(e, Q_INVALID, "%s: more than one YAML document", path);
+    yaml_document_delete(&rest);
+out:
+    yaml_parser_delete(&parser);
+    return rc;
+}
+
+FALLIBLE options_file(struct options *o, const struct program_info *p, const char *path,
+                      struct q_err *e)
+{
+    struct buf text = BUF_INIT;
+    const char *end = strrchr(path, '.');
+    enum q_code rc = Q_OK;
+    if (!end || (strcmp(end, ".yaml") != 0 && strcmp(end, ".yml") != 0))
+        rc = q_fail(e, Q_INVALID,
+                    "--config %.200s: a file whose name ends in .yaml or .yml is expected", path);
+    else if ((rc = file_read(&text, path, FILE_MAX, e)))
+        rc = q_wrap(e, "--config");
+    else
+        rc = options_file_text(o, p, buf_str(&text), text.len, path, e);
+    buf_release(&text);
+    return rc;
+}

@@ -1,0 +1,556 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line: what a flag's text names, how many words belong to it, and what they set. The
+ * words of the last list are kept back until the end: when MODEL would be missing, the last of them
+ * is MODEL (`--api-key KEY MODEL`); vLLM's parser leaves them all to the list, and MODEL out. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/columns.h"
+#include "common/log.h"
+#include "common/options_in.h"
+
+#define WORDS_MAX (OPTION_LIST_MAX + 1)
+
+struct command {
+    struct options *o;
+    const struct program_info *p;
+    char **argv; /* NULL-terminated */
+    int i;       /* the word being read */
+    struct option_target last;
+    const char *const *last_words; /* of the last list, not applied yet */
+    size_t n_last;
+};
+
+/* finding */
+
+/* Levenshtein distance, capped by the lengths the flags have: for "did you mean". */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[OPTION_FLAG_MAX + 1];
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > OPTION_FLAG_MAX || nb > OPTION_FLAG_MAX)
+        return OPTION_FLAG_MAX;
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            size_t up = row[j];
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (up + 1 < best)
+                best = up + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            diagonal = up;
+            row[j] = best;
+        }
+    }
+    return row[nb];
+}
+
+/* The library takes an engine's. */
+static bool takes_vllm(uint32_t program)
+{
+    return program & (FOR_VLLM | FOR_LIBRARY);
+}
+
+struct nearest {
+    const char *text; /* as it was written */
+    const char *flag;
+    size_t distance;
+    bool begins; /* the text is the flag's beginning */
+};
+
+static void consider(struct nearest *n, const char *flag)
+{
+    size_t d = distance(n->text, flag), length = strlen(n->text);
+    bool begins = length >= 6 && strncmp(flag, n->text, length) == 0;
+    bool better = n->begins == begins ? d < n->distance : begins;
+    size_t most =
+        (length - 1) / 2; /* half of what is after the dashes; of long flags three edits */
+    if (begins ? better : better && d <= (most < 3 ? most : 3)) {
+        n->flag = flag;
+        n->distance = d;
+        n->begins = begins;
+    }
+}
+
+static FALLIBLE fail_unknown(const struct program_info *p, const char *flag, struct q_err *e)
+{
+    struct nearest n = {flag, NULL, SIZE_MAX, false};
+    for (size_t i = 0; i < option_n_row; i++) {
+        const struct option_row *r = &option_rows[i];
+        if (strcmp(r->flag, flag) == 0)
+            return q_fail(e, Q_INVALID, "%s is not an option of %s; see %s --help", flag, p->name,
+                          p->name);
+        if (r->programs & p->program)
+            consider(&n, r->flag);
+    }
+    for (size_t i = 0; i < vllm_n_flag && takes_vllm(p->program); i++)
+        if (!vllm_flags[i].earlier)
+            consider(&n, vllm_flags[i].flag);
+    if (n.flag)
+        return q_fail(e, Q_INVALID, "unknown option %.60s; did you mean %s?", flag, n.flag);
+    return q_fail(e, Q_INVALID, "unknown option %.60s; see %s --help", flag, p->name);
+}
+
+static const struct option_row *find_row(uint32_t program, const char *flag)
+{
+    for (size_t i = 0; i < option_n_row; i++)
+        if ((option_rows[i].programs & program) && strcmp(option_rows[i].flag, flag) == 0)
+            return &option_rows[i];
+    return NULL;
+}
+
+static bool look_up(struct option_target *t, uint32_t program, const char *flag)
+{
+    t->row = find_row(program, flag);
+    t->vllm = t->row || !takes_vllm(program) ? NULL : vllm_find(flag);
+    if (t->vllm && t->vllm->verdict == VLLM_SAME) /* an option, and none of this program */
+        t->vllm = NULL;
+    return t->row || t->vllm;
+}
+
+static bool is_on_off(const struct option_target *t)
+{
+    return t->row ? t->row->type == TYPE_BOOL : t->vllm->takes == VLLM_ON;
+}
+
+static bool is_json(const struct option_target *t)
+{
+    return t->row ? t->row->type == TYPE_JSON : t->vllm->takes == VLLM_JSON;
+}
+
+FALLIBLE option_find(struct option_target *t, const struct program_info *p, const char *text,
+                     size_t n, struct q_err *e)
+{
+    const char *dot = memchr(text, '.', n < strlen(text) ? n : strlen(text));
+    *t = (struct option_target){.row = NULL};
+    if (dot) {
+        t->path = dot + 1;
+        t->n_path = n - (size_t)(t->path - text);
+        n = (size_t)(dot - text);
+    }
+    if (n > OPTION_FLAG_MAX)
+        return q_fail(e, Q_INVALID, "unknown option %.60s…", text);
+    for (size_t i = 0; i < n; i++)
+        t->flag[i] = i >= 2 && text[i] == '_' ? '-' : text[i];
+    if (!look_up(t, p->program, t->flag) && strncmp(t->flag, "--no-", 5) == 0) {
+        char positive[OPTION_FLAG_MAX + 1];
+        snprintf(positive, sizeof positive, "--%s", t->flag + 5);
+        t->negated = look_up(t, p->program, positive) && is_on_off(t);
+        if (!t->negated)
+            t->row = NULL, t->vllm = NULL;
+    }
+    if (!t->row && !t->vllm)
+        return fail_unknown(p, t->flag, e);
+    if (t->path && !is_json(t))
+        return q_fail(e, Q_INVALID, "%s takes no JSON object; %.*s of it cannot be set", t->flag,
+                      (int)t->n_path, t->path);
+    return Q_OK;
+}
+
+enum option_arity option_arity(const struct option_target *t)
+{
+    if (is_on_off(t))
+        return ARITY_NONE;
+    if (t->row)
+        return t->row->type == TYPE_WORDS ? ARITY_MANY : ARITY_ONE;
+    return t->vllm->takes == VLLM_MANY    ? ARITY_MANY
+           : t->vllm->takes == VLLM_MAYBE ? ARITY_MAYBE
+                                          : ARITY_ONE;
+}
+
+/* The flag of a row "--option *1000": up to the space or the dot. */
+static size_t alias_length(const char *arg)
+{
+    return strcspn(arg, " .");
+}
+
+const struct option_row *option_row_of(const struct option_target *t)
+{
+    if (t->row || t->vllm->verdict != VLLM_AS)
+        return t->row;
+    const char *arg = t->vllm->arg;
+    size_t n = alias_length(arg);
+    for (size_t i = 0; i < option_n_row; i++)
+        if (strncmp(option_rows[i].flag, arg, n) == 0 && !option_rows[i].flag[n])
+            return &option_rows[i];
+    return NULL;
+}
+
+/* applying */
+
+/* "N" as N thousand, say: the seconds of one option are the milliseconds of another. */
+static const char *times(struct options *o, const char *value, const char *factor)
+{
+    char text[40], *end;
+    double v = strtod(value, &end);
+    if (end == value || *end || !(v * strtod(factor, NULL) < 1e15))
+        return value; /* the option says what is wrong with it */
+    int n = snprintf(text, sizeof text, "%.0f", v * strtod(factor, NULL));
+    return option_text(o, text, (size_t)n);
+}
+
+static const char *joined(struct options *o, const char *const *words, size_t n)
+{
+    char text[2048];
+    size_t used = 0;
+    for (size_t i = 0; i < n && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? "," : "", words[i]);
+    return option_text(o, text, used < sizeof text ? used : sizeof text - 1);
+}
+
+static const char *prefixed(struct options *o, const char *prefix, const char *value)
+{
+    char text[256];
+    int n = snprintf(text, sizeof text, "%s%s", prefix, value);
+    return option_text(o, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+}
+
+static FALLIBLE apply_alias(struct options *o, const struct program_info *p,
+                            const struct option_target *t, const char *const *words, size_t n,
+                            struct q_err *e)
+{
+    const char *arg = t->vllm->arg, *how = strchr(arg, ' ');
+    const char *value = words[0];
+    struct option_target to;
+    enum q_code rc = option_find(&to, p, arg, how ? (size_t)(how - arg) : strlen(arg), e);
+    if (rc)
+        return q_wrap(e, "%s", t->flag);
+    if (how && how[1] == '*')
+        value = times(o, value, how + 2);
+    else if (how && how[1] == ',')
+        value = joined(o, words, n);
+    else if (how)
+        value = prefixed(o, how + 1, value);
+    if (!value)
+        return q_fail(e, Q_NO_MEMORY, "%s: no memory", t->flag);
+    rc = option_apply(o, p, &to, &value, 1, e);
+    return rc ? q_wrap(e, "%s", t->flag) : Q_OK;
+}
+
+FALLIBLE option_apply(struct options *o, const struct program_info *p,
+                      const struct option_target *t, const char *const *words, size_t n,
+                      struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    if (t->vllm && t->vllm->verdict == VLLM_AS)
+        return apply_alias(o, p, t, words, n, e);
+    if (t->vllm) {
+        size_t i = (size_t)(t->vllm - vllm_flags);
+        o->no_effect[i / 64] |= UINT64_C(1) << i % 64;
+        return t->path ? vllm_check_member(t->vllm, t->path, t->n_path, e)
+                       : vllm_check(t->vllm, words, n, e);
+    }
+    if (t->path)
+        return option_member(o, t, words[0], e);
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = option_put(o, t->row, words[i], e);
+    return rc;
+}
+
+/* words */
+
+/* Does this word begin an option? A lone - is a value (standard input), and so is -1. */
+static bool is_flag(const char *word)
+{
+    return word[0] == '-' && word[1] && !isdigit((unsigned char)word[1]);
+}
+
+/* The letters people know: -i, -tp, -O3. The flag it stands for; *value = what is attached. */
+static const char *long_flag(const struct program_info *p, const char *word, const char **value)
+{
+    static const struct {
+        const char *letter, *flag;
+    } shorts[] = {
+#define SHORT(letter, flag) {letter, flag},
+#include "common/options.def"
+    };
+    char name[16] = "";
+    size_t n = strcspn(word, "=.");
+    const struct vllm_flag *f;
+    if (n < sizeof name)
+        memcpy(name, word, n);
+    for (size_t i = 0; i < sizeof shorts / sizeof *shorts; i++)
+        if (strcmp(shorts[i].letter, name) == 0 && find_row(p->program, shorts[i].flag))
+            return shorts[i].flag;
+    if (!(p->program & (FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_BATCH)))
+        return NULL;
+    if ((f = vllm_find_brief(name)))
+        return f->flag;
+    name[2] = '\0'; /* -O3, -n2 */
+    f = vllm_find_brief(name);
+    if (!f || f->takes == VLLM_ON || !word[2])
+        return NULL;
+    *value = word + 2;
+    return f->flag;
+}
+
+/* The value that belongs to a flag with one, or what is wrong. */
+static FALLIBLE one_word(struct command *c, const struct option_target *t, const char **value,
+                         struct q_err *e)
+{
+    const char *help = t->row ? t->row->help : t->vllm->why, *next = c->argv[c->i + 1];
+    if (!next)
+        return q_fail(e, Q_INVALID, "%s needs a value: %s", t->flag, help);
+    if (strncmp(next, "--", 2) == 0 && next[2])
+        return q_fail(e, Q_INVALID,
+                      "%s needs a value, and %.60s is an option; if it is the value, "
+                      "write %s=%.60s",
+                      t->flag, next, t->flag, next);
+    *value = next;
+    c->i++;
+    return Q_OK;
+}
+
+static FALLIBLE apply_last(struct command *c, struct q_err *e)
+{
+    const char *const *words = c->last_words;
+    c->last_words = NULL;
+    if (!words)
+        return Q_OK;
+    return option_apply(c->o, c->p, &c->last, words, c->n_last, e);
+}
+
+/* `--flag a b c`: up to the next option. */
+static FALLIBLE many_words(struct command *c, const struct option_target *t, struct q_err *e)
+{
+    enum q_code rc = apply_last(c, e);
+    bool one = option_arity(t) == ARITY_MAYBE || !(c->p->program & FOR_VLLM); /* chat [MODEL] */
+    size_t n = 0, max = one ? 1 : WORDS_MAX;
+    if (rc)
+        return rc;
+    while (n < max && c->argv[c->i + 1 + (int)n] && !is_flag(c->argv[c->i + 1 + (int)n]))
+        n++;
+    if (n == 0 && option_arity(t) == ARITY_MANY)
+        return q_fail(e, Q_INVALID, "%s needs a value: %s", t->flag,
+                      t->row ? t->row->help : t->vllm->why);
+    c->last = *t;
+    c->last_words = (const char *const *)c->argv + c->i + 1;
+    c->n_last = n;
+    c->i += (int)n;
+    return Q_OK;
+}
+
+static FALLIBLE parse_flag(struct command *c, struct q_err *e)
+{
+    const char *word = c->argv[c->i], *text = word, *value = strchr(word, '=');
+    const char *const truth[] = {"false", "true"};
+    char whole[256];
+    struct option_target t;
+    size_t n = value ? (size_t)(value++ - word) : strlen(word);
+    if (word[1] != '-') {
+        const char *attached = NULL;
+        const char *flag = long_flag(c->p, word, &attached);
+        if (!flag)
+            return q_fail(e, Q_INVALID,
+                          "unknown option %.60s; options begin with --, see %s --help", word,
+                          c->p->name);
+        const char *path = attached || !memchr(word, '.', n) ? "" : strchr(word, '.');
+        n = (size_t)snprintf(whole, sizeof whole, "%s%.*s", flag,
+                             (int)(*path ? n - (size_t)(path - word) : 0), path);
+        text = whole;
+        value = attached ? attached : value;
+        if (n >= sizeof whole)
+            return q_fail(e, Q_INVALID, "unknown option %.60s…", word);
+    }
+    enum q_code rc = option_find(&t, c->p, text, n, e);
+    if (rc)
+        return rc;
+    const struct option_row *row = option_row_of(&t);
+    if (row)
+        option_mark(c->o, row);
+    if (t.negated && value)
+        return q_fail(e, Q_INVALID, "%s takes no value", t.flag);
+    enum option_arity arity = t.path ? ARITY_ONE : option_arity(&t);
+    if (arity == ARITY_NONE && !value)
+        value = truth[!t.negated];
+    else if (!value && arity != ARITY_ONE)
+        return many_words(c, &t, e);
+    else if (!value && (rc = one_word(c, &t, &value, e)))
+        return rc;
+    return option_apply(c->o, c->p, &t, &value, 1, e);
+}
+
+static bool is_truth(const char *word)
+{
+    return strcasecmp(word, "true") == 0 || strcasecmp(word, "false") == 0;
+}
+
+static FALLIBLE parse_words(struct command *c, struct q_err *e)
+{
+    struct options *o = c->o;
+    const struct program_info *p = c->p;
+    bool flags_over = false;
+    for (c->i = 1; c->argv[c->i]; c->i++) {
+        const char *word = c->argv[c->i];
+        if (!flags_over && strcmp(word, "--") == 0) {
+            flags_over = true;
+            continue;
+        }
+        if (!flags_over && word[0] == '-' && word[1]) {
+            enum q_code rc = parse_flag(c, e);
+            if (rc)
+                return rc;
+            continue;
+        }
+        if (o->n_positional == p->positional_max && is_truth(word) && is_flag(c->argv[c->i - 1]))
+            return q_fail(e, Q_INVALID, "unexpected argument \"%s\"; write %.60s=%s", word,
+                          c->argv[c->i - 1], word);
+        if (o->n_positional == p->positional_max)
+            return q_fail(e, Q_INVALID, "unexpected argument \"%.60s\"; usage: %s %s", word,
+                          p->name, p->usage);
+        o->positional[o->n_positional++] = word;
+    }
+    return Q_OK;
+}
+
+/* the environment */
+
+void option_env_name(char out[OPTION_FLAG_MAX + 8], const char *flag)
+{
+    size_t n = (size_t)snprintf(out, OPTION_FLAG_MAX + 8, "QUIRE_%s", flag + 2);
+    for (size_t i = 0; i < n; i++)
+        out[i] = out[i] == '-' ? '_' : (char)toupper((unsigned char)out[i]);
+}
+
+/* Several WORDS stand a line each. */
+static FALLIBLE put_lines(struct options *o, const struct option_row *r, const char *value,
+                          struct q_err *e)
+{
+    if (r->type != TYPE_WORDS || !strchr(value, '\n'))
+        return option_put(o, r, value, e);
+    enum q_code rc = Q_OK;
+    while (*value && !rc) {
+        size_t n = strcspn(value, "\n");
+        const char *line = option_text(o, value, n);
+        rc = !line ? q_fail(e, Q_NO_MEMORY, "no memory") : n ? option_put(o, r, line, e) : Q_OK;
+        value += n + (value[n] == '\n');
+    }
+    return rc;
+}
+
+static FALLIBLE parse_environment(struct options *o, const struct program_info *p, struct q_err *e)
+{
+    for (size_t i = 0; i < option_n_row; i++) {
+        const struct option_row *r = &option_rows[i];
+        char name[OPTION_FLAG_MAX + 8];
+        option_env_name(name, r->flag);
+        const char *value = getenv(name);
+        bool question = r->offset == offsetof(struct options, help) ||
+                        r->offset == offsetof(struct options, version);
+        if (!(r->programs & p->program) || option_given(o, r) || !value || question)
+            continue;
+        option_mark(o, r);
+        if (put_lines(o, r, value, e))
+            return q_wrap(e, "environment variable %s", name);
+    }
+    return Q_OK;
+}
+
+/* MODEL */
+
+static bool takes_model(const struct program_info *p)
+{
+    return (p->program & FOR_VLLM) && p->positional_max > 0;
+}
+
+/* MODEL is a word, or --model, or a file's `model`, or the last word of the last list. from_flags:
+ * --model stood on the command line; then all words are others (the prompts of generate). */
+static FALLIBLE place_model(struct command *c, bool from_flags, struct q_err *e)
+{
+    struct options *o = c->o;
+    const char *model = o->model_name;
+    if (!takes_model(c->p))
+        return Q_OK;
+    if (!*model && !o->n_positional && c->last_words &&
+        c->n_last > (option_arity(&c->last) == ARITY_MANY))
+        model = c->last_words[--c->n_last];
+    if (!*model || (o->n_positional && !from_flags))
+        return Q_OK;
+    if (o->n_positional && c->p->positional_max == 1)
+        return strcmp(o->positional[0], model) == 0
+                   ? Q_OK
+                   : q_fail(e, Q_INVALID, "MODEL is given twice: %.80s and --model %.80s",
+                            o->positional[0], model);
+    if (o->n_positional == OPTION_POSITIONAL_MAX)
+        return q_fail(e, Q_INVALID, "more than %d arguments", OPTION_POSITIONAL_MAX);
+    memmove(o->positional + 1, o->positional, o->n_positional * sizeof *o->positional);
+    o->positional[0] = model;
+    o->n_positional++;
+    return Q_OK;
+}
+
+/* --help and --version are answered whatever else is there. */
+static bool asks_for_help(struct options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const char *word = argv[i];
+        if (strcmp(word, "--version") == 0)
+            o->version = true;
+        else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)
+            o->help = true;
+        else if (strncmp(word, "--help=", 7) == 0)
+            o->help = true, o->help_word = word + 7;
+        if (o->help || o->version)
+            return true;
+    }
+    return false;
+}
+
+enum q_code options_parse(struct options *o, const struct program_info *p, int argc, char **argv,
+                          struct q_err *e)
+{
+    struct command c = {.o = o, .p = p, .argv = argv};
+    enum q_code rc;
+    options_defaults(o);
+    if (asks_for_help(o, argc, argv))
+        return Q_OK;
+    if ((rc = parse_words(&c, e)))
+        return rc;
+    bool from_flags = *o->model_name;
+    if ((rc = parse_environment(o, p, e)) ||
+        (*o->config && (rc = options_file(o, p, o->config, e))))
+        return rc;
+    if ((rc = place_model(&c, from_flags, e)) || (rc = apply_last(&c, e)))
+        return rc;
+    if (o->n_positional < p->positional_min)
+        return q_fail(e, Q_INVALID, "an argument is missing; usage: %s %s", p->name, p->usage);
+    return Q_OK;
+}
+
+/* main */
+
+static void tell_no_effect(const struct options *o)
+{
+    for (size_t i = 0; i < vllm_n_flag; i++)
+        if (o->no_effect[i / 64] >> i % 64 & 1)
+            log_info("%s has no effect: %s", vllm_flags[i].flag, vllm_flags[i].why);
+}
+
+int options_main(struct options *o, const struct program_info *p, int argc, char **argv)
+{
+    struct q_err e = Q_ERR_INIT;
+    enum log_level level;
+    if (options_parse(o, p, argc, argv, &e) ||
+        (!o->help && !o->version && log_level_parse(&level, o->log_level, &e))) {
+        fprintf(stderr, "%s: %s\n", p->name, e.message);
+        return 2;
+    }
+    if (o->help) {
+        options_help(p, o->help_word, columns_width(stdout), stdout);
+        return 0;
+    }
+    if (o->version) {
+        printf("quire %s\n", QUIRE_VERSION);
+        return 0;
+    }
+    const char *space = strrchr(p->name, ' ');
+    log_setup(space ? space + 1 : p->name, level, o->log_json);
+    if (*o->download_dir)
+        setenv("HF_HUB_CACHE", o->download_dir, 1); /* hub.c looks there, and so do children */
+    tell_no_effect(o);
+    return -1;
+}

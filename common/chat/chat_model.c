@@ -88,7 +88,7 @@ FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const ch
 {
     const char *file = *o->chat_template ? o->chat_template : NULL;
     enum q_code rc;
-    *m = (struct chat_model){.template = NULL};
+    *m = (struct chat_model){.parse_special = o->parse_special_in_content};
     if ((rc = chat_model_check(o, e)) ||
         (rc = content_format(&m->content, o->chat_template_content_format, e)) ||
         (rc = load_template(m, dir_exists(tokenizer_path) ? tokenizer_path : dir, file, e)))

@@ -14,6 +14,7 @@ struct chat_model {
     struct chat *template; /* NULL: error says why */
     char error[Q_MESSAGE_MAX];
     enum chat_content content;                  /* --chat-template-content-format */
+    bool parse_special;                         /* --parse-special-in-content */
     const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
                                                  * template shows; NULL: no such format */
     struct buf reasoning_tags; /* with which the model may begin to reason (thinking.h) */

@@ -127,7 +127,8 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
     return rc;
 }
 
-FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e)
+FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *content,
+                     struct q_err *e)
 {
     const struct turn_ask *a = &t->ask;
     const struct chat_model *m = t->model;
@@ -152,6 +153,7 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e)
                                    .add_generation_prompt = a->add_generation_prompt,
                                    .continue_final_message = a->continue_final_message,
                                    .content = m->content,
+                                   .origin = m->parse_special ? NULL : content,
                                    .template_source = a->chat_template};
     rc = chat_render(m->template, &r, prompt, &fault, e);
     json_decref(kwargs);

@@ -44,9 +44,12 @@ void turn_release(struct turn *t); /* all zero is the empty value */
 /* Errors: Q_INVALID, Q_UNSUPPORTED; the message begins with a field's name, as t->field has it. */
 FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
                    struct q_err *e);
-/* Append the prompt's text. Of t only model, ask, messages and tools are read. Errors: Q_INVALID,
- * Q_UNSUPPORTED; they begin with the field. */
-FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct q_err *e);
+/* Append the prompt's text; content takes where in it the request's own text is, for
+ * tokenizer_encode_prompt (nothing where the model's options take control tokens from there). Of t
+ * only model, ask, messages and tools are read. Errors: Q_INVALID, Q_UNSUPPORTED; they begin with
+ * the field. */
+FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *content,
+                     struct q_err *e);
 /* The reasoning that may come before the answer's grammar, as submit.grammar_after and
  * reasoning_tags have it; both empty: the grammar holds at once, or there is none. */
 struct turn_before {

@@ -276,7 +276,7 @@ static enum q_code slice_str(struct interp *in, struct str *s, const struct slic
     for (size_t i = 0; i < sl->n; i++) {
         size_t at = (size_t)(sl->start + (int64_t)i * sl->step);
         size_t from = ascii ? at : offsets[at], to = ascii ? at + 1 : offsets[at + 1];
-        buf_add(&in->out, s->data + from, to - from);
+        text_add(in, s, from, to);
     }
     return text_take(in, mark, out);
 }

@@ -415,14 +415,14 @@ static bool set(json_t *variables, const char *key, const json_t *v)
              : json_object_set_new(variables, key, json_null()) == 0;
 }
 
-/* The names the template sees; chat_template_kwargs may replace tools, documents and
- * add_generation_prompt, as they may in vLLM, but not what changes more than the template's names.
- */
-static enum q_code collect(const struct chat *c, const struct chat_request *r, json_t *messages,
-                           json_t **out, struct q_err *e)
+/* The names of the request that the template sees; chat_template_kwargs may replace tools,
+ * documents and add_generation_prompt, as they may in vLLM, but not what changes more than the
+ * template's names. */
+static enum q_code collect(const struct chat_request *r, json_t *messages, json_t **out,
+                           struct q_err *e)
 {
     static const char *const own[] = {"messages", "chat_template", "continue_final_message"};
-    json_t *v = json_copy(c->tokens);
+    json_t *v = json_object();
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (json_object_get(r->kwargs, own[i])) {
             json_decref(v);
@@ -441,13 +441,13 @@ static enum q_code collect(const struct chat *c, const struct chat_request *r, j
     return q_fail(e, Q_NO_MEMORY, "chat template: out of memory");
 }
 
-static enum q_code render(const struct chat *c, const struct chat_request *r,
-                          const json_t *variables, struct buf *out, struct template_fault *fault,
-                          struct q_err *e)
+static enum q_code render(const struct chat *c, const struct chat_request *r, const json_t *names,
+                          struct buf *out, struct template_fault *fault, struct q_err *e)
 {
     enum q_code rc;
     struct template *own = NULL;
-    const struct template_run run = {.variables = variables, .now = r->now};
+    const struct template_run run = {
+        .variables = c->tokens, .request = names, .content = r->origin, .now = r->now};
     if (r->template_source &&
         (rc = template_compile(&own, r->template_source, strlen(r->template_source), fault, e)))
         return rc;
@@ -478,7 +478,7 @@ enum q_code chat_render(const struct chat *c, const struct chat_request *request
     struct chat_request own = *request, *r = &own;
     enum q_code rc = Q_OK;
     json_t *tools = NULL;
-    json_t *messages = NULL, *variables = NULL;
+    json_t *messages = NULL, *names = NULL;
     const json_t *text = NULL;
     size_t start = out->len;
     if (json_array_size(r->messages) == 0)
@@ -492,12 +492,14 @@ enum q_code chat_render(const struct chat *c, const struct chat_request *request
         rc = add_tag(messages, &text, e);
     if (!rc && c->mistral && !r->template_source)
         rc = as_mistral(c, r, &messages, &tools, e);
-    if (!rc && !(rc = collect(c, r, messages, &variables, e)))
-        rc = render(c, r, variables, out, fault, e);
+    if (!rc && !(rc = collect(r, messages, &names, e)))
+        rc = render(c, r, names, out, fault, e);
     if (!rc && r->continue_final_message)
         rc = cut_at_tag(out, start, text, e);
+    if (!rc && r->origin)
+        ranges_cut(r->origin, out->len);
     json_decref((json_t *)text);
-    json_decref(variables);
+    json_decref(names);
     json_decref(messages);
     json_decref(tools);
     return rc;

@@ -45,6 +45,9 @@ struct chat_request {       /* all borrowed, NULL = absent */
      * templates that do not know it. */
     enum chat_content content;
     int64_t now;
+    /* NULL, or takes where in the output the request's own text is: messages, tools, documents,
+     * kwargs. tokenizer_encode_prompt finds no control tokens there. */
+    struct ranges *origin;
 };
 /* Append the prompt text. Errors: Q_INVALID with the reason a user can act on. */
 FALLIBLE chat_render(const struct chat *c, const struct chat_request *r, struct buf *out,

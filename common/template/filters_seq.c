@@ -132,7 +132,7 @@ enum q_code filter_join(struct interp *in, const struct value *a, struct value *
             (rc = get_path(in, v, a[2], v_none(), &v)))
             return rc;
         if (i && separator)
-            buf_add(&in->out, separator->data, separator->n);
+            text_add_all(in, separator);
         if ((rc = print_str(in, v)) || (rc = in_charge(in, 1)))
             return rc;
     }

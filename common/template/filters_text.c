@@ -6,10 +6,18 @@
 
 /* --- upper and lower case --------------------------------------------------------------------- */
 
-static void add_all(struct buf *out, const uint32_t *c, size_t n)
+struct char_at { /* a code point of s: s->data[at..at + step) */
+    const struct str *s;
+    size_t at, step;
+};
+
+/* c[0..n), made of one code point. */
+static void add_mapped(struct interp *in, const uint32_t *c, size_t n, const struct char_at *from)
 {
+    size_t mark = text_mark(in);
     for (size_t i = 0; i < n; i++)
-        buf_add_utf8(out, c[i]);
+        buf_add_utf8(&in->out, c[i]);
+    text_made_of(in, mark, from->s, from->at, from->at + from->step);
 }
 
 /* Is the letter before s[at] (after it, if forward) a cased one, not counting those case rules
@@ -61,7 +69,7 @@ void print_case(struct interp *in, const struct str *s, size_t from, size_t to, 
         else
             n = uni_title(c, mapped);
         in_word = kind == CASE_CAPITAL || uni_is_cased(c);
-        add_all(&in->out, mapped, n);
+        add_mapped(in, mapped, n, &(struct char_at){s, i, step});
     }
 }
 
@@ -112,7 +120,8 @@ enum q_code filter_title(struct interp *in, const struct value *a, struct value 
     bool begin = true;
     for (size_t i = 0, step; i < s->n; i += step) {
         step = utf8_decode(s->data + i, s->n - i, &c);
-        add_all(&in->out, mapped, begin ? uni_upper(c, mapped) : lower_at(s, i, step, c, mapped));
+        size_t n = begin ? uni_upper(c, mapped) : lower_at(s, i, step, c, mapped);
+        add_mapped(in, mapped, n, &(struct char_at){s, i, step});
         begin = uni_is_space(c) || (c < 0x80 && strchr("-({[<", (int)c) && c);
     }
     return (rc = in_charge(in, cost_scan(s->n))) ? rc : text_take(in, mark, out);
@@ -196,7 +205,7 @@ enum q_code text_pad(struct interp *in, struct str *s, int64_t width, enum pad_s
     size_t mark = text_mark(in);
     if ((rc = print_fill(in, left, ' ')))
         return rc;
-    buf_add(&in->out, s->data, s->n);
+    text_add_all(in, s);
     if ((rc = print_fill(in, n - left, ' ')))
         return rc;
     return text_take(in, mark, out);
@@ -241,12 +250,12 @@ enum q_code filter_indent(struct interp *in, const struct value *a, struct value
             buf_add_char(&in->out, '\n');
         if (i == 0 ? first : blank || (line && line->n)) {
             if (unit)
-                buf_add(&in->out, unit->data, unit->n);
+                text_add_all(in, unit);
             else if ((rc = print_fill(in, width, ' ')))
                 return rc;
         }
         if (line)
-            buf_add(&in->out, line->data, line->n);
+            text_add_all(in, line);
     }
     return text_take(in, mark, out);
 }
@@ -271,8 +280,8 @@ enum q_code text_replace(struct interp *in, const struct value a[3], int64_t cou
         if (!hit)
             break;
         size_t at = (size_t)(hit - s->data);
-        buf_add(&in->out, s->data + from, at - from);
-        buf_add(&in->out, new->data, new->n);
+        text_add(in, s, from, at);
+        text_add_all(in, new);
         done++;
         from = at + old->n;
         if (old->n == 0) {
@@ -280,14 +289,13 @@ enum q_code text_replace(struct interp *in, const struct value a[3], int64_t cou
                 break;
             uint32_t c;
             size_t step = utf8_decode(s->data + from, s->n - from, &c);
-            buf_add(&in->out, s->data + from, step);
+            text_add(in, s, from, from + step);
             from += step;
         }
         if ((rc = in_charge(in, 1)))
             return rc;
     }
-    if (from < s->n)
-        buf_add(&in->out, s->data + from, s->n - from);
+    text_add(in, s, from, s->n);
     if ((rc = in_charge(in, cost_search(s->n))))
         return rc;
     return text_take(in, mark, out);
@@ -337,9 +345,8 @@ enum q_code filter_truncate(struct interp *in, const struct value *a, struct val
         (rc = need_str(in, a[0], "truncate() input", &s)))
         return rc;
     size_t mark = text_mark(in);
-    buf_add(&in->out, s->data,
-            cut_at_word(s, (size_t)length - text_chars(end), arg_bool(a[2], false)));
-    buf_add(&in->out, end->data, end->n);
+    text_add(in, s, 0, cut_at_word(s, (size_t)length - text_chars(end), arg_bool(a[2], false)));
+    text_add_all(in, end);
     return text_take(in, mark, out);
 }
 
@@ -447,7 +454,7 @@ enum q_code filter_striptags(struct interp *in, const struct value *a, struct va
             buf_add_char(&in->out, ' ');
         gap = false;
         any = true;
-        buf_add_utf8(&in->out, c);
+        add_mapped(in, &c, 1, &(struct char_at){s, i, step});
         if ((rc = in_charge(in, c == '<' ? cost_copy(s->n - i) : 0)))
             return rc;
     }
@@ -520,6 +527,7 @@ enum q_code filter_wordcount(struct interp *in, const struct value *a, struct va
 static void quote_url(struct interp *in, const struct str *s, bool in_query)
 {
     for (size_t i = 0; i < s->n; i++) {
+        size_t mark = text_mark(in);
         unsigned char c = (unsigned char)s->data[i];
         bool plain = (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
         if (plain || (c >= '0' && c <= '9') || (c && strchr("-_.~", c)) || (c == '/' && !in_query))
@@ -528,6 +536,7 @@ static void quote_url(struct interp *in, const struct str *s, bool in_query)
             buf_add_char(&in->out, '+');
         else
             buf_printf(&in->out, "%%%02X", c);
+        text_made_of(in, mark, s, i, i + 1);
     }
 }
 

@@ -128,7 +128,14 @@ static enum q_code put_float(struct interp *in, const struct spec *s, double val
 static enum q_code put_text(struct interp *in, const struct spec *s, struct str *text)
 {
     size_t n = s->precision >= 0 ? text_offset(text, (size_t)s->precision) : text->n;
-    return put_field(in, s, "", text->data, n, false);
+    if (s->width == 0) {
+        text_add(in, text, 0, n);
+        return Q_OK;
+    }
+    size_t mark = text_mark(in);
+    enum q_code rc = put_field(in, s, "", text->data, n, false);
+    text_made_of(in, mark, text, 0, n);
+    return rc;
 }
 
 /* --- printf style ----------------------------------------------------------------------------- */
@@ -294,7 +301,7 @@ enum q_code format_percent(struct interp *in, struct str *format, struct value a
     while (p.at < format->n) {
         const char *percent = memchr(format->data + p.at, '%', format->n - p.at);
         size_t to = percent ? (size_t)(percent - format->data) : format->n;
-        buf_add(&in->out, format->data + p.at, to - p.at);
+        text_add(in, format, p.at, to);
         p.at = to + 1;
         if (!percent)
             break;
@@ -490,7 +497,7 @@ static enum q_code braces_run(struct braces *b)
         char c = f->data[i];
         bool doubled = i + 1 < f->n && f->data[i + 1] == c;
         if ((c != '{' && c != '}') || doubled) {
-            buf_add_char(&b->in->out, c);
+            text_add(b->in, f, i, i + 1);
             i += (c == '{' || c == '}') && doubled;
             continue;
         }

@@ -133,6 +133,7 @@ enum q_code global_strftime_now(struct interp *in, const struct value *a, struct
         else if (one[n] != 'z' && one[n] != 'Z')
             buf_add(&in->out, text, strftime(text, sizeof text, one, &tm));
     }
+    text_made_of(in, mark, format, 0, format->n);
     return text_take(in, mark, out);
 }
 

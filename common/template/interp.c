@@ -211,13 +211,16 @@ enum q_code name_lookup(struct interp *in, const struct str *name, struct value 
             return Q_OK;
         }
     }
-    const json_t *j = in->run->variables ? json_object_get(in->run->variables, name->data) : NULL;
+    const json_t *j = in->run->request ? json_object_get(in->run->request, name->data) : NULL;
+    const unsigned char *origin = j ? TEXT_ALL : NULL;
+    if (!j && in->run->variables)
+        j = json_object_get(in->run->variables, name->data);
     const struct native *row = j ? NULL : global_find(name->data, name->n);
     if (!j && !row)
         return undef_new(in, (struct undef){.kind = UNDEF_NAME, .name = v_str((struct str *)name)},
                          out);
     *out = (struct value){.kind = V_FUNC, .as.func = row};
-    if (j && (rc = value_from_json(in, j, out)))
+    if (j && (rc = value_from_json(in, j, origin, out)))
         return rc;
     return scope_set(in, last, name, *out);
 }
@@ -227,15 +230,21 @@ enum q_code name_lookup(struct interp *in, const struct str *name, struct value 
 static enum q_code finish(struct interp *in, enum q_code rc, struct buf *out,
                           struct template_fault *fault)
 {
+    struct ranges *content = in->run->content;
+    size_t start = out->len;
     if (!rc && !(rc = in_output_check(in))) {
         buf_add(out, in->out.data, in->out.len);
         rc = buf_check(out, "chat template's output", in->e);
+        for (size_t i = 0; content && i < in->content.n && !rc; i++)
+            rc = ranges_add(content, start + in->content.at[i].start, start + in->content.at[i].end,
+                            in->e);
     } else if (rc == Q_INVALID && strcmp(in->fault.type, "TemplateError") != 0) {
         q_wrap(in->e, "chat template line %u, column %u", in->fault.line, in->fault.column);
     }
     if (rc && fault)
         *fault = in->fault;
     buf_release(&in->out);
+    ranges_release(&in->content);
     arena_release(&in->mem);
     return rc;
 }

@@ -229,7 +229,7 @@ enum q_code method_str_join(struct interp *in, const struct value *a, struct val
             return in_raise(in, "TypeError", "sequence item %zu: expected str instance, %s found",
                             i, value_type_name(items->items[i]));
         if (i)
-            buf_add(&in->out, a[0].as.s->data, a[0].as.s->n);
+            text_add_all(in, a[0].as.s);
         if ((rc = print_str(in, items->items[i])) || (rc = in_charge(in, 1)))
             return rc;
     }

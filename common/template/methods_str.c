@@ -62,7 +62,7 @@ static enum q_code pad(struct interp *in, const struct value *a, enum pad_side s
     size_t n = padded.as.s->n - s->n, mark = text_mark(in);
     size_t left = side == PAD_LEFT ? n : side == PAD_RIGHT ? 0 : n / 2 + (n & (size_t)width & 1);
     for (size_t i = 0; i < n + 1; i++)
-        buf_add(&in->out, i == left ? s->data : fill->data, i == left ? s->n : fill->n);
+        text_add_all(in, i == left ? s : fill);
     return (rc = in_charge(in, n / 16)) ? rc : text_take(in, mark, out);
 }
 
@@ -92,10 +92,10 @@ enum q_code method_str_zfill(struct interp *in, const struct value *a, struct va
         return rc;
     size_t mark = text_mark(in), n = padded.as.s->n - s->n;
     size_t sign = s->n && (s->data[0] == '-' || s->data[0] == '+');
-    buf_add(&in->out, s->data, sign);
+    text_add(in, s, 0, sign);
     for (size_t i = 0; i < n; i++)
         buf_add_char(&in->out, '0');
-    buf_add(&in->out, s->data + sign, s->n - sign);
+    text_add(in, s, sign, s->n);
     return text_take(in, mark, out);
 }
 
@@ -115,7 +115,7 @@ enum q_code method_str_expandtabs(struct interp *in, const struct value *a, stru
         for (int64_t k = 0; k < n; k++)
             buf_add_char(&in->out, ' ');
         if (!tab)
-            buf_add_char(&in->out, s->data[i]);
+            text_add(in, s, i, i + 1);
         column = end ? 0 : column + n + (!tab && ((unsigned char)s->data[i] & 0xC0) != 0x80);
     }
     return (rc = in_charge(in, cost_scan(s->n))) ? rc : text_take(in, mark, out);

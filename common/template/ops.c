@@ -232,7 +232,7 @@ static enum q_code repeat(struct interp *in, struct value of, int64_t times, str
         if ((rc = in_charge(in, (uint64_t)times)))
             return rc;
         for (size_t i = 0; total && i < (size_t)times; i++)
-            buf_add(&in->out, of.as.s->data, n);
+            text_add_all(in, of.as.s);
         return text_take(in, mark, out);
     }
     struct seq *s;

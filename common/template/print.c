@@ -91,16 +91,19 @@ static void repr_char(struct buf *out, uint32_t c, char quote)
         buf_printf(out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
 }
 
-static void repr_str(struct buf *out, const struct str *s)
+static void repr_str(struct interp *in, const struct str *s)
 {
     uint32_t c;
+    struct buf *out = &in->out;
     bool single = memchr(s->data, '\'', s->n) != NULL, twice = memchr(s->data, '"', s->n) != NULL;
     char quote = single && !twice ? '"' : '\'';
     buf_add_str(out, s->markup ? "Markup(" : "");
     buf_add_char(out, quote);
-    for (size_t i = 0; i < s->n;) {
-        i += utf8_decode(s->data + i, s->n - i, &c);
+    for (size_t i = 0, step; i < s->n; i += step) {
+        size_t mark = text_mark(in);
+        step = utf8_decode(s->data + i, s->n - i, &c);
         repr_char(out, c, quote);
+        text_made_of(in, mark, s, i, i + step);
     }
     buf_add_char(out, quote);
     buf_add_str(out, s->markup ? ")" : "");
@@ -217,7 +220,7 @@ enum q_code print_repr(struct interp *in, struct value v)
         print_float(&in->out, v.as.f);
         return Q_OK;
     case V_STR:
-        repr_str(&in->out, v.as.s);
+        repr_str(in, v.as.s);
         return in_charge(in, cost_scan(v.as.s->n));
     case V_RANGE:
         repr_range(&in->out, v.as.range);
@@ -243,7 +246,7 @@ enum q_code print_str(struct interp *in, struct value v)
         return Q_OK;
     if (v.kind != V_STR)
         return print_repr(in, v);
-    buf_add(&in->out, v.as.s->data, v.as.s->n);
+    text_add_all(in, v.as.s);
     return in_charge(in, cost_copy(v.as.s->n));
 }
 
@@ -272,10 +275,13 @@ enum q_code print_escaped(struct interp *in, const struct str *s)
         size_t k = 0;
         while (k < 5 && entities[k].c != s->data[i])
             k++;
-        if (k < 5)
-            buf_add_str(&in->out, entities[k].entity);
-        else
-            buf_add_char(&in->out, s->data[i]);
+        if (k == 5) {
+            text_add(in, s, i, i + 1);
+            continue;
+        }
+        size_t mark = text_mark(in);
+        buf_add_str(&in->out, entities[k].entity);
+        text_made_of(in, mark, s, i, i + 1);
     }
     return in_charge(in, cost_search(s->n));
 }
@@ -309,11 +315,13 @@ static enum q_code json_str(struct interp *in, const struct str *s, bool ensure_
                (unsigned char)s->data[plain] < 0x80 && s->data[plain] != '"' &&
                s->data[plain] != '\\')
             plain++;
-        buf_add(&in->out, s->data + i, plain - i);
+        text_add(in, s, i, plain);
         if ((i = plain) == s->n)
             break;
-        i += utf8_decode(s->data + i, s->n - i, &c);
+        size_t mark = text_mark(in), step = utf8_decode(s->data + i, s->n - i, &c);
         json_char(&in->out, c, ensure_ascii);
+        text_made_of(in, mark, s, i, i + step);
+        i += step;
     }
     buf_add_char(&in->out, '"');
     return in_charge(in, cost_search(s->n));
@@ -365,7 +373,7 @@ static void json_newline(struct interp *in, const struct json_style *style, size
         return;
     buf_add_char(&in->out, '\n');
     for (size_t i = 0; i < level; i++)
-        buf_add(&in->out, style->indent->data, style->indent->n);
+        text_add_all(in, style->indent);
 }
 
 static enum q_code sorted_entries(struct interp *in, const struct dict *d, struct dict *out)
@@ -403,11 +411,11 @@ static enum q_code json_dict(struct interp *in, const struct dict *d,
         if ((rc = in_charge(in, 1 + level / 8)))
             return rc;
         if (i)
-            buf_add(&in->out, style->item_separator->data, style->item_separator->n);
+            text_add_all(in, style->item_separator);
         json_newline(in, style, level + 1);
         if ((rc = json_key(in, d->entries[i].key, style)))
             return rc;
-        buf_add(&in->out, style->key_separator->data, style->key_separator->n);
+        text_add_all(in, style->key_separator);
         if ((rc = print_json(in, d->entries[i].value, style, level + 1)))
             return rc;
     }
@@ -426,7 +434,7 @@ static enum q_code json_list(struct interp *in, const struct seq *s, const struc
         if ((rc = in_charge(in, 1 + level / 8)))
             return rc;
         if (i)
-            buf_add(&in->out, style->item_separator->data, style->item_separator->n);
+            text_add_all(in, style->item_separator);
         json_newline(in, style, level + 1);
         if ((rc = print_json(in, s->items[i], style, level + 1)))
             return rc;

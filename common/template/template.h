@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/ranges.h"
 
 struct template;
 
@@ -35,7 +36,11 @@ FALLIBLE template_compile(struct template **out, const char *source, size_t n,
 void template_free(struct template *t);
 
 struct template_run {
-    const json_t *variables;              /* object: the names the template sees; borrowed */
+    const json_t *variables; /* object or NULL: the names the template sees; borrowed */
+    /* Object or NULL: more of them, taken first, whose text is the request's and not the
+     * template's; where it is in the output is added to `content` (NULL: not wanted). */
+    const json_t *request;
+    struct ranges *content;
     int64_t now;                          /* unix seconds strftime_now() shows; 0 = the clock */
     const struct template_limits *limits; /* NULL = template_limits_default */
 };

@@ -4,6 +4,10 @@
  * New text is built at the end of in->out: mark, append, take. Slices share their source's bytes;
  * appending to the string that was made last in its room grows it in place, so `s = s + x` in a
  * loop is linear.
+ * Origin: a string knows which of its bytes came from the request (messages, tools, …) and which
+ * the template wrote, and so does in->out (in->content). Slices, joining and everything that goes
+ * through text_add keep it byte by byte; what a function makes of several bytes is the request's if
+ * one of them is (text_made_of).
  * Threads: one rendering. */
 #ifndef QUIRE_COMMON_TEMPLATE_TEXT_H
 #define QUIRE_COMMON_TEMPLATE_TEXT_H
@@ -12,6 +16,7 @@
 FALLIBLE text_new(struct interp *in, const char *data, size_t n, struct value *out); /* copies */
 FALLIBLE text_borrow(struct interp *in, const char *data, size_t n,
                      struct value *out); /* data outlives the rendering */
+extern const unsigned char TEXT_ALL[1];  /* str.content of a string that is the request's whole */
 FALLIBLE text_slice(struct interp *in, const struct str *s, size_t from, size_t to,
                     struct value *out); /* bytes */
 FALLIBLE text_concat(struct interp *in, struct str *a, struct str *b, struct value *out);
@@ -23,6 +28,12 @@ int text_compare(const struct str *a, const struct str *b); /* by code point, as
 size_t text_mark(const struct interp *in); /* where new text begins; for text_take */
 FALLIBLE text_take(struct interp *in, size_t mark,
                    struct value *out); /* what was appended since, as a string */
+
+/* Append s[from..to), bytes, to in->out, and where they came from. */
+void text_add(struct interp *in, const struct str *s, size_t from, size_t to);
+void text_add_all(struct interp *in, const struct str *s);
+/* What was appended since `mark`, with nothing of text_add in it, was made of s[from..to). */
+void text_made_of(struct interp *in, size_t mark, const struct str *s, size_t from, size_t to);
 
 /* Append to in->out. */
 FALLIBLE print_str(struct interp *in, struct value v); /* as {{ v }} does */
@@ -39,8 +50,11 @@ struct json_style {
 };
 FALLIBLE print_json(struct interp *in, struct value v, const struct json_style *style,
                     size_t level);
-/* Values of the request's JSON; strings are borrowed. */
-FALLIBLE value_from_json(struct interp *in, const json_t *j, struct value *out);
+/* Values of JSON; strings are borrowed. origin: NULL, or TEXT_ALL for what the request says. Then a
+ * known role ("user") counts as the template's all the same: templates make control tokens of it.
+ */
+FALLIBLE value_from_json(struct interp *in, const json_t *j, const unsigned char *origin,
+                         struct value *out);
 
 /* Markup-aware helpers of filters: a str argument or a TypeError naming `what`. */
 FALLIBLE need_str(struct interp *in, struct value v, const char *what, struct str **out);

@@ -42,13 +42,15 @@ enum value_kind {
 
 struct str_room { /* memory that several strings may share; the last one can grow in place */
     char *data;   /* [cap] */
+    unsigned char *content; /* [cap] as str.content, or NULL: strings have not needed it */
     size_t used, cap;
 };
 
 struct str {
     const char *data; /* [n] bytes, in the arena, the template or the request's JSON */
     size_t n;
-    size_t n_char; /* code points; STR_UNCOUNTED until someone asks */
+    size_t n_char;                /* code points; STR_UNCOUNTED until someone asks */
+    const unsigned char *content; /* [n] 1 where a byte is the request's; NULL: none, TEXT_ALL */
     struct str_room *room;
     bool markup; /* came from |safe or |escape: joining it with plain text escapes the latter */
 };

@@ -12,8 +12,9 @@ struct wrap {
     const struct str *glue; /* between lines */
     int64_t width;
     bool break_long, break_hyphens;
-    size_t n_line;     /* written so far, over all paragraphs */
-    const uint32_t *c; /* [n] code points of the current paragraph */
+    size_t n_line;          /* written so far, over all paragraphs */
+    const struct str *line; /* the current paragraph */
+    const uint32_t *c;      /* [n] its code points */
     size_t n;
     size_t *end;   /* [n] where the chunk that holds a code point ends */
     bool any_line; /* the paragraph has one already */
@@ -84,9 +85,11 @@ static void put_line(struct wrap *w, size_t from, size_t to)
 {
     w->any_line = true;
     if (w->n_line++)
-        buf_add(&w->in->out, w->glue->data, w->glue->n);
+        text_add_all(w->in, w->glue);
+    size_t mark = text_mark(w->in);
     for (size_t i = from; i < to; i++)
         buf_add_utf8(&w->in->out, w->c[i]);
+    text_made_of(w->in, mark, w->line, 0, w->line->n);
 }
 
 /* Where to cut the chunk [from, to) that does not fit into the rest of a line. */
@@ -142,6 +145,7 @@ static enum q_code wrap_paragraph(struct wrap *w, struct str *line)
         return rc;
     for (size_t i = 0, at = 0; at < line->n; i++)
         at += utf8_decode(line->data + at, line->n - at, &c[i]);
+    w->line = line;
     w->c = c;
     w->n = n;
     w->any_line = false;

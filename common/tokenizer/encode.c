@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_encode: added tokens are cut out of the text first (those not normalized), then out of
- * each normalized piece (the others); what lies between goes through pre-tokenizers and model. */
+ * each normalized piece (the others); what lies between goes through pre-tokenizers and model.
+ * w->content is set only where a control token is spelled out in what the request says. */
 #include "common/tokenizer/encode.h"
 #include <string.h>
 #include "common/mem.h"
+#include "common/tokenizer/origin.h"
 #include "common/tokenizer/steps.h"
 #include "common/utf8.h"
 
@@ -54,9 +56,11 @@ static enum q_code encode_piece(const struct tokenizer *t, struct tok_work *w,
         w->last = t->raw && i + 1 == c->n_part;
         rc = ((const struct pre_ops *)c->parts[i].ops)->run(c->parts[i].self, w, e);
     }
-    for (size_t i = 0; i < w->n_span && !rc; i++)
-        rc = t->model->encode(w->model, w->text + w->spans[i].start,
-                              w->spans[i].end - w->spans[i].start, out, e);
+    for (size_t i = 0; i < w->n_span && !rc; i++) {
+        struct tok_str word = {w->text + w->spans[i].start, w->spans[i].end - w->spans[i].start};
+        rc = w->content ? tok_encode_spelled(t, w, word, out, e)
+                        : t->model->encode(w->model, word.s, word.n, out, e);
+    }
     w->n_span = w->n_next = 0;
     return rc;
 }
@@ -68,8 +72,9 @@ struct cutter { /* walks over the added tokens of one text */
     const struct tok_matcher *m;
     const char *s; /* [n] */
     size_t n;
-    size_t from; /* look for matches from here */
-    size_t done; /* everything before is dealt with */
+    size_t from;                  /* look for matches from here */
+    size_t done;                  /* everything before is dealt with */
+    const struct ranges *content; /* of s: no control tokens in here; NULL: anywhere */
 };
 
 /* The code point before s[at], at > 0. */
@@ -118,6 +123,27 @@ static size_t skip_spaces(const struct cutter *c, size_t at)
     return at;
 }
 
+static bool is_barred(const struct cutter *c, const struct tok_match *f)
+{
+    return c->content && c->t->added[f->value].control && ranges_meet(c->content, f->start, f->end);
+}
+
+/* tok_matcher_find for the tokens that may stand where they do: where the longest may not, a
+ * shorter one may. */
+static bool find_allowed(struct cutter *c, struct tok_match *f)
+{
+    while (tok_matcher_find(c->m, c->s, c->n, c->from, f)) {
+        size_t start = f->start;
+        bool hit = true;
+        while (hit && is_barred(c, f))
+            hit = tok_matcher_find(c->m, c->s, f->end - 1, start, f) && f->start == start;
+        if (hit)
+            return true;
+        c->from = start + 1;
+    }
+    return false;
+}
+
 struct cut_hit {
     size_t gap_start, gap_end;     /* text before the token */
     const struct tok_added *token; /* NULL: no more, the gap is the rest */
@@ -129,7 +155,7 @@ struct cut_hit {
 static struct cut_hit next_hit(struct cutter *c)
 {
     struct tok_match f;
-    while (tok_matcher_find(c->m, c->s, c->n, c->from, &f)) {
+    while (find_allowed(c, &f)) {
         const struct tok_added *a = &c->t->added[f.value];
         size_t start = f.start;
         size_t end = f.end;
@@ -155,6 +181,8 @@ static struct cut_hit next_hit(struct cutter *c)
 static enum q_code encode_gap(const struct tokenizer *t, struct tok_work *w, struct token_list *out,
                               struct q_err *e)
 {
+    struct ranges content = RANGES_INIT; /* of the normalized text */
+    const struct tok_before before = {w->text, w->n, w->at, w->at_start, w->content};
     w->in_buf = false;
     w->cut_start = false;
     enum q_code rc = tok_normalize(t, w, e);
@@ -171,6 +199,10 @@ static enum q_code encode_gap(const struct tokenizer *t, struct tok_work *w, str
     }
     bool at_start = w->at_start;
     struct cutter c = {.t = t, .m = &t->normed, .s = w->text, .n = w->n};
+    if (w->content && t->control_normalized) {
+        rc = tok_origin_normalized(t, w, &before, &content, e);
+        c.content = &content;
+    }
     for (bool more = true; more && !rc;) {
         struct cut_hit hit = next_hit(&c);
         w->text = c.s + hit.gap_start;
@@ -183,6 +215,7 @@ static enum q_code encode_gap(const struct tokenizer *t, struct tok_work *w, str
             rc = token_list_add(out, hit.token->id, e);
     }
     buf_release(&text);
+    ranges_release(&content);
     return rc;
 }
 
@@ -190,9 +223,10 @@ static enum q_code encode_text(const struct tokenizer *t, struct tok_work *w,
                                struct token_list *out, struct q_err *e)
 {
     enum q_code rc = Q_OK;
-    struct cutter c = {.t = t, .m = &t->plain, .s = w->text, .n = w->n};
+    struct cutter c = {.t = t, .m = &t->plain, .s = w->text, .n = w->n, .content = w->content};
     for (bool more = true; more && !rc;) {
         struct cut_hit hit = next_hit(&c);
+        w->at = hit.gap_start;
         w->text = c.s + hit.gap_start;
         w->n = hit.gap_end - hit.gap_start;
         w->at_start = hit.gap_start == 0;
@@ -256,11 +290,13 @@ static size_t count_special(const struct tokenizer *t)
     return n;
 }
 
-/* Append the ids of a text without special tokens. */
-static enum q_code encode_plain(const struct tokenizer *t, const char *text, size_t n,
+/* Append the ids of a text without what post-processors add. */
+static enum q_code encode_plain(const struct tokenizer *t, const struct tokenizer_text *in,
                                 struct token_list *out, struct q_err *e)
 {
     enum q_code rc;
+    const char *text = in->data;
+    size_t n = in->n;
     struct tok_work w = {.text = text, .n = n};
     if (n > TOKENIZER_TEXT_MAX)
         return q_fail(e, Q_TOO_LARGE, "a text of %zu bytes, at most %zu are accepted", n,
@@ -271,6 +307,7 @@ static enum q_code encode_plain(const struct tokenizer *t, const char *text, siz
         return q_fail(e, Q_INVALID, "the text is not UTF-8 at byte %zu", valid);
     rc = tok_regex_run_init(&w.regex, e);
     w.regex.newer = newer;
+    w.content = tok_control_spelled(t, in) ? in->content : NULL;
     if (!rc && !(rc = t->model->begin(&w.model, t->model_self, n, e)))
         rc = encode_text(t, &w, out, e);
     t->model->end(w.model);
@@ -278,11 +315,11 @@ static enum q_code encode_plain(const struct tokenizer *t, const char *text, siz
     return rc;
 }
 
-enum q_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
-                             bool add_special, struct token_list *out, struct q_err *e)
+enum q_code tokenizer_encode_prompt(const struct tokenizer *t, const struct tokenizer_text *text,
+                                    bool add_special, struct token_list *out, struct q_err *e)
 {
     size_t i_from = out->n;
-    enum q_code rc = encode_plain(t, text, n, out, e);
+    enum q_code rc = encode_plain(t, text, out, e);
     if (!rc && add_special)
         rc = wrap_ids(t, out, i_from, e);
     if (rc)
@@ -290,12 +327,20 @@ enum q_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t
     return rc;
 }
 
+enum q_code tokenizer_encode(const struct tokenizer *t, const char *text, size_t n,
+                             bool add_special, struct token_list *out, struct q_err *e)
+{
+    const struct tokenizer_text whole = {.data = text, .n = n};
+    return tokenizer_encode_prompt(t, &whole, add_special, out, e);
+}
+
 enum q_code tokenizer_encode_limited(const struct tokenizer *t, const char *text, size_t n,
                                      bool add_special, struct token_list *out, struct q_err *e)
 {
     size_t i_from = out->n;
     enum q_code rc;
-    if ((rc = encode_plain(t, text, n, out, e)) ||
+    const struct tokenizer_text whole = {.data = text, .n = n};
+    if ((rc = encode_plain(t, &whole, out, e)) ||
         (rc = tok_truncate(&t->limits, add_special ? count_special(t) : 0, out, i_from, e)) ||
         (add_special && (rc = wrap_ids(t, out, i_from, e))) ||
         (rc = tok_pad(&t->limits, out, i_from, e)))

@@ -41,6 +41,7 @@ struct tok_work {
     size_t n_span, n_next, span_cap, next_cap;
     struct buf bufs[2]; /* text is in one of them once it was rewritten; the other is free */
     uint32_t i_free;    /* which one */
+    size_t at;          /* where the piece between added tokens begins in the caller's text */
     bool in_buf;        /* text is in the other one */
     bool at_start;      /* the text's first character is the first of the caller's text */
     bool cut_start;     /* a normalizer took characters off the start: what is first now was not */
@@ -48,7 +49,14 @@ struct tok_work {
                   takes bytes */
     bool keep_empty; /* tok_span_add keeps spans of no bytes: they are places to insert something */
     struct tok_regex_run regex;
-    void *model; /* the model's own memory, made by its begin() */
+    void *model;                  /* the model's own memory, made by its begin() */
+    const struct ranges *content; /* of the caller's text: the request's own; NULL: no matter */
+};
+struct tok_before { /* a piece of the caller's text before it was normalized */
+    const char *s;  /* [n] */
+    size_t n, at;   /* at: where it begins in the caller's text */
+    bool at_start;
+    const struct ranges *content; /* of the caller's text */
 };
 
 /* What every kind has. `spec` is its JSON object, `at` where it stands (for messages). A kind
@@ -135,6 +143,7 @@ struct tok_added { /* an entry of added_tokens */
     size_t n_content, n_pattern;
     uint32_t id;
     bool lstrip, rstrip, single_word, normalized, special;
+    bool control; /* origin.h */
 };
 
 struct tok_limits {      /* "truncation" and "padding" */
@@ -158,6 +167,9 @@ struct tokenizer {
     struct tok_vocab added_index;     /* content -> index into added */
     uint32_t next_id;                 /* for the next added token that the model does not know */
     struct tok_matcher plain, normed; /* patterns looked for before and after normalization */
+    struct tok_matcher control;       /* contents of control tokens, see origin.h */
+    size_t control_max;               /* bytes of the longest, 0: there are none */
+    bool control_normalized;          /* one of them is looked for in normalized text */
     const char **text_of; /* [n_id] NUL-terminated token text that decoding starts from, or NULL */
     uint32_t *text_len;   /* [n_id] its bytes */
     uint8_t *flags;       /* [n_id] TOK_F_* */
@@ -165,6 +177,7 @@ struct tokenizer {
     bool no_decoder; /* "decoder": null joins tokens with spaces */
 };
 #define TOK_F_SPECIAL 1u /* the token is marked special */
+#define TOK_F_CONTROL 8u /* a control token of origin.h */
 #define TOK_F_SKIP    4u /* left out by skip_special: its text is the content of a special token */
 #define TOK_F_ADDED \
     2u /* text is its own, never in the byte-level alphabet unless normalized into it */

@@ -8,6 +8,7 @@
 #include "common/mem.h"
 #include "common/tokenizer/decode.h"
 #include "common/tokenizer/encode.h"
+#include "common/tokenizer/origin.h"
 #include "common/tokenizer/source.h"
 #include "common/tokenizer/tok.h"
 
@@ -292,7 +293,8 @@ static uint8_t added_flags(const struct tokenizer *t, const struct tok_added *a)
 {
     uint32_t i = tok_vocab_id(&t->added_index, a->pattern, a->n_pattern);
     bool skip = i != TOKEN_NONE && t->added[i].special;
-    return (uint8_t)(TOK_F_ADDED | (a->special ? TOK_F_SPECIAL : 0) | (skip ? TOK_F_SKIP : 0));
+    return (uint8_t)(TOK_F_ADDED | (a->special ? TOK_F_SPECIAL : 0) | (skip ? TOK_F_SKIP : 0) |
+                     (a->control ? TOK_F_CONTROL : 0));
 }
 
 static enum q_code load_tables(struct tokenizer *t, struct q_err *e)
@@ -340,7 +342,8 @@ static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q
     bool own_ids = f->extra && f->extra->own_ids;
     if ((rc = load_model(t, f, e)) ||
         (rc = load_added(t, json_object_get(root, "added_tokens"), own_ids, e)) ||
-        (rc = load_config_added(t, f->config, e)) || (rc = load_matchers(t, e)))
+        (rc = load_config_added(t, f->config, e)) || (rc = load_matchers(t, e)) ||
+        (rc = tok_control_load(t, e)))
         return rc;
     return load_tables(t, e);
 }
@@ -442,6 +445,7 @@ void tokenizer_free(struct tokenizer *t)
     tok_vocab_release(&t->vocab);
     tok_matcher_release(&t->plain);
     tok_matcher_release(&t->normed);
+    tok_matcher_release(&t->control);
     q_free(t->text_of);
     q_free(t->text_len);
     q_free(t->flags);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/ranges.h"
 
 struct tokenizer;
 
@@ -60,7 +61,17 @@ void tokenizer_free(struct tokenizer *t);
  * `out` is then unchanged. */
 FALLIBLE tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, bool add_special,
                           struct token_list *out, struct q_err *e);
-/* The same, then truncated and padded as the file says, which is what the `tokenizers` package does
+struct tokenizer_text {
+    const char *data; /* [n] UTF-8 */
+    size_t n;
+    const struct ranges *content; /* the bytes that the prompt's template did not write, or NULL */
+};
+/* tokenizer_encode for a rendered prompt: in `content` no control tokens (added tokens that are
+ * marked special, or look like <|…|>) are found, nor across its borders; such text is encoded as
+ * any other. Where none is spelled out, the ids are tokenizer_encode's. */
+FALLIBLE tokenizer_encode_prompt(const struct tokenizer *t, const struct tokenizer_text *text,
+                                 bool add_special, struct token_list *out, struct q_err *e);
+/* tokenizer_encode, then truncated and padded as the file says, which is what the `tokenizers` package does
  * on its own and no server wants: a prompt is never cut in silence. */
 FALLIBLE tokenizer_encode_limited(const struct tokenizer *t, const char *text, size_t n,
                                   bool add_special, struct token_list *out, struct q_err *e);

@@ -245,7 +245,9 @@ static FALLIBLE prompt_of(struct token_list *ids, const struct quire_engine *eng
     enum q_code rc = Q_OK;
     if (r->chat) { /* templates write special tokens themselves */
         const struct buf *prompt = quire_chat_prompt(r->chat);
-        return tokenizer_encode(engine->tokenizer, buf_str(prompt), prompt->len, false, ids, e);
+        const struct tokenizer_text text = {buf_str(prompt), prompt->len,
+                                            quire_chat_content(r->chat)};
+        return tokenizer_encode_prompt(engine->tokenizer, &text, false, ids, e);
     }
     if (!p->text) {
         for (size_t i = 0; i < p->n_ids && !rc; i++)

@@ -15,6 +15,7 @@ struct quire_chat {
     json_t *messages, *tools, *tool_choice, *kwargs, *documents; /* as the caller gave them */
     struct turn turn;
     struct buf prompt;
+    struct ranges content;
     struct turn_before before;
     struct parser *parser; /* NULL: all is content */
     struct answer answer;
@@ -54,6 +55,7 @@ void quire_chat_free(struct quire_chat *c)
     parser_free(c->parser);
     answer_release(&c->answer);
     buf_release(&c->prompt);
+    ranges_release(&c->content);
     buf_release(&c->call);
     buf_release(&c->message);
     json_decref(c->messages);
@@ -153,7 +155,8 @@ static FALLIBLE begin(struct quire_chat *c, const struct chat_model *m, struct q
         .auto_tool_choice = true,
         .form = {p->grammar_kind, p->grammar, p->grammar ? strlen(p->grammar) : 0}};
     c->answer.one_call = !p->parallel_tool_calls;
-    if ((rc = turn_read(&c->turn, m, &ask, e)) || (rc = turn_render(&c->turn, &c->prompt, e)))
+    if ((rc = turn_read(&c->turn, m, &ask, e)) ||
+        (rc = turn_render(&c->turn, &c->prompt, &c->content, e)))
         return rc;
     turn_before(&c->turn, &c->prompt, &c->before);
     if (c->turn.tags.len) {
@@ -193,6 +196,11 @@ void quire_chat_cut(struct quire_chat *c)
 const struct buf *quire_chat_prompt(const struct quire_chat *c)
 {
     return &c->prompt;
+}
+
+const struct ranges *quire_chat_content(const struct quire_chat *c)
+{
+    return &c->content;
 }
 
 bool quire_chat_parses(const struct quire_chat *c)

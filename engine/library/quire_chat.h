@@ -20,7 +20,9 @@ FALLIBLE quire_chat_new(struct quire_chat **out, const struct chat_model *m, str
                         struct q_err *e);
 void quire_chat_free(struct quire_chat *c);                      /* NULL is fine */
 const struct buf *quire_chat_prompt(const struct quire_chat *c); /* its text */
-bool quire_chat_parses(const struct quire_chat *c);              /* special tokens matter */
+/* Where the prompt's text is the conversation's, and not the template's. */
+const struct ranges *quire_chat_content(const struct quire_chat *c);
+bool quire_chat_parses(const struct quire_chat *c); /* special tokens matter */
 /* Tags of reasoning for submit.reasoning_tags, which live as long as the model; NULL: none. */
 const struct buf *quire_chat_tags(const struct quire_chat *c);
 /* The text will end where a limit cut it: before the last quire_chat_feed. */

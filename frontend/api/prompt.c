@@ -11,6 +11,7 @@ void prompts_release(struct prompts *p)
     for (size_t i = 0; i < p->n; i++) {
         token_list_release(&p->items[i].ids);
         buf_release(&p->items[i].rendered);
+        ranges_release(&p->items[i].content);
     }
     q_free(p->items);
     *p = (struct prompts){NULL, 0};
@@ -121,11 +122,17 @@ struct turn_ask prompts_ask(const struct served *s, const struct params *params,
 FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e)
 {
     enum q_code rc = make(p, 1, e);
-    if (rc != Q_OK || (rc = turn_render(t, &p->items->rendered, e)) != Q_OK)
+    if (rc != Q_OK || (rc = turn_render(t, &p->items->rendered, &p->items->content, e)) != Q_OK)
         return rc;
     p->items->text = buf_str(&p->items->rendered);
     p->items->n_text = p->items->rendered.len;
     return Q_OK;
+}
+
+FALLIBLE prompt_encode(struct prompt *p, const struct served *s, bool add_special, struct q_err *e)
+{
+    const struct tokenizer_text text = {p->text, p->n_text, &p->content};
+    return tokenizer_encode_prompt(s->tokenizer, &text, add_special, &p->ids, e);
 }
 
 FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
@@ -135,8 +142,7 @@ FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_spec
         struct prompt *it = &p->items[i];
         if (!it->text)
             continue;
-        enum q_code rc =
-            tokenizer_encode(s->tokenizer, it->text, it->n_text, add_special, &it->ids, e);
+        enum q_code rc = prompt_encode(it, s, add_special, e);
         if (rc != Q_OK)
             return q_wrap(e, "prompt");
         if (it->ids.n == 0)

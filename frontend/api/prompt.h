@@ -18,7 +18,8 @@ struct prompt {
     struct token_list ids;
     const char *text; /* [n_text] given or rendered; NULL when the request gave ids */
     size_t n_text;
-    struct buf rendered; /* owns text when a conversation was rendered */
+    struct buf rendered;   /* owns text when a conversation was rendered */
+    struct ranges content; /* of the rendered text: what came from the request */
 };
 struct prompts {
     struct prompt *items; /* [n] */
@@ -36,6 +37,9 @@ struct turn_ask prompts_ask(const struct served *s, const struct params *params,
                             const struct sample_params *sampling);
 /* Render the conversation to one prompt's text. */
 FALLIBLE prompts_render(struct prompts *p, const struct turn *t, struct q_err *e);
+/* Tokenize one that is text. What a conversation spells out is no control token, unless
+ * --parse-special-in-content says so. */
+FALLIBLE prompt_encode(struct prompt *p, const struct served *s, bool add_special, struct q_err *e);
 /* Tokenize those given as text. */
 FALLIBLE prompts_encode(struct prompts *p, const struct served *s, bool add_special,
                         struct q_err *e);

@@ -56,14 +56,20 @@ static enum q_code add_shared_chat(struct served *s, const char *text, size_t n,
     struct buf out = BUF_INIT;
     json_t *messages = json_pack("[{s:s,s:s%},{s:s,s:s}]", "role", "system", "content", text, n,
                                  "role", "user", "content", ".");
-    const struct chat_request r = {.messages = messages, .content = s->chat.content};
+    struct ranges origin = RANGES_INIT;
+    const struct chat_request r = {.messages = messages,
+                                   .content = s->chat.content,
+                                   .origin = s->chat.parse_special ? NULL : &origin};
     enum q_code rc = messages ? chat_render(s->chat.template, &r, &out, &fault, e)
                               : q_fail(e, Q_INVALID, "not UTF-8, or no memory");
     if (rc == Q_OK && (rc = buf_check(&out, "the rendered conversation", e)) == Q_OK &&
-        (rc = tokenizer_encode(s->tokenizer, buf_str(&out), out.len, false, &ids, e)) == Q_OK)
+        (rc = tokenizer_encode_prompt(s->tokenizer,
+                                      &(struct tokenizer_text){buf_str(&out), out.len, &origin},
+                                      false, &ids, e)) == Q_OK)
         rc = shared_prompts_add(&s->shared, &ids, e);
     json_decref(messages);
     buf_release(&out);
+    ranges_release(&origin);
     token_list_release(&ids);
     return rc;
 }

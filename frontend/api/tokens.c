@@ -70,8 +70,7 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
     } else if ((rc = prompts_read(&q->prompts, p->prompt, s, e)) != Q_OK) {
         return rc;
     }
-    struct prompt *it = q->prompts.items;
-    return tokenizer_encode(s->tokenizer, it->text, it->n_text, add_special, &it->ids, e);
+    return prompt_encode(q->prompts.items, s, add_special, e);
 }
 
 static void add_tokens(const struct app *a, const struct ask *q, struct buf *out)

@@ -88,7 +88,21 @@ static enum q_code render_plain(const struct line *l, const char *source, struct
     return rc;
 }
 
-static enum q_code render(const struct verb *verb, const struct line *l, struct buf *out,
+struct text {
+    struct buf text;
+    struct ranges content; /* what came from the request; of a conversation only */
+};
+
+static json_t *ranges_json(const struct ranges *r)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->n; i++)
+        json_array_append_new(
+            list, json_pack("[I,I]", (json_int_t)r->at[i].start, (json_int_t)r->at[i].end));
+    return list;
+}
+
+static enum q_code render(const struct verb *verb, const struct line *l, struct text *out,
                           struct template_fault *fault, struct q_err *e)
 {
     struct chat *own = NULL;
@@ -98,15 +112,16 @@ static enum q_code render(const struct verb *verb, const struct line *l, struct 
     if (!l->request.messages)
         return render_plain(l,
                             l->template ? json_string_value(l->template) : chat_source(verb->chat),
-                            out, fault, e);
+                            &out->text, fault, e);
     struct chat_request r = l->request;
     if (verb->chat && l->template)
         r.template_source = json_string_value(l->template);
+    r.origin = &out->content;
     if (!verb->chat)
         rc = chat_from_source(&own, json_string_value(l->template), json_string_length(l->template),
                               fault, e);
     if (rc == Q_OK)
-        rc = chat_render(own ? own : verb->chat, &r, out, fault, e);
+        rc = chat_render(own ? own : verb->chat, &r, &out->text, fault, e);
     chat_free(own);
     return rc;
 }
@@ -115,22 +130,25 @@ static enum q_code answer(void *ctx, const json_t *in, json_t **out, struct q_er
 {
     struct line line = {0};
     struct template_fault fault = {0};
-    struct buf text = BUF_INIT;
+    struct text made = {BUF_INIT, RANGES_INIT};
     enum q_code rc = read_line(&line, in, e);
     if (rc == Q_OK)
-        rc = render(ctx, &line, &text, &fault, e);
+        rc = render(ctx, &line, &made, &fault, e);
     if (rc == Q_OK)
-        rc = buf_check(&text, "the text", e);
+        rc = buf_check(&made.text, "the text", e);
     *out = json_object();
     if (rc == Q_OK)
-        json_object_set_new(*out, "text", json_stringn(buf_str(&text), text.len));
+        json_object_set_new(*out, "text", json_stringn(buf_str(&made.text), made.text.len));
     else
         json_object_set_new(*out, "type", json_string(fault.type ? fault.type : q_code_name(rc)));
     if (rc != Q_OK && fault.line) {
         json_object_set_new(*out, "line", json_integer(fault.line));
         json_object_set_new(*out, "column", json_integer(fault.column));
     }
-    buf_release(&text);
+    if (rc == Q_OK && line.request.messages)
+        json_object_set_new(*out, "content_ranges", ranges_json(&made.content));
+    buf_release(&made.text);
+    ranges_release(&made.content);
     return rc;
 }
 
@@ -166,7 +184,8 @@ int main(int argc, char **argv)
             "line of standard input is {\"messages\": […], \"tools\": […], \"documents\": […], "
             "\"add_generation_prompt\": true, \"continue_final_message\": true, "
             "\"variables\": {…}, \"now\": \"ISO time\", \"template\": \"…\"}, its answer "
-            "{\"text\": …} or {\"error\": …, \"type\": …, \"line\": …, \"column\": …}. Without "
+            "{\"text\": …, \"content_ranges\": bytes that came from the messages, tools, …} or "
+            "{\"error\": …, \"type\": …, \"line\": …, \"column\": …}. Without "
             "messages the template sees the variables alone.",
         .positional_min = 1,
         .positional_max = 1,

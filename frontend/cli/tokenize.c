@@ -2,6 +2,8 @@
 /* quire-tokenize: a tokenizer without a server. A JSON object a line in, one out:
  *
  *   {"text": "…", "add_special_tokens": true}                   {"ids": […]}
+ *   {"text": "…", "content_ranges": [[from, to], …]}            {"ids": […]}: no control tokens in
+ *                                                               these bytes of it
  *   {"ids": […], "skip_special_tokens": true}                   {"text": "…"}
  *   {"ids": […], "stream": true}                                {"pieces": ["…", …], "flush": "…"}
  *
@@ -19,6 +21,7 @@
 struct line { /* one question; fields that it does not have are at their defaults */
     json_t *root;
     const json_t *text, *ids; /* one of them is set */
+    struct ranges content;
     bool add_special, skip_special, stream, limits;
 };
 
@@ -34,8 +37,13 @@ static enum q_code read_bool(const json_t *root, const char *key, bool *out, str
 
 static enum q_code check_keys(const json_t *root, struct q_err *e)
 {
-    static const char *const known[] = {
-        "text", "ids", "add_special_tokens", "skip_special_tokens", "stream", "truncate_and_pad"};
+    static const char *const known[] = {"text",
+                                        "ids",
+                                        "add_special_tokens",
+                                        "skip_special_tokens",
+                                        "stream",
+                                        "truncate_and_pad",
+                                        "content_ranges"};
     const char *key;
     json_t *value;
     json_object_foreach ((json_t *)root, key, value) {
@@ -45,10 +53,33 @@ static enum q_code check_keys(const json_t *root, struct q_err *e)
         if (!found)
             return q_fail(e, Q_INVALID,
                           "\"%.40s\" is not a field; there are text, ids, add_special_tokens, "
-                          "skip_special_tokens, stream, truncate_and_pad",
+                          "skip_special_tokens, stream, truncate_and_pad, content_ranges",
                           key);
     }
     return Q_OK;
+}
+
+static enum q_code read_ranges(struct ranges *out, const json_t *list, size_t n, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    size_t done = 0, i;
+    json_t *pair;
+    if (list && !json_is_array(list))
+        return q_fail(e, Q_INVALID, "content_ranges: expected an array of [from, to]");
+    json_array_foreach ((json_t *)list, i, pair) {
+        json_int_t from = json_integer_value(json_array_get(pair, 0));
+        json_int_t to = json_integer_value(json_array_get(pair, 1));
+        if (json_array_size(pair) != 2 || from < (json_int_t)done || to < from ||
+            to > (json_int_t)n)
+            return q_fail(e, Q_INVALID,
+                          "content_ranges[%zu]: expected [from, to], bytes of the text, behind the "
+                          "one before",
+                          i);
+        done = (size_t)to;
+        if ((rc = ranges_add(out, (size_t)from, (size_t)to, e)))
+            return rc;
+    }
+    return rc;
 }
 
 static enum q_code read_line(struct line *l, const struct buf *text, struct q_err *e)
@@ -75,7 +106,8 @@ static enum q_code read_line(struct line *l, const struct buf *text, struct q_er
         return q_fail(e, Q_INVALID, "text: expected a string");
     if (l->ids && !json_is_array(l->ids))
         return q_fail(e, Q_INVALID, "ids: expected an array of token ids");
-    return Q_OK;
+    return read_ranges(&l->content, json_object_get(l->root, "content_ranges"),
+                       json_string_length(l->text), e);
 }
 
 static enum q_code encode(const struct tokenizer *t, const struct line *l, struct buf *out,
@@ -84,8 +116,9 @@ static enum q_code encode(const struct tokenizer *t, const struct line *l, struc
     struct token_list ids = TOKEN_LIST_INIT;
     const char *text = json_string_value(l->text);
     size_t n = json_string_length(l->text);
+    const struct tokenizer_text whole = {text, n, &l->content};
     enum q_code rc = l->limits ? tokenizer_encode_limited(t, text, n, l->add_special, &ids, e)
-                               : tokenizer_encode(t, text, n, l->add_special, &ids, e);
+                               : tokenizer_encode_prompt(t, &whole, l->add_special, &ids, e);
     if (!rc) {
         buf_add_str(out, "{\"ids\":[");
         for (size_t i = 0; i < ids.n; i++)
@@ -167,6 +200,7 @@ static void answer(const struct tokenizer *t, const struct buf *text, struct buf
         buf_add_char(out, '}');
     }
     json_decref(l.root);
+    ranges_release(&l.content);
 }
 
 /* The next line without its newline; false at the end. */

@@ -24,10 +24,27 @@ static const char conversation[] =
     "\"<s>\", \"x\": 3, \"s\": \"a,b c\", "
     "\"add_generation_prompt\": true}";
 
+/* Ranges of the output, in order, that do not touch. */
+static void check_ranges(const struct ranges *r, const struct buf *out)
+{
+    for (size_t i = 0; i < r->n; i++)
+        Q_ASSERT((!i || r->at[i].start > r->at[i - 1].end) && r->at[i].start < r->at[i].end &&
+                 r->at[i].end <= out->len);
+}
+
 static enum q_code render(const struct template *t, const json_t *variables, struct buf *out)
 {
     static const struct template_limits limits = {1u << 18, 8u << 20, 200000, 250};
-    const struct template_run run = {.variables = variables, .now = 1700000000, .limits = &limits};
+    static const char *const own[] = {"bos_token", "add_generation_prompt"};
+    struct ranges content = RANGES_INIT;
+    json_t *names = json_object();
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        json_object_set(names, own[i], json_object_get(variables, own[i]));
+    const struct template_run run = {.variables = names,
+                                     .request = variables,
+                                     .content = &content,
+                                     .now = 1700000000,
+                                     .limits = &limits};
     struct template_fault fault;
     struct q_err e = Q_ERR_INIT;
     enum q_code rc = template_render(t, &run, out, &fault, &e);
@@ -36,6 +53,9 @@ static enum q_code render(const struct template *t, const json_t *variables, str
     Q_ASSERT(rc == Q_OK || fault.type[0]);
     Q_ASSERT(utf8_valid(e.message, strlen(e.message)));
     Q_ASSERT(utf8_valid(buf_str(out), out->len));
+    check_ranges(&content, out);
+    ranges_release(&content);
+    json_decref(names);
     return rc;
 }
 
@@ -46,7 +66,9 @@ static void chat(const struct template_text *text, const json_t *values)
     struct q_err e = Q_ERR_INIT;
     struct buf out = BUF_INIT;
     struct template_fault fault = {0};
+    struct ranges content = RANGES_INIT;
     const struct chat_request r = {
+        .origin = &content,
         .messages = json_object_get(values, "messages"),
         .tools = json_object_get(values, "tools"),
         .kwargs = json_object_get(values, "kwargs"),
@@ -60,6 +82,9 @@ static void chat(const struct template_text *text, const json_t *values)
     enum q_code rc = chat_render(c, &r, &out, &fault, &e);
     Q_ASSERT(rc == e.code && utf8_valid(e.message, strlen(e.message)));
     Q_ASSERT(rc || utf8_valid(buf_str(&out), out.len));
+    if (!rc)
+        check_ranges(&content, &out);
+    ranges_release(&content);
     buf_release(&out);
     chat_free(c);
 }

@@ -38,6 +38,29 @@ static void use(const struct tokenizer *t, const char *text, size_t n)
     buf_release(&whole);
 }
 
+/* As a prompt of which every other stretch is a user's; without such stretches the ids are
+ * tokenizer_encode's. */
+static void use_prompt(const struct tokenizer *t, const char *text, size_t n)
+{
+    struct q_err e;
+    struct token_list plain = TOKEN_LIST_INIT, same = TOKEN_LIST_INIT, ids = TOKEN_LIST_INIT;
+    struct ranges content = RANGES_INIT;
+    const struct tokenizer_text own = {text, n, &content}, whole = {.data = text, .n = n};
+    enum q_code rc = tokenizer_encode(t, text, n, false, &plain, &e);
+    Q_ASSERT(rc == tokenizer_encode_prompt(t, &whole, false, &same, &e));
+    Q_ASSERT(plain.n == same.n &&
+             (!same.n || memcmp(plain.ids, same.ids, same.n * sizeof *same.ids) == 0));
+    size_t step = 1 + (n ? (unsigned char)text[0] % 13 : 0);
+    for (size_t i = step; i < n && !rc; i += 2 * step)
+        rc = ranges_add(&content, i, i + step < n ? i + step : n, &e);
+    if (!rc)
+        rc = tokenizer_encode_prompt(t, &own, false, &ids, &e);
+    token_list_release(&plain);
+    token_list_release(&same);
+    token_list_release(&ids);
+    ranges_release(&content);
+}
+
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
 {
     struct q_err e;
@@ -47,6 +70,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
     if (tokenizer_from_json(&t, (const char *)data, n_json, &e) == Q_OK) {
         const char *text = nul ? (const char *)nul + 1 : "a b\xc3\xa9 12";
         use(t, text, nul ? n - n_json - 1 : strlen(text));
+        use_prompt(t, text, nul ? n - n_json - 1 : strlen(text));
     }
     tokenizer_free(t);
     return 0;

@@ -11,6 +11,13 @@
 #define QUIRE_COMMON_TOKENIZER_ORIGIN_H
 #include "common/tokenizer/tok.h"
 
+struct tok_before { /* a piece of the caller's text before it was normalized */
+    const char *s;  /* [n] */
+    size_t n, at;   /* at: where it begins in the caller's text */
+    bool at_start;
+    const struct ranges *content; /* of the caller's text */
+};
+
 /* Mark the control tokens among t->added and make t->control of them. */
 FALLIBLE tok_control_load(struct tokenizer *t, struct q_err *e);
 /* May a control token be spelled out in the request's part of the text? False: the ranges change

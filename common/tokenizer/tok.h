@@ -52,12 +52,6 @@ struct tok_work {
     void *model;                  /* the model's own memory, made by its begin() */
     const struct ranges *content; /* of the caller's text: the request's own; NULL: no matter */
 };
-struct tok_before { /* a piece of the caller's text before it was normalized */
-    const char *s;  /* [n] */
-    size_t n, at;   /* at: where it begins in the caller's text */
-    bool at_start;
-    const struct ranges *content; /* of the caller's text */
-};
 
 /* What every kind has. `spec` is its JSON object, `at` where it stands (for messages). A kind
  * without state leaves load NULL; drop is called on whatever load made. */

@@ -71,8 +71,8 @@ struct tokenizer_text {
  * any other. Where none is spelled out, the ids are tokenizer_encode's. */
 FALLIBLE tokenizer_encode_prompt(const struct tokenizer *t, const struct tokenizer_text *text,
                                  bool add_special, struct token_list *out, struct q_err *e);
-/* tokenizer_encode, then truncated and padded as the file says, which is what the `tokenizers` package does
- * on its own and no server wants: a prompt is never cut in silence. */
+/* tokenizer_encode, then truncated and padded as the file says, which is what the `tokenizers`
+ * package does on its own and no server wants: a prompt is never cut in silence. */
 FALLIBLE tokenizer_encode_limited(const struct tokenizer *t, const char *text, size_t n,
                                   bool add_special, struct token_list *out, struct q_err *e);
 /* Append the text of the ids to `out`; unknown ids decode to nothing, ill-formed UTF-8 to U+FFFD as

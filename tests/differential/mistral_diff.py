@@ -29,7 +29,7 @@ VERSIONS = (3, 7, 11, 13)
 SPECIAL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
            "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]",
            "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"]
-WORDS = ["Hello", " world", "\n", "  ", "é", "日本", "{\"a\": 1}", "😀", "2", "'s", "[x]", "<b>", "\"", "\\", "\t", "ab", " the", "."]
+WORDS = ["Hello", " world", "\n", "  ", "é", "日本", "{\"a\": 1}", "😀", "2", "'s", "[x]", "<b>", "\"", "\\", "\t", "ab", " the", ".", "<pad>", "[/INST]", "</s>", "[TOOL_CALLS]"]
 VALUES = [1, -2.5, 1e30, True, None, "", "é\"\n", [], {}, [1, {"k": [None, "v"]}], {"z": 1, "a": {"b": "日"}}, 12345678901]
 
 
@@ -140,7 +140,8 @@ def main():
                 rows.append({"messages": messages, **({"tools": with_tools} if with_tools else {}),
                              **({"continue_final_message": True} if continued else {})})
             got = ask("render", folder, rows)
-            ids = ask("tokenize", folder, [{"text": g.get("text", ""), "add_special_tokens": False} for g in got])
+            ids = ask("tokenize", folder, [{"text": g.get("text", ""), "add_special_tokens": False,
+                                          "content_ranges": g.get("content_ranges", [])} for g in got])
             bad = 0
             for row, (wanted, tokens), g, i in zip(rows, want, got, ids):
                 if g.get("text") != wanted or i.get("ids") != tokens:

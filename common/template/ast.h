@@ -48,8 +48,9 @@ enum node_kind {
     N_CALL_BLOCK,   /* a: the call, macro: its body */
     N_FILTER_BLOCK, /* b: filters, body */
     N_WITH,         /* alt: target, value, target, value …; body */
-    N_SCOPE,        /* body in a scope of its own ({% generation %}) */
-    N_BLOCK,        /* body seeing only the template's top scope ({% block %}) */
+    N_SCOPE,        /* body in a scope of its own ({% generation %}); flag: {% print %} */
+    N_BLOCK,        /* name, body; flag (scoped): it sees what is around, else the top scope only;
+                       required: there is no text, and reaching it is an error */
     N_BREAK,
     N_CONTINUE,
     N_NO_LOADER /* include, import, extends: there is nowhere to load from */
@@ -103,7 +104,7 @@ struct macro_def {
 struct node {
     enum node_kind kind;
     enum node_op op;
-    bool flag;
+    bool flag, required;
     uint32_t line, column; /* from 1 */
     struct str *name;
     struct value constant;
@@ -121,9 +122,11 @@ struct template
     const char *source; /* [n], newlines normalised */
     size_t n;
     struct node_list body;
-    struct str *loop_name, *caller_name, *varargs_name, *kwargs_name; /* interned */
+    struct node_list blocks;                                                      /* all N_BLOCK */
+    struct str *self_name, *loop_name, *caller_name, *varargs_name, *kwargs_name; /* interned */
 };
 
+#define TEMPLATE_BLOCKS_MAX  1000
 #define TEMPLATE_SOURCE_MAX  (4u << 20)   /* bytes of source */
 #define TEMPLATE_MEMORY_MAX  (256u << 20) /* bytes of one compiled template */
 #define TEMPLATE_NESTING_MAX 200          /* brackets and blocks inside each other */

@@ -85,6 +85,15 @@ static enum q_code own_attr(struct interp *in, struct value of, const struct str
         return loop_attr(in, of.as.loop, name, out);
     case V_MACRO:
         return macro_attr(in, of.as.macro, name, out);
+    case V_TEMPLATE:
+        for (size_t i = 0; i < in->t->blocks.n; i++)
+            if (text_compare(in->t->blocks.at[i]->name, name) == 0)
+                *out = (struct value){.kind = V_BLOCK, .as.block = in->t->blocks.at[i]};
+        return in_charge(in, in->t->blocks.n / 8);
+    case V_BLOCK:
+        if (text_is(name, "name"))
+            *out = v_str(of.as.block->name);
+        return Q_OK;
     case V_CYCLER:
         if (text_is(name, "current"))
             *out = of.as.cycler->items[of.as.cycler->at];

@@ -243,6 +243,20 @@ static enum q_code loop_call(struct interp *in, struct loop *loop, const struct 
     return rc ? rc : text_take(in, mark, out);
 }
 
+/* self.name(): the block's text once more, as it stands at the top. */
+static enum q_code block_call(struct interp *in, const struct node *block, const struct call *c,
+                              struct value *out)
+{
+    if (c->n_arg || c->n_named)
+        return in_raise(in, "TypeError", "a block takes no arguments");
+    enum flow flow = in->flow;
+    size_t mark = text_mark(in);
+    in->flow = FLOW_NEXT;
+    enum q_code rc = exec_block(in, block, in->top);
+    in->flow = flow;
+    return rc ? rc : text_take(in, mark, out);
+}
+
 /* joiner(): nothing the first time, then the separator. */
 static enum q_code joiner_call(struct interp *in, struct cycler *j, struct value *out)
 {
@@ -262,6 +276,8 @@ static enum q_code call_any(struct interp *in, struct value f, const struct call
         return native_call(in, f.as.method->row, &f.as.method->self, c, out);
     case V_MACRO:
         return macro_call(in, f.as.macro, c, out);
+    case V_BLOCK:
+        return block_call(in, f.as.block, c, out);
     case V_LOOP:
         return loop_call(in, f.as.loop, c, out);
     case V_JOINER:

@@ -142,15 +142,32 @@ static enum q_code exec_with(struct interp *in, const struct node *n)
     return rc;
 }
 
-static enum q_code exec_scope(struct interp *in, const struct node *n)
+static enum q_code exec_within(struct interp *in, const struct node *n, struct scope *around)
 {
     enum q_code rc;
     struct scope *outer = in->scope;
-    if ((rc = scope_new(in, n->kind == N_BLOCK ? in->top : outer, &in->scope)))
+    if ((rc = scope_new(in, around, &in->scope)))
         return rc;
     rc = exec_body(in, &n->body);
     in->scope = outer;
     return rc;
+}
+
+static enum q_code exec_scope(struct interp *in, const struct node *n)
+{
+    return exec_within(in, n, in->scope);
+}
+
+enum q_code exec_block(struct interp *in, const struct node *n, struct scope *around)
+{
+    return n->required ? in_raise(in, "TemplateRuntimeError", "Required block '%.100s' not found",
+                                  n->name->data)
+                       : exec_within(in, n, around);
+}
+
+static enum q_code exec_own_block(struct interp *in, const struct node *n)
+{
+    return exec_block(in, n, n->flag ? in->scope : in->top);
 }
 
 /* --- macros ----------------------------------------------------------------------------------- */
@@ -307,7 +324,7 @@ static exec_fn *const functions[] = {
     [N_FILTER_BLOCK] = exec_filter_block,
     [N_WITH] = exec_with,
     [N_SCOPE] = exec_scope,
-    [N_BLOCK] = exec_scope,
+    [N_BLOCK] = exec_own_block,
     [N_BREAK] = exec_flow,
     [N_CONTINUE] = exec_flow,
     [N_NO_LOADER] = exec_no_loader,

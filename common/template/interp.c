@@ -211,6 +211,10 @@ enum q_code name_lookup(struct interp *in, const struct str *name, struct value 
             return Q_OK;
         }
     }
+    if (name == in->t->self_name) {
+        *out = (struct value){.kind = V_TEMPLATE, .as.block = NULL};
+        return Q_OK;
+    }
     const json_t *j = in->run->request ? json_object_get(in->run->request, name->data) : NULL;
     const unsigned char *origin = j ? TEXT_ALL : NULL;
     if (!j && in->run->variables)

@@ -94,6 +94,7 @@ FALLIBLE eval(struct interp *in, const struct node *n, struct value *out);
 FALLIBLE eval_filter_on(struct interp *in, const struct node *chain, struct value input,
                         struct value *out);
 FALLIBLE exec_body(struct interp *in, const struct node_list *body);
+FALLIBLE exec_block(struct interp *in, const struct node *n, struct scope *around);
 FALLIBLE exec_loop(struct interp *in, const struct node *n, struct seq *items, uint32_t depth);
 FALLIBLE assign(struct interp *in, const struct node *target, struct value v);
 

@@ -241,6 +241,16 @@ enum q_code method_str_format(struct interp *in, const struct value *a, struct v
     return format_braces(in, a[0].as.s, a + 1, out);
 }
 
+/* Anything may stand for the mapping as long as no field asks for a name. */
+enum q_code method_str_format_map(struct interp *in, const struct value *a, struct value *out)
+{
+    struct dict none = {0};
+    struct seq positional = {0};
+    const struct value args[2] = {v_seq(V_TUPLE, &positional),
+                                  a[1].kind == V_DICT ? a[1] : v_dict(&none)};
+    return format_braces(in, a[0].as.s, args, out);
+}
+
 /* --- dict ------------------------------------------------------------------------------------- */
 
 enum q_code method_dict_get(struct interp *in, const struct value *a, struct value *out)

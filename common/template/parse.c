@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include "common/utf8.h"
 #include "common/template/interp.h"
+#include "common/template/unicode.h"
 
 struct node *parse_fail(struct parser *p, const char *type, const char *fmt, ...)
 {
@@ -271,7 +272,6 @@ static struct node *parse_if(struct parser *p, struct node *n)
                                                                                             NULL};
     const struct token *end = NULL;
     bool ok = true;
-    p->n_soft++;
     do {
         struct node *branch = node_new(p, N_BRANCH, p->at);
         ok = branch && (branch->a = parse_tuple(p, TUPLE_NO_COND)) &&
@@ -282,7 +282,6 @@ static struct node *parse_if(struct parser *p, struct node *n)
         ok =
             branch && parse_body(p, &branch->body, end_else, NULL) && list_add(p, &n->body, branch);
     }
-    p->n_soft--;
     return ok ? n : NULL;
 }
 
@@ -412,17 +411,33 @@ static struct node *parse_generation(struct parser *p, struct node *n)
     return ok ? n : NULL;
 }
 
+static bool is_blank(const struct node_list *body)
+{
+    for (size_t i = 0; i < body->n; i++) {
+        const struct node *n = body->at[i];
+        const struct str *s = n->kind == N_TEXT ? n->constant.as.s : NULL;
+        if (!s || uni_skip_space(s->data, 0, s->n) != s->n)
+            return false;
+    }
+    return true;
+}
+
 static struct node *parse_block(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"endblock", NULL};
-    if (!(n->name = expect_name(p)))
+    if (p->t->blocks.n == TEMPLATE_BLOCKS_MAX)
+        return parse_fail(p, "MemoryError", "more than %d blocks", TEMPLATE_BLOCKS_MAX);
+    if (!(n->name = expect_name(p)) || !list_add(p, &p->t->blocks, n))
         return NULL;
-    accept_name(p, "scoped");
-    accept_name(p, "required");
+    n->flag = accept_name(p, "scoped");
+    n->required = accept_name(p, "required");
     uint32_t n_loop = p->n_loop;
     p->n_loop = 0;
     bool ok = parse_body(p, &n->body, ends, NULL);
     p->n_loop = n_loop;
+    if (ok && n->required && !is_blank(&n->body))
+        return parse_fail(p, "TemplateSyntaxError",
+                          "Required blocks can only contain comments or whitespace");
     if (ok && p->at->kind == T_NAME && p->at->n == n->name->n &&
         memcmp(p->at->text, n->name->data, n->name->n) == 0)
         p->at++;
@@ -448,6 +463,7 @@ static struct node *parse_no_loader(struct parser *p, struct node *n)
 
 static struct node *parse_print(struct parser *p, struct node *n)
 {
+    n->flag = true;
     while (p->at->kind != T_BLOCK_END) {
         if (n->body.n && !expect(p, T_COMMA))
             return NULL;
@@ -508,8 +524,10 @@ enum q_code parse_template(struct template *t, const struct token_list *tokens,
 {
     struct parser p = {.t = t, .at = tokens->at, .err = err};
     if ((t->loop_name = intern(&p, "loop", 4)) && (t->caller_name = intern(&p, "caller", 6)) &&
-        (t->varargs_name = intern(&p, "varargs", 7)) && (t->kwargs_name = intern(&p, "kwargs", 6)))
-        parse_nodes(&p, &t->body, NULL);
+        (t->varargs_name = intern(&p, "varargs", 7)) &&
+        (t->kwargs_name = intern(&p, "kwargs", 6)) && (t->self_name = intern(&p, "self", 4)) &&
+        parse_nodes(&p, &t->body, NULL))
+        parse_check(&p);
     q_free(p.names);
     return p.rc;
 }

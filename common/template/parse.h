@@ -14,9 +14,8 @@ struct parser {
     const struct token *at; /* the current token */
     const struct lex_error *err;
     enum q_code rc;
-    uint32_t depth;  /* recursion of the parser itself */
-    uint32_t n_soft; /* inside a branch: unknown filters and tests fail only when reached */
-    uint32_t n_loop; /* loops around, inside the innermost macro */
+    uint32_t depth;                  /* recursion of the parser itself */
+    uint32_t n_loop;                 /* loops around, inside the innermost macro */
     struct macro_scope *macro_scope; /* the macros around, innermost first */
     struct str **names;              /* [n_slot] interned, hash table */
     size_t n_name, n_slot;
@@ -34,6 +33,9 @@ enum tuple_mode { TUPLE_EXPR, TUPLE_NO_COND, TUPLE_PARENS };
 /* Statements (parse.c). */
 FALLIBLE parse_template(struct template *t, const struct token_list *tokens,
                         const struct lex_error *err);
+
+/* The whole tree is there: is there anything in it that jinja2 refuses only now? (check.c) */
+bool parse_check(struct parser *p);
 
 /* Expressions (parse_expr.c). */
 struct node *parse_expression(struct parser *p);

@@ -378,23 +378,26 @@ static struct node *parse_postfix(struct parser *p, struct node *n)
     return n;
 }
 
-/* The (dotted) name of a filter or test at the current token, and its row. */
+/* The (dotted) name of a filter or test at the current token, and its row; check.c refuses those
+ * without one. */
 static bool parse_row(struct parser *p, struct node *n, bool is_test)
 {
     if (!(n->name = expect_name(p)))
         return false;
     n->row =
         is_test ? test_find(n->name->data, n->name->n) : filter_find(n->name->data, n->name->n);
-    while (accept(p, T_DOT)) {
+    while (accept(p, T_DOT)) { /* no row has a dotted name */
+        const struct str *first = n->name, *next = expect_name(p);
+        char whole[256];
+        if (!next)
+            return false;
+        int size = snprintf(whole, sizeof whole, "%s.%s", first->data, next->data);
+        size = size < (int)sizeof whole ? size : (int)sizeof whole - 1;
         n->row = NULL;
-        if (!expect_name(p))
+        if (!(n->name = intern(p, whole, utf8_complete_prefix(whole, (size_t)size))))
             return false;
     }
-    if (n->row || p->n_soft)
-        return true;
-    parse_fail(p, "TemplateAssertionError", "No %s named '%s'.", is_test ? "test" : "filter",
-               n->name->data);
-    return false;
+    return true;
 }
 
 static struct node *parse_one_filter(struct parser *p, struct node *input)
@@ -609,11 +612,9 @@ struct node *parse_expression(struct parser *p)
     struct node *n = parse_or(p);
     while (n && accept_name(p, "if")) {
         struct node *cond = node_new(p, N_COND, p->at - 1);
-        p->n_soft++;
         bool ok = cond && (cond->a = parse_or(p));
         if (ok && accept_name(p, "else"))
             ok = (cond->c = parse_expression(p));
-        p->n_soft--;
         if (ok)
             cond->b = n;
         n = ok ? cond : NULL;

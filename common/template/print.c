@@ -186,6 +186,9 @@ static void repr_object(struct buf *out, struct value v)
     case V_MACRO:
         buf_printf(out, "<Macro '%s'>", v.as.macro->def->name->data);
         return;
+    case V_TEMPLATE:
+        buf_add_str(out, "<TemplateReference None>");
+        return;
     case V_FUNC:
         buf_printf(out, "<function %s>", v.as.func->name);
         return;

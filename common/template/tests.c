@@ -29,7 +29,8 @@ KIND_TEST(mapping, a[0].kind == V_DICT)
 KIND_TEST(iterable, op_iterable(a[0]))
 KIND_TEST(escaped, a[0].kind == V_STR && a[0].as.s->markup)
 KIND_TEST(callable, a[0].kind == V_MACRO || a[0].kind == V_FUNC || a[0].kind == V_METHOD ||
-                        a[0].kind == V_JOINER || a[0].kind == V_LOOP || a[0].kind == V_UNDEF)
+                        a[0].kind == V_JOINER || a[0].kind == V_BLOCK || a[0].kind == V_LOOP ||
+                        a[0].kind == V_UNDEF)
 KIND_TEST(sequence, a[0].kind == V_STR || a[0].kind == V_LIST || a[0].kind == V_TUPLE ||
                         a[0].kind == V_DICT || a[0].kind == V_RANGE || a[0].kind == V_UNDEF)
 /* Is it the name of a filter or test? */

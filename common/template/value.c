@@ -22,6 +22,8 @@ static const struct {
     [V_RANGE] = {"range", "range object"},
     [V_NAMESPACE] = {"Namespace", "jinja2.utils.Namespace object"},
     [V_LOOP] = {"LoopContext", "jinja2.runtime.LoopContext object"},
+    [V_TEMPLATE] = {"TemplateReference", "jinja2.runtime.TemplateReference object"},
+    [V_BLOCK] = {"BlockReference", "jinja2.runtime.BlockReference object"},
     [V_MACRO] = {"Macro", "jinja2.runtime.Macro object"},
     [V_FUNC] = {"function", "function object"},
     [V_METHOD] = {"builtin_function_or_method", "builtin_function_or_method object"},

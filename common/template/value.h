@@ -34,6 +34,8 @@ enum value_kind {
     V_NAMESPACE,
     V_LOOP,
     V_MACRO,
+    V_TEMPLATE, /* `self`: the template, whose members are its blocks */
+    V_BLOCK,
     V_FUNC,   /* a row of globals.def */
     V_METHOD, /* a row of methods.def with its object */
     V_CYCLER,
@@ -69,6 +71,7 @@ struct value {
         struct range *range;
         struct loop *loop;
         struct macro *macro;
+        const struct node *block; /* N_BLOCK; NULL for V_TEMPLATE */
         struct method *method;
         struct cycler *cycler; /* V_CYCLER, V_JOINER */
         const struct native *func;

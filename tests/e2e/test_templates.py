@@ -11,3 +11,10 @@ def test_random_conversations(monkeypatch):
     import templates_diff
     monkeypatch.setattr(templates_diff, "BIN", BIN)
     assert templates_diff.compare(6, seed=7, only="tests/data/templates") == 0
+
+
+def test_random_templates(monkeypatch):
+    import snippets_diff
+    monkeypatch.setattr(snippets_diff.td, "BIN", BIN)
+    n, n_text, found = snippets_diff.compare(2000, seed=1)
+    assert n_text > 200 and not found

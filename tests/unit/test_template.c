@@ -208,7 +208,7 @@ static void places(void **state)
     refuses("{{ 1 +\n   nope.a }}", "UndefinedError", 2, 8);
     refuses("\u00e9\u00e9 {{ l[9].a }}", "UndefinedError", 1, 11);
     refuses("{% if x %}\n{{ d | nofilter }}", "TemplateSyntaxError", 2, 19);
-    refuses("{{ d | nofilter }}", "TemplateAssertionError", 1, 17);
+    refuses("{{ d | nofilter }}", "TemplateAssertionError", 1, 8);
     refuses("{% for %}", "TemplateSyntaxError", 1, 8);
     refuses("a\n\n{{ raise_exception('no') }}", "TemplateError", 3, 19);
     refuses("{{ 'abc", "TemplateSyntaxError", 1, 4);
@@ -222,6 +222,60 @@ static void places(void **state)
     refuses("{{ d.a.b }}", "UndefinedError", 1, 7);
     assert_string_equal(err.message,
                         "chat template line 1, column 7: 'dict object' has no attribute 'a'");
+}
+
+/* Blocks, and what is refused only when it is reached; as jinja2 3.1.6. */
+static void blocks(void **state)
+{
+    (void)state;
+    static const char *const variables = "{\"x\": 3, \"l\": [1, 2], \"d\": {\"k\": 1, \"z\": [5]}}";
+    gives(
+        "{% with x = 5 %}{% block y scoped %}{{ x }}{% endblock %}{% block n %}{{ x }}{% endblock "
+        "%}{% endwith %}",
+        variables, "53");
+    gives("{% for i in l %}{% block y scoped %}{{ i }}{{ loop.last }}{% endblock %}{% endfor %}",
+          variables, "1False2True");
+    gives("{{ self.f() }}{% set x = 7 %}{% block f %}<{{ x }}>{% endblock %}{{ self.f() | upper }}",
+          variables, "<3><7><7>");
+    gives("{% block a %}{{ self.b() }}{% endblock %}{% block b %}b{% endblock %}", NULL, "bb");
+    gives("{{ self }}{{ self.nope }}{{ self.f is callable }}{{ self.f.name }}{% block f %}{% "
+          "endblock %}",
+          "{\"self\": 1}", "<TemplateReference None>Truef");
+    gives("{% set self = 2 %}{{ self }}", NULL, "2");
+    gives("{% for i in l %}{% macro m() %}{{ self.f() }}{% endmacro %}{{ m() }}{% endfor %}{% "
+          "block f %}{{ x }}{% endblock %}",
+          variables, "333");
+    gives("{{ '{k}{z[0]}'.format_map(d) }}{{ 'x'.format_map(3) }}", variables, "15x");
+    refuses("{{ self.nope() }}", "UndefinedError", 1, 13);
+    refuses("{% block a %}{{ self.a() }}{% endblock %}", "LimitExceeded", 1, 17);
+    refuses("{% block a %}{% endblock %} {% block a %}{% endblock %}", "TemplateAssertionError", 1,
+            32);
+    refuses("{% block a required %}{% endblock %}", "TemplateRuntimeError", 1, 4);
+    refuses("{% block a required %}x{% endblock %}", "TemplateSyntaxError", 1, 36);
+    refuses("{{ '{}'.format_map(d) }}", "IndexError", 1, 19);
+    refuses("{{ '{q}'.format_map(d) }}", "KeyError", 1, 20);
+    gives("{% if x == 4 %}{{ x | no }}{{ x is no }}{% endif %}a", variables, "a");
+    gives("{{ x | no if x == 4 else 'b' }}{{ 'b' if x == 3 else (x is no) }}", variables, "bb");
+    gives("{% if x == 4 %}{{ x | a.b }}{% with a = x | no %}{% endwith %}{% endif %}", variables,
+          "");
+    refuses("{% if x %}{{ x | no }}{% endif %}", "TemplateRuntimeError", 1, 18);
+    refuses("{{ 1 if x is no }}", "TemplateRuntimeError", 1, 11);
+    refuses("{{ false and x | no }}", "TemplateAssertionError", 1, 18);
+    refuses("{{ x is a.b }}", "TemplateAssertionError", 1, 6);
+    assert_string_equal(err.message, "chat template line 1, column 6: No test named 'a.b'.");
+    static const char *const own_scope[] = {
+        "{% if false %}{% for i in l %}{{ i | no }}{% endfor %}{% endif %}",
+        "{% if false %}{% macro m(a=1 | no) %}{% endmacro %}{% endif %}",
+        "{% if false %}{% filter no %}{% endfilter %}{% endif %}",
+        "{% if false %}{% set a | no %}{% endset %}{% endif %}",
+        "{% if false %}{% with a = 1 %}{{ a is no }}{% endwith %}{% endif %}",
+        "{% if false %}{% block b %}{{ a is no }}{% endblock %}{% endif %}"};
+    for (size_t i = 0; i < sizeof own_scope / sizeof *own_scope; i++) {
+        struct buf out = BUF_INIT;
+        assert_fails(run_text(own_scope[i], NULL, &out), Q_INVALID, "named 'no'", &err);
+        assert_string_equal(fault.type, "TemplateAssertionError");
+        buf_release(&out);
+    }
 }
 
 static void sandbox(void **state)
@@ -362,6 +416,7 @@ int main(void)
         cmocka_unit_test(threads_share),
         cmocka_unit_test(long_texts_stay_linear),
         cmocka_unit_test(places),
+        cmocka_unit_test(blocks),
         cmocka_unit_test(sandbox),
         cmocka_unit_test(limits),
         cmocka_unit_test(hostile),

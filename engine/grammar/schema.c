@@ -141,19 +141,6 @@ const struct gx *schema_quoted(struct schema *s, const char *text, size_t n)
     return x;
 }
 
-static const struct gx *scalar_value(struct schema *s, const json_t *v)
-{
-    char shortest[64];
-    if (!json_is_real(v))
-        return dumped(s, v);
-    for (int n = 1; n <= 17; n++) { /* the shortest that reads back the same */
-        snprintf(shortest, sizeof shortest, "%.*g", n, json_real_value(v));
-        if (strtod(shortest, NULL) == json_real_value(v))
-            break;
-    }
-    return gx_text(s->b, shortest);
-}
-
 const struct gx *schema_value(struct schema *s, const json_t *v)
 {
     struct build *b = s->b;
@@ -183,7 +170,7 @@ const struct gx *schema_value(struct schema *s, const json_t *v)
         gx_add(b, &l, gx_text(b, "}"));
         return gx_seq(b, l.items, l.n);
     }
-    return scalar_value(s, v);
+    return json_is_number(v) ? number_value(s, v, false) : dumped(s, v);
 }
 
 static uint32_t type_of(const json_t *v)
@@ -322,7 +309,9 @@ static const struct gx *enum_gx(struct schema *s, const struct conj *c)
     json_t *v;
     json_array_foreach ((json_t *)c->in[0], i, v)
         if (conj_allows(s, c, v, &test))
-            gx_add(s->b, &l, schema_value(s, v));
+            gx_add(s->b, &l,
+                   json_is_number(v) ? number_value(s, v, !(c->types & T_FRACTION))
+                                     : schema_value(s, v));
     return gx_alt(s->b, l.items, l.n);
 }
 

@@ -178,6 +178,8 @@ bool names_listed(struct build *b, const struct fsm *f, const char **out, uint32
 /* schema_number.c */
 bool number_read(struct number *out, const json_t *v);
 int number_compare(const struct number *x, const struct number *y);
+/* A number of the schema as texts may write it: 0, 0.0 and -0 are one. whole: without a point. */
+const struct gx *number_value(struct schema *s, const json_t *v, bool whole);
 const struct gx *number_gx(struct schema *s, const struct conj *c);
 bool number_holds(const struct conj *c, const json_t *v);
 /* schema_array.c, schema_object.c */

@@ -62,6 +62,16 @@ static bool place_point(struct number *out, const char *mantissa, int exponent)
     return true;
 }
 
+/* With the fewest digits that read back the same. */
+static void shortest(char *text, size_t size, double value)
+{
+    for (int n = 1; n <= 17; n++) {
+        snprintf(text, size, "%.*g", n, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+}
+
 bool number_read(struct number *out, const json_t *v)
 {
     char text[64];
@@ -70,11 +80,7 @@ bool number_read(struct number *out, const json_t *v)
         long long n = json_integer_value(v);
         snprintf(text, sizeof text, "%lld", n);
     } else if (json_is_real(v) && isfinite(json_real_value(v))) {
-        for (int n = 1; n <= 17; n++) {
-            snprintf(text, sizeof text, "%.*g", n, json_real_value(v));
-            if (strtod(text, NULL) == json_real_value(v))
-                break;
-        }
+        shortest(text, sizeof text, json_real_value(v));
     } else {
         return false;
     }
@@ -85,6 +91,42 @@ bool number_read(struct number *out, const json_t *v)
     if (!strcmp(out->whole, "0") && !out->part[0])
         out->negative = false;
     return true;
+}
+
+/* The exponent form of very large and very small values, as printed and as most write it: 1e-07,
+ * 1e-7; 1e+30, 1e30. */
+static const struct gx *exponent_forms(struct build *b, const char *text)
+{
+    char plain[64];
+    const char *e = strchr(text, 'e'), *digit = e + 1 + strspn(e + 1, "+-0");
+    snprintf(plain, sizeof plain, "%.*s%s%s", (int)(e + 1 - text), text, e[1] == '-' ? "-" : "",
+             digit);
+    return gx_alt2(b, gx_text(b, text), gx_text(b, plain));
+}
+
+const struct gx *number_value(struct schema *s, const json_t *v, bool whole)
+{
+    struct build *b = s->b;
+    struct number n;
+    char text[64];
+    shortest(text, sizeof text, json_number_value(v));
+    bool is_far = json_is_real(v) && strchr(text, 'e');
+    if (!number_read(&n, v))
+        return is_far ? exponent_forms(b, text) : gx_text(b, text);
+    bool zero = !strcmp(n.whole, "0") && !n.part[0];
+    const struct gx *minus = gx_text(b, "-");
+    const struct gx *sign = n.negative ? minus : zero ? gx_repeat(b, minus, 0, 1) : &gx_empty;
+    const struct gx *x =
+        gx_seq2(b, whole ? n.negative ? minus : &gx_empty : sign, gx_text(b, n.whole));
+    uint32_t n_part = (uint32_t)strlen(n.part), room = n_part < PART_MAX ? PART_MAX - n_part : 0;
+    const struct gx *point = gx_seq2(b, gx_text(b, "."), gx_text(b, n.part));
+    if (n_part)
+        x = gx_seq3(b, x, point, gx_repeat(b, digits(b, '0', '0'), 0, room));
+    else if (!whole)
+        x = gx_seq2(
+            b, x,
+            gx_repeat(b, gx_seq2(b, point, gx_repeat(b, digits(b, '0', '0'), 1, room)), 0, 1));
+    return is_far ? gx_alt2(b, x, exponent_forms(b, text)) : x;
 }
 
 static int compare_size(const struct number *x, const struct number *y)

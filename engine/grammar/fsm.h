@@ -63,6 +63,9 @@ const struct fsm *fsm_resolve_anchors(struct build *b, const struct fsm *f);
 /* NULL when the build failed. */
 const struct fsm *fsm_and(struct build *b, const struct fsm *x, const struct fsm *y);
 const struct fsm *fsm_minus(struct build *b, const struct fsm *x, const struct fsm *y);
+/* Letters of the shortest and the longest text, GX_INF: there is no longest; both 0 for an empty
+ * language. False: the build failed. */
+bool fsm_lengths(struct build *b, const struct fsm *f, uint32_t *shortest, uint32_t *longest);
 bool fsm_is_empty(const struct fsm *f);
 /* Code points of UTF-8 text. */
 bool fsm_accepts(const struct fsm *f, const char *text, size_t n);

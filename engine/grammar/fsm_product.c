@@ -30,6 +30,73 @@ bool fsm_is_empty(const struct fsm *f)
     return !f->states[0].final && f->states[0].n_edge == 0 && f->states[0].n_jump == 0;
 }
 
+struct lengths { /* by state */
+    uint32_t *entries, *queue, *low, *high;
+};
+
+/* The states in an order in which every edge leads on, as far as there is one: those on and behind
+ * a loop are left out. */
+static uint32_t in_order(const struct fsm *f, struct lengths *l)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_edge; i++)
+        l->entries[f->edges[i].to]++;
+    for (uint32_t i = 0; i < f->n_state; i++)
+        if (!l->entries[i])
+            l->queue[n++] = i;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct fsm_state *s = &f->states[l->queue[i]];
+        for (uint32_t k = 0; k < s->n_edge; k++) {
+            uint32_t to = f->edges[s->edge + k].to;
+            if (l->high[l->queue[i]] + 1 > l->high[to])
+                l->high[to] = l->high[l->queue[i]] + 1;
+            if (--l->entries[to] == 0)
+                l->queue[n++] = to;
+        }
+    }
+    return n;
+}
+
+/* Letters to each state from the start, by breadth. */
+static void by_breadth(const struct fsm *f, struct lengths *l)
+{
+    uint32_t n = 1;
+    for (uint32_t i = 0; i < f->n_state; i++)
+        l->low[i] = i ? GX_INF : 0;
+    l->queue[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct fsm_state *s = &f->states[l->queue[i]];
+        for (uint32_t k = 0; k < s->n_edge; k++) {
+            uint32_t to = f->edges[s->edge + k].to;
+            if (l->low[to] == GX_INF) {
+                l->low[to] = l->low[l->queue[i]] + 1;
+                l->queue[n++] = to;
+            }
+        }
+    }
+}
+
+bool fsm_lengths(struct build *b, const struct fsm *f, uint32_t *shortest, uint32_t *longest)
+{
+    struct lengths l = {build_alloc(b, f->n_state, 4), build_alloc(b, f->n_state, 4),
+                        build_alloc(b, f->n_state, 4), build_alloc(b, f->n_state, 4)};
+    if (!build_work(b, 1 + (f->n_state + f->n_edge) / 8) || !l.high)
+        return false;
+    bool finite = in_order(f, &l) == f->n_state, any = false;
+    by_breadth(f, &l);
+    *shortest = *longest = 0;
+    for (uint32_t i = 0; i < f->n_state; i++) {
+        if (!f->states[i].final || l.low[i] == GX_INF)
+            continue;
+        *shortest = !any || l.low[i] < *shortest ? l.low[i] : *shortest;
+        *longest = l.high[i] > *longest ? l.high[i] : *longest;
+        any = true;
+    }
+    if (!finite)
+        *longest = GX_INF;
+    return true;
+}
+
 bool fsm_accepts(const struct fsm *f, const char *text, size_t n)
 {
     uint32_t at = 0;

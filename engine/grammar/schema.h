@@ -56,8 +56,14 @@ struct goal { /* schemas that hold together */
 struct goal_memo;
 struct ref_index;
 
+struct limited { /* strings with a length beside other constraints: equal ones are one rule */
+    const char *key;
+    const struct gx *gx;
+    struct limited *next;
+};
 struct schema {
     struct build *b;
+    struct limited *limited;
     const json_t *root;
     json_t *made;       /* array: schemas made here */
     bool old_ref;       /* beside $ref nothing counts (drafts before 2019-09) */
@@ -67,6 +73,7 @@ struct schema {
     struct goal_memo **memos; /* [memo_size] by hash */
     size_t n_memo, memo_size;
     const struct gx *ws, *any, *string, *character; /* made when first used */
+    bool brief; /* formats by their short patterns, beside a length */
 };
 
 struct number { /* a bound, exactly */

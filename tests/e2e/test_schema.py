@@ -113,6 +113,26 @@ def test_test_suite_accepts_nothing_invalid():
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data/schemas")
+def test_test_suite_formats():
+    """No invalid text of an enforced format is accepted; "regex" is an annotation here."""
+    n, wrong = collections.Counter(), []
+    for path in sorted((SHARED / "JSON-Schema-Test-Suite/tests/draft2020-12/optional/format").glob("*.json")):
+        if "regex" in path.stem:
+            continue
+        for group in json.loads(path.read_text()):
+            tests = [t for t in group["tests"] if isinstance(t["data"], str)]
+            answer = schema([{"json_schema": group["schema"], "texts": [json.dumps(t["data"]) for t in tests]}], "-")[0]
+            for test, accepted in zip(tests, answer["accepted"]):
+                n["valid" if test["valid"] else "invalid"] += 1
+                n["valid accepted"] += test["valid"] and accepted
+                if accepted and not test["valid"]:
+                    wrong.append((path.stem, test["description"]))
+    print(dict(n))
+    assert not wrong, wrong
+    assert n["invalid"] > 300 and n["valid accepted"] > 0.7 * n["valid"]
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data/schemas")
 def test_real_schemas():
     packed = SHARED / "jsonschemabench/maskbench_slice.jsonl.zst"
     lines = subprocess.run(["zstd", "-dc", packed], capture_output=True, check=True).stdout.splitlines()

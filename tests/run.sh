@@ -210,6 +210,7 @@ count_cpu() { # cpu: seconds of CPU that ended children took, theirs included; `
 
 table= # one line a part
 failed=
+skipped=
 for part in "$@"; do
     rm -f build/parts/"$part"
     from=$(date +%s)
@@ -219,7 +220,7 @@ for part in "$@"; do
     QUIRE_TESTS_PART=$part QUIRE_TESTS_WHOLE=$whole sh tests/run.sh || rc=$?
     case $rc in
     0) result=passed ;;
-    77) result=skipped ;;
+    77) result=skipped; skipped="$skipped $part" ;;
     *) result=FAILED; failed="$failed $part" ;;
     esac
     count_cpu
@@ -230,5 +231,6 @@ done
 say "parts$([ -z "$whole" ] || echo " of all"), on $(uname -m) with $jobs cores"
 printf '%s' "$table" | sed '/^$/d'
 [ -n "$whole" ] || echo "more: sh tests/run.sh all; in a new Debian: sh tests/run.sh fresh"
-say "$([ -z "$failed" ] && echo "all parts passed: $*" || echo "failed:$failed"), in $(($(date +%s) - began)) s"
+if [ -n "$failed" ]; then verdict="failed:$failed"; else verdict="nothing failed of: $*"; fi
+say "$verdict${skipped:+; skipped:$skipped}, in $(($(date +%s) - began)) s"
 [ -z "$failed" ]

@@ -202,7 +202,8 @@ static enum q_code add_word(const struct tokenizer *t, size_t i, const json_t *v
     struct token_list plain = TOKEN_LIST_INIT, spaced = TOKEN_LIST_INIT;
     const char *word = json_string_value(v);
     enum q_code rc;
-    word += word ? strspn(word, " \t\n\v\f\r") : 0;
+    if (word)
+        word += strspn(word, " \t\n\v\f\r");
     if (!word || !*word)
         return q_fail(e, Q_INVALID, "bad_words: entry %zu: expected a word, got %s", i,
                       word ? "an empty one" : json_kind(v));

@@ -60,7 +60,7 @@ static enum q_code check(const struct msg_output *m, struct q_err *e)
 
 static struct link_tokens row(const struct msg_output *m, size_t i, const struct place *p)
 {
-    struct link_tokens t = {.ids = m->tokens.data + p->token,
+    struct link_tokens t = {.ids = m->tokens.data ? m->tokens.data + p->token : NULL,
                             .n = entry(m->n_token, i),
                             .finish = (enum finish_reason)entry(m->finish, i),
                             .stop_id = entry(m->stop_id, i),

@@ -45,7 +45,7 @@ static void render(struct rendered *out, const struct chat_model *m, const char 
     assert_non_null(f);
     q_err_reset(&err);
     assert_ok(turn_read(&t, m, &ask, &err), &err);
-    out->failed = turn_render(&t, &out->prompt, &err) != Q_OK;
+    out->failed = turn_render(&t, &out->prompt, NULL, &err) != Q_OK;
     if (!out->failed)
         turn_before(&t, &out->prompt, &out->before);
     turn_release(&t);

@@ -15,7 +15,6 @@ struct quire_chat {
     json_t *messages, *tools, *tool_choice, *kwargs, *documents; /* as the caller gave them */
     struct turn turn;
     struct buf prompt;
-    struct ranges content;
     struct turn_before before;
     struct ranges content;
     struct parser *parser; /* NULL: all is content */

@@ -38,14 +38,24 @@ class Place(BaseModel):
     city: str = Field(description="Name of the city")
 
 
+class Hour(BaseModel):
+    """The hour that is asked for"""
+    hour: Literal[7, 12]
+
+
 class City(BaseModel): # a mode without a schema in the request can promise no more of this model than an object
     city: str | None = None
+
+
+# Both calls in one answer: which tokens the model may write is its choice no more.
+TWO = {"structural_tag": {"type": "structural_tag", "format": {"type": "const_string", "value": "\n".join(
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s"}}\n</tool_call>' % city for city in ("Oslo", "Rome"))}}}
 
 
 # --- openai-agents
 
 
-def openai_agent(**more):
+def openai_agent(settings=None, fails=False, **more):
     import agents
     from openai import AsyncOpenAI
     agents.set_tracing_disabled(True)
@@ -57,11 +67,15 @@ def openai_agent(**more):
         Args:
             city: Name of the city
         """
-        return look_up(city)
+        result = look_up(city)
+        if fails:
+            raise ValueError("the sensor is broken")
+        return result
     client = AsyncOpenAI(base_url=URL, api_key="none", max_retries=0, timeout=60)
-    settings = agents.ModelSettings(temperature=0, max_tokens=200, extra_args={"logit_bias": BIAS} if "output_type" in more else None)
-    return agents, agents.Agent(name="weather", model=agents.OpenAIChatCompletionsModel(MODEL, client), tools=[get_weather],
-                                model_settings=settings, **more)
+    settings = {"temperature": 0, "max_tokens": 200, "extra_args": {"logit_bias": BIAS} if "output_type" in more else None,
+                **(settings or {})}
+    return agents, agents.Agent(**{"name": "weather", "model": agents.OpenAIChatCompletionsModel(MODEL, client), "tools": [get_weather],
+                                   "model_settings": agents.ModelSettings(**settings), **more})
 
 
 def openai_agents():
@@ -97,25 +111,77 @@ def openai_agents_typed_stream():
     return asyncio.run(run())
 
 
+def openai_agents_handoff():
+    """The first agent has nothing but the handoff, a tool without parameters; the second has the tool, and must call it."""
+    agents, weather = openai_agent({"tool_choice": "required", "parallel_tool_calls": False})
+    _, desk = openai_agent({"tool_choice": "required", "parallel_tool_calls": False}, name="desk", tools=[], handoffs=[weather])
+    result = asyncio.run(agents.Runner.run(desk, ASK, max_turns=6))
+    assert result.last_agent.name == "weather", result.last_agent.name
+    return result.final_output
+
+
+def openai_agents_handoff_stream():
+    agents, weather = openai_agent({"tool_choice": "required", "parallel_tool_calls": False})
+    _, desk = openai_agent({"tool_choice": "transfer_to_weather"}, name="desk", tools=[], handoffs=[weather])
+
+    async def run():
+        result = agents.Runner.run_streamed(desk, ASK, max_turns=6)
+        names = [e.name async for e in result.stream_events() if e.type == "run_item_stream_event"]
+        assert names == ["handoff_requested", "handoff_occured", "tool_called", "tool_output", "message_output_created"], names
+        return result.final_output
+    return asyncio.run(run())
+
+
+def openai_agents_stop():
+    """The tool's result is the output; the model is not asked again."""
+    agents, agent = openai_agent({"tool_choice": "get_weather"}, tool_use_behavior="stop_on_first_tool")
+    result = asyncio.run(agents.Runner.run(agent, ASK, max_turns=2))
+    assert len(result.raw_responses) == 1
+    return json.loads(result.final_output)
+
+
+def openai_agents_parallel():
+    agents, agent = openai_agent({"extra_body": TWO}, tool_use_behavior="stop_on_first_tool")
+    result = asyncio.run(agents.Runner.run(agent, ASK, max_turns=2))
+    calls = [item.raw_item for item in result.new_items if item.type == "tool_call_item"]
+    assert len({call.call_id for call in calls}) == 2, calls
+    return [json.loads(call.arguments)["city"] for call in calls]
+
+
+def openai_agents_failure():
+    """The tool raises: the model gets the framework's words about it as the result."""
+    agents, agent = openai_agent(fails=True)
+    result = asyncio.run(agents.Runner.run(agent, ASK, max_turns=4))
+    assert [type(item).__name__ for item in result.new_items] == ["ToolCallItem", "ToolCallOutputItem", "MessageOutputItem"]
+    assert result.new_items[1].output != look_up("Oslo") and seen.pop(), result.new_items[1].output
+    return result.final_output
+
+
 # --- pydantic-ai
 
 
-def pydantic_agent(**more):
+def pydantic_agent(settings=None, fails=False, once=False, **more):
     import pydantic_ai
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
-    settings = {"temperature": 0, "max_tokens": 200, **({"logit_bias": BIAS} if more else {})}
+    settings = {"temperature": 0, "max_tokens": 200, **({"logit_bias": BIAS} if more else {}), **(settings or {})}
     agent = pydantic_ai.Agent(OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=URL, api_key="none")), model_settings=settings,
                               **more)
 
-    @agent.tool_plain
+    async def offer(_, tool): # with once: until it was called
+        return None if once and seen else tool
+
+    @agent.tool_plain(prepare=offer)
     def get_weather(city: str) -> str:
         """The weather of a city
 
         Args:
             city: Name of the city
         """
-        return look_up(city)
+        result = look_up(city)
+        if fails and len(seen) == 1:
+            raise pydantic_ai.ModelRetry("the sensor is broken")
+        return result
     return agent
 
 
@@ -135,13 +201,67 @@ def pydantic_ai_native():
     return pydantic_agent(output_type=NativeOutput(Report)).run_sync(ASK).output
 
 
+def pydantic_ai_output():
+    """The output's type is a tool beside the other one; a call is required each time."""
+    result = pydantic_agent(output_type=Place, once=True).run_sync(ASK)
+    kinds = [part.part_kind for message in result.all_messages() for part in message.parts]
+    assert kinds == ["user-prompt", "tool-call", "tool-return", "tool-call", "tool-return"], kinds
+    return result.output
+
+
+def pydantic_ai_outputs():
+    """Two types, a tool each, in a model that has never seen the names: it must take one."""
+    output = pydantic_agent(output_type=[Place, Hour], once=True).run_sync(ASK).output
+    assert isinstance(output, (Place, Hour)), output
+    return True
+
+
+def pydantic_ai_output_or_text():
+    """Two tools under "auto": the text that comes at last is the output."""
+    return pydantic_agent({"logit_bias": {}}, output_type=[Hour, str]).run_sync(ASK).output
+
+
+def pydantic_ai_output_stream():
+    async def run():
+        async with pydantic_agent(output_type=Place, once=True).run_stream(ASK) as result:
+            outputs = [output async for output in result.stream_output(debounce_by=None)]
+        return outputs[-1]
+    return asyncio.run(run())
+
+
+def pydantic_ai_prompted():
+    from pydantic_ai import PromptedOutput
+    return pydantic_agent(output_type=PromptedOutput(City)).run_sync(ASK).output
+
+
+def pydantic_ai_parallel():
+    async def run():
+        async with pydantic_agent({"extra_body": TWO}).iter(ASK) as steps:
+            async for step in steps:
+                if seen: # the next request has the results
+                    break
+            calls = [part for part in steps.ctx.state.message_history[1].parts if part.part_kind == "tool-call"]
+            results = [part for part in step.request.parts if part.part_kind == "tool-return"]
+            assert [c.tool_call_id for c in calls] == [r.tool_call_id for r in results] and len({c.tool_call_id for c in calls}) == 2
+            return [c.args_as_dict()["city"] for c in calls]
+    return asyncio.run(run())
+
+
+def pydantic_ai_retry():
+    """The tool asks to be called again."""
+    return pydantic_agent(fails=True).run_sync(ASK).output
+
+
 # --- langchain, langgraph
 
 
-def langchain_agent(**more):
-    from langchain.agents import create_agent
-    from langchain.tools import tool
+def langchain_model(**more):
     from langchain_openai import ChatOpenAI
+    return ChatOpenAI(model=MODEL, base_url=URL, api_key="none", temperature=0, max_tokens=200, max_retries=0, **more)
+
+
+def langchain_tool(fails=False):
+    from langchain.tools import tool
 
     @tool(parse_docstring=True)
     def get_weather(city: str) -> str:
@@ -150,10 +270,16 @@ def langchain_agent(**more):
         Args:
             city: Name of the city
         """
-        return look_up(city)
-    model = ChatOpenAI(model=MODEL, base_url=URL, api_key="none", temperature=0, max_tokens=200, max_retries=0,
-                       **({"logit_bias": BIAS} if more else {}))
-    return create_agent(model, [get_weather], **more)
+        result = look_up(city)
+        if fails:
+            raise ValueError("the sensor is broken")
+        return result
+    return get_weather
+
+
+def langchain_agent(fails=False, **more):
+    from langchain.agents import create_agent
+    return create_agent(langchain_model(**({"logit_bias": BIAS} if "response_format" in more else {})), [langchain_tool(fails)], **more)
 
 
 MESSAGES = {"messages": [{"role": "user", "content": ASK}]}
@@ -173,6 +299,96 @@ def langchain_stream():
 def langchain_typed():
     from langchain.agents.structured_output import ProviderStrategy
     return langchain_agent(response_format=ProviderStrategy(Report)).invoke(MESSAGES, LIMIT)["structured_response"]
+
+
+def langchain_async():
+    async def run():
+        pieces = [m.content async for m, _ in langchain_agent().astream(MESSAGES, LIMIT, stream_mode="messages")
+                  if type(m).__name__ == "AIMessageChunk"]
+        return "".join(pieces)
+    return asyncio.run(run())
+
+
+def langchain_tool_strategy():
+    """The type is a tool, and a call required; the other tool is on offer until it was called."""
+    from langchain.agents.middleware import wrap_model_call
+    from langchain.agents.structured_output import ToolStrategy
+
+    @wrap_model_call
+    def once(request, handler):
+        return handler(request.override(tools=[] if seen else request.tools))
+    return langchain_agent(response_format=ToolStrategy(Place), middleware=[once]).invoke(MESSAGES, LIMIT)["structured_response"]
+
+
+def langchain_parallel():
+    """Two calls in the first answer; the second has both results, and no tools."""
+    from langchain.agents.middleware import wrap_model_call
+
+    @wrap_model_call
+    def first(request, handler):
+        return handler(request.override(tools=[]) if seen else request.override(model_settings={"extra_body": TWO}))
+    messages = langchain_agent(middleware=[first]).invoke(MESSAGES, LIMIT)["messages"]
+    assert [type(m).__name__ for m in messages] == ["HumanMessage", "AIMessage", "ToolMessage", "ToolMessage", "AIMessage"], messages
+    assert [c["id"] for c in messages[1].tool_calls] == [m.tool_call_id for m in messages[2:4]]
+    assert messages[-1].content and not messages[-1].tool_calls
+    return [c["args"]["city"] for c in messages[1].tool_calls]
+
+
+def langchain_failure():
+    """The tool raises: the model gets the error as the result."""
+    from langchain.agents.middleware import wrap_tool_call
+    from langchain_core.messages import ToolMessage
+
+    @wrap_tool_call
+    def tell(request, handler):
+        try:
+            return handler(request)
+        except ValueError as e:
+            return ToolMessage(f"Error: {e}", tool_call_id=request.tool_call["id"], status="error")
+    messages = langchain_agent(fails=True, middleware=[tell]).invoke(MESSAGES, LIMIT)["messages"]
+    assert messages[2].content == "Error: the sensor is broken", messages
+    return messages[-1].content
+
+
+def langchain_structured(method, schema, **more):
+    answer = langchain_model().with_structured_output(schema, method=method, include_raw=True, **more).invoke(ASK)
+    assert not answer["parsing_error"], answer
+    return answer["parsed"]
+
+
+def langchain_function_calling():
+    return langchain_structured("function_calling", Place)
+
+
+def langchain_function_calling_strict():
+    return langchain_structured("function_calling", Place, strict=True)
+
+
+def langchain_json_schema():
+    return langchain_structured("json_schema", Place)
+
+
+def langchain_json_mode():
+    return langchain_structured("json_mode", City)
+
+
+def langchain_structured_stream():
+    parts = list(langchain_model().with_structured_output(Place.model_json_schema() | {"title": "Place"}, method="function_calling").stream(ASK))
+    assert len(parts) > 1, parts
+    return parts[-1]
+
+
+def langchain_bind_stream():
+    """The pieces of a call add up to it."""
+    for choice in ("auto", "any", "get_weather"):
+        whole, pieces = None, 0
+        for chunk in langchain_model(stream_usage=True).bind_tools([langchain_tool(), Hour], tool_choice=choice).stream(ASK):
+            whole = chunk if whole is None else whole + chunk
+            pieces += len(chunk.tool_call_chunks)
+        assert pieces > 2 and not whole.invalid_tool_calls and whole.usage_metadata["output_tokens"] > 2, whole
+        assert whole.tool_calls[0]["name"] == "get_weather" and whole.tool_calls[0]["id"], whole
+        assert whole.response_metadata["finish_reason"] == "tool_calls", whole
+    return whole.tool_calls[0]["args"]
 
 
 # --- instructor

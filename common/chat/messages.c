@@ -111,6 +111,11 @@ static enum q_code read_message(json_t *message, size_t i, struct q_err *e)
             e, Q_INVALID,
             "messages: entry %zu: content: expected a string or an array of parts, got %s", i,
             json_kind(content));
+    if (json_is_null(content) && (!strcmp(role, "tool") || !strcmp(role, "function"))) {
+        if (json_object_set_new(message, "content", json_string("")) != 0) /* it gave nothing */
+            return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+        return read_calls(message, i, e);
+    }
     if ((!content || json_is_null(content)) && strcmp(role, "assistant") != 0)
         return q_fail(e, Q_INVALID, "messages: entry %zu: role \"%.40s\" needs \"content\"", i,
                       role);
@@ -152,32 +157,68 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e)
     return rc;
 }
 
-FALLIBLE tools_check(const json_t *tools, struct q_err *e)
+static FALLIBLE check_tool(const json_t *tool, size_t i, struct q_err *e)
+{
+    const json_t *type = json_object_get(tool, "type"),
+                 *function = json_object_get(tool, "function"),
+                 *name = json_object_get(function, "name"),
+                 *parameters = json_object_get(function, "parameters");
+    const char *kind = json_string_value(type);
+    if (!json_is_object(tool))
+        return q_fail(e, Q_INVALID, "tools: entry %zu: expected an object, got %s", i,
+                      json_kind(tool));
+    if (type && !json_is_null(type) && (!kind || strcmp(kind, "function") != 0))
+        return q_fail(e, kind ? Q_UNSUPPORTED : Q_INVALID,
+                      "tools: entry %zu: type \"%.40s\" is not known, the only accepted one is "
+                      "\"function\"",
+                      i, kind ? kind : json_kind(type));
+    if (!json_is_string(name) || json_string_length(name) == 0 ||
+        json_string_length(name) > NAME_MAX_LEN)
+        return q_fail(e, Q_INVALID,
+                      "tools: entry %zu: function.name must be a string of 1 to %d bytes", i,
+                      NAME_MAX_LEN);
+    if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
+        return q_fail(e, Q_INVALID,
+                      "tools: entry %zu: function.parameters: expected an object, got %s", i,
+                      json_kind(parameters));
+    return Q_OK;
+}
+
+/* The tool itself, or a copy that has the type. */
+static json_t *with_type(json_t *tool)
+{
+    if (json_is_string(json_object_get(tool, "type")))
+        return json_incref(tool);
+    json_t *typed = json_pack("{s:s}", "type", "function");
+    if (json_object_update_missing(typed, tool) == 0)
+        return typed;
+    json_decref(typed);
+    return NULL;
+}
+
+FALLIBLE tools_read(json_t **out, const json_t *tools, struct q_err *e)
 {
     size_t i;
     json_t *tool;
+    enum q_code rc = Q_OK;
+    *out = NULL;
+    if (json_array_size(tools) == 0)
+        return Q_OK;
     if (json_array_size(tools) > TOOLS_MAX)
         return q_fail(e, Q_INVALID, "tools: %zu entries, accepted are at most %d",
                       json_array_size(tools), TOOLS_MAX);
+    json_t *list = json_array();
     json_array_foreach ((json_t *)tools, i, tool) {
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        const json_t *function = json_object_get(tool, "function");
-        const json_t *name = json_object_get(function, "name");
-        const json_t *parameters = json_object_get(function, "parameters");
-        if (!type || strcmp(type, "function") != 0)
-            return q_fail(e, type ? Q_UNSUPPORTED : Q_INVALID,
-                          "tools: entry %zu: type \"%.40s\" is not known, the only accepted one is "
-                          "\"function\"",
-                          i, type ? type : "");
-        if (!json_is_string(name) || json_string_length(name) == 0 ||
-            json_string_length(name) > NAME_MAX_LEN)
-            return q_fail(e, Q_INVALID,
-                          "tools: entry %zu: function.name must be a string of 1 to %d bytes", i,
-                          NAME_MAX_LEN);
-        if (parameters && !json_is_object(parameters) && !json_is_null(parameters))
-            return q_fail(e, Q_INVALID,
-                          "tools: entry %zu: function.parameters: expected an object, got %s", i,
-                          json_kind(parameters));
+        if ((rc = check_tool(tool, i, e)) != Q_OK)
+            break;
+        if (json_array_append_new(list, with_type(tool)) != 0) {
+            rc = q_fail(e, Q_NO_MEMORY, "tools: no memory");
+            break;
+        }
     }
-    return Q_OK;
+    if (rc == Q_OK)
+        *out = list;
+    else
+        json_decref(list);
+    return rc;
 }

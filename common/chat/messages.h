@@ -10,7 +10,8 @@
  * as objects. *out: a new array. Errors: Q_INVALID, Q_UNSUPPORTED; the message starts with
  * "messages". */
 FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e);
-/* Check tools: functions with names. Errors: Q_INVALID; the message starts with "tools". */
-FALLIBLE tools_check(const json_t *tools, struct q_err *e);
+/* Check tools: functions with names; a type that is left out is "function". *out: a new array, NULL
+ * where there are none. Errors: Q_INVALID, Q_UNSUPPORTED; the message starts with "tools". */
+FALLIBLE tools_read(json_t **out, const json_t *tools, struct q_err *e);
 
 #endif

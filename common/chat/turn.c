@@ -4,6 +4,7 @@
 #include "common/chat/messages.h"
 #include "common/chat/roles.h"
 #include "common/chat/thinking.h"
+#include "common/chat/tool_choice.h"
 #include "common/parsers/forced.h"
 
 #define TAGS_BYTES 1000000 /* of a structural tag */
@@ -11,34 +12,18 @@
 void turn_release(struct turn *t)
 {
     json_decref(t->messages);
+    json_decref(t->tools);
     buf_release(&t->tags);
     *t = (struct turn){.model = NULL};
 }
 
-/* The function that tool_choice names; NULL: it names none. */
-static const char *named_tool(const json_t *choice)
+static FALLIBLE check_tool_choice(const struct turn_ask *a, const struct tool_choice *c,
+                                  struct q_err *e)
 {
-    const json_t *function = json_object_get(choice, "function");
-    const char *name = json_string_value(json_object_get(function, "name"));
-    return name ? name : json_string_value(json_object_get(choice, "name"));
-}
-
-static FALLIBLE check_tool_choice(const struct turn_ask *a, const char *mode, struct q_err *e)
-{
-    const json_t *choice = a->tool_choice;
     bool any = json_array_size(a->tools) > 0;
-    static const char *const modes[] = {"none", "auto", "required"};
-    size_t i = 0;
-    while (i < 3 && strcmp(mode, modes[i]) != 0)
-        i++;
-    if (choice && (json_is_object(choice) ? !named_tool(choice) : i == 3))
-        return q_fail(e, Q_INVALID,
-                      "tool_choice: \"%.60s\" is not known; accepted are \"none\", \"auto\", "
-                      "\"required\" and {\"type\": \"function\", \"function\": {\"name\": …}}",
-                      mode);
-    if (choice && i != 0 && !any)
+    if (a->tool_choice && c->mode != TOOL_NONE && !any)
         return q_fail(e, Q_INVALID, "tool_choice: needs \"tools\"");
-    if (any && (i == 1 || !choice) && !a->auto_tool_choice)
+    if (any && c->mode == TOOL_AUTO && !a->auto_tool_choice)
         return q_fail(
             e, Q_UNSUPPORTED,
             "tool_choice: \"auto\" is switched off on this server (--no-enable-auto-tool-choice)");
@@ -77,31 +62,35 @@ static FALLIBLE force(struct turn *t, const struct forced *f, struct q_err *e)
 }
 
 /* tool_choice: "none" hides the tools from the model, "auto" lets it call them, "required" or a
- * named function makes it. */
+ * named function makes it; allowed_tools hides the others. */
 static FALLIBLE read_tools(struct turn *t, struct q_err *e)
 {
     const struct turn_ask *a = &t->ask;
-    const json_t *choice = a->tool_choice;
-    const char *mode = json_is_string(choice) ? json_string_value(choice) : "";
-    bool any = json_array_size(a->tools) > 0;
+    struct tool_choice choice;
     enum q_code rc;
     t->field = "tool_choice";
-    if ((rc = check_tool_choice(a, mode, e)) != Q_OK)
+    if ((rc = tool_choice_read(&choice, a->tool_choice, e)) != Q_OK ||
+        (rc = check_tool_choice(a, &choice, e)) != Q_OK)
         return rc;
     t->field = "tools";
-    if (any && (rc = tools_check(a->tools, e)) != Q_OK)
+    if ((rc = tools_read(&t->tools, a->tools, e)) != Q_OK)
         return rc;
     t->field = "tool_choice";
-    if (!any || !strcmp(mode, "none"))
+    if (choice.mode == TOOL_NONE) {
+        json_decref(t->tools);
+        t->tools = NULL;
+    }
+    if (!t->tools)
         return Q_OK;
+    if ((rc = tool_choice_apply(&choice, t->tools, e)) != Q_OK)
+        return rc;
     const struct chat *template = t->model->template;
     const struct forced f = {.tool = t->model->tool_parser,
                              .template = template ? chat_tool_source(template) : NULL,
-                             .tools = a->tools,
-                             .name = named_tool(choice),
-                             .required = json_is_object(choice) || !strcmp(mode, "required"),
-                             .parallel = a->parallel_tool_calls && !json_is_object(choice)};
-    t->tools = a->tools;
+                             .tools = t->tools,
+                             .name = choice.name,
+                             .required = choice.mode == TOOL_REQUIRED,
+                             .parallel = a->parallel_tool_calls && !choice.name};
     t->bound |= f.required;
     return f.required || a->form.kind != FORM_TAGS ? force(t, &f, e) : Q_OK; /* it says all */
 }

@@ -32,10 +32,10 @@ struct turn_ask { /* a request's fields by their names; NULL: not given */
 struct turn {
     const struct chat_model *model; /* borrowed */
     struct turn_ask ask;
-    json_t *messages;    /* as templates expect them */
-    const json_t *tools; /* the model may call; NULL: none */
-    struct buf tags;     /* a structural tag of calls, or of calls and the answer's form (JSON),
-                          * which is the grammar then; may be empty */
+    json_t *messages; /* as templates expect them */
+    json_t *tools;    /* the model may call; NULL: none */
+    struct buf tags;  /* a structural tag of calls, or of calls and the answer's form (JSON), which
+                       * is the grammar then; may be empty */
     enum thinking thinking;
     bool bound;        /* there is no reasoning where the grammar holds */
     const char *field; /* after an error: the field at fault, or NULL */

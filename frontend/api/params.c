@@ -184,7 +184,7 @@ static enum q_code read_stream_options(struct params *p, struct q_err *e)
     json_t *v;
     if (!p->has[FIELD_stream_options])
         return Q_OK;
-    if (!p->stream)
+    if (!p->stream && json_object_size(p->stream_options))
         return q_fail(e, Q_INVALID, "stream_options: only allowed with \"stream\": true");
     json_object_foreach ((json_t *)p->stream_options, key, v) {
         bool usage = !strcmp(key, "include_usage"), all = !strcmp(key, "continuous_usage_stats");

@@ -57,9 +57,8 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
         add_special =
             p->has[FIELD_add_special_tokens] && p->add_special_tokens; /* templates write them */
         q->turn = (struct turn){.model = &s->chat,
-                                .ask = prompts_ask(s, p, &(struct sample_params){.grammar = 0}),
-                                .tools = json_array_size(p->tools) ? p->tools : NULL};
-        if ((rc = tools_check(p->tools, e)) ||
+                                .ask = prompts_ask(s, p, &(struct sample_params){.grammar = 0})};
+        if ((rc = tools_read(&q->turn.tools, p->tools, e)) ||
             (rc = roles_check(&s->chat, p->chat_template, p->messages, e)) ||
             (rc = messages_read(&q->turn.messages, p->messages, e)) ||
             (rc = prompts_render(&q->prompts, &q->turn, e)))

@@ -19,8 +19,9 @@ static const struct nested {
     {"response_format", "json_schema", "name description schema strict", false},
     {"tools", NULL, "type function defer_loading", true},
     {"tools", "function", "name description parameters strict defer_loading", true},
-    {"tool_choice", NULL, "type function name allowed_tools", false},
+    {"tool_choice", NULL, "type function name allowed_tools mode tools", false},
     {"tool_choice", "function", "name", false},
+    {"tool_choice", "allowed_tools", "mode tools", false},
 };
 
 /* Printable, and nothing that ends a header's value or looks like our own punctuation. */

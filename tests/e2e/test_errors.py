@@ -46,6 +46,8 @@ TOOL = {"type": "function", "function": {"name": "f"}}
     ({"tool_choice": "auto"}, "tool_choice", ["tools"]),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", ['"g"']),
     ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice", ["required"]),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "g"}]}}},
+     "tool_choice", ["entry 0", '"g"']),
     ({"response_format": {"type": "jsonschema"}}, "response_format", ["jsonschema", "json_schema"]),
     ({"response_format": {"type": "json_schema"}}, "response_format", ["schema"]),
     ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex", ["only one"]),
@@ -76,11 +78,15 @@ def test_known_but_not_supported_is_said(bundled, change):
 @pytest.mark.parametrize("change", [
     {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"}, {"use_beam_search": False},
     {"response_format": {"type": "text"}}, {"bad_words": []}, {"priority": 0}, {"length_penalty": 1}, {"modalities": ["text"]},
+    {"prediction": {"type": "content", "content": "x"}}, {"stream_options": {}}, {"tools": [{"function": {"name": "f"}}]},
     {"temperature": None, "stop": None, "tools": None, "seed": None, "logit_bias": None}, {"stream": False}, {"tools": []},
     {"something_else": 1}, {"echo": False}, {"logprobs": False, "top_logprobs": 0}, {"n": 1.0}, {"logit_bias": {"5": 1.5}},
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": "}}]},
         {"role": "tool", "tool_call_id": "1", "content": "x"}, {"role": "user", "content": "Hi"}]},
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": None}]},
     {"thinking": {"type": "disabled"}}, {"enable_thinking": True}, {"thinking": {"type": "enabled", "budget_tokens": 100}},
     {"chat_template_kwargs": {"x": 1}, "documents": [], "reasoning_effort": "low", "parallel_tool_calls": False},
 ])

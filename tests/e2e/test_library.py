@@ -44,6 +44,8 @@ CASES = [
     {"messages": user("Hello"), "tools": TOOLS, "tool_choice": "required"},
     {"messages": user("Hello"), "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
     {"messages": user("Hello"), "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "get_time"}}},
+    {"messages": user("Hello"), "tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]}}},
     {"messages": user("What time is it in CET?"), "tools": [STRICT]},
     {"messages": RESULT, "tools": TOOLS},
     {"messages": [*user("Count to five."), {"role": "assistant", "content": "1, 2,"}], "continue_final_message": True},

@@ -109,6 +109,20 @@ def test_loop_async_stream(bundled):
     assert asyncio.run(run()) == SENTENCE
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools(client, mode):
+    """Of the tools only those that are allowed can be called, and what goes into the prompt is theirs alone."""
+    tools = [tool(), tool("get_time", "The time in a city")]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": "get_time"}}]}}
+    answer = client.chat.completions.with_raw_response.create(**asked(tools=tools, tool_choice=allowed, parallel_tool_calls=False))
+    assert "x-quire-warning" not in answer.headers
+    answer, alone = answer.parse(), client.chat.completions.create(**asked(tools=tools[1:], parallel_tool_calls=False))
+    assert answer.usage.prompt_tokens == alone.usage.prompt_tokens
+    assert all(call.function.name == "get_time" for call in answer.choices[0].message.tool_calls or [])
+    if mode == "required":
+        assert len(answer.choices[0].message.tool_calls) == 1
+
+
 def test_parse(client):
     choice = client.chat.completions.parse(**asked(response_format=Report)).choices[0]
     assert isinstance(choice.message.parsed, Report) and choice.finish_reason == "stop"

@@ -70,21 +70,24 @@ static void try_body(const json_t *body, enum params_where where)
     struct params_context context = {&served.defaults, served.config.vocab_size, 20};
     struct sample_params s;
     struct q_err e = Q_ERR_INIT;
+    json_t *tools = NULL;
     uint32_t n_stop;
     enum q_code rc = params_read(&p, body, where, &e);
     for (const char *c = p.unknown.text; *c; c++)
         Q_ASSERT(*c >= ' ' && *c < 0x7f); /* it becomes a header */
     Q_ASSERT(!p.unknown.n == !*p.unknown.text);
     if (rc != Q_OK || params_sampling(&p, &context, &s, &ids, &e) != Q_OK ||
-        params_stops(&p, stops, &n_stop, &e) != Q_OK || tools_check(p.tools, &e) != Q_OK ||
+        params_stops(&p, stops, &n_stop, &e) != Q_OK || tools_read(&tools, p.tools, &e) != Q_OK ||
         params_bad_words(&p, served.tokenizer, &s, &ids, &e) != Q_OK)
-        return;
+        goto out;
     s.max_tokens = s.max_tokens ? s.max_tokens : 16;
     if (s.min_tokens <= s.max_tokens &&
         sample_params_check(&s, served.config.vocab_size, &e) != Q_OK)
         __builtin_trap(); /* what the frontend lets through, the engine must take */
     params_ids_release(&ids);
     try_prompts(&p, &s);
+out:
+    json_decref(tools);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -188,7 +188,9 @@ static void test_wrong_values(void **state)
     assert_fails(read_chat("{\"prompt\":\"x\"}"), Q_INVALID, "does not take this field", &e);
     assert_fails(read_text("{\"messages\":[]}"), Q_INVALID, "does not take this field", &e);
     assert_fails(read_text("{\"best_of\":2,\"n\":3}"), Q_INVALID, "best_of: 2 is less", &e);
-    assert_fails(read_text("{\"stream_options\":{}}"), Q_INVALID, "stream", &e);
+    assert_fails(read_text("{\"stream_options\":{\"include_usage\":false}}"), Q_INVALID, "stream",
+                 &e);
+    assert_ok(read_text("{\"stream_options\":{}}"), &e); /* asks for nothing, as in vLLM */
     assert_fails(read_text("{\"kv_transfer_params\":{}}"), Q_UNSUPPORTED, "between engines", &e);
     assert_fails(read_text("{\"truncate_prompt_tokens\":0}"), Q_INVALID, "leaves no prompt", &e);
     assert_fails(read_text("{\"truncate_prompt_tokens\":-2}"), Q_INVALID, "-1 to", &e);
@@ -236,7 +238,8 @@ static void test_messages(void **state)
         "\"b\"}]},"
         "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\","
         "\"arguments\":\"{\\\"x\\\":1}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},"
-        "{\"role\":\"assistant\",\"content\":\"c\",\"tool_calls\":[]}]}");
+        "{\"role\":\"assistant\",\"content\":\"c\",\"tool_calls\":[]},"
+        "{\"role\":\"tool\",\"content\":null}]}");
     json_t *first = json_array_get(m, 0),
            *calls = json_object_get(json_array_get(m, 1), "tool_calls");
     assert_string_equal(json_string_value(json_object_get(first, "role")), "developer");
@@ -246,6 +249,7 @@ static void test_messages(void **state)
     assert_true(json_is_object(
         json_object_get(json_object_get(json_array_get(calls, 1), "function"), "arguments")));
     assert_null(json_object_get(json_array_get(m, 2), "tool_calls"));
+    assert_string_equal(json_string_value(json_object_get(json_array_get(m, 3), "content")), "");
     /* the request's own JSON is as it was */
     json_t *given = json_object_get(body, "messages");
     assert_string_equal(json_string_value(json_object_get(json_array_get(given, 0), "role")),
@@ -268,6 +272,7 @@ static void test_bad_messages(void **state)
         {"[5]", Q_INVALID, "entry 0: expected an object"},
         {"[{\"role\":\"\",\"content\":\"x\"}]", Q_INVALID, "role"},
         {"[{\"role\":\"user\",\"content\":null}]", Q_INVALID, "needs \"content\""},
+        {"[{\"role\":\"tool\"}]", Q_INVALID, "needs \"content\""},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"audio\"}]}]", Q_UNSUPPORTED, "audio"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", Q_INVALID, "part 0"},
         {"[{\"role\":\"assistant\",\"tool_calls\":{}}]", Q_INVALID, "tool_calls"},

@@ -213,44 +213,44 @@ static void known_models(void **state)
 #define ALLOWED(mode, list) \
     "{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":" mode ",\"tools\":" list "}}"
 
+#define ALL "function f;function g;function h;"
+static const struct {
+    const char *choice, *prompt; /* the prompt, or the code and */
+    const char *in, *out;        /* text in the grammar, text not in it; or in the message */
+} choices[] = {
+    {"null", ALL, NULL, "f"},
+    {"\"auto\"", ALL, NULL, "f"},
+    {"\"none\"", "", NULL, "f"},
+    {"\"required\"", ALL, "\\\"h\\\"", NULL},
+    {FN("g"), ALL, "\\\"g\\\"", "\\\"f\\\""},
+    {"{\"type\":\"function\",\"name\":\"g\"}", ALL, "\\\"g\\\"", "\\\"f\\\""},
+    {ALLOWED("\"auto\"", "[" FN("g") "]"), "function g;", NULL, "g"},
+    {ALLOWED("\"required\"", "[" FN("h") "," FN("f") "," FN("h") "]"), "function f;function h;",
+     "\\\"h\\\"", "\\\"g\\\""},
+    {"{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"name\":\"g\"}]}",
+     "function g;", "\\\"g\\\"", "\\\"f\\\""},
+    {ALLOWED("\"none\"", "[" FN("g") "]"), NULL, "mode \"none\" is not known", NULL},
+    {ALLOWED("7", "[" FN("g") "]"), NULL, "mode", NULL},
+    {ALLOWED("\"auto\"", "[]"), NULL, "list of 1 to 1024", NULL},
+    {ALLOWED("\"auto\"", "{}"), NULL, "list of 1 to 1024", NULL},
+    {ALLOWED("\"auto\"", "[" FN("g") "," FN("x") "]"), NULL, "entry 1: there is no function \"x\"",
+     NULL},
+    {ALLOWED("\"auto\"", "[{\"type\":\"custom\",\"name\":\"g\"}]"), NULL, "entry 0 names no", NULL},
+    {ALLOWED("\"auto\"", "[7]"), NULL, "entry 0 names no", NULL},
+    {"{\"type\":\"allowed_tools\"}", NULL, "mode", NULL},
+    {"{\"type\":\"custom\"}", NULL, "type \"custom\" names no function", NULL},
+    {"{}", NULL, "names no function", NULL},
+    {"[]", NULL, "expected a string or an object", NULL},
+    {"\"any\"", NULL, "\"any\" is not known", NULL},
+    {FN("x"), NULL, "no function \"x\"", NULL},
+};
+
 /* The tools that the prompt shows, and those that the grammar of a required call has. */
 static void tool_choices(void **state)
 {
     (void)state;
     static const char source[] = "{% for t in tools or [] %}{{ t.type }} {{ t.function.name }};"
-                                 "{% endfor %}",
-                      all[] = "function f;function g;function h;";
-    static const struct {
-        const char *choice, *prompt; /* the prompt, or the code and */
-        const char *in, *out;        /* text in the grammar, text not in it; or in the message */
-    } rows[] = {
-        {"null", all, NULL, "f"},
-        {"\"auto\"", all, NULL, "f"},
-        {"\"none\"", "", NULL, "f"},
-        {"\"required\"", all, "\\\"h\\\"", NULL},
-        {FN("g"), all, "\\\"g\\\"", "\\\"f\\\""},
-        {"{\"type\":\"function\",\"name\":\"g\"}", all, "\\\"g\\\"", "\\\"f\\\""},
-        {ALLOWED("\"auto\"", "[" FN("g") "]"), "function g;", NULL, "g"},
-        {ALLOWED("\"required\"", "[" FN("h") "," FN("f") "," FN("h") "]"), "function f;function h;",
-         "\\\"h\\\"", "\\\"g\\\""},
-        {"{\"type\":\"allowed_tools\",\"mode\":\"required\",\"tools\":[{\"name\":\"g\"}]}",
-         "function g;", "\\\"g\\\"", "\\\"f\\\""},
-        {ALLOWED("\"none\"", "[" FN("g") "]"), NULL, "mode \"none\" is not known", NULL},
-        {ALLOWED("7", "[" FN("g") "]"), NULL, "mode", NULL},
-        {ALLOWED("\"auto\"", "[]"), NULL, "list of 1 to 1024", NULL},
-        {ALLOWED("\"auto\"", "{}"), NULL, "list of 1 to 1024", NULL},
-        {ALLOWED("\"auto\"", "[" FN("g") "," FN("x") "]"), NULL,
-         "entry 1: there is no function \"x\"", NULL},
-        {ALLOWED("\"auto\"", "[{\"type\":\"custom\",\"name\":\"g\"}]"), NULL, "entry 0 names no",
-         NULL},
-        {ALLOWED("\"auto\"", "[7]"), NULL, "entry 0 names no", NULL},
-        {"{\"type\":\"allowed_tools\"}", NULL, "mode", NULL},
-        {"{\"type\":\"custom\"}", NULL, "type \"custom\" names no function", NULL},
-        {"{}", NULL, "names no function", NULL},
-        {"[]", NULL, "expected a string or an object", NULL},
-        {"\"any\"", NULL, "\"any\" is not known", NULL},
-        {FN("x"), NULL, "no function \"x\"", NULL},
-    };
+                                 "{% endfor %}";
     struct chat_model m = {.tool_parser = "hermes"};
     json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "Hello."),
            *tools = json_loads("[{\"function\":{\"name\":\"f\"}},"
@@ -258,8 +258,8 @@ static void tool_choices(void **state)
                                0, NULL);
     q_err_reset(&err);
     assert_ok(chat_from_source(&m.template, source, strlen(source), NULL, &err), &err);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        json_t *choice = json_loads(rows[i].choice, JSON_DECODE_ANY, NULL);
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+        json_t *choice = json_loads(choices[i].choice, JSON_DECODE_ANY, NULL);
         struct buf prompt = BUF_INIT;
         struct turn t;
         const struct turn_ask ask = {.messages = messages,
@@ -269,15 +269,15 @@ static void tool_choices(void **state)
         assert_non_null(choice);
         q_err_reset(&err);
         enum q_code rc = turn_read(&t, &m, &ask, &err);
-        if (!rows[i].prompt) {
-            assert_fails(rc, Q_INVALID, rows[i].in, &err);
+        if (!choices[i].prompt) {
+            assert_fails(rc, Q_INVALID, choices[i].in, &err);
             assert_string_equal(t.field, "tool_choice");
         } else {
             assert_ok(rc, &err);
             assert_ok(turn_render(&t, &prompt, NULL, &err), &err);
-            assert_string_equal(buf_str(&prompt), rows[i].prompt);
-            assert_true(!rows[i].in || strstr(buf_str(&t.tags), rows[i].in));
-            assert_true(!rows[i].out || !strstr(buf_str(&t.tags), rows[i].out));
+            assert_string_equal(buf_str(&prompt), choices[i].prompt);
+            assert_true(!choices[i].in || strstr(buf_str(&t.tags), choices[i].in));
+            assert_true(!choices[i].out || !strstr(buf_str(&t.tags), choices[i].out));
         }
         buf_release(&prompt);
         turn_release(&t);

@@ -3,9 +3,11 @@
  * more, less, another, or two exchanged), fewer of them for shorter names. */
 #include "common/nearest.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define PLAIN_MAX 48 /* bytes of a name that are compared */
+static_assert(PLAIN_MAX <= NEAREST_MAX, "plain names can be compared");
 
 static size_t plain(char out[PLAIN_MAX], const char *name, size_t n)
 {
@@ -21,10 +23,12 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Edits from one to the other (optimal string alignment). */
-static size_t distance(const char *a, size_t n_a, const char *b, size_t n_b)
+/* Optimal string alignment. */
+size_t nearest_distance(const char *a, size_t n_a, const char *b, size_t n_b)
 {
-    size_t rows[3][PLAIN_MAX + 1];
+    size_t rows[3][NEAREST_MAX + 1];
+    if (n_a > NEAREST_MAX || n_b > NEAREST_MAX)
+        return n_a > n_b ? n_a : n_b;
     for (size_t j = 0; j <= n_b; j++)
         rows[0][j] = j;
     for (size_t i = 1; i <= n_a; i++) {
@@ -48,7 +52,7 @@ size_t nearest_name(const char *name, const char *names, const char **nearest)
                                 : 4;
     while (*names) {
         size_t n = strcspn(names, " "), n_known = plain(known, names, n);
-        size_t d = distance(given, n_given, known, n_known);
+        size_t d = nearest_distance(given, n_given, known, n_known);
         if (d < best && d < n_given) {
             best = d;
             n_best = n;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "common/columns.h"
 #include "common/log.h"
+#include "common/nearest.h"
 #include "common/options_in.h"
 
 #define WORDS_MAX (OPTION_LIST_MAX + 1)
@@ -23,32 +24,6 @@ struct command {
 
 /* finding */
 
-/* Levenshtein distance, capped by the lengths the flags have: for "did you mean". */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[OPTION_FLAG_MAX + 1];
-    size_t na = strlen(a), nb = strlen(b);
-    if (na > OPTION_FLAG_MAX || nb > OPTION_FLAG_MAX)
-        return OPTION_FLAG_MAX;
-    for (size_t j = 0; j <= nb; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= na; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= nb; j++) {
-            size_t up = row[j];
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            if (up + 1 < best)
-                best = up + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            diagonal = up;
-            row[j] = best;
-        }
-    }
-    return row[nb];
-}
-
 /* The library takes an engine's. */
 static bool takes_vllm(uint32_t program)
 {
@@ -64,7 +39,7 @@ struct nearest {
 
 static void consider(struct nearest *n, const char *flag)
 {
-    size_t d = distance(n->text, flag), length = strlen(n->text);
+    size_t length = strlen(n->text), d = nearest_distance(n->text, length, flag, strlen(flag));
     bool begins = length >= 6 && strncmp(flag, n->text, length) == 0;
     bool better = n->begins == begins ? d < n->distance : begins;
     size_t most =

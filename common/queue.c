@@ -39,10 +39,9 @@ void queue_release(struct queue *q)
     *q = (struct queue)QUEUE_INIT;
 }
 
-/* Double the ring; its items move to the front. */
-static enum q_code grow(struct queue *q, struct q_err *e)
+/* Make the ring longer; its items move to the front. */
+static enum q_code grow(struct queue *q, size_t cap, struct q_err *e)
 {
-    size_t cap = q->cap ? q->cap * 2 : CAP_MIN;
     cap = cap < q->n_max ? cap : q->n_max;
     unsigned char *items = q_calloc(cap, q->size);
     if (!items)
@@ -59,6 +58,14 @@ static enum q_code grow(struct queue *q, struct q_err *e)
     return Q_OK;
 }
 
+enum q_code queue_reserve(struct queue *q, struct q_err *e)
+{
+    pthread_mutex_lock(&q->lock);
+    enum q_code rc = q->cap < q->n_max ? grow(q, q->n_max, e) : Q_OK;
+    pthread_mutex_unlock(&q->lock);
+    return rc;
+}
+
 static enum q_code push_locked(struct queue *q, const void *item, struct q_err *e)
 {
     enum q_code rc;
@@ -66,7 +73,7 @@ static enum q_code push_locked(struct queue *q, const void *item, struct q_err *
         return q_fail(e, Q_CANCELLED, "queue: closed");
     if (q->n >= q->n_max)
         return q_fail(e, Q_NO_SPACE, "queue: %zu items wait already", q->n);
-    if (q->n == q->cap && (rc = grow(q, e)))
+    if (q->n == q->cap && (rc = grow(q, q->cap ? q->cap * 2 : CAP_MIN, e)))
         return rc;
     memcpy(q->items + (q->head + q->n++) % q->cap * q->size, item, q->size);
     return Q_OK;

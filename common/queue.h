@@ -26,6 +26,8 @@ struct queue {
 /* size: bytes of an item. watched: make an eventfd. Errors: Q_NO_MEMORY, Q_IO. */
 FALLIBLE queue_init(struct queue *q, size_t size, size_t n_max, bool watched, struct q_err *e);
 void queue_release(struct queue *q);
+/* Room for n_max items at once: no later push needs memory. Errors: Q_NO_MEMORY. */
+FALLIBLE queue_reserve(struct queue *q, struct q_err *e);
 /* Errors: Q_NO_SPACE (n_max items wait), Q_NO_MEMORY, Q_CANCELLED (closed). */
 FALLIBLE queue_push(struct queue *q, const void *item, struct q_err *e);
 /* Take the first item, waiting for it at most timeout_ms (-1: without limit). False: none came,

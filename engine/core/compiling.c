@@ -73,7 +73,7 @@ static void *run(void *arg)
             x->words = NULL;
         arena_release(&arena);
         if (queue_push(&c->done, &x, &ignored)) {
-            /* it has room for all that can wait; closed: the engine ends and frees what it lists */
+            /* never: it has room for all that can wait, and nobody closes it */
         }
     }
     return NULL;
@@ -86,7 +86,8 @@ FALLIBLE compiling_new(struct compiling **out, struct q_err *e)
         return q_fail(e, Q_NO_MEMORY, "engine: no memory for grammars");
     enum q_code rc;
     if ((rc = queue_init(&c->jobs, sizeof(struct item *), COMPILING_MAX, false, e)) ||
-        (rc = queue_init(&c->done, sizeof(struct item *), COMPILING_MAX, true, e))) {
+        (rc = queue_init(&c->done, sizeof(struct item *), COMPILING_MAX, true, e)) ||
+        (rc = queue_reserve(&c->done, e))) {
         compiling_free(c);
         return rc;
     }
@@ -214,7 +215,6 @@ static void unlist(struct compiling *c, const struct item *x)
 bool compiling_take(struct compiling *c, struct compiled *out)
 {
     struct item *x;
-    struct q_err ignored = Q_ERR_INIT;
     while (queue_pop(&c->done, &x, 0)) {
         unlist(c, x);
         item_free(c->taken);
@@ -222,10 +222,10 @@ bool compiling_take(struct compiling *c, struct compiled *out)
         if (x->aborted)
             continue;
         *out = (struct compiled){.origin = x->origin, .req_id = x->req_id, .error = x->error};
-        if (x->error.code)
+        /* it was encoded here, so only memory can be missing: the request ends with that */
+        if (x->error.code ||
+            msg_submit_decode(&out->submit, x->frame.data, x->frame.len, &x->arena, &out->error))
             return true;
-        if (msg_submit_decode(&out->submit, x->frame.data, x->frame.len, &x->arena, &ignored))
-            continue; /* it was encoded here */
         remember(c, x, &out->submit);
         out->submit.grammar =
             (struct proto_bytes){(const unsigned char *)x->words, x->n_word * sizeof *x->words};

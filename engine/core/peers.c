@@ -44,17 +44,25 @@ static struct proto_str str(const char *s)
     return (struct proto_str){s, strlen(s)};
 }
 
+/* A send failed. A peer whose connection is closed perhaps said why: what it sent is read first. */
+static void lose(struct peer *to, enum q_code rc, const struct q_err *why)
+{
+    if (rc == Q_UNAVAILABLE) {
+        to->lost = true;
+        return;
+    }
+    log_warning("frontend %u: %s; dropping it and its %u requests", to->origin, why->message,
+                to->n_open);
+    to->gone = true;
+}
+
 /* Send p->frame (or drop the peer that cannot take it). */
 static void send_to(struct peers *p, struct peer *to, enum q_code rc, struct q_err *e)
 {
     if (!rc)
         rc = socket_send(to->at.socket, &to->at.name, p->frame.data, p->frame.len, e);
-    if (!rc)
-        return;
-    if (!to->gone)
-        log_warning("frontend %u: %s; dropping it and its %u requests", to->origin, e->message,
-                    to->n_open);
-    to->gone = true;
+    if (rc)
+        lose(to, rc, e);
 }
 
 /* An error to a sender that is perhaps not in the table. */
@@ -447,7 +455,7 @@ void peers_output(void *ctx, const struct step_result *result,
         struct peer *to = &p->peers[i];
         struct q_err e = Q_ERR_INIT;
         uint32_t n_request;
-        if (to->gone || !to->n_open)
+        if (to->gone || to->lost || !to->n_open)
             continue;
         send_reasons(p, to, &step);
         enum q_code rc = outbox_fill(&p->outbox, to->origin, &step, &n_request, &e);
@@ -456,11 +464,8 @@ void peers_output(void *ctx, const struct step_result *result,
         if (!rc)
             rc = socket_send(to->at.socket, &to->at.name, p->outbox.frame.data, p->outbox.frame.len,
                              &e);
-        if (rc) {
-            log_warning("frontend %u: %s; dropping it and its %u requests", to->origin, e.message,
-                        to->n_open);
-            to->gone = true;
-        }
+        if (rc)
+            lose(to, rc, &e);
         to->n_open -= p->outbox.n_finished < to->n_open ? p->outbox.n_finished : to->n_open;
         count_finishes(p, p->outbox.n_finished);
     }
@@ -525,7 +530,7 @@ void peers_beat(struct peers *p, int64_t now_ms)
         silent_ms = SERVER_SILENT_MIN_MS;
     for (uint32_t i = 0; i < p->n; i++) {
         struct peer *to = &p->peers[i];
-        if (to->gone)
+        if (to->gone || to->lost)
             continue;
         if (now_ms - to->heard_ms > silent_ms) {
             log_warning("frontend %u: silent for %lld ms; dropping it and its %u requests",
@@ -553,8 +558,22 @@ void peers_drain(struct peers *p, const char *reason)
     buf_reset(&p->frame);
     enum q_code rc = msg_drain_encode(&m, &p->frame, &e);
     for (uint32_t i = 0; i < p->n; i++)
-        if (p->peers[i].greeted && !p->peers[i].gone)
+        if (p->peers[i].greeted && !p->peers[i].gone && !p->peers[i].lost)
             send_to(p, &p->peers[i], rc, &e);
+}
+
+void peers_received(struct peers *p)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct peer *peer = &p->peers[i];
+        if (!peer->lost || peer->gone)
+            continue;
+        log_line(
+            p->draining ? LOG_INFO : LOG_WARNING,
+            "frontend %u closed its connection without notice; dropping it and its %u requests",
+            peer->origin, peer->n_open);
+        peer->gone = true;
+    }
 }
 
 void peers_sweep(struct peers *p)

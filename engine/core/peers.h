@@ -24,6 +24,7 @@ struct peer {
     uint32_t origin;   /* its number */
     uint32_t n_open;   /* requests */
     bool greeted;      /* it has our hello; false while the model loads */
+    bool lost;         /* its connection is closed; frames of it may be unread */
     bool gone;         /* to be removed by peers_sweep */
     int64_t heard_ms;
 };
@@ -69,6 +70,9 @@ bool peers_news(const struct peers *p);
 /* What was ordered and takes time is answered when it is over. After every core_step. */
 void peers_answer_orders(struct peers *p);
 void peers_drain(struct peers *p, const char *reason);
+/* Every frame that had come is read: lost peers that did not say drain are gone, with a warning
+ * unless the engine stops too. */
+void peers_received(struct peers *p);
 /* Remove peers marked gone and abort their requests. After every batch of work. */
 void peers_sweep(struct peers *p);
 

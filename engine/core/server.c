@@ -60,16 +60,18 @@ static FALLIBLE watch_signals(struct server *s, struct q_err *e)
 
 static void receive(struct server *s)
 {
+    bool all = true;
     for (uint32_t i = 0; i < s->n_socket; i++) {
         struct peer_address from = {.socket = s->sockets[i]};
         const void *frame;
         size_t n;
-        for (int left = FRAMES_PER_TURN; left > 0; left--) {
-            if (!socket_recv(from.socket, &from.name, &frame, &n))
-                break;
+        int left = FRAMES_PER_TURN;
+        for (; left > 0 && socket_recv(from.socket, &from.name, &frame, &n); left--)
             peers_receive(&s->peers, &from, frame, n);
-        }
+        all = all && left > 0;
     }
+    if (all)
+        peers_received(&s->peers);
     peers_sweep(&s->peers);
 }
 

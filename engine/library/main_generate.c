@@ -124,6 +124,28 @@ static int check_chat(struct program *p)
     return EXIT_USAGE;
 }
 
+/* Token ids in, and nothing that makes text needed. */
+static bool is_ids_only(const struct options *o)
+{
+    return o->n_positional == 1 && !o->prompt.n && !*o->input_file && !o->stop.n && !*o->system &&
+           !*o->tools && !options_given(o, "--tokenizer");
+}
+
+/* For ids alone, a model without a tokenizer does: its answers are ids. */
+static enum quire_code open_model(struct program *p, struct quire_options *q,
+                                  struct quire_error *error)
+{
+    enum quire_code rc = quire_engine_open(&p->engine, q, error);
+    if (rc != QUIRE_NOT_FOUND || q->skip_tokenizer || !is_ids_only(&p->o))
+        return rc;
+    struct quire_error first = *error; /* where the model is what is missing, both say so */
+    q->skip_tokenizer = p->o.skip_tokenizer_init = true;
+    rc = quire_engine_open(&p->engine, q, error);
+    if (!rc)
+        complain(p, first.message, "answers are printed as token ids");
+    return rc;
+}
+
 static int open_engine(struct program *p)
 {
     struct quire_options q;
@@ -132,8 +154,7 @@ static int open_engine(struct program *p)
     q.model = p->o.positional[0];
     q.log_level = "warning";
     q.progress = isatty(STDERR_FILENO) ? show_progress : NULL;
-    if (set_options(&q, &p->o, &error) == QUIRE_OK &&
-        quire_engine_open(&p->engine, &q, &error) == QUIRE_OK) {
+    if (set_options(&q, &p->o, &error) == QUIRE_OK && open_model(p, &q, &error) == QUIRE_OK) {
         struct quire_info info = {.size = sizeof info};
         quire_engine_info(p->engine, &info);
         p->chats = info.has_chat_template && !p->o.raw;

@@ -115,6 +115,22 @@ void on_metrics(void *app, struct http_exchange *x)
     http_on_gone(x, on_scrape_gone, s);
 }
 
+/* vLLM's ModelPermission, the same for every model: sampling and logprobs are allowed. */
+static void add_permission(const char *name, struct buf *out)
+{
+    struct buf id = BUF_INIT;
+    buf_printf(&id, "modelperm-%s", name);
+    buf_add_str(out, "{\"id\":");
+    buf_add_json_str(out, buf_str(&id), id.len);
+    buf_release(&id);
+    buf_printf(out, ",\"object\":\"model_permission\",\"created\":%.0f",
+               metric_value(METRIC_START_TIME));
+    buf_add_str(out, ",\"allow_create_engine\":false,\"allow_sampling\":true,"
+                     "\"allow_logprobs\":true,\"allow_search_indices\":false,\"allow_view\":true,"
+                     "\"allow_fine_tuning\":false,\"organization\":\"*\",\"group\":null,"
+                     "\"is_blocking\":false}");
+}
+
 static void add_model(const struct app *a, const char *name, struct buf *out)
 {
     buf_add_str(out, "{\"id\":");
@@ -122,7 +138,9 @@ static void add_model(const struct app *a, const char *name, struct buf *out)
     buf_printf(out, ",\"object\":\"model\",\"created\":%.0f,\"owned_by\":\"quire\",\"root\":",
                metric_value(METRIC_START_TIME));
     buf_add_json_str(out, a->options->positional[0], strlen(a->options->positional[0]));
-    buf_printf(out, ",\"parent\":null,\"max_model_len\":%u}", app_max_model_len(a));
+    buf_printf(out, ",\"parent\":null,\"max_model_len\":%u,\"permission\":[", app_max_model_len(a));
+    add_permission(name, out);
+    buf_add_str(out, "]}");
 }
 
 void on_models(void *app, struct http_exchange *x)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/columns.h"
+#include "common/nearest.h"
 #include "common/options.h"
 #include "common/vllm.h"
 
@@ -114,25 +115,6 @@ static void help(const struct verbs *v, FILE *out)
           out);
 }
 
-/* Edit distance (Levenshtein), for words shorter than VERB_SIZE. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t row[VERB_SIZE + 1], n = strlen(b);
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t change = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            size_t step = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            row[j] = change < step ? change : step;
-        }
-    }
-    return row[n];
-}
-
 /* "quire chat MODEL" with the model that was given, where one was. */
 static void print_command(const char *command, const char *model)
 {
@@ -162,8 +144,8 @@ static int unknown(const struct verbs *v, char **argv)
     if (meant)
         return 2;
     fprintf(stderr, "quire: there is no verb \"%.60s\"", verb);
-    for (size_t i = 0; i < v->n && strlen(verb) < VERB_SIZE; i++) {
-        size_t d = distance(verb, v->names[i]);
+    for (size_t i = 0; i < v->n; i++) {
+        size_t d = nearest_distance(verb, strlen(verb), v->names[i], strlen(v->names[i]));
         if (d < best) {
             best = d;
             nearest = v->names[i];

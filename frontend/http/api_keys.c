@@ -119,8 +119,11 @@ FALLIBLE api_keys_add_file(struct api_keys *k, const char *path, struct q_err *e
     struct buf text = BUF_INIT;
     size_t n_before = k->n;
     enum q_code rc = file_read(&text, path, API_KEY_FILE_BYTES_MAX, e);
-    if (rc == Q_OK)
-        rc = api_keys_add_text(k, buf_str(&text), text.len, e);
+    if (rc) { /* it names the path */
+        buf_release(&text);
+        return q_wrap(e, "--api-key-file");
+    }
+    rc = api_keys_add_text(k, buf_str(&text), text.len, e);
     if (rc == Q_OK && k->n == n_before)
         rc = q_fail(e, Q_INVALID, "there is no key in it");
     if (text.len)

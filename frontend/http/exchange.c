@@ -256,6 +256,7 @@ static const char *reason_of(int status)
                    {413, "Content Too Large"},
                    {415, "Unsupported Media Type"},
                    {429, "Too Many Requests"},
+                   {431, "Request Header Fields Too Large"},
                    {499, "Client Closed Request"},
                    {503, "Service Unavailable"}};
     for (size_t i = 0; i < sizeof(reasons) / sizeof(*reasons); i++)
@@ -330,6 +331,7 @@ static const char *error_code(const struct http_error *error, int status)
     case 405:
         return "method_not_allowed";
     case 413:
+    case 431:
         return "request_too_large";
     case 429:
         return "rate_limit_exceeded";

@@ -10,6 +10,7 @@
  * connection with the last. */
 #include "frontend/http/guard.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -22,12 +23,18 @@
 #define LINGER_SIZE ((size_t)1 << 30) /* bytes thrown away */
 #define LINGER_MAX  256               /* connections at once */
 #define PIECE       65536
+#define HEAD_KIB    408 /* of H2O_MAX_REQLEN, for the message */
+static_assert(HEAD_KIB == H2O_MAX_REQLEN / 1024, "the message says h2o's limit");
+
+#define NUMBER_OF(x) #x
+#define NUMBER(x)    NUMBER_OF(x)
 
 struct guard_connection {
     uv_tcp_t tcp; /* first: libuv hands back this pointer */
     struct guard *guard;
     h2o_socket_t *sock;
     const char *fault; /* of the current request's head */
+    bool large;        /* it is that h2o cannot hold it */
     bool fresh;        /* the next head has not been looked at */
     bool listed;       /* in guard->unhooked */
     struct guard_connection *next, *prev;
@@ -65,13 +72,36 @@ static void on_closed(uv_handle_t *handle)
     q_free(c);
 }
 
-/* Look at the head that begins `skip` bytes into the input, if it is whole. */
+/* What is too much of a head for h2o, which would close the connection or call it no HTTP; NULL:
+ * nothing is. n_head: 0 while its end is not there yet. */
+static const char *excess(const char *bytes, size_t n, size_t n_head)
+{
+    if (n_head ? n_head > H2O_MAX_REQLEN : n >= H2O_MAX_REQLEN)
+        return "the request line and headers are longer than " NUMBER(HEAD_KIB) " KiB";
+    if (head_n_field(bytes, n, H2O_MAX_HEADERS) > H2O_MAX_HEADERS)
+        return "there are more than " NUMBER(H2O_MAX_HEADERS) " headers";
+    return NULL;
+}
+
+/* Look at the head that begins `skip` bytes into the input, if it is whole or already too much. In
+ * place of one that is too much h2o gets one that it can read, as long as what there was. */
 static void look(struct guard_connection *c, size_t skip)
 {
-    const h2o_buffer_t *input = c->sock->input;
+    h2o_buffer_t *input = c->sock->input;
     if (!c->fresh || !input || input->size <= skip)
         return;
-    size_t n = head_length(input->bytes + skip, input->size - skip);
+    size_t have = input->size - skip;
+    size_t n = head_length(input->bytes + skip, have);
+    const char *too_much = excess(input->bytes + skip, have, n);
+    if (too_much) {
+        have = have < H2O_MAX_REQLEN ? have : H2O_MAX_REQLEN;
+        head_blank(input->bytes + skip, have);
+        input->size = skip + have;
+        c->fresh = false;
+        c->large = true;
+        c->fault = too_much;
+        return;
+    }
     if (!n)
         return;
     c->fresh = false;
@@ -140,12 +170,13 @@ static struct guard_connection *connection_of(h2o_req_t *req)
     return req->version < 0x200 && sock ? sock->on_close.data : NULL;
 }
 
-const char *guard_fault(h2o_req_t *req)
+const char *guard_fault(h2o_req_t *req, bool *large)
 {
     struct guard_connection *c = connection_of(req);
     if (!c)
         return NULL;
     look(c, 0);
+    *large = c->large;
     return c->fault;
 }
 
@@ -155,6 +186,7 @@ void guard_answered(h2o_req_t *req, size_t n_request)
     if (!c || !req->http1_is_persistent)
         return;
     c->fault = NULL;
+    c->large = false;
     c->fresh = true;
     look(c, n_request);
     list(c);

@@ -2,6 +2,7 @@
 /* Lines end where h2o's parser ends them: at a line feed, with or without a carriage return. */
 #include "frontend/http/head.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 #include <strings.h>
@@ -110,4 +111,25 @@ void head_unframe(char *head, size_t n)
                 head[line.data - head] = '_';
                 break;
             }
+}
+
+size_t head_n_field(const char *bytes, size_t n, size_t most)
+{
+    struct lines l = {bytes, bytes + n};
+    struct text line;
+    size_t n_field = 0;
+    if (!first_line(&l, &line))
+        return 0;
+    while (n_field <= most && next_line(&l, &line) && line.n)
+        n_field++;
+    return n_field;
+}
+
+void head_blank(char *bytes, size_t n)
+{
+    static const char begin[] = "GET / HTTP/1.1\r\nHost: x\r\nX: ", end[] = "\r\n\r\n";
+    static_assert(sizeof begin + sizeof end <= HEAD_BLANK_MIN, "the shortest head");
+    memset(bytes, 'x', n);
+    memcpy(bytes, begin, sizeof begin - 1);
+    memcpy(bytes + n - (sizeof end - 1), end, sizeof end - 1);
 }

@@ -16,5 +16,11 @@ const char *head_fault(const char *head, size_t n);
 /* Rename, in place, the headers that announce a body or another protocol, so that h2o waits for
  * neither. Of a whole head. */
 void head_unframe(char *head, size_t n);
+/* Header lines that are whole, of a head that need not be; counted up to `most` + 1. */
+size_t head_n_field(const char *bytes, size_t n, size_t most);
+/* Write a head of n bytes that asks for "/" and has nothing wrong with it. n: HEAD_BLANK_MIN or
+ * more. */
+#define HEAD_BLANK_MIN 64
+void head_blank(char *bytes, size_t n);
 
 #endif

@@ -301,12 +301,14 @@ static void handle(struct http_exchange *x, const struct http_route *r)
     }
 }
 
-static void refuse_head(struct http_exchange *x, const char *fault)
+static void refuse_head(struct http_exchange *x, const char *fault, bool large)
 {
     char text[160];
-    snprintf(text, sizeof(text), "the request is not valid HTTP: %s", fault);
+    snprintf(text, sizeof(text), "the request is %s: %s", large ? "too large" : "not valid HTTP",
+             fault);
     guard_linger(&x->server->guard, x->req);
-    http_reply_error(x, &(struct http_error){.code = Q_INVALID, .message = text});
+    http_reply_error(
+        x, &(struct http_error){.status = large ? 431 : 0, .code = Q_INVALID, .message = text});
 }
 
 /* What keeps the request from its handler is answered; false: nothing does. */
@@ -347,9 +349,10 @@ static int on_request(h2o_handler_t *self, h2o_req_t *req)
     bool public = r && r->auth == HTTP_PUBLIC;
     bool full = !public && s->n_open >= s->set.open_max;
     struct http_exchange *x = exchange_new(s, req, public);
-    const char *fault = guard_fault(req);
+    bool large = false;
+    const char *fault = guard_fault(req, &large);
     if (fault)
-        refuse_head(x, fault);
+        refuse_head(x, fault, large);
     else if (!answer_preflight(s, x) && !refused(x, r, allow, full) && r)
         handle(x, r);
     return 0;

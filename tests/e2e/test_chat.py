@@ -154,6 +154,13 @@ def test_parts_and_roles(client):
 def test_models(client):
     assert [m.id for m in client.models.list()] == ["quire-tiny"]
     assert client.models.retrieve("quire-tiny").id == "quire-tiny"
+    for model in (client.models.list().data[0], client.models.retrieve("quire-tiny")):
+        permission, = model.permission  # clients of vLLM read the first
+        assert permission["id"].startswith("modelperm-") and permission["created"] == model.created
+        assert {k: v for k, v in permission.items() if k not in ("id", "created")} == {
+            "object": "model_permission", "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
+            "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
+            "is_blocking": False}
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
 

@@ -64,7 +64,7 @@ def test_truncate_prompt_tokens(client, wide):
     assert ask(whole, truncate_prompt_tokens=3, truncation_side="right") == ask(whole[:3])
     assert ask(whole, truncate_prompt_tokens=100) == ask(whole) == ask(whole, truncate_prompt_tokens=-1)
     limit = wide.get("/v1/models")[1]
-    limit = int(limit.split('"max_model_len":')[1].split("}")[0])
+    limit = int(limit.split('"max_model_len":')[1].split(",")[0])
     long = [1 + i % 90 for i in range(limit + 50)]
     assert ask(long, truncate_prompt_tokens=-1)[1] == long[-(limit - 6):]
     status, answer = wide.post("/v1/completions", {"prompt": [1], "truncate_prompt_tokens": limit + 1})

@@ -160,6 +160,30 @@ def test_what_is_wrong_is_said(tmp_path):
     assert model.returncode in (2, 3) and "nowhere" in model.stderr
 
 
+@pytest.mark.parametrize("raw", [(), ("--raw",)])
+def test_token_ids_need_no_tokenizer(tmp_path, raw):
+    p = json.loads((MODELS / "llama/golden.json").read_text())["prompts"][1]
+    ids, small = ",".join(map(str, p["ids"])), ("--dtype", "float32", "--num-gpu-blocks-override", "256")
+    ask = ("--prompt-ids", ids, "--temperature", "0", "--max-tokens", "4", "--ignore-eos", *raw)
+    want = " ".join(map(str, p["greedy"][:4])) + "\n"
+    told = generate(MODELS / "llama", *ask, *small, "--skip-tokenizer-init")
+    assert (told.returncode, told.stdout, told.stderr) == (0, want, "")
+    folder = generate(MODELS / "llama", *ask, *small)  # it has no tokenizer
+    assert (folder.returncode, folder.stdout) == (0, want)
+    assert len(folder.stderr.splitlines()) == 1 and "no tokenizer" in folder.stderr and "token ids" in folder.stderr
+    many = generate(MODELS / "llama", *ask, *small, "--n", "2", "--json")
+    assert [json.loads(line)["token_ids"] for line in many.stdout.splitlines()] == [p["greedy"][:4]] * 2
+    whole = generate(BUNDLED, *ask, "--skip-tokenizer-init")  # a tokenizer that is not opened
+    assert whole.returncode == 0 and len(whole.stdout.split()) == 4 and all(word.isdigit() for word in whole.stdout.split())
+
+
+@pytest.mark.parametrize("more", [("x",), ("--prompt", "x"), ("--stop", "x"), ("-i", "/dev/null"), ("--tokenizer", "/nowhere")])
+def test_text_needs_a_tokenizer(more):
+    out = generate(MODELS / "llama", "--prompt-ids", "1,2", *more)
+    assert out.returncode in (2, 3) and not out.stdout and ("no tokenizer" in out.stderr or "/nowhere" in out.stderr)
+    assert len(out.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("flag, value, said", [
     ("--speculative-config", "{bad", "--speculative-config is not JSON"),
     ("--speculative-config", '{"method": "ngram"}', "num_speculative_tokens is missing"),

@@ -51,6 +51,45 @@ class Answers:
         return int(lines[0].split()[1]), headers, body
 
 
+LONG = 417792  # bytes of a head, and
+MANY = 100  # headers, that h2o takes
+
+
+def head_of(n_byte=0, n_field=2):
+    """A request of at least so many bytes and of just so many headers, Host among them."""
+    lines = [b"GET /health HTTP/1.1", b"Host: x", *(b"X-%d: y" % i for i in range(n_field - 2)), b"Y: "]
+    rest = n_byte - len(b"\r\n".join(lines)) - 4
+    return b"\r\n".join(lines) + b"y" * max(rest, 1) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("piece", [1 << 30, 65536, 1000])
+@pytest.mark.parametrize("request_bytes, status, words", [
+    (head_of(LONG), 200, b""), (head_of(n_field=MANY), 200, b""),
+    (head_of(LONG + 1), 431, b"longer than 408 KiB"), (head_of(3 * LONG), 431, b"longer than 408 KiB"),
+    (head_of(LONG + 9)[:-4], 431, b"longer than 408 KiB"),  # and never ends
+    (b"GET /" + b"x" * LONG, 431, b"longer than 408 KiB"),
+    (head_of(n_field=MANY + 1), 431, b"more than 100 headers"), (head_of(n_field=5 * MANY), 431, b"more than 100 headers"),
+    (head_of(n_field=2 * MANY)[:-4], 431, b"more than 100 headers"),
+    (HEALTH + head_of(LONG + 1), 431, b"longer than 408 KiB"),  # behind another on the same connection
+])
+def test_a_head_that_is_too_large_is_answered(wide, request_bytes, status, words, piece):
+    with connect(wide) as s:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(request_bytes), piece):
+            s.sendall(request_bytes[at:at + piece])
+        answers = Answers(s)
+        got, headers, body = answers.next()
+        if request_bytes.startswith(HEALTH):
+            assert got == 200
+            got, headers, body = answers.next()
+        assert got == status and words in body
+        if status == 431:
+            assert headers["connection"] == "close" and not s.recv(1)
+            error = json.loads(body)["error"]
+            assert error["type"] == "invalid_request_error" and error["code"] == "request_too_large"
+    assert wide.get("/health")[0] == 200
+
+
 def talk(server, *pieces):
     """The statuses of all answers, until the server closes or as many are there as requests."""
     n = b"".join(pieces).count(b" HTTP/1.")

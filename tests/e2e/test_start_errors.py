@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person sees whose first command is wrong: one line with the cause and a way out, the documented exit code, and no
 "listening" before arguments, folder and port are valid."""
+import ctypes
 import json
 import os
+import pathlib
 import shutil
 import socket
 import struct
 import subprocess
+import sys
 
 import pytest
 
@@ -17,10 +20,10 @@ IDS = ("--skip-tokenizer-init", "--load-format", "dummy")
 USAGE, MODEL, ADDRESS = 2, 3, 5
 
 
-def start(*args, env=None, cwd=None, seconds=60):
+def start(*args, env=None, cwd=None, seconds=60, preexec=None):
     """(exit code, lines of both streams) of a quire that ends by itself."""
     out = subprocess.run([str(BIN / "quire"), *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=cwd,
-                         stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **(env or {})}, timeout=seconds)
+                         stderr=subprocess.STDOUT, text=True, errors="replace", env={**os.environ, **(env or {})}, timeout=seconds, preexec_fn=preexec)
     return out.returncode, out.stdout.splitlines()
 
 
@@ -166,6 +169,36 @@ def test_a_port_that_is_taken(tmp_path):
         port = taken.getsockname()[1]
         for command in (("serve", BUNDLED), ("frontend", BUNDLED, "--engine", f"ipc://{tmp_path}/engine")):
             refused(ADDRESS, [f"127.0.0.1 port {port}", "in use", "--port"], *command, "--port", port)
+
+
+BIND_SERVICE, PR_CAPBSET_DROP = 10, 24  # linux/capability.h, linux/prctl.h
+
+
+def drop_bind_service():
+    """Of the process about to run: ports below 1024 are not its own, even as root."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_CAPBSET_DROP, BIND_SERVICE, 0, 0, 0) and os.geteuid() == 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def low_port():
+    """A port that the process may not have, or a visible skip."""
+    if int(pathlib.Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 81:
+        pytest.skip("here every user may listen on ports below 1024")
+    probe = "import socket; socket.socket().bind(('127.0.0.1', 81))"
+    try:
+        out = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, preexec_fn=drop_bind_service)
+    except subprocess.SubprocessError:
+        pytest.skip("CAP_NET_BIND_SERVICE cannot be dropped here")
+    if "PermissionError" not in out.stderr:
+        pytest.skip(f"a process without CAP_NET_BIND_SERVICE may listen on port 81 here: {out.stderr}")
+    return 81
+
+
+@pytest.mark.parametrize("verb", ["serve", "frontend"])
+def test_a_port_without_permission(verb, tmp_path):
+    more = () if verb == "serve" else ("--engine", f"ipc://{tmp_path}/engine")
+    refused(ADDRESS, ["127.0.0.1 port 81: ", "ermission denied", "below 1024", "--port", "CAP_NET_BIND_SERVICE"], verb, BUNDLED, *more, "--port", low_port(),
+            preexec=drop_bind_service)
 
 
 def test_programs_that_stand_alone(tmp_path):

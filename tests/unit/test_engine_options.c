@@ -44,7 +44,7 @@ static const struct {
     {"max_long_partial_prefills", "2", "max_num_partial_prefills", "2"},
 };
 
-/* Not the core's: answered by the program, or the library itself uses them. */
+/* Not the core's: answered by the program, or the library itself uses them (chat_model). */
 static bool is_elsewhere(const char *field)
 {
     static const char *const names[] = {"help",
@@ -58,7 +58,8 @@ static bool is_elsewhere(const char *field)
                                         "chat_template_content_format",
                                         "default_chat_template_kwargs",
                                         "tool_call_parser",
-                                        "reasoning_parser"};
+                                        "reasoning_parser",
+                                        "parse_special_in_content"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], field))
             return true;

@@ -44,6 +44,29 @@ static void test_faults(void **state)
     }
 }
 
+static void test_blank(void **state)
+{
+    (void)state;
+    char head[200];
+    for (size_t n = HEAD_BLANK_MIN; n <= sizeof head; n++) {
+        head_blank(head, n);
+        assert_int_equal(head_length(head, n), n);
+        assert_int_equal(head_length(head, n - 1), 0);
+        assert_null(head_fault(head, n));
+        assert_int_equal(head_n_field(head, n, 100), 2);
+    }
+}
+
+static void test_fields(void **state)
+{
+    (void)state;
+    static const char head[] = "\r\nGET / HTTP/1.1\r\nHost: x\r\na: b\n c\r\nd: e\r\n\r\nf: g\r\n";
+    assert_int_equal(head_n_field(head, sizeof head - 1, 100), 4);
+    assert_int_equal(head_n_field(head, sizeof head - 1, 2), 3);
+    assert_int_equal(head_n_field(head, 5, 100), 0);
+    assert_int_equal(head_n_field(head, strlen("\r\nGET / HTTP/1.1\r\nHost: x\r\na: "), 100), 1);
+}
+
 static void test_unframe(void **state)
 {
     (void)state;
@@ -123,7 +146,8 @@ static void test_unpack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults), cmocka_unit_test(test_unframe), cmocka_unit_test(test_cors),
-        cmocka_unit_test(test_coding), cmocka_unit_test(test_unpack)};
+        cmocka_unit_test(test_faults),  cmocka_unit_test(test_blank), cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_unframe), cmocka_unit_test(test_cors),  cmocka_unit_test(test_coding),
+        cmocka_unit_test(test_unpack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,8 +85,8 @@ static void test_mistakes_in_a_file(void **state)
     char long_key[API_KEY_BYTES_MAX + 2];
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         q_err_reset(&e);
-        assert_fails(api_keys_add_text(&k, bad[i].text, strlen(bad[i].text), &e), Q_INVALID,
-                     bad[i].message, &e);
+        assert_int_equal(api_keys_add_text(&k, bad[i].text, strlen(bad[i].text), &e), Q_INVALID);
+        assert_non_null(strstr(e.message, bad[i].message));
         assert_null(strstr(e.message, "sk-secret")); /* it may end in a log */
     }
     memset(long_key, 'x', sizeof(long_key));
@@ -97,7 +97,9 @@ static void test_mistakes_in_a_file(void **state)
     assert_fails(api_keys_add_text(&k, "a\0b", 3, &e), Q_INVALID, "NUL", &e);
     q_err_reset(&e);
     assert_ok(api_keys_add_text(&k, long_key, API_KEY_BYTES_MAX, &e), &e);
-    assert_fails(api_keys_add_file(&k, "/nowhere/keys", &e), Q_NOT_FOUND, "--api-key-file", &e);
+    assert_int_equal(api_keys_add_file(&k, "/nowhere/keys", &e), Q_NOT_FOUND);
+    assert_string_equal(e.message,
+                        "--api-key-file: /nowhere/keys: cannot open: No such file or directory");
     q_err_reset(&e);
     assert_fails(api_keys_add_file(&k, "/dev/null", &e), Q_INVALID, "no key", &e);
     api_keys_release(&k);

@@ -6,6 +6,8 @@
 #include "common/mem.h"
 #include "engine/quire.h"
 
+#define EDGE 100 /* allocations */
+
 static bool refused(enum quire_code rc, const struct quire_error *e)
 {
     if (rc == QUIRE_OK)
@@ -109,8 +111,21 @@ static void answers_survive_every_failed_allocation(void **state)
     quire_engine_close(engine);
 }
 
-/* A call, from the JSON to the message. False: an allocation failed on the way. */
-static bool converse(struct quire_engine *engine)
+/* The n-th call's tools: the grammar of each is another, so that each is compiled. */
+static const char *tools_of(int64_t n)
+{
+    static char text[256];
+    snprintf(text, sizeof text,
+             "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":"
+             "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\","
+             "\"maxLength\":%d}}}}}]",
+             (int)n + 16);
+    return text;
+}
+
+/* A call, from the JSON to the message; `choice` is NULL or tool_choice. False: an allocation
+ * failed on the way. */
+static bool converse(struct quire_engine *engine, const char *choice, int64_t n)
 {
     struct quire_request *r = NULL;
     struct quire_error e = {0};
@@ -118,9 +133,9 @@ static bool converse(struct quire_engine *engine)
     struct quire_params p;
     quire_params_init(&p, sizeof p);
     p.user = "What is the weather in Oslo?";
-    p.tools_json = "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"parameters\":"
-                   "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}}}}}]";
-    p.max_tokens = 32;
+    p.tools_json = tools_of(n);
+    p.tool_choice_json = choice;
+    p.max_tokens = 64;
     if (refused(quire_submit(&r, engine, &p, &e), &e))
         return false;
     bool ok = true;
@@ -135,9 +150,16 @@ static bool converse(struct quire_engine *engine)
     return ok;
 }
 
-static void conversations_survive_failed_allocations(void **state)
+/* Every allocation of the beginning and the end; of a long middle (a grammar is compiled by
+ * thousands of small ones) as many as take seconds. */
+static int64_t step_at(int64_t n, int64_t n_alloc)
 {
-    (void)state;
+    int64_t n_middle = n_alloc - 2 * EDGE;
+    return n < EDGE || n >= n_alloc - EDGE || n_middle <= EDGE ? 1 : (n_middle + EDGE - 1) / EDGE;
+}
+
+static void calls_survive_failed_allocations(const char *choice)
+{
     struct quire_options o = options_of("deploy/model/quire-tiny");
     o.max_model_len = 512;
     struct quire_engine *engine = NULL;
@@ -146,16 +168,33 @@ static void conversations_survive_failed_allocations(void **state)
     o.max_num_batched_tokens = 256;
     if (refused(quire_engine_open(&engine, &o, &e), &e))
         fail_msg("%s", e.message);
-    bool ok = false;
-    int64_t n = 0;
-    for (; !ok; n++) {
+    assert_true(converse(engine, choice, 0)); /* what happens once has happened */
+    uint64_t before = mem_alloc_count();
+    assert_true(converse(engine, choice, 1));
+    int64_t n_alloc = (int64_t)(mem_alloc_count() - before), n_failed = 0;
+    print_message("%d allocations\n", (int)n_alloc);
+    assert_true(n_alloc > 50);
+    for (int64_t n = 0; n < n_alloc; n += step_at(n, n_alloc)) {
         mem_fail_after(n);
-        ok = converse(engine);
+        n_failed += !converse(engine, choice, n + 2);
         mem_fail_after(-1);
     }
-    assert_true(n > 50);
-    assert_true(converse(engine));
+    assert_true(n_failed > 20);
+    assert_true(converse(engine, choice, 1));
     quire_engine_close(engine);
+}
+
+static void conversations_survive_failed_allocations(void **state)
+{
+    (void)state;
+    calls_survive_failed_allocations(NULL);
+}
+
+/* The grammar of a forced call is compiled by a thread of its own. */
+static void forced_calls_survive_failed_allocations(void **state)
+{
+    (void)state;
+    calls_survive_failed_allocations("\"required\"");
 }
 
 int main(void)
@@ -164,6 +203,7 @@ int main(void)
         cmocka_unit_test(opening_survives_every_failed_allocation),
         cmocka_unit_test(answers_survive_every_failed_allocation),
         cmocka_unit_test(conversations_survive_failed_allocations),
+        cmocka_unit_test(forced_calls_survive_failed_allocations),
     };
     cmocka_set_test_filter(getenv("QUIRE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,31 @@
 #include "common/nearest.h"
 #include "frontend/api/unknown.h"
 
+static void test_distance(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        size_t edits;
+    } cases[] = {{"", "", 0},
+                 {"", "abc", 3},
+                 {"serve", "serve", 0},
+                 {"srve", "serve", 1},
+                 {"sevre", "serve", 1},
+                 {"kitten", "sitting", 3},
+                 {"--prot", "--port", 1},
+                 {"ca", "abc", 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *a = cases[i].a, *b = cases[i].b;
+        assert_int_equal(nearest_distance(a, strlen(a), b, strlen(b)), cases[i].edits);
+        assert_int_equal(nearest_distance(b, strlen(b), a, strlen(a)), cases[i].edits);
+    }
+    char text[NEAREST_MAX + 2];
+    memset(text, 'x', sizeof text);
+    assert_int_equal(nearest_distance(text, NEAREST_MAX, text, NEAREST_MAX), 0);
+    assert_int_equal(nearest_distance(text, NEAREST_MAX + 1, text, 2), NEAREST_MAX + 1);
+}
+
 static void test_nearest(void **state)
 {
     (void)state;
@@ -87,7 +112,8 @@ static void test_roles(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nearest),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_distance),
+                                       cmocka_unit_test(test_nearest),
                                        cmocka_unit_test(test_header), cmocka_unit_test(test_roles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,13 +39,24 @@ static FALLIBLE begin_call(struct answer *a, const struct parsed_event *event, s
     return Q_OK;
 }
 
-/* It is no call after all: what the model wrote for it is content. */
+/* It is no call after all: what the model wrote for it is content. A shown name cannot be taken
+ * back. */
 static void break_call(struct answer *a)
 {
-    struct answer_call *call = &a->calls[--a->n_call];
+    struct answer_call *call = &a->calls[a->n_call - 1];
+    a->state = ANSWER_BROKEN;
+    if (call->shown) {
+        a->n_broken++;
+        return;
+    }
     q_free(call->name);
     buf_release(&call->args);
-    a->state = ANSWER_BROKEN;
+    a->n_call--;
+}
+
+bool answer_has_calls(const struct answer *a)
+{
+    return a->n_call > a->n_broken;
 }
 
 static enum q_code take_call(struct answer *a, const struct parsed_event *event, struct q_err *e)
@@ -53,7 +64,7 @@ static enum q_code take_call(struct answer *a, const struct parsed_event *event,
     bool open = a->state == ANSWER_OPEN;
     struct answer_call *call = open ? &a->calls[a->n_call - 1] : NULL;
     if (event->kind == PARSED_CALL_BEGIN) {
-        bool more = a->one_call && a->n_call;
+        bool more = a->one_call && answer_has_calls(a);
         a->state = more ? ANSWER_IGNORED : ANSWER_OPEN;
         return more ? Q_OK : begin_call(a, event, e);
     }
@@ -74,34 +85,128 @@ enum q_code answer_take(void *answer, const struct parsed_event *event, struct q
     struct answer *a = answer;
     if (event->kind >= PARSED_CALL_BEGIN)
         return take_call(a, event, e);
+    if (event->kind == PARSED_REASONING && a->no_reasoning)
+        return Q_OK;
     struct buf *out = event->kind == PARSED_CONTENT ? &a->content : &a->reasoning;
     buf_add(out, event->text, event->n);
     return buf_check(out, "the answer", e);
 }
 
-void answer_call_json(const struct answer_call *c, struct buf *out)
+/* "function":{["name":…,]"arguments":…}} and so the call's end */
+static void add_function(const struct answer_call *c, bool name, struct buf *out)
 {
-    buf_printf(out, "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", c->id);
-    buf_add_json_str(out, c->name, strlen(c->name));
-    buf_add_str(out, ",\"arguments\":");
+    buf_add_str(out, "\"function\":{");
+    if (name) {
+        buf_add_str(out, "\"name\":");
+        buf_add_json_str(out, c->name, strlen(c->name));
+        buf_add_char(out, ',');
+    }
+    buf_add_str(out, "\"arguments\":");
     buf_add_json_str(out, buf_str(&c->args), c->args.len);
     buf_add_str(out, "}}");
+}
+
+static void add_id(const struct answer_call *c, struct buf *out)
+{
+    buf_printf(out, "\"id\":\"%s\",\"type\":\"function\",", c->id);
+}
+
+void answer_call_json(const struct answer_call *c, struct buf *out)
+{
+    buf_add_char(out, '{');
+    add_id(c, out);
+    add_function(c, true, out);
+}
+
+void answer_calls_json(const struct answer *a, struct buf *out)
+{
+    for (size_t i = 0; i < a->n_call; i++) {
+        buf_add_char(out, i ? ',' : '[');
+        answer_call_json(&a->calls[i], out);
+    }
+    buf_add_str(out, a->n_call ? "]" : "[]");
+}
+
+void answer_content_json(const struct answer *a, struct buf *out)
+{
+    if (a->content.len == 0 && (a->n_call || a->reasoning.len))
+        buf_add_str(out, "null");
+    else
+        buf_add_json_str(out, buf_str(&a->content), a->content.len);
+}
+
+void answer_reasoning_json(const struct answer *a, struct buf *out)
+{
+    buf_add_str(out, "\"reasoning\":");
+    buf_add_json_str(out, buf_str(&a->reasoning), a->reasoning.len);
+    buf_add_str(out, ",\"reasoning_content\":");
+    buf_add_json_str(out, buf_str(&a->reasoning), a->reasoning.len);
 }
 
 void answer_json(const struct answer *a, struct buf *out)
 {
     buf_add_str(out, "{\"role\":\"assistant\",\"content\":");
-    if (a->content.len == 0 && (a->n_call || a->reasoning.len))
-        buf_add_str(out, "null");
-    else
-        buf_add_json_str(out, buf_str(&a->content), a->content.len);
+    answer_content_json(a, out);
     if (a->reasoning.len) {
         buf_add_str(out, ",\"reasoning\":");
         buf_add_json_str(out, buf_str(&a->reasoning), a->reasoning.len);
     }
-    for (size_t i = 0; i < a->n_call; i++) {
-        buf_add_str(out, i ? "," : ",\"tool_calls\":[");
-        answer_call_json(&a->calls[i], out);
+    if (a->n_call) {
+        buf_add_str(out, ",\"tool_calls\":");
+        answer_calls_json(a, out);
     }
-    buf_add_str(out, a->n_call ? "]}" : "}");
+    buf_add_char(out, '}');
+}
+
+static bool pending(const struct answer_call *c)
+{
+    return !c->shown || c->args.len;
+}
+
+bool answer_calls_pending(const struct answer *a)
+{
+    for (size_t i = 0; i < a->n_call; i++)
+        if (pending(&a->calls[i]))
+            return true;
+    return false;
+}
+
+/* The array of calls in a delta: with id and name the first time, then pieces of the arguments. */
+static void add_call_deltas(struct answer *a, struct buf *out)
+{
+    const char *before = "[";
+    for (size_t i = 0; i < a->n_call; i++) {
+        struct answer_call *c = &a->calls[i];
+        if (!pending(c))
+            continue;
+        buf_printf(out, "%s{\"index\":%zu,", before, i);
+        if (!c->shown)
+            add_id(c, out);
+        add_function(c, !c->shown, out);
+        c->shown = true;
+        buf_reset(&c->args);
+        before = ",";
+    }
+    buf_add_char(out, ']');
+}
+
+void answer_delta_json(struct answer *a, bool always_content, struct buf *out)
+{
+    const char *before = "{";
+    if (a->reasoning.len) {
+        buf_add_str(out, before);
+        answer_reasoning_json(a, out);
+        before = ",";
+    }
+    if (a->content.len || always_content) {
+        buf_printf(out, "%s\"content\":", before);
+        buf_add_json_str(out, buf_str(&a->content), a->content.len);
+        before = ",";
+    }
+    if (answer_calls_pending(a)) {
+        buf_printf(out, "%s\"tool_calls\":", before);
+        add_call_deltas(a, out);
+        before = ",";
+    }
+    buf_add_str(out, *before == '{' ? "{}" : "}");
 }

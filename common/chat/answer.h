@@ -2,8 +2,10 @@
 /* answer - what a parser finds in a chat model's text, gathered into a message: content, reasoning
  * and tool calls.
  *
- * answer_take is the sink of the parser (its ctx is the answer). Callers that show content and
- * reasoning as they come may empty those buffers; calls stay.
+ * answer_take is the sink of the parser (its ctx is the answer). A whole answer is read at the end.
+ * A stream shows what has come with answer_delta_json and empties content and reasoning; calls
+ * stay, and of their arguments what no delta has shown. A call that breaks is content: it goes, or,
+ * where a delta has shown its name, stays as far as it came and counts no longer.
  * Threads: one owner. */
 #ifndef QUIRE_COMMON_CHAT_ANSWER_H
 #define QUIRE_COMMON_CHAT_ANSWER_H
@@ -16,23 +18,42 @@
 struct answer_call {
     char id[ANSWER_ID_MAX];
     char *name;
-    struct buf args;
-    bool whole; /* its arguments are complete */
+    struct buf args; /* in a stream those that no delta has shown */
+    bool whole;      /* its arguments are complete */
+    bool shown;      /* a delta has its name */
 };
 struct answer {
     struct buf content, reasoning;
     struct answer_call *calls; /* [n_call] */
     size_t n_call, calls_cap;
+    size_t n_broken; /* of them shown, and no calls after all */
     enum { ANSWER_IGNORED, ANSWER_OPEN, ANSWER_BROKEN } state; /* of the parser's latest call */
-    bool one_call; /* parallel_tool_calls: false: later ones are left out */
+    bool one_call;     /* parallel_tool_calls: false: later ones are left out */
+    bool no_reasoning; /* include_reasoning: false: it is left out */
 };
 void answer_release(struct answer *a); /* all zero is the empty value */
 /* Errors: Q_NO_MEMORY, Q_INTERNAL (no random numbers for an id). */
 enum q_code answer_take(void *answer, const struct parsed_event *event, struct q_err *e);
-/* Append one call as the API has it: {"id", "type", "function": {"name", "arguments"}}. */
+/* Does the model call? Then the finish_reason of an answer that the model ended is "tool_calls". */
+bool answer_has_calls(const struct answer *a);
+
+/* Append one call: {"id", "type", "function": {"name", "arguments"}}. */
 void answer_call_json(const struct answer_call *c, struct buf *out);
+/* Append the array of all calls. */
+void answer_calls_json(const struct answer *a, struct buf *out);
+/* Append the content: null where it is empty beside reasoning or calls. */
+void answer_content_json(const struct answer *a, struct buf *out);
+/* Append the reasoning as the members "reasoning" (vLLM's name) and "reasoning_content" (DeepSeek's,
+ * and that of older versions of vLLM). */
+void answer_reasoning_json(const struct answer *a, struct buf *out);
 /* Append the message: {"role": "assistant", "content", "reasoning", "tool_calls"}. The last two are
- * left out when there are none; content is null then only. */
+ * left out when there are none. */
 void answer_json(const struct answer *a, struct buf *out);
+
+bool answer_calls_pending(const struct answer *a); /* is there more of them than deltas show? */
+/* Append what no delta has shown: {"reasoning", "reasoning_content", "content", "tool_calls"}, each
+ * where there is some, with always_content an empty content too. Calls are shown then; content and
+ * reasoning are the caller's to empty. */
+void answer_delta_json(struct answer *a, bool always_content, struct buf *out);
 
 #endif

@@ -137,27 +137,6 @@ FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e)
     return Q_OK;
 }
 
-const char *json_kind(const json_t *v)
-{
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "an integer";
-    case JSON_REAL:
-        return "a number";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "a boolean";
-    default:
-        return "null";
-    }
-}
-
 static int add_piece(const char *data, size_t n, void *out)
 {
     buf_add(out, data, n);

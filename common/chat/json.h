@@ -7,6 +7,7 @@
 #define QUIRE_COMMON_CHAT_JSON_H
 #include <jansson.h>
 #include "common/buf.h"
+#include "common/json_kind.h"
 
 #define JSON_DEPTH_MAX  100
 #define JSON_VALUES_MAX 2000000u /* token ids of a long prompt count one each: 80 MB in jansson */
@@ -16,8 +17,6 @@ FALLIBLE json_text(json_t **out, const char *text, size_t n, struct q_err *e);
 /* The same for a request's body. *out: a new reference to an object. Errors: Q_INVALID (not JSON,
  * with line and column; not an object), Q_TOO_LARGE (depth, values). */
 FALLIBLE json_body(json_t **out, const char *text, size_t n, struct q_err *e);
-/* "a string", "a number", … for messages: "temperature: expected a number, got a string". */
-const char *json_kind(const json_t *v);
 /* Append the value's compact JSON text. */
 void json_add(struct buf *out, const json_t *v);
 

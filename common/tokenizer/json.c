@@ -2,33 +2,11 @@
 #include <string.h>
 #include "common/tokenizer/tok.h"
 
-const char *tok_json_type(const json_t *j)
-{
-    if (!j)
-        return "nothing";
-    switch (json_typeof(j)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "an integer";
-    case JSON_REAL:
-        return "a number";
-    case JSON_NULL:
-        return "null";
-    default:
-        return "a boolean";
-    }
-}
-
 enum q_code tok_json_bad(const json_t *found, const char *at, const char *key, const char *want,
                          struct q_err *e)
 {
     return q_fail(e, Q_CORRUPT, "tokenizer.json: %s.%s: expected %s, found %s", at, key, want,
-                  tok_json_type(found));
+                  json_kind(found));
 }
 
 enum q_code tok_json_str(const json_t *o, const char *key, const char *at, struct tok_str *s,

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
+#include "common/json_kind.h"
 
 #define TOK_ID_MAX (1u << 24) /* ids must be below; bounds the tables that are indexed by id */
 
@@ -26,6 +27,5 @@ FALLIBLE tok_json_id(const json_t *v, const char *at, const char *key, uint32_t 
 /* Always fails: Q_CORRUPT, what was wanted and what is there. */
 FALLIBLE tok_json_bad(const json_t *found, const char *at, const char *key, const char *want,
                       struct q_err *e);
-const char *tok_json_type(const json_t *j); /* "a string" */
 
 #endif

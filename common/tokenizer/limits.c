@@ -45,7 +45,7 @@ static enum q_code load_truncation(struct tok_limits *l, const json_t *o, struct
     if (!json_is_object(o))
         return q_fail(e, Q_CORRUPT,
                       "tokenizer.json: truncation: expected an object or null, found %s",
-                      tok_json_type(o));
+                      json_kind(o));
     if ((rc = load_size(json_object_get(o, "max_length"), "truncation", "max_length",
                         &l->length_max, e)) ||
         (rc = load_name(o, "truncation", "direction", sides, &side, e)) ||
@@ -73,7 +73,7 @@ static enum q_code load_padding(struct tok_limits *l, const json_t *o, struct q_
         return Q_OK;
     if (!json_is_object(o))
         return q_fail(e, Q_CORRUPT, "tokenizer.json: padding: expected an object or null, found %s",
-                      tok_json_type(o));
+                      json_kind(o));
     const json_t *multiple = json_object_get(o, "pad_to_multiple_of");
     if ((rc = load_pad_length(l, json_object_get(o, "strategy"), e)) ||
         (rc = load_name(o, "padding", "direction", sides, &side, e)) ||

@@ -398,7 +398,7 @@ static enum q_code read_vocab(struct writer *w, struct tok_str file, struct q_er
         return rc;
     if (!json_is_object(w->vocab))
         return q_fail(e, Q_CORRUPT, "vocab.json: expected an object, found %s",
-                      tok_json_type(w->vocab));
+                      json_kind(w->vocab));
     json_object_foreach (w->vocab, key, id) {
         uint32_t n;
         if ((rc = tok_json_id(id, "vocab.json", key, &n, e)))

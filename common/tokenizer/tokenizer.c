@@ -84,7 +84,7 @@ static enum q_code load_chain(struct tok_chain *c, enum tok_slot slot, const jso
         return Q_OK;
     if (!json_is_object(spec))
         return q_fail(e, Q_CORRUPT, "tokenizer.json: %s: expected an object or null, found %s",
-                      name->key, tok_json_type(spec));
+                      name->key, json_kind(spec));
     if ((rc = tok_json_str(spec, "type", name->key, &type, e)))
         return rc;
     if (strcmp(type.s, "Sequence") != 0)
@@ -129,7 +129,7 @@ static enum q_code load_model(struct tokenizer *t, const struct files *f, struct
     struct model_src src = {spec, f->big, f->extra};
     if (!json_is_object(spec))
         return q_fail(e, Q_CORRUPT, "tokenizer.json: model: expected an object, found %s",
-                      tok_json_type(spec));
+                      json_kind(spec));
     const json_t *given = json_object_get(spec, "type");
     if (given && !json_is_string(given))
         return tok_json_bad(given, "model", "type", "a string", e);
@@ -219,7 +219,7 @@ static enum q_code load_added(struct tokenizer *t, const json_t *list, bool own_
         return Q_OK;
     if (!json_is_array(list))
         return q_fail(e, Q_CORRUPT, "tokenizer.json: added_tokens: expected an array, found %s",
-                      tok_json_type(list));
+                      json_kind(list));
     for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
         char at[40];
         const json_t *spec = json_array_get(list, i);
@@ -327,7 +327,7 @@ static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q
     enum q_code rc;
     if (!json_is_object(root))
         return q_fail(e, Q_CORRUPT, "tokenizer.json: expected an object, found %s",
-                      tok_json_type(root));
+                      json_kind(root));
     for (int slot = 0; slot < TOK_SLOTS; slot++) {
         const json_t *spec = json_object_get(root, slot_names[slot].key);
         if ((rc = load_chain(&t->chain[slot], (enum tok_slot)slot, spec, 0, e)))

@@ -248,7 +248,7 @@ bool quire_chat_next(struct quire_chat *c, struct quire_event *event)
 
 bool quire_chat_calls(const struct quire_chat *c)
 {
-    return c->answer.n_call > 0;
+    return answer_has_calls(&c->answer);
 }
 
 const char *quire_chat_message(struct quire_chat *c)

@@ -2,10 +2,8 @@
 /* Tokens to text: detokenizer, then stop strings, then the parser, each holding back what may
  * still change. The token that ends a generation (end of text, or one of stop_token_ids) counts,
  * but its text is not shown unless include_stop_str_in_output asks for it. */
-#include <openssl/rand.h>
 #include <string.h>
 #include "common/clock.h"
-#include "common/mem.h"
 #include "common/metrics.h"
 #include "frontend/api/job.h"
 
@@ -31,6 +29,8 @@ FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_e
     c->job = j;
     c->index = index;
     c->i_stop = -1;
+    c->answer.one_call = !j->params.parallel_tool_calls;
+    c->answer.no_reasoning = !j->params.include_reasoning;
     c->prompt = &j->prompts.items[index / j->width];
     c->flow.calls = &choice_calls;
     c->flow.prompt = c->prompt->ids.ids;
@@ -66,13 +66,7 @@ void choice_release(struct choice *c)
     detok_free(c->detok);
     stop_free(c->stop);
     parser_free(c->parser);
-    for (size_t i = 0; i < c->n_call; i++) {
-        q_free(c->calls[i].name);
-        buf_release(&c->calls[i].args);
-    }
-    q_free(c->calls);
-    buf_release(&c->text);
-    buf_release(&c->reasoning);
+    answer_release(&c->answer);
     buf_release(&c->items);
     buf_release(&c->values);
     buf_release(&c->tops);
@@ -82,77 +76,12 @@ void choice_release(struct choice *c)
     memset(c, 0, sizeof(*c));
 }
 
-static enum q_code begin_call(struct choice *c, const struct parsed_event *event, struct q_err *e)
-{
-    unsigned char random[12];
-    enum q_code rc =
-        q_grow(&c->calls, &c->calls_cap, c->n_call + 1, sizeof(*c->calls), PARSER_CALLS_MAX, e);
-    if (rc != Q_OK)
-        return rc;
-    struct call *call = &c->calls[c->n_call];
-    memset(call, 0, sizeof(*call));
-    if (RAND_bytes(random, sizeof(random)) != 1)
-        return q_fail(e, Q_INTERNAL, "no random numbers for a tool call's id");
-    int n = snprintf(call->id, sizeof(call->id), "call_");
-    for (size_t i = 0; i < sizeof(random); i++)
-        n += snprintf(call->id + n, sizeof(call->id) - (size_t)n, "%02x", random[i]);
-    call->name = q_strndup(event->text, event->n);
-    if (!call->name)
-        return q_fail(e, Q_NO_MEMORY, "no memory for a tool call");
-    c->n_call++;
-    return Q_OK;
-}
-
-/* It is no call after all. In a stream its name may be out already, which cannot be taken back:
- * then it stays as far as it came, and is counted no longer. */
-static void break_call(struct choice *c)
-{
-    struct call *call = &c->calls[c->n_call - 1];
-    c->call_state = CALL_BROKEN;
-    if (call->announced) {
-        c->n_broken++;
-        return;
-    }
-    q_free(call->name);
-    buf_release(&call->args);
-    c->n_call--;
-}
-
-/* Part of a call; without parallel_tool_calls the first one is the only one. */
-static enum q_code on_call(struct choice *c, const struct parsed_event *event, struct q_err *e)
-{
-    if (event->kind == PARSED_CALL_BEGIN) {
-        bool more = c->n_call > c->n_broken && !c->job->params.parallel_tool_calls;
-        c->call_state = more ? CALL_IGNORED : CALL_OPEN;
-        return more ? Q_OK : begin_call(c, event, e);
-    }
-    if (event->kind == PARSED_CALL_ARGS && c->call_state == CALL_OPEN)
-        buf_add(&c->calls[c->n_call - 1].args, event->text, event->n);
-    if (event->kind == PARSED_CALL_BROKEN && c->call_state == CALL_OPEN)
-        break_call(c);
-    if (event->kind == PARSED_CALL_BROKEN && c->call_state == CALL_BROKEN)
-        buf_add(&c->text, event->text, event->n);
-    return Q_OK;
-}
-
-static enum q_code on_parsed(void *ctx, const struct parsed_event *event, struct q_err *e)
-{
-    struct choice *c = ctx;
-    if (event->kind >= PARSED_CALL_BEGIN)
-        return on_call(c, event, e);
-    if (event->kind == PARSED_CONTENT)
-        buf_add(&c->text, event->text, event->n);
-    else if (c->job->params.include_reasoning)
-        buf_add(&c->reasoning, event->text, event->n);
-    return buf_check(&c->reasoning, "the answer", e);
-}
-
 /* Text that no stop string can change any more. */
 static enum q_code settled(struct choice *c, const struct buf *text, struct q_err *e)
 {
     if (c->parser)
-        return parser_feed(c->parser, buf_str(text), text->len, on_parsed, c, e);
-    buf_add(&c->text, buf_str(text), text->len);
+        return parser_feed(c->parser, buf_str(text), text->len, answer_take, &c->answer, e);
+    buf_add(&c->answer.content, buf_str(text), text->len);
     return Q_OK;
 }
 
@@ -210,7 +139,7 @@ static enum q_code end_text(struct choice *c, bool stopped, struct q_err *e)
     if (c->parser && !stopped)
         parser_cut(c->parser);
     if (rc == Q_OK && c->parser)
-        rc = parser_finish(c->parser, on_parsed, c, e);
+        rc = parser_finish(c->parser, answer_take, &c->answer, e);
     buf_release(&piece);
     return rc;
 }
@@ -274,7 +203,7 @@ static void finish(struct choice *c, const struct link_tokens *t)
                 : t->finish == FINISH_LENGTH ? "length"
                 : t->finish == FINISH_ABORT  ? "abort"
                                              : "error";
-    if (stopped && c->n_call > c->n_broken)
+    if (stopped && answer_has_calls(&c->answer))
         c->finish = "tool_calls";
     count_finish(c, stopped ? FINISH_STOP : t->finish);
     link_close(c->job->app->link, &c->flow);
@@ -318,7 +247,7 @@ static void on_tokens(struct flow *f, const struct link_tokens *t)
     if (rc == Q_OK && t->finish == FINISH_ERROR)
         rc = q_fail(&e, Q_INTERNAL, "the engine failed on this request");
     if (rc == Q_OK)
-        rc = buf_check(&c->text, "the answer", &e);
+        rc = buf_check(&c->answer.content, "the answer", &e);
     if (rc != Q_OK)
         job_fail(j, &e, NULL, 0);
     else

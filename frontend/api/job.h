@@ -16,6 +16,7 @@
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
 #include "frontend/api/tenant.h"
+#include "common/chat/answer.h"
 #include "common/parsers/parser.h"
 #include "common/tokenizer/stream.h"
 
@@ -23,13 +24,6 @@
 #define FINGERPRINTS_MAX 400  /* bytes; of more changes than that, the latest are left out */
 
 struct job;
-
-struct call { /* one tool call */
-    char id[32];
-    char *name;
-    struct buf args; /* not yet sent in a stream; whole otherwise */
-    bool announced;  /* its name is out */
-};
 
 struct choice {
     struct flow flow; /* first: the link hands back this pointer */
@@ -41,12 +35,7 @@ struct choice {
     struct parser *parser;     /* NULL unless tools may be called or the model reasons */
     struct turn_before before; /* the reasoning before a grammar */
     /* What came and is not sent. Streams empty these with every chunk, other answers at the end. */
-    struct buf text;      /* content */
-    struct buf reasoning; /* what the model thinks, without its tags */
-    struct call *calls;   /* [n_call] never emptied */
-    size_t n_call, calls_cap;
-    uint32_t n_broken; /* of them no calls after all, in a stream that has shown their names */
-    enum { CALL_IGNORED, CALL_OPEN, CALL_BROKEN } call_state; /* of the parser's latest */
+    struct answer answer;             /* completions: its content is the text */
     struct buf items;                 /* chat: logprob objects; completions: tokens' strings */
     struct buf values, tops, offsets; /* completions: token_logprobs, top_logprobs, text_offset */
     struct buf ids;                   /* token ids, comma separated */

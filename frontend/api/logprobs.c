@@ -120,7 +120,7 @@ static void add_tops(struct choice *c, const uint32_t *ids, const float *values,
     struct names names;
     uint32_t n_out = 0;
     if (!names_init(&names, n)) {
-        c->text.failed = Q_NO_MEMORY; /* as of the answer */
+        c->answer.content.failed = Q_NO_MEMORY; /* as of the answer */
         return;
     }
     buf_add_char(&c->tops, '{');

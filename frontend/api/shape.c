@@ -123,72 +123,14 @@ static void add_finish(const struct choice *c, bool final, struct buf *out)
         buf_add_str(out, "null");
 }
 
-static bool calls_pending(const struct choice *c)
-{
-    for (size_t i = 0; i < c->n_call; i++)
-        if (!c->calls[i].announced || c->calls[i].args.len)
-            return true;
-    return false;
-}
-
-/* One call of a delta: with id and name the first time, then pieces of the arguments. */
-static void add_call_delta(struct call *call, size_t index, struct buf *out)
-{
-    buf_printf(out, "{\"index\":%zu,", index);
-    if (!call->announced) {
-        buf_printf(out, "\"id\":\"%s\",\"type\":\"function\",", call->id);
-        buf_add_str(out, "\"function\":{\"name\":");
-        add_str(out, call->name);
-        buf_add_str(out, ",\"arguments\":");
-    } else {
-        buf_add_str(out, "\"function\":{\"arguments\":");
-    }
-    buf_add_json_str(out, buf_str(&call->args), call->args.len);
-    buf_add_str(out, "}}");
-    call->announced = true;
-    buf_reset(&call->args);
-}
-
-/* vLLM's name now, and the one that DeepSeek's clients and older ones of vLLM's look for. */
-static void add_reasoning(const struct choice *c, struct buf *out)
-{
-    buf_add_str(out, "\"reasoning\":");
-    buf_add_json_str(out, buf_str(&c->reasoning), c->reasoning.len);
-    buf_add_str(out, ",\"reasoning_content\":");
-    buf_add_json_str(out, buf_str(&c->reasoning), c->reasoning.len);
-}
-
 static void add_delta(struct choice *c, struct buf *out)
 {
-    bool comma = false;
-    buf_add_str(out, "\"delta\":{");
-    if (!c->begun) {
-        buf_add_str(out, "\"role\":\"assistant\",\"content\":\"\"},");
-        return;
-    }
-    if (c->reasoning.len) {
-        buf_add_str(out, comma ? "," : "");
-        add_reasoning(c, out);
-        comma = true;
-    }
-    if (c->text.len || !c->parser) {
-        buf_printf(out, "%s\"content\":", comma ? "," : "");
-        buf_add_json_str(out, buf_str(&c->text), c->text.len);
-        comma = true;
-    }
-    if (calls_pending(c)) {
-        buf_printf(out, "%s\"tool_calls\":[", comma ? "," : "");
-        comma = false;
-        for (size_t i = 0; i < c->n_call; i++) {
-            if (c->calls[i].announced && c->calls[i].args.len == 0)
-                continue;
-            buf_add_str(out, comma ? "," : "");
-            add_call_delta(&c->calls[i], i, out);
-            comma = true;
-        }
-        buf_add_char(out, ']');
-    }
-    buf_add_str(out, "},");
+    buf_add_str(out, "\"delta\":");
+    if (c->begun)
+        answer_delta_json(&c->answer, !c->parser, out);
+    else
+        buf_add_str(out, "{\"role\":\"assistant\",\"content\":\"\"}");
+    buf_add_char(out, ',');
 }
 
 static void end_chunk(const struct choice *c, struct buf *out)
@@ -237,8 +179,8 @@ static void add_new_ids(struct choice *c, struct buf *out)
 
 static void empty(struct choice *c)
 {
-    buf_reset(&c->text);
-    buf_reset(&c->reasoning);
+    buf_reset(&c->answer.content);
+    buf_reset(&c->answer.reasoning);
     buf_reset(&c->items);
     buf_reset(&c->values);
     buf_reset(&c->tops);
@@ -267,11 +209,11 @@ static void text_chunk(struct job *j, struct choice *c, struct buf *out)
     if (!c->begun && j->params.echo) {
         struct buf whole = BUF_INIT;
         add_echo(c, &whole);
-        buf_add(&whole, buf_str(&c->text), c->text.len);
+        buf_add(&whole, buf_str(&c->answer.content), c->answer.content.len);
         buf_add_json_str(out, buf_str(&whole), whole.len);
         buf_release(&whole);
     } else {
-        buf_add_json_str(out, buf_str(&c->text), c->text.len);
+        buf_add_json_str(out, buf_str(&c->answer.content), c->answer.content.len);
     }
     buf_add_char(out, ',');
     add_logprobs(c, out);
@@ -306,20 +248,18 @@ static void chat_chunk(struct job *j, struct choice *c, bool final, struct buf *
 static void reasoning_chunk(struct job *j, struct choice *c, struct buf *out)
 {
     struct choice only = *c;
-    only.text = only.items = only.values = only.tops = only.offsets = only.ids =
-        (struct buf)BUF_INIT;
-    only.n_call = 0;
+    only.answer = (struct answer){.reasoning = c->answer.reasoning};
+    only.items = only.values = only.tops = only.offsets = only.ids = (struct buf)BUF_INIT;
     chat_chunk(j, &only, false, out);
-    buf_reset(&c->reasoning);
+    buf_reset(&c->answer.reasoning);
 }
 
 /* The role by itself, as OpenAI and vLLM have it; no token counts yet. */
 static void role_chunk(struct job *j, struct choice *c, struct buf *out)
 {
     struct choice first = *c;
-    first.text = first.reasoning = first.items = first.values = first.tops = first.offsets =
-        first.ids = (struct buf)BUF_INIT;
-    first.n_call = 0;
+    first.answer = (struct answer){.n_call = 0};
+    first.items = first.values = first.tops = first.offsets = first.ids = (struct buf)BUF_INIT;
     first.n_token = first.n_thought = first.n_perhaps = 0;
     chat_chunk(j, &first, false, out);
     c->begun = true;
@@ -327,7 +267,7 @@ static void role_chunk(struct job *j, struct choice *c, struct buf *out)
 
 void shape_chunks(struct job *j, struct choice *c, struct buf *out)
 {
-    bool news = c->text.len || c->reasoning.len || c->items.len || c->ids.len;
+    bool news = c->answer.content.len || c->answer.reasoning.len || c->items.len || c->ids.len;
     bool step = c->n_token > c->n_told && !j->no_output;
     if (!j->chat) {
         if (news || step || c->finished)
@@ -336,9 +276,9 @@ void shape_chunks(struct job *j, struct choice *c, struct buf *out)
     }
     if (!c->begun && (c->n_token || c->finished))
         role_chunk(j, c, out);
-    if (c->reasoning.len && (c->text.len || calls_pending(c)))
+    if (c->answer.reasoning.len && (c->answer.content.len || answer_calls_pending(&c->answer)))
         reasoning_chunk(j, c, out);
-    if (news || calls_pending(c) || (step && !c->parser) || c->finished)
+    if (news || answer_calls_pending(&c->answer) || (step && !c->parser) || c->finished)
         chat_chunk(j, c, c->finished, out);
 }
 
@@ -354,28 +294,16 @@ void shape_usage_chunk(struct job *j, struct buf *out)
 static void add_message(struct choice *c, struct buf *out)
 {
     buf_add_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-    if (c->text.len == 0 && (c->n_call || c->reasoning.len))
-        buf_add_str(out, "null");
-    else
-        buf_add_json_str(out, buf_str(&c->text), c->text.len);
+    answer_content_json(&c->answer, out);
     buf_add_str(out, ",\"refusal\":null,\"annotations\":null,\"audio\":null,"
                      "\"function_call\":null,");
-    if (c->reasoning.len)
-        add_reasoning(c, out);
+    if (c->answer.reasoning.len)
+        answer_reasoning_json(&c->answer, out);
     else
         buf_add_str(out, "\"reasoning\":null");
-    if (c->n_call) {
-        buf_add_str(out, ",\"tool_calls\":[");
-        for (size_t i = 0; i < c->n_call; i++) {
-            const struct call *call = &c->calls[i];
-            buf_printf(out, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":",
-                       i ? "," : "", call->id);
-            add_str(out, call->name);
-            buf_add_str(out, ",\"arguments\":");
-            buf_add_json_str(out, buf_str(&call->args), call->args.len);
-            buf_add_str(out, "}}");
-        }
-        buf_add_char(out, ']');
+    if (c->answer.n_call) {
+        buf_add_str(out, ",\"tool_calls\":");
+        answer_calls_json(&c->answer, out);
     }
     buf_add_str(out, "},");
 }
@@ -399,7 +327,7 @@ static void add_text_choice(struct choice *c, struct buf *out)
     struct buf whole = BUF_INIT;
     if (j->params.echo)
         add_echo(c, &whole);
-    buf_add(&whole, buf_str(&c->text), c->text.len);
+    buf_add(&whole, buf_str(&c->answer.content), c->answer.content.len);
     buf_add_str(out, "\"text\":");
     buf_add_json_str(out, buf_str(&whole), whole.len);
     buf_add_char(out, ',');

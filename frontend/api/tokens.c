@@ -64,8 +64,7 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
             (rc = prompts_render(&q->prompts, &q->turn, e)))
             return rc;
     } else if (!json_is_string(p->prompt)) {
-        return q_fail(e, Q_INVALID, "prompt: expected a string, got %s",
-                      p->prompt ? json_kind(p->prompt) : "nothing");
+        return q_fail(e, Q_INVALID, "prompt: expected a string, got %s", json_kind(p->prompt));
     } else if ((rc = prompts_read(&q->prompts, p->prompt, s, e)) != Q_OK) {
         return rc;
     }

@@ -77,8 +77,7 @@ static FALLIBLE take_request(struct batch_line *out, const json_t *v, struct q_e
     if ((rc = take_url(out, url, e)))
         return rc;
     if (!json_is_object(body))
-        return q_fail(e, Q_INVALID, "body: expected an object, got %s",
-                      body ? json_kind(body) : "nothing");
+        return q_fail(e, Q_INVALID, "body: expected an object, got %s", json_kind(body));
     return take_body(out, body, "body.", e);
 }
 

@@ -7,8 +7,8 @@
 
 #define DRIVER_LEAST 13000 /* CUDA version of the runtime that is linked in, as CUDA counts them */
 
-/* driver: the version that the driver is for, 0 without one. why: CUDA's words, for a driver that is
- * new enough. Returns Q_UNSUPPORTED (too old) or Q_NOT_FOUND. */
+/* driver: the version that the driver is for, 0 without one. why: CUDA's words, where the driver is
+ * new enough. Errors: Q_UNSUPPORTED (too old), Q_NOT_FOUND; it never returns Q_OK. */
 FALLIBLE no_device(int driver, const char *why, struct q_err *e);
 
 #endif

@@ -6,7 +6,11 @@
 #include "common/mem.h"
 #include "frontend/http/head.h"
 
+#define FIELDS 3
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define FIELDS 3
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -15,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     memcpy(head, data, size);
     size_t n = head_length(head, size);
-    Q_ASSERT(n <= size);
+    Q_ASSERT(n <= size && head_n_field(head, size, FIELDS) <= FIELDS + 1);
     if (n) {
         Q_ASSERT(head[n - 1] == '\n' && head_length(head, n) == n && !head_length(head, n - 1));
         const char *fault = head_fault(head, n);
@@ -23,6 +27,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         Q_ASSERT(head_length(head, n) == n);
         const char *after = head_fault(head, n);
         Q_ASSERT(!after || (fault && (strstr(after, "Host") || strstr(after, "space"))));
+    }
+    if (size >= HEAD_BLANK_MIN) {
+        head_blank(head, size);
+        Q_ASSERT(head_length(head, size) == size && !head_fault(head, size));
     }
     q_free(head);
     return 0;

@@ -779,7 +779,7 @@ static void conversations_are_checked(void **state)
         {"[]", NULL, NULL, NULL, "messages: 0 entries, accepted are 1 to"},
         {"[{\"role\":\"user\"}]", NULL, NULL, NULL, "messages: entry 0: role \"user\" needs"},
         {MESSAGES, "7", NULL, NULL, "tools: expected an array, got an integer"},
-        {MESSAGES, "[{}]", NULL, NULL, "tools: entry 0: type \"\" is not known"},
+        {MESSAGES, "[{}]", NULL, NULL, "tools: entry 0: function.name must be a string"},
         {MESSAGES, NULL, "required", NULL, "tool_choice: needs \"tools\""},
         {MESSAGES, TOOLS, "always", NULL, "tool_choice: \"always\" is not known"},
         {MESSAGES, TOOLS, "{", NULL, "tool_choice: the text is not valid JSON"},

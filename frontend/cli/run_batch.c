@@ -211,7 +211,7 @@ static void on_end(void *ctx)
     if (b->error.code) {
         fprintf(stderr, "%squire run-batch: %s; the same command goes on where this one ended\n",
                 p->said && p->terminal ? "\n" : "", b->error.message);
-        stop(p, EXIT_FILES);
+        stop(p, b->error.code == Q_CORRUPT && p->app.served.chat.broken ? EXIT_LOAD : EXIT_FILES);
         return;
     }
     stop(p, b->count.n_refused + b->count.n_bad + b->out.n_failed ? EXIT_LINES : 0);

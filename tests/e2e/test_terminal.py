@@ -276,6 +276,12 @@ def test_with_a_model_the_program_runs_it(tmp_path, how):
     t.close()
 
 
+def test_answers_that_are_lost_are_a_failure(server):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([BIN / "quire", "chat", "--url", server.url], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, input="Hello!\n")
+    assert done.returncode == 1 and "standard output cannot be written" in done.stderr, done
+
+
 def test_what_is_wrong_is_said_at_once(tmp_path):
     for args, code, said in ((("--port", "1"), 1, "no server at http://127.0.0.1:1: Connection refused \\(start one with `quire serve MODEL`"),
                              (("/nowhere",), 3, "/nowhere: no such folder"), ((BUNDLED, "--url", "http://x"), 2, "give one of them"),

@@ -7,7 +7,7 @@
 
 /* May other machines reach a socket bound to this address, as far as the address shows? */
 bool net_is_open(const struct sockaddr *a);
-/* The same of a --host; false also for what cannot be resolved. */
+/* The same of a --host; true also for what cannot be resolved. */
 bool net_host_is_open(const char *host);
 /* For a server that asks for no key: a warning to the log if other machines may reach it. */
 void net_warn_open(const char *host, unsigned port);

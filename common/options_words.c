@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/nearest.h"
 #include "common/options_in.h"
+#include "common/output.h"
 
 #define WORDS_MAX (OPTION_LIST_MAX + 1)
 
@@ -509,6 +510,7 @@ int options_main(struct options *o, const struct program_info *p, int argc, char
 {
     struct q_err e = Q_ERR_INIT;
     enum log_level level;
+    output_check_at_exit(p->name);
     if (options_parse(o, p, argc, argv, &e) ||
         (!o->help && !o->version && log_level_parse(&level, o->log_level, &e))) {
         fprintf(stderr, "%s: %s\n", p->name, e.message);

@@ -135,6 +135,9 @@ struct quire_info {
     char quantization
         [8]; /* of its matrices, whoever quantized them: "int8", "int4", "fp8"; "" for none */
     bool has_chat_template; /* it takes conversations */
+    /* Why its template cannot be used; NULL when it can be, and for a model that has none. The text
+     * lives as long as the engine. */
+    const char *chat_template_error;
 };
 struct quire_stats {
     size_t size; /* set by the caller */

@@ -46,7 +46,8 @@ static FALLIBLE load_template(struct chat_model *m, const char *dir, const char 
     enum q_code rc = chat_open(&m->template, dir, file, e);
     if (rc == Q_OK || file)
         return rc;
-    /* A model without a chat template completes texts; conversations get the reason. */
+    /* Such a model still completes texts; conversations get the reason. */
+    m->broken = rc != Q_NOT_FOUND;
     snprintf(m->error, sizeof(m->error), "%s", e->message);
     q_err_reset(e);
     return Q_OK;

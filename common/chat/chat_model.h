@@ -14,9 +14,10 @@
 struct chat_model {
     struct chat *template; /* NULL: error says why */
     char error[Q_MESSAGE_MAX];
-    json_t *kwargs;            /* --default-chat-template-kwargs: an object, or NULL */
-    enum chat_content content; /* --chat-template-content-format */
-    bool parse_special;        /* --parse-special-in-content */
+    bool broken;    /* error is why its template cannot be used, and not that it has none */
+    json_t *kwargs; /* --default-chat-template-kwargs: an object, or NULL */
+    enum chat_content content;                  /* --chat-template-content-format */
+    bool parse_special;                         /* --parse-special-in-content */
     const char *tool_parser, *reasoning_parser; /* rows of the parsers' tables, by option or as the
                                                  * template shows; NULL: no such format */
     struct buf reasoning_tags; /* with which the model may begin to reason (thinking.h) */
@@ -25,8 +26,9 @@ struct chat_model {
  * --tool-call-parser, --reasoning-parser. Errors: Q_INVALID, which names the option. */
 FALLIBLE chat_model_check(const struct options *o, struct q_err *e);
 /* Load the template of --chat-template, else of tokenizer_path where that is a folder, else of dir.
- * A model without one is no error: m->error says why. Errors: Q_INVALID (the options, a template
- * that was given), Q_NOT_FOUND (the file that was given). */
+ * A model without one is no error, nor is one whose own template is broken: m->error says why.
+ * Errors: Q_INVALID (the options, a template that was given), Q_NOT_FOUND (the file that was
+ * given). */
 FALLIBLE chat_model_open(struct chat_model *m, const struct options *o, const char *dir,
                          const char *tokenizer_path, struct q_err *e);
 /* m->reasoning_tags, by the vocabulary. Without it an answer under a grammar has no reasoning but

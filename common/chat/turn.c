@@ -95,6 +95,13 @@ static FALLIBLE read_tools(struct turn *t, struct q_err *e)
     return f.required || a->form.kind != FORM_TAGS ? force(t, &f, e) : Q_OK; /* it says all */
 }
 
+static enum q_code no_template(const struct chat_model *m, struct q_err *e)
+{
+    return q_fail(e, Q_UNSUPPORTED, "messages: this model%s: %s",
+                  m->broken ? "'s chat template cannot be used" : " has no chat template",
+                  m->error);
+}
+
 FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn_ask *ask,
                    struct q_err *e)
 {
@@ -108,7 +115,7 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
         return rc;
     t->field = "messages";
     if (!m->template)
-        return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s", m->error);
+        return no_template(m, e);
     if ((rc = roles_check(m, ask->trust_template ? ask->chat_template : NULL, ask->messages, e)) ==
             Q_OK &&
         (rc = messages_read(&t->messages, ask->messages, e)) == Q_OK)
@@ -125,7 +132,7 @@ FALLIBLE turn_render(const struct turn *t, struct buf *prompt, struct ranges *co
     json_t *kwargs;
     enum q_code rc;
     if (!m->template)
-        return q_fail(e, Q_UNSUPPORTED, "messages: this model has no chat template: %s", m->error);
+        return no_template(m, e);
     if (a->chat_template && !a->trust_template)
         return q_fail(e, Q_UNSUPPORTED,
                       "chat_template: this server takes no templates from requests; it was started "

@@ -136,8 +136,7 @@ static enum q_code use_mistral(struct chat *c, const char *dir, struct q_err *e)
                       dir, c->mistral);
     return q_fail(e, Q_NOT_FOUND,
                   "%s: the model has no chat template (chat_template.jinja or "
-                  "tokenizer_config.json); give one with "
-                  "--chat-template FILE, or use /v1/completions",
+                  "tokenizer_config.json); give one with --chat-template FILE",
                   dir);
 }
 
@@ -166,7 +165,10 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
     v = json_object_get(old, "chat_template");
     if (!v)
         v = json_object_get(tokenizer, "chat_template");
-    if (!rc)
+    if (!rc && v && !json_is_null(v) && !json_is_string(v) && !json_is_array(v))
+        rc = q_fail(e, Q_CORRUPT, "%s: chat_template is neither a text nor a list of templates",
+                    dir);
+    else if (!rc)
         rc = json_is_string(v) || json_is_array(v) ? use_config(c, v, e) : use_mistral(c, dir, e);
     json_decref(old);
     return rc;
@@ -183,7 +185,7 @@ static enum q_code read_given(struct buf *source, const char *given, struct q_er
         buf_add_str(source, given);
         return buf_check(source, "the chat template", e);
     }
-    return file_read(source, given, CONFIG_MAX, e);
+    return read_part(source, given, e);
 }
 
 enum q_code chat_open(struct chat **out, const char *dir, const char *template_path,

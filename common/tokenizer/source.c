@@ -233,11 +233,14 @@ static enum q_code locate(char found[PATH_MAX], char dir[PATH_MAX], const char *
 
 enum q_code tokenizer_check(const char *path, struct q_err *e)
 {
+    /* added_tokens.json is not read: where it was not downloaded, other parts may be missing too */
+    static const char *const names[] = {CONFIG_NAME, "added_tokens.json"};
     char found[PATH_MAX], dir[PATH_MAX], beside[PATH_MAX];
     enum q_code rc = locate(found, dir, path, e);
-    if (rc || (rc = path_join(beside, sizeof beside, dir, CONFIG_NAME, e)) || !file_exists(beside))
-        return rc;
-    return download_check_file(beside, e);
+    for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++)
+        if (!(rc = path_join(beside, sizeof beside, dir, names[i], e)) && file_exists(beside))
+            rc = download_check_file(beside, e);
+    return rc;
 }
 
 enum q_code tokenizer_open(struct tokenizer **out, const char *path, struct q_err *e)

@@ -114,9 +114,20 @@ static enum quire_code set_options(struct quire_options *q, const struct options
     return rc;
 }
 
-/* --system and --tools are nothing to a model without a chat template. */
-static int check_chat(struct program *p)
+/* Are all prompts ids, as far as the command line shows? */
+static bool has_ids_only(const struct options *o)
 {
+    return o->n_positional == 1 && !o->prompt.n && !*o->input_file;
+}
+
+/* broken: why the chat template cannot be used, or NULL. --system and --tools are nothing to a
+ * model without one. */
+static int check_chat(struct program *p, const char *broken)
+{
+    if (broken && !p->o.raw && !has_ids_only(&p->o)) {
+        complain(p, broken, "--raw continues plain text; --chat-template FILE gives a template");
+        return EXIT_LOAD;
+    }
     if (p->chats || (!*p->o.system && !*p->o.tools))
         return 0;
     complain(p, *p->o.system ? "--system" : "--tools",
@@ -124,11 +135,11 @@ static int check_chat(struct program *p)
     return EXIT_USAGE;
 }
 
-/* Token ids in, and nothing that makes text needed. */
+/* And nothing else makes text needed. */
 static bool is_ids_only(const struct options *o)
 {
-    return o->n_positional == 1 && !o->prompt.n && !*o->input_file && !o->stop.n && !*o->system &&
-           !*o->tools && !options_given(o, "--tokenizer");
+    return has_ids_only(o) && !o->stop.n && !*o->system && !*o->tools &&
+           !options_given(o, "--tokenizer");
 }
 
 /* For ids alone, a model without a tokenizer does: its answers are ids. */
@@ -158,7 +169,7 @@ static int open_engine(struct program *p)
         struct quire_info info = {.size = sizeof info};
         quire_engine_info(p->engine, &info);
         p->chats = info.has_chat_template && !p->o.raw;
-        return check_chat(p);
+        return check_chat(p, info.chat_template_error);
     }
     complain(p, "", error.message);
     return error.code == QUIRE_INVALID ? EXIT_USAGE : EXIT_LOAD;
@@ -319,7 +330,7 @@ static struct asked *next(struct program *p, enum q_code *rc)
     struct asked *a = q_calloc(1, sizeof *a);
     bool more = true;
     *rc = a ? Q_OK : q_fail(&e, Q_NO_MEMORY, "no memory for a prompt");
-    while (!*rc && more) {
+    while (!*rc && more && !ferror(stdout)) { /* no answer can be printed any more */
         *rc = generate_input_next(&p->input, &a->prompt, &more, &e);
         if (!*rc && more) {
             a->n_left = a->prompt.n_answer;

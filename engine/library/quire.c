@@ -120,6 +120,7 @@ void quire_engine_info(const struct quire_engine *engine, struct quire_info *inf
                               .step_bytes = c->shape.step_bytes,
                               .kv_token_bytes = c->shape.kv_block_bytes / KERN_BLOCK,
                               .has_chat_template = engine->chat.template};
+    full.chat_template_error = engine->chat.broken ? engine->chat.error : NULL;
     snprintf(full.dtype, sizeof full.dtype, "%s", dtype_name(c->shape.compute_dtype));
     snprintf(full.quantization, sizeof full.quantization, "%s",
              quantization_name(c->shape.quantization));

@@ -53,7 +53,9 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         (rc = check_tokenizer(s, e)))
         return rc;
     if (*o->chat_template && !chat_is_text(o->chat_template) && !file_exists(o->chat_template))
-        return q_fail(e, Q_INVALID, "--chat-template: %s: no such file", o->chat_template);
+        return q_fail(e, Q_INVALID, "--chat-template: %s: %s", o->chat_template,
+                      dir_exists(o->chat_template) ? "is a folder, and not a template's file"
+                                                   : "no such file");
     model_names_init(&s->named, model, s->dir);
     s->shown[0] = s->named.shown;
     s->names = o->served_model_name.n ? o->served_model_name.items : s->shown;
@@ -136,8 +138,12 @@ FALLIBLE served_load(struct served *s, struct q_err *e)
         return rc;
     if ((rc = chat_model_tags(&s->chat, s->tokenizer, e)) != Q_OK)
         return rc;
-    if (!s->chat.template)
+    if (!s->chat.template) {
+        size_t n = strlen(s->chat.error);
         log_warning("chat is off: %s", s->chat.error);
+        snprintf(s->chat.error + n, sizeof(s->chat.error) - n,
+                 "; /v1/completions takes plain text");
+    }
     return load_shared(s, e);
 }
 

@@ -209,12 +209,15 @@ static FALLIBLE take_line(struct batch *b, struct batch_item *t, const char *tex
 {
     struct q_err why = Q_ERR_INIT;
     bool wanted, raw = b->app->options->raw;
-    const struct batch_form form = {
-        .n_line = t->n_line, .raw = raw, .chats = !raw && b->app->served.chat.template};
+    const struct chat_model *chat = &b->app->served.chat;
+    const struct batch_form form = {.n_line = t->n_line,
+                                    .raw = raw,
+                                    .chats = !raw && chat->template,
+                                    .broken = !raw && chat->broken ? chat->error : NULL};
     enum q_code rc,
         bad = text ? batch_line_read(&t->line, &form, text, n, &why)
                    : q_fail(&why, Q_TOO_LARGE, "the line has more than %zu bytes", b->in.line_max);
-    if (bad == Q_NO_MEMORY) {
+    if (bad == Q_NO_MEMORY || bad == Q_CORRUPT) {
         *e = why;
         return bad;
     }

@@ -108,6 +108,11 @@ static FALLIBLE take_bare(struct batch_line *out, const struct batch_form *f, js
     bool asks = json_object_get(v, "messages");
     if (asks && f->raw)
         return q_fail(e, Q_INVALID, "messages: --raw takes plain prompts");
+    if (!asks && f->broken && json_is_string(json_object_get(v, "prompt")))
+        return q_fail(e, Q_CORRUPT,
+                      "%s; --raw takes prompts as plain text, --chat-template FILE "
+                      "gives a template",
+                      f->broken);
     if (!asks && f->chats && json_is_string(json_object_get(v, "prompt"))) {
         asks = true;
         rc = ask_prompt(v, e);

@@ -28,14 +28,15 @@ struct batch_line {
 #define BATCH_LINE_INIT {.custom_id = NULL, .body = BUF_INIT}
 /* clang-format on */
 
-struct batch_form {  /* of lines that are a body by themselves */
-    uint64_t n_line; /* from 1; a line without custom_id is called "line-<n_line>" */
-    bool chats;      /* a prompt that is a string is a user's message */
-    bool raw;        /* prompts only (--raw) */
+struct batch_form {     /* of lines that are a body by themselves */
+    uint64_t n_line;    /* from 1; a line without custom_id is called "line-<n_line>" */
+    bool chats;         /* a prompt that is a string is a user's message */
+    bool raw;           /* prompts only (--raw) */
+    const char *broken; /* why the chat template cannot be used; NULL: it can, or there is none */
 };
 /* Read one line without its end; custom_id is set, where there is one, even when the rest is wrong.
  * Errors: Q_INVALID, Q_TOO_LARGE, Q_UNSUPPORTED (a known endpoint that is not there yet, a
- * stream), Q_NO_MEMORY. */
+ * stream), Q_NO_MEMORY, Q_CORRUPT (the template, which a prompt needs). */
 FALLIBLE batch_line_read(struct batch_line *out, const struct batch_form *f, const char *text,
                          size_t n, struct q_err *e);
 void batch_line_release(struct batch_line *l);

@@ -6,11 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/columns.h"
 #include "frontend/cli/chat_input.h"
 #include "frontend/cli/chat_server.h"
 #include "frontend/cli/chat_talk.h"
 
 enum { EXIT_ANSWER = 1, EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_INTERRUPTED = 130 };
+
+#define BLANKS      " \t\n"
+#define HELP_INDENT 26 /* columns: the commands and what they take */
 
 struct chat {
     struct options o;
@@ -57,6 +61,8 @@ static enum q_code answer(struct chat *c)
         note("stopped");
     else if (rc)
         complain(e.message);
+    if (rc == Q_NO_SPACE && json_array_size(c->talk.messages) > (talk_system(&c->talk) ? 1 : 0))
+        note("the conversation is as long as the model can read: /reset begins a new one");
     c->failed |= rc && rc != Q_CANCELLED;
     return rc;
 }
@@ -156,26 +162,48 @@ static const struct {
 
 static bool do_help(struct chat *c, const char *rest)
 {
+    unsigned width = columns_width(stderr);
     (void)c;
     (void)rest;
-    for (size_t i = 0; i < N_COMMAND; i++)
-        fprintf(stderr, "  %-11s %-11s %s\n", commands[i].name, commands[i].form,
-                commands[i].about);
-    fputs("A line that ends in \\ goes on in the next; \"\"\" begins a text of several lines and\n"
-          "ends it. Ctrl-C stops an answer; a tool call waits for its result, which you type.\n",
-          stderr);
+    for (size_t i = 0; i < N_COMMAND; i++) {
+        char left[40];
+        snprintf(left, sizeof left, "%-11s %s", commands[i].name, commands[i].form);
+        columns_row(stderr, left, HELP_INDENT, width, commands[i].about);
+    }
+    columns_put(stderr, 0, 0, width,
+                "A line that ends in \\ goes on in the next; \"\"\" begins a text of several lines "
+                "and ends it. Ctrl-C stops an answer; a tool call waits for its result, which you "
+                "type.");
     return true;
 }
 
-/* A line that begins with a slash. False: it ends the program. */
-static bool command(struct chat *c, const char *line)
+/* N_COMMAND: the line begins with none. */
+static size_t find_command(const char *line)
 {
-    size_t n = strcspn(line, " \t");
-    const char *rest = line + n + strspn(line + n, " \t");
-    for (size_t i = 0; i < N_COMMAND; i++)
-        if (strlen(commands[i].name) == n && !memcmp(commands[i].name, line, n))
-            return commands[i].run(c, rest);
-    fprintf(stderr, "(%.*s is no command; /help lists them)\n", (int)n, line);
+    size_t n = strcspn(line, BLANKS), i = 0;
+    while (i < N_COMMAND &&
+           (strlen(commands[i].name) != n || memcmp(commands[i].name, line, n) != 0))
+        i++;
+    return i;
+}
+
+/* Is it for us, and not for the model? A text of several lines may begin with a slash. */
+static bool is_command(const struct chat *c, const char *text)
+{
+    return *text == '/' && chat_input_is_line(c->input) &&
+           (!strchr(text, '\n') || find_command(text) < N_COMMAND);
+}
+
+/* A line that begins with a slash; the blanks at its end are cut off. False: it ends the program.
+ */
+static bool command(struct chat *c, char *line)
+{
+    size_t i = find_command(line), n_name = strcspn(line, BLANKS), n = strlen(line);
+    while (n && strchr(BLANKS, line[n - 1]))
+        line[--n] = '\0';
+    if (i < N_COMMAND)
+        return commands[i].run(c, line + n_name + strspn(line + n_name, BLANKS));
+    fprintf(stderr, "(%.*s is no command; /help lists them)\n", (int)n_name, line);
     return true;
 }
 
@@ -212,13 +240,14 @@ static bool one_message(struct chat *c, struct buf *text)
     enum chat_input_kind kind = chat_input_read(c->input, "> ", text);
     if (kind == INPUT_INTERRUPTED) {
         note("Ctrl-C once more, or Ctrl-D, ends");
+        chat_input_warned(c->input);
         return true;
     }
     if (kind == INPUT_END)
         return false;
     if (text->len == 0)
         return true;
-    if (text->data[0] == '/' && !strchr(text->data, '\n'))
+    if (is_command(c, text->data))
         return command(c, text->data) && give_results(c, text);
     if (talk_add_user(&c->talk, text->data, &e)) {
         complain(e.message);

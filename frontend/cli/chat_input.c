@@ -43,7 +43,8 @@ struct chat_input {
     size_t at, n_byte;
     bool pasting, quoted;    /* within a paste; Ctrl-V was given for the next character */
     bool interrupted, empty; /* by Ctrl-C; on an empty line */
-    bool warned;             /* so it was the last time */
+    bool warned;             /* that Ctrl-C once more ends */
+    bool is_line;            /* the last message */
     bool terminal;           /* a person types, if perhaps without editing */
 };
 
@@ -378,6 +379,16 @@ bool chat_input_edits(const struct chat_input *in)
     return in->editor != NULL;
 }
 
+void chat_input_warned(struct chat_input *in)
+{
+    in->warned = true;
+}
+
+bool chat_input_is_line(const struct chat_input *in)
+{
+    return in->is_line;
+}
+
 /* One line without its end, however long. */
 static enum chat_input_kind plain_line(struct chat_input *in, const char *prompt, struct buf *text)
 {
@@ -407,7 +418,7 @@ static enum chat_input_kind edit_line(struct chat_input *in, const char *prompt,
     if (in->interrupted) {
         puts("^C");
         bool ends = in->empty && in->warned;
-        in->warned = in->empty;
+        in->warned = false;
         got_int = 0;
         el_reset(in->editor);
         return ends ? INPUT_END : INPUT_INTERRUPTED;
@@ -445,9 +456,19 @@ static enum chat_input_kind quoted_lines(struct chat_input *in, struct buf *text
     return kind;
 }
 
+static size_t n_newline(const struct buf *text)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < text->len; i++)
+        n += text->data[i] == '\n';
+    return n;
+}
+
 enum chat_input_kind chat_input_read(struct chat_input *in, const char *prompt, struct buf *text)
 {
     enum chat_input_kind kind;
+    size_t n_more = 0;
+    in->is_line = true;
     if (!in->editor)
         return plain_line(in, prompt, text);
     buf_reset(text);
@@ -457,9 +478,11 @@ enum chat_input_kind chat_input_read(struct chat_input *in, const char *prompt, 
     } else {
         while (kind == INPUT_TEXT && ends_with(text, 0, "\\")) {
             text->data[text->len - 1] = '\n';
+            n_more++;
             kind = edit_line(in, MORE_PROMPT, text);
         }
     }
+    in->is_line = n_newline(text) == n_more;
     if (kind == INPUT_END && text->len) /* Ctrl-D in the middle gives only this message up */
         kind = INPUT_INTERRUPTED;
     if (kind == INPUT_TEXT && text->len)

@@ -17,7 +17,8 @@
 #define ARGS_MAX   200
 #define STOP_MS    5000
 #define LOOK_US    30000
-#define ERRORS_MAX 4096 /* bytes */
+#define ERRORS_MAX 4096            /* bytes */
+#define NO_CHAT    "chat is off: " /* of the frontend's log */
 
 /* Its program stands beside this one. */
 static FALLIBLE arguments(char *argv[ARGS_MAX], const struct options *o, struct q_err *e)
@@ -95,6 +96,14 @@ static void note_error(struct chat_server *s, const char *text)
         buf_printf(&s->errors, "%s%s", s->errors.len ? "\n" : "", text);
 }
 
+/* A server goes on with plain text; here there is nothing to go on with. */
+static void note_no_chat(struct chat_server *s, const char *text)
+{
+    s->no_chat = true;
+    buf_reset(&s->errors); /* this is the one cause */
+    note_error(s, text);
+}
+
 /* One line of the log, JSON or what a program says before it logs. */
 static void take_line(struct chat_server *s, unsigned *percent)
 {
@@ -107,6 +116,8 @@ static void take_line(struct chat_server *s, unsigned *percent)
         note_error(s, s->line.data);
     else if (message && level && !strcmp(level, "ERROR") && !(serve && s->errors.len))
         note_error(s, message); /* that a child ended is no news after its reason */
+    else if (message && !strncmp(message, NO_CHAT, strlen(NO_CHAT)))
+        note_no_chat(s, message + strlen(NO_CHAT));
     else if (message && serve && !strncmp(message, "listening on ", 13))
         snprintf(s->url, sizeof s->url, "%s", message + 13);
     else if (message && serve && !strcmp(message, "ready"))
@@ -142,7 +153,9 @@ FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
     while (!rc && !s->ready && alive) {
         alive = waitpid(s->pid, NULL, WNOHANG) == 0;
         read_log(s, &percent);
-        if (!progress(percent))
+        if (s->no_chat)
+            rc = q_fail(e, Q_UNSUPPORTED, "%s", s->errors.data);
+        else if (!progress(percent))
             rc = q_fail(e, Q_CANCELLED, "interrupted");
         else if (!s->ready && alive)
             usleep(LOOK_US);

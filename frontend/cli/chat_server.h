@@ -15,8 +15,8 @@ struct chat_server {
     off_t at;   /* of it, read so far */
     struct buf line;
     char url[128], key[65];
-    bool ready;
-    struct buf errors; /* what it said was wrong */
+    bool ready, no_chat; /* no_chat: its model has no template that can be used */
+    struct buf errors;   /* what it said was wrong */
 };
 /* Start and wait until it is ready. percent: of loading, from 0 on; returns false to give up.
  * Errors: Q_IO, Q_CANCELLED; Q_UNAVAILABLE with what the server said. chat_server_stop all the

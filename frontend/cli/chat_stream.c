@@ -121,10 +121,12 @@ static enum q_code on_body(void *ctx, const char *data, size_t n, struct q_err *
 static FALLIBLE refused(const struct stream *s, struct q_err *e)
 {
     json_t *v = json_loadb(buf_str(&s->line), s->line.len, 0, NULL);
-    const char *message =
-        json_string_value(json_object_get(json_object_get(v, "error"), "message"));
-    enum q_code rc = q_fail(e, Q_INVALID, "the server answered %d: %s", s->call.status,
-                            message ? message : "(no reason)");
+    const json_t *error = json_object_get(v, "error");
+    const char *message = json_string_value(json_object_get(error, "message")),
+               *code = json_string_value(json_object_get(error, "code"));
+    bool full = code && !strcmp(code, "context_length_exceeded");
+    enum q_code rc = q_fail(e, full ? Q_NO_SPACE : Q_INVALID, "the server answered %d: %s",
+                            s->call.status, message ? message : "(no reason)");
     json_decref(v);
     return rc;
 }

@@ -100,12 +100,14 @@ FALLIBLE talk_load_tools(struct chat_talk *t, const char *path, struct q_err *e)
 FALLIBLE talk_save(const struct chat_talk *t, const char *path, bool replace, struct q_err *e)
 {
     json_t *v = json_pack("{s:s,s:O}", "model", t->model, "messages", t->messages);
-    FILE *out = fopen(path, replace ? "we" : "wxe");
+    bool folder = dir_exists(path); /* "wx" would say that it exists */
+    FILE *out = folder ? NULL : fopen(path, replace ? "we" : "wxe");
     enum q_code rc = Q_OK;
     if (t->tools && v)
         json_object_set(v, "tools", t->tools);
     if (!out)
-        rc = q_fail(e, Q_IO, "%s: %s", path, strerror(errno));
+        rc = q_fail(e, Q_IO, "%s: %s", path,
+                    folder ? "is a folder; /save takes the name of a file" : strerror(errno));
     else if (!v || json_dumpf(v, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF ||
              fflush(out) != 0)
         rc = q_fail(e, Q_IO, "%s: cannot be written: %s", path, strerror(errno));

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "common/columns.h"
 #include "common/nearest.h"
+#include "common/output.h"
 #include "common/options.h"
 #include "common/vllm.h"
 
@@ -218,6 +219,7 @@ int main(int argc, char **argv)
     *strrchr(dir, '/') = 0;
     find_verbs(&v, dir);
     const char *verb = argc > 1 ? argv[1] : NULL;
+    output_check_at_exit("quire");
     if (!verb) {
         help(&v, stderr);
         return 2;

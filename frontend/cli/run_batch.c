@@ -211,7 +211,7 @@ static void on_end(void *ctx)
     if (b->error.code) {
         fprintf(stderr, "%squire run-batch: %s; the same command goes on where this one ended\n",
                 p->said && p->terminal ? "\n" : "", b->error.message);
-        stop(p, EXIT_FILES);
+        stop(p, b->error.code == Q_CORRUPT && p->app.served.chat.broken ? EXIT_LOAD : EXIT_FILES);
         return;
     }
     stop(p, b->count.n_refused + b->count.n_bad + b->out.n_failed ? EXIT_LINES : 0);
@@ -257,6 +257,19 @@ static uint32_t at_most(int64_t n, uint32_t limit)
     return n < limit ? (uint32_t)n : limit;
 }
 
+/* However far the start came: the model may still be read on a thread, which exit() would race. */
+static void end(struct program *p)
+{
+    fflush(NULL);
+    p->app.exit_code = p->exit_code;
+    if (p->batch.in.reading) /* a thread waits in read(2) */
+        p->app.reading = true;
+    link_free(p->app.link); /* first: the engine forgets what is open, and has nothing to finish */
+    p->app.link = NULL;
+    end_engine(p);
+    app_close(&p->app);
+}
+
 static int run(struct program *p)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGCHLD};
@@ -278,8 +291,9 @@ static int run(struct program *p)
         rc = child_start(&p->engine, &e);
     if (rc) {
         complain(e.message);
-        end_engine(p);
-        return p->exit_code ? p->exit_code : EXIT_ENGINE;
+        p->exit_code = p->exit_code ? p->exit_code : EXIT_ENGINE;
+        end(p);
+        return p->exit_code;
     }
     if (b->out.n_line || b->out.n_torn)
         fprintf(stderr, "quire run-batch: %llu lines are in %s already%s\n",
@@ -299,14 +313,7 @@ static int run(struct program *p)
         p->exit_code = EXIT_FILES;
     }
     summary(p);
-    fflush(NULL);
-    p->app.exit_code = p->exit_code;
-    if (b->in.reading) /* a thread waits in read(2) */
-        p->app.reading = true;
-    link_free(p->app.link); /* first: the engine forgets what is open, and has nothing to finish */
-    p->app.link = NULL;
-    end_engine(p);
-    app_close(&p->app);
+    end(p);
     batch_ids_release(&b->ids);
     return p->exit_code;
 }

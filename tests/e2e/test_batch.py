@@ -202,6 +202,13 @@ def test_what_cannot_be_started_says_why(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_start_that_fails_ends_by_its_own_code(tmp_path):
+    """The tokenizer is still read on a thread then, and the end of the process waits for nothing of it."""
+    for _ in range(20):
+        done = run_batch(BUNDLED, tmp_path / "none", tmp_path / "out")
+        assert done.returncode == 6 and "none: No such file" in done.stderr, done
+
+
 def test_unknown_fields(tmp_path):
     """Ignored and told, or with --strict-fields refused."""
     (tmp_path / "in").write_text(line("a", {"prompt": [1], "max_tokens": 1, "temperatur": 0}))

@@ -108,16 +108,66 @@ def test_reasoning(tmp_path):
     assert "reasoning" not in off["message"] and off["text"]
 
 
-def test_a_model_without_a_template_continues_the_text(tmp_path):
-    """With a line that says so, on standard error."""
-    model = tmp_path / "base"
-    model.mkdir()
+def altered(folder, **files):
+    """The bundled model without a chat template, and with these files (name_ext) in addition or in place of its own."""
+    folder.mkdir()
     for path in BUNDLED.iterdir():
-        (model / path.name).symlink_to(path)
+        (folder / path.name).symlink_to(path)
     config = json.loads((BUNDLED / "tokenizer_config.json").read_text())
     config.pop("chat_template")
-    (model / "tokenizer_config.json").unlink()
-    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    files = {"tokenizer_config.json": json.dumps(config), **files}
+    for name, text in files.items():
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 4718\n"
+
+
+@pytest.mark.parametrize("name, text, cause", [
+    ("chat_template.jinja", "{% for m in messages %}{{ m.content }}", "for"), ("chat_template.jinja", "", "is empty"),
+    ("chat_template.jinja", POINTER, "Git LFS pointer"), ("chat_template.json", POINTER, "Git LFS pointer"),
+    ("chat_template.json", '{"chat_template": 7}', "neither a text nor a list"), ("chat_template.json", "{", "line 1"),
+    ("chat_template.json", '{"chat_template": "{{ x"}', ""), ("special_tokens_map.json", POINTER, "Git LFS pointer"),
+    ("additional_chat_templates/tool_use.jinja", "{% if %}", "tool_use.jinja")])
+def test_a_broken_template_is_no_missing_one(tmp_path, name, text, cause):
+    """Its cause in place of an answer, except where no template is asked for."""
+    model = altered(tmp_path / "m")
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).unlink(missing_ok=True)
+    (model / name).write_text(text)
+    out = generate(model, "Hello", *GREEDY)
+    assert (out.returncode, out.stdout, out.stderr.count("\n")) == (3, "", 1), out.stderr
+    assert cause in out.stderr and "has no chat template" not in out.stderr and "--raw" in out.stderr and str(model) in out.stderr
+    assert generate(model, "--raw", "Hello", *GREEDY).returncode == 0
+    assert generate(model, "--prompt-ids", "1,2", *GREEDY).returncode == 0
+    (tmp_path / "in").write_text('{"prompt": "Hello", "max_tokens": 2}\n')
+    batch = [BIN / "quire-run-batch", model, "-i", tmp_path / "in", "-o", tmp_path / "out"]
+    done = subprocess.run(batch, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3 and cause in done.stderr and "has no chat template" not in done.stderr, done.stderr
+    assert (tmp_path / "out").read_text() == ""
+    assert subprocess.run([*batch, "--raw"], capture_output=True, timeout=120).returncode == 0
+
+
+def test_a_template_that_is_given_is_a_template(tmp_path):
+    (tmp_path / "t.jinja").write_text(POINTER)
+    (tmp_path / "empty").write_text("")
+    for given, said in ((tmp_path / "t.jinja", "Git LFS pointer"), (tmp_path / "empty", "is empty"), (tmp_path, "directory")):
+        out = generate(BUNDLED, "Hello", "--chat-template", given)
+        assert out.returncode in (2, 3) and said in out.stderr and out.stdout == "", out.stderr
+    served = subprocess.run([BIN / "quire-serve", BUNDLED, "--chat-template", tmp_path, "--port", "0"], capture_output=True, text=True, timeout=60)
+    assert served.returncode == 2 and "is a folder" in served.stderr, served.stderr
+
+
+def test_added_tokens_that_were_not_downloaded(tmp_path):
+    out = generate(altered(tmp_path / "m", **{"added_tokens.json": POINTER}), "--raw", "Hello", *GREEDY)
+    assert out.returncode == 3 and "added_tokens.json is a Git LFS pointer" in out.stderr
+
+
+def test_a_model_without_a_template_continues_the_text(tmp_path):
+    """With a line that says so, on standard error."""
+    model = altered(tmp_path / "base")
     plain = generate(model, "Once upon", "--prompt", "Hello", *GREEDY)
     assert plain.returncode == 0 and plain.stderr.count("\n") == 1 and "has no chat template: it continues the text" in plain.stderr
     raw = generate(model, "--raw", "Once upon", "--prompt", "Hello", *GREEDY)

@@ -51,6 +51,19 @@ def test_h_and_help_verb_are_the_same_as_verb_help(program):
         assert quire("bench", "help", program[1]).stdout == text.stdout
 
 
+@pytest.mark.parametrize("args", [(), ("help",), ("--version",), ("help", "vllm"), *[(*p, "--help") for p in PROGRAMS], ("serve", "--version"),
+                                  ("generate", BUNDLED, "Hello!", "--max-tokens", "4"),
+                                  ("generate", BUNDLED, "Hello!", "--prompt", "Once", "--json", "--max-tokens", "4"),
+                                  ("tokenize", BUNDLED)], ids=lambda args: " ".join(map(str, args)))
+def test_output_that_is_lost_is_a_failure(args):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([BIN / "quire", *map(str, args)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, input="Hello!\n")
+    if not args:  # the list went to standard error
+        assert done.returncode == 2
+        return
+    assert done.returncode == 1 and "standard output cannot be written" in done.stderr, done
+
+
 def test_help_is_as_wide_as_the_terminal():
     outside, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 52, 0, 0))

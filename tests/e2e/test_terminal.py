@@ -146,9 +146,9 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(chat, tmp_path):
     t.press("something")
     t.expect("something")
     t.press(CTRL_C)  # the line is gone, the program is not
-    t.expect(r"\^C.*?> $")
-    t.press(CTRL_C)
-    t.expect(r"once more, or Ctrl-D, ends\).*?> $")
+    t.expect(r"\^C.*?once more, or Ctrl-D, ends\).*?> $")
+    t.press("other" + CTRL_C)  # again a line that is gone
+    t.expect(r"\^C.*?once more, or Ctrl-D, ends\).*?> $")
     t.press(CTRL_C)
     assert t.end() == 0
 
@@ -200,6 +200,18 @@ def test_commands(chat, tmp_path):
     assert messages(t, tmp_path / "two.json")["messages"] == []
     (tmp_path / "there").write_text("kept")
     assert "File exists" in t.say(f"/save {tmp_path}/there", r".*?quire chat: .*?> $") and (tmp_path / "there").read_text() == "kept"
+    t.say(f"/save {tmp_path}/blank.json  ", r".*?\(saved\).*?> $")
+    assert (tmp_path / "blank.json").exists()
+    assert f"{tmp_path}: is a folder" in t.say(f"/save {tmp_path}", r".*?quire chat: .*?> $").replace("\r\n", "")
+    t.press("/system Be\\" + ENTER)
+    t.expect(r"\.\.\. $")
+    t.say("very brief.  ", r".*?is set\).*?> $")
+    t.press("/etc/hosts\\" + ENTER)  # no command: a message
+    t.expect(r"\.\.\. $")
+    t.say("what is it?")
+    assert [m["content"] for m in messages(t, tmp_path / "three.json")["messages"]][:2] == ["Be\nvery brief.", "/etc/hosts\nwhat is it?"]
+    t.say("/system off", r".*?any more\).*?> $")
+    t.say("/reset", r".*?a new conversation\).*?> $")
     assert "no message to answer" in t.say("/retry", r".*?\).*?> $")
     assert "is no command" in t.say("/nothing", r".*?\).*?> $")
     t.press("/sys" + TAB)
@@ -274,6 +286,47 @@ def test_with_a_model_the_program_runs_it(tmp_path, how):
         assert time.monotonic() < deadline, family
         time.sleep(0.05)
     t.close()
+
+
+def test_help_fits_the_terminal(chat):
+    t = chat(columns=50)
+    listed = t.say("/help", r".*?you type\.\r\n> $")
+    assert max(map(len, listed.split("\r\n"))) <= 50 and "show, set or take away" in " ".join(listed.split())
+
+
+def test_a_context_that_is_full_names_reset(tmp_path):
+    t = Terminal(tmp_path, BUNDLED, "--temperature", "0", "--max-tokens", "8", "--max-model-len", "64", "--num-gpu-blocks-override", "16")
+    t.expect(r"quire chat with \S*quire-tiny.*?> $")
+    for _ in range(8):
+        if "maximum context" in (said := t.say("Hello!")):
+            break
+    assert "/reset begins a new one" in said
+    t.say("/reset", r".*?a new conversation\).*?> $")
+    assert "/reset" not in t.say("Hello! " * 40).split("400")[1]  # the message alone is too long
+    t.close()
+
+
+@pytest.mark.parametrize("template, cause", [(None, "the model has no chat template"), ("{% if %}", "chat template line 1, column 7"), ("", "is empty")])
+def test_a_model_that_cannot_chat_is_told_at_the_start(tmp_path, template, cause):
+    model = tmp_path / "m"
+    model.mkdir()
+    for path in BUNDLED.iterdir():
+        (model / path.name).symlink_to(path)
+    config = json.loads((BUNDLED / "tokenizer_config.json").read_text())
+    config.pop("chat_template")
+    (model / "tokenizer_config.json").unlink()
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    if template is not None:
+        (model / "chat_template.jinja").write_text(template)
+    done = subprocess.run([BIN / "quire", "chat", model, "--num-gpu-blocks-override", "64"], capture_output=True, text=True, timeout=60, input="Hello!\n")
+    assert done.returncode == 3 and done.stdout == "" and done.stderr.count("\n") == 1, done
+    assert cause in done.stderr and "/v1/" not in done.stderr
+
+
+def test_answers_that_are_lost_are_a_failure(server):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([BIN / "quire", "chat", "--url", server.url], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, input="Hello!\n")
+    assert done.returncode == 1 and "standard output cannot be written" in done.stderr, done
 
 
 def test_what_is_wrong_is_said_at_once(tmp_path):

@@ -125,8 +125,9 @@ static void download_knows_what_is_not_the_file(void **state)
 static void net_knows_what_others_reach(void **state)
 {
     (void)state;
-    static const char *const open[] = {"0.0.0.0", "::", "192.0.2.1", "2001:db8::1",
-                                       "::ffff:192.0.2.1"};
+    static const char *const open[] = {
+        "0.0.0.0",          "::", "192.0.2.1",           "2001:db8::1",
+        "::ffff:192.0.2.1", "*",  "no.such.host.invalid"};
     static const char *const closed[] = {"127.0.0.1", "127.1.2.3", "::1", "localhost",
                                          "::ffff:127.0.0.1"};
     for (size_t i = 0; i < sizeof open / sizeof *open; i++)

@@ -673,7 +673,7 @@ static void conversations_go_through_the_template(void **state)
     open_bundled();
     struct quire_info info = {.size = sizeof info};
     quire_engine_info(engine, &info);
-    assert_true(info.has_chat_template);
+    assert_true(info.has_chat_template && !info.chat_template_error);
     struct quire_params p = chat_params(NULL);
     p.user = "What is the capital of \"France\"?";
     p.system = "Answer with one word.";
@@ -768,6 +768,35 @@ static void assert_refused(const struct quire_params *p, enum quire_code code, c
         fail_msg("%d \"%s\", wanted %d \"%s\"", (int)rc, e.message, (int)code, says);
 }
 
+/* A model with a template that does not parse: text goes on, a conversation gets the cause. */
+static void a_broken_template_is_told(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json",
+                                        "tokenizer_config.json"};
+    struct folder f;
+    folder_init(&f);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        folder_copy(&f, BUNDLED, names[i]);
+    folder_text(&f, "chat_template.jinja", "{% for m in messages %}");
+    struct quire_options o = options_of(f.path);
+    o.skip_tokenizer = false;
+    open_engine(&o);
+    struct quire_info info = {.size = sizeof info};
+    quire_engine_info(engine, &info);
+    assert_false(info.has_chat_template);
+    assert_non_null(info.chat_template_error);
+    struct quire_params p = chat_params(MESSAGES);
+    assert_refused(&p, QUIRE_UNSUPPORTED, "this model's chat template cannot be used");
+    assert_refused(&p, QUIRE_UNSUPPORTED, info.chat_template_error);
+    p.messages_json = NULL;
+    p.text = "Once";
+    p.n_text = SIZE_MAX;
+    quire_request_free(submit(&p));
+    quire_engine_close(engine);
+    folder_release(&f);
+}
+
 static void conversations_are_checked(void **state)
 {
     (void)state;
@@ -840,6 +869,7 @@ int main(void)
         cmocka_unit_test(quantization_is_the_checkpoints),
         cmocka_unit_test(tokenize_and_back),
         cmocka_unit_test(conversations_go_through_the_template),
+        cmocka_unit_test(a_broken_template_is_told),
         cmocka_unit_test(tool_calls_are_events),
         cmocka_unit_test(reasoning_is_told_apart),
         cmocka_unit_test(conversations_are_checked),

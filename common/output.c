@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/output.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *name;
+
+static void check(void)
+{
+    int failed = ferror(stdout);
+    errno = 0;
+    if (fflush(stdout) == 0 && !failed)
+        return;
+    fprintf(stderr, "%s: standard output cannot be written: %s\n", name,
+            errno ? strerror(errno) : "some of it is lost");
+    fflush(stderr);
+    _exit(1); /* the code is exit()'s already: there is no other way to change it */
+}
+
+void output_check_at_exit(const char *program)
+{
+    if (!name)
+        atexit(check);
+    name = program;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* output - standard output that could not be written is a failure of the program. A full disk or a
+ * closed pipe shows only when the buffered bytes are written, which for the last of them is after
+ * main. Threads: the main one. */
+#ifndef QUIRE_COMMON_OUTPUT_H
+#define QUIRE_COMMON_OUTPUT_H
+
+/* For programs alone. At the end of the process: when not all of standard output was written, a
+ * message, and exit code 1 in place of the program's own. program: lives as long as the process. */
+void output_check_at_exit(const char *program);
+
+#endif

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/core/engine_options.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "common/hub/folder.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
@@ -177,6 +180,25 @@ static FALLIBLE device_options(struct worker_config *w, const struct options *o,
     return graph_sizes(w, o->cuda_graph_sizes, e);
 }
 
+/* Can the file be written, as far as its folder shows? */
+static FALLIBLE check_trace(const char *path, struct q_err *e)
+{
+    const char *slash = strrchr(path, '/');
+    char dir[PATH_MAX] = ".";
+    struct stat st;
+    if (!*path)
+        return Q_OK;
+    if (slash && snprintf(dir, sizeof dir, "%.*s", slash > path ? (int)(slash - path) : 1, path) >=
+                     (int)sizeof dir)
+        return q_fail(e, Q_INVALID, "--trace is longer than %zu bytes", sizeof dir - 1);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return q_fail(e, Q_INVALID, "--trace %s: a folder, expected a file's name", path);
+    if (access(dir, W_OK | X_OK) != 0)
+        return q_fail(e, Q_INVALID, "--trace %s: the folder %s cannot be written to: %s", path, dir,
+                      strerror(errno));
+    return Q_OK;
+}
+
 /* Before anything else of the folder is read: an architecture that is not served, or weights that
  * are not there, are the first thing a user is told of. */
 static FALLIBLE check_folder(const struct worker_config *w, struct q_err *e)
@@ -204,8 +226,12 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||
         (rc = quantization_option(&w->quantization, o->quantization, w->model_dir, e)) ||
         (rc = generation_defaults_option(&c->override, o->override_generation_config, e)) ||
-        (rc = log_level_parse(&level, o->log_level, e)))
+        (rc = log_level_parse(&level, o->log_level, e)) || (rc = check_trace(o->trace, e)))
         return rc;
+    if (o->max_model_len == 1)
+        return q_fail(e, Q_INVALID,
+                      "--max-model-len is 1, expected at least 2 (one token of prompt, one of "
+                      "output), or 0: what the model says");
     if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)))
         return rc;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);

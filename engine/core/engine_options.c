@@ -144,10 +144,22 @@ static FALLIBLE policy_options(struct scheduler_policy *p, const struct options 
     return preemption_parse(&p->preemption, o->preemption_mode, e);
 }
 
-/* "1,2,4": ascending. */
+/* In its place among the smaller and the larger ones, once. */
+static void add_size(struct worker_config *w, uint32_t size)
+{
+    uint32_t at = w->n_graph_size;
+    while (at && w->graph_sizes[at - 1] > size)
+        at--;
+    if (at && w->graph_sizes[at - 1] == size)
+        return;
+    memmove(&w->graph_sizes[at + 1], &w->graph_sizes[at],
+            (w->n_graph_size++ - at) * sizeof *w->graph_sizes);
+    w->graph_sizes[at] = size;
+}
+
+/* "4,2,1": in any order. */
 static FALLIBLE graph_sizes(struct worker_config *w, const char *text, struct q_err *e)
 {
-    int64_t last = 0;
     char number[16];
     for (const char *p = text; *p; p += *p == ',') {
         const size_t n = strcspn(p, ",");
@@ -158,12 +170,11 @@ static FALLIBLE graph_sizes(struct worker_config *w, const char *text, struct q_
                           "--cuda-graph-sizes is \"%s\", expected at most %u numbers with a "
                           "comma between them",
                           text, RING_GRAPHS_MAX);
-        enum q_code rc = parse_i64(&size, number, last + 1, STEP_SEQS_MAX,
-                                   "--cuda-graph-sizes, which ascend: each size", e);
+        enum q_code rc =
+            parse_i64(&size, number, 1, STEP_SEQS_MAX, "--cuda-graph-sizes: each size", e);
         if (rc)
             return rc;
-        w->graph_sizes[w->n_graph_size++] = (uint32_t)size;
-        last = size;
+        add_size(w, (uint32_t)size);
         p += n;
     }
     return Q_OK;

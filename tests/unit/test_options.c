@@ -185,14 +185,15 @@ static void flags_of_vllm_do_what_their_rows_say(void **state)
     (void)state;
     static struct options o;
     struct q_err e = Q_ERR_INIT;
-    assert_ok(parse(&o, &serve,
-                    WORDS("m", "-tp", "1", "-pp=1", "--trust_remote_code", "--no-async-scheduling",
-                          "-O3", "-cc.mode=3", "--compilation-config.pass_config.fuse", "true",
-                          "--block-size=16", "--api-server-count", "3", "--seed", "7",
-                          "--sse-keep-alive-interval", "2", "--uvicorn-log-level", "critical",
-                          "--cudagraph-capture-sizes", "1", "2", "4", "--device-ids=1"),
-                    &e),
-              &e);
+    assert_ok(
+        parse(&o, &serve,
+              WORDS("m", "-tp", "1", "-pp=1", "--trust_remote_code", "--no-async-scheduling", "-O3",
+                    "-O.level=3", "-cc.mode=3", "--compilation-config.pass_config.fuse", "true",
+                    "--block-size=16", "--api-server-count", "3", "--seed", "7",
+                    "--sse-keep-alive-interval", "2", "--uvicorn-log-level", "critical",
+                    "--cudagraph-capture-sizes", "1", "2", "4", "--device-ids=1"),
+              &e),
+        &e);
     assert_int_equal(o.frontends, 3);
     assert_int_equal(o.sse_ping_ms, 2000);
     assert_string_equal(o.log_level, "error");

@@ -353,6 +353,8 @@ static FALLIBLE parse_flag(struct command *c, struct q_err *e)
     if (rc)
         return rc;
     const struct option_row *row = option_row_of(&t);
+    if (row && option_given(c->o, row) && row->offset == offsetof(struct options, config))
+        return q_fail(e, Q_INVALID, "--config is given twice: one file holds all options");
     if (row)
         option_mark(c->o, row);
     if (t.negated && value)

@@ -545,7 +545,7 @@ int options_main(struct options *o, const struct program_info *p, int argc, char
     const char *space = strrchr(p->name, ' ');
     log_setup(space ? space + 1 : p->name, level, o->log_json);
     if (*o->download_dir)
-        setenv("HF_HUB_CACHE", o->download_dir, 1); /* hub.c looks there, and so do children */
+        setenv("QUIRE_DOWNLOAD_DIR", o->download_dir, 1); /* for hub.c, and for children */
     tell_no_effect(o);
     return -1;
 }

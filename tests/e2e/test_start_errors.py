@@ -76,6 +76,19 @@ def test_one_line_for_a_wrong_path(verb, tmp_path):
     refused(MODEL, ["org/nope", "`hf download org/nope`"], *verbs("org/nope", tmp_path)[verb], env={"HF_HOME": str(tmp_path)})
 
 
+def test_how_to_download(tmp_path):
+    """The command that is shown puts the model where quire looks for it."""
+    cache = {"HF_HOME": str(tmp_path)}
+    refused(MODEL, [f"({tmp_path}/d/models--x--y)", f"`hf download x/y --cache-dir {tmp_path}/d`"], "serve", "x/y", "--port", "0",
+            "--download-dir", tmp_path / "d", env=cache)
+    refused(MODEL, ["`hf download x/y --revision v1`"], "serve", "x/y", "--port", "0", "--revision", "v1", env=cache)
+    (tmp_path / "a b/models--x--y/snapshots").mkdir(parents=True)
+    refused(MODEL, [f"`hf download x/y --revision v1 --cache-dir '{tmp_path}/a b'`"], "generate", "x/y", "a", "--revision", "v1",
+            "--download-dir", tmp_path / "a b", env=cache)
+    refused(MODEL, ['has no revision "main"', f"`hf download x/y --cache-dir '{tmp_path}/a b'`"], "tokenize", "x/y",
+            "--download-dir", tmp_path / "a b", env=cache)
+
+
 @pytest.mark.parametrize("verb", ["serve", "engine", "frontend", "generate", "run-batch", "bench"])
 def test_one_line_for_a_wrong_folder(verb, tmp_path):
     folder = tmp_path / "x"

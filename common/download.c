@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sources of the beginnings: the Git LFS specification (docs/spec.md, "The Pointer"; hawser is its
- * first name), xet-core's pointer file ("# xet version 0"), and the texts that huggingface.co
+ * first name), git-annex's documentation (internals/pointer_file), PKWARE's APPNOTE (4.3.7), xet-core's pointer file ("# xet version 0"), and the texts that huggingface.co
  * answers with 401, 403 and 404. */
 #include "common/download.h"
 #include <ctype.h>
@@ -12,7 +12,7 @@
 
 #define HEAD_MAX 256u /* bytes that are looked at */
 
-enum instead { IS_LFS, IS_XET, IS_PAGE, IS_GGUF, IS_REFUSAL };
+enum instead { IS_LFS, IS_XET, IS_ANNEX, IS_PAGE, IS_GGUF, IS_ARCHIVE, IS_REFUSAL };
 
 static const struct {
     const char *text; /* letters of either case, behind spaces */
@@ -21,9 +21,11 @@ static const struct {
     {"version https://git-lfs.github.com/spec/", IS_LFS},
     {"version https://hawser.github.com/spec/", IS_LFS},
     {"# xet version ", IS_XET},
+    {"/annex/objects/", IS_ANNEX},
     {"<!doctype html", IS_PAGE},
     {"<html", IS_PAGE},
     {"GGUF", IS_GGUF},
+    {"PK\3\4", IS_ARCHIVE},
     {"Entry not found", IS_REFUSAL},
     {"Repository not found", IS_REFUSAL},
     {"Invalid username or password", IS_REFUSAL},
@@ -46,6 +48,17 @@ static enum q_code fail(enum instead is, const char *path, const char *head, str
         return q_fail(e, Q_CORRUPT,
                       "%s is a Xet pointer, the file itself was not downloaded: get the model with "
                       "`hf download`",
+                      path);
+    case IS_ANNEX:
+        return q_fail(e, Q_CORRUPT,
+                      "%s is a git-annex pointer, the file itself was not downloaded: run `git "
+                      "annex get` in %.*s, or get the model with `hf download`",
+                      path, n_dir, dir);
+    case IS_ARCHIVE:
+        return q_fail(e, Q_CORRUPT,
+                      "%s is a zip archive, whatever its name (PyTorch's checkpoints are such "
+                      "archives, quire reads safetensors): unpack it, or get the model with `hf "
+                      "download`",
                       path);
     case IS_PAGE:
         return q_fail(e, Q_CORRUPT,

@@ -109,6 +109,19 @@ static FALLIBLE bool_put(bool *out, const char *value, const char *flag, struct 
     return q_fail(e, Q_INVALID, "%s: \"%.40s\" is not true or false", flag, value);
 }
 
+/* From -1 on, with -1 for "not given": nothing lies between it and 0. */
+static FALLIBLE num_put(double *out, const char *value, const struct option_row *r, struct q_err *e)
+{
+    double v = 0;
+    enum q_code rc = parse_f64(&v, value, r->min, r->max, r->flag, e);
+    if (!rc && r->min == -1 && v < 0 && v != -1)
+        rc = q_fail(e, Q_INVALID, "%s: \"%.60s\" is not a number from 0 to %g, nor -1", r->flag,
+                    value, r->max);
+    if (!rc)
+        *out = v;
+    return rc;
+}
+
 FALLIBLE option_put(struct options *o, const struct option_row *r, const char *value,
                     struct q_err *e)
 {
@@ -124,7 +137,7 @@ FALLIBLE option_put(struct options *o, const struct option_row *r, const char *v
     case TYPE_INT:
         return parse_count(field, value, int_limit(r->min), int_limit(r->max), r->flag, e);
     case TYPE_NUM:
-        return parse_f64(field, value, r->min, r->max, r->flag, e);
+        return num_put(field, value, r, e);
     case TYPE_BYTES:
         return parse_bytes(field, value, r->flag, e);
     case TYPE_LIST:

@@ -191,6 +191,12 @@ static bool is_json(const struct option_target *t)
     return t->row ? t->row->type == TYPE_JSON : t->vllm->takes == VLLM_JSON;
 }
 
+/* A text that is a JSON list: its row's default is one. */
+static bool is_json_list(const struct option_target *t)
+{
+    return t->row && t->row->type == TYPE_STR && t->row->def[0] == '[';
+}
+
 static bool is_list(const struct option_target *t)
 {
     return option_arity(t) == ARITY_MANY || (t->row && t->row->type == TYPE_LIST);
@@ -208,11 +214,11 @@ static FALLIBLE read_words(struct config_file *f, const struct option_target *t,
         return Q_OK;
     if (rc || node->type == YAML_SCALAR_NODE)
         return rc ? rc : scalar_word(f, words, node, e);
-    if (is_json(t))
+    if (is_json(t) || (is_json_list(t) && node->type == YAML_SEQUENCE_NODE))
         return json_word(f, words, i_node, e);
     if (node->type == YAML_MAPPING_NODE || !is_list(t))
         return q_fail(e, Q_INVALID, "line %u: %s takes %s", line_of(node), t->flag,
-                      is_list(t) ? "a list of values" : "one value");
+                      is_list(t) || is_json_list(t) ? "a list of values" : "one value");
     for (*n = 0; item < node->data.sequence.items.top && !rc; item++) {
         if (*n == OPTION_LIST_MAX)
             return q_fail(e, Q_INVALID, "line %u: more than %d values", line_of(node),
@@ -290,7 +296,9 @@ static FALLIBLE set_keys(struct config_file *f, struct q_err *e)
         if (!rc && is_doubled(f, root, i))
             rc = q_fail(e, Q_INVALID, "%.60s is there twice", scalar(key));
         if (rc || (rc = set_key(f, scalar(key), i->value, e)))
-            return q_wrap(e, "%s line %u", f->path, line_of(key));
+            return strncmp(e->message, "line ", 5) == 0 /* of a part of the value */
+                       ? q_wrap(e, "%s", f->path)
+                       : q_wrap(e, "%s line %u", f->path, line_of(key));
     }
     return Q_OK;
 }

@@ -48,6 +48,15 @@ static const struct {
 };
 
 static const struct {
+    const char *flag;
+    uint32_t programs;
+    const char *help;
+} meanings[] = {
+#define MEANS(flag, programs, help) {flag, programs, help},
+#include "common/options.def"
+};
+
+static const struct {
     uint32_t program;
     const char *command, *about;
 } examples[] = {
@@ -67,19 +76,28 @@ static const char *value_name(const struct option_row *r)
     return types[r->type];
 }
 
-static void option_help(const struct option_row *r, unsigned width, FILE *out)
+static const char *help_of(const struct option_row *r, uint32_t program)
 {
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if ((meanings[i].programs & program) && strcmp(meanings[i].flag, r->flag) == 0)
+            return meanings[i].help;
+    return r->help;
+}
+
+static void option_help(const struct option_row *r, uint32_t program, unsigned width, FILE *out)
+{
+    const char *help = help_of(r, program);
     char left[2 * OPTION_FLAG_MAX], right[2048];
     const char *letter = "", *name = value_name(r);
     bool on_by_default = r->type == TYPE_BOOL && r->def[0] == '1';
-    bool tell = r->def[0] && r->type != TYPE_BOOL && !strstr(r->help, "default");
+    bool tell = r->def[0] && r->type != TYPE_BOOL && !strstr(help, "default");
     for (size_t i = 0; i < sizeof letters / sizeof *letters; i++)
         if (strcmp(letters[i].flag, r->flag) == 0)
             letter = letters[i].letter;
     snprintf(left, sizeof left, "%s%s%s%s%s%s%s", letter, *letter ? ", " : "",
              on_by_default ? "--[no-]" : "", r->flag + (on_by_default ? 2 : 0), *name ? " " : "",
              name, r->type == TYPE_WORDS ? " ..." : "");
-    snprintf(right, sizeof right, "%s%s%s%s", r->help, tell ? " (default " : "", tell ? r->def : "",
+    snprintf(right, sizeof right, "%s%s%s%s", help, tell ? " (default " : "", tell ? r->def : "",
              tell ? ")" : "");
     columns_row(out, left, INDENT, width, right);
 }
@@ -114,7 +132,7 @@ static size_t group_help(size_t i_group, const struct program_info *p, const cha
             continue;
         if (n++ == 0)
             fprintf(out, "\n%s:\n", groups[i_group].title);
-        option_help(r, width, out);
+        option_help(r, p->program, width, out);
     }
     return n;
 }

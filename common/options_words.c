@@ -185,6 +185,20 @@ static const char *prefixed(struct options *o, const char *prefix, const char *v
     return option_text(o, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
 }
 
+/* What is joined by commas or put behind a prefix is numbers; a mistake is told of here, where the
+ * flag has the name that was typed. */
+static FALLIBLE check_numbers(const struct option_target *t, const char *const *words, size_t n,
+                              bool one, struct q_err *e)
+{
+    const char *accepted = one ? "0123456789" : "0123456789,";
+    for (size_t i = 0; i < n; i++)
+        if (!*words[i] || words[i][strspn(words[i], accepted)])
+            return q_fail(e, one ? Q_UNSUPPORTED : Q_INVALID,
+                          "%s %.60s is not supported, expected %s%s%s", t->flag, words[i],
+                          one ? "one number" : "numbers", *t->vllm->why ? ": " : "", t->vllm->why);
+    return Q_OK;
+}
+
 static FALLIBLE apply_alias(struct options *o, const struct program_info *p,
                             const struct option_target *t, const char *const *words, size_t n,
                             struct q_err *e)
@@ -195,6 +209,8 @@ static FALLIBLE apply_alias(struct options *o, const struct program_info *p,
     enum q_code rc = option_find(&to, p, arg, how ? (size_t)(how - arg) : strlen(arg), e);
     if (rc)
         return q_wrap(e, "%s", t->flag);
+    if (how && how[1] != '*' && (rc = check_numbers(t, words, n, how[1] != ',', e)))
+        return rc;
     if (how && how[1] == '*')
         value = times(o, value, how + 2);
     else if (how && how[1] == ',')
@@ -255,7 +271,9 @@ static const char *long_flag(const struct program_info *p, const char *word, con
     if (!(p->program & (FOR_SERVE | FOR_ENGINE | FOR_FRONTEND | FOR_BATCH)))
         return NULL;
     if ((f = vllm_find_brief(name)))
-        return f->flag;
+        return word[n] == '.' && f->takes != VLLM_JSON && strcmp(f->brief, "-O") == 0
+                   ? "--compilation-config" /* as vLLM has it: -O3, and -O.level=3 */
+                   : f->flag;
     name[2] = '\0'; /* -O3, -n2 */
     f = vllm_find_brief(name);
     if (!f || f->takes == VLLM_ON || !word[2])
@@ -336,6 +354,8 @@ static FALLIBLE parse_flag(struct command *c, struct q_err *e)
     if (rc)
         return rc;
     const struct option_row *row = option_row_of(&t);
+    if (row && option_given(c->o, row) && row->offset == offsetof(struct options, config))
+        return q_fail(e, Q_INVALID, "--config is given twice: one file holds all options");
     if (row)
         option_mark(c->o, row);
     if (t.negated && value)
@@ -527,7 +547,7 @@ int options_main(struct options *o, const struct program_info *p, int argc, char
     const char *space = strrchr(p->name, ' ');
     log_setup(space ? space + 1 : p->name, level, o->log_json);
     if (*o->download_dir)
-        setenv("HF_HUB_CACHE", o->download_dir, 1); /* hub.c looks there, and so do children */
+        setenv("QUIRE_DOWNLOAD_DIR", o->download_dir, 1); /* for hub.c, and for children */
     tell_no_effect(o);
     return -1;
 }

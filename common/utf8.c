@@ -131,3 +131,8 @@ size_t utf8_count(const char *s, size_t n)
     }
     return count;
 }
+
+size_t utf8_mark(const char *text, size_t n)
+{
+    return n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}

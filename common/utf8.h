@@ -20,5 +20,7 @@ bool utf8_valid(const char *s, size_t n);
  * complete. */
 size_t utf8_complete_prefix(const char *s, size_t n);
 size_t utf8_count(const char *s, size_t n); /* code points, each ill-formed subpart counting one */
+/* Bytes of the byte order mark that the text begins with: 3, or 0. */
+size_t utf8_mark(const char *text, size_t n);
 
 #endif

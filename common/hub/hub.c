@@ -20,6 +20,8 @@
 #define REVISION_MAX 128 /* characters */
 #define HASH_MAX     128 /* characters of a commit hash in refs/ */
 
+#define DOWNLOAD_DIR "QUIRE_DOWNLOAD_DIR" /* --download-dir; options_main puts it there */
+
 /* Letters, digits, '-', '_', '.'; no "..", no leading '.' or '-'. */
 static bool is_name(const char *s, size_t n)
 {
@@ -64,6 +66,7 @@ static enum q_code cache_dir(char *out, struct q_err *e)
     static const struct {
         const char *variable, *below;
     } places[] = {
+        {DOWNLOAD_DIR, ""},
         {"HF_HUB_CACHE", ""},
         {"HUGGINGFACE_HUB_CACHE", ""},
         {"HF_HOME", "hub"},
@@ -137,16 +140,51 @@ out:
 /* What a user can do about a model that is not there. */
 #define DOWNLOAD "quire downloads nothing by itself yet: get it with `hf download "
 
-static enum q_code fail_not_cached(const char *id, const char *repo, struct q_err *e)
+/* " --revision R --cache-dir D", as far as they were given. A word that a shell would take apart is
+ * between quotes. */
+static void download_options(struct buf *out, const char *revision)
 {
+    const struct {
+        const char *flag, *value;
+    } options[] = {{"--revision", strcmp(revision, "main") ? revision : NULL},
+                   {"--cache-dir", getenv(DOWNLOAD_DIR)}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        const char *value = options[i].value;
+        if (!value || !*value)
+            continue;
+        bool plain = true;
+        for (const char *p = value; *p; p++)
+            plain = plain && (isalnum((unsigned char)*p) || strchr("/._-+:=@,", *p));
+        buf_printf(out, plain ? " %s %s" : " %s '%s'", options[i].flag, value);
+    }
+}
+
+static enum q_code fail_no_revision(const char *id, const char *revision, const char *repo,
+                                    struct q_err *e)
+{
+    struct buf options = BUF_INIT;
+    download_options(&options, revision);
+    enum q_code rc = q_fail(e, Q_NOT_FOUND, "%s has no revision \"%s\" in %s; " DOWNLOAD "%s%s`",
+                            id, revision, repo, id, buf_str(&options));
+    buf_release(&options);
+    return rc;
+}
+
+static enum q_code fail_not_cached(const char *id, const char *revision, const char *repo,
+                                   struct q_err *e)
+{
+    struct buf options = BUF_INIT;
     const char *gguf = strcasestr(id, "gguf")
                            ? " (by its name it is of GGUF files, which quire does "
                              "not read: take the model they were made from)"
                            : "";
-    return q_fail(e, Q_NOT_FOUND,
-                  "%s is neither a folder nor in the Hugging Face cache (%s)%s; " DOWNLOAD
-                  "%s` (pip install huggingface_hub), or give the path of a folder",
-                  id, repo, gguf, id);
+    download_options(&options, revision);
+    enum q_code rc = q_fail(e, Q_NOT_FOUND,
+                            "%s is neither a folder nor in the Hugging Face cache (%s)%s; " DOWNLOAD
+                            "%s%s` (pip install huggingface_hub), or give the path of a folder",
+                            id, repo, gguf, id, buf_str(&options));
+    buf_release(&options);
+    return rc;
 }
 
 static enum q_code resolve_cached(char *dir, const char *id, const char *revision, struct q_err *e)
@@ -156,15 +194,13 @@ static enum q_code resolve_cached(char *dir, const char *id, const char *revisio
     if (rc)
         return rc;
     if (!dir_exists(repo))
-        return fail_not_cached(id, repo, e);
+        return fail_not_cached(id, revision, repo, e);
     if ((rc = read_ref(hash, repo, revision, e)) ||
         (rc = join2(path, repo, "snapshots", hash, e)) ||
         (rc = path_join(config, sizeof config, path, "config.json", e)))
         return rc;
     if (!dir_exists(path))
-        return q_fail(e, Q_NOT_FOUND,
-                      "%s has no revision \"%s\" in %s; " DOWNLOAD "%s --revision %s`", id,
-                      revision, repo, id, revision);
+        return fail_no_revision(id, revision, repo, e);
     if (!file_exists(config))
         return folder_refuse(path, e) ? q_wrap(e, "%s", id) : Q_OK;
     memcpy(dir, path, strlen(path) + 1);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/core/engine_options.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "common/hub/folder.h"
 #include "common/hub/hub.h"
 #include "common/log.h"
@@ -141,10 +144,22 @@ static FALLIBLE policy_options(struct scheduler_policy *p, const struct options 
     return preemption_parse(&p->preemption, o->preemption_mode, e);
 }
 
-/* "1,2,4": ascending. */
+/* In its place among the smaller and the larger ones, once. */
+static void add_size(struct worker_config *w, uint32_t size)
+{
+    uint32_t at = w->n_graph_size;
+    while (at && w->graph_sizes[at - 1] > size)
+        at--;
+    if (at && w->graph_sizes[at - 1] == size)
+        return;
+    memmove(&w->graph_sizes[at + 1], &w->graph_sizes[at],
+            (w->n_graph_size++ - at) * sizeof *w->graph_sizes);
+    w->graph_sizes[at] = size;
+}
+
+/* "4,2,1": in any order. */
 static FALLIBLE graph_sizes(struct worker_config *w, const char *text, struct q_err *e)
 {
-    int64_t last = 0;
     char number[16];
     for (const char *p = text; *p; p += *p == ',') {
         const size_t n = strcspn(p, ",");
@@ -155,12 +170,11 @@ static FALLIBLE graph_sizes(struct worker_config *w, const char *text, struct q_
                           "--cuda-graph-sizes is \"%s\", expected at most %u numbers with a "
                           "comma between them",
                           text, RING_GRAPHS_MAX);
-        enum q_code rc = parse_i64(&size, number, last + 1, STEP_SEQS_MAX,
-                                   "--cuda-graph-sizes, which ascend: each size", e);
+        enum q_code rc =
+            parse_i64(&size, number, 1, STEP_SEQS_MAX, "--cuda-graph-sizes: each size", e);
         if (rc)
             return rc;
-        w->graph_sizes[w->n_graph_size++] = (uint32_t)size;
-        last = size;
+        add_size(w, (uint32_t)size);
         p += n;
     }
     return Q_OK;
@@ -175,6 +189,25 @@ static FALLIBLE device_options(struct worker_config *w, const struct options *o,
     w->deterministic = o->deterministic;
     w->enforce_eager = o->enforce_eager;
     return graph_sizes(w, o->cuda_graph_sizes, e);
+}
+
+/* Can the file be written, as far as its folder shows? */
+static FALLIBLE check_trace(const char *path, struct q_err *e)
+{
+    const char *slash = strrchr(path, '/');
+    char dir[PATH_MAX] = ".";
+    struct stat st;
+    if (!*path)
+        return Q_OK;
+    if (slash && snprintf(dir, sizeof dir, "%.*s", slash > path ? (int)(slash - path) : 1, path) >=
+                     (int)sizeof dir)
+        return q_fail(e, Q_INVALID, "--trace is longer than %zu bytes", sizeof dir - 1);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return q_fail(e, Q_INVALID, "--trace %s: a folder, expected a file's name", path);
+    if (access(dir, W_OK | X_OK) != 0)
+        return q_fail(e, Q_INVALID, "--trace %s: the folder %s cannot be written to: %s", path, dir,
+                      strerror(errno));
+    return Q_OK;
 }
 
 /* Before anything else of the folder is read: an architecture that is not served, or weights that
@@ -204,8 +237,12 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         (rc = engine_kv_dtype_parse(&w->kv_given, &w->kv_dtype, o->kv_cache_dtype, e)) ||
         (rc = quantization_option(&w->quantization, o->quantization, w->model_dir, e)) ||
         (rc = generation_defaults_option(&c->override, o->override_generation_config, e)) ||
-        (rc = log_level_parse(&level, o->log_level, e)))
+        (rc = log_level_parse(&level, o->log_level, e)) || (rc = check_trace(o->trace, e)))
         return rc;
+    if (o->max_model_len == 1)
+        return q_fail(e, Q_INVALID,
+                      "--max-model-len is 1, expected at least 2 (one token of prompt, one of "
+                      "output), or 0: what the model says");
     if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)))
         return rc;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);

@@ -9,9 +9,13 @@
 #define LOOKUP     5   /* vLLM's default */
 #define LOOKUP_MAX 256 /* tokens; longer runs say no more */
 
-static const char *const known[] = {
-    "method",           "model", "revision", "num_speculative_tokens", "prompt_lookup_max",
-    "prompt_lookup_min"};
+static const char *const known[] = {"method",
+                                    "model",
+                                    "revision",
+                                    "num_speculative_tokens",
+                                    "prompt_lookup_max",
+                                    "prompt_lookup_min",
+                                    "draft_tensor_parallel_size"};
 
 static FALLIBLE check_keys(const json_t *root, struct q_err *e)
 {
@@ -24,7 +28,8 @@ static FALLIBLE check_keys(const json_t *root, struct q_err *e)
         if (!found)
             return q_fail(e, Q_INVALID,
                           FLAG ": \"%s\" is not known; accepted are method, model, revision, "
-                               "num_speculative_tokens, prompt_lookup_max and prompt_lookup_min",
+                               "num_speculative_tokens, prompt_lookup_max, prompt_lookup_min and "
+                               "draft_tensor_parallel_size",
                           key);
     }
     return Q_OK;
@@ -84,11 +89,17 @@ static FALLIBLE fill(struct speculation *s, const json_t *root, struct q_err *e)
         (rc = get_text(&revision, root, "revision", e)) ||
         (rc = get_number(&s->n_guess, root, "num_speculative_tokens", SCHEDULER_GUESSES_MAX, e)))
         return rc;
+    const json_t *n_rank = json_object_get(root, "draft_tensor_parallel_size");
+    if (n_rank && !(json_is_integer(n_rank) && json_integer_value(n_rank) == 1))
+        return q_fail(e, Q_INVALID,
+                      FLAG ": draft_tensor_parallel_size must be 1: one device computes");
     if (!s->n_guess)
         return q_fail(e, Q_INVALID, FLAG ": num_speculative_tokens is missing (1 to %u)",
                       SCHEDULER_GUESSES_MAX);
     if (!method)
-        method = model && strcmp(model, "ngram") != 0 ? "draft_model" : "ngram";
+        method = !model || strcmp(model, "ngram") == 0 || strcmp(model, "[ngram]") == 0
+                     ? "ngram"
+                     : "draft_model";
     if (strcmp(method, "ngram") == 0)
         return fill_ngram(s, root, e);
     if (strcmp(method, "draft_model") != 0)

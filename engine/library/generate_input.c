@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "common/mem.h"
 #include "common/parse.h"
+#include "common/utf8.h"
 
 #define PROMPT_BYTES_MAX ((size_t)64 << 20)
 #define PROMPT_IDS_MAX   ((size_t)1 << 24)
@@ -261,7 +262,8 @@ static FALLIBLE next_of_file(struct generate_input *in, struct generate_prompt *
     out->number = in->n_line;
     if ((rc = buf_check(&in->line, "the line", e)))
         return rc;
-    out->line = json_loadb(buf_str(&in->line), in->line.len, 0, &why);
+    const size_t mark = utf8_mark(buf_str(&in->line), in->line.len);
+    out->line = json_loadb(buf_str(&in->line) + mark, in->line.len - mark, 0, &why);
     if (!json_is_object(out->line))
         return q_fail(e, Q_INVALID, "no JSON object%s%s", out->line ? "" : ": ",
                       out->line ? "" : why.text);

@@ -241,6 +241,15 @@ static enum q_code decide(struct model *m, struct model_options *decided, struct
     return choose_kv(&m->shape.kv_dtype, &asked, decided->dtype, e);
 }
 
+/* Headers only. */
+static enum q_code check_files(const struct model_options *o, struct q_err *e)
+{
+    struct tensor_set *files = NULL;
+    enum q_code rc = tensor_set_open(&files, o->weights_dir ? o->weights_dir : o->dir, e);
+    tensor_set_free(files);
+    return rc;
+}
+
 FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err *e)
 {
     struct model_options decided = *o;
@@ -250,6 +259,8 @@ FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err
     enum q_code rc = load_config(m, o, e);
     if (!rc && !on_device)
         rc = decide(m, &decided, e);
+    if (!rc && o->format != LOAD_DUMMY)
+        rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &decided, e);
     model_free(m);
     return rc;
 }

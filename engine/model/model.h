@@ -63,8 +63,9 @@ struct model_options {
 /* Errors: Q_NOT_FOUND, Q_CORRUPT or Q_MISMATCH (file, tensor, expected and found shape),
  * Q_UNSUPPORTED (architecture or option, with what is supported), Q_NO_MEMORY. */
 FALLIBLE model_load(struct model **out, const struct model_options *o, struct q_err *e);
-/* Would it, as far as config.json and the options show? on_device: o->link is not opened yet, and
- * what depends on it is not asked. Errors: as model_load. */
+/* Would it, as far as config.json, the options and the headers of the weights show? on_device:
+ * o->link is not opened yet, and what depends on it is not asked, nor are the tensors' shapes.
+ * Errors: as model_load. */
 FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err *e);
 void model_free(struct model *m);
 /* The numbers of another checkpoint of the same model, from o->weights_dir, which may have a

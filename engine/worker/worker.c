@@ -341,7 +341,7 @@ FALLIBLE worker_check(const struct worker_config *c, struct q_err *e)
 {
     struct worker w = {.config = c};
     bool on_device;
-    const struct model_options o = options_of(&w, NULL);
+    const struct model_options o = options_of(&w, *c->weights_dir ? c->weights_dir : NULL);
     enum q_code rc = gpu_check(&on_device, c, e);
     return rc ? rc : model_check(&o, on_device, e);
 }

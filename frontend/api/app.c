@@ -199,7 +199,7 @@ static void load_on_thread(uv_work_t *work)
 static void end_failed(struct app *a)
 {
     log_error("%s", a->load_error.message);
-    stop(a, EXIT_LOAD);
+    stop(a, a->load_error.code == Q_INVALID ? EXIT_USAGE : EXIT_LOAD);
 }
 
 static void on_failed_alone(uv_timer_t *timer)
@@ -337,6 +337,8 @@ static enum q_code begin(struct app *a, struct q_err *e)
         return rc;
     a->exit_code = EXIT_LOAD;
     rc = served_open(&a->served, a->options->positional[0], a->options, e);
+    if (!rc && start_is_check()) /* what a start reads behind the open port */
+        rc = served_load(&a->served, e);
     if (rc || start_is_check())
         return rc;
     a->exit_code = EXIT_ADDRESS;

@@ -96,6 +96,8 @@ static enum q_code add_shared(struct served *s, const char *path, struct q_err *
     struct token_list ids = TOKEN_LIST_INIT;
     struct buf text = BUF_INIT;
     enum q_code rc = file_read(&text, path, SHARED_FILE_MAX, e);
+    if (rc == Q_NOT_FOUND || rc == Q_IO) /* of an argument, not of the model */
+        rc = e->code = Q_INVALID;
     size_t n = text.len;
     while (rc == Q_OK && n && strchr("\r\n", text.data[n - 1]))
         n--;

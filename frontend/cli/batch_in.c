@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "common/utf8.h"
 
 #define CHUNK ((size_t)256 << 10)
 
@@ -104,5 +105,10 @@ enum batch_next batch_in_next(struct batch_in *in, const char **text, size_t *n)
     }
     if (*n && (*text)[*n - 1] == '\r' && end)
         --*n;
+    const size_t mark = end ? utf8_mark(*text, *n) : 0;
+    if (mark) {
+        *text += mark;
+        *n -= mark;
+    }
     return too_long ? BATCH_TOO_LONG : BATCH_LINE;
 }

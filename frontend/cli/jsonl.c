@@ -6,6 +6,7 @@
 #include <string.h>
 #include "common/buf.h"
 #include "common/log.h"
+#include "common/utf8.h"
 
 static void print(json_t *out)
 {
@@ -19,7 +20,9 @@ static void one_line(jsonl_answer *answer, void *ctx, const struct buf *line, ui
 {
     struct q_err e = Q_ERR_INIT;
     json_error_t at;
-    json_t *out = NULL, *in = json_loadb(buf_str(line), line->len, JSON_ALLOW_NUL, &at);
+    const size_t mark = utf8_mark(buf_str(line), line->len);
+    json_t *out = NULL,
+           *in = json_loadb(buf_str(line) + mark, line->len - mark, JSON_ALLOW_NUL, &at);
     enum q_code rc;
     if (line->failed)
         rc = q_fail(&e, Q_TOO_LARGE, "line %llu is longer than %u bytes",

@@ -14,6 +14,7 @@
 #include "common/options.h"
 #include "common/tokenizer/stream.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/utf8.h"
 #include <jansson.h>
 
 #define LINE_MAX_BYTES ((size_t)512 << 20) /* a text of 64 MiB, each byte escaped as \u00XX */
@@ -86,7 +87,8 @@ static enum q_code read_line(struct line *l, const struct buf *text, struct q_er
 {
     json_error_t why;
     enum q_code rc;
-    l->root = json_loadb(buf_str(text), text->len, JSON_ALLOW_NUL, &why);
+    const size_t mark = utf8_mark(buf_str(text), text->len);
+    l->root = json_loadb(buf_str(text) + mark, text->len - mark, JSON_ALLOW_NUL, &why);
     if (!l->root)
         return q_fail(e, Q_INVALID, "not JSON: column %d: %.120s", why.column, why.text);
     if (!json_is_object(l->root))

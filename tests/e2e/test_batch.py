@@ -40,9 +40,9 @@ def tokens(result):
 
 def test_the_reference_tokens_come_out(tmp_path):
     reference = json.loads((MODELS / "llama/golden.json").read_text())["prompts"]
-    (tmp_path / "in").write_text("\n".join(
+    (tmp_path / "in").write_text("\ufeff" + "\n".join(
         line(f"p{i}", {"prompt": p["ids"], "max_tokens": len(p["greedy"]), "temperature": 0, "ignore_eos": True, "n": 1 + i % 2})
-        for i, p in enumerate(reference * 3)))  # no newline at the end
+        for i, p in enumerate(reference * 3)))  # a byte order mark before, no newline at the end
     done = run_batch(MODELS / "llama", tmp_path / "in", tmp_path / "out", *FAST, "--json")
     assert done.returncode == 0, done.stderr
     by_id = results(tmp_path / "out")

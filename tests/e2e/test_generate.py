@@ -17,7 +17,7 @@ def generate(*args, stdin=""):
 def test_lines_of_a_file(tmp_path):
     reference = json.loads((MODELS / "llama/golden.json").read_text())["prompts"]
     many = [reference[i % len(reference)] for i in range(40)]
-    (tmp_path / "in").write_text("\n\n".join(json.dumps(
+    (tmp_path / "in").write_text("\ufeff" + "\n\n".join(json.dumps(
         {"prompt": p["ids"], "custom_id": f"p{i}", "max_tokens": len(p["greedy"]) - i % 3, "temperature": 0, "ignore_eos": True,
          "logprobs": 0}) for i, p in enumerate(many)))
     # Few places and a short queue: most prompts wait in the file.

@@ -64,6 +64,29 @@ def test_output_that_is_lost_is_a_failure(args):
     assert done.returncode == 1 and "standard output cannot be written" in done.stderr, done
 
 
+@pytest.mark.parametrize("program, flag, said, not_said", [
+    ("chat", "--port", "port of the server", "picks a free one"),
+    ("chat", "--api-key", "key to send", "must carry"),
+    ("bench serve", "--api-key", "key to send", "must carry"),
+    ("serve", "--api-key", "must carry", "key to send"),
+    ("chat", "--model", "name to ask the server for", "command line"),
+    ("serve", "--model", "where MODEL is not on the command line", "name to ask"),
+    ("keygen", "--json", "its files", "summary"),
+    ("run-batch", "--json", "the summary", "a line on"),
+    ("generate", "--json", "object a line", "summary"),
+])
+def test_help_is_the_programs_own(program, flag, said, not_said):
+    text = " ".join(quire(*program.split(), f"--help={flag[2:]}", columns=500).stdout.split())
+    text = text[text.index(flag):]
+    assert said in text and not_said not in text, text
+
+
+def test_numbers_between_none_and_zero_are_refused():
+    for flag, text in (("--temperature", "from 0 to 2, nor -1"), ("--top-p", "from 0 to 1, nor -1"), ("--min-p", "from 0 to 1, nor -1")):
+        out = quire("generate", BUNDLED, "x", flag, "-0.5")
+        assert out.returncode == 2 and f'{flag}: "-0.5" is not a number {text}' in out.stderr, out.stderr
+
+
 def test_help_is_as_wide_as_the_terminal():
     outside, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 52, 0, 0))

@@ -76,6 +76,19 @@ def test_one_line_for_a_wrong_path(verb, tmp_path):
     refused(MODEL, ["org/nope", "`hf download org/nope`"], *verbs("org/nope", tmp_path)[verb], env={"HF_HOME": str(tmp_path)})
 
 
+def test_how_to_download(tmp_path):
+    """The command that is shown puts the model where quire looks for it."""
+    cache = {"HF_HOME": str(tmp_path)}
+    refused(MODEL, [f"({tmp_path}/d/models--x--y)", f"`hf download x/y --cache-dir {tmp_path}/d`"], "serve", "x/y", "--port", "0",
+            "--download-dir", tmp_path / "d", env=cache)
+    refused(MODEL, ["`hf download x/y --revision v1`"], "serve", "x/y", "--port", "0", "--revision", "v1", env=cache)
+    (tmp_path / "a b/models--x--y/snapshots").mkdir(parents=True)
+    refused(MODEL, [f"`hf download x/y --revision v1 --cache-dir '{tmp_path}/a b'`"], "generate", "x/y", "a", "--revision", "v1",
+            "--download-dir", tmp_path / "a b", env=cache)
+    refused(MODEL, ['has no revision "main"', f"`hf download x/y --cache-dir '{tmp_path}/a b'`"], "tokenize", "x/y",
+            "--download-dir", tmp_path / "a b", env=cache)
+
+
 @pytest.mark.parametrize("verb", ["serve", "engine", "frontend", "generate", "run-batch", "bench"])
 def test_one_line_for_a_wrong_folder(verb, tmp_path):
     folder = tmp_path / "x"
@@ -151,6 +164,11 @@ def test_cuda_without_its_library(model, tmp_path):
     (("--reasoning-parser", "x"), USAGE, ["--reasoning-parser"]),
     (("--chat-template", "/nowhere"), USAGE, ["--chat-template", "/nowhere"]),
     (("--api-key-file", "/nowhere"), USAGE, ["--api-key-file", "/nowhere"]),
+    (("--chat-template", "{{ messages }"), USAGE, ["--chat-template", "column 13"]),
+    (("--trace", "/nonexistent/x"), USAGE, ["--trace /nonexistent/x", "/nonexistent cannot be written to"]),
+    (("--trace", "/tmp"), USAGE, ["--trace /tmp", "a folder"]),
+    (("--prefix-cache-shared", "/nonexistent"), USAGE, ["--prefix-cache-shared", "/nonexistent"]),
+    (("--max-model-len", "1"), USAGE, ["--max-model-len", "at least 2"]),
     (("--port", "70000"), USAGE, ["--port", "65535"]),
     (("--no-such-option",), USAGE, ["--no-such-option"]),
     (("--host", "192.0.2.1"), ADDRESS, ["cannot listen on 192.0.2.1", "no such address"]),
@@ -211,27 +229,33 @@ def test_programs_that_stand_alone(tmp_path):
     refused(USAGE, ["--dtype"], "generate", BUNDLED, "x", "--dtype", "int3")
 
 
-def test_a_cause_that_only_the_worker_finds(model):
-    """After "listening", but once, and no child that the supervisor ended is said to be killed."""
+def test_weights_that_the_check_refuses(model):
+    """Headers are read before anything is said to be served."""
     data = (model / "model.safetensors").read_bytes()
     n = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + n])
     header["other.weight"] = header.pop("model.layers.0.mlp.down_proj.weight")
     text = json.dumps(header).encode()
-    (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + n:])
-    code, lines = start("serve", model, "--port", "0")
-    loud = [line for line in lines if " INFO " not in line]
-    assert code == MODEL and len(loud) == 1 and "tensor model.layers.0.mlp.down_proj.weight is missing" in loud[0], lines
-    assert not any("killed" in line or "giving up" in line for line in lines)
+    for spoiled, word in [
+        (struct.pack("<Q", len(text)) + text + data[8 + n:], "tensor model.layers.0.mlp.down_proj.weight is missing"),
+        (data[:len(data) // 2], "the file is truncated"),
+        (data[:100], "the file is truncated"),
+        (b"PK\3\4\0\0\x08\x08" + bytes(100), "model.safetensors is a zip archive"),
+        (b"/annex/objects/SHA256E-s123--4d7a.safetensors\n", "model.safetensors is a git-annex pointer"),
+    ]:
+        (model / "model.safetensors").write_bytes(spoiled)
+        refused(MODEL, [word], "serve", model, "--port", "0")
+    (model / "model.safetensors").write_bytes(data)
+    config = json.loads((model / "config.json").read_text())
+    edit_config(model, intermediate_size=config["intermediate_size"] * 2)
+    refused(MODEL, ["mlp.", "has shape [", "expected ["], "serve", model, "--port", "0")
 
 
-def test_frontends_that_fail_alike(model):
-    """Only they read all of the tokenizer; the cause is said by one of them."""
+def test_tokenizers_that_the_check_refuses(model):
     text = (model / "tokenizer.json").read_text()
-    (model / "tokenizer.json").write_text(text[:len(text) // 2])
-    code, lines = start("serve", model, "--port", "0", "--frontends", "3")
-    loud = [line for line in lines if " INFO " not in line]
-    assert code == MODEL and len(loud) == 1 and "tokenizer.json" in loud[0], lines
+    for spoiled in (text[:len(text) // 2], '{"model":1}', '[]'):
+        (model / "tokenizer.json").write_text(spoiled)
+        refused(MODEL, ["tokenizer.json"], "serve", model, "--port", "0", "--frontends", "3")
 
 
 def test_memory(model, tmp_path):
@@ -284,9 +308,8 @@ def test_long_messages_are_whole(model, tmp_path):
     refused(MODEL, [f": {deep}: no such folder"], "serve", deep, "--port", "0")
     model.rename(deep)
     (deep / "model.safetensors").write_bytes(b"\xff" * 64)
-    code, lines = start("serve", deep, "--port", "0")
-    loud = [line for line in lines if " INFO " not in line]
-    assert code == MODEL and len(loud) == 1 and f"{deep}/model.safetensors: header of" in loud[0] and loud[0].endswith("are accepted"), lines
+    line = refused(MODEL, [f"{deep}/model.safetensors: header of"], "serve", deep, "--port", "0")
+    assert line.endswith("are accepted")
     longer = deep.joinpath(*[str(i) * 200 for i in range(10)])
     line = refused(MODEL, ["…", "9" * 50 + ": no such folder", str(tmp_path)[:20]], "serve", longer, "--port", "0")
     assert len(line.encode()) < 1200

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from servers import BIN, MODELS, ROOT
+from servers import BIN, BUNDLED, MODELS, ROOT
 from tokenizers import Tokenizer
 
 sys.path.insert(0, str(ROOT / "tests/differential"))
@@ -87,6 +87,12 @@ def test_lines_that_are_wrong_are_answered():
     answers = ask(SMALL / "gpt2", [3, {"text": 1}, {"text": "a", "ids": []}, {"ids": [-1]}, {"texts": "a"}, {"text": "a", "stream": 1}, {"text": ""}])
     assert all("error" in a for a in answers[:-1]) and answers[-1] == {"ids": []}
     assert "expected one of" in answers[2]["error"] and "ids[0]" in answers[3]["error"] and '"texts"' in answers[4]["error"]
+
+
+def test_a_byte_order_mark_before_a_line():
+    for verb, line in (("tokenize", '{"text": "a"}'), ("render", '{"messages": [{"role": "user", "content": "a"}]}')):
+        out = subprocess.run([BIN / "quire", verb, BUNDLED], input=("\ufeff" + line + "\n").encode(), capture_output=True, timeout=60)
+        assert out.returncode == 0 and b"error" not in out.stdout, out.stdout
 
 
 def test_a_missing_tokenizer_is_named(tmp_path):

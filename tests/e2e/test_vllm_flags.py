@@ -134,10 +134,20 @@ def test_flags_of_older_versions_are_known():
     "--api-key a b --served-model-name c d --max-model-len 1K --kv-cache-memory-bytes 64M",
     "--limit-mm-per-prompt {\"image\":0} --override-generation-config {\"temperature\":0.5} --hf-token --seed 0",
     "--speculative-config.method ngram --speculative-config.num_speculative_tokens 2 -sc.prompt_lookup_max=3",
+    "--cudagraph-capture-sizes 4 2 1 2",
+    "-O.level=3 -O.cudagraph_mode PIECEWISE",
+    "--speculative-model [ngram] --num-speculative-tokens 5 --ngram-prompt-lookup-max 4",
 ])
 def test_forms_that_command_lines_have(line):
     out = serve(*line.split())
     assert out.returncode != 2, out.stderr[-300:]
+
+
+def test_a_wrong_value_names_the_flag_that_was_typed():
+    for line, words in (("--device-ids 0,1", "--device-ids 0,1 is not supported, expected one number"),
+                        ("--cudagraph-capture-sizes 1 x", "--cudagraph-capture-sizes x is not supported, expected numbers")):
+        out = serve(*line.split())
+        assert out.returncode == 2 and words in out.stderr and "cuda:" not in out.stderr, out.stderr
 
 
 def test_a_misspelt_flag_of_vllm_is_told():

@@ -98,6 +98,8 @@ static void download_knows_what_is_not_the_file(void **state)
         {"\xef\xbb\xbf\n<!DOCTYPE html><title>x", "is a page of HTML"},
         {"<HTML>", "is a page of HTML"},
         {"GGUF\3", "is a GGUF file, whatever its name"},
+        {"PK\3\4 ", "is a zip archive, whatever its name"},
+        {"/annex/objects/SHA256E-s5--0.json\n", "is a git-annex pointer"},
         {"Entry not found", "refusal in place of the file (\"Entry not found\")"},
         {"Invalid username or password.\nx", "(\"Invalid username or password.\")"},
         {"", "is empty"},

@@ -21,11 +21,12 @@ static const struct row {
 #include "common/options.def"
 };
 
-/* Texts that are not their options' defaults; what a number's can be is in its row. */
+/* Values that are not their options' defaults; what most numbers can be is in their rows. */
 static const struct {
     const char *field, *value, *before, *before_value;
 } texts[] = {
     {"log_level", "debug", NULL, NULL},
+    {"max_model_len", "64", NULL, NULL},
     {"load_format", "dummy", NULL, NULL},
     {"dtype", "float16", NULL, NULL},
     {"kv_cache_dtype", "int8", NULL, NULL},
@@ -182,6 +183,20 @@ static void the_library_knows_vllms_names(void **state)
         QUIRE_INVALID);
 }
 
+static void sizes_of_graphs_are_sorted(void **state)
+{
+    (void)state;
+    static struct core_config c;
+    struct quire_options o;
+    static const uint32_t want[] = {1, 2, 4, 16};
+    quire_options_init(&o, sizeof o);
+    o.model = MODEL;
+    set(&o, "cuda_graph_sizes", "4,2,16,1,2,4");
+    config(&c, &o);
+    assert_int_equal(c.worker.n_graph_size, 4);
+    assert_memory_equal(c.worker.graph_sizes, want, sizeof want);
+}
+
 /* vLLM's command lines name the method that a checkpoint has. */
 static void a_checkpoints_own_quantization_may_be_named(void **state)
 {
@@ -216,6 +231,7 @@ int main(void)
         cmocka_unit_test(every_engine_option_is_used),
         cmocka_unit_test(the_library_starts_from_the_same_defaults),
         cmocka_unit_test(the_library_knows_vllms_names),
+        cmocka_unit_test(sizes_of_graphs_are_sorted),
         cmocka_unit_test(a_checkpoints_own_quantization_may_be_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -185,14 +185,15 @@ static void flags_of_vllm_do_what_their_rows_say(void **state)
     (void)state;
     static struct options o;
     struct q_err e = Q_ERR_INIT;
-    assert_ok(parse(&o, &serve,
-                    WORDS("m", "-tp", "1", "-pp=1", "--trust_remote_code", "--no-async-scheduling",
-                          "-O3", "-cc.mode=3", "--compilation-config.pass_config.fuse", "true",
-                          "--block-size=16", "--api-server-count", "3", "--seed", "7",
-                          "--sse-keep-alive-interval", "2", "--uvicorn-log-level", "critical",
-                          "--cudagraph-capture-sizes", "1", "2", "4", "--device-ids=1"),
-                    &e),
-              &e);
+    assert_ok(
+        parse(&o, &serve,
+              WORDS("m", "-tp", "1", "-pp=1", "--trust_remote_code", "--no-async-scheduling", "-O3",
+                    "-O.level=3", "-cc.mode=3", "--compilation-config.pass_config.fuse", "true",
+                    "--block-size=16", "--api-server-count", "3", "--seed", "7",
+                    "--sse-keep-alive-interval", "2", "--uvicorn-log-level", "critical",
+                    "--cudagraph-capture-sizes", "1", "2", "4", "--device-ids=1"),
+              &e),
+        &e);
     assert_int_equal(o.frontends, 3);
     assert_int_equal(o.sse_ping_ms, 2000);
     assert_string_equal(o.log_level, "error");
@@ -328,11 +329,12 @@ static void a_file_gives_what_is_not_given(void **state)
     char path[] = "/tmp/quire-options-XXXXXX.yaml";
     FILE *out = fdopen(mkstemps(path, 5), "w");
     assert_non_null(out);
-    fputs("# a server\nmodel: m\nport: 81\nhost: 0.0.0.0\nserved-model-name: [a, 'b']\n"
+    fputs("\xef\xbb\xbf# a server\nmodel: m\nport: 81\nhost: 0.0.0.0\nserved-model-name: [a, 'b']\n"
           "max_model_len: 32k\nenable-prefix-caching: no\n--tensor-parallel-size: 1\n"
           "speculative-config:\n  method: ngram\n  num_speculative_tokens: 4\n  on: [yes, ~]\n"
           "chat-template:\nquantization: \"none\"\nno-enable-auto-tool-choice: true\n"
-          "cudagraph-capture-sizes: [1, 2]\ncompilation-config: {mode: 3}\n",
+          "cudagraph-capture-sizes: [1, 2]\nallowed-origins: [\"*\", http://a.b]\n"
+          "compilation-config: {mode: 3}\n",
           out);
     fclose(out);
     setenv("QUIRE_HOST", "::", 1);
@@ -350,11 +352,14 @@ static void a_file_gives_what_is_not_given(void **state)
     assert_string_equal(o.speculative_config, "{\"method\":\"ngram\",\"num_speculative_tokens\":4,"
                                               "\"on\":[true,null]}");
     assert_string_equal(o.chat_template, "");
+    assert_string_equal(o.allowed_origins, "[\"*\",\"http://a.b\"]");
     options_release(&o);
     assert_ok(parse(&o, &serve, WORDS("n", "--config", path, "--served-model-name", "c"), &e), &e);
     assert_string_equal(o.positional[0], "n");
     assert_int_equal(o.served_model_name.n, 1);
     options_release(&o);
+    assert_fails(parse(&o, &serve, WORDS("m", "--config", path, "--config", path), &e), Q_INVALID,
+                 "--config is given twice", &e);
     unlink(path);
     assert_fails(parse(&o, &serve, WORDS("m", "--config", path), &e), Q_NOT_FOUND, path, &e);
     assert_fails(parse(&o, &serve, WORDS("m", "--config", "x.json"), &e), Q_INVALID, ".yaml", &e);
@@ -371,7 +376,8 @@ static void mistakes_in_a_file_are_named_with_their_lines(void **state)
         {"port: 80\nport: 81\n", "line 2: port is there twice"},
         {"host: a\n\nprot: 80\n", "line 3: unknown option --prot; did you mean --port?"},
         {"port: [1, 2]\n", "--port takes one value"},
-        {"port: {a: 1}\n", "--port takes one value"},
+        {"# x\nport: {a: 1}\n", "x.yaml: line 2: --port takes one value"},
+        {"allowed-origins: {a: 1}\n", "x.yaml: line 1: --allowed-origins takes a list"},
         {"port: many\n", "x.yaml line 1: --port: \"many\""},
         {"enable-prefix-caching: perhaps\n", "not true or false"},
         {"- port\n", "a mapping"},

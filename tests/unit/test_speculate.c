@@ -206,6 +206,19 @@ static void the_flag_says_what_it_accepts(void **state)
               &e);
     assert_true(s.method == SPECULATE_NGRAM && s.n_guess == 3);
     assert_true(s.ngram_min == 5 && s.ngram_max == 5);
+    assert_ok(speculative_parse(&s, "{\"model\": \"[ngram]\", \"num_speculative_tokens\": 3}", &e),
+              &e);
+    assert_int_equal(s.method, SPECULATE_NGRAM);
+    assert_ok(speculative_parse(&s,
+                                "{\"method\": \"ngram\", \"num_speculative_tokens\": 3, "
+                                "\"draft_tensor_parallel_size\": 1}",
+                                &e),
+              &e);
+    assert_fails(speculative_parse(&s,
+                                   "{\"method\": \"ngram\", \"num_speculative_tokens\": 3, "
+                                   "\"draft_tensor_parallel_size\": 2}",
+                                   &e),
+                 Q_INVALID, "draft_tensor_parallel_size must be 1", &e);
     assert_ok(speculative_parse(&s, NGRAM(2, 2), &e), &e);
     assert_true(s.ngram_min == 2 && s.ngram_max == 3);
     assert_ok(speculative_parse(&s, DRAFT(2), &e), &e);

@@ -7,7 +7,6 @@
 #include <openssl/rand.h>
 #include <stddef.h>
 #include <string.h>
-#include "common/nearest.h"
 #include "common/utf8.h"
 #include "frontend/api/beam.h"
 #include "frontend/api/json.h"
@@ -171,10 +170,11 @@ static void note_unknown(struct params *p, const char *name, uint32_t where)
     char names[4096] = "";
     size_t n = 0;
     const char *nearest = "";
-    for (size_t i = 0; i < N_ROW && n < sizeof(names); i++)
+    bool look = p->unknown.n_looked < UNKNOWN_LOOK_MAX;
+    for (size_t i = 0; look && i < N_ROW && n < sizeof(names); i++)
         if (rows[i].where & where)
             n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? " " : "", rows[i].name);
-    size_t n_nearest = nearest_name(name, names, &nearest);
+    size_t n_nearest = unknown_nearest(&p->unknown, name, names, &nearest);
     unknown_note(&p->unknown, name, nearest, n_nearest);
 }
 

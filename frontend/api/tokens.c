@@ -37,14 +37,18 @@ static enum q_code read_body(struct ask *q, struct q_err *e)
     enum q_code rc;
     if (!s->tokenizer)
         return q_fail(e, Q_UNSUPPORTED, "this server has no tokenizer (--skip-tokenizer-init)");
-    if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) ||
-        (rc = params_read(&q->params, q->body, q->to_text ? WHERE_DETOK : WHERE_TOKENS, e)))
+    if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) != Q_OK)
         return rc;
-    if ((rc = unknown_check(&q->params.unknown, s->options->strict_fields, e)) != Q_OK) {
-        snprintf(q->params.param, sizeof(q->params.param), "%.63s", q->params.unknown.first);
+    if ((rc = served_check_name(s, json_string_value(json_object_get(q->body, "model")), e))) {
+        snprintf(q->params.param, sizeof(q->params.param), "model");
         return rc;
     }
-    return served_check_name(s, q->params.model, e);
+    if ((rc = params_read(&q->params, q->body, q->to_text ? WHERE_DETOK : WHERE_TOKENS, e)))
+        return rc;
+    rc = unknown_check(&q->params.unknown, s->options->strict_fields, e);
+    if (rc != Q_OK)
+        snprintf(q->params.param, sizeof(q->params.param), "%.63s", q->params.unknown.first);
+    return rc;
 }
 
 static enum q_code tokenize(struct ask *q, struct q_err *e)

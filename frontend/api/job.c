@@ -381,8 +381,9 @@ static void job_prepared(struct task *t, const struct q_err *error)
 {
     struct job *j = (struct job *)t;
     struct q_err e = Q_ERR_INIT;
-    if (j->params.unknown.n)
-        http_warn(t->x, j->params.unknown.text);
+    const char *warning = unknown_warning(&j->params.unknown);
+    if (warning)
+        http_warn(t->x, warning);
     if (error->code == Q_OK && link_engine(j->app->link)->refusing) {
         enum q_code rc =
             q_fail(&e, Q_UNAVAILABLE, "generation is paused; try again after it resumes");

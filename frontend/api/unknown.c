@@ -78,7 +78,27 @@ void unknown_note(struct unknown *u, const char *name, const char *meant, size_t
     u->n_text += (size_t)n;
 }
 
-static bool is_one_of(const char *name, const char *names)
+/* Known names, each once: plain text that needs no encoding, and not many. */
+void unknown_no_effect(struct unknown *u, const char *name)
+{
+    static const char more[] = ", ...";
+    size_t n = strlen(u->idle), room = sizeof(u->idle) - n;
+    const char *before = u->n_idle++ ? ", " : "fields without effect here: ";
+    if (strlen(before) + strlen(name) + sizeof(more) <= room)
+        snprintf(u->idle + n, room, "%s%s", before, name);
+    else if (n < sizeof(more) || strcmp(u->idle + n + 1 - sizeof(more), more) != 0)
+        snprintf(u->idle + n, room, "%s", more);
+}
+
+const char *unknown_warning(struct unknown *u)
+{
+    if (!u->n || !u->n_idle)
+        return u->n ? u->text : u->n_idle ? u->idle : NULL;
+    snprintf(u->both, sizeof(u->both), "%s; %s", u->text, u->idle);
+    return u->both;
+}
+
+bool unknown_is_one_of(const char *name, const char *names)
 {
     size_t n = strlen(name);
     for (const char *at = names; *at; at += strcspn(at, " "), at += *at == ' ')
@@ -96,7 +116,7 @@ static void look(struct unknown *u, const struct nested *r, const json_t *object
     json_object_foreach ((json_t *)object, key, v) {
         char path[UNKNOWN_NAME_MAX + 64], at[16] = "";
         const char *nearest = "";
-        if (is_one_of(key, r->names))
+        if (unknown_is_one_of(key, r->names))
             continue;
         size_t n = unknown_nearest(u, key, r->names, &nearest);
         if (r->near && !n)

@@ -40,11 +40,11 @@ static FALLIBLE begin_call(struct answer *a, const struct parsed_event *event, s
 }
 
 /* It is no call after all: what the model wrote for it is content. A shown name cannot be taken
- * back. */
+ * back: then the text is left out, since a client that adds up deltas would have it twice. */
 static void break_call(struct answer *a)
 {
     struct answer_call *call = &a->calls[a->n_call - 1];
-    a->state = ANSWER_BROKEN;
+    a->state = call->shown ? ANSWER_IGNORED : ANSWER_BROKEN;
     if (call->shown) {
         a->n_broken++;
         return;

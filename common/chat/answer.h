@@ -4,8 +4,9 @@
  *
  * answer_take is the sink of the parser (its ctx is the answer). A whole answer is read at the end.
  * A stream shows what has come with answer_delta_json and empties content and reasoning; calls
- * stay, and of their arguments what no delta has shown. A call that breaks is content: it goes, or,
- * where a delta has shown its name, stays as far as it came and counts no longer.
+ * stay, and of their arguments what no delta has shown. A call that breaks is content and goes; or,
+ * where a delta has shown its name, it stays as far as it came, counts no longer, and its text is
+ * no content.
  * Threads: one owner. */
 #ifndef QUIRE_COMMON_CHAT_ANSWER_H
 #define QUIRE_COMMON_CHAT_ANSWER_H

@@ -64,8 +64,24 @@ static bool read_value(enum thinking *out, const json_t *v)
     return false;
 }
 
+#define EFFORTS "none, minimal, low, medium, high, xhigh, max"
+
+static FALLIBLE check_effort(const char *effort, struct q_err *e)
+{
+    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!effort || !strcmp(known[i], effort))
+            return Q_OK;
+    return q_fail(e, Q_INVALID,
+                  "reasoning_effort: \"%.40s\" is not known; accepted are " EFFORTS
+                  " (chat_template_kwargs takes any that the model's chat template knows)",
+                  effort);
+}
+
 FALLIBLE thinking_read(enum thinking *out, const struct turn_ask *a, struct q_err *e)
 {
+    if (check_effort(a->reasoning_effort, e) != Q_OK)
+        return e->code;
     const struct {
         const char *name;
         const json_t *value;

@@ -108,7 +108,9 @@ FALLIBLE turn_read(struct turn *t, const struct chat_model *m, const struct turn
     enum q_code rc;
     *t = (struct turn){.model = m, .ask = *ask, .bound = form_binds(&ask->form)};
     if ((rc = thinking_read(&t->thinking, ask, e)) != Q_OK) {
-        t->field = *e->message == 't' ? "thinking" : "enable_thinking";
+        t->field = *e->message == 't'   ? "thinking"
+                   : *e->message == 'r' ? "reasoning_effort"
+                                        : "enable_thinking";
         return rc;
     }
     if ((rc = read_tools(t, e)) != Q_OK)

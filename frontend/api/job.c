@@ -320,8 +320,14 @@ static enum q_code job_read(struct job *j, struct q_err *e)
                                      a->options->max_logprobs};
     struct params *p = &j->params;
     enum q_code rc;
-    if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) ||
-        (rc = params_read(p, j->body, j->chat ? WHERE_CHAT : WHERE_TEXT, e)))
+    if ((rc = json_body(&j->body, j->task.text.data, j->task.text.n, e)) != Q_OK)
+        return rc;
+    if ((rc = served_check_name(&a->served, json_string_value(json_object_get(j->body, "model")),
+                                e)) != Q_OK) {
+        snprintf(p->param, sizeof(p->param), "model");
+        return rc;
+    }
+    if ((rc = params_read(p, j->body, j->chat ? WHERE_CHAT : WHERE_TEXT, e)) != Q_OK)
         return rc;
     if ((rc = unknown_check(&p->unknown, a->options->strict_fields, e)) != Q_OK) {
         snprintf(p->param, sizeof(p->param), "%.63s", p->unknown.first);
@@ -331,10 +337,6 @@ static enum q_code job_read(struct job *j, struct q_err *e)
         p->include_usage = true;
     if (!p->has[FIELD_return_tokens_as_token_ids])
         p->return_tokens_as_token_ids = a->options->return_tokens_as_token_ids;
-    if ((rc = served_check_name(&a->served, p->model, e)) != Q_OK) {
-        snprintf(p->param, sizeof(p->param), "model");
-        return rc;
-    }
     j->model = p->model && *p->model ? p->model : a->served.names[0];
     j->arrays = q_calloc(1, sizeof(*j->arrays));
     if (!j->arrays)
@@ -379,8 +381,9 @@ static void job_prepared(struct task *t, const struct q_err *error)
 {
     struct job *j = (struct job *)t;
     struct q_err e = Q_ERR_INIT;
-    if (j->params.unknown.n)
-        http_warn(t->x, j->params.unknown.text);
+    const char *warning = unknown_warning(&j->params.unknown);
+    if (warning)
+        http_warn(t->x, warning);
     if (error->code == Q_OK && link_engine(j->app->link)->refusing) {
         enum q_code rc =
             q_fail(&e, Q_UNAVAILABLE, "generation is paused; try again after it resumes");

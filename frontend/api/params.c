@@ -7,7 +7,6 @@
 #include <openssl/rand.h>
 #include <stddef.h>
 #include <string.h>
-#include "common/nearest.h"
 #include "common/utf8.h"
 #include "frontend/api/beam.h"
 #include "frontend/api/json.h"
@@ -24,7 +23,8 @@ enum kind {
     KIND_ANY,
     KIND_NOT_YET,
     KIND_NEVER,
-    KIND_NO_EFFECT
+    KIND_NO_EFFECT,
+    KIND_TOLD
 };
 
 struct row {
@@ -35,7 +35,7 @@ struct row {
     int64_t imin, imax;   /* INT */
     size_t offset;        /* in struct params */
     int field;            /* enum field, -1 = none */
-    const char *harmless; /* NOT_YET: JSON text; NEVER: the reason */
+    const char *harmless; /* NOT_YET: JSON text; NEVER: the reason; TOLD: the values */
 };
 
 #define CHAT     WHERE_CHAT
@@ -56,6 +56,7 @@ static const struct row rows[] = {
 #define NOT_YET(name, where, harmless) {#name, KIND_NOT_YET, where, 0, 0, 0, 0, 0, -1, harmless},
 #define NEVER(name, where, reason)     {#name, KIND_NEVER, where, 0, 0, 0, 0, 0, -1, reason},
 #define NO_EFFECT(name, where)         {#name, KIND_NO_EFFECT, where, 0, 0, 0, 0, 0, -1, NULL},
+#define TOLD(name, where, values)      {#name, KIND_TOLD, where, 0, 0, 0, 0, 0, -1, values},
 #include "frontend/api/fields.def"
 };
 #define N_ROW (sizeof(rows) / sizeof(*rows))
@@ -110,6 +111,20 @@ static enum q_code refuse_not_yet(const struct row *r, const json_t *v, struct q
                   strcmp(r->harmless, "null") ? r->harmless : "");
 }
 
+static enum q_code read_told(struct params *p, const struct row *r, const json_t *v,
+                             struct q_err *e)
+{
+    const char *value = json_string_value(v);
+    if (!value)
+        return fail_kind(r, v, "a string", e);
+    if (!unknown_is_one_of(value, r->harmless))
+        return q_fail(e, Q_INVALID, "%s: \"%.40s\" is not known; accepted are %s", r->name, value,
+                      r->harmless);
+    if (strncmp(value, r->harmless, strlen(value)) != 0)
+        unknown_no_effect(&p->unknown, r->name);
+    return Q_OK;
+}
+
 static enum q_code read_field(struct params *p, const struct row *r, const json_t *v,
                               struct q_err *e)
 {
@@ -146,6 +161,8 @@ static enum q_code read_field(struct params *p, const struct row *r, const json_
                       r->harmless);
     case KIND_NO_EFFECT:
         return Q_OK;
+    case KIND_TOLD:
+        return read_told(p, r, v, e);
     }
     *(const json_t **)(void *)place = v;
     return Q_OK;
@@ -171,10 +188,11 @@ static void note_unknown(struct params *p, const char *name, uint32_t where)
     char names[4096] = "";
     size_t n = 0;
     const char *nearest = "";
-    for (size_t i = 0; i < N_ROW && n < sizeof(names); i++)
+    bool look = p->unknown.n_looked < UNKNOWN_LOOK_MAX;
+    for (size_t i = 0; look && i < N_ROW && n < sizeof(names); i++)
         if (rows[i].where & where)
             n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", n ? " " : "", rows[i].name);
-    size_t n_nearest = nearest_name(name, names, &nearest);
+    size_t n_nearest = unknown_nearest(&p->unknown, name, names, &nearest);
     unknown_note(&p->unknown, name, nearest, n_nearest);
 }
 
@@ -342,6 +360,10 @@ FALLIBLE params_read(struct params *p, const json_t *body, enum params_where whe
             continue;
         if (!r) {
             note_unknown(p, key, where);
+            continue;
+        }
+        if (elsewhere && where >= WHERE_TOKENS) { /* the body of a chat is taken too */
+            unknown_no_effect(&p->unknown, key);
             continue;
         }
         if (elsewhere)

@@ -35,6 +35,7 @@ enum field {
 #define NOT_YET(name, where, harmless)
 #define NEVER(name, where, reason)
 #define NO_EFFECT(name, where)
+#define TOLD(name, where, values)
 #include "frontend/api/fields.def"
     FIELD_COUNT
 };
@@ -51,10 +52,11 @@ struct params {
 #define NOT_YET(name, where, harmless)
 #define NEVER(name, where, reason)
 #define NO_EFFECT(name, where)
+#define TOLD(name, where, values)
 #include "frontend/api/fields.def"
     bool include_usage, continuous_usage; /* stream_options */
     uint32_t n_logprob;     /* alternatives; SAMPLE_NO_LOGPROBS = none, PARAMS_ALL = -1, all */
-    struct unknown unknown; /* what no table knows */
+    struct unknown unknown; /* what no table knows, and what has no effect */
     char param[64];         /* after an error: the field at fault, "" = none */
 };
 

@@ -3,10 +3,8 @@
 #include <string.h>
 #include "common/mem.h"
 #include "frontend/api/app.h"
-#include "common/chat/messages.h"
 #include "frontend/api/json.h"
 #include "frontend/api/prompt.h"
-#include "common/chat/roles.h"
 #include "frontend/api/task.h"
 
 struct ask {          /* one request */
@@ -31,20 +29,43 @@ static void ask_free(struct task *t)
     q_free(q);
 }
 
+static void set_param(struct ask *q, const char *field)
+{
+    snprintf(q->params.param, sizeof(q->params.param), "%.63s", field ? field : "");
+}
+
 static enum q_code read_body(struct ask *q, struct q_err *e)
 {
     const struct served *s = &q->app->served;
     enum q_code rc;
     if (!s->tokenizer)
         return q_fail(e, Q_UNSUPPORTED, "this server has no tokenizer (--skip-tokenizer-init)");
-    if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) ||
-        (rc = params_read(&q->params, q->body, q->to_text ? WHERE_DETOK : WHERE_TOKENS, e)))
+    if ((rc = json_body(&q->body, q->task.text.data, q->task.text.n, e)) != Q_OK)
         return rc;
-    if ((rc = unknown_check(&q->params.unknown, s->options->strict_fields, e)) != Q_OK) {
-        snprintf(q->params.param, sizeof(q->params.param), "%.63s", q->params.unknown.first);
+    if ((rc = served_check_name(s, json_string_value(json_object_get(q->body, "model")), e))) {
+        set_param(q, "model");
         return rc;
     }
-    return served_check_name(s, q->params.model, e);
+    if ((rc = params_read(&q->params, q->body, q->to_text ? WHERE_DETOK : WHERE_TOKENS, e)))
+        return rc;
+    rc = unknown_check(&q->params.unknown, s->options->strict_fields, e);
+    if (rc != Q_OK)
+        set_param(q, q->params.unknown.first);
+    return rc;
+}
+
+/* A conversation as a chat would have it, so that what changes its prompt does so here. */
+static enum q_code render(struct ask *q, struct q_err *e)
+{
+    const struct served *s = &q->app->served;
+    struct turn_ask ask = prompts_ask(s, &q->params, &(struct sample_params){.grammar = 0});
+    ask.auto_tool_choice = true; /* nothing is called */
+    enum q_code rc = turn_read(&q->turn, &s->chat, &ask, e);
+    if (rc != Q_OK)
+        set_param(q, q->turn.field);
+    else if ((rc = prompts_render(&q->prompts, &q->turn, e)) != Q_OK)
+        set_param(q, strncmp(e->message, "chat_template:", 14) ? "messages" : "chat_template");
+    return rc;
 }
 
 static enum q_code tokenize(struct ask *q, struct q_err *e)
@@ -56,17 +77,20 @@ static enum q_code tokenize(struct ask *q, struct q_err *e)
     if (p->messages) {
         add_special =
             p->has[FIELD_add_special_tokens] && p->add_special_tokens; /* templates write them */
-        q->turn = (struct turn){.model = &s->chat,
-                                .ask = prompts_ask(s, p, &(struct sample_params){.grammar = 0})};
-        if ((rc = tools_read(&q->turn.tools, p->tools, e)) ||
-            (rc = roles_check(&s->chat, p->chat_template, p->messages, e)) ||
-            (rc = messages_read(&q->turn.messages, p->messages, e)) ||
-            (rc = prompts_render(&q->prompts, &q->turn, e)))
+        if ((rc = render(q, e)) != Q_OK)
             return rc;
+        set_param(q, "messages");
     } else if (!json_is_string(p->prompt)) {
-        return q_fail(e, Q_INVALID, "prompt: expected a string, got %s", json_kind(p->prompt));
-    } else if ((rc = prompts_read(&q->prompts, p->prompt, s, e)) != Q_OK) {
-        return rc;
+        set_param(q, "prompt");
+        return p->prompt
+                   ? q_fail(e, Q_INVALID, "prompt: expected a string, got %s", json_kind(p->prompt))
+                   : q_fail(e, Q_INVALID,
+                            "prompt: missing, and so is messages: one of them "
+                            "is needed");
+    } else {
+        set_param(q, "prompt");
+        if ((rc = prompts_read(&q->prompts, p->prompt, s, e)) != Q_OK)
+            return rc;
     }
     return prompt_encode(q->prompts.items, s, add_special, e);
 }
@@ -97,6 +121,7 @@ static enum q_code detokenize(struct ask *q, struct buf *text, struct q_err *e)
     const struct served *s = &q->app->served;
     const json_t *tokens = q->params.tokens;
     enum q_code rc;
+    set_param(q, "tokens");
     if (!tokens)
         return q_fail(e, Q_INVALID, "tokens: the field is missing");
     if (json_array_size(tokens) == 0)
@@ -128,8 +153,9 @@ static enum q_code prepare(struct task *t, struct q_err *e)
 static void answer(struct task *t, const struct q_err *e)
 {
     struct ask *q = (struct ask *)t;
-    if (q->params.unknown.n)
-        http_warn(t->x, q->params.unknown.text);
+    const char *warning = unknown_warning(&q->params.unknown);
+    if (warning)
+        http_warn(t->x, warning);
     if (e->code == Q_OK)
         http_reply(t->x, 200, "application/json", &q->answer);
     else

@@ -39,28 +39,66 @@ static size_t encode(char out[UNKNOWN_NAME_MAX], const char *name)
     return n;
 }
 
+size_t unknown_nearest(struct unknown *u, const char *name, const char *names, const char **nearest)
+{
+    if (u->n_looked >= UNKNOWN_LOOK_MAX)
+        return 0;
+    u->n_looked++;
+    return nearest_name(name, names, nearest);
+}
+
+static void count_more(struct unknown *u)
+{
+    u->n_more++;
+    snprintf(u->text + u->n_text, sizeof(u->text) - u->n_text, " and %zu more", u->n_more);
+}
+
 void unknown_note(struct unknown *u, const char *name, const char *meant, size_t n_meant)
 {
     static const char opening[] = "unknown fields are ignored: ";
+    static const char longest_end[] = " and 18446744073709551615 more";
     char shown[UNKNOWN_NAME_MAX], line[3 * UNKNOWN_NAME_MAX];
+    if (u->n++ >= UNKNOWN_LOOK_MAX || u->n_more) {
+        count_more(u);
+        return;
+    }
     encode(shown, name);
-    if (u->n++ == 0) {
+    if (u->n == 1) {
         u->n_text = (size_t)snprintf(u->text, sizeof(u->text), "%s", opening);
         snprintf(u->first, sizeof(u->first), "%s", shown);
         snprintf(u->meant, sizeof(u->meant), "%.*s", (int)n_meant, meant);
     }
     int n = snprintf(line, sizeof(line), n_meant ? "%s%s (did you mean %.*s?)" : "%s%s",
                      u->n > 1 ? ", " : "", shown, (int)n_meant, meant);
-    if (u->n_text + (size_t)n + sizeof(", ...") > sizeof(u->text)) {
-        if (strcmp(u->text + u->n_text, ", ...") != 0)
-            snprintf(u->text + u->n_text, sizeof(u->text) - u->n_text, ", ...");
+    if (u->n_text + (size_t)n + sizeof(longest_end) > sizeof(u->text)) {
+        count_more(u);
         return;
     }
     memcpy(u->text + u->n_text, line, (size_t)n + 1);
     u->n_text += (size_t)n;
 }
 
-static bool is_one_of(const char *name, const char *names)
+/* Known names, each once: plain text that needs no encoding, and not many. */
+void unknown_no_effect(struct unknown *u, const char *name)
+{
+    static const char more[] = ", ...";
+    size_t n = strlen(u->idle), room = sizeof(u->idle) - n;
+    const char *before = u->n_idle++ ? ", " : "fields without effect here: ";
+    if (strlen(before) + strlen(name) + sizeof(more) <= room)
+        snprintf(u->idle + n, room, "%s%s", before, name);
+    else if (n < sizeof(more) || strcmp(u->idle + n + 1 - sizeof(more), more) != 0)
+        snprintf(u->idle + n, room, "%s", more);
+}
+
+const char *unknown_warning(struct unknown *u)
+{
+    if (!u->n || !u->n_idle)
+        return u->n ? u->text : u->n_idle ? u->idle : NULL;
+    snprintf(u->both, sizeof(u->both), "%s; %s", u->text, u->idle);
+    return u->both;
+}
+
+bool unknown_is_one_of(const char *name, const char *names)
 {
     size_t n = strlen(name);
     for (const char *at = names; *at; at += strcspn(at, " "), at += *at == ' ')
@@ -78,9 +116,9 @@ static void look(struct unknown *u, const struct nested *r, const json_t *object
     json_object_foreach ((json_t *)object, key, v) {
         char path[UNKNOWN_NAME_MAX + 64], at[16] = "";
         const char *nearest = "";
-        if (is_one_of(key, r->names))
+        if (unknown_is_one_of(key, r->names))
             continue;
-        size_t n = nearest_name(key, r->names, &nearest);
+        size_t n = unknown_nearest(u, key, r->names, &nearest);
         if (r->near && !n)
             continue;
         if (index >= 0)

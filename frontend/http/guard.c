@@ -6,6 +6,9 @@
  * behind one another are in the socket's input already; they are looked at when the one before is
  * answered, which is before h2o reads them.
  *
+ * A body with faulty chunks is left to h2o, whose idea of its end may be wrong; but its request is
+ * answered with 400 and its connection closed, so that nothing behind it is read as a request.
+ *
  * The lingering close holds a copy of the descriptor: h2o closes its own, and the kernel ends the
  * connection with the last. */
 #include "frontend/http/guard.h"
@@ -16,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "common/mem.h"
+#include "frontend/http/chunks.h"
 #include "frontend/http/head.h"
 
 #define LINGER_MS   60000             /* for a client to stop sending */
@@ -37,6 +41,9 @@ struct guard_connection {
     bool large;        /* it is that h2o cannot hold it */
     bool fresh;        /* the next head has not been looked at */
     bool listed;       /* in guard->unhooked */
+    bool chunked;      /* the current request's body is */
+    bool expects;      /* and comes behind "100 Continue" */
+    struct chunks chunks;
     struct guard_connection *next, *prev;
 };
 
@@ -84,12 +91,13 @@ static const char *excess(const char *bytes, size_t n, size_t n_head)
 }
 
 /* Look at the head that begins `skip` bytes into the input, if it is whole or already too much. In
- * place of one that is too much h2o gets one that it can read, as long as what there was. */
-static void look(struct guard_connection *c, size_t skip)
+ * place of one that is too much h2o gets one that it can read, as long as what there was. Where the
+ * head's chunked body begins in the input; 0: not seen now. */
+static size_t look(struct guard_connection *c, size_t skip)
 {
     h2o_buffer_t *input = c->sock->input;
     if (!c->fresh || !input || input->size <= skip)
-        return;
+        return 0;
     size_t have = input->size - skip;
     size_t n = head_length(input->bytes + skip, have);
     const char *too_much = excess(input->bytes + skip, have, n);
@@ -100,21 +108,40 @@ static void look(struct guard_connection *c, size_t skip)
         c->fresh = false;
         c->large = true;
         c->fault = too_much;
-        return;
+        return 0;
     }
     if (!n)
-        return;
+        return 0;
     c->fresh = false;
     c->fault = head_fault(input->bytes + skip, n);
     if (c->fault)
         head_unframe(input->bytes + skip, n);
+    c->chunked = !c->fault && head_has(input->bytes + skip, n, "transfer-encoding");
+    c->chunks = (struct chunks){.n_digit = 0};
+    c->expects = c->chunked && head_has(input->bytes + skip, n, "expect");
+    if (c->expects)
+        list(c);
+    return c->chunked ? skip + n : 0;
+}
+
+/* The input from here on, as it came, is of a chunked body. */
+static void follow(struct guard_connection *c, size_t at)
+{
+    h2o_buffer_t *input = c->sock->input;
+    const char *fault = chunks_take(&c->chunks, input->bytes + at, input->size - at);
+    if (fault && !c->fault)
+        c->fault = fault;
 }
 
 static void on_read(h2o_socket_t *sock, const char *err)
 {
     struct guard_connection *c = sock->on_close.data;
-    if (!err)
-        look(c, 0);
+    if (!err) {
+        bool within = c->chunked; /* h2o has taken the framing off what came before */
+        size_t body = look(c, 0);
+        if (body || within)
+            follow(c, body ? body : sock->input->size - sock->bytes_read);
+    }
     c->guard->h2o_read(sock, err);
 }
 
@@ -124,13 +151,15 @@ static void hook(struct guard_connection *c)
         c->sock->_cb.read = on_read;
 }
 
+/* When h2o begins to read anew behind "100 Continue" is not known: until the body is there. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct guard *g = prepare->data;
-    while (g->unhooked) {
-        struct guard_connection *c = g->unhooked;
-        unlist(c);
+    for (struct guard_connection *c = g->unhooked, *next; c; c = next) {
+        next = c->next;
         hook(c);
+        if (!c->expects)
+            unlist(c);
     }
 }
 
@@ -176,7 +205,10 @@ const char *guard_fault(h2o_req_t *req, bool *large)
     if (!c)
         return NULL;
     look(c, 0);
+    c->expects = false;
     *large = c->large;
+    if (c->chunked && c->chunks.state != CHUNKS_WHOLE)
+        req->http1_is_persistent = 0;
     return c->fault;
 }
 
@@ -188,7 +220,10 @@ void guard_answered(h2o_req_t *req, size_t n_request)
     c->fault = NULL;
     c->large = false;
     c->fresh = true;
-    look(c, n_request);
+    c->chunked = c->expects = false;
+    size_t body = look(c, n_request);
+    if (body)
+        follow(c, body);
     list(c);
 }
 

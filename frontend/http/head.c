@@ -3,7 +3,6 @@
 #include "frontend/http/head.h"
 
 #include <assert.h>
-#include <stdbool.h>
 #include <string.h>
 #include <strings.h>
 
@@ -96,6 +95,18 @@ const char *head_fault(const char *head, size_t n)
         return old ? "HTTP/1.0 knows no Transfer-Encoding"
                    : "there is more than one Transfer-Encoding header";
     return NULL;
+}
+
+bool head_has(const char *head, size_t n, const char *name)
+{
+    struct lines l = {head, head + n};
+    struct text line, value;
+    if (!first_line(&l, &line))
+        return false;
+    while (next_line(&l, &line) && line.n)
+        if (is_header(line, name, &value))
+            return true;
+    return false;
 }
 
 void head_unframe(char *head, size_t n)

@@ -6,6 +6,7 @@
  * same bytes (request smuggling). RFC 9112 wants 400 for all of these. Threads: reentrant. */
 #ifndef QUIRE_FRONTEND_HTTP_HEAD_H
 #define QUIRE_FRONTEND_HTTP_HEAD_H
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Bytes of the head with the empty line at its end; 0: the end is not there yet. */
@@ -13,6 +14,8 @@ size_t head_length(const char *bytes, size_t n);
 /* What is wrong with a whole head (a sentence without full stop); NULL: nothing that h2o would not
  * see itself. */
 const char *head_fault(const char *head, size_t n);
+/* Is there a header of this name (in small letters)? Of a whole head. */
+bool head_has(const char *head, size_t n, const char *name);
 /* Rename, in place, the headers that announce a body or another protocol, so that h2o waits for
  * neither. Of a whole head. */
 void head_unframe(char *head, size_t n);

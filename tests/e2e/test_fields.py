@@ -204,7 +204,63 @@ def test_unknown_fields_elsewhere(bundled):
     status, warning, text = warned(bundled, "/v1/chat/completions", {**CHAT, "temperatur": 0, "top_p": 2})
     assert status == 400 and "temperatur " in warning and json.loads(text)["error"]["param"] == "top_p"
     status, warning, text = warned(bundled, "/v1/chat/completions", {**CHAT, **{"\u00e9" * 300 + str(i): i for i in range(500)}})
-    assert status == 200 and len(warning) < 1024 and warning.endswith(", ...")
+    assert status == 200 and len(warning) < 1024 and warning.endswith(" and %d more" % (500 - 1 - warning.count(", ")))
+
+
+def test_fields_of_a_chat_elsewhere(bundled):
+    """/tokenize takes the body of a chat: what changes the prompt does so, the others have no effect and are told."""
+    _, warning, text = warned(bundled, "/tokenize", {**CHAT, "temperature": 0, "tool_choice": "none", "unknwn": 1, "logprobs": True, "audio": {}})
+    assert warning.startswith("unknown fields are ignored: unknwn; fields without effect here: ")
+    assert set(warning.partition("here: ")[2].split(", ")) == {"temperature", "logprobs", "audio"} | set(CHAT) - {"model", "messages"}
+    plain = bundled.post("/tokenize", {"messages": CHAT["messages"]})[1]["tokens"]
+    assert json.loads(text)["tokens"] == plain
+    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("one", "two")]
+    ask = {"messages": CHAT["messages"], "tools": tools}
+    both = bundled.post("/tokenize", ask)[1]["tokens"]
+    one = bundled.post("/tokenize", {**ask, "tools": tools[:1]})[1]["tokens"]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "one"}}]}}
+    assert len(both) > len(one) > len(plain)
+    assert bundled.post("/tokenize", {**ask, "tool_choice": "none"})[1]["tokens"] == plain
+    assert bundled.post("/tokenize", {**ask, "tool_choice": allowed})[1]["tokens"] == one
+    for effort in (None, "none", "high"):
+        body = {**CHAT, "max_tokens": 1, "reasoning_effort": effort}
+        assert bundled.post("/tokenize", body)[1]["count"] == bundled.post("/v1/chat/completions", body)[1]["usage"]["prompt_tokens"]
+    status, warning, _ = warned(bundled, "/detokenize", {"tokens": both, "temperature": 1, "messages": []})
+    assert status == 200 and warning == "fields without effect here: temperature, messages"
+
+
+@pytest.mark.parametrize("path, body, param", [
+    ("/tokenize", {}, "prompt"), ("/tokenize", {"prompt": ["a"]}, "prompt"), ("/tokenize", {"messages": [1]}, "messages"),
+    ("/tokenize", {"messages": [{"role": "usr", "content": "x"}]}, "messages"), ("/tokenize", {**CHAT, "tools": [1]}, "tools"),
+    ("/tokenize", {**CHAT, "reasoning_effort": "bogus"}, "reasoning_effort"), ("/tokenize", {**CHAT, "chat_template": "{{ 1 }}"}, "chat_template"),
+    ("/tokenize", {"prompt": "a", "model": "none"}, "model"), ("/tokenize", {"prompt": "a", "return_token_strs": 1}, "return_token_strs"),
+    ("/detokenize", {}, "tokens"), ("/detokenize", {"tokens": "x"}, "tokens"), ("/detokenize", {"tokens": ["x"]}, "tokens"),
+    ("/detokenize", {"tokens": [10**9]}, "tokens"), ("/detokenize", {"tokens": [1, None]}, "tokens")])
+def test_param_of_tokenize(bundled, path, body, param):
+    status, answer = bundled.post(path, body)
+    assert status == (404 if param == "model" else 400) and answer["error"]["param"] == param, answer
+
+
+def test_efforts_and_verbosity(bundled):
+    for effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max"):
+        assert bundled.post("/v1/chat/completions", {**CHAT, "max_tokens": 1, "reasoning_effort": effort})[0] == 200
+    for effort in ("bogus", "", "High"):
+        status, answer = bundled.post("/v1/chat/completions", {**CHAT, "reasoning_effort": effort})
+        assert status == 400 and answer["error"]["param"] == "reasoning_effort"
+        assert "none, minimal, low, medium, high, xhigh, max" in answer["error"]["message"]
+    for value, want in [("medium", None), ("low", "fields without effect here: verbosity"), ("high", "fields without effect here: verbosity")]:
+        assert warned(bundled, "/v1/chat/completions", {**CHAT, "max_tokens": 1, "verbosity": value})[:2] == (200, want)
+    status, answer = bundled.post("/v1/chat/completions", {**CHAT, "verbosity": "loud"})
+    assert status == 400 and answer["error"]["param"] == "verbosity" and "medium low high" in answer["error"]["message"]
+
+
+def test_many_unknown_fields_and_the_model(bundled):
+    """16 names are listed; of a model that is not there nothing else is told."""
+    many = {f"k{i}": i for i in range(3000)}
+    status, warning, _ = warned(bundled, "/v1/chat/completions", {**many, **CHAT, "max_tokens": 1})
+    assert status == 200 and warning.endswith("k15 and 2984 more")
+    status, warning, text = warned(bundled, "/v1/chat/completions", {**many, **CHAT, "model": "none"})
+    assert status == 404 and warning is None and json.loads(text)["error"]["param"] == "model"
 
 
 def test_strict_fields(start):

@@ -147,6 +147,57 @@ def test_ambiguous_framing_is_refused_and_the_connection_closed(wide, request_by
     assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
 
 
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
+@pytest.mark.parametrize("body, words", [
+    (b"0x%x\r\n%b\r\n0\r\n\r\n", b"no hexadecimal number"), (b"%xg\r\n%b\r\n0\r\n\r\n", b"no hexadecimal number"),
+    (b"%x \r\n%b\r\n0\r\n\r\n", b"no hexadecimal number"), (b"%x\n%b\r\n0\r\n\r\n", b"no hexadecimal number"),
+    (b"%x\r\n%b\r\n0x\r\n\r\n", b"no hexadecimal number"), (b"%x;a\x01\r\n%b\r\n0\r\n\r\n", b"control character"),
+    (b"%x\r\n%b\n0\r\n\r\n", b"data of a chunk"), (b"%x\r\n%b\r\n0\r\nno colon\r\n\r\n", b"no header line"),
+])
+def test_faulty_chunks_are_refused_and_the_connection_closed(wide, body, words, expect):
+    """Nothing behind them is read as a request, in whatever pieces they come."""
+    request = completion(CHUNKED + expect, body % (len(BODY), BODY))
+    head = len(request) - len(body % (len(BODY), BODY))
+    for before, cuts in [(b"", []), (b"", [head]), (b"", range(head, len(request))), (HEALTH, []), (HEALTH, [head + 20])]:
+        stream, at = before + request + HEALTH, 0
+        with connect(wide) as s:
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for cut in [*(cut + len(before) for cut in cuts), len(stream)]:
+                s.sendall(stream[at:cut])
+                at = cut
+            answers = Answers(s)
+            found = [answers.next()]
+            while found[-1][1].get("connection") != "close":
+                found.append(answers.next())
+            assert not answers.got and not s.recv(1)
+        assert [status for status, _, _ in found if status != 100] == ([200] if before else []) + [400]
+        assert words in found[-1][2] and json.loads(found[-1][2])["error"]["type"] == "invalid_request_error"
+
+
+def test_faulty_chunks_behind_100_continue(wide):
+    with connect(wide) as s:
+        answers = Answers(s)
+        s.sendall(completion(CHUNKED + b"Expect: 100-continue\r\n", b""))
+        assert answers.next()[0] == 100
+        s.sendall(b"0x5\r\nhello\r\n0\r\n\r\n" + HEALTH)
+        status, headers, body = answers.next()
+        assert status == 400 and b"no hexadecimal" in body and headers["connection"] == "close" and not s.recv(1)
+
+
+@pytest.mark.parametrize("body", [b"%x;a=b;c=\"d\"\r\n%b\r\n0\r\n\r\n", b"000%x\r\n%b\r\n000;x\r\nTrailer: y\r\n\r\n"])
+def test_extensions_and_trailers_are_fine(wide, body):
+    request = completion(CHUNKED, body % (len(BODY), BODY))
+    assert talk(wide, request + HEALTH + request, HEALTH) == [200] * 4
+    assert talk(wide, *(request[i:i + 1] for i in range(len(request))), HEALTH) == [200] * 2
+    with connect(wide) as s:
+        s.sendall(completion(CHUNKED + b"Expect: 100-continue\r\n", b""))
+        assert Answers(s).next()[0] == 100
+        assert exchange(s, body % (len(BODY), BODY))[0] == 200
+
+
 def test_framing_is_checked_on_later_requests_too(wide):
     """On a connection that is kept, and behind another request in one piece."""
     bad = completion(length(10**6) + length())

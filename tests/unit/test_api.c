@@ -155,6 +155,7 @@ static void test_not_yet_fields(void **state)
 #define OBJECT(name, where)
 #define ANY(name, where)
 #define NO_EFFECT(name, where)
+#define TOLD(name, where, values)
 #define NOT_YET(name, where, harmless) {#name, where, harmless},
 #define NEVER(name, where, reason)     {#name, where, "null"},
 #include "frontend/api/fields.def"
@@ -388,6 +389,29 @@ static void test_thinking(void **state)
     }
 }
 
+/* What another endpoint takes has no effect on /tokenize, and is told; each name once, not without
+ * end. */
+static void test_no_effect(void **state)
+{
+    (void)state;
+    struct unknown u = {0};
+    assert_ok(params_read(&p, parse("{\"temperature\":[],\"echo\":1,\"tool_choice\":\"none\"}"),
+                          WHERE_TOKENS, &e),
+              &e);
+    assert_string_equal(unknown_warning(&p.unknown),
+                        "fields without effect here: temperature, echo");
+    assert_true(p.has[FIELD_tool_choice] && !p.has[FIELD_temperature]);
+    assert_ok(unknown_check(&p.unknown, true, &e), &e);
+    assert_null(unknown_warning(&u));
+    for (int i = 0; i < 1000; i++)
+        unknown_no_effect(&u, "some_field_of_another_endpoint");
+    size_t n = strlen(u.idle);
+    assert_true(n < UNKNOWN_TEXT_MAX);
+    assert_string_equal(u.idle + n - 11, "dpoint, ...");
+    unknown_note(&u, "x", "", 0);
+    assert_memory_equal(unknown_warning(&u), "unknown fields are ignored: x; fields without ", 46);
+}
+
 static void test_prompts(void **state)
 {
     (void)state;
@@ -481,8 +505,8 @@ int main(void)
         cmocka_unit_test(test_not_yet_fields), cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_stops),          cmocka_unit_test(test_messages),
         cmocka_unit_test(test_bad_messages),   cmocka_unit_test(test_broken_arguments),
-        cmocka_unit_test(test_thinking),       cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_thinking),       cmocka_unit_test(test_no_effect),
+        cmocka_unit_test(test_prompts),        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, release);
 }

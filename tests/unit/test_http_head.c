@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is looked at before h2o reads a request, and what pages of other origins may do. */
 #include "check.h"
+#include "frontend/http/chunks.h"
 #include "frontend/http/cors.h"
 #include "frontend/http/head.h"
 #include "frontend/http/unpack.h"
@@ -42,6 +43,48 @@ static void test_faults(void **state)
         if (!cases[i].word != !got || (got && !strstr(got, cases[i].word)))
             fail_msg("%s: %s", cases[i].head, got ? got : "nothing");
     }
+}
+
+/* In one piece and byte by byte; n_body: of them to the body's end, 0: it is not there. */
+static void check_chunks(const char *text, size_t n_body, const char *word)
+{
+    size_t n = strlen(text), at = 0;
+    struct chunks whole = {.n_digit = 0}, single = {.n_digit = 0};
+    const char *fault = chunks_take(&whole, text, n), *found = NULL;
+    while (at < n && single.state < CHUNKS_WHOLE)
+        found = chunks_take(&single, text + at++, 1);
+    if (fault != found || !fault != !word || (fault && !strstr(fault, word)))
+        fail_msg("%s: %s, %s", text, fault ? fault : "nothing", found ? found : "nothing");
+    assert_int_equal(whole.state, single.state);
+    assert_int_equal(whole.state == CHUNKS_WHOLE, n_body != 0);
+    if (n_body)
+        assert_int_equal(at, n_body);
+}
+
+static void test_chunks(void **state)
+{
+    (void)state;
+    check_chunks("5\r\nhello\r\n0\r\n\r\nGET", 15, NULL);
+    check_chunks("0005;a=b;c=\"d e\"\r\nhello\r\n00;x\r\nA: b c\r\nD:\r\n\r\n", 45, NULL);
+    check_chunks("A\r\n0123456789\r\na\r\n0123456789\r\n0\r\n\r\n", 35, NULL);
+    check_chunks("5\r\nhel", 0, NULL);
+    check_chunks("0x5\r\nhello\r\n0\r\n\r\n", 0, "no hexadecimal");
+    check_chunks("5 \r\nhello\r\n0\r\n\r\n", 0, "no hexadecimal");
+    check_chunks("5g\r\nhello\r\n0\r\n\r\n", 0, "no hexadecimal");
+    check_chunks("-5\r\nhello\r\n0\r\n\r\n", 0, "no hexadecimal");
+    check_chunks(" 5\r\nhello\r\n0\r\n\r\n", 0, "no hexadecimal");
+    check_chunks("\r\n0\r\n\r\n", 0, "no hexadecimal");
+    check_chunks("5\nhello\r\n0\r\n\r\n", 0, "no hexadecimal");
+    check_chunks("5\r\rhello\r\n0\r\n\r\n", 0, "CR LF");
+    check_chunks("5;a\nhello\r\n0\r\n\r\n", 0, "control character");
+    check_chunks("5\r\nhello\n0\r\n\r\n", 0, "data of a chunk");
+    check_chunks("5\r\nhello!\r\n0\r\n\r\n", 0, "data of a chunk");
+    check_chunks("5\r\nhello\r\r\n0\r\n\r\n", 0, "data of a chunk");
+    check_chunks("00000000000000005\r\nhello\r\n0\r\n\r\n", 0, "16 digits");
+    check_chunks("0\r\nGET / HTTP/1.1\r\n\r\n", 0, "no header line");
+    check_chunks("0\r\na: b\n\r\n", 0, "no header line");
+    check_chunks("0\r\n\n", 0, "no header line");
+    check_chunks("0\r\na: b\r\r\n\r\n", 0, "CR LF");
 }
 
 static void test_blank(void **state)
@@ -146,8 +189,9 @@ static void test_unpack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),  cmocka_unit_test(test_blank), cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_unframe), cmocka_unit_test(test_cors),  cmocka_unit_test(test_coding),
-        cmocka_unit_test(test_unpack)};
+        cmocka_unit_test(test_faults),  cmocka_unit_test(test_blank),
+        cmocka_unit_test(test_chunks),  cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_unframe), cmocka_unit_test(test_cors),
+        cmocka_unit_test(test_coding),  cmocka_unit_test(test_unpack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

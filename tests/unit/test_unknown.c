@@ -3,7 +3,16 @@
 #include "check.h"
 #include "common/chat/roles.h"
 #include "common/nearest.h"
-#include "frontend/api/unknown.h"
+#include "frontend/api/params.h"
+
+static size_t n_compared; /* calls of nearest_name out of other files */
+size_t __real_nearest_name(const char *name, const char *names, const char **nearest);
+size_t __wrap_nearest_name(const char *name, const char *names, const char **nearest);
+size_t __wrap_nearest_name(const char *name, const char *names, const char **nearest)
+{
+    n_compared++;
+    return __real_nearest_name(name, names, nearest);
+}
 
 static void test_distance(void **state)
 {
@@ -78,8 +87,39 @@ static void test_header(void **state)
         unknown_note(&u, name + i % 999, name, 40);
         assert_true(strlen(u.text) < UNKNOWN_TEXT_MAX - 1);
     }
-    assert_string_equal(u.text + strlen(u.text) - 5, ", ...");
     assert_int_equal(u.n, 1001);
+    char end[32];
+    snprintf(end, sizeof(end), " and %zu more", u.n_more);
+    assert_string_equal(u.text + strlen(u.text) - strlen(end), end);
+}
+
+/* However many names come, few are looked up and listed; the others are counted. */
+static void test_many(void **state)
+{
+    (void)state;
+    static struct params p;
+    struct q_err e = Q_ERR_INIT;
+    json_t *body = json_pack("{s:{}, s:[{}]}", "response_format", "tools");
+    json_t *inside[] = {body, json_object_get(body, "response_format"),
+                        json_array_get(json_object_get(body, "tools"), 0)};
+    for (int i = 0; i < 3 * 5000; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "temperatur%d", i);
+        json_object_set_new(inside[i % 3], name, json_true());
+    }
+    size_t before = n_compared;
+    assert_ok(params_read(&p, body, WHERE_CHAT, &e), &e);
+    assert_int_equal(p.unknown.n, 2 * 5000); /* those of tools resemble no name */
+    assert_int_equal(p.unknown.n_looked, UNKNOWN_LOOK_MAX);
+    assert_int_equal(n_compared - before, UNKNOWN_LOOK_MAX);
+    assert_non_null(strstr(p.unknown.text, "(did you mean temperature?)"));
+    size_t n_listed = 1;
+    for (const char *at = p.unknown.text; (at = strstr(at, ", ")); at++)
+        n_listed++;
+    assert_true(n_listed <= UNKNOWN_LOOK_MAX);
+    assert_int_equal(n_listed + p.unknown.n_more, p.unknown.n);
+    assert_fails(unknown_check(&p.unknown, true, &e), Q_INVALID, "did you mean temperature?", &e);
+    json_decref(body);
 }
 
 static void test_roles(void **state)
@@ -112,8 +152,8 @@ static void test_roles(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_distance),
-                                       cmocka_unit_test(test_nearest),
-                                       cmocka_unit_test(test_header), cmocka_unit_test(test_roles)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_distance), cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_header), cmocka_unit_test(test_many), cmocka_unit_test(test_roles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,13 +174,23 @@ static enum part key_over(struct parser *p, struct json *h, const struct buf *ke
     return first && region_bare(p) && !fits ? PART_BAD : PART_MORE;
 }
 
-/* Arguments written as a string: the JSON inside it, or the string itself when there is none. */
-static void args_string(struct parser *p, struct json *h, const struct buf *text)
+/* Arguments written as a string: the object inside it; none at all is an empty one. */
+static enum part args_string(struct parser *p, struct json *h, const struct buf *text)
 {
-    if (json_scan_valid(buf_str(text), text->len))
-        args_out(p, h, text->data, text->len);
-    else
-        args_out(p, h, h->scratch.data, h->scratch.len);
+    struct buf inner = BUF_INIT;
+    size_t n = text->len, blank = 0;
+    while (blank < n && is_blank(text->data[blank]))
+        blank++;
+    bool good = blank == n;
+    if (good)
+        buf_add_str(&inner, "{}");
+    else if (text->data[blank] == '{')
+        good = literal_whole(text->data + blank, n - blank, &inner);
+    kept(p, &inner);
+    if (good)
+        args_out(p, h, buf_str(&inner), inner.len);
+    buf_release(&inner);
+    return good ? PART_MORE : PART_BAD;
 }
 
 /* A value that was kept is complete in scratch: a string, or null for the arguments. */
@@ -199,7 +209,7 @@ static enum part kept_over(struct parser *p, struct json *h)
     else if (h->role == ROLE_NAME)
         part = set_name(p, h, buf_str(&text), text.len);
     else
-        args_string(p, h, &text);
+        part = args_string(p, h, &text);
     buf_release(&text);
     return part;
 }
@@ -220,7 +230,7 @@ static enum part value_over(struct parser *p, struct json *h)
     h->place = role == ROLE_KEY ? COLON : NEXT;
     if (role == ROLE_ARGS) {
         h->has_args = true;
-        if (h->head)
+        if (h->head && part == PART_MORE)
             return call_over(p, h);
     }
     return part;
@@ -235,6 +245,8 @@ static enum part value_byte(struct parser *p, struct json *h, char c)
         if (is_blank(c))
             return PART_MORE;
         if (!string && (h->role == ROLE_KEY || h->role == ROLE_NAME))
+            return PART_BAD;
+        if (h->role == ROLE_ARGS && !string && !strchr("{nN", c)) /* no object */
             return PART_BAD;
         h->in_value = true;
         h->keep = h->role == ROLE_KEY || h->role == ROLE_NAME ||
@@ -281,7 +293,7 @@ static enum part head_name(struct parser *p, struct json *h)
     if (h->infer)
         return format_tools_known(p) ? PART_MORE : PART_BAD;
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)name[i] <= ' ' || name[i] == '<' || name[i] == '{')
+        if ((unsigned char)name[i] <= ' ' || (name[i] && strchr("<[{", name[i])))
             return PART_BAD;
     return set_name(p, h, name, n);
 }
@@ -295,14 +307,34 @@ static enum part begin_args(struct parser *p, struct json *h, char c)
     return value_byte(p, h, c);
 }
 
-/* One more byte of a head: *i_tag is the name_end that is complete with it, or -1. */
+/* The tags that end a part of a head: name_end, and in a format whose calls no tag ends the one that
+ * begins the next call. Returns the index of the latter; tags: [HEAD_TAGS]. */
+#define HEAD_TAGS (FORMAT_TAGS + 4)
+static int head_tags(const struct parser *p, const char **tags)
+{
+    const struct tool_format *f = format_row(p);
+    int n = 0, n_end;
+    while (n < 4 && f->name_end[n]) {
+        tags[n] = f->name_end[n];
+        n++;
+    }
+    n_end = n;
+    if (!f->close[0])
+        tags[n++] = f->open[0];
+    tags[n] = NULL;
+    return n_end;
+}
+
+/* One more byte of a head: *i_tag is the tag of head_tags that is complete with it, or -1. */
 static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
 {
+    const char *tags[HEAD_TAGS];
     size_t whole;
+    head_tags(p, tags);
     *i_tag = -1;
     h->tag[h->n_tag++] = c;
     while (h->n_tag) {
-        int i = tag_begun(format_row(p)->name_end, h->tag, h->n_tag, &whole);
+        int i = tag_begun(tags, h->tag, h->n_tag, &whole);
         if (whole) {
             *i_tag = i;
             h->n_tag = 0;
@@ -317,6 +349,28 @@ static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
     return h->scratch.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
 }
 
+/* A head without arguments where the text ends, or the next call begins: a call, too, in a format
+ * whose calls no tag ends. A name alone has to be one of the request's functions, if they are known. */
+static bool head_alone(struct parser *p, struct json *h)
+{
+    if (!h->has_name && (head_name(p, h) != PART_MORE || !h->has_name))
+        return false;
+    if (h->place == HEAD && format_tools_known(p) && !format_function(p, buf_str(&h->name)))
+        return false;
+    h->head = true;
+    return call_over(p, h) != PART_BAD;
+}
+
+/* The next call's tag came: it is read again behind the call that the head is. */
+static enum part next_call(struct parser *p, struct json *h)
+{
+    const char *open = format_row(p)->open[0];
+    if (!head_alone(p, h))
+        return PART_BAD;
+    region_unread(p, open, strlen(open));
+    return PART_END;
+}
+
 /* Did the name's line end? Behind it there may be only the tag. */
 static bool line_over(const struct json *h)
 {
@@ -326,6 +380,7 @@ static bool line_over(const struct json *h)
 static enum part in_head(struct parser *p, struct json *h, char c)
 {
     unsigned flags = format_row(p)->flags & JSON_FLAGS;
+    const char *tags[HEAD_TAGS];
     int i_tag;
     if (h->place == HEAD && c == '{' && h->n_tag == 0)
         return flags ? PART_BAD : begin_args(p, h, c);
@@ -334,6 +389,8 @@ static enum part in_head(struct parser *p, struct json *h, char c)
     enum part part = head_byte(p, h, c, &i_tag);
     if (part != PART_MORE || i_tag < 0)
         return part;
+    if (!format_row(p)->close[0] && i_tag == head_tags(p, tags))
+        return next_call(p, h);
     if (flags & JSON_ID_FIRST && i_tag == 0) { /* the name follows */
         buf_reset(&h->scratch);
         return PART_MORE;
@@ -349,13 +406,15 @@ static enum part in_head(struct parser *p, struct json *h, char c)
 static enum part before_args(struct parser *p, struct json *h, char c)
 {
     bool name_follows = h->place == BEFORE && (format_row(p)->flags & JSON_TWO_HEADS);
+    const struct tool_format *f = format_row(p);
+    bool next = !f->close[0] && c == f->open[0][0];
     size_t whole;
-    if (h->n_tag || (c == '<' && !name_follows)) { /* tags between the name and the arguments */
+    if (h->n_tag || ((c == '<' || next) && !name_follows)) { /* tags before the arguments */
         h->tag[h->n_tag++] = c;
-        int i = tag_begun(format_row(p)->layout, h->tag, h->n_tag, &whole);
+        int i = tag_begun(f->close[0] ? f->layout : f->open, h->tag, h->n_tag, &whole);
         if (whole)
             h->n_tag = 0;
-        return i >= 0 ? PART_MORE : PART_BAD;
+        return whole && !f->close[0] ? next_call(p, h) : i >= 0 ? PART_MORE : PART_BAD;
     }
     if (c == '{')
         return begin_args(p, h, c);
@@ -516,10 +575,9 @@ static bool json_finish(struct parser *p)
         args_out(p, h, buf_str(&piece), piece.len);
         buf_release(&piece);
     }
-    if (h->place == HEAD && f->open[0] && !f->close[0] && h->n_tag == 0 && !region_bare(p) &&
-        !text_was_cut(p) && (!format_tools_known(p) || format_function(p, buf_str(&h->scratch))) &&
-        head_name(p, h) == PART_MORE)
-        call_over(p, h);
+    bool head = h->place == HEAD || h->place == ID || h->place == BEFORE;
+    if (head && h->n_tag == 0 && !f->close[0] && !region_bare(p) && !text_was_cut(p))
+        head_alone(p, h);
     return h->n_call && (h->place == AFTER || h->place == ITEMS);
 }
 

@@ -104,29 +104,40 @@ static enum part set_name(struct parser *p, struct json *h, const char *name, si
     return PART_MORE;
 }
 
-/* Among several functions the one that has most of the arguments' names as parameters. */
+/* Can a function be called with these arguments: does it know all of them, and need no others? */
+static bool takes(const json_t *f, const json_t *args)
+{
+    const json_t *schema = json_object_get(f, "parameters");
+    const json_t *known = json_object_get(schema, "properties"), *name;
+    const json_t *required = json_object_get(schema, "required");
+    const char *key;
+    json_t *value;
+    size_t i;
+    json_object_foreach ((json_t *)args, key, value)
+        if (!json_object_get(known, key))
+            return false;
+    json_array_foreach ((json_t *)required, i, name)
+        if (json_string_value(name) && !json_object_get(args, json_string_value(name)))
+            return false;
+    return true;
+}
+
+/* The only function that the arguments fit; NULL if there are several. */
 static const char *function_of(const struct parser *p, const struct json *h)
 {
-    const json_t *tools = format_tools(p), *tool;
-    json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL), *value;
-    const char *best = NULL, *key;
-    long best_score = -1;
-    size_t n = json_array_size(tools);
-    for (size_t i = 0; i < n; i++) {
-        tool = json_array_get(tools, i);
+    const json_t *tools = format_tools(p), *tool, *only = NULL;
+    json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL);
+    size_t n = json_array_size(tools), n_fit = 0, i;
+    json_array_foreach ((json_t *)tools, i, tool) {
         const json_t *f = json_object_get(tool, "function");
-        const json_t *known =
-            json_object_get(json_object_get(f ? f : tool, "parameters"), "properties");
-        long score = json_object_size(known) || n == 1 ? 0 : -1;
-        json_object_foreach (args, key, value)
-            score += json_object_get(known, key) ? 1 : -1;
-        if (score > best_score || n == 1) {
-            best_score = score;
-            best = json_string_value(json_object_get(f ? f : tool, "name"));
-        }
+        f = f ? f : tool;
+        if (n > 1 && !takes(f, args))
+            continue;
+        only = f;
+        n_fit++;
     }
     json_decref(args);
-    return best;
+    return n_fit == 1 ? json_string_value(json_object_get(only, "name")) : NULL;
 }
 
 static enum part call_over(struct parser *p, struct json *h)
@@ -268,6 +279,19 @@ static enum part value_byte(struct parser *p, struct json *h, char c)
 
 /* --- heads ------------------------------------------------------------------------------------ */
 
+/* Is there a function of that name? `unknown`: the answer where the request has none, and for a
+ * number in the name's place. */
+static bool known_name(const struct parser *p, const char *name, size_t n, bool unknown)
+{
+    struct buf text = BUF_INIT;
+    if (!format_tools_known(p) || strspn(name, "0123456789") >= n)
+        return unknown;
+    buf_add(&text, name, n);
+    bool known = format_function(p, buf_str(&text));
+    buf_release(&text);
+    return known;
+}
+
 /* The name as it stands in the head: without blanks around it, "functions." and ":3". */
 static enum part head_name(struct parser *p, struct json *h)
 {
@@ -283,11 +307,15 @@ static enum part head_name(struct parser *p, struct json *h)
         size_t end = n;
         while (end && name[end - 1] >= '0' && name[end - 1] <= '9')
             end--;
-        n = end && end < n && name[end - 1] == ':' ? end - 1 : n;
+        bool numbered = end && end < n && name[end - 1] == ':';
+        bool point = end && end < n && name[end - 1] == '.'; /* functions.f.0 */
+        n = numbered ? end - 1 : n;
         if (n > 10 && strncmp(name, "functions.", 10) == 0) {
             name += 10;
             n -= 10;
         }
+        if (!numbered && !known_name(p, name, n, !point))
+            return PART_BAD;
         h->infer = n == 0 || strspn(name, "0123456789") >= n;
     }
     if (h->infer)

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A pushdown automaton whose stack holds the closing brackets that are due. A comma is held until
  * the next item begins, so that one before a closing bracket can be left out; numbers and words are
- * held until they end, since only then it is known what to write for them. */
+ * held until they end, since only then it is known what to write for them.
+ *
+ * With `python`: '''three quotes''', r'' and u'', "strings" "side by side", octal escapes, 0x1F, keys
+ * that are numbers, comments. Such a string ends at what follows it (JOIN). */
 #include "common/parsers/literal.h"
+#include <stdlib.h>
 #include <string.h>
 #include "common/parsers/json_scan.h"
 
@@ -21,6 +25,11 @@ enum state {
     BARE_KEY, /* in a key without quotes */
     WORD,     /* in a number or a word */
     TEXT,     /* in a string without quotes, up to what ends a member */
+    OPENED,   /* python: behind a string's first quote */
+    EMPTY,    /* behind two */
+    JOIN,     /* behind a string, which another one may go on */
+    OCTAL,
+    KEY_WORD, /* in a key that is a number or a word */
     DONE
 };
 
@@ -28,7 +37,7 @@ void literal_init(struct literal *l, const char *quote, bool bare_keys)
 {
     l->quote = quote;
     l->bare_keys = bare_keys;
-    l->bare_words = false;
+    l->bare_words = l->python = l->raw = l->triple = l->comment = false;
     l->state = VALUE;
     l->comma = false;
     l->n_gap = l->n_word = l->n_quote = 0;
@@ -106,8 +115,9 @@ static char closer(const struct literal *l)
 
 void literal_begin_set(struct literal *l, struct buf *out)
 {
-    open_level(l, '[', out);
-    l->stack[l->depth - 1] = SET;
+    put_comma(l, out);
+    if (open_level(l, '[', out) == LITERAL_MORE)
+        l->stack[l->depth - 1] = SET;
 }
 
 static enum literal_step close_level(struct literal *l, struct buf *out)
@@ -123,13 +133,18 @@ static enum literal_step open_string(struct literal *l, char c, bool key, struct
     l->delimiter = c;
     l->key = key;
     l->n_quote = 0;
-    l->state = STRING;
+    l->raw = l->triple = false;
+    l->state = l->python && c != 'Q' ? OPENED : STRING;
     buf_add_char(out, '"');
     return LITERAL_MORE;
 }
 
 static enum literal_step close_string(struct literal *l, struct buf *out)
 {
+    if (l->python && l->state != JOIN) {
+        l->state = JOIN;
+        return LITERAL_MORE;
+    }
     buf_add_char(out, '"');
     if (!l->key)
         return value_over(l);
@@ -143,12 +158,21 @@ static const char *const words[][2] = {{"true", "true"}, {"false", "false"}, {"n
                                        {"True", "true"}, {"False", "false"}, {"None", "null"}};
 #define N_WORD (sizeof words / sizeof *words)
 
+/* Is what is held the prefix of a string? */
+static bool is_prefix(const struct literal *l)
+{
+    return l->python && l->n_word == 1 && strchr("rRuU", l->word[0]);
+}
+
 /* Can what is held become a number or a word? */
 static bool word_possible(const struct literal *l)
 {
+    if (is_prefix(l))
+        return true;
     if (is_digit(l->word[0]) || strchr("+-.", l->word[0])) {
         char c = l->word[l->n_word - 1];
-        return is_digit(c) || strchr("+-._eE", c);
+        return is_digit(c) || strchr("+-._eE", c) ||
+               (l->python && (is_hex(c) || strchr("xXoO", c)));
     }
     for (size_t i = 0; i < N_WORD; i++)
         if (strncmp(words[i][0], l->word, l->n_word) == 0)
@@ -181,10 +205,34 @@ static bool put_number(const char *text, size_t n, struct buf *out)
     return true;
 }
 
+/* 0x1F 0o17 0b11, up to 64 bits */
+static bool put_based(const char *text, size_t n, struct buf *out)
+{
+    char digits[LITERAL_WORD_MAX + 1], *end;
+    size_t n_digit = 0, i = text[0] == '-' || text[0] == '+';
+    if (i + 2 >= n || text[i] != '0')
+        return false;
+    char kind = (char)(text[i + 1] | 0x20);
+    int base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 0;
+    for (size_t k = i + 2; k < n; k++)
+        if (text[k] != '_')
+            digits[n_digit++] = text[k];
+    digits[n_digit] = 0;
+    if (!base || !n_digit || !is_hex(digits[0]) || n_digit > 63)
+        return false;
+    unsigned long long value = strtoull(digits, &end, base);
+    if (*end || (base == 16 && n_digit > 16) || (base == 8 && n_digit > 21))
+        return false;
+    buf_printf(out, "%s%llu", text[0] == '-' ? "-" : "", value);
+    return true;
+}
+
 static bool put_word(struct literal *l, struct buf *out)
 {
     size_t n = l->n_word;
     l->n_word = 0;
+    if (l->python && put_based(l->word, n, out))
+        return true;
     for (size_t i = 0; i < N_WORD; i++)
         if (strlen(words[i][0]) == n && memcmp(words[i][0], l->word, n) == 0) {
             buf_add_str(out, words[i][1]);
@@ -250,6 +298,12 @@ static enum literal_step in_word(struct literal *l, char c, struct buf *out)
         l->word[l->n_word++] = c;
         return word_possible(l) ? LITERAL_MORE : word_is_text(l, out);
     }
+    if (is_prefix(l) && (c == '"' || c == '\'')) {
+        bool raw = (l->word[0] | 0x20) == 'r';
+        open_string(l, c, false, out);
+        l->raw = raw;
+        return LITERAL_MORE;
+    }
     uint8_t n = l->n_word;
     if (!put_word(l, out)) {
         l->n_word = n;
@@ -286,8 +340,12 @@ static enum literal_step in_string(struct literal *l, char c, struct buf *out)
 {
     if (l->delimiter == 'Q')
         return in_quoted(l, c, out);
+    if (l->triple && c == l->delimiter && ++l->n_quote < 3)
+        return LITERAL_MORE;
     if (c == l->delimiter)
         return close_string(l, out);
+    for (; l->n_quote; l->n_quote--)
+        literal_escape(out, l->delimiter);
     if (c == '\\')
         l->state = ESCAPE;
     else
@@ -295,9 +353,81 @@ static enum literal_step in_string(struct literal *l, char c, struct buf *out)
     return LITERAL_MORE;
 }
 
+/* Behind the first quote of a string, and behind two: the third makes a string of three. */
+static enum literal_step in_opened(struct literal *l, char c, struct buf *out)
+{
+    if (l->state == OPENED && c == l->delimiter) {
+        l->state = EMPTY;
+        return LITERAL_MORE;
+    }
+    if (l->state == EMPTY && c != l->delimiter) {
+        l->state = JOIN;
+        return literal_byte(l, c, out);
+    }
+    l->triple = l->state == EMPTY;
+    l->state = STRING;
+    return l->triple ? LITERAL_MORE : in_string(l, c, out);
+}
+
+/* Behind a string: another one goes on with it, anything else shows that it is over. */
+static enum literal_step in_join(struct literal *l, char c, struct buf *out)
+{
+    if (is_blank(c))
+        return LITERAL_MORE;
+    l->n_quote = 0;
+    if (c == '"' || c == '\'') {
+        l->delimiter = c;
+        l->raw = l->triple = false;
+        l->state = OPENED;
+        return LITERAL_MORE;
+    }
+    return close_string(l, out) == LITERAL_END ? LITERAL_PAST : literal_byte(l, c, out);
+}
+
+static void put_code(struct buf *out, uint32_t code)
+{
+    if (code < 0x80)
+        literal_escape(out, (char)code);
+    else
+        buf_add_utf8(out, code);
+}
+
+/* Up to three digits. */
+static enum literal_step in_octal(struct literal *l, char c, struct buf *out)
+{
+    bool digit = c >= '0' && c <= '7';
+    if (digit)
+        l->octal = (uint16_t)(l->octal * 8 + (c - '0'));
+    if (digit && ++l->n_hex < 3)
+        return LITERAL_MORE;
+    l->state = STRING;
+    put_code(out, l->octal);
+    return digit ? LITERAL_MORE : in_string(l, c, out);
+}
+
+/* The escapes that only Python has. False: it is none of them. */
+static bool python_escape(struct literal *l, char c, struct buf *out)
+{
+    if (l->raw) {
+        buf_add_str(out, "\\\\");
+        literal_escape(out, c);
+    } else if (c >= '0' && c <= '7') {
+        l->state = OCTAL;
+        l->octal = (uint16_t)(c - '0');
+        l->n_hex = 1;
+    } else if (c == 'a' || c == 'v') {
+        put_code(out, c == 'a' ? 7 : 11);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static enum literal_step in_escape(struct literal *l, char c, struct buf *out)
 {
     l->state = STRING;
+    if (l->python && python_escape(l, c, out))
+        return LITERAL_MORE;
     if (c && strchr("\"\\/bfnrt", c)) {
         buf_add_char(out, '\\');
         buf_add_char(out, c);
@@ -375,12 +505,35 @@ static enum literal_step begin_key(struct literal *l, char c, struct buf *out)
         l->n_quote = 1;
         return LITERAL_MORE;
     }
+    if (l->python && (is_letter(c) || is_digit(c) || c == '-')) {
+        l->state = KEY_WORD;
+        l->n_word = 0;
+        l->word[l->n_word++] = c;
+        return LITERAL_MORE;
+    }
     if (!l->bare_keys || !(is_letter(c) || is_digit(c) || (unsigned char)c >= 0x80))
         return LITERAL_BAD;
     l->state = BARE_KEY;
     buf_add_char(out, '"');
     buf_add_char(out, c);
     return LITERAL_MORE;
+}
+
+/* A number or word as a key is the string of it. */
+static enum literal_step in_key_word(struct literal *l, char c, struct buf *out)
+{
+    if (is_letter(c) || is_digit(c) || c == '.' || c == '-' || c == '+') {
+        if (l->n_word == LITERAL_WORD_MAX)
+            return LITERAL_BAD;
+        l->word[l->n_word++] = c;
+        return LITERAL_MORE;
+    }
+    buf_add_char(out, '"');
+    if (!put_word(l, out))
+        return LITERAL_BAD;
+    buf_add_char(out, '"');
+    l->state = COLON;
+    return literal_byte(l, c, out);
 }
 
 static enum literal_step in_bare_key(struct literal *l, char c, struct buf *out)
@@ -407,6 +560,10 @@ static enum literal_step between(struct literal *l, char c, struct buf *out)
 {
     bool may_close = l->state == FIRST_ITEM || l->state == FIRST_KEY || l->state == KEY ||
                      l->state == ITEM || l->state == NEXT;
+    if (l->python && c == '#') {
+        l->comment = true;
+        return LITERAL_MORE;
+    }
     if (is_blank(c)) {
         if (!l->comma)
             buf_add_char(out, c);
@@ -439,6 +596,10 @@ static enum literal_step between(struct literal *l, char c, struct buf *out)
 
 enum literal_step literal_byte(struct literal *l, char c, struct buf *out)
 {
+    if (l->comment) {
+        l->comment = c != '\n';
+        return LITERAL_MORE;
+    }
     switch (l->state) {
     case STRING:
         return in_string(l, c, out);
@@ -454,6 +615,15 @@ enum literal_step literal_byte(struct literal *l, char c, struct buf *out)
         return in_word(l, c, out);
     case TEXT:
         return in_text(l, c, out);
+    case OPENED:
+    case EMPTY:
+        return in_opened(l, c, out);
+    case JOIN:
+        return in_join(l, c, out);
+    case OCTAL:
+        return in_octal(l, c, out);
+    case KEY_WORD:
+        return in_key_word(l, c, out);
     case DONE:
         return LITERAL_BAD;
     default:
@@ -463,13 +633,20 @@ enum literal_step literal_byte(struct literal *l, char c, struct buf *out)
 
 bool literal_closes(const struct literal *l, char c)
 {
-    return l->state == STRING && l->depth == 0 && c == l->delimiter;
+    return l->state == STRING && l->depth == 0 && !l->triple && c == l->delimiter;
+}
+
+bool literal_at_value(const struct literal *l)
+{
+    return !l->comment && (l->state == VALUE || l->state == FIRST_ITEM || l->state == ITEM);
 }
 
 bool literal_finish(struct literal *l, struct buf *out)
 {
     if (l->state == WORD && l->depth == 0 && put_word(l, out))
         l->state = DONE;
+    if ((l->state == JOIN || l->state == EMPTY) && l->depth == 0)
+        literal_settle(l, out);
     return l->state == DONE;
 }
 
@@ -477,13 +654,18 @@ void literal_settle(struct literal *l, struct buf *out)
 {
     if (l->state == WORD && put_word(l, out))
         value_over(l);
+    if (l->state == EMPTY)
+        l->state = JOIN;
+    if (l->state == JOIN)
+        close_string(l, out);
 }
 
-bool literal_whole(const char *text, size_t n, struct buf *out)
+static bool whole(const char *text, size_t n, bool python, struct buf *out)
 {
     struct literal l;
     enum literal_step step = LITERAL_MORE;
     literal_init(&l, NULL, false);
+    l.python = python;
     size_t i = 0;
     while (i < n && step == LITERAL_MORE)
         step = literal_byte(&l, text[i++], out);
@@ -494,4 +676,14 @@ bool literal_whole(const char *text, size_t n, struct buf *out)
     while (i < n && is_blank(text[i]))
         i++;
     return i == n;
+}
+
+bool literal_whole(const char *text, size_t n, struct buf *out)
+{
+    return whole(text, n, false, out);
+}
+
+bool literal_whole_python(const char *text, size_t n, struct buf *out)
+{
+    return whole(text, n, true, out);
 }

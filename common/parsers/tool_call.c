@@ -35,7 +35,8 @@ struct calls {
     bool any;     /* the call has an argument */
     bool paren;   /* call:f(…), a slip */
     bool in_value, keep;
-    char quote; /* BRACE: of the string within, 0 = none */
+    bool comment; /* between arguments, up to the line's end */
+    char quote;   /* BRACE: of the string within, 0 = none */
     bool escaped;
     struct buf name, scratch;
     struct buf head; /* an argument's name and what stands before it, until its value is certain */
@@ -82,7 +83,7 @@ static enum part begin_call(struct calls *k, enum place place)
 {
     buf_reset(&k->name);
     k->place = place;
-    k->any = k->paren = false;
+    k->any = k->paren = k->comment = false;
     return PART_MORE;
 }
 
@@ -166,6 +167,7 @@ static enum part arg_over(struct parser *p, struct calls *k)
     k->types = types_of(format_function(p, buf_str(&k->name)), k->arg);
     literal_init(&k->value, format_row(p)->quote, braces(p));
     k->value.bare_words = braces(p);
+    k->value.python = !braces(p);
     k->in_value = k->keep = false;
     buf_reset(&k->scratch);
     k->place = VALUE;
@@ -174,6 +176,10 @@ static enum part arg_over(struct parser *p, struct calls *k)
 
 static enum part arg_byte(struct parser *p, struct calls *k, char c)
 {
+    if (k->place == ARG && c == '#' && !braces(p)) {
+        k->comment = true;
+        return PART_MORE;
+    }
     if (k->place == ARG && is_blank(c))
         return PART_MORE;
     if (k->place == ARG && c == closer(p, k))
@@ -257,14 +263,14 @@ static enum part value_byte(struct parser *p, struct calls *k, char c)
             k->comma = k->n_open = 0;
             return read_byte(p, k, c);
         }
-        if (c == '{' && !braces(p)) {
-            k->place = BRACE;
-            k->quote = 0;
-            k->escaped = false;
-            buf_reset(&k->ahead);
-            buf_add_char(&k->ahead, c);
-            return PART_MORE;
-        }
+    }
+    if (c == '{' && !braces(p) && literal_at_value(&k->value)) {
+        k->place = BRACE;
+        k->quote = 0;
+        k->escaped = false;
+        buf_reset(&k->ahead);
+        buf_add_char(&k->ahead, c);
+        return PART_MORE;
     }
     if (!braces(p) && literal_closes(&k->value, c)) {
         k->place = QUOTED;
@@ -294,7 +300,8 @@ static enum part brace_byte(struct parser *p, struct calls *k, char c)
     size_t blank = 1;
     while (blank < k->ahead.len && is_blank(k->ahead.data[blank]))
         blank++;
-    bool set = (c == ',' || c == '}') && blank + 1 < k->ahead.len;
+    bool set =
+        c == '(' ? blank + 1 == k->ahead.len : (c == ',' || c == '}') && blank + 1 < k->ahead.len;
     struct buf ahead = k->ahead, out = BUF_INIT;
     enum part part = PART_MORE;
     k->ahead = (struct buf)BUF_INIT;
@@ -329,13 +336,40 @@ static enum follows call_ends(const struct parser *p, const char *text, size_t n
                                                                             : FOLLOWS_TEXT;
 }
 
+static enum follows what_follows(const struct parser *p, const char *text, size_t n);
+
+/* A quote at text[at], behind another one: does it begin a string that goes on with the first? It
+ * does if that string ends where a value may. A quote at a value's end is one of the text before. */
+static enum follows string_follows(const struct parser *p, const char *text, size_t n, size_t at)
+{
+    size_t i = at + 1;
+    enum follows end = at ? FOLLOWS_TEXT : what_follows(p, text + 1, n - 1);
+    if (end == FOLLOWS_VALUE || (end == FOLLOWS_MORE && n < AHEAD_MAX))
+        return end == FOLLOWS_VALUE ? FOLLOWS_TEXT : FOLLOWS_MORE;
+    while (i < n && text[i] != text[at])
+        i += text[i] == '\\' ? 2 : 1;
+    if (i >= n)
+        return n < AHEAD_MAX ? FOLLOWS_MORE : FOLLOWS_TEXT;
+    return what_follows(p, text + i + 1, n - i - 1);
+}
+
 /* Can `text`, behind a quote, stand behind a value? ")", ",", "]" (a slip), and a name with "=". */
 static enum follows what_follows(const struct parser *p, const char *text, size_t n)
 {
     bool comma = false;
     size_t i = 0, from;
-    while (i < n && (is_blank(text[i]) || (text[i] == ',' && !comma)))
+    while (i < n && (is_blank(text[i]) || (text[i] == ',' && !comma) || (text[i] == '#' && i))) {
+        if (text[i] == '#') /* a comment */
+            while (i + 1 < n && text[i] != '\n')
+                i++;
         comma |= text[i++] == ',';
+    }
+    if (i < n && !comma && (text[i] == '"' || text[i] == '\''))
+        return string_follows(p, text, n, i);
+    if (i + 1 == n && !comma && text[i] == '+')
+        return n < AHEAD_MAX ? FOLLOWS_MORE : FOLLOWS_TEXT;
+    if (i < n && !comma && text[i] == '+' && strchr("\"' ", text[i + 1])) /* no literal */
+        return FOLLOWS_VALUE;
     for (from = i; i < n && (is_name(text[i]) || text[i] == '-' || text[i] == '.');)
         i++;
     if (i == n)
@@ -382,7 +416,7 @@ static void raw_over(struct parser *p, struct calls *k, size_t n)
         n--;
     if (braces(p) && k->types) {
         types_value(k->types | (k->types & TYPE_NULL ? TYPE_NONE : 0), text, n, &value);
-    } else if (!literal_whole(text, n, &value)) {
+    } else if (!literal_whole_python(text, n, &value)) {
         buf_reset(&value);
         buf_add_char(&value, '"');
         for (size_t i = 0; i < n; i++)
@@ -468,6 +502,13 @@ static enum part raw_byte(struct parser *p, struct calls *k, char c)
 {
     if (braces(p))
         return raw_in_braces(p, k, c);
+    if (k->scratch.len == 1 && strchr("rRuU", k->scratch.data[0]) && (c == '"' || c == '\'')) {
+        char prefix = k->scratch.data[0];
+        buf_reset(&k->scratch);
+        k->place = VALUE;
+        literal_value(p, k, prefix);
+        return literal_value(p, k, c);
+    }
     if (c == ')' && k->n_open == 0) {
         raw_over(p, k, k->scratch.len);
         return call_over(p, k);
@@ -492,6 +533,9 @@ static enum part next_byte(struct parser *p, struct calls *k, char c)
         return PART_MORE;
     if (c == closer(p, k))
         return call_over(p, k);
+    k->comment = c == '#' && !braces(p);
+    if (k->comment)
+        return PART_MORE;
     k->place = ARG;
     return c == ',' ? PART_MORE : arg_byte(p, k, c);
 }
@@ -526,6 +570,10 @@ static enum part after_byte(struct parser *p, struct calls *k, char c)
 
 static enum part read_byte(struct parser *p, struct calls *k, char c)
 {
+    if (k->comment) {
+        k->comment = c != '\n';
+        return PART_MORE;
+    }
     switch (k->place) {
     case LIST:
         return list_byte(p, k, c);
@@ -572,6 +620,13 @@ static bool calls_finish(struct parser *p)
         for (size_t i = 1; i < ahead.len && part == PART_MORE; i++)
             part = read_byte(p, k, ahead.data[i]);
         buf_release(&ahead);
+    }
+    if (k->place == VALUE && k->in_value && !k->keep && call_announced(p)) {
+        struct buf piece = BUF_INIT;
+        literal_settle(&k->value, &piece);
+        if (piece.len)
+            value_out(p, k, piece.data, piece.len);
+        buf_release(&piece);
     }
     return k->n_call && k->place == AFTER;
 }

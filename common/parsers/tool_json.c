@@ -104,29 +104,40 @@ static enum part set_name(struct parser *p, struct json *h, const char *name, si
     return PART_MORE;
 }
 
-/* Among several functions the one that has most of the arguments' names as parameters. */
+/* Can a function be called with these arguments: does it know all of them, and need no others? */
+static bool takes(const json_t *f, const json_t *args)
+{
+    const json_t *schema = json_object_get(f, "parameters");
+    const json_t *known = json_object_get(schema, "properties"), *name;
+    const json_t *required = json_object_get(schema, "required");
+    const char *key;
+    json_t *value;
+    size_t i;
+    json_object_foreach ((json_t *)args, key, value)
+        if (!json_object_get(known, key))
+            return false;
+    json_array_foreach ((json_t *)required, i, name)
+        if (json_string_value(name) && !json_object_get(args, json_string_value(name)))
+            return false;
+    return true;
+}
+
+/* The only function that the arguments fit; NULL if there are several. */
 static const char *function_of(const struct parser *p, const struct json *h)
 {
-    const json_t *tools = format_tools(p), *tool;
-    json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL), *value;
-    const char *best = NULL, *key;
-    long best_score = -1;
-    size_t n = json_array_size(tools);
-    for (size_t i = 0; i < n; i++) {
-        tool = json_array_get(tools, i);
+    const json_t *tools = format_tools(p), *tool, *only = NULL;
+    json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL);
+    size_t n = json_array_size(tools), n_fit = 0, i;
+    json_array_foreach ((json_t *)tools, i, tool) {
         const json_t *f = json_object_get(tool, "function");
-        const json_t *known =
-            json_object_get(json_object_get(f ? f : tool, "parameters"), "properties");
-        long score = json_object_size(known) || n == 1 ? 0 : -1;
-        json_object_foreach (args, key, value)
-            score += json_object_get(known, key) ? 1 : -1;
-        if (score > best_score || n == 1) {
-            best_score = score;
-            best = json_string_value(json_object_get(f ? f : tool, "name"));
-        }
+        f = f ? f : tool;
+        if (n > 1 && !takes(f, args))
+            continue;
+        only = f;
+        n_fit++;
     }
     json_decref(args);
-    return best;
+    return n_fit == 1 ? json_string_value(json_object_get(only, "name")) : NULL;
 }
 
 static enum part call_over(struct parser *p, struct json *h)
@@ -174,13 +185,23 @@ static enum part key_over(struct parser *p, struct json *h, const struct buf *ke
     return first && region_bare(p) && !fits ? PART_BAD : PART_MORE;
 }
 
-/* Arguments written as a string: the JSON inside it, or the string itself when there is none. */
-static void args_string(struct parser *p, struct json *h, const struct buf *text)
+/* Arguments written as a string: the object inside it; none at all is an empty one. */
+static enum part args_string(struct parser *p, struct json *h, const struct buf *text)
 {
-    if (json_scan_valid(buf_str(text), text->len))
-        args_out(p, h, text->data, text->len);
-    else
-        args_out(p, h, h->scratch.data, h->scratch.len);
+    struct buf inner = BUF_INIT;
+    size_t n = text->len, blank = 0;
+    while (blank < n && is_blank(text->data[blank]))
+        blank++;
+    bool good = blank == n;
+    if (good)
+        buf_add_str(&inner, "{}");
+    else if (text->data[blank] == '{')
+        good = literal_whole(text->data + blank, n - blank, &inner);
+    kept(p, &inner);
+    if (good)
+        args_out(p, h, buf_str(&inner), inner.len);
+    buf_release(&inner);
+    return good ? PART_MORE : PART_BAD;
 }
 
 /* A value that was kept is complete in scratch: a string, or null for the arguments. */
@@ -199,7 +220,7 @@ static enum part kept_over(struct parser *p, struct json *h)
     else if (h->role == ROLE_NAME)
         part = set_name(p, h, buf_str(&text), text.len);
     else
-        args_string(p, h, &text);
+        part = args_string(p, h, &text);
     buf_release(&text);
     return part;
 }
@@ -220,7 +241,7 @@ static enum part value_over(struct parser *p, struct json *h)
     h->place = role == ROLE_KEY ? COLON : NEXT;
     if (role == ROLE_ARGS) {
         h->has_args = true;
-        if (h->head)
+        if (h->head && part == PART_MORE)
             return call_over(p, h);
     }
     return part;
@@ -235,6 +256,8 @@ static enum part value_byte(struct parser *p, struct json *h, char c)
         if (is_blank(c))
             return PART_MORE;
         if (!string && (h->role == ROLE_KEY || h->role == ROLE_NAME))
+            return PART_BAD;
+        if (h->role == ROLE_ARGS && !string && !strchr("{nN", c)) /* no object */
             return PART_BAD;
         h->in_value = true;
         h->keep = h->role == ROLE_KEY || h->role == ROLE_NAME ||
@@ -256,6 +279,19 @@ static enum part value_byte(struct parser *p, struct json *h, char c)
 
 /* --- heads ------------------------------------------------------------------------------------ */
 
+/* Is there a function of that name? `unknown`: the answer where the request has none, and for a
+ * number in the name's place. */
+static bool known_name(const struct parser *p, const char *name, size_t n, bool unknown)
+{
+    struct buf text = BUF_INIT;
+    if (!format_tools_known(p) || strspn(name, "0123456789") >= n)
+        return unknown;
+    buf_add(&text, name, n);
+    bool known = format_function(p, buf_str(&text));
+    buf_release(&text);
+    return known;
+}
+
 /* The name as it stands in the head: without blanks around it, "functions." and ":3". */
 static enum part head_name(struct parser *p, struct json *h)
 {
@@ -271,17 +307,21 @@ static enum part head_name(struct parser *p, struct json *h)
         size_t end = n;
         while (end && name[end - 1] >= '0' && name[end - 1] <= '9')
             end--;
-        n = end && end < n && name[end - 1] == ':' ? end - 1 : n;
+        bool numbered = end && end < n && name[end - 1] == ':';
+        bool point = end && end < n && name[end - 1] == '.'; /* functions.f.0 */
+        n = numbered ? end - 1 : n;
         if (n > 10 && strncmp(name, "functions.", 10) == 0) {
             name += 10;
             n -= 10;
         }
+        if (!numbered && !known_name(p, name, n, !point))
+            return PART_BAD;
         h->infer = n == 0 || strspn(name, "0123456789") >= n;
     }
     if (h->infer)
         return format_tools_known(p) ? PART_MORE : PART_BAD;
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)name[i] <= ' ' || name[i] == '<' || name[i] == '{')
+        if ((unsigned char)name[i] <= ' ' || (name[i] && strchr("<[{", name[i])))
             return PART_BAD;
     return set_name(p, h, name, n);
 }
@@ -295,14 +335,34 @@ static enum part begin_args(struct parser *p, struct json *h, char c)
     return value_byte(p, h, c);
 }
 
-/* One more byte of a head: *i_tag is the name_end that is complete with it, or -1. */
+/* The tags that end a part of a head: name_end, and in a format whose calls no tag ends the one that
+ * begins the next call. Returns the index of the latter; tags: [HEAD_TAGS]. */
+#define HEAD_TAGS (FORMAT_TAGS + 4)
+static int head_tags(const struct parser *p, const char **tags)
+{
+    const struct tool_format *f = format_row(p);
+    int n = 0, n_end;
+    while (n < 4 && f->name_end[n]) {
+        tags[n] = f->name_end[n];
+        n++;
+    }
+    n_end = n;
+    if (!f->close[0])
+        tags[n++] = f->open[0];
+    tags[n] = NULL;
+    return n_end;
+}
+
+/* One more byte of a head: *i_tag is the tag of head_tags that is complete with it, or -1. */
 static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
 {
+    const char *tags[HEAD_TAGS];
     size_t whole;
+    head_tags(p, tags);
     *i_tag = -1;
     h->tag[h->n_tag++] = c;
     while (h->n_tag) {
-        int i = tag_begun(format_row(p)->name_end, h->tag, h->n_tag, &whole);
+        int i = tag_begun(tags, h->tag, h->n_tag, &whole);
         if (whole) {
             *i_tag = i;
             h->n_tag = 0;
@@ -317,6 +377,28 @@ static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
     return h->scratch.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
 }
 
+/* A head without arguments where the text ends, or the next call begins: a call, too, in a format
+ * whose calls no tag ends. A name alone has to be one of the request's functions, if they are known. */
+static bool head_alone(struct parser *p, struct json *h)
+{
+    if (!h->has_name && (head_name(p, h) != PART_MORE || !h->has_name))
+        return false;
+    if (h->place == HEAD && format_tools_known(p) && !format_function(p, buf_str(&h->name)))
+        return false;
+    h->head = true;
+    return call_over(p, h) != PART_BAD;
+}
+
+/* The next call's tag came: it is read again behind the call that the head is. */
+static enum part next_call(struct parser *p, struct json *h)
+{
+    const char *open = format_row(p)->open[0];
+    if (!head_alone(p, h))
+        return PART_BAD;
+    region_unread(p, open, strlen(open));
+    return PART_END;
+}
+
 /* Did the name's line end? Behind it there may be only the tag. */
 static bool line_over(const struct json *h)
 {
@@ -326,6 +408,7 @@ static bool line_over(const struct json *h)
 static enum part in_head(struct parser *p, struct json *h, char c)
 {
     unsigned flags = format_row(p)->flags & JSON_FLAGS;
+    const char *tags[HEAD_TAGS];
     int i_tag;
     if (h->place == HEAD && c == '{' && h->n_tag == 0)
         return flags ? PART_BAD : begin_args(p, h, c);
@@ -334,6 +417,8 @@ static enum part in_head(struct parser *p, struct json *h, char c)
     enum part part = head_byte(p, h, c, &i_tag);
     if (part != PART_MORE || i_tag < 0)
         return part;
+    if (!format_row(p)->close[0] && i_tag == head_tags(p, tags))
+        return next_call(p, h);
     if (flags & JSON_ID_FIRST && i_tag == 0) { /* the name follows */
         buf_reset(&h->scratch);
         return PART_MORE;
@@ -349,13 +434,15 @@ static enum part in_head(struct parser *p, struct json *h, char c)
 static enum part before_args(struct parser *p, struct json *h, char c)
 {
     bool name_follows = h->place == BEFORE && (format_row(p)->flags & JSON_TWO_HEADS);
+    const struct tool_format *f = format_row(p);
+    bool next = !f->close[0] && c == f->open[0][0];
     size_t whole;
-    if (h->n_tag || (c == '<' && !name_follows)) { /* tags between the name and the arguments */
+    if (h->n_tag || ((c == '<' || next) && !name_follows)) { /* tags before the arguments */
         h->tag[h->n_tag++] = c;
-        int i = tag_begun(format_row(p)->layout, h->tag, h->n_tag, &whole);
+        int i = tag_begun(f->close[0] ? f->layout : f->open, h->tag, h->n_tag, &whole);
         if (whole)
             h->n_tag = 0;
-        return i >= 0 ? PART_MORE : PART_BAD;
+        return whole && !f->close[0] ? next_call(p, h) : i >= 0 ? PART_MORE : PART_BAD;
     }
     if (c == '{')
         return begin_args(p, h, c);
@@ -516,10 +603,9 @@ static bool json_finish(struct parser *p)
         args_out(p, h, buf_str(&piece), piece.len);
         buf_release(&piece);
     }
-    if (h->place == HEAD && f->open[0] && !f->close[0] && h->n_tag == 0 && !region_bare(p) &&
-        !text_was_cut(p) && (!format_tools_known(p) || format_function(p, buf_str(&h->scratch))) &&
-        head_name(p, h) == PART_MORE)
-        call_over(p, h);
+    bool head = h->place == HEAD || h->place == ID || h->place == BEFORE;
+    if (head && h->n_tag == 0 && !f->close[0] && !region_bare(p) && !text_was_cut(p))
+        head_alone(p, h);
     return h->n_call && (h->place == AFTER || h->place == ITEMS);
 }
 

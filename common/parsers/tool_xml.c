@@ -8,7 +8,8 @@
  *   NAME > BETWEEN -key_open-> KEY > [[TYPE] > VALUE_OPEN] > VALUE -value_close-> CLOSED
  *          `<------------------------------ tag -------------------------------------'
  *
- * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead).
+ * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead),
+ * or with the call, if nothing or another call is behind the call's closing tag (ENDED looks ahead).
  *
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
@@ -21,7 +22,7 @@
 
 #define KEYS_MAX 4096 /* bytes of names that are remembered, which keeps the time linear */
 
-enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED, OPENED };
+enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED, OPENED, ENDED };
 
 struct xml {
     enum place place;
@@ -31,8 +32,8 @@ struct xml {
     char tag[FORMAT_TAG_MAX];
     size_t n_tag;
     struct buf
-        ahead;      /* what was read in CLOSED, OPENED: the tag, then blanks, a begun tag, a name */
-    size_t n_close; /* bytes of the tag in it */
+        ahead; /* what was read in CLOSED, OPENED, ENDED: the tag, then blanks, a begun tag, a name */
+    size_t n_close;   /* bytes of the tag in it */
     struct buf head;  /* a parameter's name and what stands before it, until it is certain */
     struct buf inner; /* a value that may be all the arguments */
     struct buf keys;  /* XML_ONCE: the names that came, each with a NUL */
@@ -259,10 +260,7 @@ static enum part between_byte(struct parser *p, struct xml *x, char c)
     case NEXT_CLOSE:
         return call_over(p, x);
     case NEXT_LAYOUT: /* the call's own closing tag was forgotten */
-        if (!x->any && !x->inner.len)
-            return PART_BAD;
-        call_over(p, x);
-        return PART_END;
+        return call_over(p, x);
     default:
         return PART_BAD;
     }
@@ -505,28 +503,38 @@ static void value_take(struct parser *p, struct xml *x, char c)
         value_text(p, x, c);
 }
 
-/* The tags that count inside a value: what ends it, at its begin what puts it into CDATA, and what
- * begins the next parameter. Returns the index of the last kind's first. */
-static size_t value_tags(const struct parser *p, const struct xml *x, const char **tags)
+/* The tags that count inside a value: what ends it, at its begin what puts it into CDATA, what
+ * begins the next parameter (from i_key on), and what ends the call (from i_end on). */
+struct value_tags {
+    const char *tags[FORMAT_TAGS + 1];
+    size_t i_key, i_end;
+};
+
+static struct value_tags value_tags(const struct parser *p, const struct xml *x)
 {
     const struct tool_format *f = format_row(p);
-    size_t n = 0;
-    tags[n++] = x->close;
+    struct value_tags v = {{x->close}, 1, FORMAT_TAGS};
     if (x->first && (f->flags & XML_CDATA))
-        tags[n++] = "<![CDATA[";
-    if (f->flags & XML_KEY_ENDS && !x->cdata)
-        key_tags(f, tags + n);
-    return n;
+        v.tags[v.i_key++] = "<![CDATA[";
+    if (!(f->flags & XML_KEY_ENDS) || x->cdata)
+        return v;
+    size_t n = v.i_end = v.i_key + key_tags(f, v.tags + v.i_key);
+    for (size_t i = 0; i < FORMAT_TAGS && f->close[i] && n < FORMAT_TAGS; i++)
+        v.tags[n++] = f->close[i];
+    for (size_t i = 0; i < FORMAT_TAGS && f->layout[i] && n < FORMAT_TAGS; i++)
+        if (f->layout[i][1] == '/')
+            v.tags[n++] = f->layout[i];
+    return v;
 }
 
 static enum part in_value(struct parser *p, struct xml *x, char c)
 {
     x->tag[x->n_tag++] = c;
     while (x->n_tag) {
-        const char *tags[FORMAT_TAGS] = {NULL};
-        size_t whole, i_key = value_tags(p, x, tags);
-        int i = tag_begun(tags, x->tag, x->n_tag, &whole);
-        if (whole && i == 1 && i_key == 2) {
+        const struct value_tags v = value_tags(p, x);
+        size_t whole;
+        int i = tag_begun(v.tags, x->tag, x->n_tag, &whole);
+        if (whole && i == 1 && v.i_key == 2) {
             x->n_tag = 0;
             x->cdata = true;
             x->first = false;
@@ -538,7 +546,7 @@ static enum part in_value(struct parser *p, struct xml *x, char c)
             buf_add(&x->ahead, x->tag, whole);
             x->n_close = whole;
             x->n_tag = 0;
-            x->place = (size_t)i < i_key ? CLOSED : OPENED;
+            x->place = (size_t)i < v.i_key ? CLOSED : (size_t)i < v.i_end ? OPENED : ENDED;
         }
         if (i >= 0)
             return PART_MORE;
@@ -605,6 +613,36 @@ static enum part opened_byte(struct parser *p, struct xml *x, char c)
     return fits ? key_over(p, x) : tag_is_text(p, x);
 }
 
+/* The value ends with the call. The call's own closing tag belongs to it; what follows is read
+ * again. */
+static enum part value_ends_call(struct parser *p, struct xml *x)
+{
+    size_t whole;
+    tag_begun(format_row(p)->close, x->ahead.data, x->ahead.len, &whole);
+    value_over(p, x);
+    call_over(p, x);
+    region_unread(p, x->ahead.data + whole, x->ahead.len - whole);
+    return PART_END;
+}
+
+/* The call's closing tag inside a value: it ends both if what wraps a call, or another one, follows.
+ * Where the text ends, xml_finish decides. */
+static enum part ended_byte(struct parser *p, struct xml *x, char c)
+{
+    const struct tool_format *f = format_row(p);
+    size_t at = x->n_close, whole_open, whole_layout;
+    buf_add_char(&x->ahead, c);
+    while (at < x->ahead.len && is_blank(x->ahead.data[at]))
+        at++;
+    if (at == x->ahead.len)
+        return at < x->n_close + FORMAT_TAG_MAX ? PART_MORE : tag_is_text(p, x);
+    int open = tag_begun(f->open, x->ahead.data + at, x->ahead.len - at, &whole_open);
+    int layout = tag_begun(f->layout, x->ahead.data + at, x->ahead.len - at, &whole_layout);
+    if (whole_open || whole_layout)
+        return value_ends_call(p, x);
+    return open >= 0 || layout >= 0 ? PART_MORE : tag_is_text(p, x);
+}
+
 /* Was the closing tag one? What follows tells. */
 static enum part closed_byte(struct parser *p, struct xml *x, char c)
 {
@@ -645,6 +683,8 @@ static enum part read_byte(struct parser *p, struct xml *x, char c)
         return in_value(p, x, c);
     case OPENED:
         return opened_byte(p, x, c);
+    case ENDED:
+        return ended_byte(p, x, c);
     default:
         return closed_byte(p, x, c);
     }
@@ -666,6 +706,8 @@ static bool xml_finish(struct parser *p)
     struct xml *x = format_state(p);
     if (x->place == CLOSED)
         value_over(p, x);
+    if (x->place == ENDED && !text_was_cut(p))
+        return value_ends_call(p, x) == PART_END;
     return false;
 }
 

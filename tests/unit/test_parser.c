@@ -385,20 +385,20 @@ static void limits(void **state)
     assert_string_equal(buf_str(&r.content), "<tool_call>{\"name\": \"f\"}</tool_call>");
     parsed_release(&r);
     buf_reset(&b);
-    buf_add_str(&b, "<tool_call>{\"arguments\": \"");
+    buf_add_str(&b, "<tool_call>{\"arguments\": {\"a\": \"");
     for (size_t i = 0; i < PARSER_CALL_BYTES_MAX; i++)
         buf_add_char(&b, 'x');
-    buf_add_str(&b, "\", \"name\": \"f\"}</tool_call>");
+    buf_add_str(&b, "\"}, \"name\": \"f\"}</tool_call>");
     assert_ok(parse_text("hermes", &b), &err);
     assert_int_equal(r.n_call, 0);
     assert_int_equal(r.content.len, b.len);
     parsed_release(&r);
     buf_reset(&b);
-    buf_add_str(&b, "<tool_call>{\"name\": \"f\", \"arguments\": ");
+    buf_add_str(&b, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": ");
     for (size_t i = 0; i < 2 * LITERAL_DEPTH_MAX; i++)
         buf_add_char(&b, '[');
     assert_ok(parse_text("hermes", &b), &err);
-    assert_int_equal(r.args[0].len, LITERAL_DEPTH_MAX);
+    assert_int_equal(r.args[0].len, strlen("{\"a\": ") + LITERAL_DEPTH_MAX - 1);
     parsed_release(&r);
     buf_release(&b);
 }

@@ -53,9 +53,11 @@ static bool is_productive(struct build *b, const struct gx *x, const bool *rules
 static void find_properties(struct emitter *m)
 {
     struct build *b = m->b;
-    for (bool more = true; more && build_ok(b);) {
-        more = false;
-        for (size_t i = b->n_rule; i-- > 0;) {
+    size_t n = b->n_rule;
+    for (bool more = true, down = true; more && build_ok(b); down = !down) {
+        more = false; /* to and fro: a chain of rules is known after two passes either way */
+        for (size_t k = 0; k < n; k++) {
+            size_t i = down ? n - 1 - k : k;
             const struct gx *body = b->rules[i].body;
             bool productive = !m->productive[i] && is_productive(b, body, m->productive);
             bool nullable = !m->nullable[i] && gx_nullable(body, m->nullable);

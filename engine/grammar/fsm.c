@@ -12,8 +12,8 @@
 #include "engine/grammar/nfa.h"
 #include "engine/grammar/program.h"
 
-#define BYTE_STATES_MAX 60000u
-#define POOL_MAX        8000000u
+#define BYTE_STATES_MAX (PROGRAM_WORDS_MAX / 6) /* each has an edge or a jump at least */
+#define POOL_MAX        32000000u
 
 struct subset {
     uint32_t at, n; /* in the pool */

@@ -14,8 +14,11 @@
 #include "common/err.h"
 #include "common/mem.h"
 
-#define GX_MEMORY_MAX ((size_t)64 << 20) /* bytes of one build, everything in it */
-#define GX_WORK_MAX   4000000u           /* units of one build: some 100 ms of an ordinary core */
+#define GX_MEMORY_MAX ((size_t)256 << 20) /* bytes of one build, everything in it */
+/* Units of work of one build: a constant, and so many for each byte of the source. Some 25 ns of an
+ * ordinary core each: 0.4 s for a short source, 2 s for one of 1 MB. */
+#define GX_WORK_MAX   16000000u
+#define GX_WORK_BYTE  64u
 #define GX_RULES_MAX  100000u
 #define GX_INF        UINT32_MAX
 #define GX_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */

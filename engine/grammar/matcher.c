@@ -9,7 +9,8 @@
 #include "engine/grammar/fsm.h"
 #include "engine/grammar/matcher_state.h"
 
-#define POOL_MAX (64u << 20) /* entries; MATCHER_BYTES_MAX is met long before */
+#define POOL_MAX     (64u << 20) /* entries; MATCHER_BYTES_MAX is met long before */
+#define TEXT_STRETCH 256         /* bytes of a text that may take as much work as a mask */
 
 static bool grow(struct matcher *m, void *items, size_t *cap, size_t need, size_t size)
 {
@@ -460,7 +461,7 @@ matcher_config matcher_bytes(struct matcher *m, matcher_config c, const char *s,
         const uint32_t *next = m->configs[c].next;
         uint8_t byte = (uint8_t)s[i];
         c = next && next[byte] ? next[byte] - 1 : step(m, c, byte);
-        if (i % 4096 == 4095)
+        if (i % TEXT_STRETCH == TEXT_STRETCH - 1)
             m->work = 0;
     }
     return m->stuck ? 0 : c;

@@ -99,21 +99,57 @@ static void add_code_points(struct nfa *a, const char *s, size_t n, uint32_t fro
     }
 }
 
-/* A state that reads n continuation bytes, any of them, and is at `to` then. */
-static uint32_t tail(struct nfa *a, uint32_t n, uint32_t to)
+static uint64_t hash_link(struct fsm_edge e)
 {
-    if (n == 0)
-        return to;
-    if (a->tail_to != to) {
-        a->tail_to = to;
-        memset(a->tails, 0xff, sizeof a->tails);
+    uint64_t h = ((uint64_t)e.to << 16 | e.lo << 8 | e.hi) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 32;
+}
+
+static bool links_room(struct nfa *a)
+{
+    struct nfa_links *l = &a->links;
+    if ((l->n + 1) * 2 < l->size)
+        return true;
+    size_t size = l->size ? l->size * 2 : 256;
+    uint32_t *slots = q_calloc(size, sizeof *slots);
+    if (!slots) {
+        gx_fail(a->b, Q_NO_MEMORY, "no memory for an automaton");
+        return false;
     }
-    if (a->tails[n] == NFA_NONE) {
-        uint32_t next = tail(a, n - 1, to), at = add_state(a);
-        add_edge(a, at, next, 0x80, 0xBF);
-        a->tails[n] = at;
+    for (size_t i = 0; i < l->size; i++) {
+        if (!l->slots[i])
+            continue;
+        size_t at = hash_link(a->edges[a->states[l->slots[i] - 1].edge].is) & (size - 1);
+        while (slots[at])
+            at = (at + 1) & (size - 1);
+        slots[at] = l->slots[i];
     }
-    return a->tails[n];
+    q_free(l->slots);
+    l->slots = slots;
+    l->size = size;
+    return true;
+}
+
+/* A state with no more than an edge for the bytes lo … hi to `to`: the same one each time, so that
+ * characters of several bytes that lead to one state share their last bytes. */
+static uint32_t link_to(struct nfa *a, uint32_t lo, uint32_t hi, uint32_t to)
+{
+    struct fsm_edge e = {lo, hi, to};
+    if (!links_room(a))
+        return 0;
+    size_t at = hash_link(e) & (a->links.size - 1);
+    for (; a->links.slots[at]; at = (at + 1) & (a->links.size - 1)) {
+        const struct fsm_edge *f = &a->edges[a->states[a->links.slots[at] - 1].edge].is;
+        if (f->lo == lo && f->hi == hi && f->to == to)
+            return a->links.slots[at] - 1;
+    }
+    uint32_t state = add_state(a);
+    add_edge(a, state, to, lo, hi);
+    if (build_ok(a->b)) {
+        a->links.slots[at] = state + 1;
+        a->links.n++;
+    }
+    return state;
 }
 
 /* Code points lo … hi whose UTF-8 has the same number of bytes. */
@@ -124,10 +160,7 @@ static void add_same_length(struct nfa *a, uint32_t from, uint32_t to, struct ra
     utf8_encode(r.hi, (char *)hi);
     while (same < n && lo[same] == hi[same])
         same++;
-    if (same == n) {
-        add_bytes(a, lo, n, from, to);
-        return;
-    }
+    same -= same == n;
     uint32_t rest = n - same - 1; /* bytes after the first that differs */
     uint32_t unit = 1u << 6 * rest, mask = unit - 1;
     if (rest && (r.lo & mask) != 0 && (r.lo | mask) < r.hi) { /* cut off the unaligned start */
@@ -140,12 +173,11 @@ static void add_same_length(struct nfa *a, uint32_t from, uint32_t to, struct ra
         add_same_length(a, from, to, (struct range){r.hi & ~mask, r.hi});
         return;
     }
-    for (uint32_t i = 0; i < same; i++) {
-        uint32_t next = add_state(a);
-        add_edge(a, from, next, lo[i], lo[i]);
-        from = next;
-    }
-    add_edge(a, from, tail(a, rest, to), lo[same], hi[same]);
+    for (uint32_t i = 0; i < rest; i++)
+        to = link_to(a, 0x80, 0xBF, to);
+    for (uint32_t i = same; i > 0; i--)
+        to = link_to(a, lo[i], hi[i], to);
+    add_edge(a, from, to, lo[0], hi[0]);
 }
 
 static void add_utf8(struct nfa *a, uint32_t from, uint32_t to, struct range r)
@@ -314,7 +346,7 @@ static void add_gx(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to
 
 void nfa_make(struct nfa *a, struct build *b, const struct gx *x, const struct fsm_rules *r)
 {
-    *a = (struct nfa){.b = b, .rules = r, .tail_to = NFA_NONE};
+    *a = (struct nfa){.b = b, .rules = r};
     add_state(a);
     uint32_t to = add_state(a);
     if (build_ok(b))
@@ -326,4 +358,5 @@ void nfa_release(struct nfa *a)
     q_free(a->states);
     q_free(a->edges);
     q_free(a->jumps);
+    q_free(a->links.slots);
 }

@@ -23,10 +23,11 @@
 #include "engine/grammar/fsm.h"
 #include "engine/grammar/gx.h"
 
-#define SCHEMA_CHOICES_MAX 400u   /* conjs of one goal */
-#define SCHEMA_GOALS_MAX   20000u /* of one schema */
-#define SCHEMA_SOURCES_MAX 64u    /* schemas with properties, or items, of one conj */
-#define SOME_MAX           16u    /* properties that negations want of one conj */
+#define SCHEMA_CHOICES_MAX 8000u   /* conjs of one goal */
+#define SCHEMA_GOALS_MAX   200000u /* of one schema */
+#define SCHEMA_INSIDE_MAX  100u    /* goals made inside each other; deeper ones are made later */
+#define SCHEMA_SOURCES_MAX 64u     /* schemas with properties, or items, of one conj */
+#define SOME_MAX           16u     /* properties that negations want of one conj */
 
 enum schema_type {
     T_NULL = 1,
@@ -72,6 +73,7 @@ struct schema {
     struct ref_index *refs;
     struct goal_memo **memos; /* [memo_size] by hash */
     size_t n_memo, memo_size;
+    struct goal_memo *later; /* begun too deep inside others: made when these are done */
     const struct gx *ws, *any, *string, *character; /* made when first used */
     bool brief; /* formats by their short patterns, beside a length */
 };

@@ -41,6 +41,8 @@ static bool is_productive(struct build *b, const struct gx *x, const bool *rules
         for (uint32_t i = 0; i < x->n && !any; i++)
             any = is_productive(b, x->kids[i], rules);
         return any;
+    case GX_WITHIN:
+        return is_productive(b, x->kids[0], rules);
     case GX_REPEAT:
         return x->min == 0 || is_productive(b, x->kids[0], rules);
     case GX_RULE:
@@ -234,7 +236,7 @@ static void make_fsms(struct emitter *m, uint32_t start)
             return;
         }
         for (uint32_t k = 0; k < f->n_jump; k++)
-            if (f->jumps[k].kind != FSM_GOTO)
+            if (f->jumps[k].kind != FSM_GOTO && f->jumps[k].kind != FSM_TICK)
                 f->jumps[k].rule = place_of(m, f->jumps[k].rule);
     }
 }

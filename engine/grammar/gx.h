@@ -33,6 +33,7 @@ enum gx_kind {
     GX_SEQ,
     GX_ALT,
     GX_REPEAT,
+    GX_WITHIN, /* the FSM that is its kid, texts of at most so many code points */
     GX_RULE
 };
 /* How code points become bytes. */
@@ -54,13 +55,14 @@ struct fsm;
 struct gx {
     enum gx_kind kind;
     enum gx_form form; /* CHARS, FSM */
-    uint32_t min, max; /* REPEAT; max GX_INF = without end */
+    uint32_t min, max; /* REPEAT; max GX_INF = without end. WITHIN: max */
+    bool ticks;        /* FSM: the kid of a WITHIN */
     uint32_t n;        /* of bytes or kids */
     uint32_t rule;     /* RULE */
     uint32_t weight;   /* states it takes, roughly; saturates */
     union {
         const char *bytes;            /* [n] */
-        const struct gx *const *kids; /* [n]; REPEAT has one */
+        const struct gx *const *kids; /* [n]; REPEAT and WITHIN have one */
         const struct cset *set;
         const struct fsm *fsm;
     };
@@ -103,6 +105,8 @@ const struct gx *gx_bytes(struct build *b, const char *s, size_t n); /* copies *
 const struct gx *gx_text(struct build *b, const char *s);
 const struct gx *gx_chars(struct build *b, const struct cset *set, enum gx_form form);
 const struct gx *gx_fsm(struct build *b, const struct fsm *f, enum gx_form form);
+/* The texts of f that have at most `max` code points. */
+const struct gx *gx_within(struct build *b, const struct fsm *f, enum gx_form form, uint32_t max);
 const struct gx *gx_seq(struct build *b, const struct gx *const *kids, size_t n); /* copies */
 const struct gx *gx_seq2(struct build *b, const struct gx *x, const struct gx *y);
 const struct gx *gx_seq3(struct build *b, const struct gx *x, const struct gx *y,

@@ -29,6 +29,8 @@ bool gx_nullable(const struct gx *x, const bool *rules)
         for (uint32_t i = 0; i < x->n && !any; i++)
             any = gx_nullable(x->kids[i], rules);
         return any;
+    case GX_WITHIN:
+        return gx_nullable(x->kids[0], rules);
     case GX_REPEAT:
         return x->min == 0 || gx_nullable(x->kids[0], rules);
     case GX_RULE:
@@ -229,12 +231,26 @@ static void add_range(struct nfa *a, uint32_t from, uint32_t to, struct range r,
     }
 }
 
+/* A state in front of each of the fsm's [n_state], where a letter has been read: they count. */
+static void add_ticks(struct nfa *a, const struct fsm *f, uint32_t base)
+{
+    uint32_t *left = build_alloc(a->b, f->n_state, sizeof *left);
+    if (!left)
+        return;
+    fsm_distances(a->b, f, left);
+    for (uint32_t i = 0; i < f->n_state && build_ok(a->b); i++)
+        add_jump(a, add_state(a),
+                 &(struct fsm_jump){.kind = FSM_TICK, .min = left[i], .to = base + i});
+}
+
 static void add_fsm(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
 {
     const struct fsm *f = x->fsm;
-    uint32_t base = (uint32_t)a->n_state;
+    uint32_t base = (uint32_t)a->n_state, ticks = x->ticks ? f->n_state : 0;
     for (uint32_t i = 0; i < f->n_state; i++)
         add_state(a);
+    if (ticks)
+        add_ticks(a, f, base);
     add_goto(a, from, base);
     for (uint32_t i = 0; i < f->n_state && build_ok(a->b); i++) {
         const struct fsm_state *s = &f->states[i];
@@ -242,9 +258,23 @@ static void add_fsm(struct nfa *a, const struct gx *x, uint32_t from, uint32_t t
             add_goto(a, base + i, to);
         for (uint32_t k = 0; k < s->n_edge && build_ok(a->b); k++) {
             const struct fsm_edge *t = &f->edges[s->edge + k];
-            add_range(a, base + i, base + t->to, (struct range){t->lo, t->hi}, x->form);
+            add_range(a, base + i, base + ticks + t->to, (struct range){t->lo, t->hi}, x->form);
         }
     }
+}
+
+static void add_within(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
+{
+    const struct fsm *f = x->kids[0]->fsm;
+    struct fsm_jump j = {.kind = FSM_WITHIN, .max = x->max, .to = to};
+    uint32_t *left = build_alloc(a->b, f->n_state, sizeof *left);
+    if (!a->rules)
+        gx_fail(a->b, Q_UNSUPPORTED, "a length cannot be counted inside a terminal");
+    if (!left || !build_ok(a->b))
+        return;
+    j.min = fsm_distances(a->b, f, left);
+    j.rule = a->rules->rule_of(a->rules->ctx, x->kids[0]);
+    add_jump(a, from, &j);
 }
 
 /* x{min,max} as min copies, then a loop or copies that may be left out. */
@@ -334,6 +364,9 @@ static void add_gx(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to
         break;
     case GX_REPEAT:
         add_repeat(a, x, from, to);
+        break;
+    case GX_WITHIN:
+        add_within(a, x, from, to);
         break;
     case GX_RULE:
         if (!a->rules)

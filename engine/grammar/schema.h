@@ -57,14 +57,14 @@ struct goal { /* schemas that hold together */
 struct goal_memo;
 struct ref_index;
 
-struct limited { /* strings with a length beside other constraints: equal ones are one rule */
+struct string_memo { /* strings by what is asked of them: equal ones are one rule */
     const char *key;
     const struct gx *gx;
-    struct limited *next;
+    struct string_memo *next;
 };
 struct schema {
     struct build *b;
-    struct limited *limited;
+    struct string_memo *strings;
     const json_t *root;
     json_t *made;       /* array: schemas made here */
     bool old_ref;       /* beside $ref nothing counts (drafts before 2019-09) */
@@ -74,8 +74,7 @@ struct schema {
     struct goal_memo **memos; /* [memo_size] by hash */
     size_t n_memo, memo_size;
     struct goal_memo *later; /* begun too deep inside others: made when these are done */
-    const struct gx *ws, *any, *string, *character; /* made when first used */
-    bool brief; /* formats by their short patterns, beside a length */
+    const struct gx *ws, *any, *character; /* made when first used */
 };
 
 struct number { /* a bound, exactly */

@@ -101,10 +101,20 @@ static void add_code_points(struct nfa *a, const char *s, size_t n, uint32_t fro
     }
 }
 
-static uint64_t hash_link(struct fsm_edge e)
+/* A state that only goes on to one other is made once: by its edge, or (lo GX_INF) by its TICK's
+ * min, which is `hi`. */
+static struct fsm_edge link_of(const struct nfa *a, uint32_t state)
 {
-    uint64_t h = ((uint64_t)e.to << 16 | e.lo << 8 | e.hi) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
+    if (a->states[state].edge != NFA_NONE)
+        return a->edges[a->states[state].edge].is;
+    const struct fsm_jump *j = &a->jumps[a->states[state].jump].is;
+    return (struct fsm_edge){GX_INF, j->min, j->to};
+}
+
+static size_t hash_link(struct fsm_edge e)
+{
+    uint64_t h = ((uint64_t)e.to << 24 ^ (uint64_t)e.lo << 12 ^ e.hi) * 0x9E3779B97F4A7C15u;
+    return (size_t)(h ^ h >> 32);
 }
 
 static bool links_room(struct nfa *a)
@@ -121,7 +131,7 @@ static bool links_room(struct nfa *a)
     for (size_t i = 0; i < l->size; i++) {
         if (!l->slots[i])
             continue;
-        size_t at = hash_link(a->edges[a->states[l->slots[i] - 1].edge].is) & (size - 1);
+        size_t at = hash_link(link_of(a, l->slots[i] - 1)) & (size - 1);
         while (slots[at])
             at = (at + 1) & (size - 1);
         slots[at] = l->slots[i];
@@ -132,21 +142,23 @@ static bool links_room(struct nfa *a)
     return true;
 }
 
-/* A state with no more than an edge for the bytes lo … hi to `to`: the same one each time, so that
- * characters of several bytes that lead to one state share their last bytes. */
+/* So characters of several bytes that lead to one state share their last bytes. */
 static uint32_t link_to(struct nfa *a, uint32_t lo, uint32_t hi, uint32_t to)
 {
     struct fsm_edge e = {lo, hi, to};
-    if (!links_room(a))
+    if (!build_ok(a->b) || !links_room(a))
         return 0;
     size_t at = hash_link(e) & (a->links.size - 1);
     for (; a->links.slots[at]; at = (at + 1) & (a->links.size - 1)) {
-        const struct fsm_edge *f = &a->edges[a->states[a->links.slots[at] - 1].edge].is;
-        if (f->lo == lo && f->hi == hi && f->to == to)
+        struct fsm_edge f = link_of(a, a->links.slots[at] - 1);
+        if (f.lo == lo && f.hi == hi && f.to == to)
             return a->links.slots[at] - 1;
     }
     uint32_t state = add_state(a);
-    add_edge(a, state, to, lo, hi);
+    if (lo == GX_INF)
+        add_jump(a, state, &(struct fsm_jump){.kind = FSM_TICK, .min = hi, .to = to});
+    else
+        add_edge(a, state, to, lo, hi);
     if (build_ok(a->b)) {
         a->links.slots[at] = state + 1;
         a->links.n++;
@@ -231,34 +243,41 @@ static void add_range(struct nfa *a, uint32_t from, uint32_t to, struct range r,
     }
 }
 
-/* A state in front of each of the fsm's [n_state], where a letter has been read: they count. */
-static void add_ticks(struct nfa *a, const struct fsm *f, uint32_t base)
+/* An edge of the fsm to a state that is `left` letters from an end. A letter is counted behind its
+ * first byte, so that none is begun that may not be read. */
+static void add_counted(struct nfa *a, uint32_t from, const struct fsm_edge *t, uint32_t left,
+                        enum gx_form form)
 {
-    uint32_t *left = build_alloc(a->b, f->n_state, sizeof *left);
-    if (!left)
-        return;
-    fsm_distances(a->b, f, left);
-    for (uint32_t i = 0; i < f->n_state && build_ok(a->b); i++)
-        add_jump(a, add_state(a),
-                 &(struct fsm_jump){.kind = FSM_TICK, .min = left[i], .to = base + i});
+    uint32_t old = a->states[from].edge;
+    add_range(a, from, t->to, (struct range){t->lo, t->hi}, form);
+    for (uint32_t k = a->states[from].edge; k != old && build_ok(a->b); k = a->edges[k].next) {
+        uint32_t next = link_to(a, GX_INF, left, a->edges[k].is.to);
+        a->edges[k].is.to = next;
+    }
 }
 
 static void add_fsm(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
 {
     const struct fsm *f = x->fsm;
-    uint32_t base = (uint32_t)a->n_state, ticks = x->ticks ? f->n_state : 0;
+    uint32_t base = (uint32_t)a->n_state;
+    uint32_t *left = x->ticks ? build_alloc(a->b, f->n_state, sizeof *left) : NULL;
+    if (left)
+        fsm_distances(a->b, f, left);
     for (uint32_t i = 0; i < f->n_state; i++)
         add_state(a);
-    if (ticks)
-        add_ticks(a, f, base);
     add_goto(a, from, base);
     for (uint32_t i = 0; i < f->n_state && build_ok(a->b); i++) {
         const struct fsm_state *s = &f->states[i];
         if (s->final)
             add_goto(a, base + i, to);
         for (uint32_t k = 0; k < s->n_edge && build_ok(a->b); k++) {
-            const struct fsm_edge *t = &f->edges[s->edge + k];
-            add_range(a, base + i, base + ticks + t->to, (struct range){t->lo, t->hi}, x->form);
+            struct fsm_edge t = f->edges[s->edge + k];
+            uint32_t n_left = left ? left[t.to] : 0;
+            t.to += base;
+            if (left)
+                add_counted(a, base + i, &t, n_left, x->form);
+            else
+                add_range(a, base + i, t.to, (struct range){t.lo, t.hi}, x->form);
         }
     }
 }

@@ -94,7 +94,7 @@ struct choice {
 };
 struct conj {
     uint32_t types;
-    const json_t *in[16]; /* enum arrays */
+    const json_t *in[64]; /* enum arrays */
     uint32_t n_in;
     const json_t *not_in[32];
     uint32_t n_not_in;
@@ -156,6 +156,9 @@ bool conj_sees(const json_t *schema, const struct chain *source);
 /* schema_not.c: a schema that holds only where this one does not; NULL: none can be made. */
 const json_t *schema_not(struct schema *s, const json_t *schema);
 bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth);
+/* All of these are disjoint: by their own values, or by those of a property that each one requires.
+ * One look at each of them, for long lists; false: it is not seen so easily. */
+bool schemas_exclusive(struct schema *s, const json_t *options);
 /* schema_ref.c */
 void ref_index_new(struct schema *s);
 void ref_index_free(struct ref_index *r);

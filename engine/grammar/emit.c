@@ -233,8 +233,8 @@ static void make_fsms(struct emitter *m, uint32_t start)
 }
 
 /* Equal rules become one. Rules are equal when their automata are, with the rules that they call
- * seen as those they are equal to; a pass may make callers equal, so passes are made until one finds
- * nothing. Recursive rules that would only be equal all at once stay apart. */
+ * seen as those they are equal to; a pass may make callers equal, so passes are made until one
+ * finds nothing. Recursive rules that would only be equal all at once stay apart. */
 struct merging {
     struct emitter *m;
     uint32_t *as;    /* [n_order] the place of the equal rule that stays */

@@ -316,7 +316,8 @@ static void note_ways(const struct fsm *f, const struct ways *w, bool counts)
     }
 }
 
-/* alive: 0 where no final state is reached, else letters to the nearest one + 1. False: no memory. */
+/* alive: 0 where no final state is reached, else letters to the nearest one + 1. False: no memory.
+ */
 static bool mark_alive(struct build *b, const struct fsm *f, uint32_t *alive)
 {
     size_t n_way = (size_t)f->n_edge + f->n_jump;

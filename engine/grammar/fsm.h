@@ -16,8 +16,7 @@ enum fsm_jump_kind {
     FSM_GOTO,   /* go on at `to` without reading */
     FSM_CALL,   /* read a text of the rule, then go on at `to` */
     FSM_COUNT,  /* the same min … max times; the rule has no empty text */
-    FSM_WITHIN, /* a text of the rule in which at most max TICKs are met; min: the most that any TICK
-                   of it asks for */
+    FSM_WITHIN, /* a text of the rule with at most max TICKs; min: the most that one asks for */
     FSM_TICK    /* go on at `to`, one less is left; at least min must be left then */
 };
 struct fsm_edge {

@@ -86,8 +86,7 @@ static bool mask(struct lab *l, struct matcher *m, matcher_config c)
     return ok;
 }
 
-/* Before each mask, as in a worker: where the matcher has forgotten, the text's tokens are read once
- * more. */
+/* Before each mask, as in a worker: where the matcher has forgotten, the text is read again. */
 static matcher_config again(struct matcher *m, uint32_t *generation, matcher_config c,
                             const uint32_t *ids, size_t n)
 {

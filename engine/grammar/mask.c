@@ -268,8 +268,8 @@ static const struct local *local_of(struct matcher *m, struct pair p)
     return m->stuck ? NULL : l;
 }
 
-/* The counted loops and lengths on top of a call's frame (*base), as a token can tell them apart, on an unknown
- * bottom. */
+/* The counted loops and lengths on top of a call's frame (*base), as a token can tell them apart,
+ * on an unknown bottom. */
 static uint32_t top_of(struct matcher *m, uint32_t frame, uint32_t *base)
 {
     uint32_t loops[MATCHER_DEPTH_MAX], n = 0, longest = m->trie->longest;

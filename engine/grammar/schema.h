@@ -25,7 +25,7 @@
 
 #define SCHEMA_CHOICES_MAX 8000u   /* conjs of one goal */
 #define SCHEMA_GOALS_MAX   200000u /* of one schema */
-#define SCHEMA_INSIDE_MAX  100u    /* goals made inside each other; deeper ones are made later */
+#define SCHEMA_INSIDE_MAX  100u    /* goals made inside each other; deeper ones are put off */
 #define SCHEMA_SOURCES_MAX 64u     /* schemas with properties, or items, of one conj */
 #define SOME_MAX           16u     /* properties that negations want of one conj */
 
@@ -73,7 +73,7 @@ struct schema {
     struct ref_index *refs;
     struct goal_memo **memos; /* [memo_size] by hash */
     size_t n_memo, memo_size;
-    struct goal_memo *later; /* begun too deep inside others: made when these are done */
+    struct goal_memo *later;               /* put off: met too deep inside others */
     const struct gx *ws, *any, *character; /* made when first used */
 };
 
@@ -140,7 +140,7 @@ const struct gx *schema_ws(struct schema *s);
 const struct gx *schema_any(struct schema *s);
 const struct gx *schema_value(struct schema *s, const json_t *v); /* this value, literally */
 const struct gx *schema_quoted(struct schema *s, const char *text, size_t n); /* as a JSON string */
-/* A comma or colon and the white space that may follow it; none may stand before it. */
+/* A comma or colon and the white space that may follow it. */
 const struct gx *schema_token(struct schema *s, const char *text);
 json_t *schema_make(struct schema *s, json_t *made); /* takes the reference; NULL: failed */
 /* A failure at a keyword of a schema; the message begins with its path. */
@@ -156,8 +156,7 @@ bool conj_sees(const json_t *schema, const struct chain *source);
 /* schema_not.c: a schema that holds only where this one does not; NULL: none can be made. */
 const json_t *schema_not(struct schema *s, const json_t *schema);
 bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth);
-/* All of these are disjoint: by their own values, or by those of a property that each one requires.
- * One look at each of them, for long lists; false: it is not seen so easily. */
+/* All are disjoint, by values: their own, or those of a property that each one requires. */
 bool schemas_exclusive(struct schema *s, const json_t *options);
 /* schema_ref.c */
 void ref_index_new(struct schema *s);
@@ -167,8 +166,7 @@ const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword
 /* "#/properties/x" of a schema somewhere in the root; "#" when it is not found. */
 void ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
 
-/* schema_string.c: the texts of a conj's strings as an automaton; *plain: all texts. keyword: for
- * messages. */
+/* schema_string.c: the texts of a conj's strings as an automaton; *plain: all texts. */
 const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain);
 const struct gx *string_gx(struct schema *s, const struct conj *c);
 /* What a conj asks of a string, made when the first of many strings is looked at. */

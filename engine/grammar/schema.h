@@ -15,8 +15,7 @@
  *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds · schema_names.c
  *     names of properties
  *
- * Private to engine/grammar. JSON is borrowed from the root or owned by `made`. Failures are the
- * build's. Threads: as the build. */
+ * Private to engine/grammar. JSON is the root's or of `made`. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SCHEMA_H
 #define QUIRE_ENGINE_GRAMMAR_SCHEMA_H
 #include <jansson.h>

@@ -177,10 +177,50 @@ static void text_is_not_walked(void **state)
     }
 }
 
+/* Schemas of sizes that real ones have, each with a text at its far end. */
+static void large_schemas_are_followed(void **state)
+{
+    (void)state;
+    struct buf schema[3] = {BUF_INIT, BUF_INIT, BUF_INIT}, text[3] = {BUF_INIT, BUF_INIT, BUF_INIT};
+    const uint32_t n[3] = {5000, 1000, 400};
+    buf_printf(&schema[0], "{\"enum\":[\"x\"");
+    buf_printf(&schema[1], "{\"type\":\"object\",\"properties\":{\"x\":{}");
+    buf_printf(&schema[2], "{\"$ref\":\"#/$defs/d0\",\"$defs\":{\"d400\":{\"const\":1}");
+    for (uint32_t i = 0; i < n[0]; i++)
+        buf_printf(&schema[0], ",\"some value %u\"", i);
+    for (uint32_t i = 0; i < n[1]; i++)
+        buf_printf(&schema[1], ",\"property_%u\":{\"type\":\"integer\"}", i);
+    for (uint32_t i = 0; i < n[2]; i++)
+        buf_printf(&schema[2],
+                   ",\"d%u\":{\"properties\":{\"k\":{\"$ref\":\"#/$defs/d%u\"}},\"type\":"
+                   "\"object\"}",
+                   i, i + 1);
+    buf_printf(&schema[0], "]}");
+    buf_printf(&schema[1], "}}");
+    buf_printf(&schema[2], "}}");
+    buf_printf(&text[0], "\"some value 4999\"");
+    buf_printf(&text[1], "{\"property_0\":1,\"property_5\":2,\"property_999\":3}");
+    for (uint32_t i = 0; i < 120; i++)
+        buf_printf(&text[2], "{\"k\":");
+    buf_printf(&text[2], "{}");
+    for (uint32_t i = 0; i < 120; i++)
+        buf_printf(&text[2], "}");
+    for (int i = 0; i < 3; i++) {
+        struct matcher *m = compiled(buf_str(&schema[i]), NULL);
+        matcher_begin(m);
+        matcher_config c = matcher_bytes(m, matcher_start(m), buf_str(&text[i]), text[i].len);
+        assert_true(c && matcher_can_end(m, c));
+        matcher_free(m);
+        buf_release(&schema[i]);
+        buf_release(&text[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(shortcuts_take_what_the_matcher_takes),
                                        cmocka_unit_test(lengths_lead_to_an_end),
+                                       cmocka_unit_test(large_schemas_are_followed),
                                        cmocka_unit_test(text_is_not_walked)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

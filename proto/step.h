@@ -26,8 +26,8 @@
 #define STEP_SEQS_MAX     (1u << 16)                           /* limit on max_num_seqs */
 #define STEP_EOS_MAX      64u                                  /* eos ids of a model */
 #define STEP_STOP_IDS_MAX (SAMPLE_STOP_IDS_MAX + STEP_EOS_MAX) /* of one admit */
-#define STEP_GRAMMAR_MAX  250000u                              /* words of a grammar's program */
-#define STEP_LISTS_MAX    (1u << 19) /* n_list of a step; one admit's fits always */
+#define STEP_GRAMMAR_MAX  2000000u                             /* words of a grammar's program */
+#define STEP_LISTS_MAX    (5u << 19) /* n_list of a step; one admit's fits always */
 
 enum { /* step_seq.flags */
        /* sample one token after the last row and append it to the slot's history */

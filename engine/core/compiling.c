@@ -48,6 +48,13 @@ static void item_free(struct item *x)
     q_free(x);
 }
 
+static void forget(struct known *k)
+{
+    q_free(k->source);
+    q_free(k->words);
+    *k = (struct known){.source = NULL};
+}
+
 static FALLIBLE compile(struct item *x, const struct msg_submit *m)
 {
     const struct grammar_source source = {.kind = m->grammar_kind,
@@ -113,10 +120,8 @@ void compiling_free(struct compiling *c)
     for (uint32_t i = 0; i < c->n_item; i++)
         item_free(c->items[i]);
     item_free(c->taken);
-    for (size_t i = 0; i < COMPILED_KEPT; i++) {
-        q_free(c->known[i].source);
-        q_free(c->known[i].words);
-    }
+    for (size_t i = 0; i < COMPILED_KEPT; i++)
+        forget(&c->known[i]);
     queue_release(&c->jobs);
     queue_release(&c->done);
     q_free(c);
@@ -148,13 +153,33 @@ const uint32_t *compiling_known(struct compiling *c, const struct msg_submit *m,
     return NULL;
 }
 
-/* Remember x's program in place of the one that was not used for the longest time. */
+/* A free place for n bytes more: those that were not used for the longest time are forgotten. */
+static struct known *make_room(struct compiling *c, size_t n)
+{
+    for (;;) {
+        struct known *oldest = &c->known[0];
+        bool is_full = true;
+        size_t bytes = n;
+        for (size_t i = 0; i < COMPILED_KEPT; i++) {
+            struct known *k = &c->known[i];
+            bytes += k->n_word * sizeof *k->words + k->n_source;
+            is_full = is_full && k->words;
+            if (k->words && (!oldest->words || k->used < oldest->used))
+                oldest = k;
+        }
+        if (is_full || (bytes > COMPILED_BYTES && oldest->words)) {
+            forget(oldest);
+            continue;
+        }
+        for (size_t i = 0; i < COMPILED_KEPT; i++)
+            if (!c->known[i].words)
+                return &c->known[i];
+    }
+}
+
 static void remember(struct compiling *c, const struct item *x, const struct msg_submit *m)
 {
-    struct known *k = &c->known[0];
-    for (size_t i = 1; i < COMPILED_KEPT; i++)
-        if (c->known[i].used < k->used)
-            k = &c->known[i];
+    struct known *k = make_room(c, x->n_word * sizeof *x->words + m->grammar.n);
     char *source = q_alloc(m->grammar.n + m->grammar_after.n + m->reasoning_tags.n + 1);
     uint32_t *words = q_alloc(x->n_word * sizeof *words);
     if (!source || !words) {
@@ -169,8 +194,6 @@ static void remember(struct compiling *c, const struct item *x, const struct msg
         memcpy(source + m->grammar.n + m->grammar_after.n, m->reasoning_tags.data,
                m->reasoning_tags.n);
     memcpy(words, x->words, x->n_word * sizeof *words);
-    q_free(k->source);
-    q_free(k->words);
     *k = (struct known){.kind = m->grammar_kind,
                         .n_word = x->n_word,
                         .n_source = m->grammar.n,

@@ -12,8 +12,9 @@
 #include "common/err.h"
 #include "proto/proto.h"
 
-#define COMPILING_MAX 1024u /* requests waiting */
-#define COMPILED_KEPT 128u  /* programs remembered */
+#define COMPILING_MAX  1024u /* requests waiting */
+#define COMPILED_KEPT  128u  /* programs remembered, of COMPILED_BYTES together */
+#define COMPILED_BYTES ((size_t)64 << 20)
 
 struct compiling;
 FALLIBLE compiling_new(struct compiling **out, struct q_err *e);

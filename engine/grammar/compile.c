@@ -134,8 +134,8 @@ FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct gramma
         struct q_err err = Q_ERR_INIT;
         build_init(&b);
         b.lean = lean;
-        if (source->work_max)
-            b.work_max = source->work_max;
+        b.work_max =
+            source->work_max ? source->work_max : GX_WORK_MAX + (uint64_t)GX_WORK_BYTE * source->n;
         rc = compile(words, n_word, &copy, &b, &err);
         again = rc == Q_TOO_LARGE && b.is_rich && !lean;
         if (!rc || !lean)

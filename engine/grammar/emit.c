@@ -41,6 +41,8 @@ static bool is_productive(struct build *b, const struct gx *x, const bool *rules
         for (uint32_t i = 0; i < x->n && !any; i++)
             any = is_productive(b, x->kids[i], rules);
         return any;
+    case GX_WITHIN:
+        return is_productive(b, x->kids[0], rules);
     case GX_REPEAT:
         return x->min == 0 || is_productive(b, x->kids[0], rules);
     case GX_RULE:
@@ -53,9 +55,11 @@ static bool is_productive(struct build *b, const struct gx *x, const bool *rules
 static void find_properties(struct emitter *m)
 {
     struct build *b = m->b;
-    for (bool more = true; more && build_ok(b);) {
-        more = false;
-        for (size_t i = b->n_rule; i-- > 0;) {
+    size_t n = b->n_rule;
+    for (bool more = true, down = true; more && build_ok(b); down = !down) {
+        more = false; /* to and fro: a chain of rules is known after two passes either way */
+        for (size_t k = 0; k < n; k++) {
+            size_t i = down ? n - 1 - k : k;
             const struct gx *body = b->rules[i].body;
             bool productive = !m->productive[i] && is_productive(b, body, m->productive);
             bool nullable = !m->nullable[i] && gx_nullable(body, m->nullable);
@@ -215,7 +219,6 @@ static uint32_t place_of(struct emitter *m, uint32_t rule)
 static void make_fsms(struct emitter *m, uint32_t start)
 {
     struct build *b = m->b;
-    uint64_t n_word = 0;
     place_of(m, start);
     for (size_t i = 0; i < m->n_order && build_ok(b); i++) {
         struct fsm_rules rules = {m->nullable, m->productive, counted_rule, m};
@@ -223,18 +226,113 @@ static void make_fsms(struct emitter *m, uint32_t start)
         if (!f)
             return;
         m->fsms[i] = f;
-        n_word += 4ull * f->n_state + 2ull * f->n_edge + 5ull * f->n_jump;
-        if (n_word > PROGRAM_WORDS_MAX) {
-            gx_fail(b, Q_TOO_LARGE,
-                    "the grammar is too large: it compiles to more than the %u KB that are "
-                    "accepted",
-                    PROGRAM_WORDS_MAX * 4 >> 10);
-            return;
-        }
         for (uint32_t k = 0; k < f->n_jump; k++)
-            if (f->jumps[k].kind != FSM_GOTO)
+            if (f->jumps[k].kind != FSM_GOTO && f->jumps[k].kind != FSM_TICK)
                 f->jumps[k].rule = place_of(m, f->jumps[k].rule);
     }
+}
+
+/* Equal rules become one. Rules are equal when their automata are, with the rules that they call
+ * seen as those they are equal to; a pass may make callers equal, so passes are made until one
+ * finds nothing. Recursive rules that would only be equal all at once stay apart. */
+struct merging {
+    struct emitter *m;
+    uint32_t *as;    /* [n_order] the place of the equal rule that stays */
+    uint32_t *slots; /* [size] place + 1, by hash */
+    size_t size;
+};
+
+static uint64_t mix_word(uint64_t h, uint64_t word)
+{
+    h = (h ^ word) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+static uint64_t hash_fsm(const struct merging *g, const struct fsm *f)
+{
+    uint64_t h = f->n_state;
+    for (uint32_t i = 0; i < f->n_state; i++)
+        h = mix_word(h, (uint64_t)f->states[i].n_edge << 33 | (uint64_t)f->states[i].n_jump << 1 |
+                            f->states[i].final);
+    for (uint32_t i = 0; i < f->n_edge; i++)
+        h = mix_word(h, (uint64_t)f->edges[i].to << 16 | f->edges[i].lo << 8 | f->edges[i].hi);
+    for (uint32_t i = 0; i < f->n_jump; i++) {
+        const struct fsm_jump *j = &f->jumps[i];
+        h = mix_word(mix_word(h, (uint64_t)j->to << 32 | g->as[j->rule]),
+                     (uint64_t)j->min << 32 | j->max);
+    }
+    return h;
+}
+
+static bool same_fsm(const struct merging *g, const struct fsm *x, const struct fsm *y)
+{
+    if (x->n_state != y->n_state || x->n_edge != y->n_edge || x->n_jump != y->n_jump)
+        return false;
+    for (uint32_t i = 0; i < x->n_state; i++) {
+        const struct fsm_state *s = &x->states[i], *t = &y->states[i];
+        if (s->edge != t->edge || s->n_edge != t->n_edge || s->jump != t->jump ||
+            s->n_jump != t->n_jump || s->final != t->final)
+            return false;
+    }
+    for (uint32_t i = 0; i < x->n_jump; i++) {
+        const struct fsm_jump *j = &x->jumps[i], *k = &y->jumps[i];
+        if (j->kind != k->kind || g->as[j->rule] != g->as[k->rule] || j->min != k->min ||
+            j->max != k->max || j->to != k->to)
+            return false;
+    }
+    return !x->n_edge || !memcmp(x->edges, y->edges, x->n_edge * sizeof *x->edges);
+}
+
+/* False: nothing more is equal. */
+static bool merge_pass(struct merging *g)
+{
+    struct emitter *m = g->m;
+    bool found = false;
+    memset(g->slots, 0, g->size * sizeof *g->slots);
+    for (uint32_t i = 0; i < m->n_order; i++) {
+        const struct fsm *f = m->fsms[i];
+        if (g->as[i] != i || !build_work(m->b, 1 + (f->n_state + f->n_edge + f->n_jump) / 16))
+            continue;
+        size_t at = hash_fsm(g, f) & (g->size - 1);
+        while (g->slots[at] && !same_fsm(g, m->fsms[g->slots[at] - 1], f))
+            at = (at + 1) & (g->size - 1);
+        found |= g->slots[at] != 0;
+        g->as[i] = g->slots[at] ? g->slots[at] - 1 : i;
+        g->slots[at] = g->as[i] + 1;
+    }
+    for (uint32_t i = 0; i < m->n_order; i++) /* what it is equal to may have gone itself */
+        g->as[i] = g->as[g->as[i]];
+    return found && build_ok(m->b);
+}
+
+static void merge_rules(struct emitter *m)
+{
+    struct merging g = {.m = m, .size = 64};
+    uint32_t n = 0, before = m->b->before ? m->number[m->b->before - 1] : 0;
+    while (g.size < m->n_order * 2)
+        g.size *= 2;
+    g.as = build_alloc(m->b, m->n_order, sizeof *g.as);
+    g.slots = build_alloc(m->b, g.size, sizeof *g.slots);
+    if (!build_ok(m->b))
+        return;
+    for (uint32_t i = 0; i < m->n_order; i++)
+        g.as[i] = i;
+    while (merge_pass(&g))
+        ;
+    uint32_t *place = g.slots; /* of those that stay */
+    for (uint32_t i = 0; i < m->n_order; i++) {
+        place[i] = n;
+        if (g.as[i] == i)
+            m->fsms[n++] = m->fsms[i];
+    }
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < m->fsms[i]->n_jump; k++) {
+            struct fsm_jump *j = &m->fsms[i]->jumps[k];
+            j->rule = place[g.as[j->rule]];
+        }
+    if (before)
+        m->number[m->b->before - 1] = place[g.as[before - 1]] + 1;
+    m->n_order = n;
 }
 
 static void copy_fsm(const struct fsm *f, const struct program *p, uint32_t at[3])
@@ -311,6 +409,8 @@ FALLIBLE program_emit(uint32_t **words, uint32_t *n_word, struct build *b, uint3
             gx_fail(b, Q_INVALID, "no text at all can satisfy this");
         check_left(&m, start);
         make_fsms(&m, start);
+        if (build_ok(b))
+            merge_rules(&m);
     }
     if (!build_ok(b)) {
         *e = b->err;

@@ -12,8 +12,8 @@
 #include "engine/grammar/nfa.h"
 #include "engine/grammar/program.h"
 
-#define BYTE_STATES_MAX 60000u
-#define POOL_MAX        8000000u
+#define BYTE_STATES_MAX (PROGRAM_WORDS_MAX / 6) /* each has an edge or a jump at least */
+#define POOL_MAX        32000000u
 
 struct subset {
     uint32_t at, n; /* in the pool */
@@ -316,13 +316,14 @@ static void note_ways(const struct fsm *f, const struct ways *w, bool counts)
     }
 }
 
-/* alive: the states that reach a final one. False: no memory. */
+/* alive: 0 where no final state is reached, else letters to the nearest one + 1. False: no memory.
+ */
 static bool mark_alive(struct build *b, const struct fsm *f, uint32_t *alive)
 {
     size_t n_way = (size_t)f->n_edge + f->n_jump;
     struct ways w = {q_calloc(f->n_state + 1u, 4), q_alloc((n_way + 1) * 4)};
-    uint32_t *stack = q_alloc((f->n_state + 1u) * 4), n = 0;
-    bool ok = w.at && w.from && stack && build_work(b, (f->n_state + n_way) / 4);
+    uint32_t *queue = q_alloc((f->n_state + 1u) * 4), n = 0;
+    bool ok = w.at && w.from && queue && build_work(b, (f->n_state + n_way) / 4);
     if (ok) {
         note_ways(f, &w, true);
         for (uint32_t i = 0, total = 0; i <= f->n_state; i++)
@@ -332,20 +333,34 @@ static bool mark_alive(struct build *b, const struct fsm *f, uint32_t *alive)
     for (uint32_t i = 0; ok && i < f->n_state; i++)
         if (f->states[i].final) {
             alive[i] = 1;
-            stack[n++] = i;
+            queue[n++] = i;
         }
-    while (n) {
-        uint32_t i = stack[--n];
+    for (uint32_t at = 0; at < n; at++) {
+        uint32_t i = queue[at];
         for (uint32_t k = w.at[i]; k < w.at[i + 1]; k++)
             if (!alive[w.from[k]]) {
-                alive[w.from[k]] = 1;
-                stack[n++] = w.from[k];
+                alive[w.from[k]] = alive[i] + 1;
+                queue[n++] = w.from[k];
             }
     }
     q_free(w.at);
     q_free(w.from);
-    q_free(stack);
+    q_free(queue);
     return ok;
+}
+
+uint32_t fsm_distances(struct build *b, const struct fsm *f, uint32_t *out)
+{
+    uint32_t most = 0;
+    if (!mark_alive(b, f, out)) {
+        gx_fail(b, Q_NO_MEMORY, "no memory for an automaton");
+        return 0;
+    }
+    for (uint32_t i = 0; i < f->n_state; i++) {
+        out[i] -= out[i] > 0;
+        most = out[i] > most ? out[i] : most;
+    }
+    return most;
 }
 
 /* Only the states that reach a final one stay, and state 0. In place. */

@@ -13,9 +13,11 @@
 #define FSM_STATES_MAX 20000u /* of one automaton over code points */
 
 enum fsm_jump_kind {
-    FSM_GOTO, /* go on at `to` without reading */
-    FSM_CALL, /* read a text of the rule, then go on at `to` */
-    FSM_COUNT /* the same min … max times; the rule has no empty text */
+    FSM_GOTO,   /* go on at `to` without reading */
+    FSM_CALL,   /* read a text of the rule, then go on at `to` */
+    FSM_COUNT,  /* the same min … max times; the rule has no empty text */
+    FSM_WITHIN, /* a text of the rule with at most max TICKs; min: the most that one asks for */
+    FSM_TICK    /* go on at `to`, one less is left; at least min must be left then */
 };
 struct fsm_edge {
     uint32_t lo, hi, to; /* code points or bytes, both included */
@@ -55,6 +57,10 @@ const struct fsm *fsm_of_bytes(struct build *b, const struct gx *x, const struct
 
 /* A copy of parts in the build, without the states that reach no final one; NULL: failed. */
 const struct fsm *fsm_finish(struct build *b, const struct fsm *parts);
+
+/* Letters from each state to the nearest final one, into out [n_state]; the greatest of these.
+ * f has no dead states (fsm_finish). */
+uint32_t fsm_distances(struct build *b, const struct fsm *f, uint32_t *out);
 
 /* fsm_product.c, of automata without jumps */
 /* f reads FSM_BEGIN where ^ is and FSM_FINISH where $ is, any number of them before and behind a

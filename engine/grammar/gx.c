@@ -110,6 +110,29 @@ const struct gx *gx_fsm(struct build *b, const struct fsm *f, enum gx_form form)
     return x;
 }
 
+const struct gx *gx_within(struct build *b, const struct fsm *f, enum gx_form form, uint32_t max)
+{
+    uint32_t shortest, longest;
+    if (!f || !fsm_lengths(b, f, &shortest, &longest) || fsm_is_empty(f) || shortest > max)
+        return &gx_never;
+    if (longest <= max)
+        return gx_fsm(b, f, form);
+    struct gx *x = make(b, GX_WITHIN), *kid = make(b, GX_FSM);
+    const struct gx **kids = x ? build_alloc(b, 1, sizeof *kids) : NULL;
+    if (!kid || !kids)
+        return &gx_never;
+    kid->fsm = f;
+    kid->form = form;
+    kid->ticks = true;
+    kid->weight = sum_weight(8, (uint64_t)f->n_state * 8);
+    kids[0] = kid;
+    x->kids = kids;
+    x->n = 1;
+    x->max = max;
+    x->weight = 2;
+    return x;
+}
+
 /* Kids of this kind are taken apart, the neutral ones left out. */
 static const struct gx *join(struct build *b, enum gx_kind kind, const struct gx *const *kids,
                              size_t n)

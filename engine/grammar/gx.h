@@ -14,8 +14,11 @@
 #include "common/err.h"
 #include "common/mem.h"
 
-#define GX_MEMORY_MAX ((size_t)64 << 20) /* bytes of one build, everything in it */
-#define GX_WORK_MAX   4000000u           /* units of one build: some 100 ms of an ordinary core */
+#define GX_MEMORY_MAX ((size_t)256 << 20) /* bytes of one build, everything in it */
+/* Units of work of one build: a constant, and so many for each byte of the source. Some 25 ns of an
+ * ordinary core each: 0.4 s for a short source, 2 s for one of 1 MB. */
+#define GX_WORK_MAX   16000000u
+#define GX_WORK_BYTE  64u
 #define GX_RULES_MAX  100000u
 #define GX_INF        UINT32_MAX
 #define GX_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */
@@ -30,6 +33,7 @@ enum gx_kind {
     GX_SEQ,
     GX_ALT,
     GX_REPEAT,
+    GX_WITHIN, /* the FSM that is its kid, texts of at most so many code points */
     GX_RULE
 };
 /* How code points become bytes. */
@@ -51,13 +55,14 @@ struct fsm;
 struct gx {
     enum gx_kind kind;
     enum gx_form form; /* CHARS, FSM */
-    uint32_t min, max; /* REPEAT; max GX_INF = without end */
+    uint32_t min, max; /* REPEAT; max GX_INF = without end. WITHIN: max */
+    bool ticks;        /* FSM: the kid of a WITHIN */
     uint32_t n;        /* of bytes or kids */
     uint32_t rule;     /* RULE */
     uint32_t weight;   /* states it takes, roughly; saturates */
     union {
         const char *bytes;            /* [n] */
-        const struct gx *const *kids; /* [n]; REPEAT has one */
+        const struct gx *const *kids; /* [n]; REPEAT and WITHIN have one */
         const struct cset *set;
         const struct fsm *fsm;
     };
@@ -100,6 +105,8 @@ const struct gx *gx_bytes(struct build *b, const char *s, size_t n); /* copies *
 const struct gx *gx_text(struct build *b, const char *s);
 const struct gx *gx_chars(struct build *b, const struct cset *set, enum gx_form form);
 const struct gx *gx_fsm(struct build *b, const struct fsm *f, enum gx_form form);
+/* The texts of f that have at most `max` code points. */
+const struct gx *gx_within(struct build *b, const struct fsm *f, enum gx_form form, uint32_t max);
 const struct gx *gx_seq(struct build *b, const struct gx *const *kids, size_t n); /* copies */
 const struct gx *gx_seq2(struct build *b, const struct gx *x, const struct gx *y);
 const struct gx *gx_seq3(struct build *b, const struct gx *x, const struct gx *y,

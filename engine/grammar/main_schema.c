@@ -86,6 +86,20 @@ static bool mask(struct lab *l, struct matcher *m, matcher_config c)
     return ok;
 }
 
+/* Before each mask, as in a worker: where the matcher has forgotten, the text is read again. */
+static matcher_config again(struct matcher *m, uint32_t *generation, matcher_config c,
+                            const uint32_t *ids, size_t n)
+{
+    uint32_t now = matcher_begin(m);
+    if (now == *generation)
+        return c;
+    *generation = now;
+    c = matcher_start(m);
+    for (size_t i = 0; i < n && c; i++)
+        c = matcher_token(m, c, ids[i]);
+    return c;
+}
+
 /* A text by its bytes; with a tokenizer also by its tokens, each of which must be in the mask. */
 static json_t *accepts(struct lab *l, struct matcher *m, const char *text, size_t n)
 {
@@ -95,9 +109,10 @@ static json_t *accepts(struct lab *l, struct matcher *m, const char *text, size_
     matcher_config c = matcher_bytes(m, matcher_start(m), text, n);
     bool by_bytes = c && matcher_can_end(m, c), by_tokens = by_bytes;
     if (l->tokenizer && !tokenizer_encode(l->tokenizer, text, n, false, &ids, &e)) {
-        matcher_begin(m);
+        uint32_t generation = matcher_begin(m);
         c = matcher_start(m);
         for (size_t i = 0; i < ids.n && c; i++) {
+            c = again(m, &generation, c, ids.ids, i);
             bool has = mask(l, m, c) && l->bits[ids.ids[i] / 32] >> ids.ids[i] % 32 & 1;
             c = matcher_token(m, c, ids.ids[i]);
             if (has != (c != 0))

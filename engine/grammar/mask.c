@@ -268,13 +268,13 @@ static const struct local *local_of(struct matcher *m, struct pair p)
     return m->stuck ? NULL : l;
 }
 
-/* The counted loops on top of a call's frame (*base), as a token can tell them apart, on an unknown
- * bottom. */
+/* The counted loops and lengths on top of a call's frame (*base), as a token can tell them apart,
+ * on an unknown bottom. */
 static uint32_t top_of(struct matcher *m, uint32_t frame, uint32_t *base)
 {
     uint32_t loops[MATCHER_DEPTH_MAX], n = 0, longest = m->trie->longest;
     for (; frame > FRAME_UNKNOWN; frame = m->frames[frame].below) {
-        if (m->p.jumps[m->frames[frame].jump].kind != FSM_COUNT)
+        if (m->p.jumps[m->frames[frame].jump].kind == FSM_CALL)
             break;
         loops[n++] = frame;
     }
@@ -282,8 +282,10 @@ static uint32_t top_of(struct matcher *m, uint32_t frame, uint32_t *base)
     uint32_t top = FRAME_UNKNOWN;
     while (n && top != FRAME_NONE) {
         struct frame f = m->frames[loops[--n]];
+        const struct program_jump *j = &m->p.jumps[f.jump];
+        uint64_t enough = longest + (j->kind == FSM_WITHIN ? (uint64_t)j->min : 0);
         f.low = f.low < longest ? f.low : longest;
-        f.high = f.high > longest ? GX_INF : f.high;
+        f.high = f.high > enough ? GX_INF : f.high;
         f.below = top;
         top = matcher_push(m, f);
     }

@@ -9,7 +9,8 @@
 #include "engine/grammar/fsm.h"
 #include "engine/grammar/matcher_state.h"
 
-#define POOL_MAX (64u << 20) /* entries; MATCHER_BYTES_MAX is met long before */
+#define POOL_MAX     (64u << 20) /* entries; MATCHER_BYTES_MAX is met long before */
+#define TEXT_STRETCH 256         /* bytes of a text that may take as much work as a mask */
 
 static bool grow(struct matcher *m, void *items, size_t *cap, size_t need, size_t size)
 {
@@ -162,6 +163,21 @@ static bool only_ends(const struct matcher *m, uint32_t state)
     return s->n_edge == PROGRAM_FINAL && s->n_jump == 0;
 }
 
+/* One of the letters that a text within a length may have is read. */
+static void tick(struct matcher *m, const struct program_jump *j, uint32_t frame)
+{
+    struct frame f = m->frames[frame];
+    if (frame <= FRAME_UNKNOWN || m->p.jumps[f.jump].kind != FSM_WITHIN)
+        return; /* a damaged program */
+    if (f.high != GX_INF) {
+        if (f.high <= j->min)
+            return;
+        f.high--;
+        frame = push(m, f);
+    }
+    reach(m, j->to, frame);
+}
+
 static void follow(struct matcher *m, uint32_t i_jump, uint32_t frame)
 {
     const struct program_jump *j = &m->p.jumps[i_jump];
@@ -171,6 +187,11 @@ static void follow(struct matcher *m, uint32_t i_jump, uint32_t frame)
         if (!only_ends(m, j->to))
             frame = push(m, (struct frame){.jump = i_jump, .below = frame});
         reach(m, m->p.rules[j->rule], frame);
+    } else if (j->kind == FSM_WITHIN) {
+        struct frame f = {.jump = i_jump, .high = j->max, .below = frame};
+        reach(m, m->p.rules[j->rule], push(m, f));
+    } else if (j->kind == FSM_TICK) {
+        tick(m, j, frame);
     } else {
         if (j->min == 0)
             reach(m, j->to, frame);
@@ -190,7 +211,7 @@ static uint32_t pop(struct matcher *m, uint32_t frame)
         return CONFIG_OUT;
     struct frame f = m->frames[frame];
     const struct program_jump *j = &m->p.jumps[f.jump];
-    if (j->kind == FSM_CALL) {
+    if (j->kind != FSM_COUNT) {
         reach(m, j->to, f.below);
         return 0;
     }
@@ -460,7 +481,7 @@ matcher_config matcher_bytes(struct matcher *m, matcher_config c, const char *s,
         const uint32_t *next = m->configs[c].next;
         uint8_t byte = (uint8_t)s[i];
         c = next && next[byte] ? next[byte] - 1 : step(m, c, byte);
-        if (i % 4096 == 4095)
+        if (i % TEXT_STRETCH == TEXT_STRETCH - 1)
             m->work = 0;
     }
     return m->stuck ? 0 : c;

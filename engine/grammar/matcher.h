@@ -27,7 +27,7 @@
 #include "engine/grammar/trie.h"
 
 #define MATCHER_BYTES_MAX ((size_t)24 << 20) /* remembered by one matcher, about */
-#define MATCHER_PAIRS_MAX 3000u              /* of one config */
+#define MATCHER_PAIRS_MAX 15000u             /* of one config */
 #define MATCHER_DEPTH_MAX 400u               /* frames of one stack */
 #define MATCHER_WORK_MAX  3000000u /* pairs looked at for one mask: some 50 ms at the worst */
 

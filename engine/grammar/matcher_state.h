@@ -11,8 +11,8 @@
 #define FRAME_END     0u /* below it the text ends */
 #define FRAME_UNKNOWN 1u /* below it a local does not look */
 #define FRAME_NONE    UINT32_MAX
-#define SEEN_SIZE     8192u /* a power of two above twice MATCHER_PAIRS_MAX */
-#define MASKS_KEPT    32u   /* whole masks remembered by one matcher */
+#define SEEN_SIZE     32768u /* a power of two above twice MATCHER_PAIRS_MAX */
+#define MASKS_KEPT    32u    /* whole masks remembered by one matcher */
 
 enum {                 /* config.flags */
        CONFIG_END = 1, /* the text may end here */

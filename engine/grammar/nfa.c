@@ -29,6 +29,8 @@ bool gx_nullable(const struct gx *x, const bool *rules)
         for (uint32_t i = 0; i < x->n && !any; i++)
             any = gx_nullable(x->kids[i], rules);
         return any;
+    case GX_WITHIN:
+        return gx_nullable(x->kids[0], rules);
     case GX_REPEAT:
         return x->min == 0 || gx_nullable(x->kids[0], rules);
     case GX_RULE:
@@ -99,21 +101,69 @@ static void add_code_points(struct nfa *a, const char *s, size_t n, uint32_t fro
     }
 }
 
-/* A state that reads n continuation bytes, any of them, and is at `to` then. */
-static uint32_t tail(struct nfa *a, uint32_t n, uint32_t to)
+/* A state that only goes on to one other is made once: by its edge, or (lo GX_INF) by its TICK's
+ * min, which is `hi`. */
+static struct fsm_edge link_of(const struct nfa *a, uint32_t state)
 {
-    if (n == 0)
-        return to;
-    if (a->tail_to != to) {
-        a->tail_to = to;
-        memset(a->tails, 0xff, sizeof a->tails);
+    if (a->states[state].edge != NFA_NONE)
+        return a->edges[a->states[state].edge].is;
+    const struct fsm_jump *j = &a->jumps[a->states[state].jump].is;
+    return (struct fsm_edge){GX_INF, j->min, j->to};
+}
+
+static size_t hash_link(struct fsm_edge e)
+{
+    uint64_t h = ((uint64_t)e.to << 24 ^ (uint64_t)e.lo << 12 ^ e.hi) * 0x9E3779B97F4A7C15u;
+    return (size_t)(h ^ h >> 32);
+}
+
+static bool links_room(struct nfa *a)
+{
+    struct nfa_links *l = &a->links;
+    if ((l->n + 1) * 2 < l->size)
+        return true;
+    size_t size = l->size ? l->size * 2 : 256;
+    uint32_t *slots = q_calloc(size, sizeof *slots);
+    if (!slots) {
+        gx_fail(a->b, Q_NO_MEMORY, "no memory for an automaton");
+        return false;
     }
-    if (a->tails[n] == NFA_NONE) {
-        uint32_t next = tail(a, n - 1, to), at = add_state(a);
-        add_edge(a, at, next, 0x80, 0xBF);
-        a->tails[n] = at;
+    for (size_t i = 0; i < l->size; i++) {
+        if (!l->slots[i])
+            continue;
+        size_t at = hash_link(link_of(a, l->slots[i] - 1)) & (size - 1);
+        while (slots[at])
+            at = (at + 1) & (size - 1);
+        slots[at] = l->slots[i];
     }
-    return a->tails[n];
+    q_free(l->slots);
+    l->slots = slots;
+    l->size = size;
+    return true;
+}
+
+/* So characters of several bytes that lead to one state share their last bytes. */
+static uint32_t link_to(struct nfa *a, uint32_t lo, uint32_t hi, uint32_t to)
+{
+    struct fsm_edge e = {lo, hi, to};
+    if (!build_ok(a->b) || !links_room(a))
+        return 0;
+    size_t at = hash_link(e) & (a->links.size - 1);
+    for (; a->links.slots[at]; at = (at + 1) & (a->links.size - 1)) {
+        struct fsm_edge f = link_of(a, a->links.slots[at] - 1);
+        if (f.lo == lo && f.hi == hi && f.to == to)
+            return a->links.slots[at] - 1;
+    }
+    uint32_t state = add_state(a);
+    if (lo == GX_INF)
+        add_jump(a, state, &(struct fsm_jump){.kind = FSM_TICK, .min = hi, .to = to});
+    else
+        add_edge(a, state, to, lo, hi);
+    if (build_ok(a->b)) {
+        a->links.slots[at] = state + 1;
+        a->links.n++;
+    }
+    return state;
 }
 
 /* Code points lo … hi whose UTF-8 has the same number of bytes. */
@@ -124,10 +174,7 @@ static void add_same_length(struct nfa *a, uint32_t from, uint32_t to, struct ra
     utf8_encode(r.hi, (char *)hi);
     while (same < n && lo[same] == hi[same])
         same++;
-    if (same == n) {
-        add_bytes(a, lo, n, from, to);
-        return;
-    }
+    same -= same == n;
     uint32_t rest = n - same - 1; /* bytes after the first that differs */
     uint32_t unit = 1u << 6 * rest, mask = unit - 1;
     if (rest && (r.lo & mask) != 0 && (r.lo | mask) < r.hi) { /* cut off the unaligned start */
@@ -140,12 +187,11 @@ static void add_same_length(struct nfa *a, uint32_t from, uint32_t to, struct ra
         add_same_length(a, from, to, (struct range){r.hi & ~mask, r.hi});
         return;
     }
-    for (uint32_t i = 0; i < same; i++) {
-        uint32_t next = add_state(a);
-        add_edge(a, from, next, lo[i], lo[i]);
-        from = next;
-    }
-    add_edge(a, from, tail(a, rest, to), lo[same], hi[same]);
+    for (uint32_t i = 0; i < rest; i++)
+        to = link_to(a, 0x80, 0xBF, to);
+    for (uint32_t i = same; i > 0; i--)
+        to = link_to(a, lo[i], hi[i], to);
+    add_edge(a, from, to, lo[0], hi[0]);
 }
 
 static void add_utf8(struct nfa *a, uint32_t from, uint32_t to, struct range r)
@@ -197,10 +243,26 @@ static void add_range(struct nfa *a, uint32_t from, uint32_t to, struct range r,
     }
 }
 
+/* An edge of the fsm to a state that is `left` letters from an end. A letter is counted behind its
+ * first byte, so that none is begun that may not be read. */
+static void add_counted(struct nfa *a, uint32_t from, const struct fsm_edge *t, uint32_t left,
+                        enum gx_form form)
+{
+    uint32_t old = a->states[from].edge;
+    add_range(a, from, t->to, (struct range){t->lo, t->hi}, form);
+    for (uint32_t k = a->states[from].edge; k != old && build_ok(a->b); k = a->edges[k].next) {
+        uint32_t next = link_to(a, GX_INF, left, a->edges[k].is.to);
+        a->edges[k].is.to = next;
+    }
+}
+
 static void add_fsm(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
 {
     const struct fsm *f = x->fsm;
     uint32_t base = (uint32_t)a->n_state;
+    uint32_t *left = x->ticks ? build_alloc(a->b, f->n_state, sizeof *left) : NULL;
+    if (left)
+        fsm_distances(a->b, f, left);
     for (uint32_t i = 0; i < f->n_state; i++)
         add_state(a);
     add_goto(a, from, base);
@@ -209,10 +271,29 @@ static void add_fsm(struct nfa *a, const struct gx *x, uint32_t from, uint32_t t
         if (s->final)
             add_goto(a, base + i, to);
         for (uint32_t k = 0; k < s->n_edge && build_ok(a->b); k++) {
-            const struct fsm_edge *t = &f->edges[s->edge + k];
-            add_range(a, base + i, base + t->to, (struct range){t->lo, t->hi}, x->form);
+            struct fsm_edge t = f->edges[s->edge + k];
+            uint32_t n_left = left ? left[t.to] : 0;
+            t.to += base;
+            if (left)
+                add_counted(a, base + i, &t, n_left, x->form);
+            else
+                add_range(a, base + i, t.to, (struct range){t.lo, t.hi}, x->form);
         }
     }
+}
+
+static void add_within(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to)
+{
+    const struct fsm *f = x->kids[0]->fsm;
+    struct fsm_jump j = {.kind = FSM_WITHIN, .max = x->max, .to = to};
+    uint32_t *left = build_alloc(a->b, f->n_state, sizeof *left);
+    if (!a->rules)
+        gx_fail(a->b, Q_UNSUPPORTED, "a length cannot be counted inside a terminal");
+    if (!left || !build_ok(a->b))
+        return;
+    j.min = fsm_distances(a->b, f, left);
+    j.rule = a->rules->rule_of(a->rules->ctx, x->kids[0]);
+    add_jump(a, from, &j);
 }
 
 /* x{min,max} as min copies, then a loop or copies that may be left out. */
@@ -303,6 +384,9 @@ static void add_gx(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to
     case GX_REPEAT:
         add_repeat(a, x, from, to);
         break;
+    case GX_WITHIN:
+        add_within(a, x, from, to);
+        break;
     case GX_RULE:
         if (!a->rules)
             gx_fail(a->b, Q_UNSUPPORTED, "a rule cannot stand inside a terminal");
@@ -314,7 +398,7 @@ static void add_gx(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to
 
 void nfa_make(struct nfa *a, struct build *b, const struct gx *x, const struct fsm_rules *r)
 {
-    *a = (struct nfa){.b = b, .rules = r, .tail_to = NFA_NONE};
+    *a = (struct nfa){.b = b, .rules = r};
     add_state(a);
     uint32_t to = add_state(a);
     if (build_ok(b))
@@ -326,4 +410,5 @@ void nfa_release(struct nfa *a)
     q_free(a->states);
     q_free(a->edges);
     q_free(a->jumps);
+    q_free(a->links.slots);
 }

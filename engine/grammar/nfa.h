@@ -25,7 +25,10 @@ struct nfa {
     struct nfa_edge *edges;
     struct nfa_jump *jumps;
     size_t n_state, n_edge, n_jump, state_cap, edge_cap, jump_cap;
-    uint32_t tail_to, tails[4]; /* states that read 1 … 3 continuation bytes, then are at tail_to */
+    struct nfa_links {
+        uint32_t *slots; /* [size] state + 1, by its only edge */
+        size_t n, size;
+    } links;
 };
 
 /* Of x, from state 0 to state 1. */

@@ -40,7 +40,7 @@ FALLIBLE program_view(struct program *p, const uint32_t *words, size_t n_word, s
             return damaged("an edge to nowhere", e);
     for (uint32_t i = 0; i < h->n_jump; i++) {
         const struct program_jump *j = &p->jumps[i];
-        if (j->to >= h->n_state || j->kind > FSM_COUNT ||
+        if (j->to >= h->n_state || j->kind > FSM_TICK ||
             (j->kind != FSM_GOTO && j->rule >= h->n_rule) ||
             (j->kind == FSM_COUNT && (j->max == 0 || j->min > j->max)))
             return damaged("a jump to nowhere", e);

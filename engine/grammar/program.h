@@ -13,7 +13,7 @@
 #include "engine/grammar/gx.h"
 
 #define PROGRAM_MAGIC     0x31475251u /* "QRG1" */
-#define PROGRAM_WORDS_MAX 250000u     /* fits into a step beside the other lists of a request */
+#define PROGRAM_WORDS_MAX 2000000u    /* fits into a step beside the other lists of a request */
 /* A special token of the vocabulary is the byte 0xFF (never in UTF-8), its text, and 0xFF. */
 #define PROGRAM_SPECIAL   0xFFu
 

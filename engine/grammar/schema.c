@@ -14,6 +14,7 @@ struct goal_memo {
     const struct gx *body; /* NULL: being made */
     uint32_t rule;         /* GX_INF: none was needed */
     bool begun;
+    struct goal_memo *later; /* the next one of those that were put off */
 };
 
 const struct gx *schema_fail(struct schema *s, enum q_code code, const json_t *at,
@@ -477,6 +478,28 @@ static struct goal_memo *memo_of(struct schema *s, const struct goal *g)
     return m;
 }
 
+/* References lead from one schema to the next without end, the stack has one: the goal becomes a
+ * rule whose body is made when the goals that it was met in are done. */
+static const struct gx *put_off(struct schema *s, struct goal_memo *m)
+{
+    m->rule = gx_rule_new(s->b, "");
+    m->body = gx_ref(s->b, m->rule);
+    m->later = s->later;
+    s->later = m;
+    return m->body;
+}
+
+static void make_later(struct schema *s)
+{
+    while (s->later && build_ok(s->b)) {
+        struct goal_memo *m = s->later;
+        s->later = m->later;
+        const struct gx *body = make_goal(s, &(struct goal){.items = m->items, .n = m->n});
+        if (build_ok(s->b))
+            s->b->rules[m->rule].body = body;
+    }
+}
+
 const struct gx *schema_goal(struct schema *s, const struct goal *g)
 {
     struct build *b = s->b;
@@ -495,9 +518,10 @@ const struct gx *schema_goal(struct schema *s, const struct goal *g)
             m->rule = gx_rule_new(b, "");
         return gx_ref(b, m->rule);
     }
-    if (++s->depth > GX_DEPTH_MAX)
-        return gx_fail(b, Q_TOO_LARGE, "the schema is nested more than %u deep", GX_DEPTH_MAX);
     m->begun = true;
+    if (s->depth >= SCHEMA_INSIDE_MAX)
+        return put_off(s, m);
+    s->depth++;
     const struct gx *body = make_goal(s, g);
     s->depth--;
     if (m->rule != GX_INF) { /* something inside refers to it */
@@ -551,6 +575,7 @@ const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx 
     } else if (s.made) {
         ref_index_new(&s);
         x = build_ok(b) ? schema_one(&s, root) : &gx_never;
+        make_later(&s);
     }
     if (!s.made)
         gx_fail(b, Q_NO_MEMORY, "no memory for a schema");

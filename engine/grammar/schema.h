@@ -15,18 +15,18 @@
  *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds · schema_names.c
  *     names of properties
  *
- * Private to engine/grammar. JSON is borrowed from the root or owned by `made`. Failures are the
- * build's. Threads: as the build. */
+ * Private to engine/grammar. JSON is the root's or of `made`. Threads: as the build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_SCHEMA_H
 #define QUIRE_ENGINE_GRAMMAR_SCHEMA_H
 #include <jansson.h>
 #include "engine/grammar/fsm.h"
 #include "engine/grammar/gx.h"
 
-#define SCHEMA_CHOICES_MAX 400u   /* conjs of one goal */
-#define SCHEMA_GOALS_MAX   20000u /* of one schema */
-#define SCHEMA_SOURCES_MAX 64u    /* schemas with properties, or items, of one conj */
-#define SOME_MAX           16u    /* properties that negations want of one conj */
+#define SCHEMA_CHOICES_MAX 8000u   /* conjs of one goal */
+#define SCHEMA_GOALS_MAX   200000u /* of one schema */
+#define SCHEMA_INSIDE_MAX  100u    /* goals made inside each other; deeper ones are put off */
+#define SCHEMA_SOURCES_MAX 64u     /* schemas with properties, or items, of one conj */
+#define SOME_MAX           16u     /* properties that negations want of one conj */
 
 enum schema_type {
     T_NULL = 1,
@@ -56,14 +56,14 @@ struct goal { /* schemas that hold together */
 struct goal_memo;
 struct ref_index;
 
-struct limited { /* strings with a length beside other constraints: equal ones are one rule */
+struct string_memo { /* strings by what is asked of them: equal ones are one rule */
     const char *key;
     const struct gx *gx;
-    struct limited *next;
+    struct string_memo *next;
 };
 struct schema {
     struct build *b;
-    struct limited *limited;
+    struct string_memo *strings;
     const json_t *root;
     json_t *made;       /* array: schemas made here */
     bool old_ref;       /* beside $ref nothing counts (drafts before 2019-09) */
@@ -72,8 +72,8 @@ struct schema {
     struct ref_index *refs;
     struct goal_memo **memos; /* [memo_size] by hash */
     size_t n_memo, memo_size;
-    const struct gx *ws, *any, *string, *character; /* made when first used */
-    bool brief; /* formats by their short patterns, beside a length */
+    struct goal_memo *later;               /* put off: met too deep inside others */
+    const struct gx *ws, *any, *character; /* made when first used */
 };
 
 struct number { /* a bound, exactly */
@@ -93,7 +93,7 @@ struct choice {
 };
 struct conj {
     uint32_t types;
-    const json_t *in[16]; /* enum arrays */
+    const json_t *in[64]; /* enum arrays */
     uint32_t n_in;
     const json_t *not_in[32];
     uint32_t n_not_in;
@@ -139,7 +139,7 @@ const struct gx *schema_ws(struct schema *s);
 const struct gx *schema_any(struct schema *s);
 const struct gx *schema_value(struct schema *s, const json_t *v); /* this value, literally */
 const struct gx *schema_quoted(struct schema *s, const char *text, size_t n); /* as a JSON string */
-/* A comma or colon and the white space that may follow it; none may stand before it. */
+/* A comma or colon and the white space that may follow it. */
 const struct gx *schema_token(struct schema *s, const char *text);
 json_t *schema_make(struct schema *s, json_t *made); /* takes the reference; NULL: failed */
 /* A failure at a keyword of a schema; the message begins with its path. */
@@ -155,6 +155,8 @@ bool conj_sees(const json_t *schema, const struct chain *source);
 /* schema_not.c: a schema that holds only where this one does not; NULL: none can be made. */
 const json_t *schema_not(struct schema *s, const json_t *schema);
 bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth);
+/* All are disjoint, by values: their own, or those of a property that each one requires. */
+bool schemas_exclusive(struct schema *s, const json_t *options);
 /* schema_ref.c */
 void ref_index_new(struct schema *s);
 void ref_index_free(struct ref_index *r);
@@ -163,8 +165,7 @@ const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword
 /* "#/properties/x" of a schema somewhere in the root; "#" when it is not found. */
 void ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
 
-/* schema_string.c: the texts of a conj's strings as an automaton; *plain: all texts. keyword: for
- * messages. */
+/* schema_string.c: the texts of a conj's strings as an automaton; *plain: all texts. */
 const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain);
 const struct gx *string_gx(struct schema *s, const struct conj *c);
 /* What a conj asks of a string, made when the first of many strings is looked at. */

@@ -348,7 +348,13 @@ static const json_t *only(const struct at *a, const json_t *options, size_t i)
 
 static void on_one_of(const struct at *a, const json_t *v)
 {
-    json_t *options = is_schemas(a, v) ? schema_make(a->s, json_array()) : NULL;
+    if (!is_schemas(a, v))
+        return;
+    if (schemas_exclusive(a->s, v)) {
+        add_choice(a, v);
+        return;
+    }
+    json_t *options = schema_make(a->s, json_array());
     for (size_t i = 0; options && i < json_array_size(v) && build_ok(a->s->b); i++) {
         const json_t *option = only(a, v, i);
         if (option)

@@ -2,7 +2,9 @@
 /* Negation. A schema fails where one of its keywords fails, so its negation is the union of the
  * negations of its keywords. Leaving one of them out makes the union smaller, never wrong: what
  * cannot be said is left out as long as something remains. */
+#include <math.h>
 #include <string.h>
+#include "common/buf.h"
 #include "engine/grammar/schema.h"
 
 #define DEPTH_MAX 24
@@ -468,4 +470,60 @@ bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int dep
         }
     }
     return false;
+}
+
+/* Put the value into the set; false: it is there already, or is none that is put there. */
+static bool put_value(json_t *set, const json_t *v)
+{
+    struct buf key = BUF_INIT;
+    double number = json_number_value(v);
+    bool is_new = false;
+    if (json_is_string(v) && !memchr(json_string_value(v), 0, json_string_length(v)))
+        buf_printf(&key, "s%s", json_string_value(v));
+    else if (json_is_number(v) && fabs(number) < 1e15)
+        buf_printf(&key, "n%.17g", number == 0 ? 0 : number); /* -0 is 0 */
+    else if (json_is_boolean(v) || json_is_null(v))
+        buf_printf(&key, "%s %d", name_of(v), json_is_true(v));
+    if (key.len && !key.failed && !json_object_get(set, buf_str(&key)))
+        is_new = json_object_set_new(set, buf_str(&key), json_true()) == 0;
+    buf_release(&key);
+    return is_new;
+}
+
+/* Is no value in two options, of the options themselves or (name) of a property of theirs? */
+static bool told_apart(struct schema *s, const json_t *options, const char *name)
+{
+    json_t *set = json_object(), *option, *v;
+    bool apart = set != NULL;
+    size_t i, k;
+    json_array_foreach ((json_t *)options, i, option) {
+        const json_t *x = follow(s, option);
+        if (name) {
+            const json_t *type = json_object_get(x, "type");
+            apart = apart && json_is_string(type) && has_type(type, "object") &&
+                    is_named(json_object_get(x, "required"), name);
+            x = apart ? follow(s, json_object_get(json_object_get(x, "properties"), name)) : NULL;
+        }
+        json_t *values = apart ? values_of(x) : NULL;
+        apart = apart && values && build_work(s->b, 10 + 4 * (uint64_t)json_array_size(values));
+        json_array_foreach (values, k, v)
+            apart = apart && put_value(set, v);
+        json_decref(values);
+        if (!apart)
+            break;
+    }
+    json_decref(set);
+    return apart;
+}
+
+bool schemas_exclusive(struct schema *s, const json_t *options)
+{
+    const json_t *first = follow(s, json_array_get(options, 0));
+    const json_t *required = json_object_get(first, "required");
+    bool apart = told_apart(s, options, NULL);
+    for (size_t i = 0; !apart && i < json_array_size(required) && build_ok(s->b); i++) {
+        const char *name = json_string_value(json_array_get(required, i));
+        apart = name && told_apart(s, options, name);
+    }
+    return apart && build_ok(s->b);
 }

@@ -10,29 +10,17 @@
 
 static const struct format {
     const char *name, *pattern;
-} formats[] =
-    {
+} formats[] = {
 #define FORMAT(name, pattern) {name, pattern},
-#define BRIEF(name, pattern)
-#include "engine/grammar/formats.def"
-},
-  brief_formats[] = {
-#define FORMAT(name, pattern)
-#define BRIEF(name, pattern) {name, pattern},
 #include "engine/grammar/formats.def"
 };
 
-static const char *find_pattern(const struct format *list, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(list[i].name, name))
-            return list[i].pattern;
-    return NULL;
-}
-
 static const char *format_pattern(const char *name)
 {
-    return find_pattern(formats, sizeof formats / sizeof *formats, name);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(formats[i].name, name))
+            return formats[i].pattern;
+    return NULL;
 }
 
 /* Any character inside quotes, in each way that JSON writes it, but for lone surrogates. */
@@ -106,11 +94,9 @@ static struct regex_text pattern_of(const struct conj *c, uint32_t i)
                                .where = "pattern"};
 }
 
-static struct regex_text format_of(const char *name, bool brief)
+static struct regex_text format_of(const char *name)
 {
-    const char *part =
-        find_pattern(brief_formats, sizeof brief_formats / sizeof *brief_formats, name);
-    const char *pattern = brief && part ? part : format_pattern(name);
+    const char *pattern = format_pattern(name);
     return (struct regex_text){.s = pattern, .n = strlen(pattern), .where = "format"};
 }
 
@@ -128,7 +114,7 @@ const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain
         use_pattern(s, &f, pattern_of(c, i), c->is_not[i]);
     for (uint32_t i = 0; i < c->n_format && build_ok(b); i++)
         if (format_pattern(c->formats[i]))
-            use_pattern(s, &f, format_of(c->formats[i], s->brief), false);
+            use_pattern(s, &f, format_of(c->formats[i]), false);
     const struct gx *any = gx_chars(b, &cset_any, GX_UTF8);
     if (has_length(c) && build_ok(b)) {
         const struct fsm *length =
@@ -164,107 +150,44 @@ static const struct gx *alone(struct schema *s, const struct conj *c)
         return quote(s, gx_repeat(s->b, any_character(s), c->length_min, c->length_max));
     if (n > 1 || (c->n_pattern && c->is_not[0]))
         return NULL;
-    r = c->n_pattern ? pattern_of(c, 0) : format_of(c->formats[i_format], false);
+    r = c->n_pattern ? pattern_of(c, 0) : format_of(c->formats[i_format]);
     return quote(s, regex_gx(s->b, &r, GX_JSON));
 }
 
-/* Lengths beside other constraints: an automaton that counts multiplies the states of the other.
- *
- * A bound that every text of the other keeps is none. Where the product would be too large, texts
- * have to be shorter than the schema says: as a stricter grammar. */
-#define LENGTH_WORDS      100000u /* of a program, for one string */
-#define LENGTH_WORDS_LEAN 25000u  /* when the first attempt was too large */
-
-static uint64_t words_of(const struct fsm *f, uint32_t state)
-{
-    const struct fsm_state *s = &f->states[state];
-    uint64_t n = 6 + 2ull * s->n_edge;
-    for (uint32_t i = 0; i < s->n_edge; i++)
-        n += f->edges[s->edge + i].hi > 0x7F ? 40 : 0; /* UTF-8 in several bytes */
-    return n;
-}
-
-/* The greatest length up to `high` that leaves the automaton of f and a length within n_word. */
-static uint32_t room_of(struct build *b, const struct fsm *f, uint32_t high, uint64_t n_word)
-{
-    uint32_t n = f->n_state ? 1 : 0, length = 0;
-    uint32_t *at = build_alloc(b, f->n_state, sizeof *at), *next, *seen;
-    next = build_alloc(b, f->n_state, sizeof *next);
-    seen = build_alloc(b, f->n_state, sizeof *seen);
-    for (uint64_t words = 0; seen && n && length < high && build_work(b, 1 + n / 4); length++) {
-        uint32_t n_next = 0, *swap = at;
-        for (uint32_t i = 0; i < n; i++) {
-            const struct fsm_state *s = &f->states[at[i]];
-            words += words_of(f, at[i]);
-            for (uint32_t k = 0; k < s->n_edge; k++) {
-                uint32_t to = f->edges[s->edge + k].to;
-                if (seen[to] != length + 1)
-                    next[n_next++] = to;
-                seen[to] = length + 1;
-            }
-        }
-        if (words > n_word)
-            return length;
-        at = next;
-        next = swap;
-        n = n_next;
-    }
-    return n ? length : high;
-}
-
-/* f with the lengths of c; *is_cut: shorter ones. only_whole: NULL in place of such. */
-static const struct fsm *with_length(struct schema *s, const struct conj *c, const struct fsm *f,
-                                     bool only_whole, bool *is_cut)
+/* The string beside a length. What the other constraints come down to and minLength are multiplied;
+ * maxLength is counted while a text is read, so it takes no states, whatever it is. */
+static const struct gx *limited_gx(struct schema *s, const struct conj *c)
 {
     struct build *b = s->b;
-    uint32_t shortest, longest, low, high;
-    if (!fsm_lengths(b, f, &shortest, &longest))
-        return NULL;
-    low = c->length_min <= shortest ? 0 : c->length_min;
-    high = c->length_max >= longest ? GX_INF : c->length_max;
-    uint32_t room =
-        high == GX_INF ? high : room_of(b, f, high, b->lean ? LENGTH_WORDS_LEAN : LENGTH_WORDS);
-    *is_cut = room < high && room > low && room >= shortest;
-    if (low == 0 && high == GX_INF)
-        return f;
-    if (*is_cut && only_whole)
-        return NULL;
-    b->is_rich = b->is_rich || *is_cut || high != GX_INF;
-    const struct fsm *length =
-        fsm_of_chars(b, gx_repeat(b, gx_chars(b, &cset_any, GX_UTF8), low, *is_cut ? room : high),
-                     "minLength or maxLength beside other constraints of the string");
-    return length ? fsm_and(b, f, length) : NULL;
-}
-
-static bool has_brief(const struct conj *c)
-{
-    bool has = false;
-    for (uint32_t i = 0; i < c->n_format; i++)
-        has |= find_pattern(brief_formats, sizeof brief_formats / sizeof *brief_formats,
-                            c->formats[i]) != NULL;
-    return has;
-}
-
-static const struct fsm *limited_fsm(struct schema *s, const struct conj *c)
-{
     struct conj rest = *c;
-    bool plain, is_cut = false, can_brief = has_brief(c);
-    rest.length_min = 0;
+    bool plain;
+    uint32_t shortest, longest;
     rest.length_max = GX_INF;
+    const struct gx *any = gx_chars(b, &cset_any, GX_UTF8);
+    rest.length_min = 0;
     const struct fsm *f = string_fsm(s, &rest, &plain);
-    if (!f)
-        return string_fsm(s, c, &plain);
-    f = with_length(s, c, f, can_brief, &is_cut);
-    if (!is_cut || !can_brief || !build_ok(s->b))
-        return f;
-    s->brief = true;
-    f = string_fsm(s, &rest, &plain);
-    s->brief = false;
-    return f ? with_length(s, c, f, false, &is_cut) : NULL;
+    if (plain)
+        f = fsm_of_chars(b, gx_repeat(b, any, 0, GX_INF), "string");
+    if (!f || !fsm_lengths(b, f, &shortest, &longest))
+        return &gx_never;
+    if (c->length_min > shortest)
+        f = fsm_and(b, f,
+                    fsm_of_chars(b, gx_repeat(b, any, c->length_min, GX_INF),
+                                 "minLength beside other constraints of the string"));
+    return f && !fsm_is_empty(f) ? quote(s, gx_within(b, f, GX_JSON, c->length_max)) : &gx_never;
+}
+
+/* Nothing is asked of the string. */
+static bool is_free(const struct conj *c)
+{
+    bool free = c->n_pattern == 0 && c->n_not_in == 0 && !has_length(c);
+    for (uint32_t i = 0; i < c->n_format; i++)
+        free &= !format_pattern(c->formats[i]);
+    return free;
 }
 
 /* What the texts of a string without excluded ones depend on. */
-static char *limited_key(struct schema *s, const struct conj *c)
+static char *string_key(struct schema *s, const struct conj *c)
 {
     struct buf key = BUF_INIT;
     buf_printf(&key, "%u %u", c->length_min, c->length_max);
@@ -274,7 +197,8 @@ static char *limited_key(struct schema *s, const struct conj *c)
                          json_string_length(c->patterns[i]));
     }
     for (uint32_t i = 0; i < c->n_format; i++)
-        buf_printf(&key, " %s", c->formats[i]);
+        if (format_pattern(c->formats[i]))
+            buf_printf(&key, " %s", c->formats[i]);
     char *copy = key.failed ? NULL : build_alloc(s->b, key.len + 1, 1);
     if (copy)
         memcpy(copy, buf_str(&key), key.len + 1);
@@ -282,44 +206,36 @@ static char *limited_key(struct schema *s, const struct conj *c)
     return copy;
 }
 
-static const struct gx *limited_gx(struct schema *s, const struct conj *c)
+/* The string, not alone a length. */
+static const struct gx *make_string(struct schema *s, const struct conj *c)
 {
-    char *key = c->n_not_in ? NULL : limited_key(s, c);
-    for (const struct limited *l = s->limited; key && l; l = l->next)
-        if (!strcmp(l->key, key))
-            return l->gx;
-    const struct fsm *f = limited_fsm(s, c);
-    const struct gx *x =
-        !f || fsm_is_empty(f) ? &gx_never : gx_named(s->b, "", quote(s, gx_fsm(s->b, f, GX_JSON)));
-    struct limited *l = key ? build_alloc(s->b, 1, sizeof *l) : NULL;
-    if (l) {
-        *l = (struct limited){key, x, s->limited};
-        s->limited = l;
-    }
-    return x;
+    bool plain;
+    const struct gx *x = alone(s, c);
+    if (x)
+        return x;
+    if (has_length(c))
+        return limited_gx(s, c);
+    const struct fsm *f = string_fsm(s, c, &plain);
+    return f && !fsm_is_empty(f) ? quote(s, gx_fsm(s->b, f, GX_JSON)) : &gx_never;
 }
 
 const struct gx *string_gx(struct schema *s, const struct conj *c)
 {
-    bool plain, free = c->n_pattern == 0 && c->n_not_in == 0 && !has_length(c);
     if (c->length_min > c->length_max)
         return &gx_never;
-    const struct gx *x = alone(s, c);
-    for (uint32_t i = 0; i < c->n_format; i++)
-        free &= !format_pattern(c->formats[i]);
-    if (x && free) {
-        if (!s->string)
-            s->string = gx_named(s->b, "string", x);
-        return s->string;
+    char *key = c->n_not_in ? NULL : string_key(s, c);
+    for (const struct string_memo *l = s->strings; key && l; l = l->next)
+        if (build_work(s->b, 1) && !strcmp(l->key, key))
+            return l->gx;
+    const struct gx *x = make_string(s, c);
+    if (x->kind != GX_NEVER)
+        x = gx_named(s->b, is_free(c) ? "string" : "", x);
+    struct string_memo *l = key ? build_alloc(s->b, 1, sizeof *l) : NULL;
+    if (l) {
+        *l = (struct string_memo){key, x, s->strings};
+        s->strings = l;
     }
-    if (x)
-        return gx_named(s->b, "", x);
-    if (has_length(c))
-        return limited_gx(s, c);
-    const struct fsm *f = string_fsm(s, c, &plain);
-    if (!f || fsm_is_empty(f))
-        return &gx_never;
-    return gx_named(s->b, "", quote(s, gx_fsm(s->b, f, GX_JSON)));
+    return x;
 }
 
 bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,

@@ -33,7 +33,7 @@ static void enums_that_meet(void **state)
     for (uint32_t i = 35000; i < 105000; i++)
         buf_printf(&b, ",%u", i);
     buf_printf(&b, "]}]}");
-    refused(&b, GRAMMAR_JSON, "4000000 steps");
+    refused(&b, GRAMMAR_JSON, " steps");
 }
 
 /* The same thousands of keywords again and again. */
@@ -48,7 +48,7 @@ static void references_to_something_large(void **state)
     for (uint32_t i = 0; i < 3000; i++)
         buf_printf(&b, ",{\"allOf\":[{\"$ref\":\"#/$defs/x\"},{\"minimum\":%u}]}", i);
     buf_printf(&b, "]}");
-    refused(&b, GRAMMAR_JSON, "4000000 steps");
+    refused(&b, GRAMMAR_JSON, " steps");
 }
 
 /* Products of sets of hundreds of ranges. */
@@ -60,10 +60,10 @@ static void patterns_of_many_ranges(void **state)
     for (uint32_t i = 0; i < 11; i++)
         buf_printf(&b, ",\"\\\\W%u\":{}", i);
     buf_printf(&b, "},\"properties\":{\"p\":{}");
-    for (uint32_t i = 0; i < 1500; i++)
+    for (uint32_t i = 0; i < 4900; i++)
         buf_printf(&b, ",\"p%u\":{}", i);
     buf_printf(&b, "}}");
-    refused(&b, GRAMMAR_JSON, "4000000 steps");
+    refused(&b, GRAMMAR_JSON, " steps");
 }
 
 /* Are these disjoint? Thirty properties, each the same again, four levels down. */
@@ -79,7 +79,7 @@ static void options_that_hold_themselves(void **state)
         buf_printf(&b, ",\"p%u\":{\"$ref\":\"#/$defs/t\"}", i);
     buf_printf(&b,
                "}}},\"oneOf\":[{\"$ref\":\"#/$defs/t\"},{\"allOf\":[{\"$ref\":\"#/$defs/t\"}]}]}");
-    refused(&b, GRAMMAR_JSON, "4000000 steps");
+    refused(&b, GRAMMAR_JSON, " steps");
 }
 
 static void rules_upon_rules(void **state)
@@ -90,7 +90,7 @@ static void rules_upon_rules(void **state)
     for (uint32_t i = 0; i < 40000; i++)
         buf_printf(&b, "\na%u ::= \"x\" a%u", i, i + 1);
     buf_printf(&b, "\na40000 ::= \"z\"");
-    refused(&b, GRAMMAR_EBNF, "4000000 steps");
+    refused(&b, GRAMMAR_EBNF, " steps");
 }
 
 int main(void)

@@ -99,13 +99,54 @@ static void shortcuts_take_what_the_matcher_takes(void **state)
          "\"type\":\"string\",\"maxLength\":2}}",
          {"{\"", "{\"a", "{\"in\":1,\"", "{\"i", "{\"x\":\"", "{\"x\":\"é"}},
         {"{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^.{2,40}b$\"}}",
-         {"[\"", "[\"a", "[\"aab", "[\"aab\","}}};
+         {"[\"", "[\"a", "[\"aab", "[\"aab\","}},
+        {"{\"type\":\"string\",\"pattern\":\"^[a-zé字]+$\",\"maxLength\":6}",
+         {"\"", "\"a", "\"\xc3", "\"aaé", "\"aaaaa", "\"aaaaa字"}},
+        {"{\"type\":\"string\",\"pattern\":\"^a.*b$\",\"minLength\":3,\"maxLength\":5}",
+         {"\"", "\"a", "\"ax", "\"axb", "\"a\\", "\"axxx"}},
+        {"{\"type\":\"string\",\"pattern\":\"^(ab|e:)*x?$\",\"maxLength\":900}",
+         {"\"", "\"a", "\"ab", "\"abx"}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^[^a]*$\",\"maxLength\":"
+         "4}}",
+         {"[\"", "[\"b", "[\"bbb", "[\"bbbb", "[\"\xe5\xad", "[\"b\""}}};
     struct trie t;
     make_vocabulary(&t);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct matcher *m = compiled(cases[i].schema, &t);
         for (size_t k = 0; k < 6 && cases[i].texts[k]; k++)
             check_mask(m, &t, cases[i].texts[k]);
+        matcher_free(m);
+    }
+    trie_release(&t);
+}
+
+static const char *const bounded[] = {
+    "{\"type\":\"string\",\"pattern\":\"^(ab|aeen)+$\",\"maxLength\":7}",
+    "{\"type\":\"string\",\"pattern\":\"^a+(n|字b)?e{3}$\",\"minLength\":6,\"maxLength\":9}",
+    "{\"type\":\"string\",\"format\":\"uri\",\"minLength\":8,\"maxLength\":11}",
+    "{\"type\":\"string\",\"pattern\":\"x[ab]*7$\",\"maxLength\":5}"};
+
+/* Whatever tokens of the masks are taken, a text can be ended: no length is run into. */
+static void lengths_lead_to_an_end(void **state)
+{
+    (void)state;
+    struct trie t;
+    uint32_t seed = 5;
+    make_vocabulary(&t);
+    for (size_t i = 0; i < sizeof bounded / sizeof *bounded * 40; i++) {
+        struct matcher *m = compiled(bounded[i / 40], &t);
+        matcher_begin(m);
+        matcher_config c = matcher_start(m);
+        for (uint32_t n = 0; !matcher_must_end(m, c); n++) {
+            uint32_t bits[(N_TOKEN + 31) / 32] = {0}, id = draw(&seed, N_TOKEN);
+            assert_true(n < 20 && matcher_mask(m, c, bits));
+            uint32_t tried = 0;
+            for (; tried < N_TOKEN && !(bits[id / 32] >> id % 32 & 1); tried++)
+                id = (id + 1) % N_TOKEN;
+            if (tried == N_TOKEN)
+                fail_msg("%s: nothing may come", bounded[i / 40]);
+            c = matcher_token(m, c, id);
+        }
         matcher_free(m);
     }
     trie_release(&t);
@@ -136,9 +177,50 @@ static void text_is_not_walked(void **state)
     }
 }
 
+/* Schemas of sizes that real ones have, each with a text at its far end. */
+static void large_schemas_are_followed(void **state)
+{
+    (void)state;
+    struct buf schema[3] = {BUF_INIT, BUF_INIT, BUF_INIT}, text[3] = {BUF_INIT, BUF_INIT, BUF_INIT};
+    const uint32_t n[3] = {5000, 1000, 400};
+    buf_printf(&schema[0], "{\"enum\":[\"x\"");
+    buf_printf(&schema[1], "{\"type\":\"object\",\"properties\":{\"x\":{}");
+    buf_printf(&schema[2], "{\"$ref\":\"#/$defs/d0\",\"$defs\":{\"d400\":{\"const\":1}");
+    for (uint32_t i = 0; i < n[0]; i++)
+        buf_printf(&schema[0], ",\"some value %u\"", i);
+    for (uint32_t i = 0; i < n[1]; i++)
+        buf_printf(&schema[1], ",\"property_%u\":{\"type\":\"integer\"}", i);
+    for (uint32_t i = 0; i < n[2]; i++)
+        buf_printf(&schema[2],
+                   ",\"d%u\":{\"properties\":{\"k\":{\"$ref\":\"#/$defs/d%u\"}},\"type\":"
+                   "\"object\"}",
+                   i, i + 1);
+    buf_printf(&schema[0], "]}");
+    buf_printf(&schema[1], "}}");
+    buf_printf(&schema[2], "}}");
+    buf_printf(&text[0], "\"some value 4999\"");
+    buf_printf(&text[1], "{\"property_0\":1,\"property_5\":2,\"property_999\":3}");
+    for (uint32_t i = 0; i < 120; i++)
+        buf_printf(&text[2], "{\"k\":");
+    buf_printf(&text[2], "{}");
+    for (uint32_t i = 0; i < 120; i++)
+        buf_printf(&text[2], "}");
+    for (int i = 0; i < 3; i++) {
+        struct matcher *m = compiled(buf_str(&schema[i]), NULL);
+        matcher_begin(m);
+        matcher_config c = matcher_bytes(m, matcher_start(m), buf_str(&text[i]), text[i].len);
+        assert_true(c && matcher_can_end(m, c));
+        matcher_free(m);
+        buf_release(&schema[i]);
+        buf_release(&text[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(shortcuts_take_what_the_matcher_takes),
+                                       cmocka_unit_test(lengths_lead_to_an_end),
+                                       cmocka_unit_test(large_schemas_are_followed),
                                        cmocka_unit_test(text_is_not_walked)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -696,6 +696,8 @@ static enum q_code add_calls(const struct forced *f, const struct writing *w, js
         if (m.failed)
             json_decref(content);
         json_t *one = m.failed ? NULL : call(&m, function, content);
+        if (m.failed)
+            json_decref(one);
         if (m.failed || !one || json_array_append_new(tags, one) != 0) {
             return q_fail(e, Q_UNSUPPORTED,
                           "tools: function \"%.60s\": calls are made in the form of the tool-call "

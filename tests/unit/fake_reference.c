@@ -40,8 +40,9 @@ static void sample_row(const struct sample_args *a, uint32_t i, struct sample_sc
     const struct sample_row *r = &a->rows[i];
     float *x = a->x + i * a->x_stride;
     struct step_row row = {.token = r->token};
-    const struct sample_result out = {&row, a->top_ids + (size_t)i * SAMPLE_TOP_MAX,
-                                      a->top_logprobs + (size_t)i * SAMPLE_TOP_MAX};
+    size_t top = (size_t)i * SAMPLE_TOP_MAX;
+    const struct sample_result out = {&row, a->top_ids ? a->top_ids + top : NULL,
+                                      a->top_logprobs ? a->top_logprobs + top : NULL};
     const struct sample_params p = {.seed = r->seed,
                                     .temperature = r->temperature,
                                     .top_p = r->top_p,

@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include "planted.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(EMU_ASAN)
 #define BUILD_ASAN 1
 #elif defined(EMU_TSAN)
 #define BUILD_TSAN 1

@@ -190,13 +190,19 @@ def test_bad_conversations(line, said):
 
 
 def test_options_of_conversations_are_checked(tmp_path):
-    (tmp_path / "broken.json").write_text("[")
     for args, said in ((("--raw", "--system", "x"), "there is no --system in it"), (("--tools", tmp_path / "none.json"), "--tools: "),
                        (("--tool-call-parser", "nothing"), "--tool-call-parser"), (("--chat-template", tmp_path / "none"), "none")):
         out = generate(BUNDLED, "Hi", *args)
         assert out.returncode in (2, 3) and said in out.stderr, out.stderr
-    out = generate(BUNDLED, "Hi", "--tools", tmp_path / "broken.json")
-    assert out.returncode == 1 and "tools: the text is not valid JSON" in out.stderr
+    many = [a for i in range(200) for a in ("--stop", f"s{i}")]
+    for text, said in (("[", "the text is not valid JSON"), (json.dumps(TOOLS[0]), "expected an array of tools"), ("7", "expected an array"), ("[7]", "entry 0"),
+                       ("", "")):
+        (tmp_path / "tools.json").write_text(text)
+        out = generate(BUNDLED, "Hi", "--tools", tmp_path / "tools.json")
+        assert out.returncode == 2 and f"--tools: {tmp_path}/tools.json: " in out.stderr and said in out.stderr, out.stderr
+    for args, said in ((("--stop", ""), "is empty"), (("--stop", "a", "--stop", ""), "stop[1] is empty"), (many, "at most")):
+        out = generate(BUNDLED, "Hi", *args)
+        assert out.returncode == 2 and "--stop: " in out.stderr and said in out.stderr, out.stderr
 
 
 def test_what_is_wrong_is_said(tmp_path):

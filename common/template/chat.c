@@ -165,7 +165,9 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
     v = json_object_get(old, "chat_template");
     if (!v)
         v = json_object_get(tokenizer, "chat_template");
-    if (!rc && v && !json_is_null(v) && !json_is_string(v) && !json_is_array(v))
+    if (!rc && json_is_string(v) && json_string_length(v) == 0)
+        rc = q_fail(e, Q_CORRUPT, "%s: chat_template is empty", dir);
+    else if (!rc && v && !json_is_null(v) && !json_is_string(v) && !json_is_array(v))
         rc = q_fail(e, Q_CORRUPT, "%s: chat_template is neither a text nor a list of templates",
                     dir);
     else if (!rc)

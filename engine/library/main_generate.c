@@ -9,11 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/chat/json.h"
+#include "common/chat/messages.h"
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
+#include "common/tokenizer/stream.h"
 #include "engine/library/generate_input.h"
 #include "engine/library/generate_print.h"
 #include "engine/quire.h"
@@ -370,6 +373,33 @@ static bool run(struct program *p)
     return !rc && !p->failed;
 }
 
+/* The file's text goes to the library; it is checked here, where it has a name. */
+static FALLIBLE read_tools(struct buf *text, const char *path, struct q_err *e)
+{
+    json_t *v = NULL, *tools = NULL;
+    enum q_code rc = file_read(text, path, TOOLS_MAX, e);
+    if (rc)
+        return q_wrap(e, "--tools");
+    if (!(rc = json_text(&v, buf_str(text), text->len, e)) && !json_is_array(v))
+        rc = q_fail(e, Q_INVALID,
+                    "expected an array of tools, [{\"type\": \"function\", \"function\": "
+                    "{\"name\": …}}], got %s",
+                    json_kind(v));
+    else if (!rc)
+        rc = tools_read(&tools, v, e);
+    json_decref(tools);
+    json_decref(v);
+    return rc ? q_wrap(e, "--tools: %s", path) : Q_OK;
+}
+
+static FALLIBLE check_stops(const struct options *o, struct q_err *e)
+{
+    struct stop *stops = NULL;
+    enum q_code rc = o->stop.n ? stop_new(&stops, o->stop.items, o->stop.n, false, e) : Q_OK;
+    stop_free(stops);
+    return rc ? q_wrap(e, "--stop") : Q_OK;
+}
+
 /* What else of the command line is for conversations. */
 static FALLIBLE read_chat_options(struct program *p, struct q_err *e)
 {
@@ -377,8 +407,7 @@ static FALLIBLE read_chat_options(struct program *p, struct q_err *e)
     if (o->raw && (*o->system || *o->tools))
         return q_fail(e, Q_INVALID, "--raw continues plain text: there is no %s in it",
                       *o->system ? "--system" : "--tools");
-    enum q_code rc = *o->tools ? file_read(&p->tools, o->tools, TOOLS_MAX, e) : Q_OK;
-    return rc ? q_wrap(e, "--tools") : Q_OK;
+    return *o->tools ? read_tools(&p->tools, o->tools, e) : Q_OK;
 }
 
 static bool wants_progress(const struct program *p)
@@ -414,7 +443,8 @@ int main(int argc, char **argv)
     int rc = options_main(&p.o, &info, argc, argv);
     if (rc >= 0)
         return rc;
-    if (read_chat_options(&p, &e) || generate_input_open(&p.input, &p.o, &e)) {
+    if (read_chat_options(&p, &e) || check_stops(&p.o, &e) ||
+        generate_input_open(&p.input, &p.o, &e)) {
         complain(&p, "", e.message);
         return EXIT_USAGE;
     }

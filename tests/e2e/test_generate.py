@@ -129,7 +129,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 +
     ("chat_template.jinja", "{% for m in messages %}{{ m.content }}", "for"), ("chat_template.jinja", "", "is empty"),
     ("chat_template.jinja", POINTER, "Git LFS pointer"), ("chat_template.json", POINTER, "Git LFS pointer"),
     ("chat_template.json", '{"chat_template": 7}', "neither a text nor a list"), ("chat_template.json", "{", "line 1"),
-    ("chat_template.json", '{"chat_template": "{{ x"}', ""), ("special_tokens_map.json", POINTER, "Git LFS pointer"),
+    ("chat_template.json", '{"chat_template": "{{ x"}', ""), ("chat_template.json", '{"chat_template": ""}', "chat_template is empty"), ("special_tokens_map.json", POINTER, "Git LFS pointer"),
     ("additional_chat_templates/tool_use.jinja", "{% if %}", "tool_use.jinja")])
 def test_a_broken_template_is_no_missing_one(tmp_path, name, text, cause):
     """Its cause in place of an answer, except where no template is asked for."""
@@ -190,13 +190,19 @@ def test_bad_conversations(line, said):
 
 
 def test_options_of_conversations_are_checked(tmp_path):
-    (tmp_path / "broken.json").write_text("[")
     for args, said in ((("--raw", "--system", "x"), "there is no --system in it"), (("--tools", tmp_path / "none.json"), "--tools: "),
                        (("--tool-call-parser", "nothing"), "--tool-call-parser"), (("--chat-template", tmp_path / "none"), "none")):
         out = generate(BUNDLED, "Hi", *args)
         assert out.returncode in (2, 3) and said in out.stderr, out.stderr
-    out = generate(BUNDLED, "Hi", "--tools", tmp_path / "broken.json")
-    assert out.returncode == 1 and "tools: the text is not valid JSON" in out.stderr
+    many = [a for i in range(200) for a in ("--stop", f"s{i}")]
+    for text, said in (("[", "the text is not valid JSON"), (json.dumps(TOOLS[0]), "expected an array of tools"), ("7", "expected an array"), ("[7]", "entry 0"),
+                       ("", "")):
+        (tmp_path / "tools.json").write_text(text)
+        out = generate(BUNDLED, "Hi", "--tools", tmp_path / "tools.json")
+        assert out.returncode == 2 and f"--tools: {tmp_path}/tools.json: " in out.stderr and said in out.stderr, out.stderr
+    for args, said in ((("--stop", ""), "is empty"), (("--stop", "a", "--stop", ""), "stop[1] is empty"), (many, "at most")):
+        out = generate(BUNDLED, "Hi", *args)
+        assert out.returncode == 2 and "--stop: " in out.stderr and said in out.stderr, out.stderr
 
 
 def test_what_is_wrong_is_said(tmp_path):

@@ -30,7 +30,7 @@ enum q_code log_level_parse(enum log_level *out, const char *name, struct q_err 
             *out = (enum log_level)i;
             return Q_OK;
         }
-    return q_fail(e, Q_INVALID, "log level \"%.40s\": expected debug, info, warning or error",
+    return q_fail(e, Q_INVALID, "--log-level is \"%.40s\", expected debug, info, warning or error",
                   name);
 }
 

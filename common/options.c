@@ -122,6 +122,19 @@ static FALLIBLE num_put(double *out, const char *value, const struct option_row 
     return rc;
 }
 
+static FALLIBLE bytes_put(uint64_t *out, const char *value, const struct option_row *r,
+                          struct q_err *e)
+{
+    uint64_t v = 0;
+    enum q_code rc = parse_bytes(&v, value, r->flag, e);
+    if (!rc && (double)v < r->min)
+        rc =
+            q_fail(e, Q_INVALID, "%s is %.60s, expected at least %g bytes", r->flag, value, r->min);
+    if (!rc)
+        *out = v;
+    return rc;
+}
+
 FALLIBLE option_put(struct options *o, const struct option_row *r, const char *value,
                     struct q_err *e)
 {
@@ -139,7 +152,7 @@ FALLIBLE option_put(struct options *o, const struct option_row *r, const char *v
     case TYPE_NUM:
         return num_put(field, value, r, e);
     case TYPE_BYTES:
-        return parse_bytes(field, value, r->flag, e);
+        return bytes_put(field, value, r, e);
     case TYPE_LIST:
         return list_add(field, value, r->flag, e);
     case TYPE_WORDS:

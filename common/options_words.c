@@ -496,6 +496,19 @@ static bool asks_for_help(struct options *o, int argc, char **argv)
     return false;
 }
 
+/* [::1], as an address has it: ::1. */
+static FALLIBLE strip_brackets(struct options *o, option_STR *host, struct q_err *e)
+{
+    const size_t n = strlen(*host);
+    if (n < 4 || (*host)[0] != '[' || (*host)[n - 1] != ']' || !strchr(*host, ':'))
+        return Q_OK;
+    const char *plain = option_text(o, *host + 1, n - 2);
+    if (!plain)
+        return q_fail(e, Q_NO_MEMORY, "--host: no memory");
+    *host = plain;
+    return Q_OK;
+}
+
 enum q_code options_parse(struct options *o, const struct program_info *p, int argc, char **argv,
                           struct q_err *e)
 {
@@ -511,6 +524,8 @@ enum q_code options_parse(struct options *o, const struct program_info *p, int a
         (*o->config && (rc = options_file(o, p, o->config, e))))
         return rc;
     if ((rc = place_model(&c, from_flags, e)) || (rc = apply_last(&c, e)))
+        return rc;
+    if ((rc = strip_brackets(o, &o->host, e)) || (rc = strip_brackets(o, &o->bench_host, e)))
         return rc;
     if (o->n_positional < p->positional_min)
         return q_fail(e, Q_INVALID, "an argument is missing; usage: %s %s", p->name, p->usage);

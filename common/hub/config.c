@@ -75,7 +75,7 @@ static enum q_code load_architecture(char name[CONFIG_NAME_MAX], const struct hu
     if (!architecture)
         return q_fail(e, Q_CORRUPT,
                       "%s: architectures is %s, expected a list with one name: %s%s%s", at->path,
-                      hub_json_kind(list), expected ? expected : archs_names(),
+                      list ? hub_json_kind(list) : "missing", expected ? expected : archs_names(),
                       expected ? ", for model_type " : "", expected ? type : "");
     if ((rc = archs_check(architecture, at->path, e)))
         return rc;

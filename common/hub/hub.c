@@ -230,12 +230,21 @@ static enum q_code fail_no_folder(const char *model, int why, struct q_err *e)
 {
     static const char site[] = "://huggingface.co/";
     const char *url = strstr(model, site), *colon = strchr(model, ':');
-    if (url) {
-        const char *id = url + sizeof site - 1, *slash = strchr(id, '/');
+    const char *hf = strncmp(model, "hf://", 5) ? NULL : model + 5;
+    if (hf && !strncmp(hf, "models/", 7))
+        hf += 7;
+    if (url || hf) {
+        const char *id = hf ? hf : url + sizeof site - 1, *slash = strchr(id, '/');
         const size_t n = slash ? (size_t)(slash - id) + 1 + strcspn(slash + 1, "/?#") : strlen(id);
         return q_fail(e, Q_INVALID, "%s is an address; give the model's id: %.*s", model, (int)n,
                       id);
     }
+    if (strstr(model, "://"))
+        return q_fail(
+            e, Q_INVALID,
+            "%s is an address, and quire downloads nothing by itself: get the files and "
+            "give their folder, or the id of a model in the Hugging Face cache (org/name)",
+            model);
     if (why != ENOENT && why != ENOTDIR)
         return q_fail(e, Q_IO, "%s: the folder cannot be read: %s", model, strerror(why));
     if (model[0] == '~')

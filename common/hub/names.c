@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Without slashes at its end, if that leaves any byte. */
 static size_t trimmed(const char *s)
@@ -51,6 +52,36 @@ static bool last_part(char out[PATH_MAX], const char *path)
     return *out && strcmp(out, ".") != 0 && strcmp(out, "..") != 0;
 }
 
+/* The shell's name of the working folder, which may go through links; the system's has none. */
+static const char *working_dir(char system[PATH_MAX])
+{
+    char real[PATH_MAX];
+    const char *shell = getenv("PWD");
+    if (!getcwd(system, PATH_MAX))
+        return NULL;
+    return shell && *shell == '/' && realpath(shell, real) && !strcmp(real, system) ? shell
+                                                                                    : system;
+}
+
+/* The path without "." and with an absolute beginning; ".." stays, because behind a link it is not
+ * what the text says. */
+static void make_absolute(char out[PATH_MAX], const char *path)
+{
+    char system[PATH_MAX];
+    const char *base = *path == '/' ? "" : working_dir(system);
+    size_t n = base ? (size_t)snprintf(out, PATH_MAX, "%.*s", (int)trimmed(base), base) : PATH_MAX;
+    if (n == 1) /* the root */
+        n = 0;
+    while (*path && n < PATH_MAX) {
+        const size_t part = strcspn(path, "/");
+        if (part && !(part == 1 && *path == '.'))
+            n += (size_t)snprintf(out + n, PATH_MAX - n, "/%.*s", (int)part, path);
+        path += part + (path[part] == '/');
+    }
+    if (n >= PATH_MAX)
+        out[0] = '\0';
+}
+
 void model_names_init(struct model_names *n, const char *model, const char *dir)
 {
     char absolute[PATH_MAX] = "";
@@ -58,6 +89,9 @@ void model_names_init(struct model_names *n, const char *model, const char *dir)
         absolute[0] = '\0';
     snprintf(n->given, sizeof n->given, "%s", model);
     snprintf(n->path, sizeof n->path, "%.*s", (int)trimmed(absolute), absolute);
+    n->unresolved[0] = '\0';
+    if (strcmp(model, dir) == 0)
+        make_absolute(n->unresolved, model);
     if (strcmp(model, dir) != 0) /* an id */
         snprintf(n->shown, sizeof n->shown, "%s", model);
     else if (!id_of_path(n->shown, model) && !id_of_path(n->shown, n->path) &&
@@ -67,5 +101,6 @@ void model_names_init(struct model_names *n, const char *model, const char *dir)
 
 bool model_names_have(const struct model_names *n, const char *name)
 {
-    return same(n->shown, name) || same(n->given, name) || same(n->path, name);
+    return same(n->shown, name) || same(n->given, name) || same(n->unresolved, name) ||
+           same(n->path, name);
 }

@@ -13,9 +13,10 @@
 #include <stdbool.h>
 
 struct model_names {
-    char shown[PATH_MAX]; /* the model's id, or the last part of its folder's path */
-    char given[PATH_MAX]; /* as the user gave it */
-    char path[PATH_MAX];  /* of the folder, absolute; "" when it cannot be told */
+    char shown[PATH_MAX];      /* the model's id, or the last part of its folder's path */
+    char given[PATH_MAX];      /* as the user gave it */
+    char unresolved[PATH_MAX]; /* as given, absolute: with the links that are in it; "": no such */
+    char path[PATH_MAX];       /* of the folder, absolute; "" when it cannot be told */
 };
 
 /* model: as given. dir: its folder (hub_resolve). */

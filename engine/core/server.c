@@ -43,7 +43,13 @@ static FALLIBLE listen_all(struct server *s, struct q_err *e)
         enum q_code rc = socket_listen(&s->sockets[s->n_socket], &sc, e);
         if (rc)
             return rc;
-        log_info("listening on %s", socket_address(s->sockets[s->n_socket++]));
+        const char *at = socket_address(s->sockets[s->n_socket++]);
+        log_info("listening on %s", at);
+        if (strncmp(at, "tcp://", 6) == 0 && c->insecure_tcp && !(c->keys_dir && *c->keys_dir))
+            log_warning(
+                "%s: plain tcp without keys (--insecure-tcp): whoever reaches it can use the "
+                "model and read what is sent; `quire keygen` makes keys for --keys",
+                at);
     }
     return Q_OK;
 }
@@ -169,8 +175,8 @@ static enum server_exit start(struct server *s, struct q_err *e)
         return SERVER_EXIT_INTERNAL;
     if ((rc = peers_init(&s->peers, s->config, e)))
         return rc == Q_NO_MEMORY ? SERVER_EXIT_INTERNAL : SERVER_EXIT_LOAD;
-    if (listen_all(s, e))
-        return SERVER_EXIT_ADDRESS;
+    if ((rc = listen_all(s, e))) /* FORBIDDEN: tcp without keys */
+        return rc == Q_INVALID || rc == Q_FORBIDDEN ? SERVER_EXIT_USAGE : SERVER_EXIT_ADDRESS;
     if (core_new(&s->core, &s->config->core, peers_output, &s->peers, e))
         return SERVER_EXIT_LOAD;
     s->peers.core = s->core;

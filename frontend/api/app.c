@@ -196,10 +196,12 @@ static void load_on_thread(uv_work_t *work)
     (void)rc; /* kept in load_error */
 }
 
+/* FORBIDDEN: tcp without keys. */
 static void end_failed(struct app *a)
 {
     log_error("%s", a->load_error.message);
-    stop(a, a->load_error.code == Q_INVALID ? EXIT_USAGE : EXIT_LOAD);
+    stop(a, a->load_error.code == Q_INVALID || a->load_error.code == Q_FORBIDDEN ? EXIT_USAGE
+                                                                                 : EXIT_LOAD);
 }
 
 static void on_failed_alone(uv_timer_t *timer)

@@ -56,6 +56,10 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
         return q_fail(e, Q_INVALID, "--chat-template: %s: %s", o->chat_template,
                       dir_exists(o->chat_template) ? "is a folder, and not a template's file"
                                                    : "no such file");
+    for (uint32_t i = 0; i < o->served_model_name.n; i++)
+        if (!*o->served_model_name.items[i])
+            return q_fail(e, Q_INVALID,
+                          "--served-model-name is empty; expected a name for the API");
     model_names_init(&s->named, model, s->dir);
     s->shown[0] = s->named.shown;
     s->names = o->served_model_name.n ? o->served_model_name.items : s->shown;

@@ -150,15 +150,6 @@ out:
     return rc;
 }
 
-/* All of them: an error's message is too short for that. */
-static void print_names(const char *what, const char *const *names)
-{
-    fprintf(stderr, "%s:", what);
-    for (; *names; names++)
-        fprintf(stderr, " %s", *names);
-    fputc('\n', stderr);
-}
-
 /* "auto": what the model's chat template shows. */
 static enum q_code choose(struct verb *v, const struct options *o, struct q_err *e)
 {
@@ -206,11 +197,8 @@ int main(int argc, char **argv)
         return code;
     if (choose(&verb, &o, &e) != Q_OK) {
         fprintf(stderr, "quire parse: %s\n", e.message);
-        if (e.code == Q_NOT_FOUND && strstr(e.message, "parser \"")) {
-            print_names("tool-call parsers", parser_tool_names());
-            print_names("reasoning parsers", parser_reasoning_names());
+        if (e.code == Q_NOT_FOUND && strstr(e.message, "parser \"")) /* it names them all */
             return 2;
-        }
         return 3;
     }
     return jsonl_run(answer, &verb);

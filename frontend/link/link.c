@@ -230,7 +230,7 @@ static void on_hello(struct link *l, const struct msg_hello *m)
     l->engine_instance = g->instance = m->instance;
     l->heartbeat_ms = m->heartbeat_ms ? m->heartbeat_ms : 1000;
     l->beat_ms = l->step_ms = clock_ms();
-    l->silent_since_ms = 0;
+    l->silent_since_ms = l->unheard_since_ms = 0;
     metric_add(METRIC_RECONNECTS, 1);
     log_info("link: engine %s, model %s, %u tokens at most, %u sequences at once", g->version,
              g->model, g->max_model_len, g->max_num_seqs);
@@ -249,6 +249,7 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         if (!strcmp(code, q_code_name((enum q_code)c)))
             found = (enum q_code)c;
     if (m->req_id == 0) {
+        l->unheard_since_ms = 0;
         if (found == Q_UNAVAILABLE && l->state == LINK_CONNECTING) {
             snprintf(l->reason, sizeof(l->reason), "the engine is %s",
                      message); /* "loading 40 %" */
@@ -505,6 +506,10 @@ void link_tick(struct link *l)
         probe(l);
     if (!up && now - l->hello_ms >= (l->state == LINK_REFUSED ? REFUSED_EVERY_MS : HELLO_EVERY_MS))
         send_hello(l);
+    if (l->unheard_since_ms && now - l->unheard_since_ms > SILENCE_MIN_MS) {
+        log_warning("link: no engine has answered at %s yet; it goes on asking", l->set.address);
+        l->unheard_since_ms = 0;
+    }
     if (l->state != LINK_UP)
         expire(l, now);
     flush_aborts(l);
@@ -521,6 +526,7 @@ FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
     memset(l, 0, sizeof(*l));
     l->set = *c;
     l->heartbeat_ms = 1000;
+    l->unheard_since_ms = clock_ms();
     l->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
     snprintf(l->reason, sizeof(l->reason), "waiting for the engine at %s", c->address);
     if (RAND_bytes((unsigned char *)&l->instance, sizeof(l->instance)) != 1)

@@ -39,6 +39,8 @@ struct link {
     struct arena arena;      /* of the frame being read */
     bool probing;            /* greeted while up: the answer means that it forgot us */
     int64_t silent_since_ms; /* 0 = it is not silence that keeps the engine away */
+    int64_t
+        unheard_since_ms; /* 0 = the engine has answered once, or its silence has been told of */
     int64_t hello_ms, beat_ms, sent_beat_ms, step_ms, drop_log_ms;
     uint64_t step;
 };

@@ -115,7 +115,7 @@ def test_one_line_for_a_wrong_folder(verb, tmp_path):
     ({"config.json": "<!DOCTYPE html><title>404</title>"}, ["config.json is a page of HTML"]),
     ({"config.json": ""}, ["config.json is empty"]),
     ({"config.json": "{\n  1}"}, ["config.json: not valid JSON at line 2"]),
-    ({"config.json": '{"model_type": "llama"}'}, ["architectures is nothing", "LlamaForCausalLM, for model_type llama"]),
+    ({"config.json": '{"model_type": "llama"}'}, ["architectures is missing", "LlamaForCausalLM, for model_type llama"]),
     ({"config.json": '{"architectures": ["LlamaForCausalLM"], "vocab_size": 5}'},
      ["hidden_size is missing, expected a whole number from 1 to", "LlamaForCausalLM needs vocab_size, hidden_size"]),
 ])
@@ -168,6 +168,11 @@ def test_cuda_without_its_library(model, tmp_path):
     (("--trace", "/nonexistent/x"), USAGE, ["--trace /nonexistent/x", "/nonexistent cannot be written to"]),
     (("--trace", "/tmp"), USAGE, ["--trace /tmp", "a folder"]),
     (("--prefix-cache-shared", "/nonexistent"), USAGE, ["--prefix-cache-shared", "/nonexistent"]),
+    (("--served-model-name", ""), USAGE, ["--served-model-name is empty"]),
+    (("--max-body-bytes", "0"), USAGE, ["--max-body-bytes is 0", "at least 1 byte"]),
+    (("--log-level", "1"), USAGE, ["--log-level", '"1"', "debug, info, warning or error"]),
+    (("--load-format", "bitsandbytes"), USAGE, ["--load-format", "auto, safetensors or dummy"]),
+    (("--kv-cache-dtype", "fp8_e5m2"), USAGE, ["--kv-cache-dtype", "int8 or fp8"]),
     (("--max-model-len", "1"), USAGE, ["--max-model-len", "at least 2"]),
     (("--port", "70000"), USAGE, ["--port", "65535"]),
     (("--no-such-option",), USAGE, ["--no-such-option"]),
@@ -219,7 +224,27 @@ def test_a_port_without_permission(verb, tmp_path):
             preexec=drop_bind_service)
 
 
+def test_addresses_are_no_models(tmp_path):
+    for given, words in (("s3://bucket/x", ["s3://bucket/x is an address", "org/name"]), ("https://x.y/z", ["https://x.y/z is an address"]),
+                         ("hf://org/name", ["hf://org/name is an address; give the model's id: org/name"]),
+                         ("https://huggingface.co/org/name/tree/main", ["give the model's id: org/name"])):
+        refused(USAGE, words, "serve", given, "--port", "0")
+
+
+def test_an_address_in_brackets():
+    server = Server(MODELS / "llama", *IDS, "--num-gpu-blocks-override", "64", "--host", "[::1]")
+    assert "listening on http://[::1]:" in server.process.log()
+    server.stop()
+
+
+def test_parsers_are_listed_once():
+    code, lines = start("parse", "--tool-call-parser", "nosuch")
+    assert code == USAGE and len(lines) == 1 and lines[0].count("hermes") == 1 and lines[0].endswith("none"), lines
+
+
 def test_programs_that_stand_alone(tmp_path):
+    refused(USAGE, ['"foo"', "ipc://", "tcp://"], "engine", BUNDLED, "--listen", "foo")
+    refused(USAGE, ["tcp needs keys", "--insecure-tcp"], "engine", BUNDLED, "--listen", "tcp://127.0.0.1:0")
     refused(USAGE, ["--listen", "ipc://"], "engine", BUNDLED)
     refused(ADDRESS, ["nowhere"], "engine", BUNDLED, "--listen", f"ipc://{tmp_path}/nowhere/engine")
     refused(USAGE, ["--engine", "ipc://"], "frontend", BUNDLED, "--port", "0")

@@ -50,17 +50,24 @@ def test_tcp_with_keys(run, keys, tmp_path):
 def test_tcp_needs_keys(run):
     address = f"tcp://127.0.0.1:{free_port()}"
     engine = run("quire-engine", MODELS / "llama", "--listen", address, *ENGINE)
-    assert engine.exit_code(20) not in (0, None) and "keys" in engine.log()
+    assert engine.exit_code(20) == 2 and "keys" in engine.log()
     front = run("quire-frontend", MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--port", "0")
-    assert front.exit_code(20) not in (0, None) and "keys" in front.log()
+    assert front.exit_code(20) == 2 and "keys" in front.log()
 
 
 def test_insecure_tcp_when_meant(run):
     address = f"tcp://127.0.0.1:{free_port()}"
-    run("quire-engine", MODELS / "llama", "--listen", address, "--insecure-tcp", *ENGINE)
+    engine = run("quire-engine", MODELS / "llama", "--listen", address, "--insecure-tcp", *ENGINE)
+    engine.wait_line(r"WARNING engine: tcp://.*:\d+: plain tcp without keys")
     server = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", address, "--insecure-tcp")
     server.process.wait_line(r"frontend: ready")
     assert server.complete([1, 2, 3], max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+def test_an_engine_that_is_not_there_is_told_of(run):
+    """Before a request has waited for it in vain."""
+    server = frontend(run, MODELS / "llama", "--skip-tokenizer-init", "--engine", "tcp://nosuch.invalid:5", "--insecure-tcp")
+    server.process.wait_line(r"WARNING frontend: link: no engine has answered at tcp://nosuch.invalid:5 yet", 12)
 
 
 def test_another_model_is_refused(run, tmp_path):

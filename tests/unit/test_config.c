@@ -299,7 +299,7 @@ static void test_bad_files(void **state)
     folder_text(&f, "config.json", "[1]");
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "a list", &e);
     folder_text(&f, "config.json", "{}");
-    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "architectures is nothing", &e);
+    assert_fails(model_config_load(&c, &g, f.path, &e), Q_CORRUPT, "architectures is missing", &e);
     folder_text(&f, "config.json",
                 "{\"architectures\": [\"LlamaForCausalLM\"], \"text_config\": {}}");
     assert_fails(model_config_load(&c, &g, f.path, &e), Q_UNSUPPORTED, "text_config", &e);
@@ -325,7 +325,7 @@ static void test_architectures(void **state)
         const char *part;
     } cases[] = {
         {"{\"n_embd\": 768}", Q_CORRUPT,
-         "architectures is nothing, expected a list with one name: LlamaForCausalLM, Mistral"},
+         "architectures is missing, expected a list with one name: LlamaForCausalLM, Mistral"},
         {"{\"architectures\": [], \"model_type\": \"qwen2_moe\"}", Q_CORRUPT,
          "architectures is a list, expected a list with one name: Qwen2MoeForCausalLM, for "
          "model_type qwen2_moe"},

@@ -306,6 +306,24 @@ static void test_names(void **state)
     assert_true(model_names_have(&n, path) && model_names_have(&n, slashes));
     assert_true(model_names_have(&n, "llama") && model_names_have(&n, "llama/"));
     assert_false(model_names_have(&n, "lama") || model_names_have(&n, f.path));
+    char way[PATH_MAX], base[PATH_MAX];
+    assert_ok(path_join(way, sizeof way, f.path, "tiny", &e), &e);
+    assert_int_equal(symlink(path, way), 0);
+    assert_int_equal(chdir(f.path), 0);
+    assert_non_null(getcwd(base, sizeof base));
+    setenv("PWD", "/nonexistent", 1);
+    model_names_init(&n, "./tiny/", "./tiny/"); /* a link */
+    assert_string_equal(n.shown, "tiny");
+    assert_ok(path_join(way, sizeof way, base, "tiny", &e), &e);
+    assert_true(model_names_have(&n, way) && model_names_have(&n, path));
+    assert_false(model_names_have(&n, base) || model_names_have(&n, ""));
+    assert_int_equal(symlink(base, "way"), 0); /* the shell's name of this folder */
+    assert_ok(path_join(way, sizeof way, base, "way", &e), &e);
+    setenv("PWD", way, 1);
+    model_names_init(&n, ".//tiny", ".//tiny");
+    assert_ok(path_join(way, sizeof way, base, "way/tiny", &e), &e);
+    assert_true(model_names_have(&n, way) && model_names_have(&n, path));
+    assert_int_equal(unlink("way"), 0);
     assert_int_equal(chdir(path), 0);
     model_names_init(&n, ".", "."); /* names nothing itself */
     assert_string_equal(n.shown, "llama");

@@ -81,12 +81,11 @@ static bool id_acceptable(const char *s, size_t n)
     return n > 0 && n <= HTTP_ID_MAX;
 }
 
-void exchange_choose_id(struct http_exchange *x)
+static void choose_id(struct http_text given, char id[HTTP_ID_MAX + 1])
 {
-    struct http_text given = http_header(x, "x-request-id");
     if (id_acceptable(given.data, given.n)) {
-        memcpy(x->id, given.data, given.n);
-        x->id[given.n] = 0;
+        memcpy(id, given.data, given.n);
+        id[given.n] = 0;
         return;
     }
     unsigned char random[16];
@@ -94,7 +93,26 @@ void exchange_choose_id(struct http_exchange *x)
         memset(random, 0,
                sizeof(random)); /* an id is for finding lines in a log, nothing relies on it */
     for (size_t i = 0; i < sizeof(random); i++)
-        snprintf(x->id + 2 * i, 3, "%02x", random[i]);
+        snprintf(id + 2 * i, 3, "%02x", random[i]);
+}
+
+void exchange_choose_id(struct http_exchange *x)
+{
+    choose_id(http_header(x, "x-request-id"), x->id);
+}
+
+static void send_id(h2o_req_t *req, const char *id)
+{
+    h2o_add_header_by_str(&req->pool, &req->res.headers, H2O_STRLIT("x-request-id"), 0, NULL, id,
+                          strlen(id));
+}
+
+void exchange_send_id(h2o_req_t *req)
+{
+    char *id = h2o_mem_alloc_pool(&req->pool, HTTP_ID_MAX + 1);
+    const struct http_exchange x = {.req = req};
+    choose_id(http_header(&x, "x-request-id"), id);
+    send_id(req, id);
 }
 
 static void watch_hangup(struct http_exchange *x)
@@ -272,8 +290,7 @@ static void set_head(struct http_exchange *x, int status, const char *content_ty
     r->res.reason = reason_of(status);
     h2o_add_header(&r->pool, &r->res.headers, H2O_TOKEN_CONTENT_TYPE, NULL, content_type,
                    strlen(content_type));
-    h2o_add_header_by_str(&r->pool, &r->res.headers, H2O_STRLIT("x-request-id"), 0, NULL, x->id,
-                          strlen(x->id));
+    send_id(r, x->id);
     if (x->warning)
         h2o_add_header_by_str(&r->pool, &r->res.headers, H2O_STRLIT("x-quire-warning"), 0, NULL,
                               x->warning, strlen(x->warning));

@@ -56,8 +56,10 @@ static void on_setup_ostream(h2o_filter_t *self, h2o_req_t *req, h2o_ostream_t *
 {
     struct http_server *s = ((struct filter *)self)->server;
     bool early = by_h2o(req);
-    if (early)
+    if (early) {
         guard_linger(&s->guard, req);
+        exchange_send_id(req);
+    }
     request_share(s, req);
     if (early && !(req->input.method.len == 4 && !memcmp(req->input.method.base, "HEAD", 4)))
         rewrite(s, req, &slot);

@@ -33,6 +33,18 @@ static_assert(HEAD_KIB == H2O_MAX_REQLEN / 1024, "the message says h2o's limit")
 #define NUMBER_OF(x) #x
 #define NUMBER(x)    NUMBER_OF(x)
 
+/* In libh2o, which parses heads with it; it installs no header for it. The bytes of a whole head;
+ * -1: it is none, -2: its end is not there yet. */
+struct phr_header {
+    const char *name;
+    size_t n_name;
+    const char *value;
+    size_t n_value;
+};
+int phr_parse_request(const char *bytes, size_t n, const char **method, size_t *n_method,
+                      const char **path, size_t *n_path, int *minor_version,
+                      struct phr_header *headers, size_t *n_header, size_t n_before);
+
 struct guard_connection {
     uv_tcp_t tcp; /* first: libuv hands back this pointer */
     struct guard *guard;
@@ -90,8 +102,35 @@ static const char *excess(const char *bytes, size_t n, size_t n_head)
     return NULL;
 }
 
+/* Will h2o's parser take it for no HTTP/1? It would answer without our headers and body. */
+static bool malformed(const char *bytes, size_t n)
+{
+    static const char http2[] = "PRI * HTTP/2";
+    struct phr_header headers[H2O_MAX_HEADERS];
+    const char *method, *path;
+    size_t n_method, n_path, n_header = H2O_MAX_HEADERS;
+    int minor_version;
+    return phr_parse_request(bytes, n, &method, &n_method, &path, &n_path, &minor_version, headers,
+                             &n_header, 0) == -1 &&
+           (n < sizeof(http2) - 1 || memcmp(bytes, http2, sizeof(http2) - 1) != 0);
+}
+
+/* In place of what h2o cannot read, `have` bytes behind `skip`, it gets a head that it can. */
+static void exchange_head(struct guard_connection *c, size_t skip, size_t have)
+{
+    size_t n = have > H2O_MAX_REQLEN ? H2O_MAX_REQLEN : have;
+    if (n < HEAD_BLANK_MIN) {
+        n = HEAD_BLANK_MIN;
+        if (!h2o_buffer_reserve(&c->sock->input, n - have).base)
+            return; /* then h2o answers */
+    }
+    head_blank(c->sock->input->bytes + skip, n);
+    c->sock->input->size = skip + n;
+    c->fresh = false;
+}
+
 /* Look at the head that begins `skip` bytes into the input, if it is whole or already too much. In
- * place of one that is too much h2o gets one that it can read, as long as what there was. Where the
+ * place of one that is too much, or none at all, h2o gets one that it can read. Where the
  * head's chunked body begins in the input; 0: not seen now. */
 static size_t look(struct guard_connection *c, size_t skip)
 {
@@ -101,13 +140,10 @@ static size_t look(struct guard_connection *c, size_t skip)
     size_t have = input->size - skip;
     size_t n = head_length(input->bytes + skip, have);
     const char *too_much = excess(input->bytes + skip, have, n);
-    if (too_much) {
-        have = have < H2O_MAX_REQLEN ? have : H2O_MAX_REQLEN;
-        head_blank(input->bytes + skip, have);
-        input->size = skip + have;
-        c->fresh = false;
-        c->large = true;
-        c->fault = too_much;
+    if (too_much || malformed(input->bytes + skip, have)) {
+        c->large = too_much;
+        c->fault = too_much ? too_much : "the request line or a header line cannot be read";
+        exchange_head(c, skip, have);
         return 0;
     }
     if (!n)

@@ -3,7 +3,8 @@
  *
  * Each head is looked at (http/head.h) before h2o reads it; a faulty one loses the headers that
  * announce a body, so that its handler is called at once and answers 400; one that is larger than
- * h2o can hold is exchanged for one that it can, and answered with 431. The framing of a chunked
+ * h2o can hold is exchanged for one that it can, and answered with 431; one that it cannot read too
+ * (400). The framing of a chunked
  * body (http/chunks.h) is followed before h2o takes it off. And an answer that is
  * given while the client still sends is followed by a lingering close: closing with unread bytes
  * would make the kernel send a reset, which destroys the answer on its way. Threads: the loop's. */

@@ -64,6 +64,19 @@ static bool is_header(struct text line, const char *name, struct text *value)
     return true;
 }
 
+/* Characters of a host with or without port (RFC 3986 3.2.2). */
+static bool is_host(struct text value)
+{
+    static const char others[] = "-._~%!$&'()*+,;=:[]";
+    for (size_t i = 0; i < value.n; i++) {
+        char c = value.data[i];
+        if (!(c >= '0' && c <= '9') && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z') &&
+            (!c || !strchr(others, c)))
+            return false;
+    }
+    return true;
+}
+
 const char *head_fault(const char *head, size_t n)
 {
     struct lines l = {head, head + n};
@@ -77,7 +90,11 @@ const char *head_fault(const char *head, size_t n)
     while (next_line(&l, &line) && line.n) {
         if (*line.data == ' ' || *line.data == '\t')
             return "a header line begins with a space";
-        n_host += is_header(line, "host", &value);
+        if (is_header(line, "host", &value)) {
+            n_host++;
+            if (!is_host(value))
+                return "the header Host is no host name";
+        }
         n_coding += is_header(line, "transfer-encoding", &value);
         if (!is_header(line, "content-length", &value))
             continue;

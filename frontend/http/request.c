@@ -340,11 +340,23 @@ static bool refused(struct http_exchange *x, const struct http_route *r, const c
     return error.code != Q_OK || !r;
 }
 
+/* "close" ends the connection whatever stands beside it; to h2o keep-alive goes before. */
+static void note_close(h2o_req_t *req)
+{
+    ssize_t at = -1;
+    while ((at = h2o_find_header(&req->headers, H2O_TOKEN_CONNECTION, at)) != -1) {
+        h2o_iovec_t v = req->headers.entries[at].value;
+        if (h2o_contains_token(v.base, v.len, H2O_STRLIT("close"), ','))
+            req->http1_is_persistent = 0;
+    }
+}
+
 static int on_request(h2o_handler_t *self, h2o_req_t *req)
 {
     struct http_server *s = ((struct handler *)self)->server;
     char allow[64];
     simplify_path(req);
+    note_close(req);
     const struct http_route *r = find_route(s, req->path_normalized, req->method, allow);
     bool public = r && r->auth == HTTP_PUBLIC;
     bool full = !public && s->n_open >= s->set.open_max;

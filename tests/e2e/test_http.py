@@ -125,12 +125,14 @@ def connect(server):
     (b"GET /health HTTP/1.1\r\nHost: x\r\nhost: y\r\n\r\n", b"more than one Host"),
     (completion(length() + length(len(BODY) + 9)), b"they differ"),
     (completion(length(10**6) + length()), b"they differ"),  # at once, without the rest of the longer one
-    (completion(b"Content-Length: 5\r\nX: y\r\ncontent-length : 7\r\n"), None),
+    (completion(b"Content-Length: 5\r\nX: y\r\ncontent-length : 7\r\n"), b"cannot be read"),
     (completion(length() + b"Transfer-Encoding: chunked\r\n"), b"exclude each other"),
     (completion(b"Transfer-Encoding: chunked\r\n" + length(3), b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)), b"exclude each other"),
     (completion(b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"), b"more than one Transfer-Encoding"),
     (completion(length() + b"X: a\r\n Content-Length: 7\r\n"), b"begins with a space"),
-    (b"hello\r\n\r\n", None), (b"GET /health\r\n\r\n", None), (b"GET /health HTTP/1.1\r\nno colon\r\n\r\n", None),
+    (b"hello\r\n\r\n", b"cannot be read"), (b"GET /health\r\n\r\n", b"cannot be read"), (b"\x16\x03\x01\x02\x00\x01\x00", b"cannot be read"),
+    (b"GET /health HTTP/1.1\r\nno colon\r\n\r\n", b"cannot be read"), (b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n", b"cannot be read"),
+    (HEALTH.replace(b"x", b"a b"), b"no host name"), (HEALTH.replace(b"x", b"a/b"), b"no host name"), (HEALTH.replace(b"x", b"u@b"), b"no host name"),
     (b"POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"HTTP/1.0 knows no"),
 ])
 def test_ambiguous_framing_is_refused_and_the_connection_closed(wide, request_bytes, words):
@@ -139,10 +141,7 @@ def test_ambiguous_framing_is_refused_and_the_connection_closed(wide, request_by
         got = b""
         while more := s.recv(1 << 16):  # to the end: closed, though we did not
             got += more
-    if words is None:  # no HTTP at all to h2o's parser
-        assert got.startswith(b"HTTP/1.1 400 ") and b"200" not in got
-        return
-    assert got.startswith(b"HTTP/1.1 400 ") and b"\r\nconnection: close\r\n" in got.lower()
+    assert got.startswith(b"HTTP/1.1 400 ") and b"\r\nconnection: close\r\n" in got.lower() and b"\r\nx-request-id: " in got.lower()
     assert words in got and got.count(b"HTTP/1.1 4") == 1
     assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
 
@@ -196,6 +195,41 @@ def test_extensions_and_trailers_are_fine(wide, body):
         s.sendall(completion(CHUNKED + b"Expect: 100-continue\r\n", b""))
         assert Answers(s).next()[0] == 100
         assert exchange(s, body % (len(BODY), BODY))[0] == 200
+
+
+@pytest.mark.parametrize("value, closes", [
+    (b"close", True), (b"keep-alive, close", True), (b"close, keep-alive", True), (b"Keep-Alive ,CLOSE", True), (b"keep-alive\r\nConnection: close", True),
+    (b"keep-alive", False), (b"keep-alive, closed", False)])
+def test_close_goes_before_keep_alive(wide, value, closes):
+    with connect(wide) as s:
+        answers = Answers(s)
+        s.sendall(HEALTH[:-2] + b"Connection: " + value + b"\r\n\r\n" + HEALTH)
+        status, headers, _ = answers.next()
+        assert status == 200 and (headers["connection"] == "close") == closes
+        if closes:
+            assert not answers.got and not s.recv(1)
+        else:
+            assert answers.next()[0] == 200
+
+
+@pytest.mark.parametrize("host", [b"", b"a-b.example:8000", b"[::1]:80", b"127.0.0.1", b"under_score", b"%41"])
+def test_hosts(wide, host):
+    with connect(wide) as s:
+        assert exchange(s, b"GET /health HTTP/1.1\r\nHost: %b\r\n\r\n" % host)[0] == 200
+
+
+def test_early_answers_have_an_id_and_cors(small):
+    page = b"Origin: http://page\r\nX-Request-Id: mine-1\r\n"
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (200_000, b" " * 200_000)
+    for request, status in [(completion(page + length(10**9)), 413), (completion(page + CHUNKED, chunked), 413),
+                            (completion(page + b"Content-Length: x\r\n"), 400), (completion(page + CHUNKED, b"x\r\n"), 400),
+                            (completion(page + b"Transfer-Encoding: gzip\r\n"), 400)]:
+        with connect(small) as s:
+            got, headers, body = exchange(s, request)
+        assert got == status and headers["x-request-id"] == "mine-1" and headers["access-control-allow-origin"] == "*"
+        assert json.loads(body)["error"]["type"] == "invalid_request_error" and headers["connection"] == "close"
+    with connect(small) as s:
+        assert len(exchange(s, completion(length(10**9)))[1]["x-request-id"]) == 32
 
 
 def test_framing_is_checked_on_later_requests_too(wide):

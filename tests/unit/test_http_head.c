@@ -25,6 +25,10 @@ static void test_faults(void **state)
         {"GET / HTTP/1.1\nhost:\n\n", NULL}, /* empty, but there (RFC 9112 3.2) */
         {GET "\r\n", "Host"},
         {GET "Host: x\r\nHOST: x\r\n\r\n", "more than one Host"},
+        {GET "Host: a b\r\n\r\n", "no host name"},
+        {GET "Host: a@b\r\n\r\n", "no host name"},
+        {GET "Host: \xc3\xa9\r\n\r\n", "no host name"},
+        {GET "Host:  [2001:db8::1%25e]:80 \r\n\r\n", NULL},
         {"GET / HTTP/1.0\r\n\r\n", NULL},
         {"GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.0"},
         {"PRI * HTTP/2.0\r\n\r\n", NULL},
@@ -110,6 +114,14 @@ static void test_fields(void **state)
     assert_int_equal(head_n_field(head, strlen("\r\nGET / HTTP/1.1\r\nHost: x\r\na: "), 100), 1);
 }
 
+static void test_has(void **state)
+{
+    (void)state;
+    static const char head[] = GET "Host: x\r\nTransfer-Encoding: chunked\r\nX: expect: y\r\n\r\n";
+    assert_true(head_has(head, sizeof head - 1, "transfer-encoding"));
+    assert_false(head_has(head, sizeof head - 1, "expect"));
+}
+
 static void test_unframe(void **state)
 {
     (void)state;
@@ -189,9 +201,10 @@ static void test_unpack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_faults),  cmocka_unit_test(test_blank),
-        cmocka_unit_test(test_chunks),  cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_unframe), cmocka_unit_test(test_cors),
-        cmocka_unit_test(test_coding),  cmocka_unit_test(test_unpack)};
+        cmocka_unit_test(test_faults), cmocka_unit_test(test_blank),
+        cmocka_unit_test(test_chunks), cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_has),    cmocka_unit_test(test_unframe),
+        cmocka_unit_test(test_cors),   cmocka_unit_test(test_coding),
+        cmocka_unit_test(test_unpack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

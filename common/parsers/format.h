@@ -56,7 +56,9 @@ struct tool_format {
     const char *close[FORMAT_TAGS];      /* may end one */
     const char *layout[FORMAT_TAGS];     /* wrap calls and say nothing: dropped beside calls */
     const char *drop[FORMAT_TAGS];       /* say nothing and are dropped everywhere */
-    const char *behind[3]; /* begin regions too, but only right behind a layout tag or a call */
+    const char
+        *behind[3];   /* begin regions too, but only where nothing was said before: at the begin,
+                            * right behind reasoning, a layout tag or a call */
     const char *bare; /* characters that begin a region without a tag: at the start of a line, or
                        * anywhere if the names of functions are known */
     bool bare_behind; /* but only right behind a layout tag or a call, and for `otherwise` */

@@ -9,7 +9,7 @@
  * Values are read by literal.h, so a tag inside a string is just text. A call is announced once its
  * name is complete and two bytes of its arguments are certain; when they come before the name they
  * wait. An object without a tag around it has to look more like a call: its first key must be one
- * of a call, its name one of the request's tools, and it must have arguments. */
+ * of a call, its name one of the request's tools, and it must have arguments, or nothing but the name. */
 #include "common/parsers/format.h"
 #include <string.h>
 #include "common/parsers/json_scan.h"
@@ -43,6 +43,7 @@ struct json {
     size_t n_tag;
     const char *quote; /* the format's own string delimiter */
     bool array, head, first_key, has_name, has_args;
+    bool others;     /* a member that no call has */
     bool infer;      /* the name is a number: the arguments tell the function */
     uint32_t n_call; /* of this region */
 };
@@ -52,7 +53,7 @@ static void call_reset(struct json *h)
     buf_reset(&h->name);
     buf_reset(&h->args);
     buf_reset(&h->scratch);
-    h->has_name = h->has_args = h->head = h->infer = false;
+    h->has_name = h->has_args = h->head = h->infer = h->others = false;
     h->n_tag = 0;
 }
 
@@ -145,7 +146,8 @@ static enum part call_over(struct parser *p, struct json *h)
     const char *name = h->infer && !h->has_name ? function_of(p, h) : NULL;
     if (name && set_name(p, h, name, strlen(name)) != PART_MORE)
         return PART_BAD;
-    if (!h->has_name || (region_bare(p) && !h->has_args))
+    bool sure = format_row(p)->bare_behind || (format_tools_known(p) && !h->others);
+    if (!h->has_name || (region_bare(p) && !h->has_args && !sure))
         return PART_BAD;
     if (!h->has_args && (call_announced(p) || h->args.len == 0))
         args_out(p, h, "{}", 2);
@@ -182,6 +184,7 @@ static enum part key_over(struct parser *p, struct json *h, const struct buf *ke
         return h->has_name ? PART_BAD : set_name(p, h, buf_str(key), key->len);
     bool fits = h->role != ROLE_OTHER || !strcmp(buf_str(key), "type") ||
                 !strcmp(buf_str(key), "id") || !strcmp(buf_str(key), "tool_call_id");
+    h->others |= !fits;
     return first && region_bare(p) && !fits ? PART_BAD : PART_MORE;
 }
 
@@ -516,8 +519,8 @@ static enum part item_byte(struct parser *p, struct json *h, char c)
         return PART_MORE;
     if (c == '{')
         return begin_object(h);
-    if (c != ']' || !h->n_call)
-        return PART_BAD;
+    if (c != ']' || (!h->n_call && region_bare(p)))
+        return PART_BAD; /* an empty list behind a tag calls nothing */
     call_drop_kept(p);
     h->array = false;
     h->place = AFTER;
@@ -606,7 +609,7 @@ static bool json_finish(struct parser *p)
     bool head = h->place == HEAD || h->place == ID || h->place == BEFORE;
     if (head && h->n_tag == 0 && !f->close[0] && !region_bare(p) && !text_was_cut(p))
         head_alone(p, h);
-    return h->n_call && (h->place == AFTER || h->place == ITEMS);
+    return h->place == AFTER || (h->n_call && h->place == ITEMS);
 }
 
 static void json_release(struct parser *p)

@@ -313,7 +313,7 @@ MALFORMED = {
     "solar_open": ["<|tool_call:begin|>x<|tool_call:name|>now<|tool_call:args|>1", "<|tool_calls|> text", "<|tool_call:begin|>x{}<|tool_call:end|>"],
     "iquest_q1": ["<iquest_tool_call>not a name</iquest_tool_call>", "<tool_call>now</tool_call>"],
     "muse": ["<atem:invoke name=\"now\">text</atem:invoke>", "<atem:function_calls> text", " to=now and then"],
-    "apertus": ["<|tools_prefix|>[]<|tools_suffix|>", "<|tools_prefix|>[{}]"],
+    "apertus": ["<|tools_prefix|>[1]<|tools_suffix|>", "<|tools_prefix|>[{}]"],
     "internlm": ["<|action_start|><|plugin|>\n{}<|action_end|>", "<|action_start|>text"],
 }
 # Slips that models make and that are seen through: text, content, calls.

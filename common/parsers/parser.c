@@ -280,6 +280,11 @@ bool region_bare(const struct parser *p)
     return p->bare;
 }
 
+bool region_first(const struct parser *p)
+{
+    return !p->said;
+}
+
 void call_args(struct parser *p, const char *text, size_t n)
 {
     Q_ASSERT(p->announced);

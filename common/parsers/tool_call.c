@@ -356,7 +356,7 @@ static enum follows call_ends(const struct parser *p, const char *text, size_t n
 static enum follows what_follows(const struct parser *p, const char *text, size_t n);
 
 /* A quote at text[at], behind another one: does it begin a string that goes on with the first? It
- * does if that string ends where a value may. A quote at a value's end is one of the text before. */
+ * does if that string ends where a value may. A quote at a value's end belongs to the text. */
 static enum follows string_follows(const struct parser *p, const char *text, size_t n, size_t at)
 {
     size_t i = at + 1;

@@ -391,8 +391,8 @@ static enum part begin_args(struct parser *p, struct json *h, char c)
     return value_byte(p, h, c);
 }
 
-/* The tags that end a part of a head: name_end, and in a format whose calls no tag ends the one that
- * begins the next call. Returns the index of the latter; tags: [HEAD_TAGS]. */
+/* The tags that end a part of a head: name_end, and in a format whose calls no tag ends the one
+ * that begins the next call. Returns the index of the latter; tags: [HEAD_TAGS]. */
 #define HEAD_TAGS (FORMAT_TAGS + 4)
 static int head_tags(const struct parser *p, const char **tags)
 {
@@ -434,7 +434,7 @@ static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
 }
 
 /* A head without arguments where the text ends, or the next call begins: a call, too, in a format
- * whose calls no tag ends. A name alone has to be one of the request's functions, if they are known. */
+ * whose calls no tag ends. A name alone has to be one of the request's functions, if it has any. */
 static bool head_alone(struct parser *p, struct json *h)
 {
     if (!h->has_name && (head_name(p, h) != PART_MORE || !h->has_name))

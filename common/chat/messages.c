@@ -13,6 +13,14 @@
 #define TOOLS_MAX    1024
 #define NAME_MAX_LEN 256
 
+/* The parts that are text, by type, and the member that holds it. */
+static const char *const text_parts[][2] = {{"text", "text"},
+                                            {"input_text", "text"},
+                                            {"output_text", "text"},
+                                            {"refusal", "refusal"},
+                                            {"thinking", "thinking"}};
+#define N_TEXT_PART (sizeof text_parts / sizeof *text_parts)
+
 /* ["a", {"type":"text","text":"b"}] -> "a\nb", as vLLM does for templates that want strings. */
 static enum q_code join_parts(json_t *message, const json_t *parts, size_t i_message,
                               struct q_err *e)
@@ -22,20 +30,20 @@ static enum q_code join_parts(json_t *message, const json_t *parts, size_t i_mes
     size_t i;
     json_t *part;
     json_array_foreach ((json_t *)parts, i, part) {
-        const json_t *t = json_is_string(part) ? part : json_object_get(part, "text");
-        const char *type =
-            json_is_string(part) ? "text" : json_string_value(json_object_get(part, "type"));
-        bool refusal = type && !strcmp(type, "refusal");
-        if (refusal)
-            t = json_object_get(part, "refusal");
-        if (type && strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && !refusal)
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const char *member = type ? NULL : "text";
+        for (size_t k = 0; type && k < N_TEXT_PART; k++)
+            if (strcmp(type, text_parts[k][0]) == 0)
+                member = text_parts[k][1];
+        const json_t *t = json_is_string(part) || !member ? part : json_object_get(part, member);
+        if (!member)
             rc = q_fail(
                 e, Q_UNSUPPORTED,
                 "messages: entry %zu: content of type \"%.40s\" is not supported yet; only text is",
                 i_message, type);
         else if (!json_is_string(t))
-            rc = q_fail(e, Q_INVALID, "messages: entry %zu: content part %zu has no \"text\"",
-                        i_message, i);
+            rc = q_fail(e, Q_INVALID, "messages: entry %zu: content part %zu has no \"%s\"",
+                        i_message, i, member);
         if (rc != Q_OK)
             break;
         if (i)

@@ -56,7 +56,9 @@ struct tool_format {
     const char *close[FORMAT_TAGS];      /* may end one */
     const char *layout[FORMAT_TAGS];     /* wrap calls and say nothing: dropped beside calls */
     const char *drop[FORMAT_TAGS];       /* say nothing and are dropped everywhere */
-    const char *behind[3]; /* begin regions too, but only right behind a layout tag or a call */
+    const char
+        *behind[3];   /* begin regions too, but only where nothing was said before: at the begin,
+                            * right behind reasoning, a layout tag or a call */
     const char *bare; /* characters that begin a region without a tag: at the start of a line, or
                        * anywhere if the names of functions are known */
     bool bare_behind; /* but only right behind a layout tag or a call, and for `otherwise` */
@@ -80,13 +82,14 @@ extern const struct tool_family family_json, family_xml, family_call, family_har
 #define JSON_NUMBERED    4u /* the name is functions.NAME:NUMBER */
 #define JSON_ARGS        8u /* "args" is a key of the arguments */
 #define JSON_ID_FIRST    65536u /* an id up to name_end[0], the name up to name_end[1] */
-#define JSON_FLAGS       (15u | JSON_ID_FIRST)
-#define XML_TRIM         16u    /* one newline on either side of a value is layout */
-#define XML_ATTRIBUTES   32u    /* names stand in quotes, attributes may follow: string="true" */
-#define XML_KEY_TAGS     64u    /* the name is text up to a newline or a tag */
-#define XML_CDATA        128u   /* a value may stand in <![CDATA[ ]]> */
-#define XML_ESCAPED      256u   /* names have &quot; and &amp; */
-#define XML_TWICE        512u   /* a function f may be called f.f */
+#define JSON_FLAGS       (15u | JSON_ID_FIRST) /* which change the head */
+#define JSON_WRAPPED     131072u /* the arguments may stand in a member "arguments" or "input" */
+#define XML_TRIM         16u     /* one newline on either side of a value is layout */
+#define XML_ATTRIBUTES   32u     /* names stand in quotes, attributes may follow: string="true" */
+#define XML_KEY_TAGS     64u     /* the name is text up to a newline or a tag */
+#define XML_CDATA        128u    /* a value may stand in <![CDATA[ ]]> */
+#define XML_ESCAPED      256u    /* names have &quot; and &amp; */
+#define XML_TWICE        512u    /* a function f may be called f.f */
 #define XML_KEY_ENDS     4096u  /* the tag of the next parameter ends a value that was not closed */
 #define XML_WRAPPED      8192u  /* all arguments may stand in one, called "arguments" or alike */
 #define XML_NONE         16384u /* None is null where strings are allowed, too */
@@ -110,6 +113,8 @@ void call_announce(struct parser *p, const char *name, size_t n);
 bool call_announced(const struct parser *p);
 /* The region began without a tag: more care is due before something is called a call. */
 bool region_bare(const struct parser *p);
+/* Nothing was said before the region, or since the last call. */
+bool region_first(const struct parser *p);
 void call_args(struct parser *p, const char *text, size_t n); /* only after call_announce */
 void call_end(struct parser *p); /* its arguments are complete; another may follow in the region */
 /* It went wrong or ended early: what the model wrote for it goes out as PARSED_CALL_BROKEN. */

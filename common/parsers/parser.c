@@ -280,6 +280,11 @@ bool region_bare(const struct parser *p)
     return p->bare;
 }
 
+bool region_first(const struct parser *p)
+{
+    return !p->said;
+}
+
 void call_args(struct parser *p, const char *text, size_t n)
 {
     Q_ASSERT(p->announced);
@@ -569,10 +574,12 @@ static void settle(struct parser *p, bool last)
         int drop = held_tag(p, f->drop, FORMAT_TAGS, &drop_whole);
         if (p->n_call < PARSER_CALLS_MAX)
             open = held_tag(p, f->open, FORMAT_TAGS, &open_whole);
-        if (p->n_call < PARSER_CALLS_MAX && open < 0 && behind_tag(p))
+        bool behind = p->n_call < PARSER_CALLS_MAX && open < 0 && (!p->said || behind_tag(p));
+        if (behind)
             open = held_tag(p, f->behind, sizeof f->behind / sizeof *f->behind, &open_whole);
         if (open >= 0 && open_whole) {
             enter_region(p, p->held, open_whole);
+            p->bare = behind;
             drop_held(p, open_whole);
         } else if (layout >= 0 && layout_whole && open < 0) {
             layout_tag(p, p->held, layout_whole, tag_closes(f->layout[layout]));

@@ -95,8 +95,9 @@ static enum part name_byte(struct parser *p, struct calls *k, char c)
         buf_add_char(&k->name, c);
         return k->name.len > FORMAT_NAME_MAX ? PART_BAD : PART_MORE;
     }
-    if (braces(p)) { /* call:f, or just :f */
-        size_t n = strncmp(buf_str(&k->name), "call:", 5) == 0 ? 5 : *buf_str(&k->name) == ':';
+    if (braces(p)) { /* call:f, or just :f, or :call:f */
+        size_t n = *buf_str(&k->name) == ':';
+        n += strncmp(buf_str(&k->name) + n, "call:", 5) == 0 ? 5 : 0;
         if (n == 0 || k->name.failed)
             return PART_BAD;
         k->name.len -= n;
@@ -174,8 +175,24 @@ static enum part arg_over(struct parser *p, struct calls *k)
     return PART_MORE;
 }
 
+/* Quotes around a parameter's name in braces, which needs none: PART_END, the byte is part of them.
+ */
+static enum part name_quote(struct parser *p, struct calls *k, char c)
+{
+    const char *quote = format_row(p)->quote;
+    if (!braces(p) || (!k->n_tag && c != quote[0]))
+        return braces(p) && (c == '"' || c == '\'') ? PART_END : PART_MORE;
+    if (c != quote[k->n_tag])
+        return PART_BAD;
+    k->n_tag = quote[k->n_tag + 1] ? k->n_tag + 1 : 0;
+    return PART_END;
+}
+
 static enum part arg_byte(struct parser *p, struct calls *k, char c)
 {
+    enum part quote = name_quote(p, k, c);
+    if (quote != PART_MORE)
+        return quote == PART_END ? PART_MORE : PART_BAD;
     if (k->place == ARG && c == '#' && !braces(p)) {
         k->comment = true;
         return PART_MORE;
@@ -339,7 +356,7 @@ static enum follows call_ends(const struct parser *p, const char *text, size_t n
 static enum follows what_follows(const struct parser *p, const char *text, size_t n);
 
 /* A quote at text[at], behind another one: does it begin a string that goes on with the first? It
- * does if that string ends where a value may. A quote at a value's end is one of the text before. */
+ * does if that string ends where a value may. A quote at a value's end belongs to the text. */
 static enum follows string_follows(const struct parser *p, const char *text, size_t n, size_t at)
 {
     size_t i = at + 1;
@@ -451,14 +468,14 @@ static bool next_arg(const struct parser *p, struct calls *k, const char *text, 
     return true;
 }
 
-/* Is text[0..n) a name, blanks aside? It is kept as the next parameter's. */
+/* Is text[0..n) a name, blanks and quotes aside? It is kept as the next parameter's. */
 static bool takes_name(struct calls *k, const char *text, size_t n)
 {
-    while (n && is_blank(*text)) {
+    while (n && (is_blank(*text) || *text == '"' || *text == '\'')) {
         text++;
         n--;
     }
-    while (n && is_blank(text[n - 1]))
+    while (n && (is_blank(text[n - 1]) || text[n - 1] == '"' || text[n - 1] == '\''))
         n--;
     for (size_t i = 0; i < n; i++)
         if (!is_name(text[i]) && text[i] != '-' && text[i] != '.')

@@ -9,8 +9,10 @@
  * Values are read by literal.h, so a tag inside a string is just text. A call is announced once its
  * name is complete and two bytes of its arguments are certain; when they come before the name they
  * wait. An object without a tag around it has to look more like a call: its first key must be one
- * of a call, its name one of the request's tools, and it must have arguments. */
+ * of a call, its name one of the request's tools, and it must have arguments, or be at the begin
+ * and have nothing but the name. */
 #include "common/parsers/format.h"
+#include <stdio.h>
 #include <string.h>
 #include "common/parsers/json_scan.h"
 #include "common/parsers/literal.h"
@@ -43,6 +45,7 @@ struct json {
     size_t n_tag;
     const char *quote; /* the format's own string delimiter */
     bool array, head, first_key, has_name, has_args;
+    bool others;     /* a member that no call has */
     bool infer;      /* the name is a number: the arguments tell the function */
     uint32_t n_call; /* of this region */
 };
@@ -52,7 +55,7 @@ static void call_reset(struct json *h)
     buf_reset(&h->name);
     buf_reset(&h->args);
     buf_reset(&h->scratch);
-    h->has_name = h->has_args = h->head = h->infer = false;
+    h->has_name = h->has_args = h->head = h->infer = h->others = false;
     h->n_tag = 0;
 }
 
@@ -75,6 +78,54 @@ static void announce(struct parser *p, struct json *h)
     buf_reset(&h->args);
 }
 
+/* Does this text begin an object whose first member is an object called `key`, blanks aside? Or may
+ * it, as far as it goes? */
+static bool may_wrap(const char *text, size_t n, const char *key)
+{
+    char want[32];
+    size_t at = 0, n_want = (size_t)snprintf(want, sizeof want, "{\"%s\":{", key);
+    for (size_t i = 0; i < n && at < n_want; i++)
+        if (!is_blank(text[i]) && text[i] != want[at++])
+            return false;
+    return true;
+}
+
+static const char *const wrappers[] = {"arguments", "input"};
+#define N_WRAPPER (sizeof wrappers / sizeof *wrappers)
+
+static bool may_be_wrapped(const struct parser *p, const struct json *h)
+{
+    if (!(format_row(p)->flags & JSON_WRAPPED))
+        return false;
+    for (size_t i = 0; i < N_WRAPPER; i++)
+        if (may_wrap(buf_str(&h->args), h->args.len, wrappers[i]))
+            return true;
+    return false;
+}
+
+/* The arguments are complete. Where all of them stand in one member that is no parameter of the
+ * function, they are what it holds. */
+static void unwrap(struct parser *p, struct json *h)
+{
+    const json_t *f = format_function(p, buf_str(&h->name)), *inner = NULL;
+    const json_t *known = json_object_get(json_object_get(f, "parameters"), "properties");
+    json_t *args = json_loadb(buf_str(&h->args), h->args.len, JSON_ALLOW_NUL, NULL);
+    for (size_t i = 0; i < N_WRAPPER && json_object_size(args) == 1 && !inner; i++)
+        inner = json_object_get(known, wrappers[i]) ? NULL : json_object_get(args, wrappers[i]);
+    if (json_is_object(inner)) { /* its text, from its brace to the last but one */
+        const char *from = strchr(buf_str(&h->args) + 1, '{'), *end = h->args.data + h->args.len;
+        while (end[-1] != '}')
+            end--;
+        for (end--; end[-1] != '}';)
+            end--;
+        size_t n = (size_t)(end - from);
+        memmove(h->args.data, from, n);
+        h->args.len = n;
+        h->args.data[n] = 0;
+    }
+    json_decref(args);
+}
+
 static void args_out(struct parser *p, struct json *h, const char *text, size_t n)
 {
     size_t n_certain = 0;
@@ -86,7 +137,7 @@ static void args_out(struct parser *p, struct json *h, const char *text, size_t 
     kept(p, &h->args);
     for (size_t i = 0; i < h->args.len && n_certain < 2; i++)
         n_certain += !is_blank(h->args.data[i]);
-    if (n_certain == 2 && h->has_name)
+    if (n_certain == 2 && h->has_name && !may_be_wrapped(p, h))
         announce(p, h);
 }
 
@@ -145,10 +196,14 @@ static enum part call_over(struct parser *p, struct json *h)
     const char *name = h->infer && !h->has_name ? function_of(p, h) : NULL;
     if (name && set_name(p, h, name, strlen(name)) != PART_MORE)
         return PART_BAD;
-    if (!h->has_name || (region_bare(p) && !h->has_args))
+    bool sure = format_row(p)->bare_behind ||
+                (format_tools_known(p) && region_first(p) && !h->array && !h->others);
+    if (!h->has_name || (region_bare(p) && !h->has_args && !sure))
         return PART_BAD;
     if (!h->has_args && (call_announced(p) || h->args.len == 0))
         args_out(p, h, "{}", 2);
+    if (!call_announced(p) && may_be_wrapped(p, h))
+        unwrap(p, h);
     if (!call_announced(p))
         announce(p, h);
     call_end(p);
@@ -182,6 +237,7 @@ static enum part key_over(struct parser *p, struct json *h, const struct buf *ke
         return h->has_name ? PART_BAD : set_name(p, h, buf_str(key), key->len);
     bool fits = h->role != ROLE_OTHER || !strcmp(buf_str(key), "type") ||
                 !strcmp(buf_str(key), "id") || !strcmp(buf_str(key), "tool_call_id");
+    h->others |= !fits;
     return first && region_bare(p) && !fits ? PART_BAD : PART_MORE;
 }
 
@@ -335,8 +391,8 @@ static enum part begin_args(struct parser *p, struct json *h, char c)
     return value_byte(p, h, c);
 }
 
-/* The tags that end a part of a head: name_end, and in a format whose calls no tag ends the one that
- * begins the next call. Returns the index of the latter; tags: [HEAD_TAGS]. */
+/* The tags that end a part of a head: name_end, and in a format whose calls no tag ends the one
+ * that begins the next call. Returns the index of the latter; tags: [HEAD_TAGS]. */
 #define HEAD_TAGS (FORMAT_TAGS + 4)
 static int head_tags(const struct parser *p, const char **tags)
 {
@@ -378,7 +434,7 @@ static enum part head_byte(struct parser *p, struct json *h, char c, int *i_tag)
 }
 
 /* A head without arguments where the text ends, or the next call begins: a call, too, in a format
- * whose calls no tag ends. A name alone has to be one of the request's functions, if they are known. */
+ * whose calls no tag ends. A name alone has to be one of the request's functions, if it has any. */
 static bool head_alone(struct parser *p, struct json *h)
 {
     if (!h->has_name && (head_name(p, h) != PART_MORE || !h->has_name))
@@ -516,9 +572,10 @@ static enum part item_byte(struct parser *p, struct json *h, char c)
         return PART_MORE;
     if (c == '{')
         return begin_object(h);
-    if (c != ']' || !h->n_call)
-        return PART_BAD;
-    call_drop_kept(p);
+    if (c != ']' || (!h->n_call && region_bare(p)))
+        return PART_BAD; /* an empty list behind a tag calls nothing */
+    if (h->n_call || !format_row(p)->close[0])
+        call_drop_kept(p);
     h->array = false;
     h->place = AFTER;
     return PART_MORE;
@@ -533,8 +590,9 @@ static enum part after_byte(struct parser *p, struct json *h, char c)
     h->tag[h->n_tag++] = c;
     if (tag_begun(f->close, h->tag, h->n_tag, &whole) >= 0)
         return whole ? PART_END : PART_MORE;
-    if (h->n_tag > 1)
-        return PART_PAST;
+    bool empty = h->n_call == 0 && f->close[0]; /* only the tag may follow an empty list */
+    if (h->n_tag > 1 || (empty && !is_blank(c)))
+        return empty ? PART_BAD : PART_PAST;
     h->n_tag = 0;
     if (c == '}' || (c == '`' && f->flags & JSON_TWO_HEADS)) {
         call_drop_kept(p);
@@ -606,7 +664,7 @@ static bool json_finish(struct parser *p)
     bool head = h->place == HEAD || h->place == ID || h->place == BEFORE;
     if (head && h->n_tag == 0 && !f->close[0] && !region_bare(p) && !text_was_cut(p))
         head_alone(p, h);
-    return h->n_call && (h->place == AFTER || h->place == ITEMS);
+    return h->place == AFTER || (h->n_call && h->place == ITEMS);
 }
 
 static void json_release(struct parser *p)

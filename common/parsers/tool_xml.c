@@ -9,7 +9,7 @@
  *          `<------------------------------ tag -------------------------------------'
  *
  * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead),
- * or with the call, if nothing or another call is behind the call's closing tag (ENDED looks ahead).
+ * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead).
  *
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
@@ -31,8 +31,7 @@ struct xml {
     char key[FORMAT_NAME_MAX + 1];
     char tag[FORMAT_TAG_MAX];
     size_t n_tag;
-    struct buf
-        ahead; /* what was read in CLOSED, OPENED, ENDED: the tag, then blanks, a begun tag, a name */
+    struct buf ahead; /* read in CLOSED, OPENED, ENDED: the tag, then blanks, a begun tag, a name */
     size_t n_close;   /* bytes of the tag in it */
     struct buf head;  /* a parameter's name and what stands before it, until it is certain */
     struct buf inner; /* a value that may be all the arguments */
@@ -625,8 +624,8 @@ static enum part value_ends_call(struct parser *p, struct xml *x)
     return PART_END;
 }
 
-/* The call's closing tag inside a value: it ends both if what wraps a call, or another one, follows.
- * Where the text ends, xml_finish decides. */
+/* The call's closing tag inside a value: it ends both if what wraps a call, or another call,
+ * follows. Where the text ends, xml_finish decides. */
 static enum part ended_byte(struct parser *p, struct xml *x, char c)
 {
     const struct tool_format *f = format_row(p);

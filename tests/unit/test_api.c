@@ -276,6 +276,8 @@ static void test_bad_messages(void **state)
         {"[{\"role\":\"tool\"}]", Q_INVALID, "needs \"content\""},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"audio\"}]}]", Q_UNSUPPORTED, "audio"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", Q_INVALID, "part 0"},
+        {"[{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\"}]}]", Q_INVALID,
+         "no \"thinking\""},
         {"[{\"role\":\"assistant\",\"tool_calls\":{}}]", Q_INVALID, "tool_calls"},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", Q_INVALID, "function.name"},
     };
@@ -287,6 +289,20 @@ static void test_bad_messages(void **state)
                      cases[i].code, cases[i].part, &e);
         assert_null(out);
     }
+}
+
+/* The parts of a reply that comes back in a history are its text. */
+static void test_parts(void **state)
+{
+    (void)state;
+    json_t *m = messages("{\"messages\":[{\"role\":\"assistant\",\"content\":["
+                         "{\"type\":\"thinking\",\"thinking\":\"a\"},"
+                         "{\"type\":\"output_text\",\"text\":\"b\",\"annotations\":[]},"
+                         "{\"type\":\"refusal\",\"refusal\":\"c\"},"
+                         "{\"type\":\"input_text\",\"text\":\"d\"},{\"text\":\"e\"}]}]}");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(m, 0), "content")),
+                        "a\nb\nc\nd\ne");
+    json_decref(m);
 }
 
 /* What a model wrote wrong comes back in histories: a template gets {}. */
@@ -500,13 +516,21 @@ static int release(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_limits),    cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_model_defaults), cmocka_unit_test(test_sampling_fields),
-        cmocka_unit_test(test_not_yet_fields), cmocka_unit_test(test_wrong_values),
-        cmocka_unit_test(test_stops),          cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_bad_messages),   cmocka_unit_test(test_broken_arguments),
-        cmocka_unit_test(test_thinking),       cmocka_unit_test(test_no_effect),
-        cmocka_unit_test(test_prompts),        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_json_limits),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_model_defaults),
+        cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_not_yet_fields),
+        cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_bad_messages),
+        cmocka_unit_test(test_broken_arguments),
+        cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_no_effect),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, release);
 }

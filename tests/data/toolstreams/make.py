@@ -275,7 +275,7 @@ FORMATS = {
 # What is no call, or none that is complete: it comes out as it went in.
 MALFORMED = {
     "hermes": ["<tool_call>\n{\"name\": \"now\"", "<tool_call>[1, 2]</tool_call>", "<tool_call>{\"name\": \"now\", \"arguments\": {]"],
-    "llama3_json": ["{\"name\": \"Bob\", \"age\": 3}", "{\"name\": \"now\"}", "{\n  \"user\": {\"name\": \"now\"}\n}", "{\"type\": 1"],
+    "llama3_json": ["{\"name\": \"Bob\", \"age\": 3}", "{\"name\": \"nowhere\"}", "{\n  \"user\": {\"name\": \"now\"}\n}", "{\"type\": 1"],
     "xlam": ["[1, 2, 3]", "```json\n{\"a\": 1}\n```", "[{\"name\": \"now\"}]"],
     "phi4_mini_json": ["functools are nice", "functools[1]"],
     "mistral": ["[TOOL_CALLS]", "[TOOL_CALLS]a b{\"x\": 1}", "[TOOL_CALLS] [1]", "[TOOL_CALLS]now[ARGS]x"],
@@ -313,7 +313,7 @@ MALFORMED = {
     "solar_open": ["<|tool_call:begin|>x<|tool_call:name|>now<|tool_call:args|>1", "<|tool_calls|> text", "<|tool_call:begin|>x{}<|tool_call:end|>"],
     "iquest_q1": ["<iquest_tool_call>not a name</iquest_tool_call>", "<tool_call>now</tool_call>"],
     "muse": ["<atem:invoke name=\"now\">text</atem:invoke>", "<atem:function_calls> text", " to=now and then"],
-    "apertus": ["<|tools_prefix|>[]<|tools_suffix|>", "<|tools_prefix|>[{}]"],
+    "apertus": ["<|tools_prefix|>[1]<|tools_suffix|>", "<|tools_prefix|>[{}]"],
     "internlm": ["<|action_start|><|plugin|>\n{}<|action_end|>", "<|action_start|>text"],
 }
 # Slips that models make and that are seen through: text, content, calls.

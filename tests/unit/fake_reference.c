@@ -55,8 +55,8 @@ static void sample_row(const struct sample_args *a, uint32_t i, struct sample_sc
                                     .n_logprob =
                                         r->flags & SAMPLE_LOGPROB ? r->n_top : SAMPLE_NO_LOGPROBS,
                                     .adjusted_logprobs = r->flags & SAMPLE_ADJUSTED,
-                                    .bias_ids = a->bias_ids + r->bias_start,
-                                    .bias = a->bias + r->bias_start,
+                                    .bias_ids = r->n_bias ? a->bias_ids + r->bias_start : NULL,
+                                    .bias = r->n_bias ? a->bias + r->bias_start : NULL,
                                     .n_bias = r->n_bias};
     const struct sample_input in = {
         .params = &p,

@@ -188,10 +188,8 @@ FALLIBLE options_set(struct options *o, uint32_t program, const char *name, cons
     flag[n] = '\0';
     enum q_code rc = option_find(&t, &p, flag, *name ? OPTION_FLAG_MAX + 1 : n, e);
     if (rc || t.negated) {
-        if (!rc)
-            rc = q_fail(e, Q_INVALID, "unknown option %.60s; give the option 0 or 1", flag);
-        e->code = Q_NOT_FOUND;
-        return Q_NOT_FOUND;
+        return rc ? e->code = Q_NOT_FOUND
+                  : q_fail(e, Q_NOT_FOUND, "unknown option %.60s; give the option 0 or 1", flag);
     }
     const struct option_row *row = option_row_of(&t);
     if (row)

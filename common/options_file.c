@@ -246,7 +246,7 @@ static bool is_for_words_only(const struct option_row *row)
 static FALLIBLE set_key(struct config_file *f, const char *key, int i_value, struct q_err *e)
 {
     const yaml_node_t *value = yaml_document_get_node(&f->document, i_value);
-    const char *words[OPTION_LIST_MAX];
+    const char *words[OPTION_LIST_MAX] = {NULL};
     struct option_target t;
     size_t n = 0;
     char *flag = q_alloc(strlen(key) + 3);
@@ -261,7 +261,7 @@ static FALLIBLE set_key(struct config_file *f, const char *key, int i_value, str
         goto out;
     if ((rc = read_words(f, &t, i_value, words, &n, e)))
         goto out;
-    if (t.negated) /* no-enable-prefix-caching: true */
+    if (t.negated && words[0]) /* no-enable-prefix-caching: true */
         words[0] = strcmp(words[0], "true") ? "true" : "false";
     if (row)
         option_mark(f->o, row);
@@ -295,7 +295,7 @@ static FALLIBLE set_keys(struct config_file *f, struct q_err *e)
             rc = q_fail(e, Q_INVALID, "a key is no text");
         if (!rc && is_doubled(f, root, i))
             rc = q_fail(e, Q_INVALID, "%.60s is there twice", scalar(key));
-        if (rc || (rc = set_key(f, scalar(key), i->value, e)))
+        if (rc || set_key(f, scalar(key), i->value, e) != Q_OK)
             return strncmp(e->message, "line ", 5) == 0 /* of a part of the value */
                        ? q_wrap(e, "%s", f->path)
                        : q_wrap(e, "%s line %u", f->path, line_of(key));
@@ -350,7 +350,7 @@ FALLIBLE options_file(struct options *o, const struct program_info *p, const cha
     if (!end || (strcmp(end, ".yaml") != 0 && strcmp(end, ".yml") != 0))
         rc = q_fail(e, Q_INVALID,
                     "--config %.200s: a file whose name ends in .yaml or .yml is expected", path);
-    else if ((rc = file_read(&text, path, FILE_MAX, e)))
+    else if (file_read(&text, path, FILE_MAX, e) != Q_OK)
         rc = q_wrap(e, "--config");
     else
         rc = options_file_text(o, p, buf_str(&text), text.len, path, e);

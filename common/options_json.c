@@ -98,7 +98,7 @@ FALLIBLE option_member(struct options *o, const struct option_target *t, const c
     enum q_code rc = read_object(&object, t->row->flag, *field, e);
     if (rc || !value)
         goto out;
-    if ((rc = set_path(object, t, value, e))) {
+    if (set_path(object, t, value, e) != Q_OK) {
         rc = q_wrap(e, "%s.%.*s", t->row->flag, (int)(t->n_path < 60 ? t->n_path : 60), t->path);
         goto out;
     }

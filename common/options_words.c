@@ -133,6 +133,7 @@ enum option_arity option_arity(const struct option_target *t)
         return ARITY_NONE;
     if (t->row)
         return t->row->type == TYPE_WORDS ? ARITY_MANY : ARITY_ONE;
+    Q_ASSERT(t->vllm); /* a target is a row of the one table or of the other */
     return t->vllm->takes == VLLM_MANY    ? ARITY_MANY
            : t->vllm->takes == VLLM_MAYBE ? ARITY_MAYBE
                                           : ARITY_ONE;
@@ -146,7 +147,7 @@ static size_t alias_length(const char *arg)
 
 const struct option_row *option_row_of(const struct option_target *t)
 {
-    if (t->row || t->vllm->verdict != VLLM_AS)
+    if (t->row || !t->vllm || t->vllm->verdict != VLLM_AS)
         return t->row;
     const char *arg = t->vllm->arg;
     size_t n = alias_length(arg);
@@ -286,7 +287,10 @@ static const char *long_flag(const struct program_info *p, const char *word, con
 static FALLIBLE one_word(struct command *c, const struct option_target *t, const char **value,
                          struct q_err *e)
 {
-    const char *help = t->row ? t->row->help : t->vllm->why, *next = c->argv[c->i + 1];
+    const char *help = t->row    ? t->row->help
+                       : t->vllm ? t->vllm->why
+                                 : "",
+               *next = c->argv[c->i + 1];
     if (!next)
         return q_fail(e, Q_INVALID, "%s needs a value: %s", t->flag, help);
     if (strncmp(next, "--", 2) == 0 && next[2])

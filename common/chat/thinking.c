@@ -114,7 +114,7 @@ static int set_missing(json_t *kwargs, const char *name, json_t *value)
 FALLIBLE thinking_kwargs(json_t **out, const struct turn_ask *a, const char *source,
                          struct q_err *e)
 {
-    enum thinking asked;
+    enum thinking asked = THINKING_UNSAID;
     enum q_code rc = thinking_read(&asked, a, e);
     *out = NULL;
     if (rc != Q_OK)

@@ -269,7 +269,7 @@ static enum literal_step in_text(struct literal *l, char c, struct buf *out)
     for (uint8_t i = 0; i < l->n_gap; i++)
         literal_escape(out, l->gap[i]);
     l->n_gap = 0;
-    for (uint8_t i = 0; i < n_quote; i++) /* no delimiter after all */
+    for (uint8_t i = 0; l->quote && i < n_quote; i++) /* no delimiter after all */
         literal_escape(out, l->quote[i]);
     if (n_quote)
         return in_text(l, c, out);

@@ -289,7 +289,7 @@ static void add_within(struct nfa *a, const struct gx *x, uint32_t from, uint32_
     uint32_t *left = build_alloc(a->b, f->n_state, sizeof *left);
     if (!a->rules)
         gx_fail(a->b, Q_UNSUPPORTED, "a length cannot be counted inside a terminal");
-    if (!left || !build_ok(a->b))
+    if (!left || !a->rules || !build_ok(a->b))
         return;
     j.min = fsm_distances(a->b, f, left);
     j.rule = a->rules->rule_of(a->rules->ctx, x->kids[0]);

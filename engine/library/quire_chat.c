@@ -77,7 +77,7 @@ static FALLIBLE read_field(json_t **out, const char *text, json_type want, const
         return q_wrap(e, "%s", field);
     if (json_is_null(*out))
         *out = NULL;
-    else if (json_typeof(*out) != want)
+    else if (want == JSON_ARRAY ? !json_is_array(*out) : !json_is_object(*out))
         rc = q_fail(e, Q_INVALID, "%s: expected %s, got %s", field,
                     want == JSON_ARRAY ? "an array" : "an object", json_kind(*out));
     return rc;

@@ -131,7 +131,7 @@ def test_bad_options(options, words):
 def test_trace_that_cannot_be_written():
     done = subprocess.run([BIN / "quire-engine", MODELS / "llama", "--listen", "ipc:///tmp/never", "--trace", "/no/such"],
                           capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 3 and "--trace /no/such: No such file" in done.stderr
+    assert done.returncode == 2 and "--trace /no/such: " in done.stderr and "No such file" in done.stderr
 
 
 def read_trace(path):

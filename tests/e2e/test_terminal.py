@@ -318,7 +318,7 @@ def test_a_model_that_cannot_chat_is_told_at_the_start(tmp_path, template, cause
     (model / "tokenizer_config.json").write_text(json.dumps(config))
     if template is not None:
         (model / "chat_template.jinja").write_text(template)
-    done = subprocess.run([BIN / "quire", "chat", model, "--num-gpu-blocks-override", "64"], capture_output=True, text=True, timeout=60, input="Hello!\n")
+    done = subprocess.run([BIN / "quire", "chat", model, "--num-gpu-blocks-override", "128"], capture_output=True, text=True, timeout=60, input="Hello!\n")
     assert done.returncode == 3 and done.stdout == "" and done.stderr.count("\n") == 1, done
     assert cause in done.stderr and "/v1/" not in done.stderr
 

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CGROUP_MAX 4096 /* bytes of a cgroup path */
 
@@ -27,11 +28,14 @@ static void list_cores(struct cpus *c, const cpu_set_t *allowed)
         c->n = 1;
 }
 
-/* Caches are not asked for, and cost files to read. */
+/* Caches are not asked for, and cost files to read. Where /sys is not mounted (a plain chroot) hwloc
+ * would know nothing and print a line to standard error for it. */
 static hwloc_topology_t load_topology(void)
 {
     hwloc_topology_t t;
-    if (hwloc_topology_init(&t) != 0)
+    bool is_told =
+        !access("/sys/devices/system/cpu", F_OK) || !access("/sys/bus/cpu/devices", F_OK);
+    if (!is_told || hwloc_topology_init(&t) != 0)
         return NULL;
     hwloc_topology_set_cache_types_filter(t, HWLOC_TYPE_FILTER_KEEP_NONE);
     hwloc_topology_set_icache_types_filter(t, HWLOC_TYPE_FILTER_KEEP_NONE);

@@ -69,3 +69,13 @@ def test_chat_errors():
 def test_chat_shows_refusals(bundled):
     out = quire("chat", "--url", bundled.url, "--model", "other", stdin="Hello!\n")
     assert out.returncode == 1 and "does not exist" in out.stderr
+
+
+def test_nothing_is_said_where_sys_is_not_mounted():
+    """A plain chroot: processors are then those that the process may use, without a word of hwloc's on standard error."""
+    alone = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    if subprocess.run([*alone, "mount -t tmpfs none /sys"], capture_output=True, check=False).returncode:
+        pytest.skip("mounts are not permitted here")
+    done = subprocess.run([*alone, 'mount -t tmpfs none /sys && exec "$0" "$@"', str(BIN / "quire"), "generate", str(MODELS / "llama"), "--raw", "--prompt-ids", "1,2,3",
+                           "--max-tokens", "2"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stdout and "hwloc" not in done.stderr, done

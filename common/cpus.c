@@ -28,8 +28,8 @@ static void list_cores(struct cpus *c, const cpu_set_t *allowed)
         c->n = 1;
 }
 
-/* Caches are not asked for, and cost files to read. Where /sys is not mounted (a plain chroot) hwloc
- * would know nothing and print a line to standard error for it. */
+/* Caches are not asked for, and cost files to read. Where /sys is not mounted (a plain chroot)
+ * hwloc would know nothing and print a line to standard error for it. */
 static hwloc_topology_t load_topology(void)
 {
     hwloc_topology_t t;

@@ -3,7 +3,8 @@
 import re
 import subprocess
 
-from servers import BIN, BUNDLED
+import pytest
+from servers import BIN, BUNDLED, MODELS
 
 
 def quire(*args, stdin=""):

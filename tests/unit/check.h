@@ -37,8 +37,8 @@
         skip();                                       \
     } while (0)
 
-/* Runs all tests, or those whose place counts k modulo n when the command line is "k/n" (parts() in
- * tests/CMakeLists.txt makes a test of each). */
+/* Runs all tests, or those whose place counts k modulo n when the command line is "k/n"
+ * (unit(… PARTS n) in tests/CMakeLists.txt makes a test of each). */
 static inline int check_run_part(const struct CMUnitTest *tests, size_t n_test, int argc,
                                  char **argv)
 {

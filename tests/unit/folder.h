@@ -64,6 +64,15 @@ static inline void folder_text(const struct folder *f, const char *name, const c
     folder_write(f, name, text, strlen(text));
 }
 
+/* f/name becomes a symbolic link to target, which need not be there. */
+static inline void folder_link(const struct folder *f, const char *name, const char *target)
+{
+    char path[PATH_MAX];
+    struct q_err e = Q_ERR_INIT;
+    assert_ok(path_join(path, sizeof path, f->path, name, &e), &e);
+    assert_int_equal(symlink(target, path), 0);
+}
+
 /* Copy from/name to f/name. */
 static inline void folder_copy(const struct folder *f, const char *from, const char *name)
 {

@@ -310,18 +310,23 @@ static bool accepts(struct matcher *m, const char *text)
     return c && matcher_can_end(m, c);
 }
 
+static void check_sample(struct matcher *m, const struct sample *s)
+{
+    for (size_t k = 0; k < sizeof s->good / sizeof *s->good && s->good[k]; k++)
+        if (!accepts(m, s->good[k]))
+            fail_msg("%s should accept %s", s->source, s->good[k]);
+    for (size_t k = 0; k < sizeof s->bad / sizeof *s->bad && s->bad[k]; k++)
+        if (accepts(m, s->bad[k]))
+            fail_msg("%s should not accept %s", s->source, s->bad[k]);
+}
+
 static void every_notation(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         const struct sample *s = &samples[i];
         struct matcher *m = compiled(s->kind, s->source, NULL);
-        for (size_t k = 0; k < 6 && s->good[k]; k++)
-            if (!accepts(m, s->good[k]))
-                fail_msg("%s should accept %s", s->source, s->good[k]);
-        for (size_t k = 0; k < 8 && s->bad[k]; k++)
-            if (accepts(m, s->bad[k]))
-                fail_msg("%s should not accept %s", s->source, s->bad[k]);
+        check_sample(m, s);
         matcher_free(m);
     }
 }
@@ -547,12 +552,7 @@ static void grammars_begin_after_reasoning(void **state)
         source.after = "</t>";
         source.n_after = 4;
         struct matcher *m = compiled_source(&source, &t);
-        for (size_t k = 0; k < 6 && s->good[k]; k++)
-            if (!accepts(m, s->good[k]))
-                fail_msg("%s should accept %s", s->source, s->good[k]);
-        for (size_t k = 0; k < 8 && s->bad[k]; k++)
-            if (accepts(m, s->bad[k]))
-                fail_msg("%s should not accept %s", s->source, s->bad[k]);
+        check_sample(m, s);
         follow_masks(m, &t, s->source);
         matcher_begin(m);
         matcher_config c = matcher_start(m);
@@ -591,12 +591,7 @@ static void grammars_begin_at_once_or_after_reasoning(void **state)
         source.tags = tags;
         source.n_tags = sizeof tags; /* the last pair's end is empty */
         struct matcher *m = compiled_source(&source, &t);
-        for (size_t k = 0; k < 6 && s->good[k]; k++)
-            if (!accepts(m, s->good[k]))
-                fail_msg("%s should accept %s", s->source, s->good[k]);
-        for (size_t k = 0; k < 8 && s->bad[k]; k++)
-            if (accepts(m, s->bad[k]))
-                fail_msg("%s should not accept %s", s->source, s->bad[k]);
+        check_sample(m, s);
         follow_masks(m, &t, s->source);
         matcher_begin(m);
         matcher_config c = matcher_start(m);

@@ -196,8 +196,7 @@ static void test_no_model(void **state)
     folder_text(&g, "renamed", "GGUF\3");
     snprintf(path, sizeof path, "%s/renamed", g.path);
     assert_fails(hub_resolve(dir, path, NULL, &e), Q_UNSUPPORTED, "is a GGUF file", &e);
-    snprintf(path, sizeof path, "%s/config.json", g.path);
-    assert_int_equal(symlink("../../blobs/none", path), 0);
+    folder_link(&g, "config.json", "../../blobs/none");
     assert_fails(hub_resolve(dir, g.path, NULL, &e), Q_NOT_FOUND, "is a link to a file that is not",
                  &e);
     folder_release(&g);
@@ -269,11 +268,9 @@ static void test_no_weights(void **state)
         folder_release(&g);
     }
     struct folder g;
-    char path[PATH_MAX];
     folder_init(&g);
     folder_text(&g, "config.json", "{}");
-    snprintf(path, sizeof path, "%s/model.safetensors", g.path);
-    assert_int_equal(symlink("../../blobs/none", path), 0);
+    folder_link(&g, "model.safetensors", "../../blobs/none");
     assert_fails(folder_check_weights(g.path, &e), Q_NOT_FOUND,
                  "model.safetensors is a link to a file that is not there", &e);
     folder_release(&g);
@@ -308,7 +305,7 @@ static void test_names(void **state)
     assert_false(model_names_have(&n, "lama") || model_names_have(&n, f.path));
     char way[PATH_MAX], base[PATH_MAX];
     assert_ok(path_join(way, sizeof way, f.path, "tiny", &e), &e);
-    assert_int_equal(symlink(path, way), 0);
+    folder_link(&f, "tiny", path);
     assert_int_equal(chdir(f.path), 0);
     assert_non_null(getcwd(base, sizeof base));
     setenv("PWD", "/nonexistent", 1);
@@ -332,7 +329,7 @@ static void test_names(void **state)
     assert_string_equal(n.shown, "llama");
     char link[PATH_MAX];
     assert_ok(path_join(link, sizeof link, f.path, "production", &e), &e);
-    assert_int_equal(symlink("llama", link), 0);
+    folder_link(&f, "production", "llama");
     model_names_init(&n, link, link); /* the name that was typed, not that of its target */
     assert_string_equal(n.shown, "production");
     assert_true(model_names_have(&n, link) && model_names_have(&n, path));

@@ -98,7 +98,7 @@ static FALLIBLE words_add(struct options *o, struct option_list *list, const cha
     return rc;
 }
 
-static FALLIBLE bool_put(bool *out, const char *value, const char *flag, struct q_err *e)
+FALLIBLE option_bool(bool *out, const char *value, const char *flag, struct q_err *e)
 {
     static const char *const words[] = {"0", "1", "false", "true", "no", "yes", "off", "on"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -158,7 +158,7 @@ FALLIBLE option_put(struct options *o, const struct option_row *r, const char *v
     case TYPE_WORDS:
         return words_add(o, field, value, r->flag, e);
     case TYPE_BOOL:
-        return bool_put(field, value, r->flag, e);
+        return option_bool(field, value, r->flag, e);
     }
     return Q_OK;
 }

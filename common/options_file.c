@@ -261,8 +261,11 @@ static FALLIBLE set_key(struct config_file *f, const char *key, int i_value, str
         goto out;
     if ((rc = read_words(f, &t, i_value, words, &n, e)))
         goto out;
-    if (t.negated && words[0]) /* no-enable-prefix-caching: true */
-        words[0] = strcmp(words[0], "true") ? "true" : "false";
+    bool is_off = false;
+    if (t.negated && (rc = option_bool(&is_off, words[0], t.flag, e)))
+        goto out;
+    if (t.negated) /* no-enable-prefix-caching: true */
+        words[0] = is_off ? "false" : "true";
     if (row)
         option_mark(f->o, row);
     rc = option_apply(f->o, f->p, &t, words, n, e);

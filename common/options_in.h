@@ -60,6 +60,9 @@ void option_mark(struct options *o, const struct option_row *row);
 /* One value of a row. Strings are borrowed. Errors: Q_INVALID. */
 FALLIBLE option_put(struct options *o, const struct option_row *row, const char *value,
                     struct q_err *e);
+/* true, yes, on, 1, or false, no, off, 0, letters of either case. flag: for the message. Errors:
+ * Q_INVALID. */
+FALLIBLE option_bool(bool *out, const char *value, const char *flag, struct q_err *e);
 
 /* A copy of n bytes that lives until options_release; NULL when out of memory. */
 const char *option_text(struct options *o, const char *text, size_t n);

@@ -63,10 +63,12 @@ bool role_in_template(const char *role, const char *source)
 
 static bool is_known(const char *role, const char *const *sources, size_t n_source)
 {
-    size_t n = strlen(role);
-    for (const char *at = KNOWN; *at; at += strcspn(at, " "), at += *at == ' ')
-        if (!strncmp(at, role, n) && (at[n] == ' ' || !at[n]))
+    size_t n = strlen(role), n_known;
+    for (const char *at = KNOWN; *at; at += n_known, at += *at == ' ') {
+        n_known = strcspn(at, " ");
+        if (n == n_known && !memcmp(at, role, n))
             return true;
+    }
     for (size_t i = 0; i < n_source; i++)
         if (sources[i] && role_in_template(role, sources[i]))
             return true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* roles - whether somebody reads messages of such a role.
+/* roles - is the role of a message one that a chat template reads?
  *
  * A template passes over a role that it does not know, or prints it as it is; either way the model
  * sees something other than was meant. Threads: reentrant. */

@@ -138,6 +138,17 @@ static void add_name(struct buf *b, uint32_t *n, const char *name)
         buf_add_str(b, ", …");
 }
 
+/* The last part of a path: without slashes at its end. */
+static void last_part(char out[NAME_MAX + 1], const char *path)
+{
+    size_t n = strlen(path), at;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    for (at = n; at && path[at - 1] != '/';)
+        at--;
+    snprintf(out, NAME_MAX + 1, "%.*s", (int)(n - at), path + at);
+}
+
 /* "models--org--name" -> "org/name"; false: it is not such a name. */
 static bool cached_id(char out[NAME_MAX + 1], const char *name)
 {
@@ -277,13 +288,14 @@ static const char *safetensors_in(const struct content *c)
 
 static enum q_code refuse_content(const struct content *c, const char *dir, struct q_err *e)
 {
-    const char *base = strrchr(dir, '/'), *weights = safetensors_in(c);
-    char id[NAME_MAX + 1];
+    const char *weights = safetensors_in(c);
+    char id[NAME_MAX + 1], base[NAME_MAX + 1];
     size_t i = first_weights(c);
+    last_part(base, dir);
     if (c->n == 0)
         return q_fail(e, Q_NOT_FOUND, "%s is an empty folder; expected a model's, with config.json",
                       dir);
-    if (cached_id(id, base ? base + 1 : dir))
+    if (cached_id(id, base))
         return q_fail(e, Q_NOT_FOUND,
                       "%s is a folder of the Hugging Face cache; give the id %s, or the folder "
                       "below its snapshots/",

@@ -170,6 +170,10 @@ static const struct {
      "/models--org--a",
      Q_NOT_FOUND,
      "give the id org/a"},
+    {{"models--org--a/snapshots/1/config.json"},
+     "/models--org--a//", /* as a shell completes it */
+     Q_NOT_FOUND,
+     "give the id org/a"},
     {{"README.md", "b.txt"},
      "",
      Q_NOT_FOUND,

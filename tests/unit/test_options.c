@@ -380,6 +380,9 @@ static void mistakes_in_a_file_are_named_with_their_lines(void **state)
         {"allowed-origins: {a: 1}\n", "x.yaml: line 1: --allowed-origins takes a list"},
         {"port: many\n", "x.yaml line 1: --port: \"many\""},
         {"enable-prefix-caching: perhaps\n", "not true or false"},
+        {"no-enable-prefix-caching: perhaps\n",
+         "line 1: --no-enable-prefix-caching: \"perhaps\" is not true or false"},
+        {"no-trust-remote-code: [1]\n", "--no-trust-remote-code takes one value"},
         {"- port\n", "a mapping"},
         {"port: 80\n---\nhost: a\n", "more than one"},
         {"port: 80\n  host: [\n", "not YAML"},
@@ -412,6 +415,27 @@ static void mistakes_in_a_file_are_named_with_their_lines(void **state)
     options_release(&o);
 }
 
+/* `no-flag` is true or false in each of the words that the flag itself takes. */
+static void a_file_may_negate(void **state)
+{
+    (void)state;
+    static struct options o;
+    struct q_err e = Q_ERR_INIT;
+    static const struct {
+        const char *value;
+        bool on; /* enable-prefix-caching then */
+    } cases[] = {{"true", false}, {"1", false}, {"\"yes\"", false}, {"ON", false},
+                 {"false", true}, {"0", true},  {"\"no\"", true},   {"Off", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "no-enable-prefix-caching: %s\n", cases[i].value);
+        assert_ok(file(&o, text, &e), &e);
+        if (o.enable_prefix_caching != cases[i].on)
+            fail_msg("%s", text);
+        options_release(&o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +451,7 @@ int main(void)
         cmocka_unit_test(json_may_come_in_parts),
         cmocka_unit_test(a_file_gives_what_is_not_given),
         cmocka_unit_test(mistakes_in_a_file_are_named_with_their_lines),
+        cmocka_unit_test(a_file_may_negate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

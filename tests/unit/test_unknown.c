@@ -150,10 +150,40 @@ static void test_roles(void **state)
             fail_msg("%s in %s", cases[i].role, cases[i].source);
 }
 
+/* Each of the roles that every template is given, and no two of them in one text. */
+static void test_known_roles(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *role;
+        bool known;
+    } cases[] = {{"system", true},
+                 {"developer", true},
+                 {"user", true},
+                 {"assistant", true},
+                 {"tool", true},
+                 {"function", true},
+                 {"user assistant", false},
+                 {"tool function", false},
+                 {"use", false},
+                 {"assistants", false},
+                 {" ", false},
+                 {"User", false}};
+    const struct chat_model none = {.template = NULL};
+    struct q_err e = Q_ERR_INIT;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        json_t *messages = json_pack("[{s:s}]", "role", cases[i].role);
+        if ((roles_check(&none, NULL, messages, &e) == Q_OK) != cases[i].known)
+            fail_msg("role \"%s\": %s", cases[i].role, e.message);
+        json_decref(messages);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_distance), cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_header), cmocka_unit_test(test_many), cmocka_unit_test(test_roles)};
+        cmocka_unit_test(test_header),   cmocka_unit_test(test_many),
+        cmocka_unit_test(test_roles),    cmocka_unit_test(test_known_roles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

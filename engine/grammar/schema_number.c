@@ -147,13 +147,22 @@ int number_compare(const struct number *x, const struct number *y)
     return x->negative ? -c : c;
 }
 
-bool number_holds(const struct conj *c, const json_t *v)
+/* v beside a bound, where v may have more digits than a number has. */
+static int compare_value(const json_t *v, const struct number *bound)
 {
     struct number n;
-    if (!number_read(&n, v))
-        return false;
-    int low = c->low.is_set ? number_compare(&n, &c->low) : 1;
-    int high = c->high.is_set ? number_compare(&n, &c->high) : -1;
+    if (number_read(&n, v))
+        return number_compare(&n, bound);
+    char text[sizeof bound->whole + sizeof bound->part + 4];
+    snprintf(text, sizeof text, "%s%s.%s", bound->negative ? "-" : "", bound->whole, bound->part);
+    double x = json_number_value(v), y = strtod(text, NULL);
+    return (x > y) - (x < y);
+}
+
+bool number_holds(const struct conj *c, const json_t *v)
+{
+    int low = c->low.is_set ? compare_value(v, &c->low) : 1;
+    int high = c->high.is_set ? compare_value(v, &c->high) : -1;
     if (low < 0 || (low == 0 && c->low.strict) || high > 0 || (high == 0 && c->high.strict))
         return false;
     for (uint32_t i = 0; i < c->n_multiple; i++) {

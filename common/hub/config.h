@@ -40,6 +40,17 @@ struct moe_config {        /* mixture of experts, in place of a layer's MLP */
     bool layers[CONFIG_LAYERS_MAX]; /* which have them */
 };
 
+/* What some families compute besides; those that do not are not asked. 0: the config does not say
+ * it. */
+struct forward_config {
+    double attention_soft_cap, logit_soft_cap;
+    double query_scalar;         /* scores are divided by its root instead of head_dim's */
+    double attention_multiplier; /* scores are multiplied by it instead */
+    double embedding_multiplier, residual_multiplier, logit_multiplier;
+    double rotary_fraction; /* of a head's elements, the first of which are rotated */
+    bool parallel_residual;
+};
+
 struct model_config {
     char architecture[CONFIG_NAME_MAX]; /* "LlamaForCausalLM" */
     char model_type[CONFIG_NAME_MAX];
@@ -53,6 +64,7 @@ struct model_config {
     struct rope_config rope;
     struct moe_config moe;
     struct quant_config quant;
+    struct forward_config forward;
     enum dtype dtype;                 /* of the checkpoint; F32, F16 or BF16; F32 when not said */
     uint32_t eos_ids[CONFIG_EOS_MAX]; /* union of config.json and generation_config.json is NOT
                                          taken: see load */

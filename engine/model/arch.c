@@ -33,8 +33,16 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->n_head * c->head_dim;
     case D_KV:
         return c->n_kv_head * c->head_dim;
+    case D_QKV:
+        return (c->n_head + 2 * c->n_kv_head) * c->head_dim;
     case D_HEAD:
         return c->head_dim;
+    case D_HEADS:
+        return c->n_head;
+    case D_2_INTER:
+        return 2 * c->intermediate_size;
+    case D_POSITIONS:
+        return c->max_position;
     case D_EXPERTS:
         return c->moe.n_expert;
     case D_EXPERT_INTER:
@@ -57,7 +65,11 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_INTER] = "intermediate_size",
         [D_Q] = "num_attention_heads * head_dim",
         [D_KV] = "num_key_value_heads * head_dim",
+        [D_QKV] = "(num_attention_heads + 2 * num_key_value_heads) * head_dim",
         [D_HEAD] = "head_dim",
+        [D_HEADS] = "num_attention_heads",
+        [D_2_INTER] = "2 * intermediate_size",
+        [D_POSITIONS] = "max_position_embeddings",
         [D_EXPERTS] = "num_experts",
         [D_EXPERT_INTER] = "moe_intermediate_size",
         [D_SHARED_INTER] = "shared_expert_intermediate_size",
@@ -88,6 +100,15 @@ bool arch_wants(const struct model_config *c, enum arch_when when, uint32_t laye
     }
 }
 
+bool arch_has(const struct arch *a, const struct model_config *c, enum arch_slot slot,
+              uint32_t layer)
+{
+    for (size_t i = 0; i < a->n_tensor; i++)
+        if (a->tensors[i].slot == slot && arch_wants(c, a->tensors[i].when, layer))
+            return true;
+    return false;
+}
+
 void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, struct arch_place at)
 {
     const uint32_t numbers[] = {at.layer, at.expert};
@@ -101,4 +122,51 @@ void arch_tensor_name(char out[ARCH_NAME_MAX], const char *pattern, struct arch_
         pattern = hole + 2;
     }
     snprintf(out + n, ARCH_NAME_MAX - n, "%s", pattern);
+}
+
+static const struct {
+    const char *hidden_act;
+    enum arch_activation is;
+} activations[] = {
+    {"silu", ARCH_SILU},
+    {"swish", ARCH_SILU},
+    {"gelu", ARCH_GELU},
+    {"gelu_new", ARCH_GELU_TANH},
+    {"gelu_fast", ARCH_GELU_TANH},
+    {"gelu_pytorch_tanh", ARCH_GELU_TANH},
+    {"quick_gelu", ARCH_GELU_QUICK},
+    {"relu", ARCH_RELU},
+    {"relu2", ARCH_RELU2},
+};
+#define N_ACTIVATION (sizeof activations / sizeof *activations)
+
+bool arch_activation_parse(enum arch_activation *out, const char *hidden_act)
+{
+    for (size_t i = 0; i < N_ACTIVATION; i++)
+        if (strcmp(activations[i].hidden_act, hidden_act) == 0) {
+            *out = activations[i].is;
+            return true;
+        }
+    return false;
+}
+
+const char *arch_activation_name(enum arch_activation a)
+{
+    static const char *const names[ARCH_ACTIVATIONS] = {
+        [ARCH_SILU] = "silu",           [ARCH_GELU] = "gelu",
+        [ARCH_GELU_TANH] = "gelu tanh", [ARCH_GELU_QUICK] = "quick gelu",
+        [ARCH_RELU] = "relu",           [ARCH_RELU2] = "relu2",
+    };
+    return names[a];
+}
+
+void arch_activation_names(const struct arch_layer *l, char *out, size_t n)
+{
+    const uint32_t set = l->activations ? l->activations : 1u << ARCH_SILU;
+    size_t at = 0;
+    *out = 0;
+    for (size_t i = 0; i < N_ACTIVATION && at < n; i++)
+        if (set >> activations[i].is & 1)
+            at += (size_t)snprintf(out + at, n - at, "%s\"%s\"", at ? ", " : "",
+                                   activations[i].hidden_act);
 }

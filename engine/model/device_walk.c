@@ -404,7 +404,7 @@ static void finish_qkv(const struct run *r, uint32_t layer)
     const struct device_walk *w = r->w;
     const struct model_config *c = &w->m->config;
     const struct layer_weights *g = &w->m->weights.layers[layer];
-    const bool norms = w->m->arch->qk_norm;
+    const bool norms = w->m->arch->layer.qk_norm == ARCH_QK_NORM_HEADS;
     const struct qkv_finish_args a = {.x = w->wide,
                                       .x_stride = qkv_cols(w->m),
                                       .q_norm = norms ? g->q_norm : NULL,
@@ -423,7 +423,7 @@ static void finish_qkv(const struct run *r, uint32_t layer)
                                       .n_kv_head = c->n_kv_head,
                                       .head_dim = c->head_dim,
                                       .n_rot = c->head_dim};
-    if (w->m->arch->qk_norm_whole) {
+    if (w->m->arch->layer.qk_norm == ARCH_QK_NORM_WHOLE) {
         norm_whole(r, w->wide, model_q_cols(w->m), g->q_norm);
         norm_whole(r, w->wide + model_q_cols(w->m), model_kv_cols(w->m), g->k_norm);
     }

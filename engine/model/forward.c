@@ -106,10 +106,10 @@ static void norm_qk(const struct walk *w, float *row, const struct layer_weights
 {
     const struct model_config *c = &w->m->config;
     const uint32_t q = model_q_cols(w->m), kv = model_kv_cols(w->m);
-    if (w->m->arch->qk_norm) {
+    if (w->m->arch->layer.qk_norm == ARCH_QK_NORM_HEADS) {
         norm_vectors(w, row, c->n_head, c->head_dim, g->q_norm);
         norm_vectors(w, row + q, c->n_kv_head, c->head_dim, g->k_norm);
-    } else if (w->m->arch->qk_norm_whole) {
+    } else if (w->m->arch->layer.qk_norm == ARCH_QK_NORM_WHOLE) {
         norm_vectors(w, row, 1, q, g->q_norm);
         norm_vectors(w, row + q, 1, kv, g->k_norm);
     }

@@ -7,17 +7,8 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/model_program.h"
 #include "engine/model/model_state.h"
-
-static enum q_code check_config(const struct model *m, struct q_err *e)
-{
-    const struct model_config *c = &m->config;
-    if (strcmp(c->hidden_act, m->arch->hidden_act) != 0)
-        return q_fail(e, Q_UNSUPPORTED,
-                      "hidden_act \"%s\" is not supported for %s, expected \"%s\"", c->hidden_act,
-                      m->arch->name, m->arch->hidden_act);
-    return Q_OK;
-}
 
 /* Sums of int8 products must fit 32 bits. */
 static enum q_code check_quantization(const struct model *m, enum quantization q, struct q_err *e)
@@ -217,13 +208,14 @@ out:
     return rc;
 }
 
-/* The model's config, and how long its sequences may be. */
-static enum q_code load_config(struct model *m, const struct model_options *o, struct q_err *e)
+/* The model's config, whether there is a program of it, and how long its sequences may be. */
+static enum q_code load_config(struct model *m, const struct model_options *o, bool on_device,
+                               struct q_err *e)
 {
     struct model_config *c = &m->config;
     enum q_code rc;
     if ((rc = model_config_load(c, NULL, o->dir, e)) ||
-        (rc = arch_find(&m->arch, c->architecture, e)) || (rc = check_config(m, e)))
+        (rc = arch_find(&m->arch, c->architecture, e)) || (rc = model_program_try(m, on_device, e)))
         return rc;
     return choose_length(&m->shape.max_model_len, c, o->max_model_len, e);
 }
@@ -256,11 +248,28 @@ FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err
     struct model *m = q_calloc(1, sizeof *m);
     if (!m)
         return q_fail(e, Q_NO_MEMORY, "out of memory checking %s", o->dir);
-    enum q_code rc = load_config(m, o, e);
+    enum q_code rc = load_config(m, o, on_device, e);
     if (!rc && !on_device)
         rc = decide(m, &decided, e);
     if (!rc && o->format != LOAD_DUMMY)
         rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &decided, e);
+    model_free(m);
+    return rc;
+}
+
+FALLIBLE model_show_program(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e)
+{
+    struct model_options decided = *o;
+    struct model *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory checking %s", o->dir);
+    enum q_code rc = load_config(m, o, false, e);
+    if (!rc && !(rc = decide(m, &decided, e))) {
+        m->shape.compute_dtype = decided.dtype;
+        m->shape.quantization = decided.quantization;
+        rc = model_program_show(out, m, how, e);
+    }
     model_free(m);
     return rc;
 }
@@ -270,9 +279,9 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     enum q_code rc;
     struct model_options decided = *o;
     struct model_config *c = &m->config;
-    if ((rc = load_config(m, o, e)) || (rc = decide(m, &decided, e)))
+    if ((rc = load_config(m, o, o->link != NULL, e)) || (rc = decide(m, &decided, e)))
         return rc;
-    if (!m->arch->windows)
+    if (!m->arch->layer.windows)
         memset(c->window, 0, sizeof c->window);
     m->link = o->link;
     m->kern = decided.kern = o->link ? o->link->t->kern(o->link->d) : o->kern;
@@ -280,7 +289,8 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
-    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &decided, e)))
+    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &decided, e)) ||
+        (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
     return m->link && !model_turns_vary(m) ? make_turns(m, o->team, e) : Q_OK;
@@ -386,7 +396,7 @@ static enum q_code check_same_config(const struct model_config *served, const st
                           config_fields[i].name, its, mine);
     }
     if (other.rope.kind != served->rope.kind ||
-        (arch->windows && memcmp(other.window, served->window, sizeof other.window) != 0))
+        (arch->layer.windows && memcmp(other.window, served->window, sizeof other.window) != 0))
         return q_fail(e, Q_MISMATCH,
                       "the new config.json has another %s than that of the model served",
                       other.rope.kind != served->rope.kind ? "kind of rope" : "sliding window");
@@ -417,7 +427,8 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     decided.link = m->link;
     decided.kern = m->kern;
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
-        (rc = weights_reload(&m->weights, m->arch, &m->config, &decided, e)))
+        (rc = weights_reload(&m->weights, m->arch, &m->config, &decided, e)) ||
+        (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
     return Q_OK;
@@ -428,6 +439,7 @@ void model_free(struct model *m)
     if (!m)
         return;
     weights_release(&m->weights);
+    program_release(&m->program);
     region_release(&m->turns);
     q_free(m);
 }

@@ -16,6 +16,7 @@
  * Threads: as model.h. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #define QUIRE_ENGINE_MODEL_MODEL_STATE_H
+#include "engine/model/forward/program.h"
 #include "engine/model/rotary.h"
 #include "engine/model/weights.h"
 
@@ -24,6 +25,7 @@ struct model {
     struct model_config config;
     struct model_shape shape;
     struct weights weights;
+    struct layer_program program; /* of these weights */
     struct rotary rotary;
     const struct kern_table *kern;
     float attention_scale;          /* 1 / sqrt(head_dim) */

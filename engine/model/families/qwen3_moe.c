@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qwen2_moe - qwen2 with experts in most layers, and beside them one that all rows use. */
+/* qwen3_moe - qwen3 with experts in most layers. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -13,18 +13,17 @@ static const struct arch_tensor tensors[] = {
     {"model.layers.%u.self_attn.k_proj.weight",                  W_K,            {D_KV, D_HIDDEN},            SHARD_ROWS,  WHEN_ALWAYS},
     {"model.layers.%u.self_attn.v_proj.weight",                  W_V,            {D_KV, D_HIDDEN},            SHARD_ROWS,  WHEN_ALWAYS},
     {"model.layers.%u.self_attn.o_proj.weight",                  W_O,            {D_HIDDEN, D_Q},             SHARD_COLS,  WHEN_ALWAYS},
-    {"model.layers.%u.self_attn.q_proj.bias",                    W_Q_BIAS,       {D_Q},                       SHARD_ROWS,  WHEN_ALWAYS},
-    {"model.layers.%u.self_attn.k_proj.bias",                    W_K_BIAS,       {D_KV},                      SHARD_ROWS,  WHEN_ALWAYS},
-    {"model.layers.%u.self_attn.v_proj.bias",                    W_V_BIAS,       {D_KV},                      SHARD_ROWS,  WHEN_ALWAYS},
+    {"model.layers.%u.self_attn.q_proj.bias",                    W_Q_BIAS,       {D_Q},                       SHARD_ROWS,  WHEN_ATTENTION_BIAS},
+    {"model.layers.%u.self_attn.k_proj.bias",                    W_K_BIAS,       {D_KV},                      SHARD_ROWS,  WHEN_ATTENTION_BIAS},
+    {"model.layers.%u.self_attn.v_proj.bias",                    W_V_BIAS,       {D_KV},                      SHARD_ROWS,  WHEN_ATTENTION_BIAS},
+    {"model.layers.%u.self_attn.o_proj.bias",                    W_O_BIAS,       {D_HIDDEN},                  SHARD_NONE,  WHEN_OUT_BIAS},
+    {"model.layers.%u.self_attn.q_norm.weight",                  W_Q_NORM,       {D_HEAD},                    SHARD_NONE,  WHEN_ALWAYS},
+    {"model.layers.%u.self_attn.k_norm.weight",                  W_K_NORM,       {D_HEAD},                    SHARD_NONE,  WHEN_ALWAYS},
     {"model.layers.%u.post_attention_layernorm.weight",          W_MLP_NORM,     {D_HIDDEN},                  SHARD_NONE,  WHEN_ALWAYS},
     {"model.layers.%u.mlp.gate_proj.weight",                     W_GATE,         {D_INTER, D_HIDDEN},         SHARD_ROWS,  WHEN_DENSE},
     {"model.layers.%u.mlp.up_proj.weight",                       W_UP,           {D_INTER, D_HIDDEN},         SHARD_ROWS,  WHEN_DENSE},
     {"model.layers.%u.mlp.down_proj.weight",                     W_DOWN,         {D_HIDDEN, D_INTER},         SHARD_COLS,  WHEN_DENSE},
     {"model.layers.%u.mlp.gate.weight",                          W_ROUTER,       {D_EXPERTS, D_HIDDEN},       SHARD_NONE,  WHEN_EXPERTS},
-    {"model.layers.%u.mlp.shared_expert_gate.weight",            W_SHARED_GATE,  {D_ONE, D_HIDDEN},           SHARD_NONE,  WHEN_EXPERTS},
-    {"model.layers.%u.mlp.shared_expert.gate_proj.weight",       W_GATE,         {D_SHARED_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
-    {"model.layers.%u.mlp.shared_expert.up_proj.weight",         W_UP,           {D_SHARED_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
-    {"model.layers.%u.mlp.shared_expert.down_proj.weight",       W_DOWN,         {D_HIDDEN, D_SHARED_INTER},  SHARD_COLS,  WHEN_EXPERTS},
     {"model.layers.%u.mlp.experts.%u.gate_proj.weight",          W_EXPERT_GATE,  {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
     {"model.layers.%u.mlp.experts.%u.up_proj.weight",            W_EXPERT_UP,    {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
     {"model.layers.%u.mlp.experts.%u.down_proj.weight",          W_EXPERT_DOWN,  {D_HIDDEN, D_EXPERT_INTER},  SHARD_COLS,  WHEN_EXPERTS},
@@ -32,10 +31,9 @@ static const struct arch_tensor tensors[] = {
 };
 /* clang-format on */
 
-const struct arch arch_qwen2_moe = {
-    .name = "Qwen2MoeForCausalLM",
+const struct arch arch_qwen3_moe = {
+    .name = "Qwen3MoeForCausalLM",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
-    .hidden_act = "silu",
-    .windows = true,
+    .layer = {.qk_norm = ARCH_QK_NORM_HEADS, .windows = true},
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qwen3 - an RMS norm over each head of q and k instead of the biases of qwen2. */
+/* qwen2 - q, k and v always have a bias, o never; sliding windows on the later layers when switched
+ * on. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -13,12 +14,9 @@ static const struct arch_tensor tensors[] = {
     {"model.layers.%u.self_attn.k_proj.weight",              W_K,          {D_KV, D_HIDDEN},      SHARD_ROWS,  WHEN_ALWAYS},
     {"model.layers.%u.self_attn.v_proj.weight",              W_V,          {D_KV, D_HIDDEN},      SHARD_ROWS,  WHEN_ALWAYS},
     {"model.layers.%u.self_attn.o_proj.weight",              W_O,          {D_HIDDEN, D_Q},       SHARD_COLS,  WHEN_ALWAYS},
-    {"model.layers.%u.self_attn.q_proj.bias",                W_Q_BIAS,     {D_Q},                 SHARD_ROWS,  WHEN_ATTENTION_BIAS},
-    {"model.layers.%u.self_attn.k_proj.bias",                W_K_BIAS,     {D_KV},                SHARD_ROWS,  WHEN_ATTENTION_BIAS},
-    {"model.layers.%u.self_attn.v_proj.bias",                W_V_BIAS,     {D_KV},                SHARD_ROWS,  WHEN_ATTENTION_BIAS},
-    {"model.layers.%u.self_attn.o_proj.bias",                W_O_BIAS,     {D_HIDDEN},            SHARD_NONE,  WHEN_OUT_BIAS},
-    {"model.layers.%u.self_attn.q_norm.weight",              W_Q_NORM,     {D_HEAD},              SHARD_NONE,  WHEN_ALWAYS},
-    {"model.layers.%u.self_attn.k_norm.weight",              W_K_NORM,     {D_HEAD},              SHARD_NONE,  WHEN_ALWAYS},
+    {"model.layers.%u.self_attn.q_proj.bias",                W_Q_BIAS,     {D_Q},                 SHARD_ROWS,  WHEN_ALWAYS},
+    {"model.layers.%u.self_attn.k_proj.bias",                W_K_BIAS,     {D_KV},                SHARD_ROWS,  WHEN_ALWAYS},
+    {"model.layers.%u.self_attn.v_proj.bias",                W_V_BIAS,     {D_KV},                SHARD_ROWS,  WHEN_ALWAYS},
     {"model.layers.%u.post_attention_layernorm.weight",      W_MLP_NORM,   {D_HIDDEN},            SHARD_NONE,  WHEN_ALWAYS},
     {"model.layers.%u.mlp.gate_proj.weight",                 W_GATE,       {D_INTER, D_HIDDEN},   SHARD_ROWS,  WHEN_ALWAYS},
     {"model.layers.%u.mlp.up_proj.weight",                   W_UP,         {D_INTER, D_HIDDEN},   SHARD_ROWS,  WHEN_ALWAYS},
@@ -27,11 +25,9 @@ static const struct arch_tensor tensors[] = {
 };
 /* clang-format on */
 
-const struct arch arch_qwen3 = {
-    .name = "Qwen3ForCausalLM",
+const struct arch arch_qwen2 = {
+    .name = "Qwen2ForCausalLM",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
-    .hidden_act = "silu",
-    .qk_norm = true,
-    .windows = true,
+    .layer = {.windows = true},
 };

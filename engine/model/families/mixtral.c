@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* olmoe - llama with experts in every layer, and an RMS norm over the whole of q and of k. */
+/* mixtral - mistral with experts in every layer: w1 is gate, w3 up, w2 down. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -13,25 +13,18 @@ static const struct arch_tensor tensors[] = {
     {"model.layers.%u.self_attn.k_proj.weight",                  W_K,            {D_KV, D_HIDDEN},            SHARD_ROWS,  WHEN_ALWAYS},
     {"model.layers.%u.self_attn.v_proj.weight",                  W_V,            {D_KV, D_HIDDEN},            SHARD_ROWS,  WHEN_ALWAYS},
     {"model.layers.%u.self_attn.o_proj.weight",                  W_O,            {D_HIDDEN, D_Q},             SHARD_COLS,  WHEN_ALWAYS},
-    {"model.layers.%u.self_attn.q_proj.bias",                    W_Q_BIAS,       {D_Q},                       SHARD_ROWS,  WHEN_ATTENTION_BIAS},
-    {"model.layers.%u.self_attn.k_proj.bias",                    W_K_BIAS,       {D_KV},                      SHARD_ROWS,  WHEN_ATTENTION_BIAS},
-    {"model.layers.%u.self_attn.v_proj.bias",                    W_V_BIAS,       {D_KV},                      SHARD_ROWS,  WHEN_ATTENTION_BIAS},
-    {"model.layers.%u.self_attn.o_proj.bias",                    W_O_BIAS,       {D_HIDDEN},                  SHARD_NONE,  WHEN_OUT_BIAS},
-    {"model.layers.%u.self_attn.q_norm.weight",                  W_Q_NORM,       {D_Q},                       SHARD_NONE,  WHEN_ALWAYS},
-    {"model.layers.%u.self_attn.k_norm.weight",                  W_K_NORM,       {D_KV},                      SHARD_NONE,  WHEN_ALWAYS},
     {"model.layers.%u.post_attention_layernorm.weight",          W_MLP_NORM,     {D_HIDDEN},                  SHARD_NONE,  WHEN_ALWAYS},
-    {"model.layers.%u.mlp.gate.weight",                          W_ROUTER,       {D_EXPERTS, D_HIDDEN},       SHARD_NONE,  WHEN_EXPERTS},
-    {"model.layers.%u.mlp.experts.%u.gate_proj.weight",          W_EXPERT_GATE,  {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
-    {"model.layers.%u.mlp.experts.%u.up_proj.weight",            W_EXPERT_UP,    {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
-    {"model.layers.%u.mlp.experts.%u.down_proj.weight",          W_EXPERT_DOWN,  {D_HIDDEN, D_EXPERT_INTER},  SHARD_COLS,  WHEN_EXPERTS},
+    {"model.layers.%u.block_sparse_moe.gate.weight",             W_ROUTER,       {D_EXPERTS, D_HIDDEN},       SHARD_NONE,  WHEN_EXPERTS},
+    {"model.layers.%u.block_sparse_moe.experts.%u.w1.weight",    W_EXPERT_GATE,  {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
+    {"model.layers.%u.block_sparse_moe.experts.%u.w3.weight",    W_EXPERT_UP,    {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
+    {"model.layers.%u.block_sparse_moe.experts.%u.w2.weight",    W_EXPERT_DOWN,  {D_HIDDEN, D_EXPERT_INTER},  SHARD_COLS,  WHEN_EXPERTS},
     {"model.layers.%u.self_attn.rotary_emb.inv_freq",            W_IGNORE,       {D_NONE},                    SHARD_NONE,  WHEN_NEVER},
 };
 /* clang-format on */
 
-const struct arch arch_olmoe = {
-    .name = "OlmoeForCausalLM",
+const struct arch arch_mixtral = {
+    .name = "MixtralForCausalLM",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
-    .hidden_act = "silu",
-    .qk_norm_whole = true,
+    .layer = {.windows = true},
 };

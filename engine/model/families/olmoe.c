@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qwen3_moe - qwen3 with experts in most layers. */
+/* olmoe - llama with experts in every layer, and an RMS norm over the whole of q and of k. */
 #include "engine/model/arch.h"
 
 /* clang-format off */
@@ -17,12 +17,9 @@ static const struct arch_tensor tensors[] = {
     {"model.layers.%u.self_attn.k_proj.bias",                    W_K_BIAS,       {D_KV},                      SHARD_ROWS,  WHEN_ATTENTION_BIAS},
     {"model.layers.%u.self_attn.v_proj.bias",                    W_V_BIAS,       {D_KV},                      SHARD_ROWS,  WHEN_ATTENTION_BIAS},
     {"model.layers.%u.self_attn.o_proj.bias",                    W_O_BIAS,       {D_HIDDEN},                  SHARD_NONE,  WHEN_OUT_BIAS},
-    {"model.layers.%u.self_attn.q_norm.weight",                  W_Q_NORM,       {D_HEAD},                    SHARD_NONE,  WHEN_ALWAYS},
-    {"model.layers.%u.self_attn.k_norm.weight",                  W_K_NORM,       {D_HEAD},                    SHARD_NONE,  WHEN_ALWAYS},
+    {"model.layers.%u.self_attn.q_norm.weight",                  W_Q_NORM,       {D_Q},                       SHARD_NONE,  WHEN_ALWAYS},
+    {"model.layers.%u.self_attn.k_norm.weight",                  W_K_NORM,       {D_KV},                      SHARD_NONE,  WHEN_ALWAYS},
     {"model.layers.%u.post_attention_layernorm.weight",          W_MLP_NORM,     {D_HIDDEN},                  SHARD_NONE,  WHEN_ALWAYS},
-    {"model.layers.%u.mlp.gate_proj.weight",                     W_GATE,         {D_INTER, D_HIDDEN},         SHARD_ROWS,  WHEN_DENSE},
-    {"model.layers.%u.mlp.up_proj.weight",                       W_UP,           {D_INTER, D_HIDDEN},         SHARD_ROWS,  WHEN_DENSE},
-    {"model.layers.%u.mlp.down_proj.weight",                     W_DOWN,         {D_HIDDEN, D_INTER},         SHARD_COLS,  WHEN_DENSE},
     {"model.layers.%u.mlp.gate.weight",                          W_ROUTER,       {D_EXPERTS, D_HIDDEN},       SHARD_NONE,  WHEN_EXPERTS},
     {"model.layers.%u.mlp.experts.%u.gate_proj.weight",          W_EXPERT_GATE,  {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
     {"model.layers.%u.mlp.experts.%u.up_proj.weight",            W_EXPERT_UP,    {D_EXPERT_INTER, D_HIDDEN},  SHARD_ROWS,  WHEN_EXPERTS},
@@ -31,11 +28,9 @@ static const struct arch_tensor tensors[] = {
 };
 /* clang-format on */
 
-const struct arch arch_qwen3_moe = {
-    .name = "Qwen3MoeForCausalLM",
+const struct arch arch_olmoe = {
+    .name = "OlmoeForCausalLM",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
-    .hidden_act = "silu",
-    .qk_norm = true,
-    .windows = true,
+    .layer = {.qk_norm = ARCH_QK_NORM_WHOLE},
 };

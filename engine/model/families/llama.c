@@ -33,5 +33,4 @@ const struct arch arch_llama = {
     .name = "LlamaForCausalLM",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
-    .hidden_act = "silu",
 };

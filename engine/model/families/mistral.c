@@ -26,6 +26,5 @@ const struct arch arch_mistral = {
     .name = "MistralForCausalLM",
     .tensors = tensors,
     .n_tensor = sizeof tensors / sizeof *tensors,
-    .hidden_act = "silu",
-    .windows = true,
+    .layer = {.windows = true},
 };

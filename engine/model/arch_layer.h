@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* arch_layer - how a family's layers are made of operations, as data. program_compile reads it with
+ * the config; nothing else asks for it. What a config decides within a family (sizes, windows, soft
+ * caps, multipliers) is the config's (struct forward_config); this says which of it counts.
+ *
+ * f is attention or the MLP, x the residual stream. Every value 0 is Llama's.
+ * Threads: constants and pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_ARCH_LAYER_H
+#define QUIRE_ENGINE_MODEL_ARCH_LAYER_H
+#include <stdbool.h>
+#include "common/hub/config.h"
+
+enum arch_norm {
+    ARCH_NORM_RMS,  /* arXiv:1910.07467 */
+    ARCH_NORM_LAYER /* arXiv:1607.06450; its bias is a tensor of the table */
+};
+
+enum arch_norm_place {
+    ARCH_NORMS_BEFORE, /* x += f(norm(x)) */
+    ARCH_NORMS_AFTER,  /* x += norm(f(x)): OLMo 2 */
+    ARCH_NORMS_BOTH,   /* x += norm(f(norm(x))): Gemma 2 */
+    ARCH_NORMS_SUM     /* x = norm(x + f(x)): the first transformers */
+};
+
+enum arch_residual {
+    ARCH_RESIDUAL_SEQUENTIAL,  /* x += attention(x), then x += mlp(x) */
+    ARCH_RESIDUAL_PARALLEL,    /* x += attention(norm(x)) + mlp(norm'(x)): GPT-NeoX */
+    ARCH_RESIDUAL_SHARED_NORM, /* the same with one norm for both: Falcon, Phi-2, Command R */
+    ARCH_RESIDUAL_CONFIG       /* as config.json says: parallel or sequential */
+};
+
+enum arch_positions {
+    ARCH_ROPE_HALF,        /* pairs (j, j + n_rot / 2) */
+    ARCH_ROPE_INTERLEAVED, /* pairs (2j, 2j + 1): GPT-J, Command R */
+    ARCH_ALIBI,            /* arXiv:2108.12409: a slope a head, no rotation */
+    ARCH_LEARNED,          /* a table of positions that is added to the embedding */
+    ARCH_NO_POSITIONS
+};
+
+enum arch_qk_norm {
+    ARCH_QK_NORM_NONE,
+    ARCH_QK_NORM_HEADS, /* each head of q and of k through a norm */
+    ARCH_QK_NORM_WHOLE  /* q and k, each as one vector of all its heads */
+};
+
+enum arch_attention {
+    ARCH_ATTENTION_HEADS, /* q, k and v of heads; k and v of as many or of fewer */
+    ARCH_ATTENTION_LATENT /* multi-head latent attention, arXiv:2405.04434 */
+};
+
+enum arch_mlp {
+    ARCH_MLP_GATED, /* down(act(gate x) * up x) */
+    ARCH_MLP_PLAIN  /* down(act(up x)) */
+};
+
+enum arch_embedding {
+    ARCH_EMBEDDING_PLAIN,
+    ARCH_EMBEDDING_ROOT_HIDDEN, /* times sqrt(hidden_size), rounded to bf16: Gemma */
+    ARCH_EMBEDDING_CONFIG       /* times the config's embedding_multiplier */
+};
+
+/* Weights of the n_used best experts. SOFTMAX: of all, of which the best; the config says whether
+ * these are made to add up to 1. TOP_SOFTMAX: the best, then softmax of these (gpt-oss). SIGMOID:
+ * chosen with a bias that does not weigh (DeepSeek-V3). */
+enum arch_route { ARCH_ROUTE_SOFTMAX, ARCH_ROUTE_TOP_SOFTMAX, ARCH_ROUTE_SIGMOID };
+
+enum arch_share {                   /* how much a row takes of the expert that all rows use */
+                  ARCH_SHARE_GATED, /* sigmoid of an output of the router's own: W_SHARED_GATE */
+                  ARCH_SHARE_WHOLE
+};
+
+/* Sources: silu and gelu arXiv:1606.08415, relu2 arXiv:2109.08668. */
+enum arch_activation {
+    ARCH_SILU,
+    ARCH_GELU,       /* by erf */
+    ARCH_GELU_TANH,  /* its approximation by tanh */
+    ARCH_GELU_QUICK, /* x * sigmoid(1.702 x) */
+    ARCH_RELU,
+    ARCH_RELU2, /* relu(x)^2 */
+    ARCH_ACTIVATIONS
+};
+#define ARCH_ACTS_GELU (1u << ARCH_GELU | 1u << ARCH_GELU_TANH | 1u << ARCH_GELU_QUICK)
+
+struct arch_layer {
+    enum arch_norm norm;
+    bool norm_plus_one; /* norms are stored as their weight less 1: Gemma. The loader adds it */
+    enum arch_norm_place norms;
+    enum arch_residual residual;
+    enum arch_attention attention;
+    enum arch_positions positions;
+    enum arch_qk_norm qk_norm;
+    enum arch_mlp mlp;
+    uint32_t activations; /* set of 1 << ARCH_…: which hidden_act it may have; 0: silu */
+    enum arch_embedding embedding;
+    enum arch_route route;
+    enum arch_share share;
+    bool windows;       /* config's sliding windows count */
+    bool sinks;         /* each head has a sink: W_SINKS */
+    bool bidirectional; /* a row attends to all rows of its sequence */
+    bool soft_caps;     /* config's soft caps of scores and of logits count */
+    bool scales;        /* config's query scalar and its multipliers of attention, residual and
+                           logits count */
+};
+
+/* "gelu_pytorch_tanh" -> ARCH_GELU_TANH; false: none of ours. */
+bool arch_activation_parse(enum arch_activation *out, const char *hidden_act);
+const char *arch_activation_name(enum arch_activation a); /* "gelu tanh" */
+/* The hidden_act that a family's layers may have: "gelu, gelu_new, …". */
+void arch_activation_names(const struct arch_layer *l, char *out, size_t n);
+
+#endif

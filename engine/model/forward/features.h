@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* features - which operations an executor has, so that a program is refused at load by the name of
+ * what is missing (features.def). Threads: pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_FEATURES_H
+#define QUIRE_ENGINE_MODEL_FORWARD_FEATURES_H
+#include "engine/model/forward/program.h"
+
+enum executor { ON_CPU = 1, ON_DEVICE = 2 };
+
+/* Errors: Q_UNSUPPORTED (what the executor has not; of what family, in which layer). */
+FALLIBLE features_check(const struct layer_program *p, enum executor on, const char *family,
+                        struct q_err *e);
+
+#endif

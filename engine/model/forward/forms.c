@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/forward/forms.h"
+#include "engine/model/device_walk.h"
+
+/* --- of a loaded model --- */
+
+static enum dtype cpu_input(const struct model *m, enum program_weight w)
+{
+    return m->shape.quantization && w != PROGRAM_W_ROUTER ? DT_I8 : model_input_dtype(m);
+}
+
+static struct program_form model_form(const void *ctx, enum program_weight w, uint32_t layer)
+{
+    const struct model *m = ctx;
+    const struct packed *p = program_matrix(&m->weights, w, layer, 0);
+    if (!p)
+        return (struct program_form){.input = model_input_dtype(m)};
+    const bool of_expert = program_weight_info(w)->scope == PROGRAM_OF_EXPERT;
+    /* On the CPU experts are picked with their order, and a layer's other products with x follow
+     * theirs (weights.c: INT8_SHARED). */
+    return (struct program_form){
+        .input = m->link ? device_walk_input(m, p) : cpu_input(m, w),
+        .variant = m->link ? p->blocks + 2 * (p->group != 0) : 0,
+        .ordered = p->order && !of_expert,
+        .interleaved = p->gated,
+        .bytes = weights_matrix_bytes(p, m->link),
+    };
+}
+
+struct program_forms forms_of_model(const struct model *m)
+{
+    return (struct program_forms){model_form, m, m->shape.compute_dtype};
+}
+
+/* --- planned --- */
+
+/* Outputs of gate, or of up, in a matrix where they are interleaved. */
+static uint32_t interleaved(uint32_t n)
+{
+    return (n + KERN_TURN - 1) / KERN_TURN * KERN_TURN;
+}
+
+/* [n_out, n_in] of a matrix that is made of the tensors which the family's table has. */
+static void planned_shape(struct packed *out, const struct forms_plan *p, enum program_weight w,
+                          uint32_t layer)
+{
+    const struct program_weight_info *info = program_weight_info(w);
+    for (uint32_t i = 0; i < info->n_slot; i++)
+        for (size_t j = 0; j < p->arch->n_tensor; j++) {
+            const struct arch_tensor *t = &p->arch->tensors[j];
+            if (t->slot != info->slots[i] || !arch_wants(p->config, t->when, layer) ||
+                (w == PROGRAM_W_LM_HEAD && out->n_out))
+                continue;
+            const uint32_t n_out = arch_dim_size(p->config, t->dims[0]);
+            out->n_out += !out->gated            ? n_out
+                          : t->slot == W_GATE_UP ? 2 * interleaved(n_out / 2)
+                                                 : interleaved(n_out);
+            out->n_in = arch_dim_size(p->config, t->dims[1]);
+        }
+}
+
+static struct program_form planned_form(const void *ctx, enum program_weight w, uint32_t layer)
+{
+    const struct forms_plan *p = ctx;
+    const bool gated = w == PROGRAM_W_GATE_UP || w == PROGRAM_W_EXPERT_GATE_UP;
+    const bool quantized = p->quantization && w != PROGRAM_W_ROUTER;
+    const enum dtype floats = p->dtype == DT_F32 ? p->config->dtype : p->dtype;
+    const bool halves = p->dtype == DT_BF16 && !p->quantization;
+    struct packed m = {.dtype = quantized ? DT_I8 : floats, .gated = gated && !p->is_apart};
+    planned_shape(&m, p, w, layer);
+    if (quantized && p->quantization == QUANTIZE_INT4 && w != PROGRAM_W_LM_HEAD)
+        m.group = kern_int4_group(m.n_in);
+    return (struct program_form){
+        .input = quantized ? DT_I8
+                 : halves  ? DT_BF16
+                           : DT_F32,
+        .interleaved = m.gated,
+        .bytes = m.n_in ? weights_matrix_bytes(&m, NULL) : 0,
+    };
+}
+
+struct program_forms forms_planned(const struct forms_plan *p)
+{
+    return (struct program_forms){planned_form, p, p->dtype};
+}

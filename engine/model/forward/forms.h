@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* forms - what a layer program must know of how weights are packed: of a loaded model, or of one
+ * that would be loaded (planned). Internal to engine/model. Threads: pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_FORMS_H
+#define QUIRE_ENGINE_MODEL_FORWARD_FORMS_H
+#include "engine/model/forward/program.h"
+#include "engine/model/model_state.h"
+
+/* m: its weights are loaded; borrowed. */
+struct program_forms forms_of_model(const struct model *m);
+
+struct forms_plan { /* what decides before anything is loaded: on the CPU */
+    const struct model_config *config;
+    const struct arch *arch;
+    enum dtype dtype;               /* computed in */
+    enum quantization quantization; /* of the products */
+    bool is_apart;                  /* gate and up are not interleaved (tests) */
+};
+/* p: borrowed. Of a checkpoint that is quantized, the forms are those that all of its matrices
+ * have that can have them. */
+struct program_forms forms_planned(const struct forms_plan *p);
+
+#endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* program - a model as a flat, checked list of operations over named buffers: the layer program.
+ *
+ * program_compile makes it of a family (struct arch_layer) and a config; program_fuse cuts it into
+ * stages, an operation each or neighbours that run as one, and the stages into passes over rows.
+ * The executors of the CPU (executor_cpu.h) and of a device run stages and know no family.
+ *
+ *     ops     norm | quantize | matmul | norm q | norm k | rope | store | attention | matmul | …
+ *     stages  [norm, quantize] [matmul] [norm q, norm k, rope, store]   [attention]   [matmul, …
+ *     passes  [---------- rows in blocks --------------------------]   [all rows ]   [ blocks …
+ *
+ * Buffers are rows of columns; a reference to one names columns and the element type. An operation
+ * reads `in`, writes `out` (or adds to it) and has a weight by name, so that the list knows nothing
+ * of how weights are packed but what struct program_form says. Buffers that no stage hands to
+ * another (within a fusion) need no memory.
+ *
+ * What hangs on to it:
+ * - A plugin adds operations of its own kind to the list before program_fuse (an embedding of other
+ *   inputs, a head, an adapter beside a matmul), or gives a whole list; program_check holds it to
+ *   the same rules, and the executors refuse by name what they do not have.
+ * - Tensor parallelism splits a MATMUL by the shard column of its tensors (arch_tensor.shard):
+ *   SHARD_ROWS divides the columns of `out`, SHARD_COLS those of `in` and puts a sum over ranks
+ *   behind the operation, before the ADD; heads and experts divide with the columns they stand on.
+ * - A backward pass is the list from its end: each kind has a rule from (in, weight, d out) to
+ *   (d in, d weight), an ADD copies d out to both, and a buffer that an operation reads and a later
+ *   one overwrites is kept. Fusions are of the executors, so it starts unfused.
+ * Threads: made by one; then only read. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
+#define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_H
+#include "engine/model/forward/program_weight.h"
+
+enum program_kind {
+#define OP(kind, name, rows) PROGRAM_##kind,
+#include "engine/model/forward/program_ops.def"
+    PROGRAM_KINDS
+};
+enum program_fusion {
+    PROGRAM_FUSE_NONE, /* one operation */
+#define FUSION(id, text, ...) PROGRAM_FUSE_##id,
+#include "engine/model/forward/program_fusions.def"
+    PROGRAM_FUSIONS
+};
+#define PROGRAM_FUSE(id) (1u << PROGRAM_FUSE_##id)
+#define PROGRAM_FUSE_ALL (~0u)
+
+enum program_rows {                      /* of a buffer */
+                    PROGRAM_ROWS_STEP,   /* one for each token of the step: kept between passes */
+                    PROGRAM_ROWS_BLOCK,  /* one for each row of a block: within a pass */
+                    PROGRAM_ROWS_PLACES, /* one for each row and each expert that it takes */
+                    PROGRAM_ROWS_CACHE   /* the KV cache of a layer; or what the batch says */
+};
+enum program_buffer_id { /* those of every program; a plugin's come behind */
+                         PROGRAM_B_NONE,
+                         PROGRAM_B_IDS,
+                         PROGRAM_B_X,     /* the residual stream */
+                         PROGRAM_B_H,     /* input of the next matmul */
+                         PROGRAM_B_H_Q,   /* the same as bytes */
+                         PROGRAM_B_QKV,   /* q, then k, then v */
+                         PROGRAM_B_CACHE, /* K and V of the layer */
+                         PROGRAM_B_A,     /* attention's output */
+                         PROGRAM_B_A_Q,
+                         PROGRAM_B_O, /* a branch's output before it is added to x */
+                         PROGRAM_B_G, /* gate, then up */
+                         PROGRAM_B_ACT,
+                         PROGRAM_B_ACT_Q,
+                         PROGRAM_B_SCORES,   /* the router's */
+                         PROGRAM_B_ROUTES,   /* experts of each row, with their weights */
+                         PROGRAM_B_EXPERT_G, /* gate, then up, of places */
+                         PROGRAM_B_EXPERT_ACT,
+                         PROGRAM_B_EXPERT_ACT_Q,
+                         PROGRAM_B_EXPERT_O,
+                         PROGRAM_B_SHARED_O, /* output of the expert that all rows use */
+                         PROGRAM_B_LOGITS,
+                         PROGRAM_BUFFERS
+};
+#define PROGRAM_BUFFERS_MAX 64u
+
+struct program_buffer {
+    const char *name;
+    uint32_t n_col;         /* the most that a reference has */
+    enum program_rows rows; /* set by program_fuse */
+    bool is_stored;         /* a stage reads what another one wrote: it needs memory */
+};
+struct program_ref { /* columns of a buffer */
+    uint16_t buffer; /* PROGRAM_B_NONE: no reference */
+    uint16_t dtype;  /* enum dtype */
+    uint32_t col, n_col;
+};
+
+#define PROGRAM_NO_LAYER UINT32_MAX
+struct program_op {
+    enum program_kind kind;
+    uint32_t layer;
+    struct program_ref in[2], out; /* in[1]: V; the cache; routes; scores of SHARE */
+    enum program_weight weight, bias;
+    bool in_place; /* out is in[0], changed */
+    bool onto;     /* out is added to */
+    bool asked;    /* in[0]'s rows are those whose logits are asked for; all operations behind it
+                       have these rows */
+    union {
+        float scale;  /* EMBED, ADD, SCALE */
+        float cap;    /* SOFT_CAP */
+        bool ordered; /* QUANTIZE: in the order of `weight`, for which it is */
+        struct {
+            enum arch_norm kind;
+            uint32_t unit; /* columns that are normed together: all of in[0], or a head */
+            float eps;
+        } norm;
+        struct {
+            enum arch_activation is;
+            bool gated;
+        } act; /* ACTIVATE */
+        struct {
+            uint32_t n_head, head_dim, n_rot;
+            bool interleaved;
+            double theta; /* for print; frequencies: rotary.h */
+        } rope;
+        struct {
+            uint32_t n_head, n_kv_head, head_dim, window;
+            float scale, soft_cap;
+            bool causal, alibi;
+        } attention; /* STORE: n_kv_head, head_dim */
+        struct {
+            enum arch_route rule;
+            uint32_t n_expert, n_used;
+            bool renormalize;
+        } route; /* ROUTE, EXPERTS, COMBINE */
+    };
+};
+struct program_stage {
+    uint32_t first, n; /* ops */
+    enum program_fusion fusion;
+};
+struct program_pass {  /* stages of a layer that a block of rows goes through from first to last; or
+                         one that reads rows of others */
+    uint32_t first, n; /* stages */
+    uint32_t layer;    /* PROGRAM_NO_LAYER: before the first, behind the last */
+    bool asked;        /* it is of the rows that are asked for */
+    bool all_rows;
+};
+
+struct layer_program {
+    struct program_op *ops;
+    uint32_t n_op, op_capacity;
+    struct program_stage *stages; /* of program_fuse, and the rest */
+    uint32_t n_stage;
+    struct program_pass *passes;
+    uint32_t n_pass;
+    struct program_buffer buffers[PROGRAM_BUFFERS_MAX];
+    uint32_t n_buffer;
+    uint32_t n_layer;
+};
+#define LAYER_PROGRAM_INIT \
+    {                      \
+        0                  \
+    }
+
+/* What of the packing a program depends on. */
+struct program_form {
+    enum dtype
+        input; /* of the rows that a product with it reads: F32, BF16, F16, or bytes: I8, E4M3 */
+    uint32_t variant; /* bytes for forms with other numbers differ (scales of blocks, sums) */
+    bool ordered;     /* bytes in an order of this matrix only (act-order) */
+    bool interleaved; /* gate and up are, so that matmul and activation are one stage */
+    uint64_t bytes;   /* packed; of an expert: one of them. 0 is not known */
+};
+struct program_forms {
+    struct program_form (*form)(const void *ctx, enum program_weight w, uint32_t layer);
+    const void *ctx;
+    enum dtype compute; /* F32, BF16 or F16: a scale of the embedding is rounded to it */
+};
+
+/* p: LAYER_PROGRAM_INIT. Errors: Q_UNSUPPORTED (what of the family or the config there is no
+ * operation for, by name), Q_NO_MEMORY. */
+FALLIBLE program_compile(struct layer_program *p, const struct arch *arch,
+                         const struct model_config *c, const struct program_forms *f,
+                         struct q_err *e);
+/* One operation behind the others. Errors: Q_NO_MEMORY. */
+FALLIBLE program_add(struct layer_program *p, const struct program_op *op, struct q_err *e);
+/* fusions: PROGRAM_FUSE(…) that the executor has; 0: each operation is a stage. Matrices that are
+ * interleaved are fused with their activation whatever it says. Errors: Q_NO_MEMORY. */
+FALLIBLE program_fuse(struct layer_program *p, const struct program_forms *f, uint32_t fusions,
+                      struct q_err *e);
+/* Is every buffer written before it is read, with the columns and the type that are read; do shapes
+ * agree? Errors: Q_INVALID (the operation, its number, and what is wrong with it). */
+FALLIBLE program_check(const struct layer_program *p, struct q_err *e);
+void program_release(struct layer_program *p);
+
+#endif

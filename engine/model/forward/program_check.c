@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rules of each kind, as a table: how many buffers it reads, what weight it has, and what its
+ * columns have to do with each other. */
+#include "engine/model/forward/program.h"
+#include "engine/model/forward/program_text.h"
+
+enum { NO_WEIGHT = -1, MAY_VECTOR = -2 }; /* else enum program_weight_kind */
+
+struct rule {
+    int n_in, weight;
+    bool (*fits)(const struct program_op *op);
+    const char *shapes; /* what fits() holds them to */
+};
+
+static bool same_columns(const struct program_op *op)
+{
+    return op->in[0].n_col == op->out.n_col;
+}
+
+static bool any_columns(const struct program_op *op)
+{
+    return op->in[0].n_col > 0 && op->out.n_col > 0;
+}
+
+static bool norm_fits(const struct program_op *op)
+{
+    return same_columns(op) && op->norm.unit && op->in[0].n_col % op->norm.unit == 0;
+}
+
+static bool act_fits(const struct program_op *op)
+{
+    return op->in[0].n_col == op->out.n_col * (op->act.gated ? 2 : 1);
+}
+
+static bool rope_fits(const struct program_op *op)
+{
+    return same_columns(op) && op->in[0].n_col == op->rope.n_head * op->rope.head_dim &&
+           op->rope.n_rot && op->rope.n_rot % 2 == 0 && op->rope.n_rot <= op->rope.head_dim;
+}
+
+static bool store_fits(const struct program_op *op)
+{
+    const uint32_t kv = op->attention.n_kv_head * op->attention.head_dim;
+    return op->in[0].n_col == kv && op->in[1].n_col == kv && op->out.n_col == 2 * kv;
+}
+
+static bool attention_fits(const struct program_op *op)
+{
+    const uint32_t q = op->attention.n_head * op->attention.head_dim;
+    const uint32_t kv = op->attention.n_kv_head * op->attention.head_dim;
+    return op->in[0].n_col == q && op->in[1].n_col == 2 * kv && op->out.n_col == q &&
+           op->attention.n_kv_head && op->attention.n_head % op->attention.n_kv_head == 0;
+}
+
+static bool route_fits(const struct program_op *op)
+{
+    return op->in[0].n_col == op->route.n_expert && op->out.n_col == op->route.n_used &&
+           op->route.n_used && op->route.n_used <= op->route.n_expert;
+}
+
+static bool share_fits(const struct program_op *op)
+{
+    return same_columns(op) && op->in[1].n_col == 1;
+}
+
+static const struct rule rules[PROGRAM_KINDS] = {
+    [PROGRAM_EMBED] = {1, PROGRAM_TABLE, any_columns, "there are columns"},
+    [PROGRAM_POSITIONS] = {1, PROGRAM_TABLE, any_columns, "there are columns"},
+    [PROGRAM_NORM] = {1, PROGRAM_VECTOR, norm_fits, "in = out, of whole units"},
+    [PROGRAM_QUANTIZE] = {1, PROGRAM_MATRIX, same_columns, "in = out"},
+    [PROGRAM_MATMUL] = {1, PROGRAM_MATRIX, any_columns, "there are columns"},
+    [PROGRAM_ADD] = {1, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_ACTIVATE] = {1, NO_WEIGHT, act_fits, "in = out, twice that when gated"},
+    [PROGRAM_ROPE] = {1, NO_WEIGHT, rope_fits, "in = out = heads of head_dim, n_rot of it"},
+    [PROGRAM_STORE] = {2, NO_WEIGHT, store_fits, "K and V of KV heads of head_dim"},
+    [PROGRAM_ATTENTION] = {2, MAY_VECTOR, attention_fits, "in = out = heads of head_dim"},
+    [PROGRAM_ROUTE] = {1, NO_WEIGHT, route_fits, "in = experts, out = those used"},
+    [PROGRAM_EXPERTS] = {2, PROGRAM_MATRIX, any_columns, "there are columns"},
+    [PROGRAM_COMBINE] = {2, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_SHARE] = {2, NO_WEIGHT, share_fits, "in = out, one score"},
+    [PROGRAM_SCALE] = {1, NO_WEIGHT, same_columns, "in = out"},
+    [PROGRAM_SOFT_CAP] = {1, NO_WEIGHT, same_columns, "in = out"},
+};
+
+struct written { /* what a buffer has */
+    bool is_there;
+    uint16_t dtype;
+    uint32_t n_col, layer;
+};
+
+struct checker {
+    const struct layer_program *p;
+    struct written has[PROGRAM_BUFFERS_MAX];
+    uint32_t at;
+    struct q_err *e;
+};
+
+static enum q_code fail(const struct checker *t, const char *what)
+{
+    const struct program_op *op = &t->p->ops[t->at];
+    const char *name = op->kind < PROGRAM_KINDS ? program_kind_name(op->kind) : "?";
+    if (op->layer == PROGRAM_NO_LAYER)
+        return q_fail(t->e, Q_INVALID, "operation %u (%s): %s", t->at, name, what);
+    return q_fail(t->e, Q_INVALID, "operation %u (%s of layer %u): %s", t->at, name, op->layer,
+                  what);
+}
+
+static enum q_code check_weight(const struct checker *t, const struct program_op *op)
+{
+    const int wanted = rules[op->kind].weight;
+    const bool has = op->weight != PROGRAM_W_NONE;
+    if (op->weight >= PROGRAM_WEIGHTS || op->bias >= PROGRAM_WEIGHTS)
+        return fail(t, "it has a weight that there is not");
+    if (wanted == NO_WEIGHT)
+        return has ? fail(t, "it takes no weight, but has one") : Q_OK;
+    if (wanted == MAY_VECTOR && !has)
+        return Q_OK;
+    if (!has)
+        return fail(t, "it has no weight");
+    const enum program_weight_kind kind = program_weight_info(op->weight)->kind;
+    if (kind != (wanted == MAY_VECTOR ? PROGRAM_VECTOR : (enum program_weight_kind)wanted))
+        return fail(t, "its weight is of another kind (matrix, vector, table)");
+    return Q_OK;
+}
+
+static enum q_code check_read(const struct checker *t, struct program_ref r)
+{
+    const struct written *w = &t->has[r.buffer];
+    if (r.buffer == PROGRAM_B_IDS) /* of the batch */
+        return Q_OK;
+    if (!w->is_there)
+        return fail(t, "it reads a buffer that nothing has written");
+    if (r.buffer == PROGRAM_B_CACHE && w->layer != t->p->ops[t->at].layer)
+        return fail(t, "it reads the cache of a layer that has stored nothing");
+    if (w->dtype != r.dtype)
+        return fail(t, "it reads another element type than was written");
+    if (r.col > w->n_col || r.n_col > w->n_col - r.col)
+        return fail(t, "it reads columns that were not written");
+    return Q_OK;
+}
+
+static enum q_code check_reads(const struct checker *t, const struct program_op *op)
+{
+    const int n_in = (op->in[0].buffer != PROGRAM_B_NONE) + (op->in[1].buffer != PROGRAM_B_NONE);
+    enum q_code rc;
+    if (n_in != rules[op->kind].n_in || op->in[0].buffer == PROGRAM_B_NONE)
+        return fail(t, "it has too few inputs, or too many");
+    if (op->in_place &&
+        (op->in[0].buffer != op->out.buffer || op->in[0].col != op->out.col || op->onto))
+        return fail(t, "it is in place, but writes elsewhere than it reads");
+    for (int i = 0; i < n_in; i++)
+        if ((rc = check_read(t, op->in[i])))
+            return rc;
+    return op->onto ? check_read(t, op->out) : Q_OK;
+}
+
+static enum q_code check_op(struct checker *t)
+{
+    const struct program_op *op = &t->p->ops[t->at];
+    const uint32_t n = t->p->n_buffer;
+    enum q_code rc;
+    if (op->kind >= PROGRAM_KINDS)
+        return fail(t, "there is no such kind of operation");
+    if (op->in[0].buffer >= n || op->in[1].buffer >= n || op->out.buffer >= n ||
+        op->out.buffer == PROGRAM_B_NONE || op->out.buffer == PROGRAM_B_IDS)
+        return fail(t, "it has a buffer that there is not");
+    if (op->layer != PROGRAM_NO_LAYER && op->layer >= t->p->n_layer)
+        return fail(t, "it is of a layer that there is not");
+    if ((rc = check_weight(t, op)) || (rc = check_reads(t, op)))
+        return rc;
+    if (!rules[op->kind].fits(op)) {
+        char text[120];
+        snprintf(text, sizeof text, "shapes do not agree: %s", rules[op->kind].shapes);
+        return fail(t, text);
+    }
+    if (!op->in_place && !op->onto)
+        t->has[op->out.buffer] =
+            (struct written){true, op->out.dtype, op->out.col + op->out.n_col, op->layer};
+    return Q_OK;
+}
+
+FALLIBLE program_check(const struct layer_program *p, struct q_err *e)
+{
+    struct checker t = {.p = p, .e = e};
+    if (p->n_buffer > PROGRAM_BUFFERS_MAX || p->n_buffer < PROGRAM_BUFFERS)
+        return q_fail(e, Q_INVALID, "a program of %u buffers, expected %u to %u", p->n_buffer,
+                      PROGRAM_BUFFERS, PROGRAM_BUFFERS_MAX);
+    for (; t.at < p->n_op; t.at++) {
+        enum q_code rc = check_op(&t);
+        if (rc)
+            return rc;
+    }
+    if (!t.has[PROGRAM_B_LOGITS].is_there)
+        return q_fail(e, Q_INVALID, "a program of %u operations, none of which gives logits",
+                      p->n_op);
+    return Q_OK;
+}

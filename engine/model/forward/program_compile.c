@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a family and a config to the list of operations. Each function here writes what one part of
+ * a layer is; where a family or a config has a choice, it is a field of struct arch_layer or of the
+ * config, never a name.
+ *
+ * Parallel branches: the MLP is computed up to its last product before attention's output is added
+ * to x, so that both read the same x. A norm that both share stands in the list twice: a block of
+ * rows goes through it again rather than keep its output of all rows.
+ *
+ * h (and h as bytes) is what the next product reads. A product that reads another type or another
+ * order of it than what it holds gets it made again. */
+#include "engine/model/forward/program.h"
+#include <math.h>
+#include <string.h>
+#include "common/dtype.h"
+
+struct compiler {
+    struct layer_program *p;
+    const struct arch *arch;
+    const struct arch_layer *l; /* of arch */
+    const struct model_config *c;
+    const struct program_forms *f;
+    enum arch_activation act;
+    bool is_parallel;
+    struct program_form h_form; /* of the bytes that h.q has, made of what h has now; input F32: it
+                                   has none */
+    uint32_t layer;
+    struct q_err *e;
+    enum q_code rc; /* of the first operation that there was no memory for */
+};
+
+static void push(struct compiler *t, const struct program_op *op)
+{
+    struct program_op with = *op;
+    with.layer = t->layer;
+    if (!t->rc)
+        t->rc = program_add(t->p, &with, t->e);
+}
+
+static struct program_ref ref_of(uint16_t buffer, enum dtype dtype, uint32_t n_col)
+{
+    return (struct program_ref){.buffer = buffer, .dtype = (uint16_t)dtype, .n_col = n_col};
+}
+
+static struct program_ref part_of(struct program_ref r, uint32_t col, uint32_t n_col)
+{
+    r.col += col;
+    r.n_col = n_col;
+    return r;
+}
+
+static struct program_ref stream(const struct compiler *t)
+{
+    return ref_of(PROGRAM_B_X, DT_F32, t->c->hidden_size);
+}
+
+static bool is_bytes(enum dtype d)
+{
+    return d == DT_I8 || d == DT_F8_E4M3;
+}
+
+static struct program_form form_of(const struct compiler *t, enum program_weight w)
+{
+    return t->f->form(t->f->ctx, w, t->layer);
+}
+
+/* The type of floats that a product with w reads, or of which its bytes are made. */
+static enum dtype made_for(const struct compiler *t, enum program_weight w)
+{
+    const enum dtype input = form_of(t, w).input;
+    return is_bytes(input) ? DT_F32 : input;
+}
+
+static enum program_weight if_there(const struct compiler *t, enum program_weight w)
+{
+    return program_weight_there(w, t->arch, t->c, t->layer) ? w : PROGRAM_W_NONE;
+}
+
+/* --- norms and inputs of products --- */
+
+struct norm { /* by the same weights into the same type */
+    enum program_weight weight, bias;
+    struct program_ref from, to;
+    uint32_t unit;
+};
+
+static void norm(struct compiler *t, const struct norm *n)
+{
+    const bool in_place = n->from.buffer == n->to.buffer;
+    push(t, &(struct program_op){.kind = PROGRAM_NORM,
+                                 .in = {n->from},
+                                 .out = n->to,
+                                 .weight = n->weight,
+                                 .bias = if_there(t, n->bias),
+                                 .in_place = in_place,
+                                 .norm = {t->l->norm, n->unit, (float)t->c->rms_norm_eps}});
+}
+
+static enum program_weight bias_of(enum program_weight norm_weight)
+{
+    switch (norm_weight) {
+    case PROGRAM_W_ATTN_NORM:
+        return PROGRAM_W_ATTN_NORM_BIAS;
+    case PROGRAM_W_MLP_NORM:
+        return PROGRAM_W_MLP_NORM_BIAS;
+    case PROGRAM_W_FINAL_NORM:
+        return PROGRAM_W_FINAL_NORM_BIAS;
+    default:
+        return PROGRAM_W_NONE;
+    }
+}
+
+/* x through a norm into h, as a product with `next` wants it made. */
+static void norm_stream(struct compiler *t, enum program_weight weight, enum program_weight next)
+{
+    const struct program_ref h = ref_of(PROGRAM_B_H, made_for(t, next), t->c->hidden_size);
+    norm(t, &(struct norm){weight, bias_of(weight), stream(t), h, h.n_col});
+    t->h_form = (struct program_form){.input = DT_F32};
+}
+
+static bool is_same_bytes(const struct program_form *a, const struct program_form *b)
+{
+    return a->input == b->input && a->variant == b->variant && !a->ordered && !b->ordered;
+}
+
+/* What a product with `next` reads of `from`. */
+static struct program_ref input_of(struct compiler *t, struct program_ref from, uint16_t bytes,
+                                   enum program_weight next)
+{
+    const struct program_form form = form_of(t, next);
+    if (form.input == (enum dtype)from.dtype)
+        return from;
+    const struct program_ref to = ref_of(bytes, form.input, from.n_col);
+    if (from.buffer == PROGRAM_B_H) {
+        if (is_same_bytes(&form, &t->h_form))
+            return to;
+        t->h_form = form;
+    }
+    push(t, &(struct program_op){.kind = PROGRAM_QUANTIZE,
+                                 .in = {from},
+                                 .out = to,
+                                 .weight = next,
+                                 .ordered = form.ordered});
+    return to;
+}
+
+static void matmul(struct compiler *t, struct program_ref from, struct program_ref to,
+                   enum program_weight weight, enum program_weight bias)
+{
+    push(t, &(struct program_op){.kind = PROGRAM_MATMUL,
+                                 .in = {from},
+                                 .out = to,
+                                 .weight = weight,
+                                 .bias = if_there(t, bias)});
+}
+
+/* A branch's output onto the residual stream. */
+static void add_branch(struct compiler *t, uint16_t buffer, enum program_weight post_norm)
+{
+    const double scale = t->l->scales ? t->c->forward.residual_multiplier : 0;
+    const struct program_ref o = ref_of(buffer, DT_F32, t->c->hidden_size);
+    const enum arch_norm_place at = t->l->norms;
+    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_BOTH)
+        norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, o, o, o.n_col});
+    push(t, &(struct program_op){.kind = PROGRAM_ADD,
+                                 .in = {o},
+                                 .out = stream(t),
+                                 .onto = true,
+                                 .scale = scale != 0 ? (float)scale : 1});
+    if (at == ARCH_NORMS_SUM)
+        norm(t, &(struct norm){post_norm, PROGRAM_W_NONE, stream(t), stream(t), o.n_col});
+}
+
+/* The input of a branch whose first product is with `next`: x, or what a norm makes of it. */
+static struct program_ref branch_input(struct compiler *t, enum program_weight weight,
+                                       enum program_weight next)
+{
+    const enum arch_norm_place at = t->l->norms;
+    if (at == ARCH_NORMS_AFTER || at == ARCH_NORMS_SUM)
+        return input_of(t, stream(t), PROGRAM_B_H_Q, next);
+    norm_stream(t, weight, next);
+    return input_of(t, ref_of(PROGRAM_B_H, made_for(t, next), t->c->hidden_size), PROGRAM_B_H_Q,
+                    next);
+}
+
+/* --- attention --- */
+
+static float attention_scale(const struct compiler *t)
+{
+    const struct forward_config *f = &t->c->forward;
+    if (t->l->scales && f->attention_multiplier != 0)
+        return (float)f->attention_multiplier;
+    return (float)(1 /
+                   sqrt(t->l->scales && f->query_scalar != 0 ? f->query_scalar : t->c->head_dim));
+}
+
+static void norm_qk(struct compiler *t, struct program_ref q, struct program_ref k)
+{
+    const bool whole = t->l->qk_norm == ARCH_QK_NORM_WHOLE;
+    const uint32_t head = t->c->head_dim;
+    if (t->l->qk_norm == ARCH_QK_NORM_NONE)
+        return;
+    norm(t, &(struct norm){PROGRAM_W_Q_NORM, PROGRAM_W_NONE, q, q, whole ? q.n_col : head});
+    norm(t, &(struct norm){PROGRAM_W_K_NORM, PROGRAM_W_NONE, k, k, whole ? k.n_col : head});
+}
+
+static void rotate(struct compiler *t, struct program_ref qk)
+{
+    const struct model_config *c = t->c;
+    const double fraction = c->forward.rotary_fraction;
+    const uint32_t part = fraction != 0 ? (uint32_t)(c->head_dim * fraction) : c->head_dim;
+    if (t->l->positions != ARCH_ROPE_HALF && t->l->positions != ARCH_ROPE_INTERLEAVED)
+        return;
+    push(t, &(struct program_op){.kind = PROGRAM_ROPE,
+                                 .in = {qk},
+                                 .out = qk,
+                                 .in_place = true,
+                                 .rope = {.n_head = c->n_head + c->n_kv_head,
+                                          .head_dim = c->head_dim,
+                                          .n_rot = part / 2 * 2,
+                                          .interleaved = t->l->positions == ARCH_ROPE_INTERLEAVED,
+                                          .theta = c->rope.theta}});
+}
+
+/* Norm, q, k and v, and attention: its output is in a. */
+static void attention(struct compiler *t)
+{
+    const struct model_config *c = t->c;
+    const uint32_t q_cols = arch_dim_size(c, D_Q), kv_cols = arch_dim_size(c, D_KV);
+    const struct program_ref qkv = ref_of(PROGRAM_B_QKV, DT_F32, q_cols + 2 * kv_cols);
+    const struct program_ref q = part_of(qkv, 0, q_cols), k = part_of(qkv, q_cols, kv_cols);
+    const struct program_ref v = part_of(qkv, q_cols + kv_cols, kv_cols);
+    const struct program_ref cache = ref_of(PROGRAM_B_CACHE, DT_F32, 2 * kv_cols);
+    const struct program_op attend = {
+        .kind = PROGRAM_ATTENTION,
+        .in = {q, cache},
+        .out = ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), q_cols),
+        .weight = t->l->sinks ? PROGRAM_W_SINKS : PROGRAM_W_NONE,
+        .attention = {.n_head = c->n_head,
+                      .n_kv_head = c->n_kv_head,
+                      .head_dim = c->head_dim,
+                      .window = t->l->windows ? c->window[t->layer] : 0,
+                      .scale = attention_scale(t),
+                      .soft_cap = t->l->soft_caps ? (float)c->forward.attention_soft_cap : 0,
+                      .causal = !t->l->bidirectional,
+                      .alibi = t->l->positions == ARCH_ALIBI},
+    };
+    const struct program_ref in = branch_input(t, PROGRAM_W_ATTN_NORM, PROGRAM_W_QKV);
+    matmul(t, in, qkv, PROGRAM_W_QKV, PROGRAM_W_QKV_BIAS);
+    norm_qk(t, q, k);
+    rotate(t, part_of(qkv, 0, q_cols + kv_cols));
+    push(t,
+         &(struct program_op){.kind = PROGRAM_STORE,
+                              .in = {k, v},
+                              .out = cache,
+                              .attention = {.n_kv_head = c->n_kv_head, .head_dim = c->head_dim}});
+    push(t, &attend);
+}
+
+static void attention_out(struct compiler *t)
+{
+    const struct program_ref a =
+        ref_of(PROGRAM_B_A, made_for(t, PROGRAM_W_OUT), arch_dim_size(t->c, D_Q));
+    const struct program_ref in = input_of(t, a, PROGRAM_B_A_Q, PROGRAM_W_OUT);
+    const struct program_ref o = ref_of(PROGRAM_B_O, DT_F32, t->c->hidden_size);
+    matmul(t, in, o, PROGRAM_W_OUT, PROGRAM_W_OUT_BIAS);
+    add_branch(t, PROGRAM_B_O, PROGRAM_W_ATTN_POST_NORM);
+}
+
+/* --- the MLP --- */
+
+static void activate(struct compiler *t, struct program_ref from, struct program_ref to)
+{
+    push(t, &(struct program_op){.kind = PROGRAM_ACTIVATE,
+                                 .in = {from},
+                                 .out = to,
+                                 .act = {t->act, from.n_col != to.n_col}});
+}
+
+/* From the norm's output to the input of down, n_inter columns of act. */
+static void mlp_act(struct compiler *t, struct program_ref in, uint32_t n_inter)
+{
+    const bool gated = t->l->mlp == ARCH_MLP_GATED;
+    const struct program_ref g = ref_of(PROGRAM_B_G, DT_F32, gated ? 2 * n_inter : n_inter);
+    matmul(t, in, g, gated ? PROGRAM_W_GATE_UP : PROGRAM_W_UP,
+           gated ? PROGRAM_W_GATE_UP_BIAS : PROGRAM_W_UP_BIAS);
+    activate(t, g, ref_of(PROGRAM_B_ACT, made_for(t, PROGRAM_W_DOWN), n_inter));
+}
+
+static void mlp_down(struct compiler *t, uint32_t n_inter, uint16_t to)
+{
+    const struct program_ref act = ref_of(PROGRAM_B_ACT, made_for(t, PROGRAM_W_DOWN), n_inter);
+    const struct program_ref in = input_of(t, act, PROGRAM_B_ACT_Q, PROGRAM_W_DOWN);
+    matmul(t, in, ref_of(to, DT_F32, t->c->hidden_size), PROGRAM_W_DOWN, PROGRAM_W_DOWN_BIAS);
+}
+
+static void mlp_begin(struct compiler *t)
+{
+    const bool shared = t->is_parallel && t->l->residual == ARCH_RESIDUAL_SHARED_NORM;
+    const enum program_weight first =
+        t->l->mlp == ARCH_MLP_GATED ? PROGRAM_W_GATE_UP : PROGRAM_W_UP;
+    mlp_act(t, branch_input(t, shared ? PROGRAM_W_ATTN_NORM : PROGRAM_W_MLP_NORM, first),
+            t->c->intermediate_size);
+}
+
+static void mlp_end(struct compiler *t)
+{
+    mlp_down(t, t->c->intermediate_size, PROGRAM_B_O);
+    add_branch(t, PROGRAM_B_O, PROGRAM_W_MLP_POST_NORM);
+}
+
+/* --- experts --- */
+
+/* The expert that all rows use: while h is what both read. It is added last. */
+static void shared_expert(struct compiler *t)
+{
+    const uint32_t width = t->c->moe.shared_width;
+    mlp_act(t, branch_input(t, PROGRAM_W_MLP_NORM, PROGRAM_W_GATE_UP), width);
+    mlp_down(t, width, PROGRAM_B_SHARED_O);
+}
+
+static void add_shared(struct compiler *t)
+{
+    const struct moe_config *m = &t->c->moe;
+    const struct program_ref from = ref_of(PROGRAM_B_SHARED_O, DT_F32, t->c->hidden_size);
+    const struct program_ref scores = ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + 1);
+    if (t->l->share == ARCH_SHARE_WHOLE) {
+        add_branch(t, PROGRAM_B_SHARED_O, PROGRAM_W_MLP_POST_NORM);
+        return;
+    }
+    push(t, &(struct program_op){.kind = PROGRAM_SHARE,
+                                 .in = {from, part_of(scores, m->n_expert, 1)},
+                                 .out = stream(t),
+                                 .onto = true});
+}
+
+/* Which experts each row takes, of h as floats. */
+static void route(struct compiler *t, struct program_ref h, struct program_ref routes)
+{
+    const struct moe_config *m = &t->c->moe;
+    const bool has_share = m->shared_width && t->l->share == ARCH_SHARE_GATED;
+    const struct program_ref scores =
+        ref_of(PROGRAM_B_SCORES, DT_F32, m->n_expert + (has_share ? 1u : 0u));
+    matmul(t, h, scores, PROGRAM_W_ROUTER, PROGRAM_W_NONE);
+    push(t, &(struct program_op){
+                .kind = PROGRAM_ROUTE,
+                .in = {part_of(scores, 0, m->n_expert)},
+                .out = routes,
+                .bias = if_there(t, PROGRAM_W_ROUTER_BIAS),
+                .route = {t->l->route, m->n_expert, m->n_used, m->renormalize},
+            });
+}
+
+static void multiply_experts(struct compiler *t, struct program_ref from, struct program_ref routes,
+                             struct program_ref to, enum program_weight weight)
+{
+    const struct moe_config *m = &t->c->moe;
+    push(t, &(struct program_op){.kind = PROGRAM_EXPERTS,
+                                 .in = {from, routes},
+                                 .out = to,
+                                 .weight = weight,
+                                 .route = {t->l->route, m->n_expert, m->n_used, m->renormalize}});
+}
+
+static void experts(struct compiler *t)
+{
+    const struct moe_config *m = &t->c->moe;
+    const uint32_t hidden = t->c->hidden_size;
+    const struct program_ref routes = ref_of(PROGRAM_B_ROUTES, DT_F32, m->n_used);
+    const enum dtype made = made_for(t, PROGRAM_W_EXPERT_GATE_UP);
+    const bool is_normed = m->shared_width && made_for(t, PROGRAM_W_GATE_UP) == made;
+    const struct program_ref h = ref_of(PROGRAM_B_H, made, hidden);
+    const struct program_ref g = ref_of(PROGRAM_B_EXPERT_G, DT_F32, 2 * m->width);
+    const struct program_ref act =
+        ref_of(PROGRAM_B_EXPERT_ACT, made_for(t, PROGRAM_W_EXPERT_DOWN), m->width);
+    const struct program_ref o = ref_of(PROGRAM_B_EXPERT_O, DT_F32, hidden);
+    if (m->shared_width)
+        shared_expert(t);
+    if (!is_normed)
+        norm_stream(t, PROGRAM_W_MLP_NORM, PROGRAM_W_EXPERT_GATE_UP);
+    route(t, h, routes);
+    multiply_experts(t, input_of(t, h, PROGRAM_B_H_Q, PROGRAM_W_EXPERT_GATE_UP), routes, g,
+                     PROGRAM_W_EXPERT_GATE_UP);
+    activate(t, g, act);
+    multiply_experts(t, input_of(t, act, PROGRAM_B_EXPERT_ACT_Q, PROGRAM_W_EXPERT_DOWN), routes, o,
+                     PROGRAM_W_EXPERT_DOWN);
+    push(t, &(struct program_op){.kind = PROGRAM_COMBINE,
+                                 .in = {o, routes},
+                                 .out = stream(t),
+                                 .onto = true,
+                                 .route = {t->l->route, m->n_expert, m->n_used, m->renormalize}});
+    if (m->shared_width)
+        add_shared(t);
+}
+
+/* --- the whole --- */
+
+static void layer(struct compiler *t)
+{
+    const bool has_experts = t->c->moe.layers[t->layer];
+    attention(t);
+    if (t->is_parallel)
+        mlp_begin(t);
+    attention_out(t);
+    if (has_experts)
+        experts(t);
+    else if (!t->is_parallel)
+        mlp_begin(t);
+    if (!has_experts)
+        mlp_end(t);
+}
+
+static float embedding_scale(const struct compiler *t)
+{
+    const float root = (float)sqrt(t->c->hidden_size);
+    switch (t->l->embedding) {
+    case ARCH_EMBEDDING_ROOT_HIDDEN:
+        return t->f->compute == DT_BF16  ? bf16_to_f32(f32_to_bf16(root))
+               : t->f->compute == DT_F16 ? f16_to_f32(f32_to_f16(root))
+                                         : root;
+    case ARCH_EMBEDDING_CONFIG:
+        return t->c->forward.embedding_multiplier != 0 ? (float)t->c->forward.embedding_multiplier
+                                                       : 1;
+    default:
+        return 1;
+    }
+}
+
+static void embed(struct compiler *t)
+{
+    push(t, &(struct program_op){.kind = PROGRAM_EMBED,
+                                 .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
+                                 .out = stream(t),
+                                 .weight = PROGRAM_W_EMBED,
+                                 .scale = embedding_scale(t)});
+    if (t->l->positions == ARCH_LEARNED)
+        push(t, &(struct program_op){.kind = PROGRAM_POSITIONS,
+                                     .in = {ref_of(PROGRAM_B_IDS, DT_F32, 1)},
+                                     .out = stream(t),
+                                     .weight = PROGRAM_W_POSITIONS,
+                                     .onto = true});
+}
+
+static void logits(struct compiler *t)
+{
+    const struct program_ref out = ref_of(PROGRAM_B_LOGITS, DT_F32, t->c->vocab_size);
+    const struct forward_config *f = &t->c->forward;
+    const uint32_t at = t->p->n_op;
+    norm_stream(t, PROGRAM_W_FINAL_NORM, PROGRAM_W_LM_HEAD);
+    if (!t->rc)
+        t->p->ops[at].asked = true;
+    matmul(t,
+           input_of(t, ref_of(PROGRAM_B_H, made_for(t, PROGRAM_W_LM_HEAD), t->c->hidden_size),
+                    PROGRAM_B_H_Q, PROGRAM_W_LM_HEAD),
+           out, PROGRAM_W_LM_HEAD, PROGRAM_W_LM_HEAD_BIAS);
+    if (t->l->scales && f->logit_multiplier != 0)
+        push(t, &(struct program_op){.kind = PROGRAM_SCALE,
+                                     .in = {out},
+                                     .out = out,
+                                     .in_place = true,
+                                     .scale = (float)f->logit_multiplier});
+    if (t->l->soft_caps && f->logit_soft_cap != 0)
+        push(t, &(struct program_op){.kind = PROGRAM_SOFT_CAP,
+                                     .in = {out},
+                                     .out = out,
+                                     .in_place = true,
+                                     .cap = (float)f->logit_soft_cap});
+}
+
+static enum q_code check_family(struct compiler *t)
+{
+    const uint32_t set = t->l->activations ? t->l->activations : 1u << ARCH_SILU;
+    char names[200];
+    if (!arch_activation_parse(&t->act, t->c->hidden_act) || !(set >> t->act & 1)) {
+        arch_activation_names(t->l, names, sizeof names);
+        return q_fail(t->e, Q_UNSUPPORTED, "hidden_act \"%s\" is not supported for %s, expected %s",
+                      t->c->hidden_act, t->arch->name, names);
+    }
+    if (t->l->attention == ARCH_ATTENTION_LATENT)
+        return q_fail(t->e, Q_UNSUPPORTED, "%s: latent attention is not supported yet",
+                      t->arch->name);
+    t->is_parallel = t->l->residual == ARCH_RESIDUAL_PARALLEL ||
+                     t->l->residual == ARCH_RESIDUAL_SHARED_NORM ||
+                     (t->l->residual == ARCH_RESIDUAL_CONFIG && t->c->forward.parallel_residual);
+    const bool plain_sum = t->l->norms == ARCH_NORMS_BEFORE &&
+                           !(t->l->scales && t->c->forward.residual_multiplier != 0);
+    if (t->c->moe.n_expert && (t->is_parallel || !plain_sum))
+        return q_fail(t->e, Q_UNSUPPORTED,
+                      "%s: experts with parallel branches, norms of their output or a "
+                      "residual_multiplier are not supported yet",
+                      t->arch->name);
+    return Q_OK;
+}
+
+static const char *const buffer_names[PROGRAM_BUFFERS] = {
+    [PROGRAM_B_NONE] = "-",
+    [PROGRAM_B_IDS] = "ids",
+    [PROGRAM_B_X] = "x",
+    [PROGRAM_B_H] = "h",
+    [PROGRAM_B_H_Q] = "h.q",
+    [PROGRAM_B_QKV] = "qkv",
+    [PROGRAM_B_CACHE] = "kv",
+    [PROGRAM_B_A] = "a",
+    [PROGRAM_B_A_Q] = "a.q",
+    [PROGRAM_B_O] = "o",
+    [PROGRAM_B_G] = "g",
+    [PROGRAM_B_ACT] = "act",
+    [PROGRAM_B_ACT_Q] = "act.q",
+    [PROGRAM_B_SCORES] = "scores",
+    [PROGRAM_B_ROUTES] = "routes",
+    [PROGRAM_B_EXPERT_G] = "expert.g",
+    [PROGRAM_B_EXPERT_ACT] = "expert.act",
+    [PROGRAM_B_EXPERT_ACT_Q] = "expert.act.q",
+    [PROGRAM_B_EXPERT_O] = "expert.o",
+    [PROGRAM_B_SHARED_O] = "shared.o",
+    [PROGRAM_B_LOGITS] = "logits",
+};
+
+FALLIBLE program_compile(struct layer_program *p, const struct arch *arch,
+                         const struct model_config *c, const struct program_forms *f,
+                         struct q_err *e)
+{
+    struct compiler t = {
+        .p = p, .arch = arch, .l = &arch->layer, .c = c, .f = f, .layer = PROGRAM_NO_LAYER, .e = e};
+    enum q_code rc = check_family(&t);
+    if (rc)
+        return rc;
+    p->n_layer = c->n_layer;
+    p->n_buffer = PROGRAM_BUFFERS;
+    for (uint32_t i = 0; i < PROGRAM_BUFFERS; i++)
+        p->buffers[i].name = buffer_names[i];
+    embed(&t);
+    for (t.layer = 0; t.layer < c->n_layer; t.layer++)
+        layer(&t);
+    t.layer = PROGRAM_NO_LAYER;
+    logits(&t);
+    return t.rc ? t.rc : program_check(p, e);
+}

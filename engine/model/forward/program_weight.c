@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/forward/program_weight.h"
+#include <stddef.h>
+#include "engine/model/weights.h"
+
+#define SLOTS(...) (sizeof((enum arch_slot[])__VA_ARGS__) / sizeof(enum arch_slot))
+
+static const struct program_weight_info infos[PROGRAM_WEIGHTS] = {
+    [PROGRAM_W_NONE] = {.name = "none"},
+#define WEIGHT(id, text, of, is, ...) \
+    [PROGRAM_W_##id] = {text, PROGRAM_OF_##of, PROGRAM_##is, SLOTS(__VA_ARGS__), __VA_ARGS__},
+#include "engine/model/forward/program_weights.def"
+};
+
+/* Where those lie that the loader has a place for. A plain MLP's matrix lies where gate and up
+ * do. */
+static const struct {
+    bool is_there;
+    size_t offset; /* in struct weights, layer_weights or expert_weights, by the scope */
+} places[PROGRAM_WEIGHTS] = {
+#define MODEL(id, field)  [PROGRAM_W_##id] = {true, offsetof(struct weights, field)}
+#define LAYER(id, field)  [PROGRAM_W_##id] = {true, offsetof(struct layer_weights, field)}
+#define EXPERT(id, field) [PROGRAM_W_##id] = {true, offsetof(struct expert_weights, field)}
+    MODEL(FINAL_NORM, final_norm),
+    MODEL(LM_HEAD, lm_head),
+    LAYER(ATTN_NORM, attn_norm),
+    LAYER(QKV, qkv),
+    LAYER(QKV_BIAS, qkv_bias),
+    LAYER(Q_NORM, q_norm),
+    LAYER(K_NORM, k_norm),
+    LAYER(OUT, out),
+    LAYER(OUT_BIAS, out_bias),
+    LAYER(MLP_NORM, mlp_norm),
+    LAYER(GATE_UP, gate_up),
+    LAYER(GATE_UP_BIAS, gate_up_bias),
+    LAYER(UP, gate_up),
+    LAYER(UP_BIAS, gate_up_bias),
+    LAYER(DOWN, down),
+    LAYER(DOWN_BIAS, down_bias),
+    LAYER(ROUTER, router),
+    EXPERT(EXPERT_GATE_UP, gate_up),
+    EXPERT(EXPERT_DOWN, down),
+#undef MODEL
+#undef LAYER
+#undef EXPERT
+};
+
+const struct program_weight_info *program_weight_info(enum program_weight w)
+{
+    return &infos[w];
+}
+
+bool program_weight_there(enum program_weight w, const struct arch *a, const struct model_config *c,
+                          uint32_t layer)
+{
+    for (uint32_t i = 0; i < infos[w].n_slot; i++)
+        if (arch_has(a, c, infos[w].slots[i], layer))
+            return true;
+    return false;
+}
+
+static const void *place_of(const struct weights *g, enum program_weight w, uint32_t layer,
+                            uint32_t expert)
+{
+    const char *base = (const char *)g;
+    if (!places[w].is_there)
+        return NULL;
+    if (infos[w].scope != PROGRAM_OF_MODEL) {
+        const struct layer_weights *l = &g->layers[layer];
+        const bool of_layer = infos[w].scope == PROGRAM_OF_LAYER;
+        if (!of_layer && !l->experts)
+            return NULL;
+        base = of_layer ? (const char *)l : (const char *)&l->experts[expert];
+    }
+    return base + places[w].offset;
+}
+
+const struct packed *program_matrix(const struct weights *g, enum program_weight w, uint32_t layer,
+                                    uint32_t expert)
+{
+    Q_ASSERT(infos[w].kind == PROGRAM_MATRIX);
+    const struct packed *p = place_of(g, w, layer, expert);
+    return p && p->data ? p : NULL;
+}
+
+const float *program_vector(const struct weights *g, enum program_weight w, uint32_t layer)
+{
+    Q_ASSERT(w == PROGRAM_W_NONE || infos[w].kind == PROGRAM_VECTOR);
+    const float *const *p = place_of(g, w, layer, 0);
+    return p ? *p : NULL;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* program_weight - the weights that operations of a layer program name, of which tensors each is
+ * made, and where it lies when it is loaded. Threads: constants and pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_WEIGHT_H
+#define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_WEIGHT_H
+#include "engine/model/arch.h"
+#include "kernels/ops.h"
+
+enum program_weight {
+    PROGRAM_W_NONE,
+#define WEIGHT(id, name, scope, kind, ...) PROGRAM_W_##id,
+#include "engine/model/forward/program_weights.def"
+    PROGRAM_WEIGHTS
+};
+enum program_weight_scope { PROGRAM_OF_MODEL, PROGRAM_OF_LAYER, PROGRAM_OF_EXPERT };
+enum program_weight_kind { PROGRAM_MATRIX, PROGRAM_VECTOR, PROGRAM_TABLE };
+#define PROGRAM_SLOTS_MAX 5u
+
+struct program_weight_info {
+    const char *name;
+    enum program_weight_scope scope;
+    enum program_weight_kind kind;
+    uint32_t n_slot;
+    enum arch_slot slots[PROGRAM_SLOTS_MAX];
+};
+const struct program_weight_info *program_weight_info(enum program_weight w);
+/* Does the family's table have a tensor of it, for this config and layer? */
+bool program_weight_there(enum program_weight w, const struct arch *a, const struct model_config *c,
+                          uint32_t layer);
+
+struct weights;
+/* Of loaded weights (layer and expert: where the scope has them); NULL: it is not there. */
+const struct packed *program_matrix(const struct weights *g, enum program_weight w, uint32_t layer,
+                                    uint32_t expert);
+const float *program_vector(const struct weights *g, enum program_weight w, uint32_t layer);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/model_program.h"
+#include "engine/model/forward/features.h"
+#include "engine/model/forward/program_text.h"
+
+#define FUSIONS_CPU \
+    (PROGRAM_FUSE(QKV_FINISH) | PROGRAM_FUSE(NORM_QUANTIZE) | PROGRAM_FUSE(MATMUL_ADD))
+/* As the device's operations are: norm_rows makes int8, qkv_finish, linear adds. */
+#define FUSIONS_DEVICE FUSIONS_CPU
+
+FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *e)
+{
+    const struct forms_plan plan = {.config = &m->config, .arch = m->arch, .dtype = DT_F32};
+    const struct program_forms forms = forms_planned(&plan);
+    struct layer_program p = LAYER_PROGRAM_INIT;
+    enum q_code rc = program_compile(&p, m->arch, &m->config, &forms, e);
+    if (!rc)
+        rc = features_check(&p, on_device ? ON_DEVICE : ON_CPU, m->arch->name, e);
+    program_release(&p);
+    return rc;
+}
+
+static enum q_code fail_weight(const struct model *m, const struct program_op *op,
+                               enum program_weight w, struct q_err *e)
+{
+    return q_fail(e, Q_UNSUPPORTED, "%s: %s of layer %u is not loaded yet (operation %s)",
+                  m->arch->name, program_weight_info(w)->name,
+                  op->layer == PROGRAM_NO_LAYER ? 0 : op->layer, program_kind_name(op->kind));
+}
+
+/* Outputs of a product as its matrix has them: interleaved ones are rounded up. */
+static bool fits(const struct packed *w, const struct program_op *op)
+{
+    const uint32_t n = op->out.n_col;
+    return w->n_in == op->in[0].n_col && (w->gated ? w->n_out >= n : w->n_out == n);
+}
+
+/* Are the operation's weights there, and of its shapes? */
+static enum q_code check_weights(const struct model *m, const struct program_op *op,
+                                 struct q_err *e)
+{
+    const struct program_weight_info *info = program_weight_info(op->weight);
+    const bool is_matrix = info->kind == PROGRAM_MATRIX && op->weight != PROGRAM_W_NONE;
+    const bool is_vector = info->kind == PROGRAM_VECTOR && op->weight != PROGRAM_W_NONE;
+    const struct packed *w =
+        is_matrix ? program_matrix(&m->weights, op->weight, op->layer, 0) : NULL;
+    if ((is_matrix && !w) || (is_vector && !program_vector(&m->weights, op->weight, op->layer)) ||
+        (op->weight == PROGRAM_W_POSITIONS))
+        return fail_weight(m, op, op->weight, e);
+    if (op->bias && !program_vector(&m->weights, op->bias, op->layer))
+        return fail_weight(m, op, op->bias, e);
+    if (w && op->kind != PROGRAM_QUANTIZE && !fits(w, op))
+        return q_fail(e, Q_MISMATCH, "%s of layer %u is [%u, %u], its operation takes [%u, %u]",
+                      info->name, op->layer, w->n_out, w->n_in, op->out.n_col, op->in[0].n_col);
+    return Q_OK;
+}
+
+FALLIBLE model_program_make(struct model *m, struct q_err *e)
+{
+    const struct program_forms forms = forms_of_model(m);
+    struct layer_program *p = &m->program;
+    enum q_code rc;
+    program_release(p);
+    if ((rc = program_compile(p, m->arch, &m->config, &forms, e)) ||
+        (rc = features_check(p, m->link ? ON_DEVICE : ON_CPU, m->arch->name, e)))
+        return rc;
+    for (uint32_t i = 0; i < p->n_op; i++)
+        if ((rc = check_weights(m, &p->ops[i], e)))
+            return rc;
+    return program_fuse(p, &forms, m->link ? FUSIONS_DEVICE : FUSIONS_CPU, e);
+}
+
+FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct model_show *how,
+                            struct q_err *e)
+{
+    const struct forms_plan plan = {.config = &m->config,
+                                    .arch = m->arch,
+                                    .dtype = m->shape.compute_dtype,
+                                    .quantization = m->shape.quantization};
+    const struct program_forms forms = forms_planned(&plan);
+    const struct program_show show = {
+        .title = m->arch->name,
+        .costs = {&forms, 2 * (uint64_t)model_kv_block_bytes(m) / KERN_BLOCK},
+        .n_token = how->n_token,
+        .n_context = m->shape.max_model_len,
+    };
+    struct layer_program p = LAYER_PROGRAM_INIT;
+    enum q_code rc;
+    if ((rc = program_compile(&p, m->arch, &m->config, &forms, e)) ||
+        (rc = program_fuse(&p, &forms, FUSIONS_CPU, e)))
+        goto out;
+    if (how->json)
+        program_json(out, &p, &show);
+    else
+        program_print(out, &p, &show);
+out:
+    program_release(&p);
+    return rc;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model_program - the layer program of a model: as it would be before loading, and as it is of what
+ * was loaded. Internal to engine/model. Threads: as model_load. */
+#ifndef QUIRE_ENGINE_MODEL_MODEL_PROGRAM_H
+#define QUIRE_ENGINE_MODEL_MODEL_PROGRAM_H
+#include "engine/model/forward/forms.h"
+#include "engine/model/model_show.h"
+
+/* Would the family and the config have a program that the executor runs? m: arch and config are
+ * set. Errors: Q_UNSUPPORTED (by name). */
+FALLIBLE model_program_try(const struct model *m, bool on_device, struct q_err *e);
+/* m->program of m's weights. Errors: Q_UNSUPPORTED (by name: what the executor or the loader has
+ * not), Q_MISMATCH (a weight of another shape than its operation), Q_NO_MEMORY. */
+FALLIBLE model_program_make(struct model *m, struct q_err *e);
+/* Adds the program that m would have; m's config, dtypes and quantization are decided. */
+FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct model_show *how,
+                            struct q_err *e);
+
+#endif

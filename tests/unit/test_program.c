@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layer program: as it is printed for models of several families, of families that no model of
+ * the tests has, what is refused, what program_check finds, and how program_fuse cuts it. */
+#include <string.h>
+#include "check.h"
+#include "common/buf.h"
+#include "common/file.h"
+#include "engine/model/forward/features.h"
+#include "engine/model/forward/program_text.h"
+#include "engine/model/model_show.h"
+
+#define MODELS   "tests/data/models/"
+#define PROGRAMS "tests/data/programs/"
+
+static struct q_err e = Q_ERR_INIT;
+
+/* --- printed --- */
+
+/* Made anew by: build/dev/bin/quire-check-model tests/data/models/MODEL --program --dtype DTYPE
+ * --quantization METHOD > tests/data/programs/NAME.txt; look at the difference. */
+static const struct {
+    const char *model, *text;
+    enum dtype dtype;
+    enum quantization quantization;
+} printed[] = {
+    {"llama", "llama", DT_F32, QUANTIZE_NOT},
+    {"llama-bias-tied", "llama-bias-tied-int4", DT_F32, QUANTIZE_INT4},
+    {"mistral", "mistral-bf16", DT_BF16, QUANTIZE_NOT},
+    {"olmoe", "olmoe-int8", DT_F32, QUANTIZE_INT8},
+    {"qwen2-sliding-bf16", "qwen2-sliding-bf16", DT_BF16, QUANTIZE_NOT},
+    {"qwen2_moe", "qwen2_moe-int8", DT_F32, QUANTIZE_INT8},
+    {"qwen3", "qwen3", DT_F32, QUANTIZE_NOT},
+};
+
+static void show(struct buf *out, size_t i, bool json)
+{
+    char dir[200];
+    const struct model_options o = {
+        .dir = dir, .dtype = printed[i].dtype, .quantization = printed[i].quantization};
+    const struct model_show how = {.json = json, .n_token = 2048};
+    snprintf(dir, sizeof dir, "%s%s", MODELS, printed[i].model);
+    assert_ok(model_show_program(out, &o, &how, &e), &e);
+}
+
+static void test_printed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof printed / sizeof *printed; i++) {
+        struct buf got = BUF_INIT, want = BUF_INIT;
+        char path[200];
+        snprintf(path, sizeof path, "%s%s.txt", PROGRAMS, printed[i].text);
+        show(&got, i, false);
+        assert_ok(file_read(&want, path, 1u << 20, &e), &e);
+        if (strcmp(buf_str(&got), buf_str(&want)) != 0)
+            fail_msg("%s is printed otherwise than %s:\n%s", printed[i].model, path, buf_str(&got));
+        buf_release(&got);
+        buf_release(&want);
+    }
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    struct buf got = BUF_INIT;
+    show(&got, 0, true);
+    assert_non_null(strstr(buf_str(&got), "{\"architecture\":\"LlamaForCausalLM\",\"layers\":2,"));
+    assert_non_null(strstr(buf_str(&got), "{\"operation\":\"norm\",\"layer\":1,"));
+    assert_non_null(strstr(buf_str(&got), "\"fusion\":\"norm heads, rope, store\""));
+    assert_string_equal(buf_str(&got) + got.len - 4, "]}]}\n" + 1);
+    buf_release(&got);
+}
+
+/* --- other families --- */
+
+static const struct arch_tensor some_tensors[] = {
+    {"attn_norm.bias", W_ATTN_NORM_BIAS, {D_HIDDEN}, SHARD_NONE, WHEN_MLP_BIAS},
+    {"qkv.bias", W_QKV_HEADS_BIAS, {D_QKV}, SHARD_NONE, WHEN_ATTENTION_BIAS},
+};
+
+static struct program_form plain_form(const void *ctx, enum program_weight w, uint32_t layer)
+{
+    (void)layer;
+    const enum dtype *input = ctx;
+    const bool floats = *input != DT_I8 || w == PROGRAM_W_ROUTER;
+    return (struct program_form){.input = floats ? DT_F32 : DT_I8};
+}
+
+static const enum dtype floats = DT_F32, bytes = DT_I8;
+
+struct family {
+    struct arch_layer layer;
+    const char *act;
+    const char *ops;     /* of layer 1, by their kinds */
+    const char *missing; /* first, of what not every executor has; NULL: nothing */
+};
+
+static struct model_config some_config(const char *act)
+{
+    struct model_config c = {.vocab_size = 32,
+                             .hidden_size = 16,
+                             .intermediate_size = 24,
+                             .n_layer = 2,
+                             .n_head = 4,
+                             .n_kv_head = 2,
+                             .head_dim = 8,
+                             .rms_norm_eps = 1e-5,
+                             .window = {0, 7}};
+    snprintf(c.hidden_act, sizeof c.hidden_act, "%s", act);
+    c.forward = (struct forward_config){.attention_soft_cap = 50,
+                                        .logit_soft_cap = 30,
+                                        .query_scalar = 4,
+                                        .parallel_residual = true};
+    return c;
+}
+
+static void compile(struct layer_program *p, const struct arch_layer *l, const char *act,
+                    const enum dtype *input)
+{
+    const struct arch arch = {.name = "Test",
+                              .tensors = some_tensors,
+                              .n_tensor = sizeof some_tensors / sizeof *some_tensors,
+                              .layer = *l};
+    struct model_config c = some_config(act);
+    const struct program_forms f = {plain_form, input, DT_F32};
+    c.forward.rotary_fraction = l->residual == ARCH_RESIDUAL_CONFIG ? 0.25 : 0;
+    *p = (struct layer_program)LAYER_PROGRAM_INIT;
+    assert_ok(program_compile(p, &arch, &c, &f, &e), &e);
+}
+
+static void kinds_of(struct buf *out, const struct layer_program *p, uint32_t layer)
+{
+    for (uint32_t i = 0; i < p->n_op; i++)
+        if (p->ops[i].layer == layer)
+            buf_printf(out, "%s%s", out->len ? " " : "", program_kind_name(p->ops[i].kind));
+}
+
+#define BEFORE "norm matmul rope store attention matmul add norm matmul activate matmul add"
+
+static const struct family families[] = {
+    {{0}, "silu", BEFORE, NULL},
+    {{.norms = ARCH_NORMS_BOTH,
+      .windows = true,
+      .soft_caps = true,
+      .scales = true,
+      .mlp = ARCH_MLP_GATED,
+      .activations = ARCH_ACTS_GELU},
+     "gelu_pytorch_tanh",
+     "norm matmul rope store attention matmul norm add norm matmul activate matmul norm add",
+     "Test: layer 0: a soft cap of scores"},
+    {{.norms = ARCH_NORMS_AFTER},
+     "silu",
+     "matmul rope store attention matmul norm add matmul activate matmul norm add",
+     "Test: layer 0: a norm of a branch's output"},
+    {{.norms = ARCH_NORMS_SUM, .positions = ARCH_LEARNED},
+     "silu",
+     "matmul store attention matmul add norm matmul activate matmul add norm",
+     "learned positions"},
+    {{.norm = ARCH_NORM_LAYER,
+      .residual = ARCH_RESIDUAL_CONFIG,
+      .mlp = ARCH_MLP_PLAIN,
+      .activations = 1u << ARCH_GELU},
+     "gelu",
+     "norm matmul rope store attention norm matmul activate matmul add matmul add",
+     "LayerNorm"},
+    {{.residual = ARCH_RESIDUAL_SHARED_NORM, .positions = ARCH_ALIBI},
+     "silu",
+     "norm matmul store attention norm matmul activate matmul add matmul add",
+     "ALiBi"},
+    {{.qk_norm = ARCH_QK_NORM_WHOLE, .positions = ARCH_ROPE_INTERLEAVED, .bidirectional = true},
+     "silu",
+     "norm matmul norm norm rope store attention matmul add norm matmul activate matmul add",
+     "interleaved rope"},
+    {{.sinks = true}, "silu", BEFORE, "attention sinks"},
+};
+#define N_FAMILY (sizeof families / sizeof *families)
+
+static void test_families(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_FAMILY; i++) {
+        struct layer_program p;
+        struct buf got = BUF_INIT;
+        compile(&p, &families[i].layer, families[i].act, &floats);
+        kinds_of(&got, &p, 1);
+        assert_string_equal(buf_str(&got), families[i].ops);
+        buf_release(&got);
+        program_release(&p);
+    }
+}
+
+#define ON_NOTHING ((enum executor)4) /* that no row of features.def names */
+
+/* An executor that has nothing beyond the kinds refuses by the name of what is asked for first; the
+ * CPU's refuses by some name or runs it. */
+static void test_refused_by_name(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_FAMILY; i++) {
+        struct layer_program p;
+        compile(&p, &families[i].layer, families[i].act, &floats);
+        if (families[i].missing)
+            assert_fails(features_check(&p, ON_NOTHING, "Test", &e), Q_UNSUPPORTED,
+                         families[i].missing, &e);
+        else
+            assert_ok(features_check(&p, ON_NOTHING, "Test", &e), &e);
+        if (features_check(&p, ON_CPU, "Test", &e))
+            assert_non_null(strstr(e.message, " is not supported on the CPU yet"));
+        program_release(&p);
+    }
+}
+
+static const struct program_op *find(const struct layer_program *p, enum program_kind kind,
+                                     uint32_t layer)
+{
+    for (uint32_t i = 0; i < p->n_op; i++)
+        if (p->ops[i].kind == kind && p->ops[i].layer == layer)
+            return &p->ops[i];
+    fail_msg("no %s in layer %u", program_kind_name(kind), layer);
+    return NULL;
+}
+
+/* What the config says counts where the family says so, and only there. */
+static void test_config_counts(void **state)
+{
+    (void)state;
+    struct layer_program p;
+    compile(&p, &families[1].layer, families[1].act, &floats);
+    const struct program_op *a = find(&p, PROGRAM_ATTENTION, 1);
+    assert_true(a->attention.soft_cap == 50 && a->attention.scale == 0.5f);
+    assert_int_equal(a->attention.window, 7);
+    assert_int_equal(find(&p, PROGRAM_ATTENTION, 0)->attention.window, 0);
+    assert_true(find(&p, PROGRAM_SOFT_CAP, PROGRAM_NO_LAYER)->cap == 30);
+    assert_int_equal(find(&p, PROGRAM_ROPE, 0)->rope.n_rot, 8);
+    program_release(&p);
+    compile(&p, &families[0].layer, families[0].act, &floats);
+    a = find(&p, PROGRAM_ATTENTION, 1);
+    assert_true(a->attention.soft_cap == 0 && a->attention.window == 0);
+    assert_int_equal(p.ops[p.n_op - 1].kind, PROGRAM_MATMUL);
+    assert_int_equal(find(&p, PROGRAM_MATMUL, 0)->bias, PROGRAM_W_NONE);
+    program_release(&p);
+}
+
+static void test_refused_activation(void **state)
+{
+    (void)state;
+    const struct arch arch = {.name = "Test", .layer = {.activations = ARCH_ACTS_GELU}};
+    const struct model_config c = some_config("silu");
+    const struct program_forms f = {plain_form, &floats, DT_F32};
+    struct layer_program p = LAYER_PROGRAM_INIT;
+    assert_fails(program_compile(&p, &arch, &c, &f, &e), Q_UNSUPPORTED,
+                 "hidden_act \"silu\" is not supported for Test, expected \"gelu\", \"gelu_new\"",
+                 &e);
+    program_release(&p);
+}
+
+/* --- checked --- */
+
+static void test_check(void **state)
+{
+    (void)state;
+    static const struct {
+        enum program_kind kind;
+        size_t offset; /* of a uint16_t or uint32_t in the operation */
+        uint32_t value;
+        bool wide;
+        const char *part;
+    } wrong[] = {
+#define SHORT(kind, field, value, part) \
+    {kind, offsetof(struct program_op, field), value, false, part}
+#define LONG(kind, field, value, part)                              \
+    {                                                               \
+        kind, offsetof(struct program_op, field), value, true, part \
+    }
+        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_B_O, "nothing has written"),
+        SHORT(PROGRAM_MATMUL, in[0].dtype, DT_BF16, "another element type"),
+        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_BUFFERS, "a buffer that there is not"),
+        SHORT(PROGRAM_MATMUL, in[0].buffer, PROGRAM_B_NONE, "too few inputs"),
+        SHORT(PROGRAM_MATMUL, in[1].buffer, PROGRAM_B_H, "too few inputs, or too many"),
+        LONG(PROGRAM_MATMUL, in[0].n_col, 17, "columns that were not written"),
+        LONG(PROGRAM_MATMUL, weight, PROGRAM_W_NONE, "it has no weight"),
+        LONG(PROGRAM_MATMUL, weight, PROGRAM_W_ATTN_NORM, "of another kind"),
+        LONG(PROGRAM_MATMUL, weight, PROGRAM_WEIGHTS, "a weight that there is not"),
+        LONG(PROGRAM_ADD, weight, PROGRAM_W_OUT, "it takes no weight"),
+        LONG(PROGRAM_ADD, in[0].n_col, 8, "shapes do not agree: in = out"),
+        LONG(PROGRAM_NORM, norm.unit, 5, "of whole units"),
+        LONG(PROGRAM_ROPE, rope.n_rot, 10, "n_rot of it"),
+        LONG(PROGRAM_ROPE, in[0].col, 1, "in place, but writes elsewhere"),
+        LONG(PROGRAM_STORE, attention.n_kv_head, 3, "K and V of KV heads"),
+        LONG(PROGRAM_ATTENTION, attention.n_head, 3, "heads of head_dim"),
+        LONG(PROGRAM_ACTIVATE, out.n_col, 5, "twice that when gated"),
+        LONG(PROGRAM_STORE, layer, 1, "the cache of a layer that has stored nothing"),
+        LONG(PROGRAM_ADD, layer, 2, "a layer that there is not"),
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct layer_program p;
+        compile(&p, &families[0].layer, "silu", &floats);
+        char *op = (char *)(uintptr_t)find(&p, wrong[i].kind, 0);
+        const uint16_t narrow = (uint16_t)wrong[i].value;
+        if (wrong[i].wide)
+            memcpy(op + wrong[i].offset, &wrong[i].value, sizeof wrong[i].value);
+        else
+            memcpy(op + wrong[i].offset, &narrow, sizeof narrow);
+        assert_fails(program_check(&p, &e), Q_INVALID, wrong[i].part, &e);
+        program_release(&p);
+    }
+}
+
+static void test_check_order(void **state)
+{
+    (void)state;
+    struct layer_program p;
+    compile(&p, &families[0].layer, "silu", &floats);
+    const struct program_op first = p.ops[1]; /* the norm behind its product */
+    p.ops[1] = p.ops[2];
+    p.ops[2] = first;
+    assert_fails(program_check(&p, &e), Q_INVALID, "operation 1 (matmul of layer 0)", &e);
+    p.n_op = 1;
+    assert_fails(program_check(&p, &e), Q_INVALID, "none of which gives logits", &e);
+    program_release(&p);
+}
+
+/* --- fused --- */
+
+static void stages_of(struct buf *out, const struct layer_program *p, uint32_t layer)
+{
+    for (uint32_t i = 0; i < p->n_stage; i++)
+        if (p->ops[p->stages[i].first].layer == layer)
+            buf_printf(out, "%u", p->stages[i].n);
+}
+
+static struct program_form gated_form(const void *ctx, enum program_weight w, uint32_t layer)
+{
+    struct program_form f = plain_form(ctx, w, layer);
+    f.interleaved = w == PROGRAM_W_GATE_UP;
+    return f;
+}
+
+static void test_fuse(void **state)
+{
+    (void)state;
+    static const struct {
+        const enum dtype *input;
+        uint32_t fusions;
+        bool interleaved;
+        const char *stages; /* operations in each of layer 1 */
+    } cases[] = {
+        {&floats, 0, false, "111111111111"},
+        {&floats, 0, true, "11111111211"},
+        {&floats, PROGRAM_FUSE(MATMUL_ADD), false, "1111121112"},
+        {&floats, PROGRAM_FUSE(QKV_FINISH), false, "11211111111"},
+        {&floats, PROGRAM_FUSE(ADD_NORM), false, "11111121111"},
+        {&floats, PROGRAM_FUSE_ALL, true, "11212122"},
+        {&bytes, 0, false, "1111111111111111"},
+        {&bytes, PROGRAM_FUSE(NORM_QUANTIZE), false, "21111111211111"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct layer_program p;
+        struct buf got = BUF_INIT;
+        const struct program_forms f = {cases[i].interleaved ? gated_form : plain_form,
+                                        cases[i].input, DT_F32};
+        compile(&p, &families[0].layer, "silu", cases[i].input);
+        assert_ok(program_fuse(&p, &f, cases[i].fusions, &e), &e);
+        stages_of(&got, &p, 1);
+        assert_string_equal(buf_str(&got), cases[i].stages);
+        buf_release(&got);
+        program_release(&p);
+    }
+}
+
+/* Three passes a layer, and which buffers outlive one. */
+static void test_passes(void **state)
+{
+    (void)state;
+    struct layer_program p;
+    const struct program_forms f = {plain_form, &bytes, DT_F32};
+    compile(&p, &families[0].layer, "silu", &bytes);
+    assert_ok(program_fuse(&p, &f, PROGRAM_FUSE_ALL, &e), &e);
+    assert_int_equal(p.n_pass, 1 + 2 * 3 + 1);
+    for (uint32_t i = 0; i < p.n_pass; i++) {
+        assert_int_equal(p.passes[i].all_rows, i % 3 == 2 && i < 7);
+        assert_int_equal(p.passes[i].asked, i == 7);
+    }
+    static const uint32_t of_step[] = {PROGRAM_B_X, PROGRAM_B_QKV, PROGRAM_B_A};
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(p.buffers[of_step[i]].rows, PROGRAM_ROWS_STEP);
+    assert_int_equal(p.buffers[PROGRAM_B_H_Q].rows, PROGRAM_ROWS_BLOCK);
+    assert_int_equal(p.buffers[PROGRAM_B_ACT].rows, PROGRAM_ROWS_BLOCK);
+    assert_true(p.buffers[PROGRAM_B_H_Q].is_stored && p.buffers[PROGRAM_B_X].is_stored);
+    assert_false(p.buffers[PROGRAM_B_H].is_stored); /* within norm and quantize */
+    assert_false(p.buffers[PROGRAM_B_O].is_stored); /* within matmul and add */
+    program_release(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_printed),       cmocka_unit_test(test_json),
+        cmocka_unit_test(test_families),      cmocka_unit_test(test_refused_by_name),
+        cmocka_unit_test(test_config_counts), cmocka_unit_test(test_refused_activation),
+        cmocka_unit_test(test_check),         cmocka_unit_test(test_check_order),
+        cmocka_unit_test(test_fuse),          cmocka_unit_test(test_passes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/forward/matmul.h"
+
+enum form { FORM_FLOATS, FORM_INT8, FORM_W4A8, FORM_W4A16, FORM_FP8, FORM_FP8_BLOCK, FORMS };
+
+static enum form form_of(const struct packed *w, enum dtype input)
+{
+    if (!matmul_reads_bytes(input))
+        return w->group ? FORM_W4A16 : FORM_FLOATS;
+    if (w->blocks)
+        return FORM_FP8_BLOCK;
+    if (w->dtype == DT_F8_E4M3)
+        return FORM_FP8;
+    return w->group ? FORM_W4A8 : FORM_INT8;
+}
+
+struct matmul_rows matmul_rows_at(const struct matmul_rows *r, size_t i)
+{
+    struct matmul_rows at = *r;
+    at.x = (char *)r->x + i * r->stride * (dtype_bits(r->dtype) / 8);
+    at.rows = r->rows ? r->rows + i : NULL;
+    at.sums = r->sums ? r->sums + i * r->stride / KERN_QUANT_SUM : NULL;
+    at.scales = r->scales ? r->scales + i * r->scale_stride : NULL;
+    return at;
+}
+
+static struct linear_args floats_args(const struct matmul *m)
+{
+    return (struct linear_args){
+        .y = m->y,
+        .y_dtype = m->y_dtype,
+        .x = m->x->x,
+        .x_dtype = m->x->dtype,
+        .w = *m->w,
+        .bias = m->bias,
+        .n_row = m->n_row,
+        .x_stride = m->x->stride,
+        .y_stride = m->y_stride,
+        .accumulate = m->add,
+    };
+}
+
+static struct linear_quant_args bytes_args(const struct matmul *m)
+{
+    return (struct linear_quant_args){
+        .y = m->y,
+        .y_dtype = m->y_dtype,
+        .x = m->x->x,
+        .rows = m->x->rows,
+        .w = *m->w,
+        .bias = m->bias,
+        .n_row = m->n_row,
+        .x_stride = m->x->stride,
+        .y_stride = m->y_stride,
+        .accumulate = m->add,
+    };
+}
+
+static struct linear_blocks_args blocks_args(const struct matmul *m)
+{
+    return (struct linear_blocks_args){
+        .y = m->y,
+        .y_dtype = m->y_dtype,
+        .x = m->x->x,
+        .x_scales = m->x->scales,
+        .w = *m->w,
+        .bias = m->bias,
+        .n_row = m->n_row,
+        .x_stride = m->x->stride,
+        .y_stride = m->y_stride,
+        .scale_stride = m->x->scale_stride,
+        .accumulate = m->add,
+    };
+}
+
+static void run_groups(const struct kern_table *k, const struct matmul *m,
+                       const struct kern_exec *x)
+{
+    const struct linear_groups_args floats = {floats_args(m), *m->groups};
+    const struct linear_quant_groups_args bytes = {bytes_args(m), *m->groups};
+    switch (form_of(m->w, m->x->dtype)) {
+    case FORM_INT8:
+        k->linear_quant_groups(&bytes, x);
+        break;
+    case FORM_W4A8:
+        k->linear_int4_groups(&(struct linear_int4_groups_args){bytes}, x);
+        break;
+    case FORM_W4A16:
+        k->linear_int4_half_groups(&(struct linear_int4_half_groups_args){floats}, x);
+        break;
+    case FORM_FP8:
+        k->linear_e4m3_groups(&(struct linear_e4m3_groups_args){bytes}, x);
+        break;
+    case FORM_FP8_BLOCK:
+        k->linear_blocks_groups(&(struct linear_blocks_groups_args){blocks_args(m), *m->groups}, x);
+        break;
+    default:
+        k->linear_groups(&floats, x);
+    }
+}
+
+void matmul_run(const struct kern_table *k, const struct matmul *m, const struct kern_exec *x)
+{
+    if (m->groups) {
+        run_groups(k, m, x);
+        return;
+    }
+    switch (form_of(m->w, m->x->dtype)) {
+    case FORM_INT8: {
+        const struct linear_quant_args a = bytes_args(m);
+        k->linear_quant(&a, x);
+        break;
+    }
+    case FORM_W4A8:
+        k->linear_int4(&(struct linear_int4_args){bytes_args(m), m->x->sums}, x);
+        break;
+    case FORM_W4A16:
+        k->linear_int4_half(&(struct linear_int4_half_args){floats_args(m)}, x);
+        break;
+    case FORM_FP8:
+        k->linear_e4m3(&(struct linear_e4m3_args){bytes_args(m)}, x);
+        break;
+    case FORM_FP8_BLOCK: {
+        const struct linear_blocks_args a = blocks_args(m);
+        k->linear_blocks(&a, x);
+        break;
+    }
+    default: {
+        const struct linear_args a = floats_args(m);
+        k->linear(&a, x);
+    }
+    }
+}
+
+void matmul_quantize(const struct kern_table *k, const struct matmul_rows *to,
+                     const struct matmul_source *from, const struct kern_exec *x)
+{
+    if (to->dtype == DT_I8) {
+        const struct quant_rows_args a = {
+            .q = to->x,
+            .rows = to->rows,
+            .sums = to->sums,
+            .x = from->x,
+            .order = from->order,
+            .n_row = from->n_row,
+            .n_col = from->n_col,
+            .x_stride = from->stride,
+            .q_stride = to->stride,
+        };
+        k->quant_rows(&a, x);
+        return;
+    }
+    Q_ASSERT(to->dtype == DT_F8_E4M3);
+    const struct quant_rows_e4m3_args rows = {
+        .q = to->x,
+        .rows = to->rows,
+        .x = from->x,
+        .n_row = from->n_row,
+        .n_col = from->n_col,
+        .x_stride = from->stride,
+        .q_stride = to->stride,
+    };
+    const struct quant_rows_blocks_args blocks = {
+        .q = to->x,
+        .scales = to->scales,
+        .x = from->x,
+        .n_row = from->n_row,
+        .n_col = from->n_col,
+        .x_stride = from->stride,
+        .q_stride = to->stride,
+        .scale_stride = to->scale_stride,
+    };
+    if (to->scales)
+        k->quant_rows_blocks(&blocks, x);
+    else
+        k->quant_rows_e4m3(&rows, x);
+}
+
+const char *matmul_needs(const struct packed *w, enum dtype input, bool grouped)
+{
+    static const char *const names[FORMS][2] = {
+        [FORM_FLOATS] = {"linear", "linear_groups"},
+        [FORM_INT8] = {"linear_quant", "linear_quant_groups"},
+        [FORM_W4A8] = {"linear_int4", "linear_int4_groups"},
+        [FORM_W4A16] = {"linear_int4_half", "linear_int4_half_groups"},
+        [FORM_FP8] = {"linear_e4m3", "linear_e4m3_groups"},
+        [FORM_FP8_BLOCK] = {"linear_blocks", "linear_blocks_groups"},
+    };
+    return names[form_of(w, input)][grouped];
+}
+
+bool matmul_is_there(const struct kern_table *k, const struct packed *w, enum dtype input,
+                     bool grouped)
+{
+    const bool there[FORMS][2] = {
+        [FORM_FLOATS] = {k->linear != NULL, k->linear_groups != NULL},
+        [FORM_INT8] = {k->linear_quant != NULL, k->linear_quant_groups != NULL},
+        [FORM_W4A8] = {k->linear_int4 != NULL, k->linear_int4_groups != NULL},
+        [FORM_W4A16] = {k->linear_int4_half != NULL, k->linear_int4_half_groups != NULL},
+        [FORM_FP8] = {k->linear_e4m3 != NULL, k->linear_e4m3_groups != NULL},
+        [FORM_FP8_BLOCK] = {k->linear_blocks != NULL, k->linear_blocks_groups != NULL},
+    };
+    return there[form_of(w, input)][grouped];
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_plan - how a team of threads shares a layer program: which part of a stage's rows a thread
+ * has, where the threads must meet, and which buffers may lie in the same memory. Computed once from
+ * the program; nothing of it is written by hand.
+ *
+ * A stage reads and writes buffers by parts:
+ *     ROWS    each thread its share of the block's rows; the same share in every stage
+ *     PLACES  its share of the places (a row and an expert)
+ *     SUMS    its share of what `combine` adds up
+ *     OWN     all rows, in a copy of its own
+ *     ANY     columns, heads or panels: who has what is the kernel's affair
+ * A barrier stands before a stage when another thread may have written what it reads, or read or
+ * written what it writes, since the last one; the parts ROWS, PLACES, SUMS and OWN are each safe
+ * after themselves. Rows of the step differ from block to block, so a buffer of the step that the
+ * block before has used is no reason.
+ *
+ * OWN: where rows are few, making a product's input costs less than meeting the others. A stage is
+ * made so when its block has at most CPU_OWN_ROWS rows of CPU_OWN_ELEMENTS elements together, so
+ * the barriers depend on how many rows a block has: a bit for each number. Threads: pure. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_CPU_PLAN_H
+#define QUIRE_ENGINE_MODEL_FORWARD_CPU_PLAN_H
+#include "engine/model/forward/program.h"
+
+#define CPU_OWN_ROWS     8u
+#define CPU_OWN_ELEMENTS 8192u              /* about a microsecond of norm or of quantizing */
+#define CPU_MODES        (CPU_OWN_ROWS + 1) /* blocks of 1, 2 … rows; the last: of more */
+
+struct cpu_stage {
+    uint16_t barrier;  /* bit m: one stands before it, in blocks of mode m */
+    uint32_t own_cols; /* elements of a row that each thread may make for itself; 0: never */
+};
+
+static inline uint32_t cpu_mode(uint32_t n_row)
+{
+    return n_row <= CPU_OWN_ROWS ? n_row - 1 : CPU_MODES - 1;
+}
+
+static inline bool cpu_is_own(uint32_t own_cols, uint32_t n_row)
+{
+    return own_cols && n_row <= CPU_OWN_ROWS && (uint64_t)n_row * own_cols <= CPU_OWN_ELEMENTS;
+}
+
+/* slots: [PROGRAM_BUFFERS_MAX] the memory of each buffer, by number; buffers that are never needed
+ * together share one. Returns how many there are. p: fused. */
+uint32_t cpu_plan_memory(uint8_t *slots, const struct layer_program *p);
+/* stages: [p->n_stage]. */
+void cpu_plan_stages(struct cpu_stage *stages, const struct layer_program *p, const uint8_t *slots);
+/* May each thread have a copy of it of its own? */
+bool cpu_plan_is_copied(const struct layer_program *p, uint32_t buffer);
+
+#endif

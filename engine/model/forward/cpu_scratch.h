@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_scratch - what is behind struct model_scratch: memory for a step of a layer program on the
+ * CPU, and how the team shares it. Internal to engine/model.
+ *
+ * n = rows of the step, R of them at a time (block_rows), so that what passes from one product to
+ * the next stays in the caches. Buffers of the step have n rows, those of a block R, or enough for
+ * CPU_OWN_ROWS of each thread where a thread may have a copy; those of places R * n_used.
+ * Threads: as model.h. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_CPU_SCRATCH_H
+#define QUIRE_ENGINE_MODEL_FORWARD_CPU_SCRATCH_H
+#include "engine/model/forward/cpu_plan.h"
+#include "engine/model/forward/matmul.h"
+#include "engine/model/model_state.h"
+
+/* Rows of an expert that a thread multiplies at a time, of which it has a copy then. */
+#define CPU_PICK_ROWS 128u
+
+/* A place is a row and one of the experts that it takes; places of one expert are neighbours, its
+ * rows ascending. P = R * n_used places. */
+struct cpu_experts {
+    uint32_t *experts; /* [in_rows, n_used] of each row, ascending */
+    float *weights;    /* [in_rows, n_used] */
+    /* Each thread has its own of these: */
+    uint32_t *ends;            /* [n_expert] one past the last place of each expert */
+    uint32_t *rows;            /* [P] the row of each place */
+    uint32_t *places;          /* [R, n_used] where a row's results are */
+    float *shares;             /* [R] of the expert that all rows use */
+    struct matmul_rows picked; /* [CPU_PICK_ROWS, hidden] rows of one expert */
+};
+
+struct model_scratch {
+    struct region memory;
+    uint32_t n_token_max, n_thread;
+    uint32_t block_rows;
+    uint32_t in_rows; /* block_rows, or enough for CPU_OWN_ROWS of each thread */
+    struct matmul_rows buffers[PROGRAM_BUFFERS_MAX]; /* dtype: of the widest reference */
+    uint8_t slots[PROGRAM_BUFFERS_MAX];
+    struct cpu_stage *stages; /* [n_stage] of the program */
+    struct cpu_experts e;     /* of a model with experts */
+    float *made_of;           /* [n_thread, hidden] a row of floats that becomes bytes at once */
+    size_t made_of_stride;
+    float *rope;  /* [n, head_dim / 2, 2] (cos, sin) of each row */
+    float *parts; /* [n_part] of long contexts that are split over threads */
+    size_t n_part;
+    uint32_t *rows;      /* 0, 1, 2 …: the row of `rope` that a row uses */
+    unsigned char *kern; /* [n_thread][kern_bytes] */
+    size_t kern_bytes;
+    float *const *tap;
+};
+
+#endif

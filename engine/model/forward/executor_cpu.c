@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU's executor. Every thread runs the whole program; an operation gives each its share, and
+ * barriers stand where cpu_plan.h has found that they must (six a layer when decoding one sequence:
+ * after q,k,v, before attention and after it, after out, gate·up and down).
+ *
+ * A pass takes its rows in blocks, so that activations stay in the caches from one product to the
+ * next; a pass of attention, and the embedding, take all rows at once. Row work between q,k,v and
+ * attention touches one row at a time, so a thread takes its rows through all of it. */
+#include "engine/model/forward/executor_cpu.h"
+#include <string.h>
+
+typedef void handler(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+
+static void meet(struct cpu_run *w)
+{
+    if (w->x.nth > 1 && !w->is_clean)
+        team_barrier(w->team);
+    w->is_clean = true;
+}
+
+/* --- where rows lie --- */
+
+static struct matmul_rows rows_at(const struct cpu_run *w, struct program_ref r, bool own)
+{
+    const struct matmul_rows *b = &w->s->buffers[r.buffer];
+    const bool is_places = w->m->program.buffers[r.buffer].rows == PROGRAM_ROWS_PLACES;
+    struct matmul_rows at = *b;
+    size_t row = 0;
+    at.dtype = (enum dtype)r.dtype;
+    if (r.buffer == PROGRAM_B_LOGITS) {
+        at = (struct matmul_rows){.x = w->logits, .stride = r.n_col, .dtype = DT_F32};
+        row = w->block.at;
+    } else if (w->m->program.buffers[r.buffer].rows == PROGRAM_ROWS_STEP) {
+        row = w->block.at;
+    } else if (own) {
+        row = (size_t)w->x.ith * CPU_OWN_ROWS * (is_places ? w->n_used : 1);
+    }
+    at = matmul_rows_at(&at, row);
+    at.x = (char *)at.x + r.col * cpu_width(r);
+    return at;
+}
+
+struct matmul_rows cpu_rows_of(const struct cpu_run *w, struct program_ref r)
+{
+    return rows_at(w, r, w->is_own[w->s->slots[r.buffer]]);
+}
+
+struct matmul_rows cpu_rows_to(const struct cpu_run *w, struct program_ref r)
+{
+    return rows_at(w, r, w->own_stage);
+}
+
+static const float *vector_of(const struct cpu_run *w, enum program_weight v,
+                              const struct program_op *op)
+{
+    return program_vector(&w->m->weights, v, op->layer);
+}
+
+/* --- embedding, norms, quantizing --- */
+
+static void embed(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct weights *g = &w->m->weights;
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct embed_args a = {
+        .y = y.x,
+        .table = g->embed,
+        .dtype = g->embed_dtype,
+        .packed = g->embed_packed,
+        .ids = w->b->token_ids,
+        .n_row = w->block.n,
+        .n_col = out.n_col,
+        .scale = op->scale,
+    };
+    w->k->embed(&a, &w->x);
+}
+
+/* Row i of the block of a norm's input. */
+static const float *norm_input(const struct cpu_run *w, const struct program_op *op,
+                               const struct matmul_rows *x, uint32_t i)
+{
+    if (!op->asked)
+        return (const float *)x->x + i * x->stride;
+    const uint32_t r = w->b->logit_rows[w->first_logit + w->block.at + i];
+    return (const float *)w->s->buffers[op->in[0].buffer].x +
+           r * w->s->buffers[op->in[0].buffer].stride + op->in[0].col;
+}
+
+/* Units of n_row rows of x that lie `x_stride` apart. */
+static void norm_units(const struct cpu_run *w, const struct program_op *op,
+                       const struct rms_norm_args *rows)
+{
+    struct rms_norm_args a = *rows;
+    a.w = vector_of(w, op->weight, op);
+    a.n_col = op->norm.unit;
+    a.eps = op->norm.eps;
+    if (op->norm.unit != op->in[0].n_col) { /* the units of one row, neighbours */
+        Q_ASSERT(a.n_row == 1);
+        a.n_row = op->in[0].n_col / op->norm.unit;
+        a.x_stride = a.y_stride = op->norm.unit;
+    }
+    w->k->rms_norm(&a, &w->mine);
+}
+
+static void norm(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_to_make(w, w->block.n);
+    const bool by_rows = op->asked || op->norm.unit != op->in[0].n_col;
+    for (uint32_t i = r.at; i < r.at + r.n; i += by_rows ? 1 : r.n)
+        norm_units(w, op,
+                   &(struct rms_norm_args){
+                       .y = (char *)to.x + i * to.stride * cpu_width(out),
+                       .y_dtype = (enum dtype)out.dtype,
+                       .x = norm_input(w, op, &x, i),
+                       .n_row = by_rows ? 1 : r.n,
+                       .x_stride = x.stride,
+                       .y_stride = to.stride,
+                   });
+}
+
+static const uint32_t *order_of(const struct cpu_run *w, const struct program_op *op)
+{
+    return op->ordered ? program_matrix(&w->m->weights, op->weight, op->layer, 0)->order : NULL;
+}
+
+/* By way of one row of floats that stays in the first cache. */
+static void norm_quantize(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct program_op *bytes = op + 1;
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_to_make(w, w->block.n);
+    float *row = w->s->made_of + w->x.ith * w->s->made_of_stride;
+    const struct matmul_source from = {row, out.n_col, 1, out.n_col, order_of(w, bytes)};
+    for (uint32_t i = r.at; i < r.at + r.n; i++) {
+        const struct matmul_rows at = matmul_rows_at(&to, i);
+        norm_units(w, op,
+                   &(struct rms_norm_args){
+                       .y = row,
+                       .y_dtype = DT_F32,
+                       .x = norm_input(w, op, &x, i),
+                       .n_row = 1,
+                       .x_stride = x.stride,
+                       .y_stride = out.n_col,
+                   });
+        matmul_quantize(w->k, &at, &from, &w->mine);
+    }
+}
+
+static void quantize(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    if (w->m->program.buffers[out.buffer].rows == PROGRAM_ROWS_PLACES) {
+        cpu_quantize_places(w, op);
+        return;
+    }
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_to_make(w, w->block.n);
+    const struct matmul_rows at = matmul_rows_at(&to, r.at);
+    matmul_quantize(w->k, &at,
+                    &(struct matmul_source){(const float *)x.x + r.at * x.stride, x.stride, r.n,
+                                            out.n_col, order_of(w, op)},
+                    &w->mine);
+}
+
+/* --- products --- */
+
+static void multiply(struct cpu_run *w, const struct program_op *op, struct program_ref out,
+                     bool onto)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), y = cpu_rows_to(w, out);
+    const struct matmul a = {
+        .w = program_matrix(&w->m->weights, op->weight, op->layer, 0),
+        .bias = vector_of(w, op->bias, op),
+        .x = &x,
+        .y = y.x,
+        .y_dtype = (enum dtype)out.dtype,
+        .y_stride = y.stride,
+        .n_row = w->block.n,
+        .add = onto,
+    };
+    matmul_run(w->k, &a, &w->x);
+}
+
+static void matmul(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    multiply(w, op, out, false);
+}
+
+static void matmul_add(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    multiply(w, op, out, true);
+}
+
+static void add(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), y = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    for (uint32_t i = r.at; i < r.at + r.n; i++) {
+        const float *from = (const float *)x.x + i * x.stride;
+        float *to = (float *)y.x + i * y.stride;
+        for (uint32_t c = 0; c < out.n_col; c++)
+            to[c] += from[c];
+    }
+}
+
+static void scale(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows y = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    for (uint32_t i = r.at; i < r.at + r.n; i++)
+        for (uint32_t c = 0; c < out.n_col; c++)
+            ((float *)y.x)[i * y.stride + c] *= op->scale;
+}
+
+/* Gate and up that are not interleaved. */
+static void activate(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const bool is_places = w->m->program.buffers[out.buffer].rows == PROGRAM_ROWS_PLACES;
+    const struct matmul_rows x = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_to_make(w, w->block.n * (is_places ? w->n_used : 1));
+    const struct silu_mul_args a = {
+        .y = (char *)to.x + r.at * to.stride * cpu_width(out),
+        .y_dtype = (enum dtype)out.dtype,
+        .x = (const float *)x.x + r.at * x.stride,
+        .n_row = r.n,
+        .n_col = out.n_col,
+        .x_stride = x.stride,
+        .y_stride = to.stride,
+    };
+    w->k->silu_mul(&a, &w->mine);
+}
+
+/* --- attention --- */
+
+/* (cos, sin) of this thread's rows of the step. */
+static void make_rope(const struct cpu_run *w)
+{
+    const struct cpu_rows own = cpu_share(w, (struct cpu_rows){0, w->b->n_token});
+    const uint32_t head_dim = w->m->config.head_dim, own_end = own.at + own.n;
+    for (uint32_t i = 0; i < w->b->n_seq; i++) {
+        const struct attention_seq *q = &w->b->seqs[i];
+        const uint32_t from = q->row > own.at ? q->row : own.at;
+        const uint32_t end = q->row + q->n_query < own_end ? q->row + q->n_query : own_end;
+        for (uint32_t r = from; r < end; r++)
+            rotary_row(&w->m->rotary, w->s->rope + (size_t)r * head_dim, w->b->positions[r],
+                       w->b->n_prompts ? w->b->n_prompts[i] : 0);
+    }
+}
+
+static void rope(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows x = cpu_rows_to(w, out);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const struct rope_args a = {
+        .x = (float *)x.x + r.at * x.stride,
+        .x_stride = x.stride,
+        .table = w->s->rope + (size_t)(w->block.at + r.at) * op->rope.head_dim,
+        .pos = w->s->rows,
+        .n_row = r.n,
+        .n_head = op->rope.n_head,
+        .head_dim = op->rope.head_dim,
+        .n_rot = op->rope.n_rot,
+        .interleaved = op->rope.interleaved,
+    };
+    if (r.n)
+        w->k->rope(&a, &w->mine);
+}
+
+static void store(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows k = cpu_rows_of(w, op->in[0]), v = cpu_rows_of(w, op->in[1]);
+    const struct cpu_rows r = cpu_share(w, (struct cpu_rows){0, w->block.n});
+    const struct kv_store_args a = {
+        .k_cache = w->kv->k[op->layer],
+        .v_cache = w->kv->v[op->layer],
+        .kv_dtype = w->kv->dtype,
+        .k = (const float *)k.x + r.at * k.stride,
+        .v = (const float *)v.x + r.at * v.stride,
+        .k_stride = k.stride,
+        .v_stride = v.stride,
+        .slot = w->b->slots + w->block.at + r.at,
+        .n_row = r.n,
+        .n_kv_head = op->attention.n_kv_head,
+        .head_dim = op->attention.head_dim,
+    };
+    (void)out;
+    if (r.n)
+        w->k->kv_store(&a, &w->mine);
+}
+
+static void attention(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    const struct matmul_rows q = cpu_rows_of(w, op->in[0]), to = cpu_rows_to(w, out);
+    const struct attention_args a = {
+        .out = to.x,
+        .out_dtype = (enum dtype)out.dtype,
+        .q = q.x,
+        .out_stride = to.stride,
+        .q_stride = q.stride,
+        .k_cache = w->kv->k[op->layer],
+        .v_cache = w->kv->v[op->layer],
+        .kv_dtype = w->kv->dtype,
+        .seqs = w->b->seqs,
+        .n_seq = w->b->n_seq,
+        .n_head = op->attention.n_head,
+        .n_kv_head = op->attention.n_kv_head,
+        .head_dim = op->attention.head_dim,
+        .context_max = w->b->context_max,
+        .scale = op->attention.scale,
+        .soft_cap = op->attention.soft_cap,
+        .window = op->attention.window,
+        .sinks = vector_of(w, op->weight, op),
+        .parts = w->s->parts,
+        .n_part = w->s->n_part,
+    };
+    w->k->attention(&a, &w->x);
+    if (!kern_attention_splits(&a, w->x.nth))
+        return;
+    w->is_clean = false;
+    meet(w);
+    w->k->attention_join(&(struct attention_join_args){&a}, &w->x);
+}
+
+/* --- stages and passes --- */
+
+static void route(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    (void)out;
+    cpu_route(w, op);
+}
+
+static void combine(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    (void)out;
+    cpu_combine(w, op);
+}
+
+static void share(struct cpu_run *w, const struct program_op *op, struct program_ref out)
+{
+    (void)out;
+    cpu_share_expert(w, op);
+}
+
+static handler *const of_kind[PROGRAM_KINDS] = {
+    [PROGRAM_EMBED] = embed,
+    [PROGRAM_NORM] = norm,
+    [PROGRAM_QUANTIZE] = quantize,
+    [PROGRAM_MATMUL] = matmul,
+    [PROGRAM_ADD] = add,
+    [PROGRAM_ACTIVATE] = activate,
+    [PROGRAM_ROPE] = rope,
+    [PROGRAM_STORE] = store,
+    [PROGRAM_ATTENTION] = attention,
+    [PROGRAM_ROUTE] = route,
+    [PROGRAM_EXPERTS] = cpu_experts,
+    [PROGRAM_COMBINE] = combine,
+    [PROGRAM_SHARE] = share,
+    [PROGRAM_SCALE] = scale,
+};
+
+/* Of fused stages; NULL: its operations one after the other, since a thread has the same rows in all
+ * of them. */
+static handler *const of_fusion[PROGRAM_FUSIONS] = {
+    [PROGRAM_FUSE_GATED] = matmul,
+    [PROGRAM_FUSE_EXPERTS_GATED] = cpu_experts,
+    [PROGRAM_FUSE_NORM_QUANTIZE] = norm_quantize,
+    [PROGRAM_FUSE_MATMUL_ADD] = matmul_add,
+};
+
+static void run_stage(struct cpu_run *w, const struct program_stage *g,
+                      const struct cpu_stage *plan)
+{
+    const struct program_op *op = &w->m->program.ops[g->first];
+    const struct program_ref out = op[g->n - 1].out;
+    if (plan->barrier >> cpu_mode(w->block.n) & 1)
+        meet(w);
+    w->own_stage = cpu_is_own(plan->own_cols, w->block.n);
+    if (of_fusion[g->fusion])
+        of_fusion[g->fusion](w, op, out);
+    else
+        for (uint32_t i = 0; i < g->n; i++)
+            of_kind[op[i].kind](w, &op[i], op[i].out);
+    w->is_own[w->s->slots[out.buffer]] = w->own_stage;
+    w->is_clean = false;
+}
+
+/* n: rows of the step, or those that are asked for. */
+static void run_pass(struct cpu_run *w, const struct program_pass *pass, uint32_t n)
+{
+    const struct layer_program *p = &w->m->program;
+    const bool whole = pass->all_rows || (pass->layer == PROGRAM_NO_LAYER && !pass->asked);
+    const uint32_t most = whole ? n : w->s->block_rows;
+    for (uint32_t at = 0; at < n; at += most) {
+        w->block = (struct cpu_rows){at, n - at < most ? n - at : most};
+        for (uint32_t i = pass->first; i < pass->first + pass->n; i++)
+            run_stage(w, &p->stages[i], &w->s->stages[i]);
+    }
+}
+
+static void tap(struct cpu_run *w, uint32_t index)
+{
+    const struct model_config *c = &w->m->config;
+    const struct cpu_rows own = cpu_share(w, (struct cpu_rows){0, w->b->n_token});
+    const size_t hidden = c->hidden_size, at = own.at * hidden;
+    const float *x = w->s->buffers[PROGRAM_B_X].x;
+    if (!w->s->tap)
+        return;
+    meet(w);
+    if (index < c->n_layer) {
+        memcpy(w->s->tap[index] + at, x + at, own.n * hidden * sizeof *x);
+        return;
+    }
+    const struct layer_program *p = &w->m->program;
+    const struct program_op *final = &p->ops[p->stages[p->passes[p->n_pass - 1].first].first];
+    norm_units(w, final,
+               &(struct rms_norm_args){.y = w->s->tap[index] + at,
+                                       .y_dtype = DT_F32,
+                                       .x = x + at,
+                                       .n_row = own.n,
+                                       .x_stride = hidden,
+                                       .y_stride = hidden});
+}
+
+static struct cpu_run run_of(const struct model *m, const struct batch *b, struct model_scratch *s,
+                             struct team *team, struct kern_exec x)
+{
+    x.scratch = s->kern + x.ith * s->kern_bytes;
+    x.scratch_bytes = s->kern_bytes;
+    Q_ASSERT(b->n_token <= s->n_token_max && b->n_logit <= b->n_token && x.nth <= s->n_thread);
+    struct cpu_run w = {.m = m, .b = b, .s = s, .k = m->kern, .team = team, .x = x, .mine = x};
+    w.mine.ith = 0;
+    w.mine.nth = 1;
+    w.is_clean = true;
+    w.n_expert = m->config.moe.n_expert;
+    w.n_used = m->config.moe.n_used;
+    return w;
+}
+
+/* Layers that the batch asks for, and what comes before them. */
+static bool is_wanted(const struct cpu_run *w, const struct program_pass *pass)
+{
+    const struct batch *b = w->b;
+    if (pass->layer == PROGRAM_NO_LAYER || b->n_layer == 0)
+        return true;
+    return pass->layer >= b->layer && pass->layer - b->layer < b->n_layer;
+}
+
+void model_forward(const struct model *m, const struct batch *b, const struct kv_cache *kv,
+                   struct model_scratch *s, float *logits, struct team *team, uint32_t ith,
+                   uint32_t nth)
+{
+    const struct layer_program *p = &m->program;
+    struct cpu_run w = run_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
+    uint32_t layer = PROGRAM_NO_LAYER;
+    Q_ASSERT((uint64_t)b->layer + b->n_layer <= m->config.n_layer);
+    w.kv = kv;
+    make_rope(&w);
+    w.is_clean = false;
+    for (uint32_t i = 0; i < p->n_pass && !p->passes[i].asked; i++) {
+        if (!is_wanted(&w, &p->passes[i]))
+            continue;
+        if (p->passes[i].layer != layer)
+            tap(&w, p->passes[i].layer);
+        layer = p->passes[i].layer;
+        run_pass(&w, &p->passes[i], b->n_token);
+    }
+    tap(&w, m->config.n_layer);
+    meet(&w);
+    if (logits)
+        model_logits(m, b, s, &(struct model_logits){logits, 0, b->n_logit}, team, ith, nth);
+}
+
+void model_logits(const struct model *m, const struct batch *b, struct model_scratch *s,
+                  const struct model_logits *out, struct team *team, uint32_t ith, uint32_t nth)
+{
+    const struct layer_program *p = &m->program;
+    struct cpu_run w = run_of(m, b, s, team, (struct kern_exec){.ith = ith, .nth = nth});
+    uint32_t i = p->n_pass;
+    Q_ASSERT(out->first + out->n <= b->n_logit);
+    w.logits = out->rows;
+    w.first_logit = out->first;
+    while (i && p->passes[i - 1].layer == PROGRAM_NO_LAYER && !p->passes[i - 1].asked)
+        i--;
+    run_pass(&w, &p->passes[i - 1], out->n);
+    meet(&w);
+}

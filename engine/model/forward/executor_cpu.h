@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* executor_cpu - what the handlers of the CPU's executor have in common: which rows a thread has,
+ * where a buffer's rows lie, and products. Internal to engine/model: executor_cpu.c runs programs,
+ * executor_cpu_experts.c has the operations of mixtures of experts.
+ *
+ * Threads: each has a struct cpu_run of its own and calls everything with it. An operation that all
+ * threads run is cut among them (`x`); one that a thread runs on rows of its own is not (`mine`). */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_CPU_H
+#define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_CPU_H
+#include "engine/model/forward/cpu_scratch.h"
+
+struct cpu_rows { /* neighbouring rows of the step */
+    uint32_t at, n;
+};
+
+struct cpu_run {
+    const struct model *m;
+    const struct batch *b;
+    const struct kv_cache *kv;
+    struct model_scratch *s;
+    const struct kern_table *k;
+    float *logits;
+    struct team *team;
+    struct kern_exec x;    /* this thread's share of an operation that all threads run */
+    struct kern_exec mine; /* an operation that this thread runs alone on its own rows */
+    struct cpu_rows
+        block; /* of the pass; of asked rows: their numbers in logit_rows from first on */
+    uint32_t first_logit;
+    bool is_clean;                    /* nothing was read or written since the last barrier */
+    bool own_stage;                   /* this stage makes a copy of its output in each thread */
+    bool is_own[PROGRAM_BUFFERS_MAX]; /* by memory slot: it has copies */
+    uint32_t n_expert, n_used;        /* of the layer's experts, which are sorted by: */
+    uint32_t *ends, *rows, *places;   /* this thread's own (cpu_scratch.h) */
+};
+
+/* This thread's share of some rows. */
+static inline struct cpu_rows cpu_share(const struct cpu_run *w, struct cpu_rows of)
+{
+    const uint64_t n = of.n;
+    const uint32_t from = (uint32_t)(n * w->x.ith / w->x.nth);
+    return (struct cpu_rows){of.at + from, (uint32_t)(n * (w->x.ith + 1) / w->x.nth) - from};
+}
+
+/* Rows 0 … n - 1 of the block that this thread makes in this stage: all of them where each has a
+ * copy. */
+static inline struct cpu_rows cpu_to_make(const struct cpu_run *w, uint32_t n)
+{
+    return w->own_stage ? (struct cpu_rows){0, n} : cpu_share(w, (struct cpu_rows){0, n});
+}
+
+static inline size_t cpu_width(struct program_ref r)
+{
+    return dtype_bits((enum dtype)r.dtype) / 8;
+}
+
+/* The block's rows of a reference, this thread's copy where it has one. */
+struct matmul_rows cpu_rows_of(const struct cpu_run *w, struct program_ref r);
+/* The same as rows that are written: the copy of this thread, when the stage makes copies. */
+struct matmul_rows cpu_rows_to(const struct cpu_run *w, struct program_ref r);
+
+/* --- executor_cpu_experts.c --- */
+void cpu_route(struct cpu_run *w, const struct program_op *op);
+/* out: where the last operation of the stage writes. */
+void cpu_experts(struct cpu_run *w, const struct program_op *op, struct program_ref out);
+void cpu_quantize_places(struct cpu_run *w, const struct program_op *op);
+void cpu_combine(struct cpu_run *w, const struct program_op *op);
+void cpu_share_expert(struct cpu_run *w, const struct program_op *op);
+
+#endif

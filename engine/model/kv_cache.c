@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool of KV blocks of a model, and swap space of the same shape. */
+#include <string.h>
+#include <sys/mman.h>
+#include "engine/model/model_state.h"
+
+static void kv_cache_set(struct kv_cache *c, const struct model *m, uint32_t n_block)
+{
+    const struct model_shape *s = &m->shape;
+    size_t block = model_kv_block_bytes(m);
+    *c = (struct kv_cache){.dtype = s->kv_dtype,
+                           .n_block = n_block,
+                           .n_layer = s->n_layer,
+                           .block_bytes = block,
+                           .stride = block,
+                           .link = m->link};
+}
+
+enum q_code kv_cache_init(struct kv_cache *c, const struct model *m, uint32_t n_block,
+                          struct q_err *e)
+{
+    struct region r = REGION_INIT;
+    struct region_cutter cutter = {0};
+    kv_cache_set(c, m, n_block);
+    if (n_block == 0)
+        return q_fail(e, Q_INVALID, "a KV cache of 0 blocks; one holds %u tokens", KERN_BLOCK);
+    for (uint32_t i = 0; i < 2 * c->n_layer; i++)
+        (void)region_cut(&cutter, n_block, c->block_bytes);
+    enum q_code rc = region_init_on(&r, cutter.used, "KV cache", m->link, e);
+    if (rc)
+        return rc;
+    cutter = (struct region_cutter){.base = r.data};
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        c->k[i] = region_cut(&cutter, n_block, c->block_bytes);
+        c->v[i] = region_cut(&cutter, n_block, c->block_bytes);
+    }
+    c->memory = r.map;
+    c->memory_bytes = r.map_size;
+    return Q_OK;
+}
+
+/* Swap space of a device is host memory that it copies from and to by itself. */
+static enum q_code swap_memory(struct region *r, size_t n, const struct device_link *link,
+                               struct q_err *e)
+{
+    void *data = NULL;
+    if (!link)
+        return region_init(r, n, "swap space", e);
+    enum q_code rc = link->t->host_alloc(link->d, &data, n, "swap space", e);
+    *r = (struct region){.data = data, .size = n, .map = data, .map_size = n};
+    return rc;
+}
+
+enum q_code kv_cache_init_swap(struct kv_cache *c, const struct model *m, uint32_t n_block,
+                               struct q_err *e)
+{
+    struct region r = REGION_INIT;
+    struct region_cutter cutter = {0};
+    kv_cache_set(c, m, n_block);
+    c->stride = 2 * c->n_layer * c->block_bytes;
+    (void)region_cut(&cutter, n_block, c->stride);
+    if (n_block == 0)
+        return q_fail(e, Q_INVALID, "swap space of 0 blocks");
+    enum q_code rc = swap_memory(&r, cutter.used, m->link, e);
+    if (rc)
+        return rc;
+    c->is_swap = true;
+    for (uint32_t i = 0; i < c->n_layer; i++) {
+        c->k[i] = r.data + 2 * i * c->block_bytes;
+        c->v[i] = r.data + (2 * i + 1) * c->block_bytes;
+    }
+    c->memory = r.map;
+    c->memory_bytes = r.map_size;
+    return Q_OK;
+}
+
+void kv_cache_release(struct kv_cache *c)
+{
+    struct region r = {.map = c->memory, .map_size = c->memory_bytes, .link = c->link};
+    if (c->link && c->is_swap)
+        c->link->t->host_free(c->link->d, c->memory);
+    else
+        region_release(&r);
+    *c = (struct kv_cache){0};
+}
+
+void kv_cache_forget(const struct kv_cache *c)
+{
+    if (c->link) { /* the memory stays the device's; swap space is written before it is read */
+        if (!c->is_swap)
+            c->link->t->fill(c->link->s, c->memory, 0, c->memory_bytes);
+        return;
+    }
+    int failed = madvise(c->memory, c->memory_bytes, MADV_DONTNEED);
+    Q_ASSERT(!failed); /* it is a mapping of ours */
+}
+
+void kv_cache_copy(const struct kv_cache *dst, uint32_t to, const struct kv_cache *src,
+                   uint32_t from)
+{
+    if (src->link) {
+        kv_cache_copy_on(src->link->s, dst, to, src, from);
+        return;
+    }
+    size_t n = src->block_bytes;
+    Q_ASSERT(dst->block_bytes == n && dst->n_layer == src->n_layer);
+    Q_ASSERT(to < dst->n_block && from < src->n_block);
+    for (uint32_t i = 0; i < src->n_layer; i++) {
+        memcpy((char *)dst->k[i] + to * dst->stride, (const char *)src->k[i] + from * src->stride,
+               n);
+        memcpy((char *)dst->v[i] + to * dst->stride, (const char *)src->v[i] + from * src->stride,
+               n);
+    }
+}
+
+/* From K to V of one layer, and from there to K of the next: the same everywhere in a pool. */
+static size_t array_step(const struct kv_cache *c)
+{
+    return (size_t)((char *)c->v[0] - (char *)c->k[0]);
+}
+
+void kv_cache_copy_on(struct device_stream *s, const struct kv_cache *dst, uint32_t to,
+                      const struct kv_cache *src, uint32_t from)
+{
+    const struct device_rows r = {.dst = (char *)dst->k[0] + to * dst->stride,
+                                  .src = (const char *)src->k[0] + from * src->stride,
+                                  .dst_step = array_step(dst),
+                                  .src_step = array_step(src),
+                                  .n = src->block_bytes,
+                                  .n_row = 2 * (size_t)src->n_layer};
+    Q_ASSERT(dst->block_bytes == r.n && dst->n_layer == src->n_layer);
+    Q_ASSERT(to < dst->n_block && from < src->n_block);
+    src->link->t->copy_rows(s, &r);
+}

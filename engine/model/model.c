@@ -284,6 +284,7 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     if (!m->arch->layer.windows)
         memset(c->window, 0, sizeof c->window);
     m->link = o->link;
+    m->no_fusion = o->no_fusion;
     m->kern = decided.kern = o->link ? o->link->t->kern(o->link->d) : o->kern;
     m->attention_scale = (float)(1 / sqrt(c->head_dim));
     m->shape.compute_dtype = decided.dtype;
@@ -424,6 +425,7 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     enum q_code rc;
     decided.dtype = m->shape.compute_dtype;
     decided.quantization = m->shape.quantization;
+    decided.no_fusion = m->no_fusion;
     decided.link = m->link;
     decided.kern = m->kern;
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||

@@ -56,6 +56,8 @@ struct model_options {
     uint64_t memory_bytes; /* that packed weights may take on the CPU at most; 0 = not known */
     const struct device_link *link; /* where weights lie and steps run, with the kernels it has
                                        instead of `kern`; NULL: the CPU. Borrowed */
+    bool no_fusion; /* for tests, on the CPU: each operation of the program is a stage of its own,
+                       gate and up (but those of experts) lie apart */
     void (*progress)(void *ctx, uint64_t bytes_done, uint64_t bytes_total); /* may be NULL */
     void *progress_ctx;
 };

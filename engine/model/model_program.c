@@ -67,7 +67,8 @@ FALLIBLE model_program_make(struct model *m, struct q_err *e)
     for (uint32_t i = 0; i < p->n_op; i++)
         if ((rc = check_weights(m, &p->ops[i], e)))
             return rc;
-    return program_fuse(p, &forms, m->link ? FUSIONS_DEVICE : FUSIONS_CPU, e);
+    const uint32_t fusions = m->link ? FUSIONS_DEVICE : FUSIONS_CPU;
+    return program_fuse(p, &forms, m->no_fusion ? 0 : fusions, e);
 }
 
 FALLIBLE model_program_show(struct buf *out, const struct model *m, const struct model_show *how,

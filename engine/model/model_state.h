@@ -13,6 +13,7 @@ struct model {
     struct model_shape shape;
     struct weights weights;
     struct layer_program program; /* of these weights */
+    bool no_fusion;               /* model_options */
     struct rotary rotary;
     const struct kern_table *kern;
     float attention_scale;          /* 1 / sqrt(head_dim) */

@@ -333,7 +333,9 @@ static bool place_gate_up(struct loader *l, struct packed *out,
 {
     const struct matrix_form form = matrix_form(l, parts, 2, true);
     const struct packed like = {.dtype = form.dtype, .group = form.group, .blocks = form.blocks};
-    const bool gated = !l->options->link || weights_upload_alike(&like, parts[0], parts[1]);
+    const bool apart = l->options->no_fusion && !l->is_expert;
+    const bool gated =
+        !apart && (!l->options->link || weights_upload_alike(&like, parts[0], parts[1]));
     place_matrix(l, out, parts, 2, gated);
     return gated;
 }

@@ -42,6 +42,7 @@ struct runner_options {
     enum dtype kv_dtype;
     enum quantization quantization;
     const char *packed_cache;
+    bool no_fusion;
 };
 
 struct run_seq { /* one sequence being fed */
@@ -69,6 +70,7 @@ static inline enum q_code runner_open(struct runner *r, const struct runner_opti
                                .quantization = o->quantization,
                                .packed_cache = o->packed_cache,
                                .max_model_len = o->max_model_len,
+                               .no_fusion = o->no_fusion,
                                .kern = &r->kern,
                                .team = r->team};
     if ((rc = model_load(&r->model, &mo, e)) ||

@@ -236,13 +236,14 @@ static void activate(struct cpu_run *w, const struct program_op *op, struct prog
 static void make_rope(const struct cpu_run *w)
 {
     const struct cpu_rows own = cpu_share(w, (struct cpu_rows){0, w->b->n_token});
-    const uint32_t head_dim = w->m->config.head_dim, own_end = own.at + own.n;
+    const size_t stride = 2 * (size_t)w->m->rotary.n_pair;
+    const uint32_t own_end = own.at + own.n;
     for (uint32_t i = 0; i < w->b->n_seq; i++) {
         const struct attention_seq *q = &w->b->seqs[i];
         const uint32_t from = q->row > own.at ? q->row : own.at;
         const uint32_t end = q->row + q->n_query < own_end ? q->row + q->n_query : own_end;
         for (uint32_t r = from; r < end; r++)
-            rotary_row(&w->m->rotary, w->s->rope + (size_t)r * head_dim, w->b->positions[r],
+            rotary_row(&w->m->rotary, w->s->rope + r * stride, w->b->positions[r],
                        w->b->n_prompts ? w->b->n_prompts[i] : 0);
     }
 }
@@ -254,7 +255,7 @@ static void rope(struct cpu_run *w, const struct program_op *op, struct program_
     const struct rope_args a = {
         .x = (float *)x.x + r.at * x.stride,
         .x_stride = x.stride,
-        .table = w->s->rope + (size_t)(w->block.at + r.at) * op->rope.head_dim,
+        .table = w->s->rope + (size_t)(w->block.at + r.at) * op->rope.n_rot,
         .pos = w->s->rows,
         .n_row = r.n,
         .n_head = op->rope.n_head,

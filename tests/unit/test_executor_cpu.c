@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU's executor: a program without fusions gives the bits of the fused one; where the threads
+ * meet; which buffers share memory. */
+#include "engine/model/forward/cpu_scratch.h"
+#include "common/log.h"
+#include "golden.h"
+
+#define VOCAB  512u
+#define N_LONG 90u
+
+static struct q_err e = Q_ERR_INIT;
+static float want[N_LONG * VOCAB], got[N_LONG * VOCAB];
+
+struct way {
+    const char *model;
+    enum dtype dtype;
+    enum quantization quantization;
+    uint32_t meetings; /* of the threads in the last layer, decoding one sequence */
+};
+static const struct way ways[] = {
+    {"llama", DT_F32, QUANTIZE_NOT, 6},
+    {"llama-bias-tied", DT_BF16, QUANTIZE_NOT, 6},
+    {"mistral", DT_F16, QUANTIZE_NOT, 6},
+    {"qwen3", DT_F32, QUANTIZE_INT8, 6},
+    {"llama-bias-tied", DT_F32, QUANTIZE_INT4, 6},
+    {"olmoe", DT_BF16, QUANTIZE_NOT, 8},
+    {"mixtral", DT_F32, QUANTIZE_INT8, 8},
+    {"qwen3_moe", DT_F32, QUANTIZE_INT4, 8},
+    {"qwen2_moe", DT_F32, QUANTIZE_NOT, 9},
+    {"qwen2_moe", DT_BF16, QUANTIZE_INT8, 9},
+};
+#define N_WAY (sizeof ways / sizeof *ways)
+
+static void open_way(struct runner *r, const struct way *way, uint32_t n_thread, bool no_fusion)
+{
+    char dir[200];
+    snprintf(dir, sizeof dir, "%s/%s", GOLDEN_DIR, way->model);
+    assert_ok(runner_open(r,
+                          &(struct runner_options){
+                              .dir = dir,
+                              .n_thread = n_thread,
+                              .caps = kern_caps_machine(),
+                              .dtype = way->dtype,
+                              .quantization = way->quantization,
+                              .no_fusion = no_fusion,
+                          },
+                          &e),
+              &e);
+}
+
+/* A prompt at once, some rows, and one by one. */
+static void answer(float *out, const struct way *way, uint32_t n_thread, bool no_fusion)
+{
+    struct runner r;
+    uint32_t ids[N_LONG];
+    uint64_t random = 3;
+    struct run_seq q = {.tokens = ids, .n_prompt = N_LONG};
+    open_way(&r, way, n_thread, no_fusion);
+    for (uint32_t i = 0; i < N_LONG; i++)
+        ids[i] = (uint32_t)(run_random(&random) % VOCAB);
+    while (q.n_done < N_LONG) {
+        q.n_next = q.n_done == 0 ? 70 : q.n_done < 80 ? 5 : 1;
+        q.logits = out + (size_t)q.n_done * VOCAB;
+        run_step(&r, &q, 1);
+    }
+    runner_close(&r);
+}
+
+static void test_fusions_change_no_bit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_WAY; i++) {
+        answer(want, &ways[i], 1, false);
+        for (uint32_t n_thread = 1; n_thread <= 3; n_thread += 2) {
+            answer(got, &ways[i], n_thread, true);
+            if (memcmp(want, got, sizeof want) != 0)
+                fail_msg("%s (%zu) without fusions, %u threads: other bits", ways[i].model, i,
+                         n_thread);
+        }
+    }
+}
+
+/* Barriers of the last layer in blocks of n_row rows. */
+static uint32_t meetings(const struct runner *r, uint32_t n_row)
+{
+    const struct layer_program *p = &r->model->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_stage; i++)
+        if (p->ops[p->stages[i].first].layer == p->n_layer - 1)
+            n += r->scratch->stages[i].barrier >> cpu_mode(n_row) & 1;
+    return n;
+}
+
+static void test_meetings(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_WAY; i++) {
+        struct runner r;
+        open_way(&r, &ways[i], 2, false);
+        assert_int_equal(meetings(&r, 1), ways[i].meetings);
+        assert_true(meetings(&r, 100) > meetings(&r, 8));
+        runner_close(&r);
+        open_way(&r, &ways[i], 2, true);
+        assert_true(meetings(&r, 1) > ways[i].meetings);
+        runner_close(&r);
+    }
+}
+
+/* Inputs of products that are not needed together lie in the same memory, others alone. */
+static void test_memory(void **state)
+{
+    (void)state;
+    struct runner r;
+    open_way(&r, &ways[3], 2, false);
+    const uint8_t *slots = r.scratch->slots;
+    assert_int_equal(slots[PROGRAM_B_A_Q], slots[PROGRAM_B_H_Q]);
+    assert_int_not_equal(slots[PROGRAM_B_ACT_Q], slots[PROGRAM_B_H_Q]);
+    for (uint32_t i = 0; i < PROGRAM_BUFFERS; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (slots[i] == slots[j])
+                assert_true(r.scratch->buffers[i].x == r.scratch->buffers[j].x &&
+                            i != PROGRAM_B_X && i != PROGRAM_B_QKV && i != PROGRAM_B_A);
+    runner_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fusions_change_no_bit),
+        cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_memory),
+    };
+    log_setup("test", LOG_ERROR, false);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

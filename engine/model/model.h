@@ -14,7 +14,7 @@
  * dtype says only what KV is by default. QUANTIZE_INT4: the same, but weights of the layers'
  * matrices have 4 bits, with a scale and a zero for each output and group of 128, 64 or 32 inputs,
  * the largest that divides them; a matrix that none divides, and the one of the logits, is int8.
- * A device that computes in 16 bits reads inputs of 4-bit matrices as such (device_walk_input).
+ * A device that computes in 16 bits reads inputs of 4-bit matrices as such (forms.h).
  * QUANTIZE_FP8, on a device: weights of the layers' matrices e4m3 with a scale for each output,
  * their inputs e4m3 with a scale for each token; the logits' matrix, and what a checkpoint in fp8
  * has left as floats, as the dtype says.

@@ -8,7 +8,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/parse.h"
-#include "engine/model/device_tune.h"
+#include "engine/model/forward/device_tune.h"
 #include "engine/worker/gpu_state.h"
 
 #define MEMORY_GPU_PART 0.9 /* without --gpu-memory-utilization; vLLM's */
@@ -157,8 +157,8 @@ static FALLIBLE make_lane(struct gpu *g, struct gpu_lane *l, const struct model 
     void *p;
     l->model = m;
     *d = *limits;
-    device_walk_limits(d, m);
-    if ((rc = device_walk_new(&l->walk, m, d, e)))
+    executor_device_limits(d, m);
+    if ((rc = executor_device_new(&l->executor, m, d, e)))
         return rc;
     const struct batch most = {
         .n_token = d->n_row_max, .n_seq = d->n_seq_max, .n_logit = d->n_logit_max};
@@ -188,7 +188,7 @@ static void release_lane(struct gpu *g, struct gpu_lane *l)
         kv_cache_release(&l->kv);
     if (l->swap.memory)
         kv_cache_release(&l->swap);
-    device_walk_free(l->walk);
+    executor_device_free(l->executor);
     t->release(g->link.d, l->device);
     t->release(g->link.d, l->ids);
     t->release(g->link.d, l->logits);
@@ -219,7 +219,7 @@ static void fill_largest(struct gpu *g, const struct gpu_lane *l, const struct g
         seqs[i] = (struct attention_seq){
             .blocks = g->words, .row = i * each, .n_query = left < each ? left : each};
     }
-    memset(host + at->turns, 0, b->n_token * device_walk_turns_bytes(l->model));
+    memset(host + at->turns, 0, b->n_token * executor_device_cos_sin_bytes(l->model));
 }
 
 static FALLIBLE run_largest(struct gpu *g, const struct gpu_lane *l, struct q_err *e)
@@ -336,8 +336,8 @@ FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits 
         (rc = g->link.t->host_alloc(g->link.d, &p, logits, "logits", e)))
         return rc;
     g->host_logits = p;
-    if ((rc = device_tune(m->model, g->model.walk, &g->model.limits, e)) ||
-        (m->draft && (rc = device_tune(m->draft, g->draft.walk, &g->draft.limits, e))))
+    if ((rc = device_tune(m->model, g->model.executor, &g->model.limits, e)) ||
+        (m->draft && (rc = device_tune(m->draft, g->draft.executor, &g->draft.limits, e))))
         return rc;
     if ((rc = run_largest(g, &g->model, e)) ||
         (g->draft.model && (rc = run_largest(g, &g->draft, e))))

@@ -250,7 +250,7 @@ void gpu_sample(struct gpu *g, const struct slots *s, struct masks *masks)
                                   .out = (void *)q->device_picks,
                                   .top_ids = (void *)(q->device_picks + ids_at(g)),
                                   .top_logprobs = (void *)(q->device_picks + logprobs_at(g))};
-    const struct kern_exec *x = device_walk_exec(g->model.walk);
+    const struct kern_exec *x = executor_device_exec(g->model.executor);
     t->kern(g->link.d)->sample(&a, x);
     const struct scatter_args append = {.dst = g->words,
                                         .at = (const void *)(q->device + places_at(n)),

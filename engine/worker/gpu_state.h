@@ -8,7 +8,7 @@
 #ifndef QUIRE_ENGINE_WORKER_GPU_STATE_H
 #define QUIRE_ENGINE_WORKER_GPU_STATE_H
 #include <limits.h>
-#include "engine/model/device_walk.h"
+#include "engine/model/forward/executor_device.h"
 #include "engine/worker/gpu.h"
 
 struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte aligned */
@@ -56,7 +56,7 @@ struct gpu_graph {
 
 struct gpu_lane { /* a model on the device, and what its steps use */
     const struct model *model;
-    struct device_walk *walk;
+    struct executor_device *executor;
     struct device_limits limits;
     struct kv_cache kv, swap;
     bool kv_made;

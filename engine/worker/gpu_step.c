@@ -24,7 +24,7 @@ struct gpu_layout gpu_layout_of(const struct gpu_lane *l, const struct batch *co
     to.places = take(&at, rows);
     to.seqs = take(&at, counts->n_seq * sizeof(struct attention_seq));
     to.rows = take(&at, counts->n_logit * sizeof(uint32_t));
-    to.turns = take(&at, counts->n_token * device_walk_turns_bytes(l->model));
+    to.turns = take(&at, counts->n_token * executor_device_cos_sin_bytes(l->model));
     to.plan = at;
     return to;
 }
@@ -72,18 +72,18 @@ void gpu_walk(const struct gpu *g, const struct gpu_lane *l, const struct gpu_la
                                         .from = words(l->device, at->from),
                                         .n = b.n_token,
                                         .limit = l->limits.vocab_size};
-    g->link.t->kern(g->link.d)->scatter(&tokens, device_walk_exec(l->walk));
+    g->link.t->kern(g->link.d)->scatter(&tokens, executor_device_exec(l->executor));
     b.token_ids = l->ids;
     b.positions = words(l->device, at->positions);
     b.slots = words(l->device, at->places);
     b.seqs = seqs_at(l->device, at);
     b.logit_rows = words(l->device, at->rows);
     const struct device_step s = {.batch = &b,
-                                  .turns = (const float *)(const void *)(l->device + at->turns),
+                                  .cos_sin = (const float *)(const void *)(l->device + at->turns),
                                   .plan = l->device + at->plan,
                                   .kv = kv,
                                   .logits = l->logits};
-    device_walk_run(l->walk, &s);
+    executor_device_run(l->executor, &s);
 }
 
 /* ---- graphs ---- */
@@ -162,7 +162,7 @@ static void fill_arrays(const struct gpu *g, const struct gpu_lane *l, const str
         for (uint32_t j = 0; j < q->n_query; j++)
             words(host, at->from)[q->row + j] = (uint32_t)gpu_history_at(g, slots[i], q->start + j);
     }
-    if (device_walk_turns(l->model, (float *)(void *)(host + at->turns), b))
+    if (executor_device_cos_sin(l->model, (float *)(void *)(host + at->turns), b))
         for (uint32_t i = 0; i < b->n_token; i++)
             words(host, at->positions)[i] = i;
 }
@@ -294,7 +294,7 @@ static void sample_greedy_there(struct gpu *g, uint32_t n)
                                   .histories = g->words + g->histories,
                                   .history_stride = g->history_len,
                                   .out = (void *)q->device_picks};
-    t->kern(g->link.d)->sample(&a, device_walk_exec(l->walk));
+    t->kern(g->link.d)->sample(&a, executor_device_exec(l->executor));
     t->copy(g->link.s, q->picks[g->turn], q->device_picks, n * sizeof(struct sample_pick));
 }
 

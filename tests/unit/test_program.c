@@ -82,7 +82,7 @@ static struct program_form plain_form(const void *ctx, enum program_weight w, ui
     (void)layer;
     const enum dtype *input = ctx;
     const bool floats = *input != DT_I8 || w == PROGRAM_W_ROUTER;
-    return (struct program_form){.input = floats ? DT_F32 : DT_I8};
+    return (struct program_form){.input = floats ? DT_F32 : DT_I8, .of_norm = !floats};
 }
 
 static const enum dtype floats = DT_F32, bytes = DT_I8;

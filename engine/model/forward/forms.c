@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/forward/forms.h"
-#include "engine/model/device_walk.h"
+#include "engine/model/forward/matmul.h"
 
 /* --- of a loaded model --- */
 
 static enum dtype cpu_input(const struct model *m, enum program_weight w)
 {
     return m->shape.quantization && w != PROGRAM_W_ROUTER ? DT_I8 : model_input_dtype(m);
+}
+
+/* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not depend
+ * on it. */
+static enum dtype device_input(const struct model *m, const struct packed *p)
+{
+    const enum dtype floats = m->shape.compute_dtype;
+    const bool is_w4a16 = p->group && floats != DT_F32;
+    return matmul_reads_bytes(p->dtype) && !is_w4a16 ? p->dtype : floats;
 }
 
 static struct program_form model_form(const void *ctx, enum program_weight w, uint32_t layer)
@@ -16,13 +25,15 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
     if (!p)
         return (struct program_form){.input = model_input_dtype(m)};
     const bool of_expert = program_weight_info(w)->scope == PROGRAM_OF_EXPERT;
+    const enum dtype input = m->link ? device_input(m, p) : cpu_input(m, w);
     /* On the CPU experts are picked with their order, and a layer's other products with x follow
      * theirs (weights.c: INT8_SHARED). */
     return (struct program_form){
-        .input = m->link ? device_walk_input(m, p) : cpu_input(m, w),
+        .input = input,
         .variant = m->link ? p->blocks + 2 * (p->group != 0) : 0,
         .ordered = p->order && !of_expert,
         .interleaved = p->gated,
+        .of_norm = input == DT_I8 && (!m->link || (!p->group && !p->order)),
         .bytes = weights_matrix_bytes(p, m->link),
     };
 }
@@ -75,6 +86,7 @@ static struct program_form planned_form(const void *ctx, enum program_weight w, 
                  : halves  ? DT_BF16
                            : DT_F32,
         .interleaved = m.gated,
+        .of_norm = quantized,
         .bytes = m.n_in ? weights_matrix_bytes(&m, NULL) : 0,
     };
 }

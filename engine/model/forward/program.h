@@ -162,6 +162,7 @@ struct program_form {
     uint32_t variant; /* bytes for forms with other numbers differ (scales of blocks, sums) */
     bool ordered;     /* bytes in an order of this matrix only (act-order) */
     bool interleaved; /* gate and up are, so that matmul and activation are one stage */
+    bool of_norm;     /* bytes that a norm makes at once, so that both are one stage */
     uint64_t bytes;   /* packed; of an expert: one of them. 0 is not known */
 };
 struct program_forms {

@@ -100,7 +100,7 @@ static bool fits(const struct fuser *t, enum program_fusion fusion, uint32_t at)
     case PROGRAM_FUSE_MATMUL_ADD:
         return second->scale == 1;
     case PROGRAM_FUSE_NORM_QUANTIZE:
-        return !first->in_place && (second->out.dtype == DT_I8 || second->out.dtype == DT_F8_E4M3);
+        return !first->in_place && t->f->form(t->f->ctx, second->weight, second->layer).of_norm;
     default:
         return true;
     }

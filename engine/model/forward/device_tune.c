@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/model/device_tune.h"
+#include "engine/model/forward/device_tune.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "engine/model/model_state.h"
@@ -21,20 +21,21 @@ static bool same(const struct device_product *a, const struct device_product *b)
            a->accumulate == b->accumulate;
 }
 
-/* next: what reads the outputs of gated weights. */
-static void add(struct products *p, const struct packed *w, const float *bias, bool accumulate,
-                const struct packed *next)
+/* Of a stage, if it is a product. The router's stays our own: it is small, and which experts a row
+ * takes turns on its last bits. */
+static void add(struct products *p, const struct program_stage *s, bool asked)
 {
-    const bool is_head = w == &p->m->weights.lm_head;
-    const struct device_product x = {.w = w,
-                                     .x_dtype = device_walk_input(p->m, w),
-                                     .y_dtype = w->gated ? device_walk_made(p->m, next) : DT_F32,
-                                     .has_bias = bias != NULL,
-                                     .accumulate = accumulate,
-                                     .n_row_max =
-                                         is_head ? p->limits->n_logit_max : p->limits->n_row_max};
-    if (!w->data) /* a layer of experts has no such matrix */
+    const struct program_op *op = &p->m->program.ops[s->first], *last = op + s->n - 1;
+    if (op->kind != PROGRAM_MATMUL || op->weight == PROGRAM_W_ROUTER)
         return;
+    const struct device_product x = {
+        .w = program_matrix(&p->m->weights, op->weight, op->layer, 0),
+        .x_dtype = (enum dtype)op->in[0].dtype,
+        .y_dtype = (enum dtype)last->out.dtype,
+        .has_bias = op->bias != PROGRAM_W_NONE,
+        .accumulate = last->onto,
+        .n_row_max = asked ? p->limits->n_logit_max : p->limits->n_row_max,
+    };
     for (uint32_t i = 0; i < p->n; i++)
         if (same(&p->items[i], &x))
             return;
@@ -56,7 +57,7 @@ static void report(const struct device_tuned *t, int64_t ms)
         log_info("products: %s", t->note);
 }
 
-FALLIBLE device_tune(const struct model *m, const struct device_walk *w,
+FALLIBLE device_tune(const struct model *m, const struct executor_device *d,
                      const struct device_limits *l, struct q_err *e)
 {
     struct products p = {.m = m, .limits = l};
@@ -64,15 +65,12 @@ FALLIBLE device_tune(const struct model *m, const struct device_walk *w,
     const int64_t start_ms = clock_ms();
     if (!m->link->t->tune)
         return Q_OK;
-    for (uint32_t i = 0; i < m->weights.n_layer; i++) {
-        const struct layer_weights *g = &m->weights.layers[i];
-        add(&p, &g->qkv, g->qkv_bias, false, NULL);
-        add(&p, &g->out, g->out_bias, true, NULL);
-        add(&p, &g->gate_up, g->gate_up_bias, false, &g->down);
-        add(&p, &g->down, g->down_bias, !g->experts, NULL); /* of a shared one: not onto x */
+    for (uint32_t i = 0; i < m->program.n_pass; i++) {
+        const struct program_pass *pass = &m->program.passes[i];
+        for (uint32_t j = pass->first; j < pass->first + pass->n; j++)
+            add(&p, &m->program.stages[j], pass->asked);
     }
-    add(&p, &m->weights.lm_head, NULL, false, NULL);
-    const struct device_tuning what = {p.items, p.n, device_walk_exec(w)};
+    const struct device_tuning what = {p.items, p.n, executor_device_exec(d)};
     enum q_code rc = m->link->t->tune(m->link->d, &what, &came, e);
     if (rc)
         return q_wrap(e, "choosing who computes products (--deterministic does without)");

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/forward/device_needs.h"
+#include <string.h>
+#include "engine/model/forward/matmul.h"
+#include "engine/model/forward/program_text.h"
+
+/* The kernel of a stage that begins with an operation of this kind; products and what quantizes
+ * have one for each format. */
+static const struct {
+    const char *name;
+    size_t offset; /* in struct kern_table */
+} kernels[PROGRAM_KINDS] = {
+#define KERNEL(kind, op) [PROGRAM_##kind] = {#op, offsetof(struct kern_table, op)}
+    KERNEL(EMBED, embed),         KERNEL(NORM, norm_rows), KERNEL(ACTIVATE, silu_mul),
+    KERNEL(ATTENTION, attention), KERNEL(ROUTE, route),    KERNEL(COMBINE, combine),
+    KERNEL(SHARE, add_share),
+#undef KERNEL
+};
+
+struct checker {
+    const struct model *m;
+    const struct kern_table *k;
+    struct q_err *e;
+};
+
+static enum q_code need(const struct checker *t, const char *name, bool is_there)
+{
+    return is_there
+               ? Q_OK
+               : q_fail(t->e, Q_UNSUPPORTED, "device library \"%s\" has no %s; use --device cpu",
+                        t->m->link->t->name, name);
+}
+
+static bool has_kernel(const struct kern_table *k, size_t offset)
+{
+    void (*f)(void);
+    memcpy(&f, (const char *)k + offset, sizeof f);
+    return f != NULL;
+}
+
+static enum q_code check_quantize(const struct checker *t, const struct program_op *op)
+{
+    const struct packed *w = program_matrix(&t->m->weights, op->weight, op->layer, 0);
+    if (op->out.dtype == DT_I8)
+        return need(t, "quant_rows", t->k->quant_rows != NULL);
+    if (w->blocks)
+        return need(t, "quant_rows_blocks", t->k->quant_rows_blocks != NULL);
+    return need(t, "quant_rows_e4m3", t->k->quant_rows_e4m3 != NULL);
+}
+
+static enum q_code check_product(const struct checker *t, const struct program_op *op)
+{
+    const struct packed *w = program_matrix(&t->m->weights, op->weight, op->layer, 0);
+    const enum dtype input = (enum dtype)op->in[0].dtype;
+    const bool grouped = op->kind == PROGRAM_EXPERTS;
+    enum q_code rc =
+        need(t, matmul_needs(w, input, grouped), matmul_is_there(t->k, w, input, grouped));
+    if (!rc && w->order && (grouped || !matmul_reads_bytes(input)))
+        rc = need(t, "order_rows", t->k->order_rows != NULL);
+    if (!rc && grouped)
+        rc = need(t, "group_rows", t->k->group_rows != NULL);
+    return rc;
+}
+
+static enum q_code check_stage(const struct checker *t, const struct program_stage *s)
+{
+    const struct program_op *op = &t->m->program.ops[s->first];
+    if (s->fusion == PROGRAM_FUSE_QKV_FINISH) {
+        const enum q_code rc = need(t, "qkv_finish", t->k->qkv_finish != NULL);
+        return rc ? rc : need(t, "rms_norm", t->k->rms_norm != NULL);
+    }
+    if (op->kind == PROGRAM_QUANTIZE)
+        return check_quantize(t, op);
+    if (op->kind == PROGRAM_MATMUL || op->kind == PROGRAM_EXPERTS)
+        return check_product(t, op);
+    if (op->kind == PROGRAM_NORM && op->in_place && op->norm.unit == op->in[0].n_col)
+        return need(t, "rms_norm", t->k->rms_norm != NULL);
+    if (!kernels[op->kind].name || (op->kind == PROGRAM_NORM && op->in_place))
+        return q_fail(t->e, Q_UNSUPPORTED,
+                      "%s: operation %s by itself is not supported on a device; use --device cpu",
+                      t->m->arch->name, program_kind_name(op->kind));
+    return need(t, kernels[op->kind].name, has_kernel(t->k, kernels[op->kind].offset));
+}
+
+FALLIBLE device_needs_check(const struct model *m, struct q_err *e)
+{
+    const struct checker t = {m, m->kern, e};
+    enum q_code rc = need(&t, "scatter", m->kern->scatter != NULL);
+    for (uint32_t i = 0; !rc && i < m->program.n_stage; i++)
+        rc = check_stage(&t, &m->program.stages[i]);
+    return rc;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_needs - does a device's library have the kernels that a model's program is run with?
+ * Threads: pure function. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_DEVICE_NEEDS_H
+#define QUIRE_ENGINE_MODEL_FORWARD_DEVICE_NEEDS_H
+#include "engine/model/model_state.h"
+
+/* m: loaded with a link, its program is fused. Errors: Q_UNSUPPORTED (the operation of the library,
+ * or of the program, that is missing). */
+FALLIBLE device_needs_check(const struct model *m, struct q_err *e);
+
+#endif

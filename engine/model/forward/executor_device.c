@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/forward/executor_device_internal.h"
+#include "common/mem.h"
+#include "engine/model/forward/device_needs.h"
+#include "engine/model/forward/program_memory.h"
+
+void executor_device_limits(struct device_limits *l, const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    const uint32_t shared = c->moe.shared_width;
+    l->context_max = m->shape.max_model_len;
+    l->n_head = c->n_head;
+    l->n_kv_head = c->n_kv_head;
+    l->head_dim = c->head_dim;
+    l->hidden_size = c->hidden_size;
+    l->intermediate_size = c->intermediate_size > shared ? c->intermediate_size : shared;
+    l->vocab_size = c->vocab_size;
+    l->kv_dtype = m->shape.kv_dtype;
+}
+
+FALLIBLE executor_device_new(struct executor_device **out, const struct model *m,
+                             const struct device_limits *l, struct q_err *e)
+{
+    enum q_code rc = device_needs_check(m, e);
+    if (rc)
+        return rc;
+    struct executor_device *d = q_calloc(1, sizeof *d);
+    if (!d)
+        return q_fail(e, Q_NO_MEMORY, "out of memory for the executor of a device");
+    d->m = m;
+    d->limits = *l;
+    d->x = (struct kern_exec){
+        .nth = 1,
+        .scratch_bytes = m->link->t->workspace_bytes(m->link->d, &d->limits),
+        .stream = m->link->s,
+    };
+    if ((rc = device_buffers_make(d, e))) {
+        q_free(d);
+        return rc;
+    }
+    *out = d;
+    return Q_OK;
+}
+
+void executor_device_free(struct executor_device *d)
+{
+    if (!d)
+        return;
+    region_release(&d->memory);
+    q_free(d);
+}
+
+const struct kern_exec *executor_device_exec(const struct executor_device *d)
+{
+    return &d->x;
+}
+
+size_t executor_device_cos_sin_bytes(const struct model *m)
+{
+    return model_turns_vary(m) ? m->config.head_dim * sizeof(float) : 0;
+}
+
+bool executor_device_cos_sin(const struct model *m, float *rows, const struct batch *b)
+{
+    const size_t n = m->config.head_dim;
+    if (!model_turns_vary(m))
+        return false;
+    for (uint32_t i = 0; i < b->n_seq; i++)
+        for (uint32_t j = 0; j < b->seqs[i].n_query; j++)
+            rotary_row(&m->rotary, rows + (b->seqs[i].row + j) * n, b->seqs[i].start + j,
+                       b->n_prompts ? b->n_prompts[i] : 0);
+    return true;
+}
+
+/* --- operands --- */
+
+static bool is_of_places(const struct device_run *r, struct program_ref ref)
+{
+    return r->d->m->program.buffers[ref.buffer].rows == PROGRAM_ROWS_PLACES;
+}
+
+struct matmul_rows device_rows_of(const struct device_run *r, struct program_ref ref)
+{
+    const struct device_buffer *b = &r->d->buffers[ref.buffer];
+    const bool is_logits = ref.buffer == PROGRAM_B_LOGITS;
+    const struct matmul_rows all = {
+        .x = is_logits ? (unsigned char *)r->s->logits : b->data,
+        .stride = is_logits ? r->d->m->config.vocab_size : b->stride,
+        .dtype = (enum dtype)ref.dtype,
+        .rows = b->rows,
+        .sums = b->sums,
+        .scales = b->scales,
+        .scale_stride = b->scale_stride,
+    };
+    struct matmul_rows at = matmul_rows_at(&all, is_of_places(r, ref) ? 0 : r->first);
+    at.x = (unsigned char *)at.x + ref.col * (dtype_bits(at.dtype) / 8);
+    return at;
+}
+
+uint32_t device_row_count(const struct device_run *r, struct program_ref ref)
+{
+    return is_of_places(r, ref) ? r->n * r->d->m->config.moe.n_used : r->n;
+}
+
+const struct packed *device_matrix(const struct device_run *r, const struct program_op *op,
+                                   uint32_t expert)
+{
+    return program_matrix(&r->d->m->weights, op->weight, op->layer, expert);
+}
+
+static const float *vector_of(const struct device_run *r, const struct program_op *op)
+{
+    return program_vector(&r->d->m->weights, op->weight, op->layer);
+}
+
+/* --- stages --- */
+
+static void embed(const struct device_run *r, const struct program_op *op)
+{
+    const struct weights *g = &r->d->m->weights;
+    const struct embed_args a = {
+        .y = device_rows_of(r, op->out).x,
+        .table = g->embed,
+        .dtype = g->embed_dtype,
+        .ids = r->s->batch->token_ids,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .scale = op->scale,
+    };
+    r->k->embed(&a, &r->d->x);
+}
+
+/* Rows through a norm; `bytes`: the operation behind it, which makes them bytes at once; or
+ * NULL. */
+static void norm(const struct device_run *r, const struct program_op *op,
+                 const struct program_op *bytes)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]);
+    const struct matmul_rows y = device_rows_of(r, bytes ? bytes->out : op->out);
+    const struct norm_rows_args a = {
+        .y = y.x,
+        .y_dtype = y.dtype,
+        .quant = bytes ? y.rows : NULL,
+        .x = x.x,
+        .rows = op->asked ? r->s->batch->logit_rows : NULL,
+        .w = vector_of(r, op),
+        .n_row = r->n,
+        .n_col = op->in[0].n_col,
+        .x_stride = x.stride,
+        .y_stride = y.stride,
+        .eps = op->norm.eps,
+    };
+    r->k->norm_rows(&a, &r->d->x);
+}
+
+/* All columns as one vector. */
+static void norm_in_place(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]);
+    const struct rms_norm_args a = {
+        .y = x.x,
+        .y_dtype = x.dtype,
+        .x = x.x,
+        .w = vector_of(r, op),
+        .n_row = r->n,
+        .n_col = op->in[0].n_col,
+        .x_stride = x.stride,
+        .y_stride = x.stride,
+        .eps = op->norm.eps,
+    };
+    r->k->rms_norm(&a, &r->d->x);
+}
+
+static void quantize(const struct device_run *r, const struct program_op *op)
+{
+    const struct packed *next = device_matrix(r, op, 0);
+    const bool of_expert = program_weight_info(op->weight)->scope == PROGRAM_OF_EXPERT;
+    const struct matmul_rows from = device_rows_of(r, op->in[0]);
+    struct matmul_rows to = device_rows_of(r, op->out);
+    const struct matmul_source source = {
+        .x = from.x,
+        .stride = from.stride,
+        .n_row = device_row_count(r, op->in[0]),
+        .n_col = op->in[0].n_col,
+        .order = of_expert ? NULL : next->order,
+    };
+    to.sums = next->group && !of_expert ? to.sums : NULL;
+    to.scales = next->blocks ? to.scales : NULL;
+    matmul_quantize(r->k, &to, &source, &r->d->x);
+}
+
+/* Floats as a matrix takes them whose inputs have an order; what quantizes orders bytes. */
+static void put_in_order(const struct device_run *r, const struct packed *w, struct matmul_rows *x)
+{
+    const struct order_rows_args a = {
+        .y = r->d->ordered,
+        .x = x->x,
+        .element = sizeof(uint16_t),
+        .order = w->order,
+        .n_row = r->n,
+        .n_col = w->n_in,
+        .x_stride = x->stride,
+        .y_stride = x->stride,
+    };
+    if (!w->order || matmul_reads_bytes(x->dtype))
+        return;
+    r->k->order_rows(&a, &r->d->x);
+    x->x = r->d->ordered;
+}
+
+/* out: the last operation of the stage. */
+static void matmul(const struct device_run *r, const struct program_op *op,
+                   const struct program_op *out)
+{
+    const struct packed *w = device_matrix(r, op, 0);
+    const struct matmul_rows y = device_rows_of(r, out->out);
+    struct matmul_rows x = device_rows_of(r, op->in[0]);
+    put_in_order(r, w, &x);
+    matmul_run(r->k,
+               &(struct matmul){
+                   .w = w,
+                   .bias = program_vector(&r->d->m->weights, op->bias, op->layer),
+                   .x = &x,
+                   .y = y.x,
+                   .y_dtype = y.dtype,
+                   .y_stride = y.stride,
+                   .n_row = r->n,
+                   .add = out->onto,
+               },
+               &r->d->x);
+}
+
+static void activate(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const struct silu_mul_args a = {
+        .y = y.x,
+        .y_dtype = y.dtype,
+        .x = x.x,
+        .n_row = device_row_count(r, op->in[0]),
+        .n_col = op->out.n_col,
+        .x_stride = x.stride,
+        .y_stride = y.stride,
+    };
+    r->k->silu_mul(&a, &r->d->x);
+}
+
+/* Norms of heads, rotation, K and V into the cache: one launch, and one for each norm that is not
+ * of heads. */
+static void finish_qkv(const struct device_run *r, const struct program_stage *s)
+{
+    const struct program_op *ops = &r->d->m->program.ops[s->first];
+    const struct program_op *rope = &ops[s->n - 2], *store = &ops[s->n - 1];
+    const struct matmul_rows qk = device_rows_of(r, rope->in[0]);
+    const struct kv_cache *kv = r->s->kv;
+    const struct model *m = r->d->m;
+    struct qkv_finish_args a = {
+        .x = qk.x,
+        .x_stride = qk.stride,
+        .table = model_turns_vary(m) ? r->s->cos_sin : (const float *)(const void *)m->turns.data,
+        .pos = r->s->batch->positions,
+        .k_cache = kv->k[store->layer],
+        .v_cache = kv->v[store->layer],
+        .kv_dtype = kv->dtype,
+        .slot = r->s->batch->slots,
+        .n_row = r->n,
+        .n_head = rope->rope.n_head - store->attention.n_kv_head,
+        .n_kv_head = store->attention.n_kv_head,
+        .head_dim = rope->rope.head_dim,
+        .n_rot = rope->rope.n_rot,
+        .interleaved = rope->rope.interleaved,
+    };
+    for (uint32_t i = 0; i + 2 < s->n; i++) {
+        if (ops[i].norm.unit != a.head_dim) {
+            norm_in_place(r, &ops[i]);
+            continue;
+        }
+        a.eps = ops[i].norm.eps;
+        *(ops[i].weight == PROGRAM_W_Q_NORM ? &a.q_norm : &a.k_norm) = vector_of(r, &ops[i]);
+    }
+    r->k->qkv_finish(&a, &r->d->x);
+}
+
+static void attention(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows q = device_rows_of(r, op->in[0]), out = device_rows_of(r, op->out);
+    const struct batch *b = r->s->batch;
+    const struct attention_args a = {
+        .out = out.x,
+        .out_dtype = out.dtype,
+        .q = q.x,
+        .out_stride = out.stride,
+        .q_stride = q.stride,
+        .k_cache = r->s->kv->k[op->layer],
+        .v_cache = r->s->kv->v[op->layer],
+        .kv_dtype = r->s->kv->dtype,
+        .seqs = b->seqs,
+        .n_seq = b->n_seq,
+        .n_head = op->attention.n_head,
+        .n_kv_head = op->attention.n_kv_head,
+        .head_dim = op->attention.head_dim,
+        .context_max = b->context_max,
+        .scale = op->attention.scale,
+        .soft_cap = op->attention.soft_cap,
+        .window = op->attention.window,
+        .sinks = vector_of(r, op),
+        .plan = r->s->plan,
+        .n_row = r->n,
+    };
+    r->k->attention(&a, &r->d->x);
+}
+
+static void route(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]);
+    unsigned char *routes = r->d->buffers[PROGRAM_B_ROUTES].data;
+    const size_t n = (size_t)r->d->limits.n_row_max * op->route.n_used;
+    const struct route_args a = {
+        .x = x.x,
+        .x_stride = x.stride,
+        .n_row = r->n,
+        .n_expert = op->route.n_expert,
+        .n_used = op->route.n_used,
+        .renormalize = op->route.renormalize,
+        .experts = (uint32_t *)(void *)routes,
+        .weights = (float *)(void *)routes + n,
+    };
+    r->k->route(&a, &r->d->x);
+}
+
+static void add_shared(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const struct matmul_rows scores = device_rows_of(r, op->in[1]);
+    const struct add_share_args a = {
+        .y = y.x,
+        .y_stride = y.stride,
+        .x = x.x,
+        .x_stride = x.stride,
+        .scores = scores.x,
+        .score_stride = scores.stride,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+    };
+    r->k->add_share(&a, &r->d->x);
+}
+
+void device_stage(const struct device_run *r, const struct program_stage *s)
+{
+    const struct program_op *op = &r->d->m->program.ops[s->first], *last = op + s->n - 1;
+    if (s->fusion == PROGRAM_FUSE_QKV_FINISH) {
+        finish_qkv(r, s);
+        return;
+    }
+    switch (op->kind) {
+    case PROGRAM_EMBED:
+        embed(r, op);
+        break;
+    case PROGRAM_NORM:
+        if (op->in_place)
+            norm_in_place(r, op);
+        else
+            norm(r, op, s->fusion == PROGRAM_FUSE_NORM_QUANTIZE ? last : NULL);
+        break;
+    case PROGRAM_QUANTIZE:
+        quantize(r, op);
+        break;
+    case PROGRAM_MATMUL:
+        matmul(r, op, last);
+        break;
+    case PROGRAM_ACTIVATE:
+        activate(r, op);
+        break;
+    case PROGRAM_ATTENTION:
+        attention(r, op);
+        break;
+    case PROGRAM_ROUTE:
+        route(r, op);
+        break;
+    case PROGRAM_SHARE:
+        add_shared(r, op);
+        break;
+    default:
+        Q_ASSERT(!"an operation that device_needs_check refuses");
+    }
+}
+
+/* A pass over rows: the CPU's boundaries of blocks mean nothing here. */
+static void run_pass(struct device_run *r, const struct program_pass *pass)
+{
+    const struct layer_program *p = &r->d->m->program;
+    const uint32_t end = pass->first + pass->n;
+    r->n = pass->asked ? r->s->batch->n_logit : r->s->batch->n_token;
+    for (uint32_t i = pass->first; i < end;) {
+        const uint32_t n = program_repeated(p, i);
+        if (p->ops[p->stages[i].first].kind == PROGRAM_EXPERTS)
+            device_experts(r, &p->stages[i], n);
+        else
+            device_stage(r, &p->stages[i]);
+        i += n;
+    }
+}
+
+void executor_device_run(const struct executor_device *d, const struct device_step *s)
+{
+    const struct layer_program *p = &d->m->program;
+    const struct batch *b = s->batch;
+    struct device_run r = {.d = d, .s = s, .k = d->m->kern};
+    Q_ASSERT(b->n_token <= d->limits.n_row_max && b->n_seq <= d->limits.n_seq_max &&
+             b->n_logit <= d->limits.n_logit_max);
+    for (uint32_t i = 0; i < p->n_pass; i++)
+        if (!p->passes[i].asked || b->n_logit)
+            run_pass(&r, &p->passes[i]);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A layer's experts on a device: one launch for all of them of each product, since how many rows an
+ * expert has is not known where launches are ordered. What a place is: kernels/ops_moe.h. Products
+ * are of some rows of the step at a time, so that memory does not grow with a step.
+ *
+ * Experts' matrices are alike in a layer, whatever they are packed in. Where their inputs have an
+ * order (act-order), each expert has its own, so that a row is copied for each expert that it
+ * takes, in that order; bytes are made before, since an order changes no scale. */
+#include "engine/model/forward/executor_device_internal.h"
+
+static void sort_places(const struct device_run *r, const struct moe_config *moe)
+{
+    const uint32_t *experts = (const uint32_t *)(const void *)r->d->buffers[PROGRAM_B_ROUTES].data;
+    const struct group_rows_args a = {
+        .experts = experts + (size_t)r->first * moe->n_used,
+        .n_row = r->n,
+        .n_used = moe->n_used,
+        .n_expert = moe->n_expert,
+        .starts = r->d->places.starts,
+        .rows = r->d->places.rows,
+        .places = r->d->places.places,
+    };
+    r->k->group_rows(&a, &r->d->x);
+}
+
+/* Bytes between the matrix of an expert and that of the next: they were cut one after the other. */
+static size_t stride_of(const struct device_run *r, const struct program_op *op)
+{
+    const uint32_t last = op->route.n_expert - 1;
+    const char *first = device_matrix(r, op, 0)->data;
+    const size_t stride = last ? (size_t)((const char *)device_matrix(r, op, 1)->data - first) : 0;
+    Q_ASSERT((const char *)device_matrix(r, op, last)->data == first + last * stride);
+    return stride;
+}
+
+/* x as matrices whose inputs have an order take it: a copy for each place. */
+static void put_in_order(const struct device_run *r, const struct packed *w, struct matmul_rows *x,
+                         struct groups *of)
+{
+    const bool bytes = matmul_reads_bytes(x->dtype);
+    const struct order_rows_args a = {
+        .y = r->d->ordered,
+        .x = x->x,
+        .element = bytes ? 1 : sizeof(uint16_t),
+        .y_rows = bytes ? r->d->ordered_rows : NULL,
+        .x_rows = bytes ? x->rows : NULL,
+        .order = w->order,
+        .n_row = r->n * r->d->m->config.moe.n_used,
+        .n_col = w->n_in,
+        .x_stride = x->stride,
+        .y_stride = w->n_in,
+        .of = *of,
+    };
+    r->k->order_rows(&a, &r->d->x);
+    x->x = r->d->ordered;
+    x->rows = bytes ? r->d->ordered_rows : NULL;
+    x->stride = w->n_in;
+    of->rows = NULL;
+}
+
+/* out: the last operation of the stage. */
+static void multiply(const struct device_run *r, const struct program_op *op,
+                     const struct program_op *out)
+{
+    const struct packed *w = device_matrix(r, op, 0);
+    const bool reads_places =
+        r->d->m->program.buffers[op->in[0].buffer].rows == PROGRAM_ROWS_PLACES;
+    const struct matmul_rows y = device_rows_of(r, out->out);
+    struct matmul_rows x = device_rows_of(r, op->in[0]);
+    struct groups of = {
+        .w_stride = stride_of(r, op),
+        .n_group = op->route.n_expert,
+        .starts = r->d->places.starts,
+        .rows = reads_places ? NULL : r->d->places.rows,
+    };
+    if (w->order)
+        put_in_order(r, w, &x, &of);
+    matmul_run(r->k,
+               &(struct matmul){
+                   .w = w,
+                   .x = &x,
+                   .y = y.x,
+                   .y_dtype = y.dtype,
+                   .y_stride = y.stride,
+                   .n_row = device_row_count(r, out->out),
+                   .groups = &of,
+               },
+               &r->d->x);
+}
+
+static void combine(const struct device_run *r, const struct program_op *op)
+{
+    const struct matmul_rows x = device_rows_of(r, op->in[0]), y = device_rows_of(r, op->out);
+    const size_t n_used = op->route.n_used, all = r->d->limits.n_row_max * n_used;
+    const float *weights = (const float *)(const void *)r->d->buffers[PROGRAM_B_ROUTES].data + all;
+    const struct combine_args a = {
+        .y = y.x,
+        .y_stride = y.stride,
+        .x = x.x,
+        .x_stride = x.stride,
+        .places = r->d->places.places,
+        .weights = weights + r->first * n_used,
+        .n_row = r->n,
+        .n_col = op->out.n_col,
+        .n_used = op->route.n_used,
+    };
+    r->k->combine(&a, &r->d->x);
+}
+
+static void stage(const struct device_run *r, const struct program_stage *s)
+{
+    const struct program_op *op = &r->d->m->program.ops[s->first];
+    if (op->kind == PROGRAM_EXPERTS)
+        multiply(r, op, op + s->n - 1);
+    else if (op->kind == PROGRAM_COMBINE)
+        combine(r, op);
+    else
+        device_stage(r, s);
+}
+
+void device_experts(const struct device_run *all, const struct program_stage *s, uint32_t n)
+{
+    const uint32_t most = all->d->places.n_row;
+    struct device_run r = *all;
+    for (r.first = 0; r.first < all->n; r.first += r.n) {
+        r.n = all->n - r.first < most ? all->n - r.first : most;
+        sort_places(&r, &r.d->m->config.moe);
+        for (uint32_t i = 0; i < n; i++)
+            stage(&r, &s[i]);
+    }
+}

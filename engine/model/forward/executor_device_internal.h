@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* executor_device_internal - what is behind struct executor_device: the memory of a program's
+ * buffers on a device (device_buffers.c), the stages (executor_device.c) and those of experts
+ * (device_experts.c). Threads: as executor_device.h. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
+#define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
+#include "engine/model/forward/executor_device.h"
+#include "engine/model/forward/matmul.h"
+#include "engine/model/model_state.h"
+
+/* Memory of one buffer, in the device: n_row rows of `stride` elements, and beside rows of bytes
+ * what quant_rows and its like write with them. ROUTES: numbers of experts [n_row, n_used], then
+ * their weights. */
+struct device_buffer {
+    unsigned char *data;
+    size_t stride;          /* elements */
+    struct quant_row *rows; /* NULL: no bytes */
+    int16_t *sums;          /* NULL: none reads them */
+    float *scales;          /* of blocks; NULL likewise */
+    size_t scale_stride;
+};
+
+struct device_places { /* the rows of a step sorted by their experts, some rows at a time */
+    uint32_t n_row;    /* at a time */
+    uint32_t *starts;  /* [n_expert + 1] */
+    uint32_t *rows;    /* [n_row * n_used] */
+    uint32_t *places;  /* [n_row, n_used] */
+};
+
+struct executor_device {
+    const struct model *m;
+    struct region memory;
+    struct device_limits limits;
+    struct kern_exec x;
+    struct device_buffer buffers[PROGRAM_BUFFERS_MAX];
+    struct device_places places;
+    /* A product's input in the order of its matrix (act-order), where nothing else puts it so. */
+    void *ordered;
+    struct quant_row *ordered_rows;
+};
+
+struct device_run { /* a step */
+    const struct executor_device *d;
+    const struct device_step *s;
+    const struct kern_table *k;
+    uint32_t first, n; /* rows that are computed now */
+};
+
+/* Give all buffers memory. Errors: Q_NO_MEMORY. */
+FALLIBLE device_buffers_make(struct executor_device *d, struct q_err *e);
+
+/* The rows that are computed now of an operation's buffer. */
+struct matmul_rows device_rows_of(const struct device_run *r, struct program_ref ref);
+/* How many these are. */
+uint32_t device_row_count(const struct device_run *r, struct program_ref ref);
+/* The weight of an operation. expert: where it has one each. */
+const struct packed *device_matrix(const struct device_run *r, const struct program_op *op,
+                                   uint32_t expert);
+
+/* One stage that is not of experts. */
+void device_stage(const struct device_run *r, const struct program_stage *s);
+/* n stages from s on, which are (program_repeated), for all rows of the step. */
+void device_experts(const struct device_run *r, const struct program_stage *s, uint32_t n);
+
+#endif

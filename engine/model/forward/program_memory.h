@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* program_memory - which buffers of a layer program may share memory, and where each lies then.
+ * Threads: pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_MEMORY_H
+#define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_MEMORY_H
+#include <stddef.h>
+#include "engine/model/forward/program.h"
+
+/* How many stages, from `stage` on, a device runs for some rows at a time: those that write rows of
+ * places, and the sum over the places of a row behind them. 1: only itself, for all rows. */
+uint32_t program_repeated(const struct layer_program *p, uint32_t stage);
+
+/* For each buffer, bit j: buffer j holds numbers that are still read while this one holds some, or
+ * a stage reads or writes both. p: fused. */
+void program_conflicts(const struct layer_program *p, uint64_t conflicts[PROGRAM_BUFFERS_MAX]);
+
+/* Offsets of n buffers of these sizes, so that no two that conflict overlap: the largest first,
+ * each as low as it fits. A buffer of size 0 has no memory. Returns the bytes of all. */
+size_t program_place(size_t offsets[], const size_t sizes[],
+                     const uint64_t conflicts[PROGRAM_BUFFERS_MAX], uint32_t n);
+
+#endif

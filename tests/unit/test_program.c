@@ -6,6 +6,7 @@
 #include "common/buf.h"
 #include "common/file.h"
 #include "engine/model/forward/features.h"
+#include "engine/model/forward/program_memory.h"
 #include "engine/model/forward/program_text.h"
 #include "engine/model/model_show.h"
 
@@ -391,14 +392,99 @@ static void test_passes(void **state)
     program_release(&p);
 }
 
+/* --- memory --- */
+
+static uint64_t bit_of(uint32_t buffer)
+{
+    return (uint64_t)1 << buffer;
+}
+
+static void test_conflicts(void **state)
+{
+    (void)state;
+    struct layer_program p;
+    uint64_t with[PROGRAM_BUFFERS_MAX];
+    const struct program_forms f = {plain_form, &bytes, DT_F32};
+    compile(&p, &families[0].layer, "silu", &bytes);
+    assert_ok(program_fuse(&p, &f, PROGRAM_FUSE_ALL, &e), &e);
+    program_conflicts(&p, with);
+    /* The residual stream beside all that a layer has; q, k and v until attention has read them. */
+    assert_true(with[PROGRAM_B_X] & bit_of(PROGRAM_B_H_Q));
+    assert_true(with[PROGRAM_B_X] & bit_of(PROGRAM_B_ACT_Q));
+    assert_true(with[PROGRAM_B_QKV] & bit_of(PROGRAM_B_H_Q));
+    assert_true(with[PROGRAM_B_QKV] & bit_of(PROGRAM_B_A));
+    assert_false(with[PROGRAM_B_QKV] & bit_of(PROGRAM_B_A_Q));
+    assert_false(with[PROGRAM_B_QKV] & bit_of(PROGRAM_B_ACT));
+    assert_false(with[PROGRAM_B_A] & bit_of(PROGRAM_B_ACT));
+    for (uint32_t i = 0; i < PROGRAM_BUFFERS_MAX; i++)
+        for (uint32_t j = 0; j < PROGRAM_BUFFERS_MAX; j++)
+            assert_int_equal(with[i] >> j & 1, with[j] >> i & 1);
+    program_release(&p);
+}
+
+static void add_op(struct layer_program *p, const struct program_op *op)
+{
+    assert_ok(program_add(p, op, &e), &e);
+}
+
+/* What a repeated stage reads must outlive the last of them, however early it is read. */
+static void test_repeated_stages_keep_their_inputs(void **state)
+{
+    (void)state;
+    struct layer_program p = LAYER_PROGRAM_INIT;
+    uint64_t with[PROGRAM_BUFFERS_MAX];
+    const struct program_forms f = {plain_form, &floats, DT_F32};
+    const struct program_ref x = {PROGRAM_B_X, DT_F32, 0, 16}, h = {PROGRAM_B_H, DT_F32, 0, 16};
+    const struct program_ref routes = {PROGRAM_B_ROUTES, DT_F32, 0, 2};
+    const struct program_ref act = {PROGRAM_B_EXPERT_ACT, DT_F32, 0, 8};
+    const struct program_ref out = {PROGRAM_B_EXPERT_O, DT_F32, 0, 16};
+    p.n_buffer = PROGRAM_BUFFERS;
+    add_op(&p, &(struct program_op){.kind = PROGRAM_NORM, .in = {x}, .out = h});
+    add_op(&p, &(struct program_op){.kind = PROGRAM_ROUTE, .in = {h}, .out = routes});
+    add_op(&p, &(struct program_op){.kind = PROGRAM_EXPERTS, .in = {h, routes}, .out = act});
+    add_op(&p, &(struct program_op){.kind = PROGRAM_EXPERTS, .in = {act, routes}, .out = out});
+    add_op(&p, &(struct program_op){
+                   .kind = PROGRAM_COMBINE, .in = {out, routes}, .out = x, .onto = true});
+    add_op(&p, &(struct program_op){.kind = PROGRAM_NORM, .in = {x}, .out = h});
+    assert_ok(program_fuse(&p, &f, 0, &e), &e);
+    assert_int_equal(program_repeated(&p, 0), 1);
+    assert_int_equal(program_repeated(&p, 2), 3);
+    program_conflicts(&p, with);
+    assert_true(with[PROGRAM_B_H] & bit_of(PROGRAM_B_EXPERT_O)); /* read by the next rows' first */
+    program_release(&p);
+}
+
+static void test_place(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    const size_t sizes[N] = {64, 256, 128, 0, 64};
+    /* 0 with 1, 1 with 2, 2 with 4 */
+    const uint64_t with[PROGRAM_BUFFERS_MAX] = {0x3, 0x7, 0x16, 0x8, 0x14};
+    size_t at[N] = {0};
+    assert_int_equal(program_place(at, sizes, with, N), 256 + 128);
+    assert_int_equal(at[1], 0);
+    assert_int_equal(at[2], 256);
+    assert_int_equal(at[0], 256); /* beside 2, with which it has nothing to do */
+    assert_int_equal(at[4], 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_printed),       cmocka_unit_test(test_json),
-        cmocka_unit_test(test_families),      cmocka_unit_test(test_refused_by_name),
-        cmocka_unit_test(test_config_counts), cmocka_unit_test(test_refused_activation),
-        cmocka_unit_test(test_check),         cmocka_unit_test(test_check_order),
-        cmocka_unit_test(test_fuse),          cmocka_unit_test(test_passes),
+        cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_refused_by_name),
+        cmocka_unit_test(test_config_counts),
+        cmocka_unit_test(test_refused_activation),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_check_order),
+        cmocka_unit_test(test_fuse),
+        cmocka_unit_test(test_passes),
+        cmocka_unit_test(test_conflicts),
+        cmocka_unit_test(test_repeated_stages_keep_their_inputs),
+        cmocka_unit_test(test_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

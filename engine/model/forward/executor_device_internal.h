@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* executor_device_internal - what is behind struct executor_device: the memory of a program's
  * buffers on a device (device_buffers.c), the stages (executor_device.c) and those of experts
- * (device_experts.c). Threads: as executor_device.h. */
+ * (executor_device_experts.c). Threads: as executor_device.h. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
 #define QUIRE_ENGINE_MODEL_FORWARD_EXECUTOR_DEVICE_INTERNAL_H
 #include "engine/model/forward/executor_device.h"

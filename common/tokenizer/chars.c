@@ -2,7 +2,7 @@
 /* Character classes. The tables of classes.def are the reference's own answers, made by
  * tests/data/tokenizers/make_classes.py: its parts are built on Unicode data of different ages. */
 #include <utf8proc.h>
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 struct range {
     uint32_t first, last;

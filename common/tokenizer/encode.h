@@ -3,7 +3,7 @@
  * Private to common/tokenizer. Threads: as tok_work. */
 #ifndef QUIRE_COMMON_TOKENIZER_ENCODE_H
 #define QUIRE_COMMON_TOKENIZER_ENCODE_H
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 /* Run the normalizers over w->text. */
 FALLIBLE tok_normalize(const struct tokenizer *t, struct tok_work *w, struct q_err *e);

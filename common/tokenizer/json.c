@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 enum q_code tok_json_bad(const json_t *found, const char *at, const char *key, const char *want,
                          struct q_err *e)

@@ -6,11 +6,11 @@
 #include "common/tokenizer/tokenizer.h"
 #include <string.h>
 #include "common/mem.h"
-#include "common/tokenizer/decode.h"
+#include "common/tokenizer/components/decode.h"
 #include "common/tokenizer/encode.h"
 #include "common/tokenizer/origin.h"
-#include "common/tokenizer/source.h"
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/source/source.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 #define TRIM_FROM ((size_t)1 << 20) /* bytes of tokenizer.json that take tens of MiB to parse */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_experts - a layer's mixture of experts on a device: one launch for all experts of each
  * product, since how many rows an expert has is not known where launches are ordered. The formulas,
- * and what a place is: kernels/ops_moe.h. Which experts a row takes is decided of all rows of the
+ * and what a place is: ops_moe.h. Which experts a row takes is decided of all rows of the
  * step; their products are of some of these at a time, so that memory does not grow with a step.
  *
  * Internal to engine/model; called by device_walk.c. Threads: as device_walk.h. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options_in - what the files of options share: the table's rows, and what a flag's text means.
- * Threads: as options.h. */
+/* options_internal - what the files of options share: the table's rows, and what a flag's text
+ * means. Threads: as options.h. */
 #ifndef QUIRE_COMMON_OPTIONS_INTERNAL_H
 #define QUIRE_COMMON_OPTIONS_INTERNAL_H
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tok - what the files of this folder share: the loaded tokenizer, its parts, and one encoding's
- * working memory.
+/* tokenizer_internal - what the files of this folder share: the loaded tokenizer, its parts, and
+ * one encoding's working memory.
  *
  * tokenizer.json describes a pipeline; each slot of it (normalizer, pre_tokenizer, post_processor,
  * decoder) becomes a flat chain of parts, Sequence being only a way of writing a chain. A part is

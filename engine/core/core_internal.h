@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core_state - what core.c, steer.c and core_trace.c share: the state of a core. Nobody else
+/* core_internal - what core.c, steer.c and core_trace.c share: the state of a core. Nobody else
  * includes this. Threads: the core's owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #define QUIRE_ENGINE_CORE_CORE_INTERNAL_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inside - what the files of the scheduler share: its state. Nobody else includes this.
+/* scheduler_internal - what the files of the scheduler share: its state. Nobody else includes this.
  *
  * running is in the order of request_before, and all of it comes before all returned ones of the
  * backlog (check.c asserts both), except while suspects are tried one by one (suspect.c).

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker_state - what is behind worker_run. Internal to engine/worker: worker.c starts and ends it,
- * worker_step.c computes steps, worker_device.c those of a device. Threads: the worker's loop and
- * its team. */
+/* worker_internal - what is behind worker_run. Internal to engine/worker: worker.c starts and
+ * ends it, worker_step.c computes steps, worker_device.c those of a device. Threads: the
+ * worker's loop and its team. */
 #ifndef QUIRE_ENGINE_WORKER_WORKER_INTERNAL_H
 #define QUIRE_ENGINE_WORKER_WORKER_INTERNAL_H
 #include <stdatomic.h>

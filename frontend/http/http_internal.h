@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inside - what the server's files share; nobody else includes it.
+/* http_internal - what the server's files share; nobody else includes it.
  * Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_HTTP_HTTP_INTERNAL_H
 #define QUIRE_FRONTEND_HTTP_HTTP_INTERNAL_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link_in - the inside of a link: its state and the steps that uv callbacks and tests drive.
+/* link_internal - the inside of a link: its state and the steps that uv callbacks and tests drive.
  *
  * link.c and output.c are pure: frames come in by link_receive, time by link_tick, and frames leave
  * through `send`. The loop and the socket are in link_loop.c; a unit test puts its own functions

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_state - what is behind the handles of kernels/device.h. For this folder; kernels know only
- * what a stream begins with (stream.h). Threads: as device.h. */
+/* device_internal - what is behind the handles of kernels/device.h. For this folder; kernels
+ * know only what a stream begins with (stream.h). Threads: as device.h. */
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_INTERNAL_H
 #define QUIRE_KERNELS_CUDA_DEVICE_INTERNAL_H
 #include <cuda_runtime_api.h>

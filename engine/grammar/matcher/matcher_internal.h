@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matcher_state - what matcher.c (texts) and mask.c (tokens) share. Private to engine/grammar.
+/* matcher_internal - what matcher.c (texts) and mask.c (tokens) share. Private to engine/grammar.
  * Threads: as the matcher. */
 #ifndef QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_INTERNAL_H
 #define QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_INTERNAL_H

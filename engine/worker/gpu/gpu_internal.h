@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_state - what is behind struct gpu. Internal to engine/worker: gpu.c makes it, gpu_slots.c
+/* gpu_internal - what is behind struct gpu. Internal to engine/worker: gpu.c makes it, gpu_slots.c
  * keeps its tables and histories, gpu_step.c computes steps, gpu_sample.c samples.
  *
  * Host memory of a step is there twice: while the device may still read that of one step, the next

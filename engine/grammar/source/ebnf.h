@@ -9,10 +9,5 @@
 
 /* source: NUL-terminated, [n]. */
 const struct gx *ebnf_gx(struct build *b, const char *source, size_t n);
-const struct gx *gbnf_gx(struct build *b, const char *source, size_t n);
-const struct gx *lark_gx(struct build *b, const char *source, size_t n);
-
-/* A terminal's own syntax is shared: from text[*at] on, which is behind the opening quote. */
-const struct gx *ebnf_string(struct build *b, const char *text, size_t n, size_t *at, char quote);
 
 #endif

@@ -3,10 +3,11 @@
  * behind every terminal of a rule, and at the start. Priorities, aliases and the ? of inlined rules
  * shape trees, of which there are none here. Beyond Lark: `%json {schema}` where a terminal may
  * stand, and `<name>` for a special token of the vocabulary (as in llguidance). */
+#include "engine/grammar/source/lark.h"
 #include <jansson.h>
 #include <string.h>
 #include "engine/grammar/source/chars.h"
-#include "engine/grammar/source/ebnf.h"
+#include "engine/grammar/source/gbnf.h"
 #include "engine/grammar/source/regex.h"
 #include "engine/grammar/source/schema.h"
 
@@ -150,9 +151,9 @@ static bool flag(struct lark *p, char letter)
 static const struct gx *string(struct lark *p)
 {
     size_t from = p->at;
-    const struct gx *x = ebnf_string(p->b, p->s, p->n, &p->at, '"');
+    const struct gx *x = gbnf_string(p->b, p->s, p->n, &p->at, '"');
     if (take(p, "..\"")) {
-        const struct gx *y = ebnf_string(p->b, p->s, p->n, &p->at, '"');
+        const struct gx *y = gbnf_string(p->b, p->s, p->n, &p->at, '"');
         if (x->kind != GX_BYTES || y->kind != GX_BYTES || x->n != 1 || y->n != 1 ||
             (uint8_t)x->bytes[0] > (uint8_t)y->bytes[0])
             return wrong(p, "a range takes two single characters of ASCII");

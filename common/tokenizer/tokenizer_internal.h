@@ -16,10 +16,11 @@
 #include "common/tokenizer/added.h"
 #include "common/tokenizer/chars.h"
 #include "common/tokenizer/json.h"
+#include "common/tokenizer/limits.h"
 #include "common/tokenizer/components/post.h"
 #include "common/tokenizer/regex.h"
 #include "common/tokenizer/scan.h"
-#include "common/tokenizer/source/source.h"
+#include "common/tokenizer/source/written.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/vocab.h"
 
@@ -113,6 +114,13 @@ struct tok_chain {
     uint32_t n_part;
 };
 
+struct tok_texts {
+    struct tok_str json, config;   /* tokenizer.json; tokenizer_config.json, which may be empty */
+    const struct tok_extra *extra; /* NULL with a tokenizer.json */
+};
+/* Errors: those of tokenizer_open. */
+FALLIBLE tok_from_texts(struct tokenizer **out, const struct tok_texts *in, struct q_err *e);
+
 struct model_src {                 /* the model of tokenizer.json */
     const json_t *spec;            /* without the values of vocab and merges */
     struct tok_big big;            /* those, as JSON text; empty where the file has none */
@@ -139,14 +147,6 @@ struct tok_added { /* an entry of added_tokens */
     bool lstrip, rstrip, single_word, normalized, special;
     bool control; /* origin.h */
 };
-
-struct tok_limits {      /* "truncation" and "padding" */
-    uint32_t length_max; /* tokens, special ones included; LIMIT_NONE: not truncated */
-    uint32_t pad_to, pad_multiple, pad_id; /* 0: the text's own length, no multiple */
-    bool cut_left, second_only, pad, pad_left;
-};
-#define LIMIT_NONE UINT32_MAX
-#define PAD_MAX    (1u << 24) /* tokens */
 
 struct tokenizer {
     struct tok_chain chain[TOK_SLOTS];

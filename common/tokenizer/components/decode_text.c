@@ -3,7 +3,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/components/replace.h"
-#include "common/tokenizer/source/source.h"
+#include "common/tokenizer/source/written.h"
 #include "common/utf8.h"
 
 /* ---- Replace: a string in each token ---- */

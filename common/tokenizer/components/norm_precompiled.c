@@ -12,7 +12,7 @@
  * the keys that it starts with the shortest counts and stands for all of it. SentencePiece itself
  * takes the longest key at every place; but models were trained and are served with this reading.
  * Source: the reference, whose quirk it is. A tokenizer.model without a class that transformers
- * converts is read as SentencePiece reads it: source.h's SPM_RULES. */
+ * converts is read as SentencePiece reads it: written.h's SPM_RULES. */
 #include <openssl/evp.h>
 #include <string.h>
 #include <utf8proc.h>

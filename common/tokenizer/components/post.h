@@ -6,7 +6,9 @@
  * load. Private to common/tokenizer. Threads: read-only after load. */
 #ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_POST_H
 #define QUIRE_COMMON_TOKENIZER_COMPONENTS_POST_H
-#include "common/tokenizer/tokenizer.h"
+#include <jansson.h>
+#include <stdbool.h>
+#include "common/tokenizer/token_list.h"
 
 struct tok_chain;
 

@@ -7,10 +7,10 @@
  * refused by name; without one the files are taken for BERT's and GPT-2's. Special tokens keep the
  * vocabulary's ids; those it has not are numbered behind it. Source: transformers'
  * convert_slow_tokenizer.py. */
+#include "common/tokenizer/source/lists.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "common/tokenizer/source/source.h"
 
 #define ENDINGS "'s|'t|'re|'ve|'m|'ll|'d"
 #define QWEN2                                                                                   \
@@ -393,7 +393,7 @@ static enum q_code read_vocab(struct writer *w, struct tok_str file, struct q_er
 {
     const char *key;
     json_t *id;
-    enum q_code rc = tok_parse(&w->vocab, file, "vocab.json", e);
+    enum q_code rc = tok_json_parse(&w->vocab, file, "vocab.json", e);
     if (rc)
         return rc;
     if (!json_is_object(w->vocab))

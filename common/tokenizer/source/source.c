@@ -1,56 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_open: which file of a folder is the tokenizer. */
-#include "common/tokenizer/source/source.h"
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/download.h"
 #include "common/file.h"
-#include "common/mem.h"
+#include "common/tokenizer/source/lists.h"
+#include "common/tokenizer/source/spm.h"
+#include "common/tokenizer/source/tekken.h"
+#include "common/tokenizer/source/tiktoken.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 #define CONFIG_MAX  ((size_t)64 << 20) /* bytes of tokenizer_config.json */
 #define MISTRAL_SPM "tokenizer.model.v"
-
-void tok_written_release(struct tok_written *w)
-{
-    buf_release(&w->json);
-    q_free(w->extra.ranks);
-    q_free(w->extra.scores);
-    memset(w, 0, sizeof *w);
-}
-
-/* ---- tokenizer_config.json ---- */
-
-bool tok_config_bool(const struct tok_config *c, const char *key, bool fallback)
-{
-    const json_t *v = json_object_get(c->root, key);
-    return json_is_boolean(v) ? json_is_true(v) : fallback;
-}
-
-const char *tok_config_token(const struct tok_config *c, const char *key)
-{
-    const json_t *v = json_object_get(c->root, key);
-    return json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
-}
-
-void tok_config_read(struct tok_config *c, const json_t *root)
-{
-    const char *class = json_string_value(json_object_get(root, "tokenizer_class"));
-    memset(c, 0, sizeof *c);
-    c->root = root;
-    snprintf(c->class_name, sizeof c->class_name, "%s", class ? class : "");
-    size_t n = strlen(c->class_name);
-    if (n > 4 && strcmp(c->class_name + n - 4, "Fast") == 0)
-        c->class_name[n - 4] = '\0';
-    c->class = c->class_name;
-    c->has_bos = json_is_boolean(json_object_get(root, "add_bos_token"));
-    c->has_eos = json_is_boolean(json_object_get(root, "add_eos_token"));
-    c->add_bos = tok_config_bool(c, "add_bos_token", false);
-    c->add_eos = tok_config_bool(c, "add_eos_token", false);
-}
-
-/* ---- the file ---- */
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -173,7 +136,7 @@ static enum q_code open_other(struct tokenizer **out, const struct source *file,
     struct tok_written w = {BUF_INIT_MAX(TOKENIZER_FILE_MAX), {0}};
     struct tok_config c;
     json_t *root = NULL;
-    enum q_code rc = config.n ? tok_parse(&root, config, CONFIG_NAME, e) : Q_OK;
+    enum q_code rc = config.n ? tok_json_parse(&root, config, CONFIG_NAME, e) : Q_OK;
     if (rc)
         return rc;
     tok_config_read(&c, root);

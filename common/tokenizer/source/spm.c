@@ -8,13 +8,13 @@
  *
  * A BPE model has no list of merges: two pieces merge where the result is a piece, the best score
  * first, the leftmost of equals; which is ranks by score (tok_extra). */
+#include "common/tokenizer/source/spm.h"
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/source/pb.h"
-#include "common/tokenizer/source/source.h"
 #include "common/utf8.h"
 
 enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE }; /* kinds of pieces */

@@ -9,11 +9,13 @@
  * pattern and merged by ranks, as tiktoken does it. Special tokens that a text spells out are
  * found, as in transformers' reading of this file, since chat templates write them so; <s> goes
  * first where special tokens are added. Source: mistral-common's Tekkenizer. */
+#include "common/tokenizer/source/tekken.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/scan.h"
-#include "common/tokenizer/source/source.h"
+#include "common/tokenizer/source/ranks.h"
+#include "common/tokenizer/token_list.h"
 
 #define SPECIAL_MAX (1u << 16) /* special tokens */
 #define BOS         "<s>"
@@ -77,8 +79,9 @@ static enum q_code parse(struct reader *r, struct tok_str file, struct q_err *e)
         buf_add(&rest, r->vocab.s + r->vocab.n, file.n - before - r->vocab.n);
         rc = buf_check(&rest, "tekken.json", e);
         if (!rc)
-            rc = tok_parse(&r->root, (struct tok_str){buf_str(&rest), rest.len}, "tekken.json", e);
-    } else if (!(rc = tok_parse(&r->root, file, "tekken.json", e)))
+            rc = tok_json_parse(&r->root, (struct tok_str){buf_str(&rest), rest.len}, "tekken.json",
+                                e);
+    } else if (!(rc = tok_json_parse(&r->root, file, "tekken.json", e)))
         rc = q_fail(e, Q_CORRUPT, "tekken.json: no \"vocab\"");
     scan_release(&s);
     buf_release(&rest);

@@ -292,81 +292,10 @@ static bool determinize(struct maker *m)
     return !m->too_many && build_ok(m->b);
 }
 
-struct ways {     /* edges and jumps by their ends, for going backwards */
-    uint32_t *at; /* [n_state + 1] what leads to i comes from from[at[i] … at[i + 1]) */
-    uint32_t *from;
-};
-
-static void note_way(const struct ways *w, uint32_t from, uint32_t to, bool counts)
-{
-    if (counts)
-        w->at[to]++;
-    else
-        w->from[--w->at[to]] = from;
-}
-
-static void note_ways(const struct fsm *f, const struct ways *w, bool counts)
-{
-    for (uint32_t i = 0; i < f->n_state; i++) {
-        const struct fsm_state *s = &f->states[i];
-        for (uint32_t k = 0; k < s->n_edge; k++)
-            note_way(w, i, f->edges[s->edge + k].to, counts);
-        for (uint32_t k = 0; k < s->n_jump; k++)
-            note_way(w, i, f->jumps[s->jump + k].to, counts);
-    }
-}
-
-/* alive: 0 where no final state is reached, else letters to the nearest one + 1. False: no memory.
- */
-static bool mark_alive(struct build *b, const struct fsm *f, uint32_t *alive)
-{
-    size_t n_way = (size_t)f->n_edge + f->n_jump;
-    struct ways w = {q_calloc(f->n_state + 1u, 4), q_alloc((n_way + 1) * 4)};
-    uint32_t *queue = q_alloc((f->n_state + 1u) * 4), n = 0;
-    bool ok = w.at && w.from && queue && build_work(b, (f->n_state + n_way) / 4);
-    if (ok) {
-        note_ways(f, &w, true);
-        for (uint32_t i = 0, total = 0; i <= f->n_state; i++)
-            w.at[i] = total += w.at[i];
-        note_ways(f, &w, false); /* each `at` counts down from the end of its run to the start */
-    }
-    for (uint32_t i = 0; ok && i < f->n_state; i++)
-        if (f->states[i].final) {
-            alive[i] = 1;
-            queue[n++] = i;
-        }
-    for (uint32_t at = 0; at < n; at++) {
-        uint32_t i = queue[at];
-        for (uint32_t k = w.at[i]; k < w.at[i + 1]; k++)
-            if (!alive[w.from[k]]) {
-                alive[w.from[k]] = alive[i] + 1;
-                queue[n++] = w.from[k];
-            }
-    }
-    q_free(w.at);
-    q_free(w.from);
-    q_free(queue);
-    return ok;
-}
-
-uint32_t fsm_distances(struct build *b, const struct fsm *f, uint32_t *out)
-{
-    uint32_t most = 0;
-    if (!mark_alive(b, f, out)) {
-        gx_fail(b, Q_NO_MEMORY, "no memory for an automaton");
-        return 0;
-    }
-    for (uint32_t i = 0; i < f->n_state; i++) {
-        out[i] -= out[i] > 0;
-        most = out[i] > most ? out[i] : most;
-    }
-    return most;
-}
-
 /* Only the states that reach a final one stay, and state 0. In place. */
 static void trim(struct build *b, struct fsm *f, uint32_t *alive)
 {
-    if (!mark_alive(b, f, alive)) {
+    if (!fsm_mark_alive(b, f, alive)) {
         gx_fail(b, Q_NO_MEMORY, "no memory for an automaton");
         return;
     }

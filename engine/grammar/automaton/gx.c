@@ -2,58 +2,19 @@
 #include "engine/grammar/automaton/gx.h"
 #include <stdarg.h>
 #include <stdlib.h>
-#include <stdio.h>
 #include <string.h>
-#include "engine/grammar/automaton/fsm.h"
+#include "engine/grammar/automaton/fsm_measure.h"
 
 const struct gx gx_never = {.kind = GX_NEVER};
 const struct gx gx_empty = {.kind = GX_EMPTY};
-static const struct range any_ranges[] = {{0, 0xD7FF}, {0xE000, GX_CHAR_MAX}};
-const struct cset cset_any = {any_ranges, 2};
-
-void build_init(struct build *b)
-{
-    *b = (struct build){.arena = ARENA_INIT(GX_MEMORY_MAX), .work_max = GX_WORK_MAX};
-}
-
-void build_release(struct build *b)
-{
-    arena_release(&b->arena);
-    q_free(b->rules);
-    b->rules = NULL;
-    b->n_rule = b->rules_cap = 0;
-}
 
 const struct gx *gx_fail(struct build *b, enum q_code code, const char *fmt, ...)
 {
-    if (!build_ok(b))
-        return &gx_never;
     va_list ap;
     va_start(ap, fmt);
-    char text[Q_MESSAGE_MAX];
-    vsnprintf(text, sizeof text, fmt, ap);
+    build_fail_va(b, code, fmt, ap);
     va_end(ap);
-    q_fail_text(&b->err, code, "%s", text);
     return &gx_never;
-}
-
-bool build_work(struct build *b, uint64_t n)
-{
-    b->work += n;
-    if (b->work > b->work_max)
-        gx_fail(b, Q_TOO_LARGE,
-                "the grammar is too large: compiling it takes more than %u000 steps",
-                (unsigned)(b->work_max / 1000));
-    return build_ok(b);
-}
-
-void *build_alloc(struct build *b, size_t n, size_t size)
-{
-    void *p = build_ok(b) ? arena_alloc_array(&b->arena, n ? n : 1, size) : NULL;
-    if (!p)
-        gx_fail(b, Q_TOO_LARGE, "the grammar is too large: it needs more than %zu MB",
-                GX_MEMORY_MAX >> 20);
-    return p;
 }
 
 static uint32_t sum_weight(uint32_t a, uint64_t b)
@@ -247,6 +208,34 @@ const struct gx *gx_named(struct build *b, const char *name, const struct gx *bo
     return gx_ref(b, rule);
 }
 
+bool gx_nullable(const struct gx *x, const bool *rules)
+{
+    bool any = false;
+    switch (x->kind) {
+    case GX_EMPTY:
+        return true;
+    case GX_FSM:
+        return x->fsm->states[0].final;
+    case GX_SEQ:
+        for (uint32_t i = 0; i < x->n; i++)
+            if (!gx_nullable(x->kids[i], rules))
+                return false;
+        return true;
+    case GX_ALT:
+        for (uint32_t i = 0; i < x->n && !any; i++)
+            any = gx_nullable(x->kids[i], rules);
+        return any;
+    case GX_WITHIN:
+        return gx_nullable(x->kids[0], rules);
+    case GX_REPEAT:
+        return x->min == 0 || gx_nullable(x->kids[0], rules);
+    case GX_RULE:
+        return rules && rules[x->rule];
+    default:
+        return false;
+    }
+}
+
 void gx_add(struct build *b, struct gx_list *l, const struct gx *x)
 {
     if (l->n == l->cap) {
@@ -260,99 +249,4 @@ void gx_add(struct build *b, struct gx_list *l, const struct gx *x)
         l->cap = cap;
     }
     l->items[l->n++] = x;
-}
-
-static int by_lo(const void *a, const void *b)
-{
-    const struct range *x = a, *y = b;
-    return x->lo < y->lo ? -1 : x->lo > y->lo;
-}
-
-static const struct cset *wrap(struct build *b, const struct range *ranges, uint32_t n)
-{
-    struct cset *s = build_alloc(b, 1, sizeof *s);
-    static const struct cset none;
-    if (!s)
-        return &none;
-    *s = (struct cset){ranges, n};
-    return s;
-}
-
-/* r[0..n) sorted in place; touching ones become one. */
-static const struct cset *tidy(struct build *b, struct range *r, size_t n)
-{
-    uint32_t n_out = 0;
-    if (n)
-        qsort(r, n, sizeof *r, by_lo);
-    for (size_t i = 0; i < n; i++)
-        if (n_out && r[i].lo <= r[n_out - 1].hi + 1)
-            r[n_out - 1].hi = r[i].hi > r[n_out - 1].hi ? r[i].hi : r[n_out - 1].hi;
-        else
-            r[n_out++] = r[i];
-    return wrap(b, r, n_out);
-}
-
-const struct cset *cset_of(struct build *b, const struct range *ranges, size_t n)
-{
-    struct range *r = build_alloc(b, n, sizeof *r);
-    if (!r)
-        return wrap(b, NULL, 0);
-    if (n)
-        memcpy(r, ranges, n * sizeof *r);
-    return cset_and(b, tidy(b, r, n), &cset_any);
-}
-
-const struct cset *cset_or(struct build *b, const struct cset *x, const struct cset *y)
-{
-    struct range *r = build_alloc(b, x->n + y->n, sizeof *r);
-    if (!r)
-        return wrap(b, NULL, 0);
-    for (uint32_t i = 0; i < x->n; i++)
-        r[i] = x->ranges[i];
-    for (uint32_t i = 0; i < y->n; i++)
-        r[x->n + i] = y->ranges[i];
-    return tidy(b, r, x->n + y->n);
-}
-
-const struct cset *cset_and(struct build *b, const struct cset *x, const struct cset *y)
-{
-    struct range *r = build_alloc(b, x->n + y->n, sizeof *r);
-    uint32_t n = 0;
-    if (!r)
-        return wrap(b, NULL, 0);
-    for (uint32_t i = 0, k = 0; i < x->n && k < y->n;) {
-        const struct range *p = &x->ranges[i], *q = &y->ranges[k];
-        uint32_t lo = p->lo > q->lo ? p->lo : q->lo, hi = p->hi < q->hi ? p->hi : q->hi;
-        if (lo <= hi)
-            r[n++] = (struct range){lo, hi};
-        if (p->hi < q->hi)
-            i++;
-        else
-            k++;
-    }
-    return wrap(b, r, n);
-}
-
-const struct cset *cset_not(struct build *b, const struct cset *s)
-{
-    struct range *r = build_alloc(b, s->n + 1, sizeof *r);
-    uint32_t n = 0, from = 0;
-    if (!r)
-        return wrap(b, NULL, 0);
-    for (uint32_t i = 0; i < s->n; i++) {
-        if (s->ranges[i].lo > from)
-            r[n++] = (struct range){from, s->ranges[i].lo - 1};
-        from = s->ranges[i].hi + 1;
-    }
-    if (from <= GX_CHAR_MAX)
-        r[n++] = (struct range){from, GX_CHAR_MAX};
-    return cset_and(b, wrap(b, r, n), &cset_any);
-}
-
-bool cset_has(const struct cset *s, uint32_t c)
-{
-    for (uint32_t i = 0; i < s->n && s->ranges[i].lo <= c; i++)
-        if (c <= s->ranges[i].hi)
-            return true;
-    return false;
 }

@@ -8,21 +8,8 @@
  * owner asks once at the end, as with a buf. Threads: one owner a build; nothing is global. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_GX_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_GX_H
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include "common/err.h"
-#include "common/mem.h"
-
-#define GX_MEMORY_MAX ((size_t)256 << 20) /* bytes of one build, everything in it */
-/* Units of work of one build: a constant, and so many for each byte of the source. Some 25 ns of an
- * ordinary core each: 0.4 s for a short source, 2 s for one of 1 MB. */
-#define GX_WORK_MAX   16000000u
-#define GX_WORK_BYTE  64u
-#define GX_RULES_MAX  100000u
-#define GX_INF        UINT32_MAX
-#define GX_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */
-#define GX_CHAR_MAX   0x10FFFFu
+#include "engine/grammar/automaton/build.h"
+#include "engine/grammar/automaton/cset.h"
 
 enum gx_kind {
     GX_NEVER, /* no text at all */
@@ -43,13 +30,6 @@ enum gx_form {
     GX_RAW   /* FSM only: its letters are the bytes */
 };
 
-struct range { /* code points, both included */
-    uint32_t lo, hi;
-};
-struct cset { /* a set of code points: ascending, neither overlapping nor touching */
-    const struct range *ranges;
-    uint32_t n;
-};
 struct fsm;
 
 struct gx {
@@ -68,37 +48,9 @@ struct gx {
     };
 };
 
-struct gx_rule {
-    const char *name;      /* for messages; "" = made by us */
-    const struct gx *body; /* NULL until it is known */
-};
-
-struct build {
-    struct arena arena;
-    struct gx_rule *rules; /* [n_rule] */
-    size_t n_rule, rules_cap;
-    struct q_err err;  /* the first failure */
-    uint64_t work;     /* states and edges made so far */
-    uint64_t work_max; /* more is a failure: bounds time whatever the source */
-    bool lean;         /* negations leave out what takes room (KEY_SOME of schema.h) … */
-    bool is_rich;      /* … and would have done so: leaner is possible */
-    uint32_t before;   /* + 1: the rule of the text before the grammar; 0 = there is none */
-};
-
-void build_init(struct build *b);    /* empty, with its bounds of memory and work */
-void build_release(struct build *b); /* every gx and rule of it; the error stays readable */
-/* Keep the first failure. Always GX_NEVER, so that a builder can return it. */
+/* build_fail. Always GX_NEVER, so that a builder can return it. */
 __attribute__((format(printf, 3, 4))) const struct gx *gx_fail(struct build *b, enum q_code code,
                                                                const char *fmt, ...);
-/* Count n units of work, before or after it is done: what loops over a source counts here, so that
- * time is bounded whatever the source. False when it was too much (a failure is kept). */
-bool build_work(struct build *b, uint64_t n);
-/* Zeroed memory of the build; NULL (and a failure is kept) when there is none. */
-void *build_alloc(struct build *b, size_t n, size_t size);
-static inline bool build_ok(const struct build *b)
-{
-    return b->err.code == Q_OK;
-}
 
 extern const struct gx gx_never, gx_empty;
 const struct gx *gx_bytes(struct build *b, const char *s, size_t n); /* copies */
@@ -121,19 +73,14 @@ const struct gx *gx_ref(struct build *b, uint32_t rule);
 /* A rule of its own with this body, and the reference to it. */
 const struct gx *gx_named(struct build *b, const char *name, const struct gx *body);
 
+/* Can x be the empty text? rules [by rule] may be NULL when x has none. */
+bool gx_nullable(const struct gx *x, const bool *rules);
+
 /* Growing lists of expressions, in the arena. */
 struct gx_list {
     const struct gx **items;
     size_t n, cap;
 };
 void gx_add(struct build *b, struct gx_list *l, const struct gx *x);
-
-/* sets */
-const struct cset *cset_of(struct build *b, const struct range *ranges, size_t n); /* any order */
-const struct cset *cset_not(struct build *b, const struct cset *s); /* surrogates are in no set */
-const struct cset *cset_or(struct build *b, const struct cset *x, const struct cset *y);
-const struct cset *cset_and(struct build *b, const struct cset *x, const struct cset *y);
-bool cset_has(const struct cset *s, uint32_t c);
-extern const struct cset cset_any; /* every Unicode scalar value */
 
 #endif

@@ -12,34 +12,6 @@
 
 static void add_gx(struct nfa *a, const struct gx *x, uint32_t from, uint32_t to);
 
-bool gx_nullable(const struct gx *x, const bool *rules)
-{
-    bool any = false;
-    switch (x->kind) {
-    case GX_EMPTY:
-        return true;
-    case GX_FSM:
-        return x->fsm->states[0].final;
-    case GX_SEQ:
-        for (uint32_t i = 0; i < x->n; i++)
-            if (!gx_nullable(x->kids[i], rules))
-                return false;
-        return true;
-    case GX_ALT:
-        for (uint32_t i = 0; i < x->n && !any; i++)
-            any = gx_nullable(x->kids[i], rules);
-        return any;
-    case GX_WITHIN:
-        return gx_nullable(x->kids[0], rules);
-    case GX_REPEAT:
-        return x->min == 0 || gx_nullable(x->kids[0], rules);
-    case GX_RULE:
-        return rules && rules[x->rule];
-    default:
-        return false;
-    }
-}
-
 static bool room(struct nfa *a, void *items, size_t *cap, size_t n, size_t size)
 {
     struct q_err e = Q_ERR_INIT;

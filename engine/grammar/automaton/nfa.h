@@ -3,7 +3,8 @@
  * Private to engine/grammar (nfa.c writes it, fsm.c makes it deterministic). Threads: one owner. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_NFA_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_NFA_H
-#include "engine/grammar/automaton/fsm.h"
+#include "engine/grammar/automaton/fsm_measure.h"
+#include "engine/grammar/automaton/gx.h"
 
 #define NFA_NONE UINT32_MAX
 
@@ -34,7 +35,5 @@ struct nfa {
 /* Of x, from state 0 to state 1. */
 void nfa_make(struct nfa *a, struct build *b, const struct gx *x, const struct fsm_rules *r);
 void nfa_release(struct nfa *a);
-/* Can x be the empty text? rules may be NULL when x has none. */
-bool gx_nullable(const struct gx *x, const bool *rules);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/grammar/automaton/program.h"
-#include "engine/grammar/automaton/fsm.h"
+#include "engine/grammar/automaton/fsm_measure.h"
 
 static FALLIBLE damaged(const char *what, struct q_err *e)
 {

@@ -10,7 +10,7 @@
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_PROGRAM_H
 #include <stdint.h>
 #include "common/err.h"
-#include "engine/grammar/automaton/gx.h"
+#include "engine/grammar/automaton/build.h"
 
 #define PROGRAM_MAGIC     0x31475251u /* "QRG1" */
 #define PROGRAM_WORDS_MAX 2000000u    /* fits into a step beside the other lists of a request */

@@ -3,6 +3,7 @@
 #include <hwloc.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -28,14 +29,15 @@ static void list_cores(struct cpus *c, const cpu_set_t *allowed)
         c->n = 1;
 }
 
-/* Caches are not asked for, and cost files to read. Where /sys is not mounted (a plain chroot)
- * hwloc would know nothing and print a line to standard error for it. */
+/* Caches are not asked for: they cost files to read. Without /sys (a plain chroot) hwloc prints an
+ * error and detects nothing, unless its variables describe the machine. */
 static hwloc_topology_t load_topology(void)
 {
     hwloc_topology_t t;
-    bool is_told =
-        !access("/sys/devices/system/cpu", F_OK) || !access("/sys/bus/cpu/devices", F_OK);
-    if (!is_told || hwloc_topology_init(&t) != 0)
+    bool is_described = !access("/sys/devices/system/cpu", F_OK) ||
+                        !access("/sys/bus/cpu/devices", F_OK) || getenv("HWLOC_SYNTHETIC") ||
+                        getenv("HWLOC_XMLFILE");
+    if (!is_described || hwloc_topology_init(&t) != 0)
         return NULL;
     hwloc_topology_set_cache_types_filter(t, HWLOC_TYPE_FILTER_KEEP_NONE);
     hwloc_topology_set_icache_types_filter(t, HWLOC_TYPE_FILTER_KEEP_NONE);

@@ -3,7 +3,7 @@
  * line of --help. Everything that looks at options walks the same array, so a flag cannot exist in
  * one of these places and not in another. Here: values; options_words.c has the command line,
  * options_file.c the file, options_json.c members of JSON, options_help.c --help. */
-#include "common/options_in.h"
+#include "common/options_internal.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/log.h"

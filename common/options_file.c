@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "common/file.h"
 #include "common/mem.h"
-#include "common/options_in.h"
+#include "common/options_internal.h"
 
 #define FILE_MAX  ((size_t)256 << 10)
 #define DEPTH_MAX 16   /* of a value */

@@ -3,7 +3,7 @@
 #include <ctype.h>
 #include <string.h>
 #include "common/columns.h"
-#include "common/options_in.h"
+#include "common/options_internal.h"
 
 #define INDENT 30 /* of what an option does */
 

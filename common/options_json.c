@@ -2,7 +2,7 @@
 #include <jansson.h>
 #include <string.h>
 #include "common/mem.h"
-#include "common/options_in.h"
+#include "common/options_internal.h"
 
 #define DEPTH_MAX 16 /* keys of a path */
 

@@ -8,7 +8,7 @@
 #include "common/columns.h"
 #include "common/log.h"
 #include "common/nearest.h"
-#include "common/options_in.h"
+#include "common/options_internal.h"
 #include "common/output.h"
 
 #define WORDS_MAX (OPTION_LIST_MAX + 1)

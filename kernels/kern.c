@@ -9,13 +9,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#include "kernels/attention_spans.h"
-#include "kernels/dot_room.h"
-#include "kernels/int4_layout.h"
-#include "kernels/int4_walk.h"
-#include "kernels/kv_layout.h"
-#include "kernels/quant_layout.h"
-#include "kernels/split.h"
+#include "kernels/tiling/attention_spans.h"
+#include "kernels/tiling/dot_room.h"
+#include "kernels/ops/int4_layout.h"
+#include "kernels/tiling/int4_walk.h"
+#include "kernels/ops/kv_layout.h"
+#include "kernels/ops/quant_layout.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 #define LEVEL_AVX2_VNNI   (CAP_AVX2 | CAP_AVX_VNNI)

@@ -8,13 +8,13 @@
 #define QUIRE_KERNELS_KERN_H
 #include <stdbool.h>
 #include "common/err.h"
-#include "kernels/ops_attention.h"
-#include "kernels/ops_device.h"
-#include "kernels/ops_fp8.h"
-#include "kernels/ops_int4.h"
-#include "kernels/ops_mla.h"
-#include "kernels/ops_moe.h"
-#include "kernels/ops_row.h"
+#include "kernels/ops/ops_attention.h"
+#include "kernels/ops/ops_device.h"
+#include "kernels/ops/ops_fp8.h"
+#include "kernels/ops/ops_int4.h"
+#include "kernels/ops/ops_mla.h"
+#include "kernels/ops/ops_moe.h"
+#include "kernels/ops/ops_row.h"
 
 enum { /* what a variant needs; a machine has a set of these */
        CAP_NONE = 0,

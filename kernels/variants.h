@@ -4,12 +4,12 @@
  * through kern.h. Threads: see ops.h. */
 #ifndef QUIRE_KERNELS_VARIANTS_H
 #define QUIRE_KERNELS_VARIANTS_H
-#include "kernels/ops_device.h"
-#include "kernels/ops_fp8.h"
-#include "kernels/ops_int4.h"
-#include "kernels/ops_mla.h"
-#include "kernels/ops_moe.h"
-#include "kernels/ops_row.h"
+#include "kernels/ops/ops_device.h"
+#include "kernels/ops/ops_fp8.h"
+#include "kernels/ops/ops_int4.h"
+#include "kernels/ops/ops_mla.h"
+#include "kernels/ops/ops_moe.h"
+#include "kernels/ops/ops_row.h"
 
 /* The declarations of the CUDA launchers stay in kernels/cuda. */
 #define OP(op, tolerance)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The byte-level alphabet: printable Latin-1 bytes stand for themselves, the other 68 get U+0100..
  * in byte order. */
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 #define N_MOVED 68 /* bytes that are not printable in Latin-1 */
 

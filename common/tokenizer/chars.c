@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Character classes. The tables of classes.def are the reference's own answers, made by
  * tests/data/tokenizers/make_classes.py: its parts are built on Unicode data of different ages. */
+#include "common/tokenizer/chars.h"
 #include <utf8proc.h>
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/steps.h"
+#include "common/utf8.h"
 
 struct range {
     uint32_t first, last;
@@ -123,4 +125,27 @@ uint32_t tok_lower(uint32_t cp)
             return lowers[i].lower;
     }
     return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+}
+
+uint32_t tok_last_char(const char *s, size_t n)
+{
+    size_t start = n - 1;
+    while (start && ((unsigned char)s[start] & 0xc0) == 0x80)
+        start--;
+    uint32_t cp;
+    utf8_decode(s + start, n - start, &cp);
+    return cp;
+}
+
+size_t tok_trim_end(const char *s, size_t n)
+{
+    while (n) {
+        uint32_t cp = tok_last_char(s, n);
+        if (!tok_is_space(cp))
+            break;
+        char bytes[4];
+        n -= utf8_encode(cp, bytes);
+        TOK_STEPS(1);
+    }
+    return n;
 }

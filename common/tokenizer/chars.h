@@ -28,6 +28,7 @@ bool tok_is_newer(uint32_t cp);      /* the reference's normal forms leave it as
 bool tok_is_unicode15(uint32_t cp);  /* newer than Unicode 14, and known to the reference's regex */
 uint32_t tok_script(uint32_t cp);    /* a number for each script; 0: goes with any */
 uint32_t tok_lower(uint32_t cp);     /* the lower case where it is one character */
-size_t tok_trim_end(const char *s, size_t n); /* bytes of s without the white space at its end */
+uint32_t tok_last_char(const char *s, size_t n); /* the code point that s ends with, n > 0 */
+size_t tok_trim_end(const char *s, size_t n);    /* bytes of s without the white space at its end */
 
 #endif

@@ -5,7 +5,7 @@
  * themselves; here only a count of trailing U+FFFD is kept. */
 #include <string.h>
 #include "common/mem.h"
-#include "common/tokenizer/decode.h"
+#include "common/tokenizer/components/decode.h"
 #include "common/tokenizer/stream.h"
 
 #define FFFD   "\xef\xbf\xbd"

@@ -9,33 +9,6 @@
 #include "common/tokenizer/steps.h"
 #include "common/utf8.h"
 
-#define IDS_MAX ((size_t)1 << 28) /* ids of one list */
-
-enum q_code token_list_add(struct token_list *l, uint32_t id, struct q_err *e)
-{
-    if (l->n == l->cap) {
-        enum q_code rc = q_grow(&l->ids, &l->cap, l->n + 1, sizeof *l->ids, IDS_MAX, e);
-        if (rc)
-            return rc;
-    }
-    l->ids[l->n++] = id;
-    return Q_OK;
-}
-
-enum q_code token_list_join(struct token_list *to, const struct token_list *from, struct q_err *e)
-{
-    enum q_code rc = Q_OK;
-    for (size_t i = 0; i < from->n && !rc; i++)
-        rc = token_list_add(to, from->ids[i], e);
-    return rc;
-}
-
-void token_list_release(struct token_list *l)
-{
-    q_free(l->ids);
-    *l = (struct token_list)TOKEN_LIST_INIT;
-}
-
 enum q_code tok_normalize(const struct tokenizer *t, struct tok_work *w, struct q_err *e)
 {
     const struct tok_chain *c = &t->chain[TOK_NORM];
@@ -77,17 +50,6 @@ struct cutter { /* walks over the added tokens of one text */
     const struct ranges *content; /* of s: no control tokens in here; NULL: anywhere */
 };
 
-/* The code point before s[at], at > 0. */
-static uint32_t before(const char *s, size_t at)
-{
-    size_t start = at - 1;
-    while (start && ((unsigned char)s[start] & 0xc0) == 0x80)
-        start--;
-    uint32_t cp;
-    utf8_decode(s + start, at - start, &cp);
-    return cp;
-}
-
 static bool word_at(const struct cutter *c, size_t at)
 {
     uint32_t cp;
@@ -95,19 +57,6 @@ static bool word_at(const struct cutter *c, size_t at)
         return false;
     utf8_decode(c->s + at, c->n - at, &cp);
     return tok_is_word(cp);
-}
-
-size_t tok_trim_end(const char *s, size_t n)
-{
-    while (n) {
-        uint32_t cp = before(s, n);
-        if (!tok_is_space(cp))
-            break;
-        char bytes[4];
-        n -= utf8_encode(cp, bytes);
-        TOK_STEPS(1);
-    }
-    return n;
 }
 
 static size_t skip_spaces(const struct cutter *c, size_t at)
@@ -160,7 +109,8 @@ static struct cut_hit next_hit(struct cutter *c)
         size_t start = f.start;
         size_t end = f.end;
         c->from = end;
-        if (a->single_word && ((start && tok_is_word(before(c->s, start))) || word_at(c, end)))
+        if (a->single_word &&
+            ((start && tok_is_word(tok_last_char(c->s, start))) || word_at(c, end)))
             continue;
         if (a->lstrip)
             start =

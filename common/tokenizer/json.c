@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "common/tokenizer/json.h"
 #include <string.h>
-#include "common/tokenizer/tok.h"
 
 enum q_code tok_json_bad(const json_t *found, const char *at, const char *key, const char *want,
                          struct q_err *e)
@@ -43,4 +43,19 @@ enum q_code tok_json_id(const json_t *v, const char *at, const char *key, uint32
                       (long long)id, TOK_ID_MAX - 1);
     *out = (uint32_t)id;
     return Q_OK;
+}
+
+enum q_code tok_json_parse(json_t **out, struct tok_str json, const char *name, struct q_err *e)
+{
+    json_error_t why;
+    /* tokenizer_config.json often holds 10^30, written out, for "no limit" */
+    size_t flags = JSON_ALLOW_NUL | (strcmp(name, CONFIG_NAME) == 0 ? JSON_DECODE_INT_AS_REAL : 0);
+    *out = json_loadb(json.s, json.n, flags, &why);
+    if (*out)
+        return Q_OK;
+    if (json_error_code(&why) == json_error_out_of_memory ||
+        !why.text[0]) /* it says nothing then */
+        return q_fail(e, Q_NO_MEMORY, "out of memory reading %s", name);
+    return q_fail(e, Q_CORRUPT, "%s: line %d, column %d: %.120s", name, why.line, why.column,
+                  why.text);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json - fields of the objects in tokenizer.json. A wrong type is Q_CORRUPT; the message names `at`
- * (where the object stands), the key, what was wanted and what is there.
- * Private to common/tokenizer. Threads: pure. */
+/* json - texts and fields of the objects in tokenizer.json. A wrong type is Q_CORRUPT; the message
+ * names `at` (where the object stands), the key, what was wanted and what is there. Private to
+ * common/tokenizer. Threads: pure. */
 #ifndef QUIRE_COMMON_TOKENIZER_JSON_H
 #define QUIRE_COMMON_TOKENIZER_JSON_H
 #include <jansson.h>
@@ -17,6 +17,10 @@ struct tok_str { /* borrowed from the JSON */
     const char *s;
     size_t n;
 };
+#define CONFIG_NAME "tokenizer_config.json"
+/* name: CONFIG_NAME or another file's, for messages. Errors: Q_CORRUPT (line and column),
+ * Q_NO_MEMORY. Ownership: *out by json_decref. */
+FALLIBLE tok_json_parse(json_t **out, struct tok_str json, const char *name, struct q_err *e);
 FALLIBLE tok_json_str(const json_t *o, const char *key, const char *at, struct tok_str *s,
                       struct q_err *e);
 /* Absent or null leaves *out as it is. */

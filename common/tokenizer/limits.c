@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fields "truncation" and "padding" of tokenizer.json. */
+#include "common/tokenizer/limits.h"
 #include <string.h>
-#include "common/tokenizer/encode.h"
 
 static enum q_code load_size(const json_t *v, const char *at, const char *key, uint32_t *out,
                              struct q_err *e)

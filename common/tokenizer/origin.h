@@ -9,7 +9,7 @@
  * Private to common/tokenizer. Threads: as tok_work. */
 #ifndef QUIRE_COMMON_TOKENIZER_ORIGIN_H
 #define QUIRE_COMMON_TOKENIZER_ORIGIN_H
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 struct tok_before { /* a piece of the caller's text before it was normalized */
     const char *s;  /* [n] */

@@ -2,7 +2,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/tokenizer/steps.h"
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 #define SPANS_MAX ((size_t)1 << 30)
 

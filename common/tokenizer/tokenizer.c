@@ -6,11 +6,10 @@
 #include "common/tokenizer/tokenizer.h"
 #include <string.h>
 #include "common/mem.h"
-#include "common/tokenizer/decode.h"
+#include "common/tokenizer/components/decode.h"
 #include "common/tokenizer/encode.h"
 #include "common/tokenizer/origin.h"
-#include "common/tokenizer/source.h"
-#include "common/tokenizer/tok.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 #define TRIM_FROM ((size_t)1 << 20) /* bytes of tokenizer.json that take tens of MiB to parse */
 
@@ -348,21 +347,6 @@ static enum q_code load_all(struct tokenizer *t, const struct files *f, struct q
     return load_tables(t, e);
 }
 
-enum q_code tok_parse(json_t **out, struct tok_str json, const char *name, struct q_err *e)
-{
-    json_error_t why;
-    /* tokenizer_config.json often holds 10^30, written out, for "no limit" */
-    size_t flags = JSON_ALLOW_NUL | (strcmp(name, CONFIG_NAME) == 0 ? JSON_DECODE_INT_AS_REAL : 0);
-    *out = json_loadb(json.s, json.n, flags, &why);
-    if (*out)
-        return Q_OK;
-    if (json_error_code(&why) == json_error_out_of_memory ||
-        !why.text[0]) /* it says nothing then */
-        return q_fail(e, Q_NO_MEMORY, "out of memory reading %s", name);
-    return q_fail(e, Q_CORRUPT, "%s: line %d, column %d: %.120s", name, why.line, why.column,
-                  why.text);
-}
-
 /* The JSON with an empty string for each of the big values, which are read straight from the text.
  * If that does not parse, the whole text tells where the error is. */
 static enum q_code parse_file(struct files *f, struct tok_str json, struct q_err *e)
@@ -371,7 +355,7 @@ static enum q_code parse_file(struct files *f, struct tok_str json, struct q_err
     struct tok_str cuts[2];
     const char *at = json.s;
     if (!tok_big_find(json, &f->big))
-        return tok_parse(&f->root, json, "tokenizer.json", e);
+        return tok_json_parse(&f->root, json, "tokenizer.json", e);
     bool swapped = f->big.merges.s < f->big.vocab.s;
     cuts[0] = swapped ? f->big.merges : f->big.vocab;
     cuts[1] = swapped ? f->big.vocab : f->big.merges;
@@ -384,9 +368,9 @@ static enum q_code parse_file(struct files *f, struct tok_str json, struct q_err
     }
     buf_add(&small, at, (size_t)(json.s + json.n - at));
     enum q_code rc = buf_check(&small, "tokenizer.json", e);
-    if (!rc && (rc = tok_parse(&f->root, (struct tok_str){buf_str(&small), small.len},
-                               "tokenizer.json", e)) == Q_CORRUPT)
-        rc = tok_parse(&f->root, json, "tokenizer.json", e);
+    if (!rc && (rc = tok_json_parse(&f->root, (struct tok_str){buf_str(&small), small.len},
+                                    "tokenizer.json", e)) == Q_CORRUPT)
+        rc = tok_json_parse(&f->root, json, "tokenizer.json", e);
     buf_release(&small);
     return rc;
 }
@@ -402,7 +386,7 @@ enum q_code tok_from_texts(struct tokenizer **out, const struct tok_texts *in, s
     if (!t)
         return q_fail(e, Q_NO_MEMORY, "out of memory loading a tokenizer");
     if ((rc = parse_file(&f, in->json, e)) ||
-        (in->config.n && (rc = tok_parse(&f.config, in->config, CONFIG_NAME, e))) ||
+        (in->config.n && (rc = tok_json_parse(&f.config, in->config, CONFIG_NAME, e))) ||
         (rc = load_all(t, &f, e)))
         goto out;
     *out = t;

@@ -15,24 +15,12 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/ranges.h"
+#include "common/tokenizer/token_list.h"
 
 struct tokenizer;
 
 #define TOKENIZER_FILE_MAX ((size_t)256 << 20) /* bytes of tokenizer.json accepted */
 #define TOKENIZER_TEXT_MAX ((size_t)64 << 20)  /* bytes of one text accepted by tokenizer_encode */
-#define TOKEN_NONE         UINT32_MAX
-
-struct token_list { /* a growing array of ids */
-    uint32_t *ids;  /* [n] */
-    size_t n, cap;
-};
-/* clang-format off */
-#define TOKEN_LIST_INIT {NULL, 0, 0}
-/* clang-format on */
-FALLIBLE token_list_add(struct token_list *l, uint32_t id, struct q_err *e);
-/* All ids of `from` behind those of `to`. Errors: as token_list_add; some may have been added. */
-FALLIBLE token_list_join(struct token_list *to, const struct token_list *from, struct q_err *e);
-void token_list_release(struct token_list *l);
 
 /* Load the tokenizer of a folder, or the file itself. In a folder the first of these that is there:
  * tokenizer.json (with tokenizer_config.json beside it for added tokens that older folders list

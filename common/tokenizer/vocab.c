@@ -2,7 +2,7 @@
 #include "common/tokenizer/vocab.h"
 #include <string.h>
 #include "common/mem.h"
-#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/token_list.h"
 
 #define HASH_PRIME 0x9e3779b97f4a7c15ull /* 2^64 / golden ratio */
 

@@ -8,8 +8,8 @@
 #include "common/clock.h"
 #include "common/mem.h"
 #include "common/parse.h"
+#include "engine/bench/dataset.h"
 #include "engine/bench/load.h"
-#include "engine/bench/workload.h"
 
 #define URL_MAX        1024
 #define HEADERS_MAX    (OPTION_LIST_MAX + 4)
@@ -143,7 +143,7 @@ static FALLIBLE read_options(struct serve *s, struct q_err *e)
         if ((rc = serve_limits_parse(&s->limits, o->goodput.items[i], e)))
             return rc;
     if ((rc = serve_view_parse(&s->view, o->percentile_metrics, o->metric_percentiles, e)) ||
-        (rc = make_urls(s, e)) || (rc = make_headers(s, e)) || (rc = workload_open(&s->work, o, e)))
+        (rc = make_urls(s, e)) || (rc = make_headers(s, e)) || (rc = dataset_open(&s->work, o, e)))
         return rc;
     s->words = s->chat || o->prompt_text || s->work.items[0].text;
     return parse_rates(s, e);

@@ -6,8 +6,8 @@
 #include "common/clock.h"
 #include "common/mem.h"
 #include "engine/bench/cost.h"
+#include "engine/bench/dataset.h"
 #include "engine/bench/offline.h"
-#include "engine/bench/workload.h"
 
 #define SEQS_DEFAULT 256u
 
@@ -35,7 +35,7 @@ static uint32_t longest(const struct workload *w, bool with_output)
 static FALLIBLE prepare(struct throughput *t, struct q_err *e)
 {
     struct workload *w = &t->work;
-    enum q_code rc = workload_open(w, &t->b->o, e);
+    enum q_code rc = dataset_open(w, &t->b->o, e);
     if (rc)
         return rc;
     bool text = w->items[0].text != NULL;

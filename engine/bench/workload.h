@@ -32,8 +32,6 @@ struct workload {
 #define WORKLOAD_INIT {NULL, 0, 0, NULL, 0, 0, false, 0, 0}
 /* clang-format on */
 
-/* What the command line says. Errors: Q_INVALID (options that contradict), those of trace_load. */
-FALLIBLE workload_open(struct workload *w, const struct options *o, struct q_err *e);
 void workload_release(struct workload *w);
 /* Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE workload_add(struct workload *w, const struct work *item, struct q_err *e);

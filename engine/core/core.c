@@ -25,7 +25,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/core/compiling.h"
-#include "engine/core/core_state.h"
+#include "engine/core/core_internal.h"
 #include "engine/core/fingerprint.h"
 #include "engine/model/rotary.h"
 #include "engine/worker/sample.h"

@@ -9,7 +9,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
-#include "engine/core/core_state.h"
+#include "engine/core/core_internal.h"
 
 #define PROFILE (CORE_TRACES - 1) /* its place among the traces */
 

@@ -13,7 +13,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/core/compiling.h"
-#include "engine/core/core_state.h"
+#include "engine/core/core_internal.h"
 #include "engine/core/fingerprint.h"
 
 /* Requests that have begun and not ended. */

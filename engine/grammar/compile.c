@@ -4,12 +4,12 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/utf8.h"
-#include "engine/grammar/after.h"
-#include "engine/grammar/ebnf.h"
-#include "engine/grammar/program.h"
-#include "engine/grammar/regex.h"
-#include "engine/grammar/schema.h"
-#include "engine/grammar/tags.h"
+#include "engine/grammar/source/after.h"
+#include "engine/grammar/source/ebnf.h"
+#include "engine/grammar/automaton/program.h"
+#include "engine/grammar/source/regex.h"
+#include "engine/grammar/source/schema.h"
+#include "engine/grammar/source/tags.h"
 
 static json_t *parse(struct build *b, const char *source, size_t n, const char *what)
 {

@@ -11,7 +11,7 @@
 #include "common/options.h"
 #include "common/tokenizer/tokenizer.h"
 #include "engine/grammar/grammar.h"
-#include "engine/grammar/matcher.h"
+#include "engine/grammar/matcher/matcher.h"
 
 enum { EXIT_USAGE = 2, EXIT_LOAD = 3 };
 #define LINE_MAX_BYTES ((size_t)16 << 20)

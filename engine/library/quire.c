@@ -11,7 +11,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/tokenizer/stream.h"
-#include "engine/core/session.h"
+#include "engine/library/session.h"
 #include "engine/library/quire_chat.h"
 #include "engine/library/quire_options.h"
 

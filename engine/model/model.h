@@ -19,7 +19,7 @@
  * their inputs e4m3 with a scale for each token; the logits' matrix, and what a checkpoint in fp8
  * has left as floats, as the dtype says.
  * The router of a mixture of experts is never quantized: its weights and inputs are floats.
- * Determinism: kernels/ops.h. Threads: model_load by one; model_forward is called by every thread
+ * Determinism: ops.h. Threads: model_load by one; model_forward is called by every thread
  * of the team with its own ith. */
 #ifndef QUIRE_ENGINE_MODEL_MODEL_H
 #define QUIRE_ENGINE_MODEL_MODEL_H
@@ -102,7 +102,7 @@ const struct model_shape *model_shape(const struct model *m);
 void model_log_pages(const struct model *m);
 const struct model_config *model_config(const struct model *m);
 
-struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops.h */
+struct kv_cache { /* the pool, one K and one V array per layer, layout in kernels/ops/ops.h */
     void *k[CONFIG_LAYERS_MAX], *v[CONFIG_LAYERS_MAX];
     enum dtype dtype;
     uint32_t n_block, n_layer;

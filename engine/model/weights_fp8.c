@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "kernels/e4m3.h"
-#include "kernels/ops_fp8.h"
+#include "kernels/ops/e4m3.h"
+#include "kernels/ops/ops_fp8.h"
 
 #define PATH_SHOWN 60 /* bytes of a path's end that a message has room for */
 

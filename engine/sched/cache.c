@@ -14,7 +14,7 @@
  * written (step_admit.n_cached). Keys and values there are the very ones that the row would give,
  * by the promise that a row's bits do not depend on the batch. In the same way a request that wants
  * logprobs of its prompt shares all it finds and computes every row. */
-#include "engine/sched/inside.h"
+#include "engine/sched/scheduler_internal.h"
 
 void cache_root(struct scheduler *s, uint32_t i_request, const struct msg_submit *m)
 {

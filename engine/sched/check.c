@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
-#include "engine/sched/inside.h"
+#include "engine/sched/scheduler_internal.h"
 
 static const struct request *get(const struct scheduler *s, uint32_t i)
 {

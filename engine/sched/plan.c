@@ -20,7 +20,7 @@
  * then), unless its sequence would be over by its length when that token is known: that much can be
  * counted. That it may be over by an eos cannot; such rows are dropped at settle. */
 #include <string.h>
-#include "engine/sched/inside.h"
+#include "engine/sched/scheduler_internal.h"
 
 struct planning {
     struct scheduler *s;

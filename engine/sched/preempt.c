@@ -11,7 +11,7 @@
  *
  * What a worker lost, a reset of the cache or an abort makes worthless is given back at once; a
  * copy out that is not in a step yet is then not done. */
-#include "engine/sched/inside.h"
+#include "engine/sched/scheduler_internal.h"
 
 /* A step is mostly prefill that has so many rows for each of its sequences. */
 #define PREFILL_ROWS 2u

@@ -6,7 +6,7 @@
 #include "engine/sched/scheduler.h"
 #include <string.h>
 #include "common/mem.h"
-#include "engine/sched/inside.h"
+#include "engine/sched/scheduler_internal.h"
 
 static enum q_code check_config(const struct scheduler_config *c, struct q_err *e)
 {

@@ -3,7 +3,7 @@
  * another process and may be damaged. Then each part's rows go to the request they were computed
  * for, if that is still there; it may be waiting by now (preempted after the step was planned),
  * which changes nothing: its tokens count all the same. */
-#include "engine/sched/inside.h"
+#include "engine/sched/scheduler_internal.h"
 
 static enum q_code wrong_row(uint32_t i, const struct step_row *row, const char *why,
                              struct q_err *e)

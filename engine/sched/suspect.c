@@ -19,7 +19,7 @@
  * It ends: a culprit leaves, or one suspect fewer is left after each trial; when all have passed
  * (they kill only together, or it was the machine), they go on together, and what was settled
  * meanwhile stays. The owner bounds deaths without a finished step (engine/core). */
-#include "engine/sched/inside.h"
+#include "engine/sched/scheduler_internal.h"
 
 #define SUSPECT_LOST 2u
 #define CULPRIT_LOST 3u

@@ -6,7 +6,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/tokenizer/tokenizer.h"
-#include "engine/grammar/matcher.h"
+#include "engine/grammar/matcher/matcher.h"
 
 #define FORCED_MAX 256 /* bytes looked ahead */
 

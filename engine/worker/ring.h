@@ -56,7 +56,7 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     bool is_again;         /* it replaces a worker that died: n_block is decided */
     uint32_t n_thread;     /* 0 = one per physical core */
     char cpu_isa[RING_ISA_MAX];
-    char device[RING_ISA_MAX];     /* "auto" or "", "cpu", "cuda", "cuda:1" (worker/gpu.h) */
+    char device[RING_ISA_MAX];     /* "auto" or "", "cpu", "cuda", "cuda:1" (worker/gpu/gpu.h) */
     char device_library[PATH_MAX]; /* "" = libquire-cuda.so where it is looked for (device.h) */
     bool deterministic;            /* on a device; the CPU is always */
     bool enforce_eager;            /* no graphs */

@@ -16,7 +16,7 @@
  * Threads: the worker's loop; the draft's forward passes run on its team. */
 #ifndef QUIRE_ENGINE_WORKER_SPECULATE_H
 #define QUIRE_ENGINE_WORKER_SPECULATE_H
-#include "engine/worker/gpu.h"
+#include "engine/worker/gpu/gpu.h"
 #include "engine/worker/ring.h"
 #include "engine/worker/slots.h"
 

@@ -7,7 +7,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/worker/memory.h"
-#include "engine/worker/worker_state.h"
+#include "engine/worker/worker_internal.h"
 
 /* So that prompt logprobs with few sequences do not take one step per handful of rows; and as many
  * sequences may speculate in one step. */

@@ -26,7 +26,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "engine/worker/worker_state.h"
+#include "engine/worker/worker_internal.h"
 
 FALLIBLE worker_device_make(struct worker *w, struct q_err *e)
 {

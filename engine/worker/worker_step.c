@@ -2,7 +2,7 @@
 #include <string.h>
 #include "common/clock.h"
 #include "common/log.h"
-#include "engine/worker/worker_state.h"
+#include "engine/worker/worker_internal.h"
 
 /* One row of logits to its row of the result. */
 void worker_finish_row(struct worker *w, uint32_t i, float *logits, struct sample_scratch *s)

@@ -26,7 +26,7 @@
 #define KILL_AFTER_MS 5000 /* beyond --shutdown-timeout */
 #define HANG_GRACE_MS 5000 /* a report may be about its forerunner */
 #define EXIT_INTERNAL 1
-#define EXIT_ADDRESS  5    /* as the children's (engine/core/server.h) */
+#define EXIT_ADDRESS  5    /* as the children's (engine/server/server.h) */
 #define ENGINE_HANGS  0xff /* frontend/api/app.h: APP_ENGINE_HANGS */
 
 struct supervisor {
@@ -87,7 +87,7 @@ static void describe(int status, char *out, size_t n)
         snprintf(out, n, "ended with code %d", WEXITSTATUS(status));
 }
 
-/* Codes by which a program says that another try would end the same way (engine/core/server.h:
+/* Codes by which a program says that another try would end the same way (engine/server/server.h:
  * usage, load, address). */
 static bool is_final(int code)
 {

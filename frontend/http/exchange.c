@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include "common/metrics.h"
 #include "frontend/http/head.h"
-#include "frontend/http/inside.h"
+#include "frontend/http/http_internal.h"
 
 void exchange_notify_gone(struct http_exchange *x)
 {

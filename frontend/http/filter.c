@@ -3,7 +3,7 @@
  * that h2o answers before any handler runs (a body beyond the limit, a broken head). Those are
  * text/plain, ours never are. */
 #include "common/metrics.h"
-#include "frontend/http/inside.h"
+#include "frontend/http/http_internal.h"
 
 struct filter {
     h2o_filter_t super;

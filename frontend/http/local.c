@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include "common/log.h"
 #include "common/mem.h"
-#include "frontend/http/inside.h"
+#include "frontend/http/http_internal.h"
 
 #define WARN_EVERY_MS 5000
 

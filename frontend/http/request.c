@@ -2,7 +2,7 @@
 /* From h2o's request to the handler of its route: the path in the form that routes have,
  * preflights, keys, limits, packed bodies. */
 #include "common/mem.h"
-#include "frontend/http/inside.h"
+#include "frontend/http/http_internal.h"
 #include "frontend/http/unpack.h"
 
 #define UNPACK_HERE 1024  /* bytes; what is longer is unpacked on a thread */

@@ -11,7 +11,7 @@
 #include "common/mem.h"
 #include "common/metrics.h"
 #include "common/net.h"
-#include "frontend/http/inside.h"
+#include "frontend/http/http_internal.h"
 
 #define REQUEST_READ_MS \
     60000                     /* to send head and body; also how long an idle connection is kept \

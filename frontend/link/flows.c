@@ -3,7 +3,7 @@
  * lookup is one array access, and an id that was never given out, or is not any more, cannot
  * match. */
 #include "common/mem.h"
-#include "frontend/link/link_in.h"
+#include "frontend/link/link_internal.h"
 
 void flow_list_add(struct flow_list *l, struct flow *f)
 {

@@ -15,7 +15,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/metrics.h"
-#include "frontend/link/link_in.h"
+#include "frontend/link/link_internal.h"
 
 #define HELLO_EVERY_MS 200 /* while no engine answers */
 #define SILENCE_BEATS  4   /* heartbeats missed before the engine counts as gone */

@@ -4,7 +4,7 @@
 #include <openssl/rand.h>
 #include "common/log.h"
 #include "common/mem.h"
-#include "frontend/link/link_in.h"
+#include "frontend/link/link_internal.h"
 #include "proto/socket.h"
 
 #define TICK_MS 50

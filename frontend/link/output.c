@@ -3,7 +3,7 @@
  * columns are checked against each other first, so that the walk over them needs no checks and a
  * malformed message delivers nothing. */
 #include <string.h>
-#include "frontend/link/link_in.h"
+#include "frontend/link/link_internal.h"
 
 struct place { /* where the walk is in the flat arrays */
     size_t token, logprob, rank, prompt_logprob, prompt_rank;

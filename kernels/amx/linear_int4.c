@@ -14,8 +14,8 @@
  * did; it is done one round later, so that both are under way at once. */
 #include "kernels/amx/tile.h"
 #include "kernels/avx512/ints.h"
-#include "kernels/int4_walk.h"
-#include "kernels/stream.h"
+#include "kernels/tiling/int4_walk.h"
+#include "kernels/tiling/stream.h"
 #include "kernels/variants.h"
 #include "kernels/wide/finish.h"
 

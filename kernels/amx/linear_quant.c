@@ -4,7 +4,7 @@
  * unsigned. */
 #define TILES_DOT _tile_dpbsud
 #include "kernels/amx/tiles_walk.h"
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/variants.h"
 #include "kernels/wide/finish.h"
 

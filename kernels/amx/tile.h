@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "kernels/unroll.h"
+#include "kernels/tiling/unroll.h"
 
 #define TILE_ROWS 16u
 #define SOON      2u

@@ -22,9 +22,9 @@
 #define QUIRE_KERNELS_AMX_TILES_H
 #include <string.h>
 #include "kernels/amx/tile.h"
-#include "kernels/finish.h"
-#include "kernels/split.h"
-#include "kernels/stream.h"
+#include "kernels/ops/finish.h"
+#include "kernels/tiling/split.h"
+#include "kernels/tiling/stream.h"
 #ifdef TILES_DOT
 
 #define STEP_BYTES  64u  /* of a row of x */

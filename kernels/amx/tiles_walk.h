@@ -16,7 +16,7 @@
 #ifndef QUIRE_KERNELS_AMX_TILES_WALK_H
 #define QUIRE_KERNELS_AMX_TILES_WALK_H
 #include "kernels/amx/tiles_step.h"
-#include "kernels/int4_walk.h"
+#include "kernels/tiling/int4_walk.h"
 #ifdef TILES_DOT
 
 _Static_assert(sizeof(struct tiles_scratch) <= sizeof(struct int4_tiles_scratch),

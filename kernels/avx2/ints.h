@@ -5,7 +5,7 @@
 #define QUIRE_KERNELS_AVX2_INTS_H
 #include <immintrin.h>
 #include <stdint.h>
-#include "kernels/unroll.h"
+#include "kernels/tiling/unroll.h"
 #ifdef __AVX2__
 
 #define INTS       8

@@ -4,8 +4,8 @@
 #ifndef QUIRE_KERNELS_VEC_H
 #define QUIRE_KERNELS_VEC_H
 #include <immintrin.h>
-#include "kernels/split.h"
-#include "kernels/unroll.h"
+#include "kernels/tiling/split.h"
+#include "kernels/tiling/unroll.h"
 #ifdef __AVX2__
 
 #define VEC_SUMS 6 /* vecs that may be live as accumulators: 12 of 16 registers */

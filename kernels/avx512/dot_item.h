@@ -4,7 +4,7 @@
 #ifndef QUIRE_KERNELS_AVX512_DOT_ITEM_H
 #define QUIRE_KERNELS_AVX512_DOT_ITEM_H
 #include "kernels/avx512/vec.h"
-#include "kernels/dot_room.h"
+#include "kernels/tiling/dot_room.h"
 #include "kernels/wide/attention_item.h"
 #ifdef __AVX512BF16__
 

@@ -5,7 +5,7 @@
 #define QUIRE_KERNELS_AVX512_INTS_H
 #include <immintrin.h>
 #include <stdint.h>
-#include "kernels/unroll.h"
+#include "kernels/tiling/unroll.h"
 #ifdef __AVX512BW__
 
 #define INTS       16

@@ -3,8 +3,8 @@
  * is linear_avx512. Formula and order: ref/linear.c. The instruction ignores MXCSR. */
 #include <immintrin.h>
 #include <string.h>
-#include "kernels/linear_walk.h"
-#include "kernels/unroll.h"
+#include "kernels/tiling/linear_walk.h"
+#include "kernels/tiling/unroll.h"
 #include "kernels/variants.h"
 
 /* Two elements of x in every lane; the second is 0 when the row ends before it. */

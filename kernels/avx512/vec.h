@@ -6,8 +6,8 @@
 #ifndef QUIRE_KERNELS_VEC_H
 #define QUIRE_KERNELS_VEC_H
 #include <immintrin.h>
-#include "kernels/split.h"
-#include "kernels/unroll.h"
+#include "kernels/tiling/split.h"
+#include "kernels/tiling/unroll.h"
 #ifdef __AVX512BW__
 
 #define VEC_SUMS 24 /* vecs that may be live as accumulators; 8 registers stay for operands */

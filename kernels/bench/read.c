@@ -5,7 +5,7 @@
 #include <string.h>
 #include "kernels/bench/roofline.h"
 #include "kernels/kern.h"
-#include "kernels/stream.h"
+#include "kernels/tiling/stream.h"
 
 #define AHEAD \
     2048 /* bytes; without the prefetch one thread reads little more than half of what it can */

@@ -12,7 +12,7 @@
 #define QUIRE_KERNELS_CUDA_ATTENTION_WARP_CUH
 #include "kernels/cuda/launch.cuh"
 extern "C" {
-#include "kernels/ops_attention.h"
+#include "kernels/ops/ops_attention.h"
 }
 
 #define TILE  64u /* positions */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/mem.h"
-#include "kernels/cuda/device_state.h"
+#include "kernels/cuda/device_internal.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/cuda/lt.h"
 #include "kernels/cuda/no_device.h"

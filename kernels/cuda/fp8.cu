@@ -11,13 +11,13 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layout.h"
 extern "C" {
-#include "kernels/fp8.h"
-#include "kernels/ops_fp8.h"
+#include "kernels/ops/fp8.h"
+#include "kernels/ops/ops_fp8.h"
 }
 
 #define THREADS 256u
 
-/* fp8_scale() of kernels/fp8.h. */
+/* fp8_scale() of kernels/ops/fp8.h. */
 static __device__ __forceinline__ struct fp8_scale fp8_scale_for(float most)
 {
     struct fp8_scale s = {most / FP8_MOST, FP8_MOST / most};

@@ -10,7 +10,7 @@
 #define QUIRE_KERNELS_CUDA_GROUPS_CUH
 #include "kernels/cuda/launch.cuh"
 extern "C" {
-#include "kernels/ops_moe.h"
+#include "kernels/ops/ops_moe.h"
 }
 
 struct linear_group {         /* rows of one group */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* int8 - kernels/int8.h for the device: the same bits. Private to kernels/cuda. */
+/* int8 - kernels/ops/int8.h for the device: the same bits. Private to kernels/cuda. */
 #ifndef QUIRE_KERNELS_CUDA_INT8_CUH
 #define QUIRE_KERNELS_CUDA_INT8_CUH
 #include "kernels/cuda/launch.cuh"
 extern "C" {
-#include "kernels/int8.h"
+#include "kernels/ops/int8.h"
 }
 
-/* int8_scale() of kernels/int8.h. */
+/* int8_scale() of kernels/ops/int8.h. */
 static __device__ __forceinline__ struct int8_scale int8_scale_for(float most)
 {
     struct int8_scale s = {most / INT8_MOST, INT8_MOST / most};

@@ -22,9 +22,9 @@
 #include <math.h>
 #include <stdint.h>
 extern "C" {
-#include "kernels/ops_device.h"
-#include "kernels/ops_fp8.h"
-#include "kernels/ops_int4.h"
+#include "kernels/ops/ops_device.h"
+#include "kernels/ops/ops_fp8.h"
+#include "kernels/ops/ops_int4.h"
 }
 #ifndef QUIRE_CUDA_HOST
 extern "C" {

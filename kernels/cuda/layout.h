@@ -20,8 +20,8 @@
  * [16]. F8_E4M3 has no scale: values beyond 448 are 448. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_CUDA_LAYOUT_H
 #define QUIRE_KERNELS_CUDA_LAYOUT_H
-#include "kernels/ops_fp8.h"
-#include "kernels/ops_int4.h"
+#include "kernels/ops/ops_fp8.h"
+#include "kernels/ops/ops_int4.h"
 #ifdef __CUDACC__
 #define LAYOUT static inline __host__ __device__
 #else

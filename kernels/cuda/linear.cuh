@@ -17,7 +17,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/layout.h"
 extern "C" {
-#include "kernels/ops_moe.h"
+#include "kernels/ops/ops_moe.h"
 }
 
 #define K_BYTES        64u /* of a row at a time */

@@ -21,7 +21,7 @@
 #include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/linear.cuh"
 extern "C" {
-#include "kernels/ops_fp8.h"
+#include "kernels/ops/ops_fp8.h"
 }
 
 #define WARPS        8u

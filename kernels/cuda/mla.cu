@@ -27,7 +27,7 @@
 #include "kernels/cuda/layout.h"
 extern "C" {
 #include "kernels/cuda/plan.h"
-#include "kernels/ops_mla.h"
+#include "kernels/ops/ops_mla.h"
 }
 
 #define MLA_TILE  32u

@@ -14,7 +14,7 @@
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_CUDA_PLAN_H
 #define QUIRE_KERNELS_CUDA_PLAN_H
-#include "kernels/ops_attention.h"
+#include "kernels/ops/ops_attention.h"
 
 struct device_limits; /* device.h */
 

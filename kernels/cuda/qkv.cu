@@ -6,7 +6,7 @@
  *   warp's shared memory between the steps, so each element is read and written once.
  *   Shared (qkv_finish): [4 warps][256] floats = 4 KiB.
  * Order: the head norm's sum is one lane's columns ascending, one fma each, from +0, then lanes by halves;
- *   everything else has no sum. int8 of K and V: kernels/int8.h, the bits of ref/kv_store.c.
+ *   everything else has no sum. int8 of K and V: kernels/ops/int8.h, the bits of ref/kv_store.c.
  * Bytes of qkv_finish a column: q 4 + 4; k 4 + 4 + the cache's element; v 4 + the cache's element.
  *   Limit: bytes / bandwidth.
  * Fraction of the limit: not measured on a card yet. */

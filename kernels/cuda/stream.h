@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream - what launchers know of a stream: struct device_stream begins with it (device_state.h).
- * Threads: as device.h. */
+/* stream - what launchers know of a stream: struct device_stream begins with it
+ * (device_internal.h). Threads: as device.h. */
 #ifndef QUIRE_KERNELS_CUDA_STREAM_H
 #define QUIRE_KERNELS_CUDA_STREAM_H
 #include <cuda_runtime_api.h>

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "kernels/cuda/device_state.h"
+#include "kernels/cuda/device_internal.h"
 #include "kernels/cuda/overlap.h"
 #include "kernels/cuda/trial.h"
 #include "kernels/cuda/trial_linear.h"

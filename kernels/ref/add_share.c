@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The formula is in ops_moe.h; exp is the C library's. */
 #include <math.h>
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 void add_share_ref(const struct add_share_args *a, const struct kern_exec *x)

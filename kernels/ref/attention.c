@@ -18,10 +18,10 @@
  * with sinks then total = total + exp(sink - m); and out = sum * (1 / total). None of it depends on
  * the other rows of the batch, so a prompt gives the same bits in one chunk or in many. */
 #include <math.h>
-#include "kernels/attention_spans.h"
-#include "kernels/kv_layout.h"
+#include "kernels/tiling/attention_spans.h"
+#include "kernels/ops/kv_layout.h"
 #include "kernels/ref/element.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 struct row { /* one token of one head */

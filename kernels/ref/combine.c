@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* y[i,c] += sum_j weights[i,j] * x[places[i,j],c], one fused multiply-add for each j, ascending. */
 #include <math.h>
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 void combine_ref(const struct combine_args *a, const struct kern_exec *x)

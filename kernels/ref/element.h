@@ -5,7 +5,7 @@
 #ifndef QUIRE_KERNELS_REF_ELEMENT_H
 #define QUIRE_KERNELS_REF_ELEMENT_H
 #include <string.h>
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 /* p may have any alignment (weights are read from mapped files). */
 static inline float element_f32(const void *p, enum dtype dtype, size_t i)

@@ -5,7 +5,7 @@
 #ifndef QUIRE_KERNELS_REF_FINISH_H
 #define QUIRE_KERNELS_REF_FINISH_H
 #include <math.h>
-#include "kernels/finish.h"
+#include "kernels/ops/finish.h"
 #include "kernels/ref/element.h"
 
 /* The sums of n outputs of row `row` from o on, o a multiple of 2 * KERN_TURN. */

@@ -4,7 +4,7 @@
 #ifndef QUIRE_KERNELS_REF_INT8_H
 #define QUIRE_KERNELS_REF_INT8_H
 #include <stdint.h>
-#include "kernels/int8.h"
+#include "kernels/ops/int8.h"
 
 /* The larger of `most` and |x|; NaN once an x was. */
 static inline float int8_most(float most, float x)

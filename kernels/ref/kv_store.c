@@ -5,10 +5,10 @@
  *
  * int8: most = max |x| (NaN or infinite when one x is), scale and inverse as int8.h makes them;
  * stored = x * inverse in f32, to the nearest integer, ties to even; a NaN is stored as 0. */
-#include "kernels/kv_layout.h"
+#include "kernels/ops/kv_layout.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/int8.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 struct place {       /* one token's K and V of one head */

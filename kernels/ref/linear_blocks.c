@@ -4,8 +4,8 @@
  * products; blocks ascending, from +0, a fused multiply-add each with the rounded product of both
  * scales. */
 #include <math.h>
-#include "kernels/e4m3.h"
-#include "kernels/quant_layout.h"
+#include "kernels/ops/e4m3.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 

@@ -2,8 +2,8 @@
 /* y[i,o] = (sum * scale[o]) * rows[i].scale + bias[o] (+ y[i,o]), sum = sum_k q[i,k] * w[o,k]: one
  * f32 accumulator from +0, k ascending, fused multiply-adds of exact products. */
 #include <math.h>
-#include "kernels/e4m3.h"
-#include "kernels/quant_layout.h"
+#include "kernels/ops/e4m3.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 

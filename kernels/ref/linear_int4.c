@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The formula and its order are in ops_int4.h. */
 #include <math.h>
-#include "kernels/int4_layout.h"
+#include "kernels/ops/int4_layout.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 

@@ -3,10 +3,10 @@
  * k ascending (q - zero is an integer, exact); acc = fma(scale, group, acc), groups ascending,
  * from +0. */
 #include <math.h>
-#include "kernels/int4_layout.h"
+#include "kernels/ops/int4_layout.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/finish.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 static float of_group(const struct linear_args *a, size_t i, uint32_t g, const uint8_t *at,

@@ -8,10 +8,10 @@
  *   sum)
  * None of it depends on the other rows of the batch. */
 #include <math.h>
-#include "kernels/e4m3.h"
-#include "kernels/ops_mla.h"
+#include "kernels/ops/e4m3.h"
+#include "kernels/ops/ops_mla.h"
 #include "kernels/ref/element.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 static float cached(const struct mla_args *a, const struct attention_seq *s, uint32_t c, uint32_t d)

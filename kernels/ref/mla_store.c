@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows to the nearest numbers of the cache's type, in place; the cache's picture is in ops_mla.h.
  * */
-#include "kernels/e4m3.h"
-#include "kernels/ops_mla.h"
+#include "kernels/ops/e4m3.h"
+#include "kernels/ops/ops_mla.h"
 #include "kernels/ref/element.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 void mla_store_ref(const struct mla_store_args *a, const struct kern_exec *x)

@@ -2,10 +2,10 @@
 /* The order and the roundings are those of ref/rms_norm.c, and for int8 of ref/quant_rows.c: what
  * comes out are the bits that the two give one after the other. */
 #include <math.h>
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/int8.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 static void quantize(const struct norm_rows_args *a, size_t i, const float *row, float r)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The formula is in ops_moe.h: numbers are moved, none is changed. */
 #include <string.h>
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 static void one_row(const struct order_rows_args *a, const struct kern_exec *x, uint32_t place,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads, fused matrices and the padding of the last panel: as ref/pack.c. A turn is within one
  * panel, so the thread that has its first output has all of it. */
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An output's scale is that of its row as an e4m3 vector (fp8.h), or comes with its bytes. Threads,
  * fused matrices and the padding of the last panel: as ref/pack.c. */
-#include "kernels/e4m3.h"
-#include "kernels/fp8.h"
-#include "kernels/quant_layout.h"
+#include "kernels/ops/e4m3.h"
+#include "kernels/ops/fp8.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/int8.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"

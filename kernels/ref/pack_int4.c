@@ -9,7 +9,7 @@
  * range that f16 cannot hold, has scale NaN: it ends in the logits, where it is noticed. Threads,
  * fused matrices and the padding of the last panel: as ref/pack.c. */
 #include "kernels/kern.h"
-#include "kernels/int4_fit.h"
+#include "kernels/tiling/int4_fit.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"
 

@@ -2,7 +2,7 @@
 /* An output's scale is that of its row as an int8 vector (int8.h). Threads, fused matrices and the
  * padding of the last panel: as ref/pack.c. */
 #include "kernels/kern.h"
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/int8.h"
 #include "kernels/ref/panels.h"
 #include "kernels/variants.h"

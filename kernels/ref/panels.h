@@ -5,7 +5,7 @@
 #define QUIRE_KERNELS_REF_PANELS_H
 #include <stdbool.h>
 #include "kernels/ref/finish.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 
 /* Write output o, from src row o - row_start; zeros when it is not `present` in src. */
 typedef void ref_pack_row(const void *args, uint32_t o, bool present);

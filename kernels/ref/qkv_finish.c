@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Three operations one after the other on each row; theirs are the order and the roundings. */
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 static const struct kern_exec alone = {.nth = 1};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scale = max |x| / 127, q = x * (127 / max |x|) in f32 to the nearest integer, ties to even; what
  * is not finite or next to nothing: int8.h. */
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/int8.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 void quant_rows_ref(const struct quant_rows_args *a, const struct kern_exec *x)

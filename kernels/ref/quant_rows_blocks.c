@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each 128 columns of a row as quant_rows_e4m3 takes a whole one. */
-#include "kernels/e4m3.h"
-#include "kernels/fp8.h"
-#include "kernels/quant_layout.h"
+#include "kernels/ops/e4m3.h"
+#include "kernels/ops/fp8.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/int8.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 /* Columns c … c + n - 1; returns their scale. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scale = max |x| / 448, q = x * (448 / max |x|) in f32 to the nearest e4m3, ties to even; what is
  * not finite or next to nothing: fp8.h. */
-#include "kernels/e4m3.h"
-#include "kernels/fp8.h"
-#include "kernels/quant_layout.h"
+#include "kernels/ops/e4m3.h"
+#include "kernels/ops/fp8.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/ref/int8.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 void quant_rows_e4m3_ref(const struct quant_rows_e4m3_args *a, const struct kern_exec *x)

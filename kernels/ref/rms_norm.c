@@ -6,7 +6,7 @@
  * + eps), every step rounded. */
 #include <math.h>
 #include "kernels/ref/element.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 void rms_norm_ref(const struct rms_norm_args *a, const struct kern_exec *x)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* a' = a*cos - b*sin, b' = b*cos + a*sin; every product and sum is rounded.   Source:
  * arXiv:2104.09864. */
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 static void rotate_head(const struct rope_args *a, float *head, const float *turn)

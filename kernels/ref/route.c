@@ -2,7 +2,7 @@
 /* The definition is ops_moe.h's. The output is where the best so far stand, best first; then they
  * are put in the order of their numbers. */
 #include <math.h>
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 static float score(const float *x, uint32_t j)

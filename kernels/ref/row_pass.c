@@ -4,7 +4,7 @@
  * library's expf; x below ROW_EXP_MIN gives 0. No multiply-adds: a row's tokens are the same on all
  * machines. */
 #include <math.h>
-#include "kernels/ops_row.h"
+#include "kernels/ops/ops_row.h"
 #include "kernels/variants.h"
 
 #define ROUND 12582912.0f /* 1.5 * 2^23: the sum's fraction is rounded away */

@@ -3,7 +3,7 @@
  * arXiv:2002.05202. */
 #include <math.h>
 #include "kernels/ref/element.h"
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 void silu_mul_ref(const struct silu_mul_args *a, const struct kern_exec *x)

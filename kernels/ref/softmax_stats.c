@@ -5,7 +5,7 @@
  * exp in f32 of the f32 difference; it is 1 where x equals the max (also when both are +inf) and 0
  * where x is NaN. A row with nothing above -inf has max -inf, argmax 0, sumexp 0. */
 #include <math.h>
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 #include "kernels/variants.h"
 
 static double sum_exp(const float *row, uint32_t n_col, float max)

@@ -4,9 +4,9 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
 #define QUIRE_KERNELS_WIDE_ATTENTION_ITEM_H
-#include "kernels/attention_spans.h"
-#include "kernels/kv_layout.h"
-#include "kernels/unroll.h"
+#include "kernels/tiling/attention_spans.h"
+#include "kernels/ops/kv_layout.h"
+#include "kernels/tiling/unroll.h"
 #include "kernels/wide/vec.h"
 
 #define ROWS KERN_ATTENTION_ROWS

@@ -3,7 +3,7 @@
  * work for all threads. Threads: pure functions. */
 #ifndef QUIRE_KERNELS_WIDE_COLUMNS_H
 #define QUIRE_KERNELS_WIDE_COLUMNS_H
-#include "kernels/split.h"
+#include "kernels/tiling/split.h"
 
 #define CHUNK 256u
 

@@ -2,7 +2,7 @@
 /* combine on 16 lanes; formula and order: ref/combine.c. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_COMBINE_H
 #define QUIRE_KERNELS_WIDE_COMBINE_H
-#include "kernels/ops_moe.h"
+#include "kernels/ops/ops_moe.h"
 #include "kernels/wide/columns.h"
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS

@@ -3,7 +3,7 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_FINISH_H
 #define QUIRE_KERNELS_WIDE_FINISH_H
-#include "kernels/finish.h"
+#include "kernels/ops/finish.h"
 #include "kernels/wide/silu.h"
 #ifdef VEC_SUMS
 

@@ -3,8 +3,8 @@
  * int4_walk.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_INT4_H
 #define QUIRE_KERNELS_WIDE_INT4_H
-#include "kernels/int4_walk.h"
-#include "kernels/linear_walk.h"
+#include "kernels/tiling/int4_walk.h"
+#include "kernels/tiling/linear_walk.h"
 #ifdef VEC_SUMS
 
 /* Adds one group to s->acc of every row of the block (from 0 in the first group), and finishes the

@@ -3,7 +3,7 @@
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_WIDE_INT8_H
 #define QUIRE_KERNELS_WIDE_INT8_H
-#include "kernels/int8.h"
+#include "kernels/ops/int8.h"
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 

@@ -4,7 +4,7 @@
  * ops.h. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_KV_STORE_H
 #define QUIRE_KERNELS_WIDE_KV_STORE_H
-#include "kernels/kv_layout.h"
+#include "kernels/ops/kv_layout.h"
 #include "kernels/wide/int8.h"
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS

@@ -13,7 +13,7 @@
  * flushed (MXCSR), which is the arithmetic of vdpbf16ps. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_H
 #define QUIRE_KERNELS_WIDE_LINEAR_H
-#include "kernels/linear_walk.h"
+#include "kernels/tiling/linear_walk.h"
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 

@@ -11,8 +11,8 @@
 #ifndef QUIRE_KERNELS_WIDE_LINEAR_QUANT_H
 #define QUIRE_KERNELS_WIDE_LINEAR_QUANT_H
 #include <string.h>
-#include "kernels/quant_walk.h"
-#include "kernels/unroll.h"
+#include "kernels/tiling/quant_walk.h"
+#include "kernels/tiling/unroll.h"
 #ifdef INTS
 
 INLINE ints quant_x(const char *x)

@@ -2,7 +2,7 @@
 /* pack_int4 on 16 weights of a group at a time; formula: ref/pack_int4.c. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_PACK_INT4_H
 #define QUIRE_KERNELS_WIDE_PACK_INT4_H
-#include "kernels/int4_fit.h"
+#include "kernels/tiling/int4_fit.h"
 #include "kernels/wide/element.h"
 #ifdef VEC_SUMS
 

@@ -7,7 +7,7 @@
  * Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_PACK_QUANT_H
 #define QUIRE_KERNELS_WIDE_PACK_QUANT_H
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/wide/element.h"
 #include "kernels/wide/int8.h"
 #ifdef VEC_SUMS

@@ -2,7 +2,7 @@
 /* quant_rows on 16 lanes; formula: ref/quant_rows.c. Threads: as ops.h. */
 #ifndef QUIRE_KERNELS_WIDE_QUANT_ROWS_H
 #define QUIRE_KERNELS_WIDE_QUANT_ROWS_H
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/wide/int8.h"
 #ifdef VEC_SUMS
 

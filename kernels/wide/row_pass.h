@@ -4,7 +4,7 @@
 #ifndef QUIRE_KERNELS_WIDE_ROW_PASS_H
 #define QUIRE_KERNELS_WIDE_ROW_PASS_H
 #include <math.h>
-#include "kernels/ops_row.h"
+#include "kernels/ops/ops_row.h"
 #include "kernels/wide/vec.h"
 #ifdef VEC_SUMS
 

@@ -15,7 +15,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/core/core.h"
-#include "engine/core/outbox.h"
+#include "engine/server/outbox.h"
 #include "noop_worker.h"
 
 enum { N_PROMPT = 128, N_NEW_MIN = 256, N_NEW_MAX = 512, WARM_STEPS = 200 };

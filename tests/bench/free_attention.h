@@ -10,7 +10,7 @@
 #ifndef QUIRE_TESTS_BENCH_FREE_ATTENTION_H
 #define QUIRE_TESTS_BENCH_FREE_ATTENTION_H
 #include <stdbool.h>
-#include "kernels/ops_attention.h"
+#include "kernels/ops/ops_attention.h"
 
 /* False: not compiled for this machine's instructions. */
 bool free_attention_there(void);

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 #include "kernels/cuda/layout.h"
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/variants.h"
 
 CUDA_CALL(pack)

@@ -2,7 +2,7 @@
 /* Operations on rows. Those that tests/kcheck can check are in the table only. */
 #include "check.h"
 #include <math.h>
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/variants.h"
 
 CUDA_CALL(embed)

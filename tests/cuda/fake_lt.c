@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/dtype.h"
-#include "kernels/e4m3.h"
+#include "kernels/ops/e4m3.h"
 
 enum { REFUSED = 15, WRONG_VALUE = 7 }; /* CUBLAS_STATUS_NOT_SUPPORTED, _INVALID_VALUE */
 

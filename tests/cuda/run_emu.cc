@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 extern "C" {
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 }
 #define WORKSPACE_BYTES ((size_t)8 << 20)
 #define GUARD_BYTES     ((size_t)64 << 10)

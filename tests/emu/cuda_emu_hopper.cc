@@ -10,7 +10,7 @@
 #include "cuda_emu_watch.h"
 extern "C" {
 #include "common/dtype.h"
-#include "kernels/e4m3.h"
+#include "kernels/ops/e4m3.h"
 }
 #if defined(__SANITIZE_THREAD__) || defined(EMU_TSAN)
 #include <sanitizer/tsan_interface.h>

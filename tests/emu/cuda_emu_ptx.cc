@@ -9,7 +9,7 @@
 #include "cuda_emu_watch.h"
 extern "C" {
 #include "common/dtype.h"
-#include "kernels/e4m3.h"
+#include "kernels/ops/e4m3.h"
 }
 
 bool emu_has_e4m3 = true;

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/mem.h"
-#include "common/options_in.h"
+#include "common/options_internal.h"
 
 #define ARGS_MAX 1024
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files of ranks: the first byte says whose (tiktoken's by class or name, or a tekken.json), the
  * rest is the file. */
+#include "common/tokenizer/source/tekken.h"
+#include "common/tokenizer/source/tiktoken.h"
 #include "use_tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n);

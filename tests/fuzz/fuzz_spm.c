@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A SentencePiece model: the first byte picks the class of the folder, the rest is the file. */
+#include "common/tokenizer/source/spm.h"
 #include "use_tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n);

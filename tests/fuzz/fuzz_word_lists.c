@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Folders of lists: the first byte picks the class; then a vocab.txt, or a vocab.json, a NUL byte
  * and a merges.txt. */
+#include "common/tokenizer/source/lists.h"
 #include "use_tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n);

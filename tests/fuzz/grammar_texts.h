@@ -10,7 +10,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "engine/grammar/grammar.h"
-#include "engine/grammar/matcher.h"
+#include "engine/grammar/matcher/matcher.h"
 
 #define TEXT_MAX 4096u /* of an input */
 #define WORK_MAX 6000u /* of compiling and of a mask: what is slow by design is cut short */

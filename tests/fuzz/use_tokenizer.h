@@ -4,7 +4,7 @@
 #ifndef QUIRE_TESTS_FUZZ_USE_TOKENIZER_H
 #define QUIRE_TESTS_FUZZ_USE_TOKENIZER_H
 #include <string.h>
-#include "common/tokenizer/source.h"
+#include "common/tokenizer/tokenizer_internal.h"
 
 static inline void use_written(const struct tok_written *w)
 {

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part "bench" of tests/gpu/run.sh: the engine by quire bench, and many requests by HTTP to quire-serve with a checkpoint."""
 import json
-import os
 import pathlib
 import re
 import socket
-import tempfile
 import time
 import urllib.request
 
@@ -96,8 +94,7 @@ def wait_ready(r, server, url, most):
 def http(r):
     config = shapes.config(HTTP_MODEL, r.o.small)
     place = shapes.room_for([pathlib.Path("/dev/shm"), r.work], shapes.checkpoint_bytes(config) * 5 // 4)
-    with tempfile.TemporaryDirectory(prefix=f"quire-gpu-{os.getpid()}-", dir=place or r.work) as there:
-        there = pathlib.Path(there)
+    with machine.workspace(place or r.work) as there:
         model, more = (shapes.checkpoint(there, config), []) if place else (shapes.folder(r.work, HTTP_MODEL, r.o.small), ["--load-format", "dummy"])
         port = free_port()
         served = r.work / "serve"

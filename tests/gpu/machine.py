@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run of tests/gpu/run.py finds on the machine: the card, the toolkit, cuBLASLt, and what a run before it left there."""
+import contextlib
+import fcntl
 import importlib.metadata
 import os
 import pathlib
@@ -8,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 CUBLASLT = ("libcublasLt.so.13", "libcublasLt.so.12")
 APART = {"QUIRE_CUDA_OVERLAP": "0"}  # kernels one after the other
@@ -106,10 +109,31 @@ def facts():
     yield "room", f"memory {gib(memory)}, free in /dev/shm {gib(shm)}, in /tmp {gib(shutil.disk_usage('/tmp').free)}"
 
 
+@contextlib.contextmanager
+def workspace(parent):
+    """A folder quire-gpu-… in `parent` for as long as it is used. Its lock tells other runs so, also those that count processes from another 1."""
+    while True:
+        path = pathlib.Path(tempfile.mkdtemp(prefix="quire-gpu-", dir=parent))
+        lock = os.open(path, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():  # no run that starts now removed it before it was locked
+            break
+        os.close(lock)
+    try:
+        yield path
+    finally:
+        os.close(lock)
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def sweep(places):
-    """Remove folders of runs that were killed: named quire-gpu-PID-…, and no process has that number."""
+    """Remove the workspaces of runs that were killed: those that nobody has locked."""
     for place in places:
-        for path in place.glob("quire-gpu-*-*") if place.is_dir() else ():
-            pid = re.fullmatch(r"quire-gpu-(\d+)-.*", path.name)
-            if pid and not pathlib.Path("/proc", pid[1]).exists():
+        for path in place.glob("quire-gpu-*") if place.is_dir() else ():
+            if not path.is_dir() or path.is_symlink():
+                continue
+            lock = os.open(path, os.O_RDONLY)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)

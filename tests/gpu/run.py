@@ -231,8 +231,8 @@ def main():
     store.share("quire")  # choices of algorithms
     temporary = pathlib.Path(tempfile.gettempdir())
     machine.sweep([temporary, pathlib.Path("/dev/shm")])
-    with tempfile.TemporaryDirectory(prefix=f"quire-gpu-{os.getpid()}-") as work:
-        r = Run(o, pathlib.Path(work), store)
+    with machine.workspace(temporary) as work:
+        r = Run(o, work, store)
         came, whole = run_all(r)
         make_page(r)
     store.share("quire")

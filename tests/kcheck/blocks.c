@@ -4,7 +4,7 @@
  * layout written out a second time. */
 #include <math.h>
 #include <string.h>
-#include "kernels/e4m3.h"
+#include "kernels/ops/e4m3.h"
 #include "kernels/variants.h"
 #include "product.h"
 

@@ -2,7 +2,7 @@
 /* The operations of ops_device.h: each against the operations that it stands for. */
 #include "kcheck.h"
 #include <string.h>
-#include "kernels/quant_layout.h"
+#include "kernels/ops/quant_layout.h"
 #include "kernels/variants.h"
 
 static const struct kern_exec alone = {.nth = 1};

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kcheck.h"
-#include "kernels/e4m3.h"
+#include "kernels/ops/e4m3.h"
 #include "kernels/variants.h"
 
 #define SEQ_MAX 3

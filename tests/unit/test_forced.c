@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include "common/mem.h"
 #include "engine/grammar/grammar.h"
-#include "engine/grammar/matcher.h"
+#include "engine/grammar/matcher/matcher.h"
 #include "common/parsers/forced.h"
 
 #define ROWS    "tests/data/toolstreams/forced.json"

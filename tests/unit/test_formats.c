@@ -6,7 +6,7 @@
 #include "common/buf.h"
 #include "common/mem.h"
 #include "engine/grammar/grammar.h"
-#include "engine/grammar/matcher.h"
+#include "engine/grammar/matcher/matcher.h"
 
 static struct q_err err;
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include "common/mem.h"
 #include "engine/grammar/grammar.h"
-#include "engine/grammar/matcher.h"
-#include "engine/grammar/program.h"
+#include "engine/grammar/matcher/matcher.h"
+#include "engine/grammar/automaton/program.h"
 
 #define SOURCE(k, s) ((struct grammar_source){.kind = (k), .text = (s), .n = strlen(s)})
 

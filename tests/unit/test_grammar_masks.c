@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "common/mem.h"
 #include "engine/grammar/grammar.h"
-#include "engine/grammar/matcher.h"
+#include "engine/grammar/matcher/matcher.h"
 
 #define N_TOKEN 3000u
 

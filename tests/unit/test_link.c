@@ -3,7 +3,7 @@
 #include "check.h"
 #include "common/mem.h"
 #include "common/metrics.h"
-#include "frontend/link/link_in.h"
+#include "frontend/link/link_internal.h"
 
 #define FRAMES_MAX 256
 #define FLOWS      8

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "common/mem.h"
-#include "common/options_in.h"
+#include "common/options_internal.h"
 
 static const struct program_info engine = {
     FOR_ENGINE, "quire engine", "MODEL [options]", "about", 1, 1};

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 #include "common/clock.h"
-#include "engine/core/peers.h"
+#include "engine/server/peers.h"
 
 static char dir[] = "/tmp/quire-peers-XXXXXX";
 static struct server_config config;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layer's experts on a device: one launch for all of them of each product, since how many rows an
- * expert has is not known where launches are ordered. What a place is: kernels/ops_moe.h. Products
- * are of some rows of the step at a time, so that memory does not grow with a step.
+ * expert has is not known where launches are ordered. What a place is: kernels/ops/ops_moe.h.
+ * Products are of some rows of the step at a time, so that memory does not grow with a step.
  *
  * Experts' matrices are alike in a layer, whatever they are packed in. Where their inputs have an
  * order (act-order), each expert has its own, so that a row is copied for each expert that it

@@ -10,7 +10,7 @@
  *     e4m3                e4m3        linear_e4m3        linear_e4m3_groups
  *     e4m3, blocks        e4m3        linear_blocks      linear_blocks_groups
  *
- * Threads: as kernels/ops.h: every thread calls it with its own kern_exec. */
+ * Threads: as kernels/ops/ops.h: every thread calls it with its own kern_exec. */
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_MATMUL_H
 #define QUIRE_ENGINE_MODEL_FORWARD_MATMUL_H
 #include "kernels/kern.h"

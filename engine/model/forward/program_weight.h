@@ -4,7 +4,7 @@
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_WEIGHT_H
 #define QUIRE_ENGINE_MODEL_FORWARD_PROGRAM_WEIGHT_H
 #include "engine/model/arch.h"
-#include "kernels/ops.h"
+#include "kernels/ops/ops.h"
 
 enum program_weight {
     PROGRAM_W_NONE,

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* norm - what normalizers use of each other: the Unicode normal forms and lower case.
+ * Private to common/tokenizer. Threads: a form is read-only. */
+#ifndef QUIRE_COMMON_TOKENIZER_COMPONENTS_NORM_H
+#define QUIRE_COMMON_TOKENIZER_COMPONENTS_NORM_H
+#include "common/tokenizer/tokenizer_internal.h"
+
+struct norm_form; /* NFC, NFD, NFKC or NFKD; released by q_free */
+FALLIBLE norm_form_new(struct norm_form **out, bool compose, bool compat, struct q_err *e);
+/* Rewrite w->text in that form. */
+FALLIBLE norm_form_run(const struct norm_form *f, struct tok_work *w, struct q_err *e);
+
+extern const struct norm_ops norm_lowercase;
+
+#endif

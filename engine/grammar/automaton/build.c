@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/grammar/automaton/build.h"
+#include <stdio.h>
+
+void build_init(struct build *b)
+{
+    *b = (struct build){.arena = ARENA_INIT(GX_MEMORY_MAX), .work_max = GX_WORK_MAX};
+}
+
+void build_release(struct build *b)
+{
+    arena_release(&b->arena);
+    q_free(b->rules);
+    b->rules = NULL;
+    b->n_rule = b->rules_cap = 0;
+}
+
+void build_fail_va(struct build *b, enum q_code code, const char *fmt, va_list ap)
+{
+    char text[Q_MESSAGE_MAX];
+    if (!build_ok(b))
+        return;
+    vsnprintf(text, sizeof text, fmt, ap);
+    q_fail_text(&b->err, code, "%s", text);
+}
+
+void build_fail(struct build *b, enum q_code code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    build_fail_va(b, code, fmt, ap);
+    va_end(ap);
+}
+
+bool build_work(struct build *b, uint64_t n)
+{
+    b->work += n;
+    if (b->work > b->work_max)
+        build_fail(b, Q_TOO_LARGE,
+                   "the grammar is too large: compiling it takes more than %u000 steps",
+                   (unsigned)(b->work_max / 1000));
+    return build_ok(b);
+}
+
+void *build_alloc(struct build *b, size_t n, size_t size)
+{
+    void *p = build_ok(b) ? arena_alloc_array(&b->arena, n ? n : 1, size) : NULL;
+    if (!p)
+        build_fail(b, Q_TOO_LARGE, "the grammar is too large: it needs more than %zu MB",
+                   GX_MEMORY_MAX >> 20);
+    return p;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* build - the compiling of one source: its memory, its rules, its first failure, and the work
+ * that it may do. A failure is kept, later calls do nothing, and the owner asks once at the end,
+ * as with a buf. Threads: one owner a build; nothing is global. */
+#ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_BUILD_H
+#define QUIRE_ENGINE_GRAMMAR_AUTOMATON_BUILD_H
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/err.h"
+#include "common/mem.h"
+
+#define GX_MEMORY_MAX ((size_t)256 << 20) /* bytes of one build, everything in it */
+/* Units of work of one build: a constant, and so many for each byte of the source. Some 25 ns of an
+ * ordinary core each: 0.4 s for a short source, 2 s for one of 1 MB. */
+#define GX_WORK_MAX   16000000u
+#define GX_WORK_BYTE  64u
+#define GX_RULES_MAX  100000u
+#define GX_INF        UINT32_MAX
+#define GX_DEPTH_MAX  200u /* expressions, schemas, groups inside each other in a source */
+#define GX_CHAR_MAX   0x10FFFFu
+
+struct gx;
+struct gx_rule {
+    const char *name;      /* for messages; "" = made by us */
+    const struct gx *body; /* NULL until it is known */
+};
+
+struct build {
+    struct arena arena;
+    struct gx_rule *rules; /* [n_rule] */
+    size_t n_rule, rules_cap;
+    struct q_err err;  /* the first failure */
+    uint64_t work;     /* states and edges made so far */
+    uint64_t work_max; /* more is a failure: bounds time whatever the source */
+    bool lean;         /* negations leave out what takes room (KEY_SOME of schema.h) … */
+    bool is_rich;      /* … and would have done so: leaner is possible */
+    uint32_t before;   /* + 1: the rule of the text before the grammar; 0 = there is none */
+};
+
+void build_init(struct build *b);    /* empty, with its bounds of memory and work */
+void build_release(struct build *b); /* every gx and rule of it; the error stays readable */
+/* Keep the first failure. */
+__attribute__((format(printf, 3, 4))) void build_fail(struct build *b, enum q_code code,
+                                                      const char *fmt, ...);
+void build_fail_va(struct build *b, enum q_code code, const char *fmt, va_list ap);
+/* Count n units of work, before or after it is done: what loops over a source counts here, so that
+ * time is bounded whatever the source. False when it was too much (a failure is kept). */
+bool build_work(struct build *b, uint64_t n);
+/* Zeroed memory of the build; NULL (and a failure is kept) when there is none. */
+void *build_alloc(struct build *b, size_t n, size_t size);
+static inline bool build_ok(const struct build *b)
+{
+    return b->err.code == Q_OK;
+}
+
+#endif

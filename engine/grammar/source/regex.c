@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A recursive descent parser. ^ and $ become letters of their own (fsm.h), which an automaton can
+ * then resolve wherever they stand; the usual ones at the pattern's ends are taken off first, so
+ * that most patterns need no automaton over code points at all. */
+#include "engine/grammar/source/regex.h"
+#include <string.h>
+#include "common/utf8.h"
+#include "engine/grammar/source/chars.h"
+
+struct parser {
+    struct build *b;
+    const struct regex_text *r;
+    size_t at;
+    enum gx_form form;
+    uint32_t depth;
+    bool anchors;              /* ^ or $ somewhere inside */
+    struct gx_list must, not ; /* lookaheads at the start */
+};
+
+static const struct gx *alternatives(struct parser *p);
+
+static const struct gx *refuse(struct parser *p, const char *what)
+{
+    return gx_fail(p->b, Q_UNSUPPORTED, "%s: %s at byte %zu of \"%.60s\"", p->r->where, what, p->at,
+                   p->r->s);
+}
+
+static const struct gx *wrong(struct parser *p, const char *what)
+{
+    return gx_fail(p->b, Q_INVALID, "%s: %s at byte %zu of \"%.60s\"", p->r->where, what, p->at,
+                   p->r->s);
+}
+
+static int peek(const struct parser *p, size_t ahead)
+{
+    return p->at + ahead < p->r->n ? (unsigned char)p->r->s[p->at + ahead] : -1;
+}
+
+static bool take(struct parser *p, const char *text)
+{
+    size_t n = strlen(text);
+    if (p->at > p->r->n || p->r->n - p->at < n || memcmp(p->r->s + p->at, text, n) != 0)
+        return false;
+    p->at += n;
+    return true;
+}
+
+static const struct gx *chars(struct parser *p, const struct cset *set)
+{
+    return gx_chars(p->b, set, p->form);
+}
+
+/* Both cases of ASCII letters. */
+static const struct cset *fold(struct parser *p, const struct cset *set)
+{
+    struct range other[64];
+    uint32_t n = 0;
+    if (!p->r->ignore_case)
+        return set;
+    for (uint32_t c = 'A'; c <= 'Z'; c++) {
+        if (cset_has(set, c))
+            other[n++] = (struct range){c | 0x20, c | 0x20};
+        if (cset_has(set, c | 0x20))
+            other[n++] = (struct range){c, c};
+    }
+    return cset_or(p->b, set, cset_of(p->b, other, n));
+}
+
+static const struct gx *literal(struct parser *p, uint32_t c)
+{
+    char text[4];
+    bool letter = (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
+    if (p->form == GX_UTF8 && !(p->r->ignore_case && letter))
+        return gx_bytes(p->b, text, utf8_encode(c, text));
+    return chars(p, fold(p, chars_one(p->b, c, c)));
+}
+
+static bool hex(struct parser *p, int n, uint32_t *out)
+{
+    *out = 0;
+    for (int i = 0; i < n; i++, p->at++) {
+        int c = peek(p, 0), d = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
+        if (c < 0 || d < 0 || d > 15 || (d > 9 && (c | 0x20) < 'a')) {
+            wrong(p, "expected hexadecimal digits");
+            return false;
+        }
+        *out = *out * 16 + (uint32_t)d;
+    }
+    return true;
+}
+
+/* \uXXXX, a pair of them, \u{X…} */
+static uint32_t unicode_escape(struct parser *p)
+{
+    uint32_t c = 0, low;
+    if (take(p, "{")) {
+        int n = 0;
+        while (n < 7 && peek(p, (size_t)n) > 0 && peek(p, (size_t)n) != '}')
+            n++;
+        if (hex(p, n, &c) && !take(p, "}"))
+            wrong(p, "expected }");
+        return c;
+    }
+    if (hex(p, 4, &c) && c >= 0xD800 && c < 0xDC00 && take(p, "\\u") && hex(p, 4, &low))
+        c = 0x10000 + ((c - 0xD800) << 10) + ((low - 0xDC00) & 0x3FF);
+    return c;
+}
+
+/* \p{…} behind the p. */
+static struct char_class category(struct parser *p, bool negated)
+{
+    struct char_class c = {&cset_any, &cset_any};
+    const char *s = p->r->s + p->at + 1;
+    const char *end = peek(p, 0) == '{' ? memchr(s, '}', p->r->n - p->at - 1) : NULL;
+    size_t n = end ? (size_t)(end - s) : 0;
+    if (end) {
+        const char *value = memchr(s, '=', n);
+        const char *name = value ? value + 1 : s;
+        const struct cset *set = chars_category(p->b, name, (size_t)(end - name));
+        if (set) {
+            p->at += n + 2;
+            c.sure = c.maybe = set;
+            return negated ? chars_negated(p->b, c) : c;
+        }
+    }
+    refuse(p, "this \\p is not supported; known are the general categories, as \\p{Lu}");
+    return c;
+}
+
+/* An escape that stands for one code point; the backslash is read. */
+static uint32_t escaped_char(struct parser *p)
+{
+    static const char from[] = "ntrfvae0", to[] = "\n\t\r\f\v\a\x1b";
+    uint32_t c = 0;
+    int first = peek(p, 0);
+    const char *known = first > 0 ? strchr(from, first) : NULL;
+    if (known && !(first == '0' && peek(p, 1) >= '0' && peek(p, 1) <= '9')) {
+        p->at++;
+        return (unsigned char)to[known - from];
+    }
+    if (take(p, "x"))
+        return peek(p, 0) == '{' ? unicode_escape(p) : (hex(p, 2, &c), c);
+    if (take(p, "u"))
+        return unicode_escape(p);
+    if (take(p, "c")) {
+        c = (uint32_t)peek(p, 0) & 0x1F;
+        p->at += p->at < p->r->n;
+        return c;
+    }
+    if (first >= '0' && first <= '9')
+        refuse(p, "back references are not regular");
+    else if (first < 0 || ((first | 0x20) >= 'a' && (first | 0x20) <= 'z'))
+        refuse(p, "this escape is not supported");
+    if (!build_ok(p->b))
+        return 0;
+    p->at += utf8_decode(p->r->s + p->at, p->r->n - p->at, &c);
+    return c;
+}
+
+/* One item of a class: a code point, or a set of them (then true). */
+static bool class_item(struct parser *p, uint32_t *c, struct char_class *set)
+{
+    if (!take(p, "\\")) {
+        if (peek(p, 0) == '[' && peek(p, 1) == ':')
+            refuse(p, "classes of POSIX are not supported");
+        p->at += utf8_decode(p->r->s + p->at, p->r->n - p->at, c);
+        return false;
+    }
+    int letter = peek(p, 0);
+    if (letter > 0 && strchr("dDwWsS", letter)) {
+        p->at++;
+        *set = chars_class(p->b, (char)letter);
+        return true;
+    }
+    if (take(p, "p") || take(p, "P")) {
+        *set = category(p, letter == 'P');
+        return true;
+    }
+    *c = take(p, "b") ? 8 : escaped_char(p);
+    return false;
+}
+
+static const struct gx *char_class(struct parser *p)
+{
+    struct build *b = p->b;
+    bool negated = take(p, "^");
+    struct char_class all = {cset_of(b, NULL, 0), cset_of(b, NULL, 0)}, set;
+    for (bool first = true; build_ok(b); first = false) {
+        uint32_t lo, hi;
+        if (p->at >= p->r->n)
+            return wrong(p, "the class is not closed");
+        if (first && !negated && peek(p, 0) == ']')
+            return wrong(p, "an empty class, or a ] that needs a backslash");
+        if (take(p, "]"))
+            break;
+        if (class_item(p, &lo, &set)) {
+            all.sure = cset_or(b, all.sure, set.sure);
+            all.maybe = cset_or(b, all.maybe, set.maybe);
+            continue;
+        }
+        hi = lo;
+        if (peek(p, 0) == '-' && peek(p, 1) > 0 && peek(p, 1) != ']') {
+            size_t before = p->at++;
+            if (class_item(p, &hi, &set)) { /* [a-\d]: the - is itself */
+                p->at = before;
+                hi = lo;
+                p->at++;
+                all.sure = cset_or(b, all.sure, chars_one(b, '-', '-'));
+                all.maybe = cset_or(b, all.maybe, chars_one(b, '-', '-'));
+            }
+            if (hi < lo)
+                return wrong(p, "a range goes backwards");
+        }
+        const struct cset *one = fold(p, chars_one(b, lo, hi));
+        all.sure = cset_or(b, all.sure, one);
+        all.maybe = cset_or(b, all.maybe, one);
+    }
+    return chars(p, negated ? cset_not(b, all.maybe) : all.sure);
+}
+
+static const struct gx *anchor(struct parser *p, uint32_t letter)
+{
+    struct range *r = build_alloc(p->b, 1, sizeof *r);
+    struct cset *set = build_alloc(p->b, 1, sizeof *set);
+    if (!r || !set)
+        return &gx_never;
+    *r = (struct range){letter, letter};
+    *set = (struct cset){r, 1};
+    p->anchors = true;
+    return gx_chars(p->b, set, GX_UTF8);
+}
+
+static const struct gx *group(struct parser *p)
+{
+    if (take(p, "?")) {
+        if (take(p, "P<") || (peek(p, 0) == '<' && peek(p, 1) != '=' && peek(p, 1) != '!')) {
+            while (p->at < p->r->n && !take(p, ">"))
+                p->at++;
+        } else if (peek(p, 0) == '=' || peek(p, 0) == '!') {
+            return refuse(p, "a lookahead is only supported at the start of the pattern");
+        } else if (!take(p, ":")) {
+            return refuse(p, peek(p, 0) == '<' ? "lookbehind is not supported"
+                                               : "this kind of group is not supported");
+        }
+    }
+    if (++p->depth > GX_DEPTH_MAX)
+        return wrong(p, "groups are nested too deeply");
+    const struct gx *x = alternatives(p);
+    p->depth--;
+    return take(p, ")") ? x : wrong(p, "a group is not closed");
+}
+
+static const struct gx *escape(struct parser *p)
+{
+    int letter = peek(p, 0);
+    if (letter > 0 && strchr("dDwWsS", letter)) {
+        p->at++;
+        return chars(p, chars_class(p->b, (char)letter).sure);
+    }
+    if (take(p, "p") || take(p, "P"))
+        return chars(p, category(p, letter == 'P').sure);
+    if (letter == 'b' || letter == 'B')
+        return refuse(p, "word boundaries are not supported");
+    if (take(p, "A"))
+        return anchor(p, FSM_BEGIN);
+    if (take(p, "z") || take(p, "Z"))
+        return anchor(p, FSM_FINISH);
+    return literal(p, escaped_char(p));
+}
+
+static const struct gx *atom(struct parser *p)
+{
+    uint32_t c;
+    if (take(p, "("))
+        return group(p);
+    if (take(p, "["))
+        return char_class(p);
+    if (take(p, "."))
+        return chars(p, p->r->dot_all ? &cset_any : chars_dot(p->b));
+    if (take(p, "^"))
+        return anchor(p, FSM_BEGIN);
+    if (take(p, "$"))
+        return anchor(p, FSM_FINISH);
+    if (take(p, "\\"))
+        return escape(p);
+    if (peek(p, 0) == '*' || peek(p, 0) == '+' || peek(p, 0) == '?')
+        return wrong(p, "nothing to repeat");
+    p->at += utf8_decode(p->r->s + p->at, p->r->n - p->at, &c);
+    return literal(p, c);
+}
+
+static bool number(struct parser *p, uint32_t *n)
+{
+    size_t from = p->at;
+    for (*n = 0; peek(p, 0) >= '0' && peek(p, 0) <= '9'; p->at++)
+        *n = *n > REGEX_TIMES_MAX ? *n : *n * 10 + (uint32_t)(peek(p, 0) - '0');
+    return p->at > from;
+}
+
+/* {m}, {m,}, {m,n}, {,n}; anything else is text, as everywhere. */
+static bool times(struct parser *p, uint32_t *min, uint32_t *max)
+{
+    size_t from = p->at;
+    if (!take(p, "{"))
+        return false;
+    bool low = number(p, min);
+    *max = *min;
+    if (take(p, ",") && !number(p, max)) {
+        *max = GX_INF;
+        if (!low)
+            *min = GX_INF; /* {,} */
+    } else if (!low && p->at == from + 1) {
+        *min = GX_INF;
+    }
+    if (*min != GX_INF && take(p, "}")) {
+        if (*min > REGEX_TIMES_MAX || (*max != GX_INF && *max > REGEX_TIMES_MAX))
+            wrong(p, "a repetition of more than 100000 times");
+        else if (*max < *min)
+            wrong(p, "a repetition with its bounds backwards");
+        return true;
+    }
+    p->at = from;
+    return false;
+}
+
+static const struct gx *repeated(struct parser *p)
+{
+    const struct gx *x = atom(p);
+    for (int n = 0; build_ok(p->b) && n < 4; n++) {
+        uint32_t min = 0, max = GX_INF;
+        if (take(p, "+"))
+            min = 1;
+        else if (take(p, "?"))
+            max = 1;
+        else if (!take(p, "*") && !times(p, &min, &max))
+            break;
+        x = gx_repeat(p->b, x, min, max);
+        if (!take(p, "?") && peek(p, 0) == '+')
+            return refuse(p, "possessive repetitions are not supported");
+    }
+    return x;
+}
+
+static const struct gx *sequence(struct parser *p)
+{
+    struct gx_list l = {0};
+    while (p->at < p->r->n && peek(p, 0) != '|' && peek(p, 0) != ')' && build_ok(p->b)) {
+        if (peek(p, 0) == '{') { /* not a repetition: itself */
+            p->at++;
+            gx_add(p->b, &l, literal(p, '{'));
+            continue;
+        }
+        gx_add(p->b, &l, repeated(p));
+    }
+    return gx_seq(p->b, l.items, l.n);
+}
+
+static const struct gx *alternatives(struct parser *p)
+{
+    struct gx_list l = {0};
+    do {
+        gx_add(p->b, &l, sequence(p));
+    } while (take(p, "|") && build_ok(p->b));
+    return gx_alt(p->b, l.items, l.n);
+}
+
+/* (?=…) and (?!…) as long as they come. */
+static void lookaheads(struct parser *p)
+{
+    bool positive;
+    while (build_ok(p->b) && ((positive = take(p, "(?=")) || take(p, "(?!"))) {
+        gx_add(p->b, positive ? &p->must : &p->not, alternatives(p));
+        if (!take(p, ")"))
+            wrong(p, "a group is not closed");
+    }
+}
+
+static const struct gx *loop_on(struct parser *p, uint32_t letter, bool any)
+{
+    const struct gx *x = anchor(p, letter);
+    if (any)
+        x = gx_alt2(p->b, x, gx_chars(p->b, &cset_any, p->form));
+    return gx_repeat(p->b, x, 0, GX_INF);
+}
+
+/* The automaton of x between loops; free_start: any text may come before it. */
+static const struct fsm *resolve(struct parser *p, const struct gx *x, bool free_start,
+                                 bool free_end)
+{
+    x = gx_seq3(p->b, loop_on(p, FSM_BEGIN, free_start), x, loop_on(p, FSM_FINISH, free_end));
+    return fsm_resolve_anchors(p->b, fsm_of_chars(p->b, x, p->r->where));
+}
+
+struct parsed {
+    const struct gx *body;
+    bool anchors, free_start, free_end;
+};
+
+/* Is the | of an alternative at the top? Then ^ and $ belong to one alternative each. */
+static bool splits_at_top(const struct regex_text *r)
+{
+    int depth = 0;
+    bool in_class = false;
+    for (size_t i = 0; i < r->n; i++) {
+        char c = r->s[i];
+        if (c == '\\')
+            i++;
+        else if (in_class)
+            in_class = c != ']';
+        else if (c == '[')
+            in_class = true;
+        else
+            depth += (c == '(') - (c == ')');
+        if (c == '|' && depth == 0 && !in_class)
+            return true;
+    }
+    return false;
+}
+
+static struct parsed parse(struct parser *p)
+{
+    struct regex_text whole = *p->r, inner = whole;
+    struct parsed out = {&gx_never, false, whole.search, whole.search};
+    size_t n = whole.n, n_slash = 0;
+    if (n > REGEX_MAX || !utf8_valid(whole.s, n)) {
+        wrong(p, n > REGEX_MAX ? "the pattern is too long" : "the pattern is not UTF-8");
+        return out;
+    }
+    if (!splits_at_top(&whole)) {
+        if (n && whole.s[0] == '^') {
+            out.free_start = false;
+            p->at = 1;
+        }
+        while (n > 1 && n_slash < n - 1 && whole.s[n - 2 - n_slash] == '\\')
+            n_slash++;
+        if (n > p->at && whole.s[n - 1] == '$' && n_slash % 2 == 0) {
+            out.free_end = false;
+            inner.n--;
+        }
+        p->r = &inner;
+        lookaheads(p);
+        if (p->must.n || p->not .n)
+            out.free_start = false;
+    }
+    out.body = alternatives(p);
+    if (build_ok(p->b) && p->at < inner.n)
+        wrong(p, "an unexpected )");
+    out.anchors = p->anchors;
+    p->r = NULL; /* inner ends here */
+    return out;
+}
+
+static const struct gx *around(struct parser *p, const struct parsed *x)
+{
+    const struct gx *any = gx_repeat(p->b, gx_chars(p->b, &cset_any, p->form), 0, GX_INF);
+    return gx_seq3(p->b, x->free_start ? any : &gx_empty, x->body, x->free_end ? any : &gx_empty);
+}
+
+static const struct fsm *to_fsm(struct parser *p, const struct regex_text *r,
+                                const struct parsed *x)
+{
+    struct build *b = p->b;
+    p->r = r;
+    const struct fsm *f = x->anchors ? resolve(p, x->body, x->free_start, x->free_end)
+                                     : fsm_of_chars(b, around(p, x), r->where);
+    for (size_t i = 0; i < p->must.n && f; i++)
+        f = fsm_and(b, f, resolve(p, p->must.items[i], false, true));
+    for (size_t i = 0; i < p->not .n && f; i++)
+        f = fsm_minus(b, f, resolve(p, p->not .items[i], false, true));
+    return f;
+}
+
+const struct fsm *regex_fsm(struct build *b, const struct regex_text *r)
+{
+    struct parser p = {.b = b, .r = r, .form = GX_UTF8};
+    struct parsed x = parse(&p);
+    return build_ok(b) ? to_fsm(&p, r, &x) : NULL;
+}
+
+const struct gx *regex_gx(struct build *b, const struct regex_text *r, enum gx_form form)
+{
+    struct parser p = {.b = b, .r = r, .form = form};
+    struct parsed x = parse(&p);
+    if (!build_ok(b))
+        return &gx_never;
+    if (!x.anchors && !p.must.n && !p.not .n)
+        return around(&p, &x);
+    const struct fsm *f = to_fsm(&p, r, &x);
+    return f ? gx_fsm(b, f, form) : &gx_never;
+}

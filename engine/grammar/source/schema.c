@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/grammar/source/regex.h"
+#include "engine/grammar/source/schema.h"
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/buf.h"
+
+struct goal_memo {
+    const json_t **items; /* [n] sorted */
+    size_t n;
+    const struct gx *body; /* NULL: being made */
+    uint32_t rule;         /* GX_INF: none was needed */
+    bool begun;
+    struct goal_memo *later; /* the next one of those that were put off */
+};
+
+const struct gx *schema_fail(struct schema *s, enum q_code code, const json_t *at,
+                             const char *keyword, const char *fmt, ...)
+{
+    char text[Q_MESSAGE_MAX], path[160];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    ref_path(s, at, path, sizeof path);
+    return gx_fail(s->b, code, "%s/%s: %s", path, keyword, text);
+}
+
+json_t *schema_make(struct schema *s, json_t *made)
+{
+    if (!made || json_array_append_new(s->made, made)) {
+        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        return NULL;
+    }
+    return made;
+}
+
+void goal_add(struct schema *s, struct goal *g, const json_t *schema)
+{
+    if (json_is_true(schema))
+        return;
+    for (size_t i = 0; i < g->n; i++)
+        if (g->items[i] == schema)
+            return;
+    if (g->n == g->cap) {
+        size_t cap = g->cap ? g->cap * 2 : 4;
+        const json_t **items = build_alloc(s->b, cap, sizeof *items);
+        if (!items)
+            return;
+        if (g->n)
+            memcpy(items, g->items, g->n * sizeof *items);
+        g->items = items;
+        g->cap = cap;
+    }
+    size_t at = g->n++;
+    for (; at && g->items[at - 1] > schema; at--)
+        g->items[at] = g->items[at - 1];
+    g->items[at] = schema;
+}
+
+const struct gx *schema_ws(struct schema *s)
+{
+    struct build *b = s->b;
+    if (!s->ws) {
+        /* What printers of JSON write, and no more: some models never get on from white space. */
+        const struct range blanks[] = {{'\t', '\t'}, {' ', ' '}};
+        const struct gx *blank = gx_chars(b, cset_of(b, blanks, 2), GX_UTF8);
+        const struct gx *line = gx_seq3(b, gx_optional(b, gx_text(b, "\r")), gx_text(b, "\n"),
+                                        gx_repeat(b, blank, 0, 32));
+        s->ws = gx_named(b, "ws", gx_alt2(b, gx_optional(b, blank), line));
+    }
+    return s->ws;
+}
+
+const struct gx *schema_token(struct schema *s, const char *text)
+{
+    return gx_seq2(s->b, gx_text(s->b, text), schema_ws(s));
+}
+
+/* item (, item)* between brackets, or nothing. */
+static const struct gx *any_list(struct schema *s, const char *open, const struct gx *item,
+                                 const char *close)
+{
+    struct build *b = s->b;
+    const struct gx *more = gx_repeat(b, gx_seq2(b, schema_token(s, ","), item), 0, GX_INF);
+    const struct gx *list = gx_seq3(b, item, more, schema_ws(s));
+    return gx_named(b, "",
+                    gx_seq3(b, gx_text(b, open), gx_seq2(b, schema_ws(s), gx_optional(b, list)),
+                            gx_text(b, close)));
+}
+
+const struct gx *schema_any(struct schema *s)
+{
+    struct build *b = s->b;
+    if (!s->any) {
+        uint32_t rule = gx_rule_new(b, "value");
+        s->any = gx_ref(b, rule);
+        struct conj c;
+        conj_init(&c);
+        const struct gx *string = string_gx(s, &c);
+        const struct gx *entry = gx_seq3(b, string, schema_token(s, ":"), s->any);
+        const struct gx *kinds[] = {gx_text(b, "null"),
+                                    gx_text(b, "true"),
+                                    gx_text(b, "false"),
+                                    number_gx(s, &c),
+                                    string,
+                                    any_list(s, "[", s->any, "]"),
+                                    any_list(s, "{", entry, "}")};
+        if (build_ok(b))
+            b->rules[rule].body = gx_alt(b, kinds, sizeof kinds / sizeof *kinds);
+    }
+    return s->any;
+}
+
+static int add_piece(const char *text, size_t n, void *out)
+{
+    buf_add(out, text, n);
+    return 0;
+}
+
+/* v as JSON writes it, without a choice. */
+static const struct gx *dumped(struct schema *s, const json_t *v)
+{
+    struct buf json = BUF_INIT;
+    int failed = json_dump_callback(v, add_piece, &json, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    const struct gx *x = failed || json.failed
+                             ? gx_fail(s->b, Q_NO_MEMORY, "no memory for a value of the schema")
+                             : gx_bytes(s->b, json.data, json.len);
+    buf_release(&json);
+    return x;
+}
+
+const struct gx *schema_quoted(struct schema *s, const char *text, size_t n)
+{
+    json_t *v = json_stringn(text, n);
+    const struct gx *x =
+        v ? dumped(s, v) : gx_fail(s->b, Q_INVALID, "a string of the schema is not UTF-8");
+    json_decref(v);
+    return x;
+}
+
+const struct gx *schema_value(struct schema *s, const json_t *v)
+{
+    struct build *b = s->b;
+    struct gx_list l = {0};
+    size_t i, n = 0;
+    json_t *item;
+    const char *key;
+    if (json_is_array(v)) {
+        gx_add(b, &l, gx_seq2(b, gx_text(b, "["), schema_ws(s)));
+        json_array_foreach ((json_t *)v, i, item) {
+            gx_add(b, &l, i ? schema_token(s, ",") : &gx_empty);
+            gx_add(b, &l, schema_value(s, item));
+        }
+        gx_add(b, &l, i ? schema_ws(s) : &gx_empty);
+        gx_add(b, &l, gx_text(b, "]"));
+        return gx_seq(b, l.items, l.n);
+    }
+    if (json_is_object(v)) {
+        gx_add(b, &l, gx_seq2(b, gx_text(b, "{"), schema_ws(s)));
+        json_object_foreach ((json_t *)v, key, item) {
+            gx_add(b, &l, n++ ? schema_token(s, ",") : &gx_empty);
+            gx_add(b, &l, schema_quoted(s, key, strlen(key)));
+            gx_add(b, &l, schema_token(s, ":"));
+            gx_add(b, &l, schema_value(s, item));
+        }
+        gx_add(b, &l, n ? schema_ws(s) : &gx_empty);
+        gx_add(b, &l, gx_text(b, "}"));
+        return gx_seq(b, l.items, l.n);
+    }
+    return json_is_number(v) ? number_value(s, v, false) : dumped(s, v);
+}
+
+static uint32_t type_of(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_NULL:
+        return T_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return T_BOOL;
+    case JSON_INTEGER:
+        return T_INTEGER;
+    case JSON_REAL:
+        return json_real_value(v) == floor(json_real_value(v)) ? T_INTEGER : T_FRACTION;
+    case JSON_STRING:
+        return T_STRING;
+    case JSON_ARRAY:
+        return T_ARRAY;
+    default:
+        return T_OBJECT;
+    }
+}
+
+bool schema_same(const json_t *x, const json_t *y)
+{
+    size_t i, n = json_array_size(x);
+    json_t *v;
+    const char *key;
+    if (json_is_number(x) && json_is_number(y))
+        return json_number_value(x) == json_number_value(y);
+    if (json_is_array(x) && json_is_array(y)) {
+        for (i = 0; i < n && n == json_array_size(y); i++)
+            if (!schema_same(json_array_get(x, i), json_array_get(y, i)))
+                return false;
+        return n == json_array_size(y);
+    }
+    if (json_is_object(x) && json_is_object(y)) {
+        json_object_foreach ((json_t *)x, key, v)
+            if (!json_object_get(y, key) || !schema_same(v, json_object_get(y, key)))
+                return false;
+        return json_object_size(x) == json_object_size(y);
+    }
+    return json_equal(x, y);
+}
+
+static bool is_in(struct schema *s, const json_t *list, const json_t *v)
+{
+    size_t i;
+    json_t *item;
+    if (!build_work(s->b, 1 + json_array_size(list) / 2))
+        return false;
+    json_array_foreach ((json_t *)list, i, item)
+        if (schema_same(item, v))
+            return true;
+    return false;
+}
+
+bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t)
+{
+    if (!(c->types & type_of(v)))
+        return false;
+    for (uint32_t i = 1; i < c->n_in; i++) /* v is of the first one */
+        if (!is_in(s, c->in[i], v))
+            return false;
+    for (uint32_t i = 0; i < c->n_not_in; i++)
+        if (is_in(s, c->not_in[i], v))
+            return false;
+    if (json_is_number(v))
+        return number_holds(c, v);
+    if (json_is_string(v))
+        return string_holds(s, c, t, json_string_value(v), json_string_length(v));
+    if (json_is_array(v))
+        return array_holds(s, c, v);
+    return !json_is_object(v) || object_holds(s, c, v);
+}
+
+/* Some way to take the open choices allows v. */
+static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
+{
+    struct string_test test = {NULL, false, false};
+    size_t i;
+    json_t *option;
+    bool holds = false;
+    if (!build_work(s->b, 200) || c->dead)
+        return false;
+    if (c->n_choice == 0)
+        return (!c->n_in || is_in(s, c->in[0], v)) && conj_allows(s, c, v, &test);
+    struct choice pick = c->choices[--c->n_choice];
+    struct conj *next = q_alloc(sizeof *next);
+    if (!next) {
+        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+        return false;
+    }
+    json_array_foreach ((json_t *)pick.options, i, option) {
+        struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
+        if (holds || !chain)
+            break;
+        *chain = (struct chain){.up = pick.chain, .is_choice = true};
+        *next = *c;
+        conj_add(s, next, option, chain);
+        holds = any_allows(s, next, v);
+    }
+    q_free(next);
+    return holds;
+}
+
+bool goal_holds(struct schema *s, const struct goal *g, const json_t *v)
+{
+    struct conj *c = build_work(s->b, 200) ? q_alloc(sizeof *c) : NULL;
+    bool holds = false;
+    if (!c || ++s->depth > GX_DEPTH_MAX) {
+        gx_fail(s->b, Q_TOO_LARGE, "the schema is nested more than %u deep", GX_DEPTH_MAX);
+    } else {
+        conj_init(c);
+        for (size_t i = 0; i < g->n; i++)
+            conj_add(s, c, g->items[i], NULL);
+        holds = any_allows(s, c, v) && build_ok(s->b);
+        s->depth--;
+    }
+    q_free(c);
+    return holds;
+}
+
+bool schema_holds(struct schema *s, const json_t *schema, const json_t *v)
+{
+    struct goal g = {0};
+    goal_add(s, &g, schema);
+    return goal_holds(s, &g, v);
+}
+
+static const struct gx *enum_gx(struct schema *s, const struct conj *c)
+{
+    struct string_test test = {NULL, false, false};
+    struct gx_list l = {0};
+    size_t i;
+    json_t *v;
+    json_array_foreach ((json_t *)c->in[0], i, v)
+        if (conj_allows(s, c, v, &test))
+            gx_add(s->b, &l,
+                   json_is_number(v) ? number_value(s, v, !(c->types & T_FRACTION))
+                                     : schema_value(s, v));
+    return gx_alt(s->b, l.items, l.n);
+}
+
+static bool unconstrained(const struct conj *c)
+{
+    return c->types == T_ANY && !c->n_not_in && !c->low.is_set && !c->high.is_set &&
+           !c->n_multiple && !c->n_pattern && !c->n_format && c->length_min == 0 &&
+           c->length_max == GX_INF && c->items_min == 0 && c->items_max == GX_INF &&
+           c->props_min == 0 && c->props_max == GX_INF && !c->n_array && !c->n_object &&
+           !c->n_required && !c->n_some;
+}
+
+/* Excluded arrays and objects: a grammar cannot leave out single ones, so none of the kind may
+ * come. Strings and numbers are taken out one by one. */
+static uint32_t left_types(const struct conj *c)
+{
+    uint32_t types = c->types;
+    size_t i;
+    json_t *v;
+    for (uint32_t k = 0; k < c->n_not_in; k++)
+        json_array_foreach ((json_t *)c->not_in[k], i, v)
+            if (json_is_null(v) || json_is_array(v) || json_is_object(v))
+                types &= ~type_of(v);
+    return types;
+}
+
+static bool excludes(const struct conj *c, bool value)
+{
+    for (uint32_t k = 0; k < c->n_not_in; k++) {
+        size_t i;
+        json_t *v;
+        json_array_foreach ((json_t *)c->not_in[k], i, v)
+            if (json_is_boolean(v) && json_is_true(v) == value)
+                return true;
+    }
+    return false;
+}
+
+/* A conj without open choices. */
+static const struct gx *conj_gx(struct schema *s, const struct conj *c)
+{
+    struct build *b = s->b;
+    struct gx_list l = {0};
+    if (c->dead || !build_ok(b))
+        return &gx_never;
+    if (c->n_in)
+        return enum_gx(s, c);
+    if (unconstrained(c))
+        return schema_any(s);
+    uint32_t types = left_types(c);
+    if (types & T_NULL)
+        gx_add(b, &l, gx_text(b, "null"));
+    if (types & T_BOOL && !excludes(c, true))
+        gx_add(b, &l, gx_text(b, "true"));
+    if (types & T_BOOL && !excludes(c, false))
+        gx_add(b, &l, gx_text(b, "false"));
+    struct conj part = *c;
+    part.types = types;
+    if (types & T_NUMBER)
+        gx_add(b, &l, number_gx(s, &part));
+    if (types & T_STRING)
+        gx_add(b, &l, string_gx(s, c));
+    if (types & T_ARRAY)
+        gx_add(b, &l, array_gx(s, c));
+    if (types & T_OBJECT)
+        gx_add(b, &l, object_gx(s, c));
+    return gx_alt(b, l.items, l.n);
+}
+
+/* Take the last open choice in each way; all of them end in `out`. */
+static void choose(struct schema *s, struct conj *c, struct gx_list *out, uint32_t *n_left)
+{
+    if (!build_ok(s->b) || c->dead)
+        return;
+    if (c->n_choice == 0) {
+        if ((*n_left)-- == 0) {
+            gx_fail(s->b, Q_TOO_LARGE,
+                    "anyOf, oneOf and the like combine to more than %u alternatives",
+                    SCHEMA_CHOICES_MAX);
+            return;
+        }
+        gx_add(s->b, out, conj_gx(s, c));
+        return;
+    }
+    struct choice pick = c->choices[--c->n_choice];
+    struct conj *next = build_work(s->b, 200) ? build_alloc(s->b, 1, sizeof *next) : NULL;
+    size_t i;
+    json_t *option;
+    if (!next)
+        return;
+    json_array_foreach ((json_t *)pick.options, i, option) {
+        struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
+        if (!chain)
+            return;
+        *chain = (struct chain){.up = pick.chain, .is_choice = true};
+        *next = *c;
+        conj_add(s, next, option, chain);
+        choose(s, next, out, n_left);
+    }
+}
+
+static const struct gx *make_goal(struct schema *s, const struct goal *g)
+{
+    struct conj *c = build_alloc(s->b, 1, sizeof *c);
+    struct gx_list out = {0};
+    uint32_t n_left = SCHEMA_CHOICES_MAX;
+    if (!c)
+        return &gx_never;
+    conj_init(c);
+    for (size_t i = 0; i < g->n; i++)
+        conj_add(s, c, g->items[i], NULL);
+    choose(s, c, &out, &n_left);
+    return gx_alt(s->b, out.items, out.n);
+}
+
+static size_t goal_hash(const struct goal *g)
+{
+    uint64_t h = g->n;
+    for (size_t i = 0; i < g->n; i++)
+        h = (h ^ (uintptr_t)g->items[i]) * 0x9E3779B97F4A7C15u >> 3;
+    return (size_t)(h ^ h >> 31);
+}
+
+static bool memo_room(struct schema *s)
+{
+    size_t size = s->memo_size ? s->memo_size * 4 : 512;
+    if (s->n_memo * 2 < s->memo_size)
+        return true;
+    if (s->n_memo >= SCHEMA_GOALS_MAX)
+        gx_fail(s->b, Q_TOO_LARGE, "the schema is too large: it has more than %u different parts",
+                SCHEMA_GOALS_MAX);
+    struct goal_memo **memos = build_alloc(s->b, size, sizeof *memos);
+    for (size_t i = 0; memos && i < s->memo_size; i++) {
+        const struct goal_memo *m = s->memos[i];
+        if (!m)
+            continue;
+        const struct goal g = {m->items, m->n, 0};
+        size_t at = goal_hash(&g) & (size - 1);
+        while (memos[at])
+            at = (at + 1) & (size - 1);
+        memos[at] = s->memos[i];
+    }
+    s->memos = memos;
+    s->memo_size = size;
+    return memos != NULL;
+}
+
+static struct goal_memo *memo_of(struct schema *s, const struct goal *g)
+{
+    if (!memo_room(s))
+        return NULL;
+    size_t at = goal_hash(g) & (s->memo_size - 1);
+    for (; s->memos[at]; at = (at + 1) & (s->memo_size - 1))
+        if (s->memos[at]->n == g->n &&
+            !memcmp(s->memos[at]->items, g->items, g->n * sizeof *g->items))
+            return s->memos[at];
+    struct goal_memo *m = build_alloc(s->b, 1, sizeof *m);
+    if (m) {
+        *m = (struct goal_memo){.items = g->items, .n = g->n, .rule = GX_INF};
+        s->memos[at] = m;
+        s->n_memo++;
+    }
+    return m;
+}
+
+/* References lead from one schema to the next without end, the stack has one: the goal becomes a
+ * rule whose body is made when the goals that it was met in are done. */
+static const struct gx *put_off(struct schema *s, struct goal_memo *m)
+{
+    m->rule = gx_rule_new(s->b, "");
+    m->body = gx_ref(s->b, m->rule);
+    m->later = s->later;
+    s->later = m;
+    return m->body;
+}
+
+static void make_later(struct schema *s)
+{
+    while (s->later && build_ok(s->b)) {
+        struct goal_memo *m = s->later;
+        s->later = m->later;
+        const struct gx *body = make_goal(s, &(struct goal){.items = m->items, .n = m->n});
+        if (build_ok(s->b))
+            s->b->rules[m->rule].body = body;
+    }
+}
+
+const struct gx *schema_goal(struct schema *s, const struct goal *g)
+{
+    struct build *b = s->b;
+    for (size_t i = 0; i < g->n; i++)
+        if (json_is_false(g->items[i]))
+            return &gx_never;
+    if (g->n == 0)
+        return schema_any(s);
+    struct goal_memo *m = build_ok(b) ? memo_of(s, g) : NULL;
+    if (!m)
+        return &gx_never;
+    if (m->begun) {
+        if (m->body)
+            return m->body;
+        if (m->rule == GX_INF)
+            m->rule = gx_rule_new(b, "");
+        return gx_ref(b, m->rule);
+    }
+    m->begun = true;
+    if (s->depth >= SCHEMA_INSIDE_MAX)
+        return put_off(s, m);
+    s->depth++;
+    const struct gx *body = make_goal(s, g);
+    s->depth--;
+    if (m->rule != GX_INF) { /* something inside refers to it */
+        if (build_ok(b))
+            b->rules[m->rule].body = body;
+        m->body = gx_ref(b, m->rule);
+    } else {
+        m->body = body->weight < 24 ? body : gx_named(b, "", body);
+    }
+    return m->body;
+}
+
+const struct gx *schema_one(struct schema *s, const json_t *schema)
+{
+    struct goal g = {0};
+    goal_add(s, &g, schema);
+    return schema_goal(s, &g);
+}
+
+static bool is_old_draft(const json_t *root)
+{
+    const char *draft = json_string_value(json_object_get(root, "$schema"));
+    return draft && (strstr(draft, "draft-07") || strstr(draft, "draft-06") ||
+                     strstr(draft, "draft-04") || strstr(draft, "draft-03"));
+}
+
+const struct gx *schema_ws_pattern(struct build *b, const char *pattern, size_t n)
+{
+    static const struct range blanks[] = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
+    const struct cset *space = cset_of(b, blanks, 3);
+    const struct fsm *f =
+        regex_fsm(b, &(struct regex_text){.s = pattern, .n = n, .where = "white space pattern"});
+    for (uint32_t i = 0; f && i < f->n_edge; i++)
+        for (uint32_t c = f->edges[i].lo; c <= f->edges[i].hi; c++)
+            if (!cset_has(space, c))
+                return gx_fail(b, Q_INVALID,
+                               "white space pattern: it matches more than blanks, tabs, line feeds "
+                               "and carriage returns");
+    if (f && fsm_is_empty(f))
+        return gx_fail(b, Q_INVALID, "white space pattern: no text matches it");
+    return f ? gx_named(b, "ws", gx_fsm(b, f, GX_UTF8)) : &gx_never;
+}
+
+const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx *ws)
+{
+    struct schema s = {.b = b, .root = root, .ws = ws, .old_ref = is_old_draft(root)};
+    s.made = json_array();
+    const struct gx *x = &gx_never;
+    if (!json_is_object(root) && !json_is_boolean(root)) {
+        gx_fail(b, Q_INVALID, "expected a schema (an object, true or false)");
+    } else if (s.made) {
+        ref_index_new(&s);
+        x = build_ok(b) ? schema_one(&s, root) : &gx_never;
+        make_later(&s);
+    }
+    if (!s.made)
+        gx_fail(b, Q_NO_MEMORY, "no memory for a schema");
+    ref_index_free(s.refs);
+    json_decref(s.made);
+    return x;
+}

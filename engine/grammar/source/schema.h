@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* schema - JSON Schema (draft 2020-12, and what older drafts say differently) to a grammar.
+ *
+ * A *goal* is a list of schemas that one value must satisfy together. It is merged into a *conj*:
+ * the constraints by kind, plus the choices (anyOf, oneOf, if, dependencies) that are still open.
+ * Choices are taken one after the other, so that a goal becomes a union of conjs without choices,
+ * and each of these an expression. Goals are remembered by their schemas: recursion becomes rules.
+ * What no grammar can say is turned into what one can where that is exact or stricter (`not` by
+ * De Morgan, oneOf by negation of the other options); the rest is refused with keyword and path.
+ * Every text of the grammar is valid; that a valid one may be missing is for order only: listed
+ * properties come in the schema's order, then others.
+ *
+ *     schema.c goals and choices · schema_conj.c keywords · schema_not.c negation
+ *     schema_ref.c $ref
+ *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds · schema_names.c
+ *     names of properties
+ *
+ * Private to engine/grammar. JSON is the root's or of `made`. Threads: as the build. */
+#ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_SCHEMA_H
+#define QUIRE_ENGINE_GRAMMAR_SOURCE_SCHEMA_H
+#include <jansson.h>
+#include "engine/grammar/automaton/fsm.h"
+#include "engine/grammar/automaton/gx.h"
+
+#define SCHEMA_CHOICES_MAX 8000u   /* conjs of one goal */
+#define SCHEMA_GOALS_MAX   200000u /* of one schema */
+#define SCHEMA_INSIDE_MAX  100u    /* goals made inside each other; deeper ones are put off */
+#define SCHEMA_SOURCES_MAX 64u     /* schemas with properties, or items, of one conj */
+#define SOME_MAX           16u     /* properties that negations want of one conj */
+
+enum schema_type {
+    T_NULL = 1,
+    T_BOOL = 2,
+    T_INTEGER = 4,  /* numbers that are whole */
+    T_FRACTION = 8, /* the others */
+    T_NUMBER = 12,
+    T_STRING = 16,
+    T_ARRAY = 32,
+    T_OBJECT = 64,
+    T_ANY = 127
+};
+
+/* Keywords that a negation needs and JSON Schema lacks. */
+#define KEY_NOT_ENUM     "\x01not-enum"
+#define KEY_NOT_PATTERN  "\x01not-pattern"
+#define KEY_NOT_MULTIPLE "\x01not-multiple"
+/* {"names", "value"}: some property whose name the first allows has a value that the second does */
+#define KEY_SOME         "\x01some"
+/* A schema that holds, but what it looks at counts as not looked at (unevaluatedProperties). */
+#define KEY_HIDDEN       "\x01hidden"
+
+struct goal { /* schemas that hold together */
+    const json_t **items;
+    size_t n, cap;
+};
+struct goal_memo;
+struct ref_index;
+
+struct string_memo { /* strings by what is asked of them: equal ones are one rule */
+    const char *key;
+    const struct gx *gx;
+    struct string_memo *next;
+};
+struct schema {
+    struct build *b;
+    struct string_memo *strings;
+    const json_t *root;
+    json_t *made;       /* array: schemas made here */
+    bool old_ref;       /* beside $ref nothing counts (drafts before 2019-09) */
+    uint32_t depth;     /* of goals inside each other */
+    uint32_t n_dropped; /* keywords that negations had to leave out */
+    struct ref_index *refs;
+    struct goal_memo **memos; /* [memo_size] by hash */
+    size_t n_memo, memo_size;
+    struct goal_memo *later;               /* put off: met too deep inside others */
+    const struct gx *ws, *any, *character; /* made when first used */
+};
+
+struct number { /* a bound, exactly */
+    bool is_set, negative, strict;
+    char whole[64],
+        part[64]; /* digits before and behind the point, without zeros that say nothing */
+};
+struct chain { /* schemas being merged, inside out */
+    const json_t *schema;
+    const struct chain *up;
+    bool is_choice; /* entered as an option */
+    bool is_hidden; /* what is inside does not count as evaluated */
+};
+struct choice {
+    const json_t *options; /* an array of schemas */
+    const struct chain *chain;
+};
+struct conj {
+    uint32_t types;
+    const json_t *in[64]; /* enum arrays */
+    uint32_t n_in;
+    const json_t *not_in[32];
+    uint32_t n_not_in;
+    struct number low, high;
+    double multiple_of[16];
+    bool not_multiple[16]; /* none of them */
+    uint32_t n_multiple;
+    uint32_t length_min, length_max; /* code points; GX_INF = no limit */
+    const json_t *patterns[32];      /* strings */
+    bool is_not[32];                 /* the pattern must not match */
+    uint32_t n_pattern;
+    const char *formats[8];
+    uint32_t n_format;
+    uint32_t items_min, items_max, props_min, props_max;
+    const json_t *arrays[SCHEMA_SOURCES_MAX]; /* schemas with keywords for arrays */
+    const json_t *objects[SCHEMA_SOURCES_MAX];
+    const struct chain *array_chains[SCHEMA_SOURCES_MAX], *object_chains[SCHEMA_SOURCES_MAX];
+    uint32_t n_array, n_object;
+    const json_t *required[SCHEMA_SOURCES_MAX]; /* arrays of names */
+    uint32_t n_required;
+    const json_t *some[SOME_MAX]; /* of KEY_SOME */
+    uint32_t n_some;
+    struct choice choices[64];
+    uint32_t n_choice;
+    bool dead; /* nothing satisfies it */
+};
+
+/* The grammar of root. ws: what may come between tokens; NULL: as schema_ws has it. */
+const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx *ws);
+/* The white space that a client asks for; a failure when it matches anything else. */
+const struct gx *schema_ws_pattern(struct build *b, const char *pattern, size_t n);
+
+/* schema.c */
+void goal_add(struct schema *s, struct goal *g, const json_t *schema);
+const struct gx *schema_goal(struct schema *s, const struct goal *g);
+const struct gx *schema_one(struct schema *s, const json_t *schema);
+/* Is this value of an enum one that the schema (or every schema of the goal) allows? As strict as
+ * the grammar of the schema would be. */
+bool schema_holds(struct schema *s, const json_t *schema, const json_t *v);
+bool goal_holds(struct schema *s, const struct goal *g, const json_t *v);
+bool schema_same(const json_t *x, const json_t *y); /* equal as JSON Schema has it: 1 is 1.0 */
+const struct gx *schema_ws(struct schema *s);
+const struct gx *schema_any(struct schema *s);
+const struct gx *schema_value(struct schema *s, const json_t *v); /* this value, literally */
+const struct gx *schema_quoted(struct schema *s, const char *text, size_t n); /* as a JSON string */
+/* A comma or colon and the white space that may follow it. */
+const struct gx *schema_token(struct schema *s, const char *text);
+json_t *schema_make(struct schema *s, json_t *made); /* takes the reference; NULL: failed */
+/* A failure at a keyword of a schema; the message begins with its path. */
+__attribute__((format(printf, 5, 6))) const struct gx *
+schema_fail(struct schema *s, enum q_code code, const json_t *at, const char *keyword,
+            const char *fmt, ...);
+
+/* schema_conj.c: merge a schema into c. */
+void conj_init(struct conj *c);
+void conj_add(struct schema *s, struct conj *c, const json_t *schema, const struct chain *chain);
+/* Does a schema with unevaluated… see what this source evaluates? Only itself and what is in it. */
+bool conj_sees(const json_t *schema, const struct chain *source);
+/* schema_not.c: a schema that holds only where this one does not; NULL: none can be made. */
+const json_t *schema_not(struct schema *s, const json_t *schema);
+bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth);
+/* All are disjoint, by values: their own, or those of a property that each one requires. */
+bool schemas_exclusive(struct schema *s, const json_t *options);
+/* schema_ref.c */
+void ref_index_new(struct schema *s);
+void ref_index_free(struct ref_index *r);
+/* What $ref or $dynamicRef of this schema points to; NULL: failed. */
+const json_t *ref_target(struct schema *s, const json_t *at, const char *keyword);
+/* "#/properties/x" of a schema somewhere in the root; "#" when it is not found. */
+void ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
+
+/* schema_string.c: the texts of a conj's strings as an automaton; *plain: all texts. */
+const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain);
+const struct gx *string_gx(struct schema *s, const struct conj *c);
+/* What a conj asks of a string, made when the first of many strings is looked at. */
+struct string_test {
+    const struct fsm *fsm;
+    bool is_made, is_plain;
+};
+bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,
+                  size_t n);
+/* schema.c: does the rest of the conj allow this value of its first enum? */
+bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t);
+/* schema_names.c: the names that a schema allows; *plain (and NULL): all of them. */
+const struct fsm *names_fsm(struct schema *s, const json_t *schema, const json_t *at,
+                            const char *keyword, bool *plain);
+/* All texts of f into out [max], if they are so few and short; false: they are not. */
+bool names_listed(struct build *b, const struct fsm *f, const char **out, uint32_t *n,
+                  uint32_t max);
+/* schema_number.c */
+bool number_read(struct number *out, const json_t *v);
+int number_compare(const struct number *x, const struct number *y);
+/* A number of the schema as texts may write it: 0, 0.0 and -0 are one. whole: without a point. */
+const struct gx *number_value(struct schema *s, const json_t *v, bool whole);
+const struct gx *number_gx(struct schema *s, const struct conj *c);
+bool number_holds(const struct conj *c, const json_t *v);
+/* schema_array.c, schema_object.c */
+const struct gx *array_gx(struct schema *s, const struct conj *c);
+bool array_holds(struct schema *s, const struct conj *c, const json_t *v);
+const struct gx *object_gx(struct schema *s, const struct conj *c);
+bool object_holds(struct schema *s, const struct conj *c, const json_t *v);
+
+#endif

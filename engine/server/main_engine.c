@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire-engine MODEL --listen ADDRESS: serve a model to frontends. Exit codes: enum server_exit. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/options.h"
+#include "common/start.h"
+#include "engine/core/engine_options.h"
+#include "engine/server/server.h"
+#include "engine/worker/worker.h"
+
+/* The engine before this one, under the same supervisor, may have been given other weights. */
+static FALLIBLE take_up_weights(struct server_config *c, struct q_err *e)
+{
+    struct worker_config *w = &c->core.worker;
+    struct buf dir = BUF_INIT;
+    enum q_code rc = Q_OK;
+    c->weights_file = getenv("QUIRE_WEIGHTS_FILE");
+    if (c->weights_file && file_exists(c->weights_file))
+        rc = file_read(&dir, c->weights_file, sizeof w->weights_dir - 1, e);
+    if (!rc && dir.len) {
+        snprintf(w->weights_dir, sizeof w->weights_dir, "%s", buf_str(&dir));
+        if (w->format == LOAD_DUMMY)
+            w->format = LOAD_AUTO;
+    }
+    buf_release(&dir);
+    return rc;
+}
+
+/* From options to a configuration whose model is there and whose device can be opened. */
+static FALLIBLE configure(struct server_config *c, const struct options *o, struct q_err *e)
+{
+    enum q_code rc;
+    if (o->listen.n == 0)
+        return q_fail(e, Q_INVALID,
+                      "--listen: the address for frontends is missing, e.g. "
+                      "ipc:///run/quire/engine or tcp://127.0.0.1:5555");
+    if (o->listen.n > SERVER_LISTEN_MAX)
+        return q_fail(e, Q_INVALID, "--listen was given %u times, expected at most %d", o->listen.n,
+                      SERVER_LISTEN_MAX);
+    if ((rc = engine_options(&c->core, o, o->positional[0], e)) || (rc = take_up_weights(c, e)))
+        return rc;
+    return start_is_check() ? worker_check(&c->core.worker, e) : Q_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct program_info info = {
+        .program = FOR_ENGINE,
+        .name = "quire engine",
+        .usage = "MODEL --listen ADDRESS [options]",
+        .about = "Loads a model and serves it to frontends over ipc:// or tcp://. Ends with 0 "
+                 "after SIGTERM, 2 for a wrong "
+                 "command line, 3 when the model cannot be loaded, 4 when the worker died too "
+                 "often, 5 when an address "
+                 "cannot be listened on, 6 otherwise.",
+        .positional_min = 1,
+        .positional_max = 1};
+    static struct options o;
+    static struct server_config c;
+    struct q_err e = Q_ERR_INIT;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* before any thread starts: they inherit it */
+    int rc = options_main(&o, &info, argc, argv);
+    if (rc >= 0)
+        return rc;
+    enum q_code code = configure(&c, &o, &e);
+    if (code) {
+        start_fail(info.name, e.message);
+        return code == Q_INVALID ? SERVER_EXIT_USAGE : SERVER_EXIT_LOAD;
+    }
+    if (start_is_check())
+        return SERVER_EXIT_OK;
+    c.model_name = o.positional[0];
+    c.listen = o.listen.items;
+    c.n_listen = o.listen.n;
+    c.keys_dir = o.keys;
+    c.insecure_tcp = o.insecure_tcp;
+    c.heartbeat_ms = (uint32_t)o.heartbeat_ms;
+    c.max_frontend_reqs = (uint32_t)o.max_frontend_reqs;
+    c.shutdown_timeout_ms = (uint32_t)o.shutdown_timeout * 1000;
+    signal(SIGPIPE, SIG_IGN);
+    return server_run(&c);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* outbox - one step's outputs for one frontend as one columnar message.
+ *
+ * Filled for each frontend in turn from the step's outputs, encoded, sent, and filled again.
+ * Threads: the server's loop. Allocates at init only (the frame buffer grows to the largest
+ * message once). */
+#ifndef QUIRE_ENGINE_SERVER_OUTBOX_H
+#define QUIRE_ENGINE_SERVER_OUTBOX_H
+#include "common/buf.h"
+#include "engine/sched/scheduler.h"
+
+struct outbox_entries { /* tokens with their logprobs: the token itself, then alternatives */
+    uint32_t *ids;      /* [n] of n_row_max + step_top_max */
+    float *logprobs;
+    uint32_t n;
+};
+
+struct outbox {
+    uint32_t n_request_max, n_row_max;
+    uint64_t *req_ids, *queue_us; /* [n_request_max], as the others of this block */
+    uint32_t *seq, *n_token, *tokens, *finish, *stop_id, *n_cached, *n_logprob, *n_prompt_row,
+        *n_prompt_logprob;
+    uint32_t *ranks, *prompt_ranks; /* [n_row_max] */
+    struct outbox_entries chosen, prompt;
+    uint32_t n_request, n_token_all, n_rank_all, n_prompt_row_all;
+    uint32_t n_finished; /* requests that end in this message */
+    struct buf frame;
+    void *memory;
+};
+/* clang-format off */
+#define OUTBOX_INIT {.memory = NULL, .frame = BUF_INIT}
+/* clang-format on */
+
+/* Columns for the largest step within the limits. Errors: Q_NO_MEMORY. */
+FALLIBLE outbox_init(struct outbox *o, const struct step_limits *l, struct q_err *e);
+void outbox_release(struct outbox *o);
+struct outbox_step {                        /* a settled step, as the core's sink gets it */
+    const struct step_result *result;       /* NULL: requests that ended outside of steps */
+    const struct scheduler_output *outputs; /* [n] */
+    uint32_t n;
+};
+/* Take the outputs of `origin` (but those with a `why`, which are errors) and encode them into
+ * o->frame. *n = how many there were; 0: nothing to send. */
+FALLIBLE outbox_fill(struct outbox *o, uint32_t origin, const struct outbox_step *step, uint32_t *n,
+                     struct q_err *e);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* peers - the frontends of a server: greeting, credit, requests, silence.
+ *
+ * A peer is known by its socket and the name ZeroMQ gave its connection; a connection that
+ * breaks comes back as a new peer, and the old one is dropped when its silence, a failed send,
+ * or a hello of the same process is noticed. Each peer has a number, the `origin` of its
+ * requests in the core, which is never used twice. Threads: the server's loop. */
+#ifndef QUIRE_ENGINE_SERVER_PEERS_H
+#define QUIRE_ENGINE_SERVER_PEERS_H
+#include "common/mem.h"
+#include "engine/core/core.h"
+#include "engine/server/outbox.h"
+#include "engine/server/server.h"
+#include "proto/socket.h"
+
+struct peer_address {
+    struct socket *socket; /* borrowed */
+    struct socket_peer name;
+};
+
+struct peer {
+    struct peer_address at;
+    uint64_t instance; /* of the frontend's process */
+    uint32_t origin;   /* its number */
+    uint32_t n_open;   /* requests */
+    bool greeted;      /* it has our hello; false while the model loads */
+    bool lost;         /* its connection is closed; frames of it may be unread */
+    bool gone;         /* to be removed by peers_sweep */
+    int64_t heard_ms;
+};
+
+struct peers {
+    const struct server_config *config;
+    struct core *core;        /* borrowed; set once it exists */
+    unsigned char digest[32]; /* of our model folder */
+    uint64_t instance;        /* ours */
+    bool draining;
+    struct peer *peers; /* [n] of SERVER_FRONTENDS_MAX */
+    uint32_t n, origin_last;
+    struct arena arena;        /* of the frame being read */
+    struct buf frame;          /* being written */
+    uint32_t told_sleep_level; /* with the last heartbeat */
+    bool told_paused, told_pausing, told_refusing;
+    bool asked; /* a frontend wants a heartbeat now */
+    char told_fingerprint[CORE_FINGERPRINT_MAX];
+    uint32_t reload_origin; /* who ordered the reload under way, and as what */
+    uint64_t reload_id;
+    struct outbox outbox; /* made when the core is ready */
+    bool outbox_made;
+    uint64_t n_bad_frame, n_bad_skipped;
+    int64_t bad_logged_ms;
+    int64_t finish_ms;      /* when the last request finished */
+    double finish_every_ms; /* mean time between finishes, for Retry-After */
+};
+
+/* c is borrowed. Reads the model folder for its digest. Errors: Q_NO_MEMORY, Q_IO, hub_digest's. */
+FALLIBLE peers_init(struct peers *p, const struct server_config *c, struct q_err *e);
+void peers_release(struct peers *p);
+/* One frame from a socket. */
+void peers_receive(struct peers *p, const struct peer_address *from, const void *frame, size_t n);
+/* The core has become ready: greet those who asked meanwhile. Errors: Q_NO_MEMORY. */
+FALLIBLE peers_ready(struct peers *p, struct q_err *e);
+/* The core's sink; ctx is the struct peers. */
+void peers_output(void *ctx, const struct step_result *result,
+                  const struct scheduler_output *outputs, uint32_t n);
+/* Heartbeats to all; drops the silent. Every heartbeat_ms. */
+void peers_beat(struct peers *p, int64_t now_ms);
+/* A heartbeat is due now: it slept, woke, paused, has other weights, or was asked. */
+bool peers_news(const struct peers *p);
+/* What was ordered and takes time is answered when it is over. After every core_step. */
+void peers_answer_orders(struct peers *p);
+void peers_drain(struct peers *p, const char *reason);
+/* Every frame that had come is read: lost peers that did not say drain are gone, with a warning
+ * unless the engine stops too. */
+void peers_received(struct peers *p);
+/* Remove peers marked gone and abort their requests. After every batch of work. */
+void peers_sweep(struct peers *p);
+
+#endif

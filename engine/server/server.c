@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loop waits for sockets, the core and signals at once, takes a bounded number of frames (so
+ * that a flood of requests cannot hold up a settled step), then lets the core settle and plan.
+ * While the worker computes, the loop is back in poll: what it does per step is a few system calls
+ * and one encode per frontend.
+ *
+ * SIGTERM or SIGINT: drain (nothing new, finish what is open), at the latest until
+ * shutdown_timeout. A second one ends at once. */
+#include "engine/server/server.h"
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/log.h"
+#include "engine/server/peers.h"
+
+#define FRAMES_PER_TURN 512
+#define GOODBYE_MS      300
+
+struct server {
+    const struct server_config *config;
+    struct peers peers;
+    struct core *core;
+    struct socket *sockets[SERVER_LISTEN_MAX];
+    uint32_t n_socket;
+    int signal_fd;
+    bool ready;
+    int64_t beat_ms;        /* when the next heartbeat is due */
+    int64_t drain_until_ms; /* 0 = not draining */
+    int64_t leave_ms;       /* when to go, once nothing is open; 0 = something is */
+    uint32_t n_signal;
+};
+
+static FALLIBLE listen_all(struct server *s, struct q_err *e)
+{
+    const struct server_config *c = s->config;
+    for (uint32_t i = 0; i < c->n_listen; i++) {
+        const struct socket_config sc = {
+            .address = c->listen[i], .keys_dir = c->keys_dir, .insecure_tcp = c->insecure_tcp};
+        enum q_code rc = socket_listen(&s->sockets[s->n_socket], &sc, e);
+        if (rc)
+            return rc;
+        const char *at = socket_address(s->sockets[s->n_socket++]);
+        log_info("listening on %s", at);
+        if (strncmp(at, "tcp://", 6) == 0 && c->insecure_tcp && !(c->keys_dir && *c->keys_dir))
+            log_warning(
+                "%s: plain tcp without keys (--insecure-tcp): whoever reaches it can use the "
+                "model and read what is sent; `quire keygen` makes keys for --keys",
+                at);
+    }
+    return Q_OK;
+}
+
+static FALLIBLE watch_signals(struct server *s, struct q_err *e)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return s->signal_fd < 0 ? q_fail(e, Q_IO, "engine: signalfd: %s", strerror(errno)) : Q_OK;
+}
+
+static void receive(struct server *s)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < s->n_socket; i++) {
+        struct peer_address from = {.socket = s->sockets[i]};
+        const void *frame;
+        size_t n;
+        int left = FRAMES_PER_TURN;
+        for (; left > 0 && socket_recv(from.socket, &from.name, &frame, &n); left--)
+            peers_receive(&s->peers, &from, frame, n);
+        all = all && left > 0;
+    }
+    if (all)
+        peers_received(&s->peers);
+    peers_sweep(&s->peers);
+}
+
+static void on_signal(struct server *s)
+{
+    struct signalfd_siginfo info;
+    while (read(s->signal_fd, &info, sizeof info) == sizeof info) {
+        if (s->n_signal++ == 0) {
+            log_info("%s; finishing open requests, at most %u ms",
+                     info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT",
+                     s->config->shutdown_timeout_ms);
+            s->drain_until_ms = clock_ms() + s->config->shutdown_timeout_ms;
+            peers_drain(&s->peers, "the engine shuts down");
+        }
+    }
+}
+
+static int until(int64_t at_ms, int64_t now_ms, int timeout)
+{
+    int64_t left = at_ms > now_ms ? at_ms - now_ms : 0;
+    return timeout < 0 || left < timeout ? (int)left : timeout;
+}
+
+static void wait_for_work(struct server *s)
+{
+    struct pollfd p[SERVER_LISTEN_MAX + 2];
+    nfds_t n = 0;
+    int64_t now = clock_ms();
+    int timeout = until(s->beat_ms, now, core_wait_ms(s->core));
+    if (s->drain_until_ms)
+        timeout = until(s->leave_ms ? s->leave_ms : s->drain_until_ms, now, timeout);
+    p[n++] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
+    p[n++] = (struct pollfd){.fd = core_fd(s->core), .events = POLLIN};
+    for (uint32_t i = 0; i < s->n_socket; i++)
+        p[n++] = (struct pollfd){.fd = socket_fd(s->sockets[i]), .events = POLLIN};
+    poll(p, n, timeout);
+    if (p[0].revents)
+        on_signal(s);
+}
+
+/* Time to go? A frontend whose connection breaks loses the frames it has not read yet, so the last
+ * ones get GOODBYE_MS to be read. */
+static bool drained(struct server *s)
+{
+    if (!s->drain_until_ms)
+        return false;
+    int64_t now = clock_ms();
+    if (s->n_signal > 1 || now >= s->drain_until_ms)
+        return true;
+    if (core_busy(s->core))
+        s->leave_ms = 0;
+    else if (!s->leave_ms)
+        s->leave_ms = now + (s->peers.n ? GOODBYE_MS : 0);
+    return s->leave_ms && now >= s->leave_ms;
+}
+
+static FALLIBLE turn(struct server *s, struct q_err *e)
+{
+    enum q_code rc;
+    wait_for_work(s);
+    receive(s);
+    if ((rc = core_step(s->core, e)))
+        return rc;
+    if (!s->ready && core_state(s->core, NULL) == CORE_READY) {
+        s->ready = true;
+        log_info("ready, %s", core_info(s->core)->fingerprint);
+        if ((rc = peers_ready(&s->peers, e)))
+            return rc;
+    }
+    /* news first: who hears that a reload is over knows the fingerprint already */
+    if (clock_ms() >= s->beat_ms || peers_news(&s->peers)) {
+        s->beat_ms = clock_ms() + s->config->heartbeat_ms;
+        peers_beat(&s->peers, clock_ms());
+    }
+    peers_answer_orders(&s->peers);
+    peers_sweep(&s->peers);
+    return Q_OK;
+}
+
+static enum server_exit exit_code(const struct server *s, enum q_code rc)
+{
+    if (rc == Q_OK)
+        return SERVER_EXIT_OK;
+    if (s->core && core_worker_died(s->core))
+        return SERVER_EXIT_WORKER;
+    if (!s->core || core_state(s->core, NULL) == CORE_FAILED)
+        return SERVER_EXIT_LOAD;
+    return SERVER_EXIT_INTERNAL;
+}
+
+static enum server_exit start(struct server *s, struct q_err *e)
+{
+    enum q_code rc;
+    if (watch_signals(s, e))
+        return SERVER_EXIT_INTERNAL;
+    if ((rc = peers_init(&s->peers, s->config, e)))
+        return rc == Q_NO_MEMORY ? SERVER_EXIT_INTERNAL : SERVER_EXIT_LOAD;
+    if ((rc = listen_all(s, e))) /* FORBIDDEN: tcp without keys */
+        return rc == Q_INVALID || rc == Q_FORBIDDEN ? SERVER_EXIT_USAGE : SERVER_EXIT_ADDRESS;
+    if (core_new(&s->core, &s->config->core, peers_output, &s->peers, e))
+        return SERVER_EXIT_LOAD;
+    s->peers.core = s->core;
+    s->beat_ms = clock_ms() + s->config->heartbeat_ms;
+    return SERVER_EXIT_OK;
+}
+
+enum server_exit server_run(const struct server_config *c)
+{
+    struct q_err e = Q_ERR_INIT;
+    struct server s = {.config = c, .signal_fd = -1};
+    enum server_exit code = start(&s, &e);
+    if (!code) {
+        enum q_code rc = Q_OK;
+        while (!rc && !drained(&s))
+            rc = turn(&s, &e);
+        code = exit_code(&s, rc);
+    }
+    if (code)
+        log_error("%s", e.message);
+    else
+        log_info("stopped");
+    for (uint32_t i = 0; i < s.n_socket; i++)
+        socket_free(s.sockets[i]);
+    core_free(s.core);
+    peers_release(&s.peers);
+    if (s.signal_fd >= 0)
+        close(s.signal_fd);
+    return code;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpu_internal - what is behind struct gpu. Internal to engine/worker: gpu.c makes it, gpu_slots.c
+ * keeps its tables and histories, gpu_step.c computes steps, gpu_sample.c samples.
+ *
+ * Host memory of a step is there twice: while the device may still read that of one step, the next
+ * one is written. Device memory is there once, since a stream does one thing after the other.
+ * Threads: as gpu.h. */
+#ifndef QUIRE_ENGINE_WORKER_GPU_GPU_INTERNAL_H
+#define QUIRE_ENGINE_WORKER_GPU_GPU_INTERNAL_H
+#include <limits.h>
+#include "engine/model/forward/executor_device.h"
+#include "engine/worker/gpu/gpu.h"
+
+struct gpu_layout { /* bytes from the start of a step's arrays; each 256-byte aligned */
+    size_t from;    /* where in the histories each row's token is */
+    size_t positions, places, seqs, rows;
+    size_t turns; /* (cos, sin) of each row, for models with dynamic rope */
+    size_t plan;
+};
+
+struct gpu_updates { /* of tables and histories: single words by scatter, more by copies */
+    uint32_t *host[GPU_STEPS]; /* [GPU_UPDATES] where, [GPU_UPDATES] what, [text_max] text */
+    uint32_t *device;          /* the first two */
+    uint32_t n, n_given;       /* single words, and how many of them the stream has */
+    uint32_t n_text, text_max;
+};
+#define GPU_UPDATES 16384u
+
+struct gpu_sent {        /* what the device has of a slot */
+    uint32_t n_admitted; /* of which of its sequences */
+    uint32_t n_block, n_token;
+};
+
+/* Rows' parameters on their way, and what comes back; where in them: gpu_sample.c. */
+struct gpu_sampling {
+    unsigned char *host[GPU_STEPS], *device;
+    uint32_t *masks[GPU_STEPS], *device_masks; /* [n_logit_max][SAMPLE_MASK_WORDS] */
+    unsigned char *picks[GPU_STEPS], *device_picks;
+};
+
+/* Points of a step in its stream. Of three steps: one that is being given, one on its way, and the
+ * one before, since a gap is between two. */
+struct gpu_marks {
+    struct device_event *begun, *walked; /* before and behind the walk */
+    struct device_event *picking;        /* sampling begins */
+    struct device_event *done;           /* all of it, and its tokens are here */
+    struct device_event *copying, *copied;
+    bool has_copies;
+};
+#define GPU_MARKS (GPU_STEPS + 1u)
+
+struct gpu_graph {
+    uint32_t n_seq;
+    struct device_graph *graph;
+};
+
+struct gpu_lane { /* a model on the device, and what its steps use */
+    const struct model *model;
+    struct executor_device *executor;
+    struct device_limits limits;
+    struct kv_cache kv, swap;
+    bool kv_made;
+    unsigned char *host[GPU_STEPS], *device; /* a step's arrays */
+    size_t plan_bytes;
+    uint32_t *ids; /* [rows] of the device: their tokens */
+    float *logits; /* [n_logit_max][vocab_size] */
+};
+
+struct gpu {
+    const struct worker_config *config; /* borrowed */
+    uint32_t index;
+    char tune_dir[PATH_MAX]; /* of the device's choices */
+    struct device_link link;
+    struct device_stream *copier;      /* between pool and swap space */
+    struct gpu_marks marks[GPU_MARKS]; /* by number */
+    uint64_t n_step;                   /* launched; the number of the one that is being given */
+    bool is_copying;                   /* `copied` is to be waited for */
+    struct gpu_lane model, draft;      /* draft.model NULL: none */
+    /* words of the device: block tables [max_num_seqs][table_len], then histories
+     * [max_num_seqs][history_len] */
+    uint32_t *words;
+    size_t histories; /* where they begin */
+    uint32_t table_len, history_len;
+    struct gpu_sent *sent; /* [max_num_seqs] */
+    uint32_t *seq_slots;   /* [max_num_seqs] of a step's sequences */
+    struct gpu_updates updates;
+    struct gpu_sampling sampling;
+    float *host_logits;                       /* [GPU_LOGITS][vocab_size] */
+    uint32_t turn;                            /* of GPU_STEPS: whose host memory is written now */
+    struct gpu_graph graphs[RING_GRAPHS_MAX]; /* [n_graph] ascending */
+    uint32_t n_graph;
+};
+
+/* ---- gpu_step.c ---- */
+/* Where the arrays of a step with these counts lie; the same in host and device memory. */
+struct gpu_layout gpu_layout_of(const struct gpu_lane *l, const struct batch *counts);
+/* Decode rows i … n - 1 of the arrays in host memory that belong to no sequence. */
+void gpu_pad(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at, uint32_t i,
+             uint32_t n);
+/* Send the arrays of a step with these counts. */
+void gpu_send(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+              const struct batch *counts);
+/* The walk over arrays that lie, or will lie, in device memory. */
+void gpu_walk(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+              const struct batch *counts, const struct kv_cache *kv);
+/* Record the graphs, largest first. Errors: those of the device. */
+FALLIBLE gpu_record(struct gpu *g, struct q_err *e);
+
+/* ---- gpu_slots.c ---- */
+FALLIBLE gpu_slots_make(struct gpu *g, const struct step_limits *l, struct q_err *e);
+void gpu_slots_release(struct gpu *g);
+/* The host memory of this step is the stream's now; go on with the other. */
+void gpu_turn(struct gpu *g);
+static inline struct gpu_marks *gpu_marks_now(struct gpu *g)
+{
+    return &g->marks[g->n_step % GPU_MARKS];
+}
+static inline size_t gpu_history_at(const struct gpu *g, uint32_t slot, uint32_t position)
+{
+    return g->histories + (size_t)slot * g->history_len + position;
+}
+
+/* ---- gpu_sample.c ---- */
+FALLIBLE gpu_sampling_make(struct gpu *g, struct q_err *e);
+void gpu_sampling_release(struct gpu *g);
+/* Give the sampling of the batch of `s`, whose logits come, to the stream. masks: may be NULL. */
+void gpu_sample(struct gpu *g, const struct slots *s, struct masks *masks);
+
+#endif

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "common/clock.h"
+#include "common/log.h"
+#include "engine/worker/gpu/gpu_internal.h"
+
+#define ALIGN 256u
+#define MIB   1048576.0
+
+static size_t take(size_t *at, size_t n)
+{
+    const size_t here = *at;
+    *at = (here + n + ALIGN - 1) / ALIGN * ALIGN;
+    return here;
+}
+
+struct gpu_layout gpu_layout_of(const struct gpu_lane *l, const struct batch *counts)
+{
+    const size_t rows = counts->n_token * sizeof(uint32_t);
+    size_t at = 0;
+    struct gpu_layout to;
+    to.from = take(&at, rows);
+    to.positions = take(&at, rows);
+    to.places = take(&at, rows);
+    to.seqs = take(&at, counts->n_seq * sizeof(struct attention_seq));
+    to.rows = take(&at, counts->n_logit * sizeof(uint32_t));
+    to.turns = take(&at, counts->n_token * executor_device_cos_sin_bytes(l->model));
+    to.plan = at;
+    return to;
+}
+
+static uint32_t *words(unsigned char *base, size_t at)
+{
+    return (uint32_t *)(void *)(base + at);
+}
+
+static struct attention_seq *seqs_at(unsigned char *base, const struct gpu_layout *at)
+{
+    return (struct attention_seq *)(void *)(base + at->seqs);
+}
+
+void gpu_pad(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at, uint32_t i,
+             uint32_t n)
+{
+    unsigned char *host = l->host[g->turn];
+    for (; i < n; i++) {
+        words(host, at->from)[i] = (uint32_t)g->histories;
+        words(host, at->positions)[i] = 0;
+        words(host, at->places)[i] = KERN_NO_SLOT;
+        words(host, at->rows)[i] = i;
+        seqs_at(host, at)[i] = (struct attention_seq){.blocks = g->words, .row = i};
+    }
+}
+
+void gpu_send(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+              const struct batch *counts)
+{
+    const struct device_table *t = g->link.t;
+    unsigned char *host = l->host[g->turn];
+    const size_t n_plan =
+        t->plan(g->link.d, host + at->plan, &l->limits, seqs_at(host, at), counts->n_seq);
+    Q_ASSERT(n_plan <= l->plan_bytes);
+    t->copy(g->link.s, l->device, host, at->plan + n_plan);
+}
+
+void gpu_walk(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+              const struct batch *counts, const struct kv_cache *kv)
+{
+    struct batch b = *counts;
+    const struct scatter_args tokens = {.dst = l->ids,
+                                        .value = g->words,
+                                        .from = words(l->device, at->from),
+                                        .n = b.n_token,
+                                        .limit = l->limits.vocab_size};
+    g->link.t->kern(g->link.d)->scatter(&tokens, executor_device_exec(l->executor));
+    b.token_ids = l->ids;
+    b.positions = words(l->device, at->positions);
+    b.slots = words(l->device, at->places);
+    b.seqs = seqs_at(l->device, at);
+    b.logit_rows = words(l->device, at->rows);
+    const struct device_step s = {.batch = &b,
+                                  .cos_sin = (const float *)(const void *)(l->device + at->turns),
+                                  .plan = l->device + at->plan,
+                                  .kv = kv,
+                                  .logits = l->logits};
+    executor_device_run(l->executor, &s);
+}
+
+/* ---- graphs ---- */
+
+static struct batch padded(const struct gpu *g, uint32_t n)
+{
+    return (struct batch){
+        .n_token = n, .n_seq = n, .n_logit = n, .context_max = g->model.limits.context_max};
+}
+
+static FALLIBLE record(struct gpu *g, struct gpu_graph *to, struct q_err *e)
+{
+    const struct device_table *t = g->link.t;
+    const uint32_t n = to->n_seq;
+    const struct gpu_lane *l = &g->model;
+    const struct batch b = padded(g, n);
+    const struct gpu_layout at = gpu_layout_of(l, &b);
+    enum q_code rc;
+    gpu_pad(g, l, &at, 0, n);
+    gpu_send(g, l, &at, &b);
+    gpu_walk(g, l, &at, &b, &l->kv); /* what is chosen at a first call is chosen here */
+    if ((rc = t->sync(g->link.s, e)) || (rc = t->check(g->link.d, e)) ||
+        (rc = t->graph_begin(g->link.s, e)))
+        return rc;
+    gpu_walk(g, l, &at, &b, &l->kv);
+    return t->graph_end(g->link.s, &to->graph, e);
+}
+
+FALLIBLE gpu_record(struct gpu *g, struct q_err *e)
+{
+    const int64_t start_ms = clock_ms();
+    uint64_t before, after, total;
+    enum q_code rc = g->link.t->memory(g->link.d, &before, &total, e);
+    for (uint32_t i = g->n_graph; i-- > 0 && !rc;) {
+        rc = record(g, &g->graphs[i], e);
+        if (!rc && (i % 8 == 0 || i + 1 == g->n_graph))
+            log_info("graphs: %u of %u recorded, for %u sequences", g->n_graph - i, g->n_graph,
+                     g->graphs[i].n_seq);
+    }
+    if (rc || g->link.t->memory(g->link.d, &after, &total, e))
+        return q_wrap(e, "recording steps as graphs (--enforce-eager does without)");
+    if (g->n_graph)
+        log_info("graphs: %u take %.1f MiB, recorded in %lld ms", g->n_graph,
+                 before > after ? (double)(before - after) / MIB : 0.0,
+                 (long long)(clock_ms() - start_ms));
+    return Q_OK;
+}
+
+/* The graph for a batch in which every sequence has one row and wants its logits; NULL: none. */
+static const struct gpu_graph *graph_for(const struct gpu *g, const struct batch *b)
+{
+    const struct gpu_graph *found = NULL;
+    if (b->n_seq == 0 || b->n_token != b->n_seq || b->n_logit != b->n_seq)
+        return NULL;
+    for (uint32_t i = 0; i < g->n_graph && !found; i++)
+        if (g->graphs[i].n_seq >= b->n_seq)
+            found = &g->graphs[i];
+    return found;
+}
+
+/* ---- a step ---- */
+
+/* slots: of the sequences of b. */
+static void fill_arrays(const struct gpu *g, const struct gpu_lane *l, const struct gpu_layout *at,
+                        const struct batch *b, const uint32_t *slots)
+{
+    unsigned char *host = l->host[g->turn];
+    const size_t rows = b->n_token * sizeof(uint32_t);
+    memcpy(host + at->positions, b->positions, rows);
+    memcpy(host + at->places, b->slots, rows);
+    memcpy(host + at->rows, b->logit_rows, b->n_logit * sizeof(uint32_t));
+    for (uint32_t i = 0; i < b->n_seq; i++) {
+        struct attention_seq *q = &seqs_at(host, at)[i];
+        *q = b->seqs[i];
+        q->blocks = g->words + (size_t)slots[i] * g->table_len;
+        for (uint32_t j = 0; j < q->n_query; j++)
+            words(host, at->from)[q->row + j] = (uint32_t)gpu_history_at(g, slots[i], q->start + j);
+    }
+    if (executor_device_cos_sin(l->model, (float *)(void *)(host + at->turns), b))
+        for (uint32_t i = 0; i < b->n_token; i++)
+            words(host, at->positions)[i] = i;
+}
+
+static void wait_copies(struct gpu *g)
+{
+    if (g->is_copying)
+        g->link.t->stream_wait(g->link.s, gpu_marks_now(g)->copied);
+    g->is_copying = false;
+}
+
+FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view *v,
+                    struct q_err *e)
+{
+    const struct device_table *t = g->link.t;
+    const struct gpu_lane *l = &g->model;
+    const struct gpu_graph *graph = graph_for(g, &s->batch);
+    const struct batch b = graph ? padded(g, graph->n_seq) : s->batch;
+    const struct gpu_layout at = gpu_layout_of(l, &b);
+    enum q_code rc = gpu_update(g, s, v, e);
+    if (rc)
+        return rc;
+    for (uint32_t j = 0; j < s->batch.n_seq; j++)
+        g->seq_slots[j] = v->seqs[j].slot;
+    fill_arrays(g, l, &at, &s->batch, g->seq_slots);
+    if (graph)
+        gpu_pad(g, l, &at, s->batch.n_seq, b.n_seq);
+    gpu_send(g, l, &at, &b);
+    gpu_marks_now(g)->has_copies = v->head->n_out || v->head->n_in;
+    wait_copies(g);
+    t->event_record(gpu_marks_now(g)->begun, g->link.s);
+    if (graph)
+        t->graph_launch(graph->graph, g->link.s);
+    else if (b.n_token)
+        gpu_walk(g, l, &at, &b, &l->kv);
+    t->event_record(gpu_marks_now(g)->walked, g->link.s);
+    return Q_OK;
+}
+
+uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks *masks)
+{
+    if (s->batch.n_logit && g->sampling.device)
+        gpu_sample(g, s, masks);
+    else
+        g->link.t->event_record(gpu_marks_now(g)->picking, g->link.s);
+    g->link.t->event_record(gpu_marks_now(g)->done, g->link.s);
+    gpu_turn(g);
+    return g->n_step++;
+}
+
+bool gpu_done(const struct gpu *g, uint64_t n)
+{
+    return g->link.t->event_done(g->marks[n % GPU_MARKS].done);
+}
+
+FALLIBLE gpu_wait(struct gpu *g, uint64_t n, struct q_err *e)
+{
+    const struct device_table *t = g->link.t;
+    enum q_code rc = t->event_wait(g->marks[n % GPU_MARKS].done, e);
+    return rc ? rc : t->check(g->link.d, e);
+}
+
+struct gpu_times gpu_times_of(const struct gpu *g, uint64_t n)
+{
+    const struct device_table *t = g->link.t;
+    const struct gpu_marks *m = &g->marks[n % GPU_MARKS];
+    const struct gpu_marks *before = &g->marks[(n + GPU_MARKS - 1) % GPU_MARKS];
+    const float copy_ms = m->has_copies ? t->event_ms(m->copying, m->copied) : 0;
+    struct gpu_times to = {.copy_us = (uint32_t)(copy_ms * 1000), .gap_us = STEP_NO_GAP};
+    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_MARKS);
+    if (n) {
+        const float between = t->event_ms(before->done, m->begun) - copy_ms;
+        const float within = t->event_ms(m->walked, m->picking);
+        to.gap_us = step_gap(1000.0 * (double)((between > 0 ? between : 0) + within));
+    }
+    return to;
+}
+
+FALLIBLE gpu_logits(struct gpu *g, const uint32_t *rows, uint32_t n, float **logits,
+                    struct q_err *e)
+{
+    const struct device_table *t = g->link.t;
+    const size_t n_vocab = g->model.limits.vocab_size;
+    Q_ASSERT(n <= GPU_LOGITS);
+    for (uint32_t i = 0; i < n; i++)
+        t->copy(g->link.s, g->host_logits + i * n_vocab, g->model.logits + rows[i] * n_vocab,
+                n_vocab * sizeof(float));
+    enum q_code rc = t->sync(g->link.s, e);
+    *logits = g->host_logits;
+    return rc ? rc : t->check(g->link.d, e);
+}
+
+void gpu_copies(struct gpu *g, const struct step_view *v)
+{
+    const struct device_table *t = g->link.t;
+    struct gpu_lane *lanes[] = {&g->model, &g->draft};
+    const struct gpu_marks *m = gpu_marks_now(g);
+    if (g->n_step) /* it may write what is copied out, and read what is copied over */
+        t->stream_wait(g->copier, g->marks[(g->n_step - 1) % GPU_MARKS].done);
+    t->event_record(m->copying, g->copier);
+    for (uint32_t k = 0; k < 2 && lanes[k]->model; k++) {
+        const struct gpu_lane *l = lanes[k];
+        for (uint32_t i = 0; i < v->head->n_out; i++)
+            kv_cache_copy_on(g->copier, &l->swap, v->outs[i].host, &l->kv, v->outs[i].block);
+        for (uint32_t i = 0; i < v->head->n_in; i++)
+            kv_cache_copy_on(g->copier, &l->kv, v->ins[i].block, &l->swap, v->ins[i].host);
+    }
+    t->event_record(m->copied, g->copier);
+    g->is_copying = true;
+}
+
+/* ---- the draft model ---- */
+
+/* The likeliest tokens of rows of logits, by the device. */
+static void sample_greedy_there(struct gpu *g, uint32_t n)
+{
+    const struct device_table *t = g->link.t;
+    const struct gpu_sampling *q = &g->sampling;
+    const struct gpu_lane *l = &g->draft;
+    struct sample_row *rows = (struct sample_row *)(void *)q->host[g->turn];
+    for (uint32_t i = 0; i < n; i++)
+        rows[i] = (struct sample_row){.top_p = 1, .repetition = 1, .mask = SAMPLE_NO_MASK};
+    t->copy(g->link.s, q->device, rows, n * sizeof *rows);
+    const struct sample_args a = {.x = l->logits,
+                                  .x_stride = l->limits.vocab_size,
+                                  .rows = (const void *)q->device,
+                                  .n_row = n,
+                                  .n_vocab = l->limits.vocab_size,
+                                  .histories = g->words + g->histories,
+                                  .history_stride = g->history_len,
+                                  .out = (void *)q->device_picks};
+    t->kern(g->link.d)->sample(&a, executor_device_exec(l->executor));
+    t->copy(g->link.s, q->picks[g->turn], q->device_picks, n * sizeof(struct sample_pick));
+}
+
+/* The same by the host. */
+static FALLIBLE sample_greedy_here(struct gpu *g, uint32_t n, uint32_t *tokens, struct q_err *e)
+{
+    const struct device_table *t = g->link.t;
+    const size_t n_vocab = g->draft.limits.vocab_size;
+    for (uint32_t from = 0; from < n; from += GPU_LOGITS) {
+        const uint32_t part = n - from < GPU_LOGITS ? n - from : GPU_LOGITS;
+        t->copy(g->link.s, g->host_logits, g->draft.logits + from * n_vocab,
+                part * n_vocab * sizeof(float));
+        enum q_code rc = t->sync(g->link.s, e);
+        if (rc)
+            return rc;
+        for (uint32_t i = 0; i < part; i++)
+            tokens[from + i] = sample_greedy(g->host_logits + i * n_vocab, (uint32_t)n_vocab);
+    }
+    return Q_OK;
+}
+
+FALLIBLE gpu_draft(struct gpu *g, const struct batch *b, const uint32_t *slots, uint32_t *tokens,
+                   struct q_err *e)
+{
+    const struct device_table *t = g->link.t;
+    const struct gpu_lane *l = &g->draft;
+    const struct gpu_layout at = gpu_layout_of(l, b);
+    const bool there = g->sampling.device && b->n_logit;
+    enum q_code rc;
+    fill_arrays(g, l, &at, b, slots);
+    gpu_send(g, l, &at, b);
+    wait_copies(g);
+    gpu_walk(g, l, &at, b, &l->kv);
+    if (there)
+        sample_greedy_there(g, b->n_logit);
+    else if ((rc = sample_greedy_here(g, b->n_logit, tokens, e)))
+        return rc;
+    if ((rc = t->sync(g->link.s, e)) || (rc = t->check(g->link.d, e)))
+        return rc;
+    const struct sample_pick *picks = (const void *)g->sampling.picks[g->turn];
+    for (uint32_t i = 0; there && i < b->n_logit; i++)
+        tokens[i] = picks[i].token;
+    return Q_OK;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fp8 - how a vector of floats becomes e4m3 with one scale: an activation row, an output's weights.
+ * Private to kernels/. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_OPS_FP8_H
+#define QUIRE_KERNELS_OPS_FP8_H
+#include <math.h>
+
+#define FP8_MOST  448.0f
+/* Vectors whose largest magnitude is below this are stored as zeros: 448 / magnitude must be
+ * finite, and no scale may be subnormal. */
+#define FP8_LEAST 0x1p-100f
+
+struct fp8_scale {
+    float scale;   /* x is about scale * stored */
+    float inverse; /* stored = e4m3(x * inverse) */
+};
+
+/* most: the largest |x| of the vector; NaN or infinite when one x is. Then the scale is NaN, which
+ * ends in the logits, where it is noticed; NaNs are stored as 0. */
+static inline struct fp8_scale fp8_scale(float most)
+{
+    if (!(most < INFINITY))
+        return (struct fp8_scale){NAN, 0};
+    if (most < FP8_LEAST)
+        return (struct fp8_scale){0, 0};
+    return (struct fp8_scale){most / FP8_MOST, FP8_MOST / most};
+}
+
+#endif

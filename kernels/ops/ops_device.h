@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops_device - arguments of the operations that the walk takes on a device instead of several: one
+ * launch for what the CPU does row by row with its caches warm. Each has its definition in ref/
+ * like every other. Arrays are in device memory. Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_OPS_OPS_DEVICE_H
+#define QUIRE_KERNELS_OPS_OPS_DEVICE_H
+#include "kernels/ops/ops_attention.h"
+#include "kernels/ops/ops_quant.h"
+
+/* r = rows ? rows[i] : i;   x[r,:] += add[r,:] when there is add
+ * y[i,c] = x[r,c] / sqrt(mean_c(x[r,:]^2) + eps) * w[c], sums in the order of rms_norm; as int8
+ * when y_dtype is DT_I8: y and quant are then what quant_rows makes of that row (without sums). y
+ * must not overlap x. rows: ascending. */
+struct norm_rows_args {
+    void *y;
+    enum dtype y_dtype;      /* F32, BF16, F16 or I8 */
+    struct quant_row *quant; /* [n_row] I8 only */
+    float *x;                /* the residual stream */
+    const void *add;         /* NULL: nothing */
+    enum dtype add_dtype;    /* F32, BF16, F16 */
+    const uint32_t *rows;    /* [n_row] or NULL */
+    const float *w;          /* [n_col] */
+    uint32_t n_row, n_col;
+    size_t x_stride, add_stride, y_stride; /* elements; I8: as quant_rows */
+    float eps;
+};
+
+/* What happens to a row of q,k,v between the matrix product and attention: the heads of q and of k
+ * through a norm (rms_norm with its order; q_norm and k_norm NULL: none), rotation of both in place
+ * (rope), K and V into the cache (kv_store). x: [n_row] rows of q heads, k heads, v heads. */
+struct qkv_finish_args {
+    float *x;
+    size_t x_stride;
+    const float *q_norm, *k_norm; /* [head_dim] or NULL, both or neither */
+    float eps;
+    const float *table;  /* [n_pos][n_rot/2][2] (cos, sin) */
+    const uint32_t *pos; /* [n_row] row of the table */
+    void *k_cache, *v_cache;
+    enum dtype kv_dtype;
+    const uint32_t *slot; /* [n_row] or KERN_NO_SLOT: not stored */
+    uint32_t n_row, n_head, n_kv_head, head_dim, n_rot;
+    int interleaved;
+};
+
+/* dst[at ? at[i] : i] = v < limit ? v : 0, v = value[from ? from[i] : i * step], i < n; nothing
+ * where at[i] is KERN_NO_SLOT. No place twice. Keeps block tables and histories of sequences on the
+ * device: a step sends what is new of them, reads its tokens there, and writes those it sampled. */
+struct scatter_args {
+    uint32_t *dst;
+    const uint32_t *at; /* [n] or NULL */
+    const uint32_t *value;
+    const uint32_t *from; /* [n] or NULL */
+    uint32_t n;
+    uint32_t step;  /* elements; 0 acts as 1 */
+    uint32_t limit; /* 0: none */
+};
+
+/* From rows of logits to tokens. What each field means, the order in which they act, ties, NaN and
+ * the draw are those of proto/sampling.h and engine/worker/sample.c, Philox included. */
+#define SAMPLE_TOP_MAX 20u
+#define SAMPLE_NO_MASK UINT32_MAX
+enum sample_flags {
+    SAMPLE_SKIP = 1,     /* nothing is wanted of this row (it pads a graph, or the host samples) */
+    SAMPLE_LOGPROB = 2,  /* rank, logprob and n_top alternatives */
+    SAMPLE_KNOWN = 4,    /* the token is `token`: only SAMPLE_LOGPROB */
+    SAMPLE_ADJUSTED = 8, /* logprobs of the logits after masks, bias and penalties */
+};
+struct sample_row {
+    uint64_t seed;
+    float temperature, top_p, min_p; /* 0 = greedy; 1 = off; 0 = off */
+    uint32_t top_k;                  /* 0 = off */
+    float repetition, presence, frequency, top_n_sigma;
+    uint32_t flags, token;
+    uint32_t history;            /* row of histories */
+    uint32_t n_known, n_prompt;  /* tokens in it; the new token's position is n_known */
+    uint32_t mask;               /* row of masks; SAMPLE_NO_MASK: every token may come */
+    uint32_t bias_start, n_bias; /* in bias_ids and bias; -inf: may not come. No id twice */
+    uint32_t n_top;              /* 0 … SAMPLE_TOP_MAX */
+};
+struct sample_pick {
+    uint32_t token; /* UINT32_MAX: the row cannot be sampled */
+    /* With SAMPLE_LOGPROB: 1 = the likeliest. Where there is no token: UINT32_MAX, the logits are
+     * not numbers; UINT32_MAX - 1, all are -inf. */
+    uint32_t rank;
+    float logprob;
+    uint32_t n_top;
+};
+struct sample_args {
+    float *x; /* [n_row, n_vocab] logits; may be overwritten */
+    size_t x_stride;
+    const struct sample_row *rows; /* [n_row] */
+    uint32_t n_row, n_vocab;
+    const uint32_t *histories; /* [][history_stride] token ids */
+    size_t history_stride;
+    const uint32_t
+        *masks; /* [][ceil(n_vocab / 32)] bit id % 32 of word id / 32: the token may come */
+    const uint32_t *bias_ids;
+    const float *bias;
+    struct sample_pick *out; /* [n_row]; rows skipped are not written */
+    uint32_t *top_ids;       /* [n_row][SAMPLE_TOP_MAX] */
+    float *top_logprobs;     /* likewise */
+};
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops_moe - arguments of the kernels for mixtures of experts: which experts a row of activations
+ * takes, and the sum of what they make of it.
+ *
+ *     scores = W_router x                            linear
+ *     experts, weights = route(scores)               the n_used best, by ascending number
+ *     y_e = down_e(silu(gate_e x) * up_e x)          linear, for the rows that took expert e
+ *     x += sum_e weight_e * y_e                      combine, by ascending number
+ *
+ * What a row takes and the order in which it is added up depend on the row alone.
+ * Source: arXiv:2101.03961, and the model cards of Mixtral and Qwen3.
+ *
+ * On a device the counts are not known where the launches are ordered, so all experts of a layer
+ * are one launch. A place is a row and one of the experts that it takes; group_rows puts the places
+ * of an expert side by side:
+ *
+ *     experts  row 0: 1 4    row 1: 0 4    row 2: 1 2
+ *     places   0         1         2         3         4         5
+ *              expert 0  expert 1  expert 1  expert 2  expert 4  expert 4
+ *     rows     1         0         2         2         0         1
+ *     starts   0 1 3 4 4 6
+ *
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_OPS_OPS_MOE_H
+#define QUIRE_KERNELS_OPS_OPS_MOE_H
+#include "kernels/ops/ops_fp8.h"
+#include "kernels/ops/ops_int4.h"
+
+/* The n_used experts with the largest x[i,:], of equal ones those with the lower number; they are
+ * written by ascending number.
+ *     e[j] = exp(x[i,j] - max_j x[i,j]);  p[j] = e[j] / sum_j e[j], j ascending
+ *     weights = p of those taken, or (renormalize) p / their sum, numbers ascending
+ * each step rounded to f32. NaN counts as -inf; a row of nothing but these takes the first experts.
+ * p = 0 where the sum is not above 0, and is not renormalized then. */
+struct route_args {
+    const float *x; /* [n_row, n_expert] */
+    size_t x_stride;
+    uint32_t n_row, n_expert, n_used; /* 1 <= n_used <= n_expert */
+    int renormalize;
+    uint32_t *experts; /* [n_row, n_used] */
+    float *weights;    /* [n_row, n_used] */
+};
+
+/* y[i,c] = fma(weights[i,j], x[places[i,j],c], y[i,c]) for j = 0 … n_used - 1 ascending. */
+struct combine_args {
+    float *y; /* [n_row, n_col] */
+    size_t y_stride;
+    const float *x; /* [places, n_col] */
+    size_t x_stride;
+    const uint32_t *places; /* [n_row, n_used] */
+    const float *weights;   /* [n_row, n_used] */
+    uint32_t n_row, n_col, n_used;
+};
+
+/* The sort of that picture: stable, so the rows of an expert ascend. */
+struct group_rows_args {
+    const uint32_t *experts; /* [n_row, n_used], each below n_expert and once in a row */
+    uint32_t n_row, n_used, n_expert;
+    uint32_t *starts; /* [n_expert + 1] */
+    uint32_t *rows;   /* [n_row * n_used] */
+    uint32_t *places; /* [n_row, n_used] */
+};
+
+/* The experts' matrices, alike in everything, and the places that each has. */
+struct groups {
+    size_t w_stride; /* bytes from an expert's matrix to the next one's */
+    uint32_t n_group;
+    const uint32_t *starts; /* [n_group + 1], starts[n_group] at most by.n_row; places past it are
+                               not written */
+    const uint32_t *rows;   /* [by.n_row] the row of x of each place; NULL: its own number */
+};
+/* linear (linear_quant, linear_e4m3, linear_blocks), with the matrix of expert e for the places
+ * starts[e] … starts[e + 1] - 1: by.w is that of expert 0; by.bias NULL, no accumulate. A place
+ * has the bits that the plain operation gives its row. */
+struct linear_groups_args {
+    struct linear_args by;
+    struct groups of;
+};
+struct linear_quant_groups_args {
+    struct linear_quant_args by;
+    struct groups of;
+};
+struct linear_e4m3_groups_args {
+    struct linear_quant_groups_args as;
+};
+struct linear_blocks_groups_args {
+    struct linear_blocks_args by;
+    struct groups of;
+};
+/* linear_int4 and linear_int4_half likewise; by.w.group above 0. Scales and zeros of a matrix are
+ * within its w_stride. */
+struct linear_int4_groups_args {
+    struct linear_quant_groups_args as;
+};
+struct linear_int4_half_groups_args {
+    struct linear_groups_args as;
+};
+
+/* y[p,c] = x[r,order[c]], r = of.rows ? of.rows[p] : p, and y_rows[p] = x_rows[r]: rows as products
+ * with weights whose inputs have an order take them (struct packed). With groups each place by the
+ * order of its expert: `order` is that of expert 0, the next one's is of.w_stride bytes further.
+ * of.n_group 0: all n_row rows by `order`, of.starts is not read. */
+struct order_rows_args {
+    void *y;
+    const void *x;
+    uint32_t element;               /* bytes of one: 1 or 2 */
+    struct quant_row *y_rows;       /* [n_row], or NULL: there are none */
+    const struct quant_row *x_rows; /* NULL likewise */
+    const uint32_t *order;          /* [n_col], each number below it once */
+    uint32_t n_row, n_col;
+    size_t x_stride, y_stride; /* elements */
+    struct groups of;
+};
+
+/* y[i,c] = fma(share, x[i,c], y[i,c]), share = 1 / (1 + exp(-scores[i * score_stride])): what all
+ * rows take of one expert, each as much as its score says. Source: Qwen2-MoE's model card. */
+struct add_share_args {
+    float *y; /* [n_row, n_col] */
+    size_t y_stride;
+    const float *x; /* [n_row, n_col] */
+    size_t x_stride;
+    const float *scores;
+    size_t score_stride;
+    uint32_t n_row, n_col;
+};
+
+#endif

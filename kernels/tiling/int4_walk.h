@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* int4_walk - what linear_int4 keeps in scratch, and one group's work as a variant sees it; private
+ * to kernels/. The loops are in wide/int4.h, those of tiles in amx/linear_int4.c:
+ *
+ *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
+ *       for panels of this thread                   one contiguous stream of memory
+ *         for groups                                scales and zeros to f32
+ *           for tiles of rows                       a part of the next group is asked for
+ *             sums of integers
+ *             acc += scale * (sum - zero * sum of x)
+ *             of the last group: * the row's scale + bias, + y, store
+ *
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_TILING_INT4_WALK_H
+#define QUIRE_KERNELS_TILING_INT4_WALK_H
+#include "kernels/ops/int4_layout.h"
+#include "kernels/tiling/split.h"
+
+#define INT4_SUM_ROWS 12u  /* of a tile, at most */
+#define INT4_OF_X     256u /* groups whose sums of x are made at a time */
+
+struct int4_scratch { /* every member starts at a multiple of 64 bytes */
+    float acc[KERN_LINEAR_ROWS][KERN_PANEL];
+    int32_t sum[INT4_SUM_ROWS][KERN_PANEL];
+    float scale[KERN_PANEL], zero[KERN_PANEL];
+    uint8_t bytes[INT4_GROUP_MAX * KERN_PANEL]; /* a group unpacked: [group/4][64][4] */
+    float of_x[INT4_OF_X * KERN_LINEAR_ROWS];   /* sums of x: [groups][rows of the block] */
+};
+
+#define INT4_TILES_ROWS   512u /* of a block, at most */
+#define INT4_TILES_UNITS  (INT4_TILES_ROWS / 32 * 2 + 1)
+#define INT4_TILES_K      4096u /* of a slice, at most: 256 KiB of weights */
+#define INT4_TILES_GROUPS 4u    /* whose sums are added at a time, at most */
+#define INT4_TILES_SUMS   1024u /* of a unit: 32 rows x 32 outputs or 16 x 64 */
+
+struct int4_tiles_scratch { /* of amx/linear_int4.c */
+    int32_t sum[2][INT4_TILES_GROUPS][INT4_TILES_SUMS];
+    float acc[INT4_TILES_UNITS][INT4_TILES_SUMS];
+    float scale[INT4_TILES_K / KERN_INT4_GROUP_MIN][KERN_PANEL];
+    uint8_t bytes[INT4_TILES_K * KERN_PANEL]; /* a slice unpacked: [k/4][64][4] */
+};
+
+struct int4_part { /* a block of rows times one group of a panel */
+    const struct linear_quant_args *a;
+    const int16_t *sums; /* of all rows of x */
+    struct int4_scratch *s;
+    const uint8_t *w;    /* the group */
+    const uint8_t *next; /* the group that will follow */
+    size_t row;          /* the block's first */
+    uint32_t n_row, k;   /* k: the group's first input */
+    uint32_t o;          /* the panel's first output */
+    const float *of_x;   /* [n_row] of this group */
+};
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear_tile - what a micro-kernel of linear and linear_quant is given, and what all of them do
+ * alike. Private to kernels/; the loops around them: linear_walk.h. Threads: pure functions. */
+#ifndef QUIRE_KERNELS_TILING_LINEAR_TILE_H
+#define QUIRE_KERNELS_TILING_LINEAR_TILE_H
+#include <stddef.h>
+#include <stdint.h>
+
+#define LINEAR_TILE \
+    6u /* rows: 6 x 64 outputs are 24 vectors of 16, which leaves 8 registers for W and x */
+struct linear_next { /* what is asked for meanwhile */
+    const char *p;
+    size_t step; /* bytes in each step along K */
+};
+struct linear_tile {
+    const void *x;  /* first row, at the start of the slice */
+    size_t x_bytes; /* between rows */
+    const void *w;  /* the panel, at the start of the slice */
+    uint32_t n_k;   /* of the slice; odd only in the last one */
+    float *sum;     /* [rows][KERN_PANEL], 64-byte aligned */
+    struct linear_next next;
+    int first; /* start from zero instead of sum */
+};
+typedef void linear_tile_fn(const struct linear_tile *t);
+
+#define LINEAR_AHEAD 2048 /* bytes; see kernels/README.md, "prefetch" */
+
+/* What the caller has seen to, said to compilers and analyzers: it checks nothing. */
+#define LINEAR_HOLDS(what)           \
+    do {                             \
+        if (!(what))                 \
+            __builtin_unreachable(); \
+    } while (0)
+
+/* Ask for what a step asks for, `step` bytes from p on; n_line: lines of the panel that it reads.
+ * Past the end of the weights it does nothing. */
+static inline __attribute__((always_inline)) void linear_ahead(const char *p, size_t step,
+                                                               const int n_line)
+{
+    __builtin_prefetch(p);
+    for (int i = 1; step > 64 && i < n_line; i++)
+        __builtin_prefetch(p + (size_t)i * step / (size_t)n_line);
+}
+
+/* Bytes from a tile's first row to its row r, in a register of its own: else gcc adds x_bytes to a
+ * pointer between two loads, and a loop over K has a third more instructions. */
+static inline __attribute__((always_inline)) size_t linear_row(size_t x_bytes, int r)
+{
+    size_t at = (size_t)r * x_bytes;
+    __asm__("" : "+r"(at));
+    return at;
+}
+
+#endif

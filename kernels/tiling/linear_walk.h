@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear_walk - the loops around the micro-kernels of linear; private to kernels/, compiled into
+ * each variant.
+ *
+ * A micro-kernel (linear_tile.h) adds a slice of K to the sums of 1 to LINEAR_TILE rows x one
+ * panel, in the order of ref/linear.c. Sums wait in scratch between slices; storing and reloading
+ * an f32 changes no bit, so slices, tiles and row blocks are free to be what is fast:
+ *
+ *     for row blocks of at most KERN_LINEAR_ROWS    W is read once per block
+ *       for panels of this thread                   one contiguous stream of memory
+ *         for slices of K                           64 x slice weights stay in L1 …
+ *           for tiles of LINEAR_TILE rows           … while every tile of the block uses them
+ *             the tile                              and a part of the next slice is asked for
+ *             of the last slice: + bias, + y, store while the next tile's sums begin
+ *
+ * The next slice is asked for evenly, by each tile its part: all of it during one tile would make
+ * that tile wait for memory. One tile's worth of rows or fewer (decoding) has nothing to reuse: one
+ * slice, the panel is read from first byte to last.
+ * What the elements are, how a panel lies and what becomes of its sums is the form's; the loops are
+ * the same for floats and for small integers (whose sums are int32 in the same places).
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_TILING_LINEAR_WALK_H
+#define QUIRE_KERNELS_TILING_LINEAR_WALK_H
+#include "kernels/tiling/linear_tile.h"
+#include "kernels/wide/finish.h"
+#ifdef VEC_SUMS
+
+/* Bytes of a panel, at most. With what a tile takes of x and of the sums it stays in an L1 of
+ * 32 KiB (Zen 4). Up to LINEAR_FEW tiles wait for memory rather than for arithmetic; then half, so
+ * that the next slice comes in beside the one in use. */
+#define LINEAR_SLICE 20480u
+#define LINEAR_FEW   4u
+
+struct linear_form {
+    const void *x, *w;           /* first row; first panel */
+    size_t x_bytes, x_element;   /* between rows; of one element */
+    size_t panel_bytes, k_bytes; /* of a panel; of one k of a panel */
+    uint32_t k_step;             /* k that a step of a tile takes */
+    uint32_t n_k, n_row, n_out;
+    linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
+    struct finish y;
+};
+/* A row of a finished panel; `panel` is its number. */
+typedef void linear_finish_fn(const void *args, const float *sum, size_t row, uint32_t panel);
+
+struct linear_panel { /* of a block of rows */
+    const struct linear_form *f;
+    float *sum;
+    struct range rows;
+    uint32_t panel, next; /* next: the panel that will follow */
+    linear_finish_fn *finish;
+    const void *args;
+};
+
+static inline const char *linear_panel_at(const struct linear_form *f, uint32_t panel)
+{
+    return (const char *)f->w + panel * f->panel_bytes;
+}
+
+/* Inputs of a slice: slices of equal size, whole steps. */
+static inline uint32_t linear_slice(const struct linear_form *f, uint32_t n_tile)
+{
+    const uint32_t most =
+        (n_tile > LINEAR_FEW ? LINEAR_SLICE : LINEAR_SLICE / 2) / (uint32_t)f->k_bytes;
+    const uint32_t n_slice = (f->n_k + most - 1) / most;
+    LINEAR_HOLDS(n_slice > 0); /* there is K */
+    return n_tile == 1 ? f->n_k : ((f->n_k + n_slice - 1) / n_slice + 3) / 4 * 4;
+}
+
+/* Tile i of n_tile; `last`: it finishes its sums. */
+static inline __attribute__((always_inline)) void
+linear_rows(const struct linear_panel *p, struct linear_tile *t, struct range rows, int last)
+{
+    const struct linear_form *f = p->f;
+    const uint32_t o = p->panel * KERN_PANEL;
+    LINEAR_HOLDS(rows.end - rows.begin - 1 < LINEAR_TILE);
+    t->x = (const char *)t->x + (rows.begin - p->rows.begin) * f->x_bytes;
+    t->sum = p->sum + (rows.begin - p->rows.begin) * KERN_PANEL;
+    if (last)
+        finish_ahead(&f->y, rows, o, f->n_out - o < KERN_PANEL ? f->n_out - o : KERN_PANEL);
+    f->tiles[rows.end - rows.begin - 1](t);
+    for (size_t i = rows.begin; last && i < rows.end; i++)
+        p->finish(p->args, p->sum + (i - p->rows.begin) * KERN_PANEL, i, p->panel);
+}
+
+static inline __attribute__((always_inline)) void linear_panel(const struct linear_panel *p)
+{
+    const struct linear_form *f = p->f;
+    const char *w = linear_panel_at(f, p->panel);
+    const char *x = (const char *)f->x + p->rows.begin * f->x_bytes;
+    const size_t n_row = p->rows.end - p->rows.begin, step_bytes = f->k_step * f->k_bytes;
+    const uint32_t n_tile = (uint32_t)((n_row + LINEAR_TILE - 1) / LINEAR_TILE);
+    const uint32_t slice = linear_slice(f, n_tile);
+    LINEAR_HOLDS(n_tile > 0);
+    const size_t ahead = (step_bytes + n_tile - 1) / n_tile;
+    for (uint32_t k = 0; k < f->n_k; k += slice) {
+        const int last = f->n_k - k <= slice;
+        const char *next = last ? linear_panel_at(f, p->next) : w + (k + slice) * f->k_bytes;
+        struct linear_tile t = {.x_bytes = f->x_bytes, .w = w + k * f->k_bytes, .first = k == 0};
+        t.n_k = last ? f->n_k - k : slice;
+        t.next.step = ahead;
+        t.next.p = n_tile == 1 ? (const char *)t.w + LINEAR_AHEAD : next;
+        /* tiles of equal size, so that none is left with one row */
+        for (uint32_t i = 0; i < n_tile; i++) {
+            t.x = x + k * f->x_element;
+            linear_rows(p, &t,
+                        (struct range){p->rows.begin + n_row * i / n_tile,
+                                       p->rows.begin + n_row * (i + 1) / n_tile},
+                        last);
+            t.next.p += t.n_k / f->k_step * t.next.step;
+        }
+    }
+}
+
+/* Rows of a block: blocks of about equal size, whole tiles, at least one. */
+static inline size_t linear_block(size_t n_row)
+{
+    const size_t n_block = (n_row + KERN_LINEAR_ROWS - 1) / KERN_LINEAR_ROWS;
+    const size_t rows = n_block > 1 ? (n_row + n_block - 1) / n_block : n_row;
+    const size_t whole = (rows + LINEAR_TILE - 1) / LINEAR_TILE * LINEAR_TILE;
+    return whole > LINEAR_TILE ? whole : LINEAR_TILE;
+}
+
+static inline __attribute__((always_inline)) void linear_panels(const struct linear_form *f,
+                                                                const struct kern_exec *x,
+                                                                linear_finish_fn *finish,
+                                                                const void *args)
+{
+    const struct range panels = split((f->n_out + KERN_PANEL - 1) / KERN_PANEL, x);
+    const size_t block = linear_block(f->n_row);
+    struct linear_panel p = {.f = f, .sum = x->scratch, .finish = finish, .args = args};
+    for (size_t row = 0; row < f->n_row; row += block) {
+        p.rows = (struct range){row, f->n_row - row < block ? f->n_row : row + block};
+        for (size_t i = panels.begin; i < panels.end; i++) {
+            p.panel = (uint32_t)i;
+            p.next = (uint32_t)(i + 1 < panels.end ? i + 1 : panels.begin);
+            linear_panel(&p);
+        }
+    }
+}
+
+/* linear itself: floats. */
+static inline void linear_finish(const void *args, const float *sum, size_t row, uint32_t panel)
+{
+    const struct linear_args *a = args;
+    const struct finish f = FINISH_OF(a);
+    const uint32_t end = a->w.n_out;
+    for (uint32_t i = 0, o = panel * KERN_PANEL; i < KERN_PANEL && o + i < end; i += 32)
+        finish_pair(&f, vec_load(sum + i), vec_load(sum + i + 16), row, o + i,
+                    end - o - i < 32 ? end - o - i : 32);
+}
+
+static inline void linear_walk(const struct linear_args *a, const struct kern_exec *x,
+                               linear_tile_fn *const *tiles)
+{
+    const size_t x_element = a->x_dtype == DT_BF16 ? 2 : 4;
+    const size_t k_bytes = KERN_PANEL * (a->w.dtype == DT_F32 ? 4u : 2u);
+    const size_t n_k_stored = a->w.dtype == DT_BF16 ? ((size_t)a->w.n_in + 1) / 2 * 2 : a->w.n_in;
+    const struct linear_form f = {.x = a->x,
+                                  .w = a->w.data,
+                                  .x_bytes = a->x_stride * x_element,
+                                  .x_element = x_element,
+                                  .panel_bytes = n_k_stored * k_bytes,
+                                  .k_bytes = k_bytes,
+                                  .k_step = 2,
+                                  .n_k = a->w.n_in,
+                                  .n_row = a->n_row,
+                                  .n_out = a->w.n_out,
+                                  .tiles = tiles,
+                                  .y = FINISH_OF(a)};
+    linear_panels(&f, x, linear_finish, a);
+}
+
+#endif
+#endif

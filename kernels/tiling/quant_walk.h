@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quant_walk - linear_quant around its tiles; private to kernels/, compiled into each variant.
+ * Threads: as ops.h. */
+#ifndef QUIRE_KERNELS_TILING_QUANT_WALK_H
+#define QUIRE_KERNELS_TILING_QUANT_WALK_H
+#include "kernels/tiling/linear_walk.h"
+#include "kernels/ops/quant_layout.h"
+#ifdef VEC_SUMS
+
+struct quant_tiles {
+    linear_tile_fn *const *tiles; /* [LINEAR_TILE]: tiles[r] does r + 1 rows */
+    int32_t on_top;               /* what they take a weight for more than it is: 128 or 0 */
+};
+
+struct quant_call {
+    const struct linear_quant_args *args;
+    int32_t on_top;
+};
+
+static inline void quant_finish(const void *call, const float *sum, size_t row, uint32_t panel)
+{
+    const struct linear_quant_args *a = ((const struct quant_call *)call)->args;
+    const struct quant_row of_row = a->rows[row];
+    const uint32_t o = panel * KERN_PANEL;
+    const struct finish f = FINISH_OF(a);
+    const uint32_t top = (uint32_t)((const struct quant_call *)call)->on_top * (uint32_t)of_row.sum;
+    const int32_t *whole = (const int32_t *)(const void *)sum;
+    const float *scale = (const float *)(const void *)((const char *)a->w.data +
+                                                       panel * quant_panel_bytes(a->w.n_in) +
+                                                       quant_scales_at(a->w.n_in));
+    const struct vec by = vec_set(of_row.scale);
+    for (uint32_t i = 0; i < KERN_PANEL && o + i < a->w.n_out; i += 32) {
+        struct vec low = vec_mul(vec_load_i32_less(whole + i, top), vec_load(scale + i));
+        struct vec high = vec_mul(vec_load_i32_less(whole + i + 16, top), vec_load(scale + i + 16));
+        const uint32_t left = a->w.n_out - o - i;
+        finish_pair(&f, vec_mul(low, by), vec_mul(high, by), row, o + i, left < 32 ? left : 32);
+    }
+}
+
+static inline void quant_walk(const struct linear_quant_args *a, const struct kern_exec *x,
+                              const struct quant_tiles *tiles)
+{
+    const struct quant_call call = {a, tiles->on_top};
+    const struct linear_form f = {.x = a->x,
+                                  .w = a->w.data,
+                                  .x_bytes = a->x_stride,
+                                  .x_element = 1,
+                                  .panel_bytes = quant_panel_bytes(a->w.n_in),
+                                  .k_bytes = KERN_PANEL,
+                                  .k_step = 4,
+                                  .n_k = (uint32_t)quant_k(a->w.n_in),
+                                  .n_row = a->n_row,
+                                  .n_out = a->w.n_out,
+                                  .tiles = tiles->tiles,
+                                  .y = FINISH_OF(a)};
+    linear_panels(&f, x, quant_finish, &call);
+}
+
+#endif
+#endif

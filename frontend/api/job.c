@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lifetimes: the job is made by the handler; its task (task.h) frees it when the exchange is
  * gone. */
-#include "frontend/api/job.h"
+#include "frontend/api/job_internal.h"
 
 #include <string.h>
 #include "common/clock.h"

@@ -424,7 +424,6 @@ void link_receive(struct link *l, const void *frame, size_t n)
         struct msg_output output;
         struct msg_error error;
         struct msg_heartbeat heartbeat;
-        struct msg_credit credit;
         struct msg_drain drain;
         struct msg_ordered ordered;
     } m;
@@ -446,10 +445,6 @@ void link_receive(struct link *l, const void *frame, size_t n)
     } else if (tag == MSG_heartbeat) {
         if (DECODE(heartbeat))
             on_heartbeat(l, &m.heartbeat);
-    } else if (tag == MSG_credit) {
-        if (DECODE(credit))
-            l->engine.credit = m.credit.credit;
-        pump(l);
     } else if (tag == MSG_drain) {
         if (DECODE(drain))
             set_state(l, LINK_DRAINING, "the engine is draining");

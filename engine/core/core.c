@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -441,7 +442,7 @@ static void take_compiled(struct core *c)
     }
 }
 
-FALLIBLE core_step(struct core *c, struct q_err *e)
+static FALLIBLE step_now(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
     enum q_code rc;
@@ -466,6 +467,14 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
     if (c->state != CORE_READY && (rc = step_loading(c, e)))
         return rc;
     return c->state == CORE_READY ? step_ready(c, e) : Q_OK;
+}
+
+FALLIBLE core_step(struct core *c, struct q_err *e)
+{
+    enum q_code rc = step_now(c, e);
+    Q_ASSERT((c->state == CORE_FAILED) == (rc != Q_OK));
+    Q_CHECK(core_check(c));
+    return rc;
 }
 
 int core_fd(const struct core *c)

@@ -97,6 +97,8 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
 
 /* Tokens came: whoever computes now had a part in the answer. */
 void job_note_fingerprint(struct job *j);
+/* Assert every invariant. In trees with tests each event does it. Cost: O(choices). */
+void job_check(const struct job *j);
 
 /* choice.c */
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e);

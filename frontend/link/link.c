@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <openssl/rand.h>
 #include <string.h>
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -257,8 +258,11 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         }
         if (found != Q_MISMATCH || l->state != LINK_REFUSED)
             log_error("link: the engine says %s: %s", code, message);
-        if (found == Q_MISMATCH)
+        if (found == Q_MISMATCH) {
+            if (l->running.n)
+                go_down(l, message);
             set_state(l, LINK_REFUSED, message);
+        }
         return;
     }
     struct flow *f = flow_by_wire_id(l, m->req_id);
@@ -457,6 +461,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
     if (rc != Q_OK)
         drop_frame(l, e.message);
     arena_reset(&l->arena);
+    Q_CHECK(link_check(l));
 }
 
 static void expire(struct link *l, int64_t now)
@@ -509,6 +514,7 @@ void link_tick(struct link *l)
         expire(l, now);
     flush_aborts(l);
     pump(l);
+    Q_CHECK(link_check(l));
 }
 
 void link_flush(struct link *l)
@@ -591,6 +597,7 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
     flow_list_add(&l->waiting, f);
     metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     pump(l);
+    Q_CHECK(link_check(l));
     return Q_OK;
 }
 

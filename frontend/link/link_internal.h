@@ -67,5 +67,7 @@ void link_flush(struct link *l); /* send the aborts of this turn, before the loo
 void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t);
 /* Take a step's columns apart. Errors: Q_CORRUPT, before anything was delivered. */
 FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e);
+/* Assert every invariant. In trees with tests each event does it. Cost: O(open flows). */
+void link_check(const struct link *l);
 
 #endif

@@ -113,6 +113,7 @@ static FALLIBLE make_arrays(struct draft *d, struct q_err *e)
 FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct draft_args *a,
                    struct q_err *e)
 {
+    Q_ASSERT(c->method == SPECULATE_DRAFT && c->n_guess);
     struct draft *d = q_calloc(1, sizeof *d);
     enum q_code rc;
     if (!d)
@@ -315,6 +316,7 @@ void draft_settle(struct slots *s, const struct step_view *v)
 {
     for (uint32_t i = 0; i < v->head->n_seq; i++) {
         struct slot *slot = &s->slots[v->seqs[i].slot];
+        Q_ASSERT(slot->n_known);
         if (slot->n_draft > slot->n_known - 1 && v->seqs[i].flags & STEP_SPECULATE)
             slot->n_draft = slot->n_known - 1;
     }

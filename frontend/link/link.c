@@ -376,6 +376,7 @@ static void skip_rows(struct logprob_rows *r, uint32_t n)
 
 void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t)
 {
+    Q_ASSERT(f->list == &l->running);
     if (seq > f->emitted.n) {
         on_gap(l, f, seq);
         return;
@@ -479,6 +480,7 @@ static void expire(struct link *l, int64_t now)
 
 void link_tick(struct link *l)
 {
+    Q_ASSERT(l->send);
     int64_t now = clock_ms();
     int64_t silence_ms = (int64_t)l->heartbeat_ms * SILENCE_BEATS;
     if (silence_ms < SILENCE_MIN_MS)
@@ -524,6 +526,7 @@ void link_flush(struct link *l)
 
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
 {
+    Q_ASSERT(c->address && *c->address);
     memset(l, 0, sizeof(*l));
     l->set = *c;
     l->heartbeat_ms = 1000;
@@ -582,6 +585,9 @@ uint32_t link_n_open(const struct link *l)
 
 FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
 {
+    Q_ASSERT(!f->list && f->calls && f->calls->on_tokens && f->calls->on_error);
+    Q_ASSERT(f->prompt && f->n_prompt && (f->begun || !f->n_begun));
+    Q_ASSERT(f->n_cache_salt <= sizeof f->cache_salt && f->n_shared <= f->n_prompt);
     if (link_n_open(l) >= LINK_FLOWS_MAX)
         return q_fail(e, Q_NO_SPACE, "%u sequences are open already; try again later",
                       LINK_FLOWS_MAX);
@@ -603,6 +609,7 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
 
 void link_close(struct link *l, struct flow *f)
 {
+    Q_ASSERT(!f->list || f->list == &l->waiting || f->list == &l->running);
     if (f->list) {
         if (f->wire_id)
             add_abort(l, f->wire_id);

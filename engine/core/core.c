@@ -12,7 +12,7 @@
  * compute (result.error) means the two disagree about the state; the worker is treated as dead,
  * because a fresh one is told everything again. A step that takes longer than worker_timeout_s
  * likewise: the worker is killed. Which request it was that killed it is the scheduler's to find
- * out (engine/sched/suspect.c); each one found starts the count of deaths anew, at most
+ * out (engine/sched/scheduler_suspect.c); each one found starts the count of deaths anew, at most
  * CORE_CULPRITS_MAX times without a finished step, for then it is the machine. */
 #include "engine/core/core.h"
 #include <assert.h>

@@ -251,7 +251,7 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
         return rc;
     if ((rc = grow_table(s, slot, q->n_new_block, c, e)))
         return rc;
-    /* What was copied back is of the draft too, but perhaps for the last row (speculate.c). */
+    /* What was copied back is of the draft too, but perhaps for the last row (draft.c). */
     if (q->flags & STEP_ADMIT)
         slot->n_draft = q->start - (q->start > slot->n_cached);
     slot->n_guess = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matcher_internal - what matcher.c (texts) and mask.c (tokens) share. Private to engine/grammar.
- * Threads: as the matcher. */
+/* matcher_internal - what matcher.c (texts) and matcher_mask.c (tokens) share. Private to
+ * engine/grammar. Threads: as the matcher. */
 #ifndef QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_INTERNAL_H
 #define QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_INTERNAL_H
 #include "common/mem.h"
@@ -78,7 +78,7 @@ struct matcher {
     } seen[SEEN_SIZE];
     uint32_t seen_turn, n_seen, n_found;
     struct pair queue[MATCHER_PAIRS_MAX], found[MATCHER_PAIRS_MAX];
-    /* mask.c */
+    /* matcher_mask.c */
     struct local *locals;
     uint32_t n_local;
     size_t local_cap;

@@ -22,7 +22,7 @@
  *     quire_engine_close(engine);
  *
  * A prompt is a conversation, which goes through the model's chat template (user, messages_json),
- * or plain text or token ids that the model continues (text, ids): see quire_request.h.
+ * or plain text or token ids that the model continues (text, ids): see "Requests" below.
  *
  * The same request gives the same tokens, bit for bit, whatever else the engine computes beside it.
  * Errors: functions return QUIRE_OK (0), or a code and fill `error` (may be NULL); outputs are then
@@ -42,8 +42,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_API     __attribute__((visibility("default")))
-#define QUIRE_SET_MAX 32
+#define QUIRE_API __attribute__((visibility("default")))
 
 enum quire_code {
     QUIRE_OK,
@@ -67,6 +66,7 @@ struct quire_error {
 };
 
 /* Engine */
+struct quire_settings;
 struct quire_options {
     size_t size;
     const char *model;             /* folder or cached id; the one field without a default */
@@ -88,10 +88,9 @@ struct quire_options {
     bool skip_tokenizer;             /* token ids in and out only */
     void (*progress)(void *ctx, uint32_t percent); /* while loading, same thread; or NULL */
     void *progress_ctx;
-    const char *kv_cache_dtype;    /* "auto", "bfloat16", "float32", "int8", "fp8" */
-    double gpu_memory_utilization; /* part of the memory; 0 = half, at most what the load fills */
-    const char *set[2 * QUIRE_SET_MAX]; /* names and values: quire_options_set's own */
-    uint32_t n_set;
+    const char *kv_cache_dtype;      /* "auto", "bfloat16", "float32", "int8", "fp8" */
+    double gpu_memory_utilization;   /* part of the memory; 0 = half, at most what the load fills */
+    struct quire_settings *settings; /* of quire_options_set; NULL: none */
 };
 /* Everything to its default. size: sizeof *o. Threads: one. */
 QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
@@ -99,7 +98,8 @@ QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
  * generate` (--help lists them; "-" or "_", with or without "--"), or by vLLM's (`quire help vllm`;
  * what has no effect here is taken), for programs that have settings as text, and for the options
  * that are no field above, such as chat_template. The strings are kept, not copied, until
- * quire_engine_open has returned. Threads: one.
+ * quire_engine_open has returned. Ownership: quire_options_release, after the last open. Threads:
+ * one.
  *
  *     struct quire_error error;
  *     struct quire_options o;   quire_options_init(&o, sizeof o);
@@ -107,11 +107,15 @@ QUIRE_API void quire_options_init(struct quire_options *o, size_t size);
  *         quire_options_set(&o, "--kv-cache-memory-bytes", "512M", &error) ||
  *         quire_options_set(&o, "scheduling-policy", "priority", &error))
  *         fprintf(stderr, "%s\n", error.message);
+ *     quire_options_release(&o);
  *
  * Errors: QUIRE_INVALID (not in its range), QUIRE_NOT_FOUND (no such option), QUIRE_UNSUPPORTED
- * (vLLM's, refused here; why), QUIRE_TOO_LARGE (more than QUIRE_SET_MAX that are no fields). */
+ * (vLLM's, refused here; why), QUIRE_TOO_LARGE (too many that are no fields), QUIRE_NO_MEMORY. */
 QUIRE_API enum quire_code quire_options_set(struct quire_options *o, const char *name,
                                             const char *value, struct quire_error *error);
+/* What quire_options_set keeps; the fields stay. Options that were never set by name hold nothing,
+ * and so does a second call. Threads: one. */
+QUIRE_API void quire_options_release(struct quire_options *o);
 
 struct quire_engine;
 /* Load and start; returns when the engine is ready or has failed. Any number may be open at once.
@@ -188,8 +192,155 @@ QUIRE_API enum quire_code quire_detokenize(const struct quire_engine *engine,
 QUIRE_API void quire_free(const void *memory);
 QUIRE_API const char *quire_version(void); /* "0.1.0" */
 
+/* Requests.
+ *
+ * A conversation is given as the JSON that /v1/chat/completions takes, and read by the same code:
+ * the chat template makes the prompt of it, and the answer is taken apart into content, reasoning
+ * and tool calls. Here a model is made to call a function:
+ *
+ *     struct quire_error error = {QUIRE_OK, ""};   struct quire_engine *engine = NULL;
+ *     struct quire_options o;   quire_options_init(&o, sizeof o);   o.model = "path/to/model";
+ *     struct quire_request *r = NULL;
+ *     struct quire_params p;   quire_params_init(&p, sizeof p);
+ *     p.messages_json = "[{\"role\": \"user\", \"content\": \"How warm is it in Lisbon?\"}]";
+ *     p.tools_json = "[{\"type\": \"function\", \"function\": {\"name\": \"get_weather\","
+ *                    " \"parameters\": {\"type\": \"object\", \"properties\":"
+ *                    " {\"city\": {\"type\": \"string\"}}, \"required\": [\"city\"]}}}]";
+ *     p.tool_choice_json = "required";
+ *     struct quire_event event = {.kind = QUIRE_TOKEN};
+ *     if (!quire_engine_open(&engine, &o, &error) && !quire_submit(&r, engine, &p, &error))
+ *         while (event.kind != QUIRE_FINISH && !quire_next(r, &event, -1, &error))
+ *             if (event.kind == QUIRE_TOOL_CALL) // {"id": …, "function": {"name": "get_weather", …
+ *                 printf("%.*s\n", (int)event.n_text, event.text);
+ *     if (error.code)
+ *         fprintf(stderr, "%s\n", error.message);
+ *     if (r)
+ *         puts(quire_request_message(r)); // goes back in messages_json, with the call's result
+ *     quire_request_free(r);
+ *     quire_engine_close(engine);
+ */
+
+/* Structured output: what `grammar` is. */
+enum quire_grammar {
+    QUIRE_GRAMMAR_NONE,
+    QUIRE_GRAMMAR_JSON_SCHEMA,     /* a JSON Schema; "{}" for any JSON value */
+    QUIRE_GRAMMAR_REGEX,           /* the whole text matches */
+    QUIRE_GRAMMAR_CHOICE,          /* a JSON array of strings */
+    QUIRE_GRAMMAR_EBNF,            /* GBNF or Lark, whichever it is */
+    QUIRE_GRAMMAR_STRUCTURAL_TAG,  /* a structural tag, JSON */
+    QUIRE_GRAMMAR_COMPACT = 0x100, /* added to one: no white space between JSON's tokens */
+    /* Added to JSON_SCHEMA: before it stands a JSON string, the pattern of what may come there. */
+    QUIRE_GRAMMAR_SPACED = 0x200
+};
+
+struct quire_params { /* negative numbers: the model's default, else OpenAI's */
+    size_t size;
+    const char *text;    /* prompt as UTF-8 … */
+    size_t n_text;       /* SIZE_MAX = NUL-terminated */
+    const uint32_t *ids; /* … or as [n_ids] token ids, when text is NULL */
+    size_t n_ids;
+    bool add_special; /* text: add bos and the like (default) */
+    float temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k;                             /* 0 = off */
+    float presence_penalty, frequency_penalty; /* 0 = off */
+    int64_t seed;                              /* negative: drawn */
+    uint32_t max_tokens;                       /* 0 = as many as fit */
+    uint32_t min_tokens;
+    bool ignore_eos;
+    bool skip_special;        /* special tokens give no text (default) */
+    bool include_stop;        /* a stop string is part of the text */
+    int32_t logprobs;         /* alternatives per token, at most all; negative: none */
+    int32_t prompt_logprobs;  /* the same for prompt tokens: QUIRE_PROMPT events */
+    const char *const *stops; /* [n_stop] strings that end the text */
+    size_t n_stop;
+    const uint32_t *stop_ids; /* [n_stop_id] tokens that end it */
+    size_t n_stop_id;
+    const uint32_t *bias_ids; /* [n_bias], none twice */
+    const float *bias;        /* [n_bias], -100 … 100 */
+    size_t n_bias;
+    void (*notify)(void *ctx); /* may be NULL; called on an engine thread after each event */
+    void *notify_ctx;
+    const uint32_t *allowed_ids; /* [n_allowed] no other token is sampled; none = all may be */
+    size_t n_allowed;
+    int32_t priority;       /* lower is earlier, with scheduling_policy "priority" */
+    const char *cache_salt; /* blocks of the prefix cache are shared within a salt; NULL = "" */
+    bool no_prefix_cache;   /* neither take blocks from there nor leave any */
+    uint32_t grammar_kind;  /* enum quire_grammar: the output follows the grammar */
+    const char *grammar;    /* NUL-terminated UTF-8; what is wrong in it ends the request */
+    /* It holds behind the first of these in the output (the end of reasoning, "</think>"), before
+     * which anything may come; NULL: from the first token. */
+    const char *grammar_after;
+    /* A conversation in place of text and ids: one message of the user, perhaps after one of the
+     * system, or all as JSON. Errors begin with the field's name in the API: "messages: …". */
+    const char *user;          /* UTF-8; no JSON */
+    const char *system;        /* the same, NULL = none; with user only */
+    const char *messages_json; /* array; user is NULL then */
+    const char *tools_json;    /* array of functions the model may call; NULL = none */
+    /* NULL or "auto": the model decides; "none", "required", or a JSON object that names one. */
+    const char *tool_choice_json;
+    const char *chat_template_kwargs_json; /* object: variables for the template */
+    const char *documents_json;            /* array */
+    const char *reasoning_effort;
+    bool parallel_tool_calls;    /* several calls may come (default) */
+    bool continue_final_message; /* the answer goes on in the last message */
+};
+/* Everything to its default. size: sizeof *p. Threads: one. */
+QUIRE_API void quire_params_init(struct quire_params *p, size_t size);
+
+struct quire_request;
+/* All of `p` is copied; several answers to a prompt are several requests with seeds of their own.
+ * Errors: QUIRE_INVALID, QUIRE_BUSY, QUIRE_UNAVAILABLE, QUIRE_NO_MEMORY. Threads: any. */
+QUIRE_API enum quire_code quire_submit(struct quire_request **out, struct quire_engine *engine,
+                                       const struct quire_params *p, struct quire_error *error);
+
+enum quire_event_kind {
+    QUIRE_PROMPT,
+    QUIRE_TOKEN, /* of a conversation its text is content; the two below come before it */
+    QUIRE_FINISH,
+    QUIRE_REASONING, /* conversations: text that the model thinks */
+    QUIRE_TOOL_CALL  /* conversations: text is one whole call as JSON */
+};
+enum quire_finish {
+    QUIRE_FINISH_NONE,
+    QUIRE_FINISH_STOP, /* an end-of-text token, a stop id or a stop string */
+    QUIRE_FINISH_LENGTH,
+    QUIRE_FINISH_ABORT,
+    QUIRE_FINISH_ERROR,
+    QUIRE_FINISH_TOOL_CALLS /* conversations: a stop, after tool calls */
+};
+
+struct quire_alternative {
+    uint32_t token;
+    float logprob;
+};
+struct quire_event {
+    enum quire_event_kind kind;
+    uint32_t token;    /* PROMPT, TOKEN */
+    uint32_t position; /* of that token, prompt and output counted from 0 */
+    const char *text;  /* [n_text] text that became final; ends with a whole character, no NUL */
+    size_t n_text;
+    float logprob;                       /* PROMPT, and TOKEN when asked for */
+    uint32_t rank;                       /* 1 = most likely; 0 = no logprobs */
+    const struct quire_alternative *top; /* [n_top] most likely first */
+    uint32_t n_top;
+    enum quire_finish finish; /* FINISH */
+    int32_t i_stop;           /* FINISH: index of the stop string that was found, or -1 */
+    int64_t stop_id;          /* FINISH: the stop token of stop_ids that came, or -1 */
+};
+/* The next event, waiting at most timeout_ms (0: not at all, negative: without limit); FINISH is
+ * given again and again. Errors: QUIRE_TIMEOUT; any other ends the request (event is FINISH).
+ * Threads: one for a request. */
+QUIRE_API enum quire_code quire_next(struct quire_request *r, struct quire_event *event,
+                                     int timeout_ms, struct quire_error *error);
+/* The answer to a conversation so far as a message of the API, {"role", "content", "reasoning",
+ * "tool_calls"}, NUL-terminated; whole after FINISH. "" for other prompts. It lives until the
+ * next call for the request. Threads: one for a request. */
+QUIRE_API const char *quire_request_message(struct quire_request *r);
+QUIRE_API uint32_t quire_request_n_prompt(const struct quire_request *r); /* tokens; any thread */
+/* Ends it (abort) if it has not finished. NULL is fine. Threads: one for a request. */
+QUIRE_API void quire_request_free(struct quire_request *r);
+
 #ifdef __cplusplus
 }
 #endif
-#include "quire_request.h"
 #endif

@@ -1,6 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/codec.h"
 
+static const struct {
+    uint32_t tag;
+    const char *name, *text;
+} reserved[] = {
+#define MSG(tag, name)
+#define FIELD(tag, type, name, text)
+#define END(name)
+#define RESERVED(tag, name, text) {tag, #name, text},
+#include "proto/messages.def"
+};
+
 void proto_reference(struct buf *out)
 {
     buf_add_str(out,
@@ -20,4 +31,7 @@ void proto_reference(struct buf *out)
             buf_printf(out, "| %u | %s | %s | %s |\n", f->tag, f->name, codec_type_name(f->type),
                        f->text);
     }
+    buf_add_str(out, "\n## Reserved tags\n\n| tag | was | meaning |\n|---|---|---|\n");
+    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
+        buf_printf(out, "| %u | %s | %s |\n", reserved[i].tag, reserved[i].name, reserved[i].text);
 }

@@ -9,10 +9,21 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from include_cycles import cycles  # noqa: E402
+
 FOLDERS = ("common", "proto", "kernels", "engine", "frontend", "tests", "deploy")
 TOP = {"CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE", *FOLDERS}
 README_HEADINGS = ("What it is", "Read in this order", "Rules", "Talks to", "How to add", "How to test it")
 BANNED = re.compile(r"\b(malloc|calloc|realloc|strdup|strndup|free)\s*\(")
+# The public header is installed and read alone: one file with everything that a caller may use.
+PUBLIC_HEADER, PUBLIC_HEADER_MAX = "engine/quire.h", 400
+# Where cycles of includes stand, and why.
+CYCLES = {
+    "engine/model/": "its files become the layer program and the loader's plan",
+    "common/template/": "one interpreter: values, the tree and its evaluation are defined by each other",
+    "common/parsers/": "format.h becomes the private header of the parser",
+}
 SOURCE_MAX, HEADER_MAX, README_MAX, FUNCTION_MAX, COLUMNS_MAX = 1000, 200, 80, 70, 100
 
 # Headers of CUDA's that ours include: they come with a toolkit or with NVIDIA's wheels (deploy/cuda.sh), not from Debian.
@@ -58,6 +69,7 @@ def check_c(path):
     if not lines[0].startswith("/* SPDX-License-Identifier: Apache-2.0 */"):
         report(path, 1, "the first line is not the SPDX line")
     limit = HEADER_MAX if path.endswith(".h") and not path.startswith("tests/") else SOURCE_MAX
+    limit = PUBLIC_HEADER_MAX if path == PUBLIC_HEADER else limit
     table = os.path.basename(path).endswith(("_table.c", "_table.h", "_data.h"))
     if len(lines) > limit and not table:
         report(path, limit, f"{len(lines)} lines, the limit is {limit}")
@@ -127,6 +139,12 @@ def check_conflicts(files):
                         report(path, number, "mark of an unfinished merge")
 
 
+def check_cycles(files):
+    for path, text in cycles([f for f in files if f.startswith(FOLDERS) and not f.startswith("tests/")]):
+        if not path.startswith(tuple(CYCLES)):
+            report(path, 1, text)
+
+
 def check_format(files):
     sources = [f for f in files if f.endswith((".c", ".h"))]
     run = subprocess.run(["clang-format-14", "--dry-run", "-Werror", *sources], capture_output=True, text=True)
@@ -144,6 +162,7 @@ def main():
     check_headers_compile([f for f in sources if f.endswith(".h") and not f.startswith("tests/")])
     check_readmes(set(files))
     check_conflicts(files)
+    check_cycles(files)
     check_format(files)
     for line in findings:
         print(line)

@@ -6,7 +6,9 @@
  * that the template's source names. Threads: values. */
 #ifndef QUIRE_COMMON_CHAT_THINKING_H
 #define QUIRE_COMMON_CHAT_THINKING_H
-#include "common/chat/turn.h"
+#include "common/buf.h"
+#include "common/chat/turn_ask.h"
+#include "common/parsers/parser.h"
 #include "common/tokenizer/tokenizer.h"
 
 /* What the request asks for. chat_template_kwargs go before enable_thinking and thinking, those

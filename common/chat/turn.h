@@ -10,24 +10,8 @@
 #include <stdbool.h>
 #include "common/buf.h"
 #include "common/chat/chat_model.h"
-#include "common/chat/form.h"
+#include "common/chat/turn_ask.h"
 #include "common/parsers/parser.h"
-
-enum thinking { /* what a request asks for of a model that can reason (thinking.h) */
-                THINKING_UNSAID, /* the chat template decides */
-                THINKING_ON,
-                THINKING_OFF
-};
-
-struct turn_ask { /* a request's fields by their names; NULL: not given */
-    const json_t *messages, *tools, *tool_choice, *documents, *chat_template_kwargs,
-        *enable_thinking, *thinking;
-    const char *reasoning_effort, *chat_template;
-    bool add_generation_prompt, continue_final_message, parallel_tool_calls;
-    bool auto_tool_choice; /* the model may call by its own choice */
-    bool trust_template;   /* chat_template is taken */
-    struct form form;      /* that the answer must have */
-};
 
 struct turn {
     const struct chat_model *model; /* borrowed */

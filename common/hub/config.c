@@ -9,8 +9,7 @@
 #include "common/download.h"
 #include "common/file.h"
 #include "common/hub/archs.h"
-#include "common/hub/config_moe.h"
-#include "common/hub/config_rope.h"
+#include "common/hub/config_internal.h"
 
 #define EPS_DEFAULT 1e-6 /* rms_norm_eps of every family here when absent */
 

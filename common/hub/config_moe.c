@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/hub/config_moe.h"
+#include "common/hub/config_internal.h"
 #include <string.h>
 
 #define WIDTH_MAX (1u << 20) /* as intermediate_size's */

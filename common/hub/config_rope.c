@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/hub/config_rope.h"
+#include "common/hub/config_internal.h"
 #include <string.h>
 
 #define THETA_DEFAULT 10000.0

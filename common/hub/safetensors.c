@@ -12,7 +12,7 @@
 #include "common/file.h"
 #include "common/hub/folder.h"
 #include "common/hub/hub_json.h"
-#include "common/hub/safetensors_header.h"
+#include "common/hub/safetensors_internal.h"
 #include "common/mem.h"
 
 #define SHARDS_MAX      4096u

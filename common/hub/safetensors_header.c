@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/hub/safetensors_header.h"
+#include "common/hub/safetensors_internal.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/hub/hub_json.h"

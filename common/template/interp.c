@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/template/interp.h"
+#include "common/template/template_internal.h"
 #include <math.h>
 #include <stdarg.h>
 #include <sys/random.h>

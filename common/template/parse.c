@@ -4,7 +4,7 @@
 #include "common/template/parse.h"
 #include <stdarg.h>
 #include "common/utf8.h"
-#include "common/template/interp.h"
+#include "common/template/template_internal.h"
 #include "common/template/unicode.h"
 
 struct node *parse_fail(struct parser *p, const char *type, const char *fmt, ...)

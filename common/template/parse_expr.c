@@ -7,7 +7,7 @@
 #include "common/template/parse.h"
 #include <errno.h>
 #include "common/utf8.h"
-#include "common/template/interp.h"
+#include "common/template/template_internal.h"
 
 static struct node *parse_unary(struct parser *p, bool with_filter);
 

@@ -11,7 +11,7 @@
  * Threads: one rendering. */
 #ifndef QUIRE_COMMON_TEMPLATE_TEXT_H
 #define QUIRE_COMMON_TEMPLATE_TEXT_H
-#include "common/template/interp.h"
+#include "common/template/template_internal.h"
 
 FALLIBLE text_new(struct interp *in, const char *data, size_t n, struct value *out); /* copies */
 FALLIBLE text_borrow(struct interp *in, const char *data, size_t n,

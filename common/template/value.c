@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/template/value.h"
-#include "common/template/interp.h"
+#include "common/template/template_internal.h"
 
 #define DICT_LINEAR_MAX 8 /* entries searched one by one; more get a hash index */
 

@@ -61,26 +61,22 @@ static void show_loading(void *ctx, uint32_t percent)
         bench_progress_end(b);
 }
 
-enum q_code offline_open(struct offline *f, struct bench *b, const struct offline_need *need,
-                         struct q_err *e)
+static FALLIBLE open_engine(struct offline *f, struct bench *b, const struct offline_need *need,
+                            struct quire_options *q, struct q_err *e)
 {
-    struct quire_options q;
     struct quire_error error = {QUIRE_OK, ""};
     enum q_code rc;
-    quire_options_init(&q, sizeof q);
-    q.model = need->model ? need->model : b->model;
-    q.log_level = "warning";
-    if ((rc = set_given(&q, b, need, e)))
+    if ((rc = set_given(q, b, need, e)))
         return rc;
     if (!options_given(&b->o, "--max-num-seqs"))
-        q.max_num_seqs = need->n_seq;
+        q->max_num_seqs = need->n_seq;
     if (!options_given(&b->o, "--max-model-len"))
-        q.max_model_len = need->n_token;
-    q.skip_tokenizer = !need->text;
-    q.progress = b->progress ? show_loading : NULL;
-    q.progress_ctx = b;
+        q->max_model_len = need->n_token;
+    q->skip_tokenizer = !need->text;
+    q->progress = b->progress ? show_loading : NULL;
+    q->progress_ctx = b;
     memset(f, 0, sizeof *f);
-    f->why = quire_engine_open(&f->engine, &q, &error);
+    f->why = quire_engine_open(&f->engine, q, &error);
     bench_progress_end(b);
     if (f->why)
         return f->why == QUIRE_INVALID ? q_fail(e, Q_INVALID, "%s", error.message)
@@ -88,6 +84,18 @@ enum q_code offline_open(struct offline *f, struct bench *b, const struct offlin
     f->info.size = sizeof f->info;
     quire_engine_info(f->engine, &f->info);
     return Q_OK;
+}
+
+enum q_code offline_open(struct offline *f, struct bench *b, const struct offline_need *need,
+                         struct q_err *e)
+{
+    struct quire_options q;
+    quire_options_init(&q, sizeof q);
+    q.model = need->model ? need->model : b->model;
+    q.log_level = "warning";
+    enum q_code rc = open_engine(f, b, need, &q, e);
+    quire_options_release(&q);
+    return rc;
 }
 
 void offline_close(struct offline *f)

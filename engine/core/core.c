@@ -12,7 +12,7 @@
  * compute (result.error) means the two disagree about the state; the worker is treated as dead,
  * because a fresh one is told everything again. A step that takes longer than worker_timeout_s
  * likewise: the worker is killed. Which request it was that killed it is the scheduler's to find
- * out (engine/sched/suspect.c); each one found starts the count of deaths anew, at most
+ * out (engine/sched/scheduler_suspect.c); each one found starts the count of deaths anew, at most
  * CORE_CULPRITS_MAX times without a finished step, for then it is the machine. */
 #include "engine/core/core.h"
 #include <assert.h>
@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -56,6 +57,7 @@ void core_end_worker(struct core *c, int timeout_ms)
 static FALLIBLE start_worker(struct core *c, struct q_err *e)
 {
     enum q_code rc;
+    Q_ASSERT(!c->ring && !c->worker.pid && !c->worker.has_thread);
     if ((rc = ring_new(&c->ring, &c->config.worker, e)) ||
         (rc = watch(c, ring_event_fd(c->ring), e)))
         goto out;
@@ -74,6 +76,7 @@ out:
 FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink *sink, void *ctx,
                   struct q_err *e)
 {
+    Q_ASSERT(out && config && sink && *config->worker.model_dir);
     struct core *c = q_calloc(1, sizeof *c);
     enum q_code rc;
     if (!c)
@@ -119,6 +122,7 @@ void core_free(struct core *c)
 
 static enum q_code fail(struct core *c, const struct q_err *why, bool died)
 {
+    Q_ASSERT(why->code != Q_OK && c->state != CORE_FAILED);
     c->state = CORE_FAILED;
     c->failure = *why;
     c->worker_died = died;
@@ -185,6 +189,7 @@ static uint32_t forced_max(const struct core_config *c)
 static FALLIBLE first_ready(struct core *c, const struct worker_info *info, struct q_err *e)
 {
     enum q_code rc;
+    Q_ASSERT(c->state == CORE_LOADING && !c->outputs);
     c->worker_info = *info;
     c->info.shape = info->shape;
     c->info.limits = info->limits;
@@ -296,6 +301,7 @@ static FALLIBLE settle(struct core *c, void *memory, struct q_err *e)
     int64_t start_us = clock_us();
     if ((rc = scheduler_settle(c->scheduler, &result, start_us, c->outputs, &n, e)))
         return rc;
+    Q_ASSERT(n <= c->info.limits.logit_rows_max); /* room in outputs */
     int64_t settled_us = core_tracing(c) ? clock_us() : 0;
     if (c->follows[result.head->step % RING_DEPTH] && result.head->gap_us != STEP_NO_GAP) {
         c->n_gap++;
@@ -316,6 +322,7 @@ static FALLIBLE plan(struct core *c, struct q_err *e)
 {
     void *space;
     bool planned = true;
+    Q_ASSERT(c->state == CORE_READY && core_may_plan(c) && !ring_ordering(c->ring));
     while (planned && (space = ring_step_space(c->ring))) {
         int64_t start_us = clock_us();
         enum q_code rc = scheduler_plan(c->scheduler, space, c->step_bytes, start_us, &planned, e);
@@ -441,7 +448,7 @@ static void take_compiled(struct core *c)
     }
 }
 
-FALLIBLE core_step(struct core *c, struct q_err *e)
+static FALLIBLE step_now(struct core *c, struct q_err *e)
 {
     struct q_err why = Q_ERR_INIT;
     enum q_code rc;
@@ -466,6 +473,14 @@ FALLIBLE core_step(struct core *c, struct q_err *e)
     if (c->state != CORE_READY && (rc = step_loading(c, e)))
         return rc;
     return c->state == CORE_READY ? step_ready(c, e) : Q_OK;
+}
+
+FALLIBLE core_step(struct core *c, struct q_err *e)
+{
+    enum q_code rc = step_now(c, e);
+    Q_ASSERT((c->state == CORE_FAILED) == (rc != Q_OK));
+    Q_CHECK(core_check(c));
+    return rc;
 }
 
 int core_fd(const struct core *c)
@@ -527,6 +542,7 @@ static FALLIBLE with_program(struct core *c, uint32_t origin, struct msg_submit 
 
 FALLIBLE core_submit(struct core *c, uint32_t origin, const struct msg_submit *m, struct q_err *e)
 {
+    Q_ASSERT(m && (m->prompt.data || !m->prompt.n) && (m->grammar.data || !m->grammar.n));
     struct msg_submit own = *m;
     bool known;
     uint32_t percent;

@@ -127,5 +127,8 @@ const struct generation_defaults *core_generation_defaults(const struct core *c)
 void core_stats(const struct core *c, struct scheduler_stats *out);
 uint64_t core_n_restart(const struct core *c);
 pid_t core_worker_pid(const struct core *c); /* 0 = a thread, or none now */
+/* Assert every invariant, the scheduler's too. In trees with tests core_step does it. Cost:
+ * O(requests + blocks). */
+void core_check(const struct core *c);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core_internal - what core.c, steer.c and core_trace.c share: the state of a core. Nobody else
- * includes this. Threads: the core's owner. */
+/* core_internal - what core.c, core_control.c and core_trace.c share: the state of a core. Nobody
+ * else includes this. Threads: the core's owner. */
 #ifndef QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #define QUIRE_ENGINE_CORE_CORE_INTERNAL_H
 #include "engine/core/core.h"
@@ -61,7 +61,7 @@ struct core {
 /* core.c */
 void core_end_worker(struct core *c, int timeout_ms);
 
-/* steer.c: may a step be planned now? */
+/* core_control.c: may a step be planned now? */
 bool core_may_plan(const struct core *c);
 /* The steps that are done are settled: fall asleep, reload, clear, as far as it is time. */
 void core_steer(struct core *c);

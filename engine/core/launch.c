@@ -66,6 +66,7 @@ FALLIBLE launch_process(struct launch *w, struct ring *ring, const char *program
 {
     char path[PATH_MAX];
     enum q_code rc;
+    Q_ASSERT(ring && !w->pid && !w->has_thread);
     *w = (struct launch)LAUNCH_INIT;
     if ((rc = program_path(path, program, e)) || (rc = spawn(&w->pid, path, ring, e)))
         return rc;
@@ -89,6 +90,7 @@ static void *thread_main(void *arg)
 
 FALLIBLE launch_thread(struct launch *w, struct ring *ring, struct q_err *e)
 {
+    Q_ASSERT(ring && !w->pid && !w->has_thread);
     *w = (struct launch)LAUNCH_INIT;
     int rc = pthread_create(&w->thread, NULL, thread_main, ring);
     if (rc)
@@ -101,6 +103,7 @@ FALLIBLE launch_thread(struct launch *w, struct ring *ring, struct q_err *e)
 
 static void forget_process(struct launch *w)
 {
+    Q_ASSERT(w->pid > 0);
     if (w->pid_fd >= 0)
         close(w->pid_fd);
     w->pid_fd = -1;

@@ -168,7 +168,10 @@ static int open_engine(struct program *p)
     q.model = p->o.positional[0];
     q.log_level = "warning";
     q.progress = isatty(STDERR_FILENO) ? show_progress : NULL;
-    if (set_options(&q, &p->o, &error) == QUIRE_OK && open_model(p, &q, &error) == QUIRE_OK) {
+    bool opened =
+        set_options(&q, &p->o, &error) == QUIRE_OK && open_model(p, &q, &error) == QUIRE_OK;
+    quire_options_release(&q);
+    if (opened) {
         struct quire_info info = {.size = sizeof info};
         quire_engine_info(p->engine, &info);
         p->chats = info.has_chat_template && !p->o.raw;

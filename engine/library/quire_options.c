@@ -4,8 +4,18 @@
  * option of the engine is one line of options.def and nothing here. */
 #include "engine/library/quire_options.h"
 #include <string.h>
+#include "common/mem.h"
 #include "common/options.h"
 #include "engine/core/engine_options.h"
+
+#define SETTINGS_MAX 256 /* more than there are options */
+
+struct quire_settings { /* options that are no field, in the order of the calls */
+    struct setting {
+        const char *name, *value; /* borrowed */
+    } * items;                    /* [n] */
+    size_t n, cap;
+};
 
 static enum quire_code public_code(enum q_code code)
 {
@@ -163,6 +173,21 @@ static bool names_field(const char *name, size_t i)
     return *name == '\0' && *field == '\0';
 }
 
+static FALLIBLE keep_setting(struct quire_options *o, const char *name, const char *value,
+                             struct q_err *e)
+{
+    struct quire_settings *s = o->settings ? o->settings : q_calloc(1, sizeof *s);
+    if (!s)
+        return q_fail(e, Q_NO_MEMORY, "options: no memory for \"%.40s\"", name);
+    o->settings = s;
+    if (s->n == SETTINGS_MAX)
+        return q_fail(e, Q_TOO_LARGE, "options: more than %d are set by name", SETTINGS_MAX);
+    enum q_code rc = q_grow(&s->items, &s->cap, s->n + 1, sizeof *s->items, SETTINGS_MAX, e);
+    if (!rc)
+        s->items[s->n++] = (struct setting){name, value};
+    return rc;
+}
+
 static FALLIBLE set_option(struct quire_options *o, const char *name, const char *value,
                            struct q_err *e)
 {
@@ -179,11 +204,16 @@ static FALLIBLE set_option(struct quire_options *o, const char *name, const char
             copy_field(i, o, &checked, true);
             return Q_OK;
         }
-    if (o->n_set >= QUIRE_SET_MAX)
-        return q_fail(e, Q_TOO_LARGE, "options: more than %d are set by name", QUIRE_SET_MAX);
-    o->set[2 * o->n_set] = name;
-    o->set[2 * o->n_set++ + 1] = value;
-    return Q_OK;
+    return keep_setting(o, name, value, e);
+}
+
+void quire_options_release(struct quire_options *o)
+{
+    if (!o || o->size < sizeof *o || !o->settings)
+        return;
+    q_free(o->settings->items);
+    q_free(o->settings);
+    o->settings = NULL;
 }
 
 enum quire_code quire_options_set(struct quire_options *o, const char *name, const char *value,
@@ -201,8 +231,9 @@ FALLIBLE quire_options_all(struct options *all, const struct quire_options *full
     all->log_level = "error";
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         copy_field(i, from, all, false);
-    for (uint32_t i = 0; i < full->n_set && !rc; i++)
-        rc = options_set(all, FOR_LIBRARY, full->set[2 * i], full->set[2 * i + 1], e);
+    const struct quire_settings *s = full->settings;
+    for (size_t i = 0; s && i < s->n && !rc; i++)
+        rc = options_set(all, FOR_LIBRARY, s->items[i].name, s->items[i].value, e);
     return rc;
 }
 

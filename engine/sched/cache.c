@@ -98,14 +98,3 @@ void cache_publish_full(struct scheduler *s, struct request *r)
         kv_publish(&s->pool, &r->table, i, &r->hashes[i + 1]);
     r->publish_at = (n_full + 1) * KV_BLOCK_TOKENS;
 }
-
-/* Running requests publish nothing more: the first blocks of theirs, and the rows so far of the
- * next, are of before the reset. Swapped ones would when they are back. */
-void scheduler_reset_prefix_cache(struct scheduler *s)
-{
-    kv_forget(&s->pool);
-    for (uint32_t i = s->running.first; i != REQUEST_NONE; i = request_at(s, i)->next)
-        request_at(s, i)->publish_at = UINT32_MAX;
-    for (uint32_t i = s->backlog.returned.first; i != REQUEST_NONE; i = request_at(s, i)->next)
-        swap_drop(&s->swap, &request_at(s, i)->held);
-}

@@ -44,8 +44,8 @@ struct request {
     uint32_t prompt_settled; /* the next one to hand out */
     uint32_t n_counted;      /* prompt tokens in the statistics already */
     bool started;            /* was in a step once; queue_us is set */
-    uint32_t n_lost;       /* deaths of the worker in steps with it, until it gets on (suspect.c) */
-    uint32_t n_since_lost; /* tokens settled since the last of them */
+    uint32_t n_lost;         /* deaths of the worker in steps with it, until it gets on */
+    uint32_t n_since_lost;   /* tokens settled since the last of them */
     /* Prefix cache (cache.c). Names of the full blocks of tokens, [0] of none:
      * [1 + n_max / 16], the first 1 + n_hash known; NULL: it takes no part. */
     struct kv_hash *hashes;

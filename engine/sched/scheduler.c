@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request's life: submit (here) → backlog → plan.c seats it in a slot → running → settle.c
- * appends its tokens, and one day finds its end. On the way it may be unseated (preempted, worker
- * lost) and go back to the backlog, or be aborted. Rows in flight of a request that is
- * gone are recognised by the entry's use count and dropped. */
+/* A request's life: submit (here) → backlog → scheduler_plan.c seats it in a slot → running →
+ * scheduler_settle.c appends its tokens, and one day finds its end. On the way it may be unseated
+ * (preempted, worker lost) and go back to the backlog, or be aborted. Rows in flight of a request
+ * that is gone are recognised by the entry's use count and dropped. */
 #include "engine/sched/scheduler.h"
 #include <string.h>
 #include "common/mem.h"
@@ -316,6 +316,17 @@ uint32_t scheduler_abort_origin(struct scheduler *s, uint32_t origin)
     return n;
 }
 
+/* Running requests publish nothing more: the first blocks of theirs, and the rows so far of the
+ * next, are of before the reset. Swapped ones would when they are back. */
+void scheduler_reset_prefix_cache(struct scheduler *s)
+{
+    kv_forget(&s->pool);
+    for (uint32_t i = s->running.first; i != REQUEST_NONE; i = request_at(s, i)->next)
+        request_at(s, i)->publish_at = UINT32_MAX;
+    for (uint32_t i = s->backlog.returned.first; i != REQUEST_NONE; i = request_at(s, i)->next)
+        swap_drop(&s->swap, &request_at(s, i)->held);
+}
+
 void scheduler_close(struct scheduler *s, bool closed)
 {
     s->closed = closed;
@@ -342,7 +353,7 @@ void scheduler_worker_lost(struct scheduler *s)
             f->by_slot[f->parts[j].slot] = 0;
     }
     s->n_flight = 0;
-    /* The last first: each is then the first of the backlog, but for one on trial (suspect.c). */
+    /* The last first: each is then the first of the backlog, but for one on trial. */
     while (s->running.n) {
         uint32_t i = s->running.last;
         scheduler_unseat(s, i);

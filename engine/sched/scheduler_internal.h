@@ -2,8 +2,8 @@
 /* scheduler_internal - what the files of the scheduler share: its state. Nobody else includes this.
  *
  * running is in the order of request_before, and all of it comes before all returned ones of the
- * backlog (check.c asserts both), except while suspects are tried one by one (suspect.c).
- * Threads: the scheduler's loop only. */
+ * backlog (scheduler_check.c asserts both), except while suspects are tried one by one
+ * (scheduler_suspect.c). Threads: the scheduler's loop only. */
 #ifndef QUIRE_ENGINE_SCHED_SCHEDULER_INTERNAL_H
 #define QUIRE_ENGINE_SCHED_SCHEDULER_INTERNAL_H
 #include "engine/sched/backlog.h"
@@ -49,7 +49,7 @@ struct scheduler {
     uint32_t i_flight, n_flight;
     uint32_t n_constrained;        /* of the running ones: with a grammar */
     bool closed;                   /* no request begins */
-    bool suspecting;               /* suspect.c: nothing runs but the one on trial */
+    bool suspecting;               /* scheduler_suspect.c: nothing runs but the one on trial */
     int64_t settled_us;            /* the last step */
     int64_t last_prompt_us;        /* how long the last step with prompt rows took */
     int64_t deadline_us;           /* none passes before */
@@ -92,7 +92,7 @@ static inline void cache_publish(struct scheduler *s, struct request *r)
 /* Take a running request off its slot and blocks; it is in no list afterwards and may be waiting
  * again (backlog_return) or removed. */
 void scheduler_unseat(struct scheduler *s, uint32_t i_request);
-/* Take blocks and place of a running request away; it waits again. preempt.c */
+/* Take blocks and place of a running request away; it waits again. scheduler_preempt.c */
 void scheduler_preempt(struct scheduler *s, uint32_t i_request);
 /* It is seated again: plan the copies of what is in host memory, or give that up. */
 void scheduler_restore(struct scheduler *s, struct request *r, const struct seat *seat);
@@ -102,7 +102,7 @@ void scheduler_measure(struct scheduler *s, const struct flight *f,
 /* Forget a request that is running or waiting. */
 void scheduler_forget(struct scheduler *s, uint32_t i_request);
 
-/* suspect.c */
+/* scheduler_suspect.c */
 /* A token of r was settled. */
 static inline void scheduler_got_on(struct request *r)
 {

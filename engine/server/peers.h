@@ -10,7 +10,7 @@
 #include "common/mem.h"
 #include "engine/core/core.h"
 #include "engine/server/outbox.h"
-#include "engine/server/server.h"
+#include "engine/server/server_config.h"
 #include "proto/socket.h"
 
 struct peer_address {

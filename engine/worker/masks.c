@@ -99,6 +99,7 @@ static void *run(void *arg)
 FALLIBLE masks_new(struct masks **out, const struct mask_provider *p, uint32_t n_row,
                    uint32_t n_vocab, struct q_err *e)
 {
+    Q_ASSERT(p && n_row && n_vocab);
     struct masks *m = q_calloc(1, sizeof *m);
     if (!m)
         return q_fail(e, Q_NO_MEMORY, "worker: no memory for masks");
@@ -161,6 +162,7 @@ void masks_guess(struct masks *m, struct slots *s, const struct step_view *v)
 void masks_begin(struct masks *m)
 {
     const struct slots *s = m->slots;
+    Q_ASSERT(s && atomic_load(&m->begun) == atomic_load(&m->ended)); /* masks_end came before */
     for (uint32_t i = 0; i < s->batch.n_logit; i++) {
         const struct logit_row *row = &s->rows[i];
         if (row->is_prompt || !row->slot->params.grammar)
@@ -184,6 +186,7 @@ void masks_end(struct masks *m)
 const uint32_t *masks_wait(struct masks *m, uint32_t i_row)
 {
     uint32_t i = m->places[i_row], done;
+    Q_ASSERT(i < m->n_ask); /* the row has a grammar */
     while ((done = atomic_load_explicit(&m->done, memory_order_acquire)) <= i)
         sleep_while(&m->done, done);
     return m->bits + (size_t)i * m->n_word;

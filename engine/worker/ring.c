@@ -314,6 +314,7 @@ void ring_order_path(const struct ring *r, char out[PATH_MAX])
 
 void ring_order_done(struct ring *r, const struct q_err *e)
 {
+    Q_ASSERT(ring_order_now(r) != RING_NO_ORDER);
     r->head->order_error = e ? *e : (struct q_err)Q_ERR_INIT;
     atomic_store(&r->head->order, RING_NO_ORDER);
     notify(r);
@@ -375,6 +376,7 @@ uint32_t ring_in_flight(const struct ring *r)
 
 void *ring_step_space(struct ring *r)
 {
+    Q_ASSERT(r->body); /* ring_attach came first */
     if (ring_in_flight(r) >= RING_DEPTH)
         return NULL;
     return r->body + r->sent_own % RING_DEPTH * r->step_bytes;

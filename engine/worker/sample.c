@@ -311,6 +311,7 @@ static uint32_t draw_list(const struct sample_dist *d, double target)
 
 uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct sample_scratch *s)
 {
+    Q_ASSERT(d->n && d->total > 0 && uniform >= 0 && uniform < 1);
     double target = uniform * d->total, sum = 0;
     if (d->items)
         return draw_list(d, target);
@@ -368,6 +369,7 @@ static void fill_logprobs(const float *raw, uint32_t n_top, struct sample_scratc
 void sample_known(const float *logits, uint32_t n_top, struct sample_scratch *s,
                   const struct sample_result *out)
 {
+    Q_ASSERT(out->row->token < s->n_vocab);
     fill_logprobs(logits, n_top, s, out);
 }
 
@@ -386,6 +388,7 @@ void sample_token(float *logits, const struct sample_input *in, struct sample_sc
     const struct sample_params *p = in->params;
     struct step_row *row = out->row;
     bool logprobs = p->n_logprob != SAMPLE_NO_LOGPROBS;
+    Q_ASSERT(in->n_prompt <= in->n_known && (logits || !s->n_vocab));
     row->position = in->n_known;
     row->rank = 0;
     row->logprob = 0;

@@ -12,7 +12,7 @@
 #define QUIRE_ENGINE_WORKER_SAMPLE_H
 #include <stdbool.h>
 #include <stdint.h>
-#include "kernels/kern.h"
+#include "engine/worker/select.h"
 #include "proto/sampling.h"
 #include "proto/step.h"
 
@@ -20,26 +20,8 @@
  * numbers, or (SAMPLE_EMPTY) grammar and lists of tokens leave none. */
 #define SAMPLE_BAD                 UINT32_MAX
 #define SAMPLE_EMPTY               (UINT32_MAX - 1)
-#define SAMPLE_HEAP_MAX            1024u     /* top_k up to this keeps a heap */
-#define SAMPLE_CHUNK               ROW_CHUNK /* weights are summed in chunks of this many ids */
 #define SAMPLE_MASK_WORDS(n_vocab) (((size_t)(n_vocab) + 31) / 32) /* words of a mask of tokens */
 
-struct sample_scratch { /* one thread's */
-    uint32_t n_vocab;
-    const struct kern_table *kern; /* borrowed */
-    uint32_t *counts;   /* [n_vocab] zero between rows: bit 31 seen in the prompt, below it times in
-                           the output */
-    float *raw;         /* [n_vocab] the row as the model gave it, when logprobs are wanted */
-    double *chunk_sums; /* [ceil(n_vocab / SAMPLE_CHUNK)] */
-    double *part_sums;  /* as many */
-    double *masses;     /* [SAMPLE_BUCKETS] radix selection */
-    uint32_t *bucket_counts; /* [SAMPLE_BUCKETS] */
-    struct row_item *items;  /* [max(SAMPLE_HEAP_MAX, n_vocab) + 16] values: logits, or weights */
-};
-#define SAMPLE_BUCKETS 2048u
-/* clang-format off */
-#define SAMPLE_SCRATCH_INIT {.n_vocab = 0}
-/* clang-format on */
 FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
                              const struct kern_table *kern, struct q_err *e);
 uint64_t sample_scratch_bytes(uint32_t n_vocab); /* of one */

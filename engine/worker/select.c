@@ -131,6 +131,7 @@ static void sift_down(struct row_item *h, uint32_t n, uint32_t i)
 uint32_t select_top(const float *x, uint32_t n, uint32_t k, struct row_item *items)
 {
     uint32_t n_kept = 0, i = 0;
+    Q_ASSERT(k <= SAMPLE_HEAP_MAX);
     for (; i < n && n_kept < k; i++)
         if (x[i] == x[i])
             items[n_kept++] = (struct row_item){x[i], i};

@@ -8,7 +8,29 @@
  * linear in the row, select_top with a factor log k at worst. */
 #ifndef QUIRE_ENGINE_WORKER_SELECT_H
 #define QUIRE_ENGINE_WORKER_SELECT_H
-#include "engine/worker/sample.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include "kernels/kern.h"
+
+#define SAMPLE_HEAP_MAX 1024u     /* top_k up to this keeps a heap */
+#define SAMPLE_CHUNK    ROW_CHUNK /* weights are summed in chunks of this many ids */
+
+struct sample_scratch { /* one thread's; made by sample.h */
+    uint32_t n_vocab;
+    const struct kern_table *kern; /* borrowed */
+    uint32_t *counts;   /* [n_vocab] zero between rows: bit 31 seen in the prompt, below it times in
+                           the output */
+    float *raw;         /* [n_vocab] the row as the model gave it, when logprobs are wanted */
+    double *chunk_sums; /* [ceil(n_vocab / SAMPLE_CHUNK)] */
+    double *part_sums;  /* as many */
+    double *masses;     /* [SAMPLE_BUCKETS] radix selection */
+    uint32_t *bucket_counts; /* [SAMPLE_BUCKETS] */
+    struct row_item *items;  /* [max(SAMPLE_HEAP_MAX, n_vocab) + 16] values: logits, or weights */
+};
+#define SAMPLE_BUCKETS 2048u
+/* clang-format off */
+#define SAMPLE_SCRATCH_INIT {.n_vocab = 0}
+/* clang-format on */
 
 /* *max = the largest of x. False when one is NaN or all are -inf. */
 bool select_max(const float *x, const struct sample_scratch *s, float *max);

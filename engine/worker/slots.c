@@ -30,6 +30,7 @@ uint64_t slots_bytes(const struct step_limits *l, uint32_t vocab_size)
 FALLIBLE slots_init(struct slots *s, const struct step_limits *l, uint32_t n_block,
                     uint32_t vocab_size, struct q_err *e)
 {
+    Q_ASSERT(n_block && vocab_size && l->max_num_seqs && l->max_model_len);
     *s = (struct slots)SLOTS_INIT;
     s->limits = *l;
     s->n_block = n_block;
@@ -185,6 +186,7 @@ static void add_tokens(struct slots *s, const struct step_seq *q)
     const struct slot *slot = &s->slots[q->slot];
     struct batch *b = &s->batch;
     uint32_t n = rows_of(s, q);
+    Q_ASSERT(b->n_seq < s->limits.max_num_seqs && q->start + n <= slot->n_known + slot->n_guess);
     s->n_prompts[b->n_seq] = slot->n_prompt;
     s->seqs[b->n_seq++] = (struct attention_seq){
         .blocks = slot->blocks, .row = b->n_token, .n_query = n, .start = q->start};
@@ -249,7 +251,7 @@ static FALLIBLE apply_seq(struct slots *s, const struct step_seq *q, struct curs
         return rc;
     if ((rc = grow_table(s, slot, q->n_new_block, c, e)))
         return rc;
-    /* What was copied back is of the draft too, but perhaps for the last row (speculate.c). */
+    /* What was copied back is of the draft too, but perhaps for the last row (draft.c). */
     if (q->flags & STEP_ADMIT)
         slot->n_draft = q->start - (q->start > slot->n_cached);
     slot->n_guess = 0;
@@ -303,6 +305,7 @@ FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e
 struct sample_input slots_input(const struct logit_row *row, const uint32_t *grammar)
 {
     const struct slot *slot = row->slot;
+    Q_ASSERT(row->position >= 1 && row->position <= slot->n_known + slot->n_guess);
     return (struct sample_input){.params = &slot->params,
                                  .history = slot->history,
                                  .n_known = row->position,
@@ -314,18 +317,21 @@ struct sample_input slots_input(const struct logit_row *row, const uint32_t *gra
 void slots_reserve(struct slots *s, const struct logit_row *row)
 {
     struct slot *slot = row->slot;
+    Q_ASSERT(!row->is_prompt && !slot->n_guess && row->position == slot->n_known);
     if (slot->n_known < s->limits.max_model_len)
         slot->history[slot->n_known++] = 0;
 }
 
 void slots_fill(struct slots *s, const struct logit_row *row, uint32_t n_admitted, uint32_t token)
 {
+    Q_ASSERT(!row->is_prompt && n_admitted <= row->slot->n_admitted);
     if (row->slot->n_admitted == n_admitted && row->position < s->limits.max_model_len)
         row->slot->history[row->position] = token < s->vocab_size ? token : 0;
 }
 
 bool slots_take(struct slots *s, uint32_t i, uint32_t token)
 {
+    Q_ASSERT(i < s->batch.n_logit && !s->rows[i].is_prompt);
     struct slot *slot = s->rows[i].slot;
     if (!slot->is_foreseen)
         return false;

@@ -94,5 +94,7 @@ void slots_fill(struct slots *s, const struct logit_row *row, uint32_t n_admitte
 /* Take the token sampled for rows[i]; rows in order. False when it is no token of its sequence: a
  * guess before it was wrong. */
 bool slots_take(struct slots *s, uint32_t i, uint32_t token);
+/* Assert every invariant. In trees with tests each step does it. Cost: O(slots * tokens). */
+void slots_check(const struct slots *s);
 
 #endif

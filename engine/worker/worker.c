@@ -348,6 +348,7 @@ FALLIBLE worker_check(const struct worker_config *c, struct q_err *e)
 
 FALLIBLE worker_run(struct ring *r, const struct mask_provider *masks, struct q_err *e)
 {
+    Q_ASSERT(r);
     struct worker w = {.ring = r, .config = ring_config(r), .provider = masks};
     enum q_code rc = worker_start(&w, e);
     if (rc) {

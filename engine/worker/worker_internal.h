@@ -5,6 +5,7 @@
 #ifndef QUIRE_ENGINE_WORKER_WORKER_INTERNAL_H
 #define QUIRE_ENGINE_WORKER_WORKER_INTERNAL_H
 #include <stdatomic.h>
+#include "engine/worker/draft.h"
 #include "engine/worker/gpu/gpu.h"
 #include "engine/worker/grammars.h"
 #include "engine/worker/masks.h"

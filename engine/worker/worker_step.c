@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "engine/worker/worker_internal.h"
@@ -186,4 +187,5 @@ void worker_step(struct worker *w, void *step, void *result)
             log_error("%s", ignored.message);
         worker_answer_error(w, result, number, rc);
     }
+    Q_CHECK(slots_check(&w->slots));
 }

@@ -7,7 +7,7 @@
 
 #include <string.h>
 #include "common/mem.h"
-#include "frontend/api/job.h"
+#include "frontend/api/job_internal.h"
 
 #define SILENT_TOKENS 8 /* that may stand inside a stop string and give no text */
 

@@ -17,8 +17,6 @@
 #include "frontend/api/beam_tree.h"
 #include "frontend/link/link.h"
 
-#define BEAM_WIDTH_MAX (SAMPLE_LOGPROBS_FEW / 2)
-
 struct job;
 struct prompt;
 struct beam_search;

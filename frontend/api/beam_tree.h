@@ -12,8 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/tokenizer/tokenizer.h"
+#include "proto/sampling.h"
 
-#define BEAM_NONE UINT32_MAX
+#define BEAM_NONE      UINT32_MAX
+#define BEAM_WIDTH_MAX (SAMPLE_LOGPROBS_FEW / 2)
 
 struct beam_tree;
 struct beam_node;

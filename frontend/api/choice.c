@@ -5,7 +5,7 @@
 #include <string.h>
 #include "common/clock.h"
 #include "common/metrics.h"
-#include "frontend/api/job.h"
+#include "frontend/api/job_internal.h"
 
 /* May reasoning come before the grammar? The engine is told which. */
 static bool find_before(struct choice *c)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lifetimes: the job is made by the handler; its task (task.h) frees it when the exchange is
  * gone. */
-#include "frontend/api/job.h"
+#include "frontend/api/job_internal.h"
 
 #include <string.h>
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -51,6 +52,7 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
         return;
     j->ended = true;
     close_choices(j);
+    Q_CHECK(job_check(j));
     if (q_code_http(e->code) >= 500)
         log_warning("%s: %s", j->id, e->message);
     if (e->code == Q_NO_SPACE || e->code == Q_UNAVAILABLE)
@@ -129,6 +131,7 @@ static void job_finish(struct job *j)
 
 void job_progress(struct job *j, struct choice *c)
 {
+    Q_CHECK(job_check(j));
     if (j->ended)
         return;
     if (j->params.stream) {
@@ -399,6 +402,8 @@ static void job_prepared(struct task *t, const struct q_err *error)
         http_stream_start(j->task.x);
     if (open_choices(j, &e) != Q_OK)
         job_fail(j, &e, NULL, 0);
+    else
+        Q_CHECK(job_check(j));
 }
 
 static const struct task_calls job_calls = {job_prepare, job_prepared, job_free};

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "common/mem.h"
 #include "common/utf8.h"
-#include "frontend/api/job.h"
+#include "frontend/api/job_internal.h"
 #include "frontend/api/json.h"
 
 /* The token's bytes, and its text with ill-formed parts replaced by buf_add_json_str. */

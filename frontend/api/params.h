@@ -64,6 +64,10 @@ struct params {
 FALLIBLE params_read(struct params *p, const json_t *body, enum params_where where,
                      struct q_err *e);
 
+/* For the files of params. The field that an error's message begins with, into p->param. */
+void params_note_field(struct params *p, const struct q_err *e);
+uint32_t params_count_logprobs(int64_t n); /* as proto/sampling.h has it */
+
 #define PARAMS_ALL                 (UINT32_MAX - 1)
 #define PARAMS_STREAM_LOGPROBS_MAX 4096 /* more a token would overflow a stream's buffer */
 
@@ -80,11 +84,8 @@ struct params_ids { /* arrays that sample_params borrows; all zero is the empty 
     struct buf grammar; /* its source */
 };
 void params_ids_release(struct params_ids *ids);
-/* The sampling parameters of the request, max_tokens left 0 when it says nothing (the prompt's
- * length decides). `ids` must live as long as *s. */
-FALLIBLE params_sampling(struct params *p, const struct params_context *c, struct sample_params *s,
-                         struct params_ids *ids, struct q_err *e);
-/* The part of it that keeps tokens from coming, but for bad_words (masks.c). */
+/* The part of the sampling parameters that keeps tokens from coming, but for bad_words (masks.c).
+ */
 FALLIBLE params_masks(const struct params *p, const struct params_context *c,
                       struct sample_params *s, struct params_ids *ids, struct q_err *e);
 /* bad_words to token sequences, as vLLM does: each word as it is, and after a space where that is
@@ -92,9 +93,4 @@ FALLIBLE params_masks(const struct params *p, const struct params_context *c,
  * there are words. */
 FALLIBLE params_bad_words(struct params *p, const struct tokenizer *t, struct sample_params *s,
                           struct params_ids *ids, struct q_err *e);
-/* Stop strings: `stop` as a list; borrowed. */
-#define PARAMS_STOPS_MAX 16
-FALLIBLE params_stops(struct params *p, const char *stops[PARAMS_STOPS_MAX], uint32_t *n,
-                      struct q_err *e);
-
 #endif

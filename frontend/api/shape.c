@@ -9,7 +9,7 @@
  * something to tell of, and those with token ids or logprobs. The last one carries the rest of the
  * text and the finish_reason. */
 #include <string.h>
-#include "frontend/api/job.h"
+#include "frontend/api/job_internal.h"
 
 static void add_str(struct buf *out, const char *s)
 {

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <openssl/rand.h>
 #include <string.h>
+#include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -257,8 +258,11 @@ static void on_error_message(struct link *l, const struct msg_error *m)
         }
         if (found != Q_MISMATCH || l->state != LINK_REFUSED)
             log_error("link: the engine says %s: %s", code, message);
-        if (found == Q_MISMATCH)
+        if (found == Q_MISMATCH) {
+            if (l->running.n)
+                go_down(l, message);
             set_state(l, LINK_REFUSED, message);
+        }
         return;
     }
     struct flow *f = flow_by_wire_id(l, m->req_id);
@@ -372,6 +376,7 @@ static void skip_rows(struct logprob_rows *r, uint32_t n)
 
 void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t)
 {
+    Q_ASSERT(f->list == &l->running);
     if (seq > f->emitted.n) {
         on_gap(l, f, seq);
         return;
@@ -424,7 +429,6 @@ void link_receive(struct link *l, const void *frame, size_t n)
         struct msg_output output;
         struct msg_error error;
         struct msg_heartbeat heartbeat;
-        struct msg_credit credit;
         struct msg_drain drain;
         struct msg_ordered ordered;
     } m;
@@ -446,10 +450,6 @@ void link_receive(struct link *l, const void *frame, size_t n)
     } else if (tag == MSG_heartbeat) {
         if (DECODE(heartbeat))
             on_heartbeat(l, &m.heartbeat);
-    } else if (tag == MSG_credit) {
-        if (DECODE(credit))
-            l->engine.credit = m.credit.credit;
-        pump(l);
     } else if (tag == MSG_drain) {
         if (DECODE(drain))
             set_state(l, LINK_DRAINING, "the engine is draining");
@@ -462,6 +462,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
     if (rc != Q_OK)
         drop_frame(l, e.message);
     arena_reset(&l->arena);
+    Q_CHECK(link_check(l));
 }
 
 static void expire(struct link *l, int64_t now)
@@ -479,6 +480,7 @@ static void expire(struct link *l, int64_t now)
 
 void link_tick(struct link *l)
 {
+    Q_ASSERT(l->send);
     int64_t now = clock_ms();
     int64_t silence_ms = (int64_t)l->heartbeat_ms * SILENCE_BEATS;
     if (silence_ms < SILENCE_MIN_MS)
@@ -514,6 +516,7 @@ void link_tick(struct link *l)
         expire(l, now);
     flush_aborts(l);
     pump(l);
+    Q_CHECK(link_check(l));
 }
 
 void link_flush(struct link *l)
@@ -523,6 +526,7 @@ void link_flush(struct link *l)
 
 FALLIBLE link_init(struct link *l, const struct link_config *c, struct q_err *e)
 {
+    Q_ASSERT(c->address && *c->address);
     memset(l, 0, sizeof(*l));
     l->set = *c;
     l->heartbeat_ms = 1000;
@@ -581,6 +585,9 @@ uint32_t link_n_open(const struct link *l)
 
 FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
 {
+    Q_ASSERT(!f->list && f->calls && f->calls->on_tokens && f->calls->on_error);
+    Q_ASSERT(f->prompt && f->n_prompt && (f->begun || !f->n_begun));
+    Q_ASSERT(f->n_cache_salt <= sizeof f->cache_salt && f->n_shared <= f->n_prompt);
     if (link_n_open(l) >= LINK_FLOWS_MAX)
         return q_fail(e, Q_NO_SPACE, "%u sequences are open already; try again later",
                       LINK_FLOWS_MAX);
@@ -596,11 +603,13 @@ FALLIBLE link_open(struct link *l, struct flow *f, struct q_err *e)
     flow_list_add(&l->waiting, f);
     metric_set(METRIC_OPEN_SEQUENCES, link_n_open(l));
     pump(l);
+    Q_CHECK(link_check(l));
     return Q_OK;
 }
 
 void link_close(struct link *l, struct flow *f)
 {
+    Q_ASSERT(!f->list || f->list == &l->waiting || f->list == &l->running);
     if (f->list) {
         if (f->wire_id)
             add_abort(l, f->wire_id);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link_internal - the inside of a link: its state and the steps that uv callbacks and tests drive.
  *
- * link.c and output.c are pure: frames come in by link_receive, time by link_tick, and frames leave
- * through `send`. The loop and the socket are in link_loop.c; a unit test puts its own functions
- * there. Threads: the loop's thread only. */
+ * link.c and link_output.c are pure: frames come in by link_receive, time by link_tick, and frames
+ * leave through `send`. The loop and the socket are in link_loop.c; a unit test puts its own
+ * functions there. Threads: the loop's thread only. */
 #ifndef QUIRE_FRONTEND_LINK_LINK_INTERNAL_H
 #define QUIRE_FRONTEND_LINK_LINK_INTERNAL_H
 #include "common/mem.h"
@@ -45,7 +45,7 @@ struct link {
     uint64_t step;
 };
 
-/* flows.c: a flow is in one list while it is open; with the engine it has a wire id. */
+/* flow.c: a flow is in one list while it is open; with the engine it has a wire id. */
 void flow_list_add(struct flow_list *l, struct flow *f);              /* at the end */
 void flow_list_push(struct flow_list *l, struct flow *f);             /* at the front */
 void flow_list_take(struct flow *f);                                  /* out of the one it is in */
@@ -67,5 +67,7 @@ void link_flush(struct link *l); /* send the aborts of this turn, before the loo
 void link_deliver(struct link *l, struct flow *f, uint32_t seq, struct link_tokens *t);
 /* Take a step's columns apart. Errors: Q_CORRUPT, before anything was delivered. */
 FALLIBLE link_output(struct link *l, const struct msg_output *m, struct q_err *e);
+/* Assert every invariant. In trees with tests each event does it. Cost: O(open flows). */
+void link_check(const struct link *l);
 
 #endif

@@ -7,7 +7,7 @@
 #include "common/chat/messages.h"
 #include "common/mem.h"
 #include "frontend/api/json.h"
-#include "frontend/api/params.h"
+#include "frontend/api/params_sampling.h"
 #include "frontend/api/prompt.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

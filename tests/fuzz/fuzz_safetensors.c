@@ -4,7 +4,7 @@
  * as many data bytes behind it as its last byte says, so that the fuzzer gets past the length at
  * once. */
 #include <string.h>
-#include "common/hub/safetensors_header.h"
+#include "common/hub/safetensors_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

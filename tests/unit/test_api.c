@@ -5,7 +5,7 @@
 #include "common/chat/thinking.h"
 #include "common/mem.h"
 #include "frontend/api/json.h"
-#include "frontend/api/params.h"
+#include "frontend/api/params_sampling.h"
 #include "frontend/api/prompt.h"
 
 static struct params p;

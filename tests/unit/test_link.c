@@ -310,9 +310,33 @@ static void test_credit_and_order(void **state)
     assert_int_equal(second.seed, 41);
     give_tokens(second.req_id, 0, (uint32_t[]){7}, 1, FINISH_STOP);
     assert_int_equal(next_submit().seed, 42);
+    uint64_t before = metric_value(METRIC_FRAMES_DROPPED);
+    link_receive(&link_now, "\x92\x08\x81\x01\x07", 5); /* a reserved tag: skipped */
     assert_true(no_more(MSG_submit));
-    GIVE(credit, {.credit = 3});
+    assert_true(metric_value(METRIC_FRAMES_DROPPED) == before);
+    give_tokens(first.req_id, 0, (uint32_t[]){7}, 1, FINISH_STOP);
     assert_int_equal(next_submit().seed, 43);
+}
+
+/* An engine that disagrees only after it has taken requests has none of them any more. */
+static void test_refused_while_requests_run(void **state)
+{
+    (void)state;
+    static const char code[] = "MISMATCH", why[] = "another model";
+    greet(1, 2);
+    open_flow(0);
+    uint64_t id = next_submit().req_id;
+    GIVE(error, {.code = {code, strlen(code)}, .message = {why, strlen(why)}});
+    assert_int_equal(link_state(&link_now), LINK_REFUSED);
+    link_check(&link_now);
+    give_tokens(id, 0, (uint32_t[]){7}, 1, FINISH_NONE);
+    assert_int_equal(flows[0].n, 0);
+    greet(2, 2);
+    uint64_t again = next_submit().req_id;
+    assert_int_not_equal(again, id);
+    give_tokens(again, 0, (uint32_t[]){7}, 1, FINISH_STOP);
+    assert_int_equal(flows[0].n, 1);
+    assert_int_equal(flows[0].finish, FINISH_STOP);
 }
 
 static void test_duplicates_are_dropped(void **state)
@@ -684,6 +708,7 @@ int main(void)
         TEST(test_orders_and_states),
         TEST(test_submit_tokens_finish),
         TEST(test_credit_and_order),
+        TEST(test_refused_while_requests_run),
         TEST(test_duplicates_are_dropped),
         TEST(test_gap_is_submitted_again),
         TEST(test_another_instance_gets_prompt_and_tokens),

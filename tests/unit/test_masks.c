@@ -3,7 +3,7 @@
 #include "check.h"
 #include <jansson.h>
 #include "common/mem.h"
-#include "frontend/api/params.h"
+#include "frontend/api/params_sampling.h"
 
 static struct q_err e;
 static struct params p;

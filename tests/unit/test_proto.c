@@ -141,34 +141,54 @@ static void test_table(void **state)
     assert_string_equal(proto_name(4000), "?");
 }
 
-static enum q_code decode_credit(struct msg_credit *m, const char *frame, size_t n, struct q_err *e)
+/* A reserved tag is no message's, and no other reserved one's. */
+static void test_reserved(void **state)
+{
+    (void)state;
+    static const uint32_t reserved[] = {
+#define MSG(tag, name)
+#define FIELD(tag, type, name, text)
+#define END(name)
+#define RESERVED(tag, name, text) tag,
+#include "proto/messages.def"
+    };
+    size_t n = sizeof reserved / sizeof *reserved;
+    assert_true(n >= 1);
+    for (size_t i = 0; i < n; i++) {
+        assert_string_equal(proto_name(reserved[i]), "?");
+        for (size_t k = 0; k < i; k++)
+            assert_int_not_equal(reserved[i], reserved[k]);
+    }
+}
+
+static enum q_code decode_steer(struct msg_steer *m, const char *frame, size_t n, struct q_err *e)
 {
     struct arena a = ARENA_INIT(1 << 16);
-    enum q_code rc = msg_credit_decode(m, frame, n, &a, e);
+    enum q_code rc = msg_steer_decode(m, frame, n, &a, e);
     arena_release(&a);
     return rc;
 }
-#define CREDIT(bytes, e) decode_credit(&m, bytes, sizeof bytes - 1, e)
+#define STEER(bytes, e) decode_steer(&m, bytes, sizeof bytes - 1, e)
 
 static void test_known_bytes(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    struct msg_credit m;
-    assert_ok(CREDIT("\x92\x08\x81\x01\x07", &e), &e); /* [8, {1: 7}] */
-    assert_int_equal(m.credit, 7);
-    assert_ok(CREDIT("\x92\x08\x80", &e), &e); /* nothing in it: 0 */
-    assert_int_equal(m.credit, 0);
-    assert_ok(CREDIT("\x92\x08\x81\x01\xd2\x00\x00\x01\x00", &e), &e); /* a signed format */
-    assert_int_equal(m.credit, 256);
-    assert_ok(CREDIT("\x92\x08\x82\x2a\x93\x01\xa1x\x80\x01\x07", &e), &e); /* unknown field 42 */
-    assert_int_equal(m.credit, 7);
-    assert_ok(CREDIT("\x94\x08\x81\x01\x07\xc0\xc3", &e), &e); /* a newer wire's third element */
-    assert_int_equal(m.credit, 7);
+    struct msg_steer m;
+    assert_ok(STEER("\x92\x0a\x81\x01\x07", &e), &e); /* [10, {1: 7}] */
+    assert_int_equal(m.sleep, 7);
+    assert_ok(STEER("\x92\x0a\x80", &e), &e); /* nothing in it: 0 */
+    assert_int_equal(m.sleep, 0);
+    assert_ok(STEER("\x92\x0a\x81\x01\xd2\x00\x00\x01\x00", &e), &e); /* a signed format */
+    assert_int_equal(m.sleep, 256);
+    assert_ok(STEER("\x92\x0a\x82\x2a\x93\x01\xa1x\x80\x01\x07", &e), &e); /* unknown field 42 */
+    assert_int_equal(m.sleep, 7);
+    assert_ok(STEER("\x94\x0a\x81\x01\x07\xc0\xc3", &e), &e); /* a newer wire's third element */
+    assert_int_equal(m.sleep, 7);
     struct buf out = BUF_INIT;
-    assert_ok(msg_credit_encode(&(struct msg_credit){7}, &out, &e), &e);
+    assert_ok(msg_steer_encode(&(struct msg_steer){.sleep = 7}, &out, &e), &e);
     assert_int_equal(out.len, 5);
-    assert_memory_equal(out.data, "\x92\x08\x81\x01\x07", 5);
+    assert_memory_equal(out.data, "\x92\x0a\x81\x01\x07", 5);
     buf_release(&out);
 }
 
@@ -176,21 +196,21 @@ static void test_refused(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    struct msg_credit m;
-    assert_fails(CREDIT("", &e), Q_CORRUPT, "do not start", &e);
-    assert_fails(CREDIT("\x91\x08", &e), Q_CORRUPT, "do not start", &e);
-    assert_fails(CREDIT("\x92\x07\x80", &e), Q_CORRUPT, "is a drain", &e);
-    assert_fails(CREDIT("\x92\x63\x80", &e), Q_CORRUPT, "is a ?", &e);
-    assert_fails(CREDIT("\x92\x08\x81\x01\xa1x", &e), Q_CORRUPT, "found str", &e);
-    assert_fails(CREDIT("\x92\x08\x81\x01\xff", &e), Q_CORRUPT, "negative", &e);
-    assert_fails(CREDIT("\x92\x08\x82\x01\x07\x01\x08", &e), Q_CORRUPT, "twice", &e);
-    assert_fails(CREDIT("\x92\x08\x81\x01\xcf\x00\x00\x00\x01\x00\x00\x00\x00", &e), Q_CORRUPT,
+    struct msg_steer m;
+    assert_fails(STEER("", &e), Q_CORRUPT, "do not start", &e);
+    assert_fails(STEER("\x91\x0a", &e), Q_CORRUPT, "do not start", &e);
+    assert_fails(STEER("\x92\x07\x80", &e), Q_CORRUPT, "is a drain", &e);
+    assert_fails(STEER("\x92\x63\x80", &e), Q_CORRUPT, "is a ?", &e);
+    assert_fails(STEER("\x92\x0a\x81\x01\xa1x", &e), Q_CORRUPT, "found str", &e);
+    assert_fails(STEER("\x92\x0a\x81\x01\xff", &e), Q_CORRUPT, "negative", &e);
+    assert_fails(STEER("\x92\x0a\x82\x01\x07\x01\x08", &e), Q_CORRUPT, "twice", &e);
+    assert_fails(STEER("\x92\x0a\x81\x01\xcf\x00\x00\x00\x01\x00\x00\x00\x00", &e), Q_CORRUPT,
                  "32 bits", &e);
-    assert_fails(CREDIT("\x92\x08\x81\xa1k\x07", &e), Q_CORRUPT, "wanted a field tag", &e);
-    assert_fails(CREDIT("\x92\x08\x80\x00", &e), Q_CORRUPT, "after the message's end", &e);
-    assert_fails(CREDIT("\x92\x08\xdf\xff\xff\xff\xff\x01\x07", &e), Q_CORRUPT, "end of frame", &e);
-    assert_fails(CREDIT("\x92\x08\x81\x2a\xdd\xff\xff\xff\xff", &e), Q_CORRUPT, "cut off", &e);
-    assert_int_equal(m.credit, 0);
+    assert_fails(STEER("\x92\x0a\x81\xa1k\x07", &e), Q_CORRUPT, "wanted a field tag", &e);
+    assert_fails(STEER("\x92\x0a\x80\x00", &e), Q_CORRUPT, "after the message's end", &e);
+    assert_fails(STEER("\x92\x0a\xdf\xff\xff\xff\xff\x01\x07", &e), Q_CORRUPT, "end of frame", &e);
+    assert_fails(STEER("\x92\x0a\x81\x2a\xdd\xff\xff\xff\xff", &e), Q_CORRUPT, "cut off", &e);
+    assert_int_equal(m.sleep, 0);
     struct arena a = ARENA_INIT(1 << 16);
     struct msg_abort ab;
     assert_fails(msg_abort_decode(&ab,
@@ -206,14 +226,14 @@ static void test_nesting(void **state)
 {
     (void)state;
     struct q_err e = Q_ERR_INIT;
-    struct msg_credit m;
+    struct msg_steer m;
     struct buf frame = BUF_INIT;
-    buf_add(&frame, "\x92\x08\x81\x2a", 4);
+    buf_add(&frame, "\x92\x0a\x81\x2a", 4);
     for (int i = 0; i < 100000; i++)
         buf_add_char(&frame, '\x91');
-    assert_fails(decode_credit(&m, frame.data, frame.len, &e), Q_CORRUPT, "cut off", &e);
+    assert_fails(decode_steer(&m, frame.data, frame.len, &e), Q_CORRUPT, "cut off", &e);
     buf_add_char(&frame, '\xc0');
-    assert_ok(decode_credit(&m, frame.data, frame.len, &e), &e);
+    assert_ok(decode_steer(&m, frame.data, frame.len, &e), &e);
     buf_release(&frame);
 }
 
@@ -284,10 +304,10 @@ int main(void)
 #define FIELD(tag, type, name, text)
 #define END(name)
 #include "proto/messages.def"
-        cmocka_unit_test(test_table),     cmocka_unit_test(test_known_bytes),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_limits),    cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_reserved),
+        cmocka_unit_test(test_known_bytes), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_nesting),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -742,6 +742,7 @@ static void reasoning_is_told_apart(void **state)
     assert_int_equal(quire_options_set(&o, "chat_template", path, NULL), QUIRE_OK);
     assert_int_equal(quire_options_set(&o, "reasoning-parser", "qwen3", NULL), QUIRE_OK);
     open_engine(&o);
+    quire_options_release(&o);
     unlink(path);
     struct quire_params p = chat_params(MESSAGES);
     struct said s = converse(&p);
@@ -848,6 +849,7 @@ static void conversations_are_checked(void **state)
     struct quire_error e = {QUIRE_OK, ""};
     assert_int_equal(quire_engine_open(&engine, &o, &e), QUIRE_NOT_FOUND);
     assert_non_null(strstr(e.message, "--tool-call-parser"));
+    quire_options_release(&o);
 }
 
 int main(void)

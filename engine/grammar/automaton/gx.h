@@ -2,10 +2,11 @@
 /* gx - a grammar under construction: expressions and the rules they refer to.
  *
  * Every front door (regular expressions, JSON Schema, EBNF, Lark, structural tags) builds these;
- * emit.c makes the program that runs of them. Expressions are values in the build's arena, are
- * never changed once made and may be shared. Building never fails at the call: the first failure
- * (memory, a limit, a message by gx_fail) is kept in the build, later calls give GX_NEVER, and the
- * owner asks once at the end, as with a buf. Threads: one owner a build; nothing is global. */
+ * program_emit.c makes the program that runs of them. Expressions are values in the build's arena,
+ * are never changed once made and may be shared. Building never fails at the call: the first
+ * failure (memory, a limit, a message by gx_fail) is kept in the build, later calls give GX_NEVER,
+ * and the owner asks once at the end, as with a buf. Threads: as the
+ * build. */
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_GX_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_GX_H
 #include "engine/grammar/automaton/build.h"

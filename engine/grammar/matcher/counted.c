@@ -175,19 +175,6 @@ static bool make_all(const struct matcher *m, struct counted_table *c)
     return c->all;
 }
 
-void counted_table_unref(struct counted_table *t)
-{
-    if (!t || --t->n_ref)
-        return;
-    struct counted_list *lists[] = {&t->inside, &t->exits, &t->outs};
-    for (int i = 0; i < 3; i++) {
-        q_free(lists[i]->ids);
-        q_free(lists[i]->at);
-    }
-    q_free(t->all);
-    q_free(t);
-}
-
 /* With one reference; NULL: there is none to be made. */
 static struct counted_table *make(struct matcher *m, uint32_t state, const struct program_jump *j)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matcher_internal - what matcher.c (texts) and mask.c (tokens) share. Private to engine/grammar.
- * Threads: as the matcher. */
+/* matcher_internal - what matcher.c (texts) and matcher_mask.c (tokens) share. Private to
+ * engine/grammar. Threads: as the matcher. */
 #ifndef QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_INTERNAL_H
 #define QUIRE_ENGINE_GRAMMAR_MATCHER_MATCHER_INTERNAL_H
 #include "common/mem.h"
+#include "engine/grammar/matcher/counted_table.h"
 #include "engine/grammar/matcher/matcher.h"
 #include "engine/grammar/automaton/program.h"
 #include "engine/grammar/matcher/shared.h"
@@ -47,16 +48,6 @@ struct local { /* the tokens of a pair as far as its rule */
     uint32_t n_out, *outs; /* places in the trie where the rule has ended */
 };
 #define COUNTED_MAX (TRIE_TOKEN_MAX + 2) /* rounds of a loop that one token can tell apart */
-struct counted_list { /* tokens or places in the trie by the rounds x that they begin */
-    uint32_t *ids;    /* those with x: ids[at[x] … at[x + 1]) */
-    uint32_t *at;     /* [COUNTED_MAX + 2] */
-};
-struct counted_table { /* counted.c: the tokens of a state inside of a counted loop */
-    uint32_t n_ref;
-    bool has_text; /* all tokens that are text stay inside, a round for each character */
-    struct counted_list inside, exits, outs; /* of the other tokens */
-    uint32_t *all;                           /* bits of inside, and of text */
-};
 struct counted {
     uint32_t state, jump;
     struct counted_table *table; /* one reference; NULL: there is none, it has to be walked */
@@ -87,7 +78,7 @@ struct matcher {
     } seen[SEEN_SIZE];
     uint32_t seen_turn, n_seen, n_found;
     struct pair queue[MATCHER_PAIRS_MAX], found[MATCHER_PAIRS_MAX];
-    /* mask.c */
+    /* matcher_mask.c */
     struct local *locals;
     uint32_t n_local;
     size_t local_cap;
@@ -127,6 +118,5 @@ void matcher_forget_masks(struct matcher *m);
  * m->outs; false: it has to be walked. */
 bool counted_tokens(struct matcher *m, struct pair p, uint32_t *bits);
 void counted_forget(struct matcher *m);
-void counted_table_unref(struct counted_table *t); /* takes NULL */
 
 #endif

@@ -2,7 +2,7 @@
 #include "engine/grammar/matcher/shared.h"
 #include <string.h>
 #include "common/mem.h"
-#include "engine/grammar/matcher/matcher_internal.h"
+#include "engine/grammar/matcher/counted_table.h"
 
 static bool put(struct shared_key *k, uint32_t word)
 {

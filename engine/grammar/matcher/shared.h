@@ -23,7 +23,7 @@ struct shared_key {
 /* Append the automaton from this state on; false: it calls rules, or is too large. */
 bool shared_key_add(struct shared_key *k, const struct program *p, uint32_t state);
 
-struct counted_table; /* counted.c */
+struct counted_table;
 struct shared_walk {
     uint32_t *key; /* [n_key] */
     uint32_t n_key;

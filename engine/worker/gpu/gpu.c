@@ -318,7 +318,7 @@ static FALLIBLE make_lanes(struct gpu *g, const struct gpu_models *m, const stru
         l->max_num_batched_tokens > l->max_num_seqs ? l->max_num_batched_tokens : l->max_num_seqs;
     if ((rc = make_lane(g, &g->model, m->model, &d, e)) || !m->draft)
         return rc;
-    d.n_row_max = l->max_num_batched_tokens + l->max_num_seqs; /* speculate.c, n_token_max */
+    d.n_row_max = l->max_num_batched_tokens + l->max_num_seqs; /* draft.c, n_token_max */
     d.n_logit_max = l->max_num_seqs;
     return make_lane(g, &g->draft, m->draft, &d, e);
 }

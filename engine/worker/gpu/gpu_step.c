@@ -215,12 +215,14 @@ uint64_t gpu_launch_sampling(struct gpu *g, const struct slots *s, struct masks 
 
 bool gpu_done(const struct gpu *g, uint64_t n)
 {
+    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_MARKS);
     return g->link.t->event_done(g->marks[n % GPU_MARKS].done);
 }
 
 FALLIBLE gpu_wait(struct gpu *g, uint64_t n, struct q_err *e)
 {
     const struct device_table *t = g->link.t;
+    Q_ASSERT(n < g->n_step && g->n_step - n < GPU_MARKS);
     enum q_code rc = t->event_wait(g->marks[n % GPU_MARKS].done, e);
     return rc ? rc : t->check(g->link.d, e);
 }

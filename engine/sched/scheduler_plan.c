@@ -2,12 +2,12 @@
 /* Filling one step: four passes over what is left of rows, logit rows, blocks, slots, known_max.
  *
  *   1. decode    running sequences with one row to compute, in order of request_before. One that
- *                needs a block when none is free preempts the last running one (preempt.c); the
- *                last itself waits with its blocks.
+ *                needs a block when none is free preempts the last running one
+ *                (scheduler_preempt.c); the last itself waits with its blocks.
  *   2. prefill   running sequences with more rows, in the same order, a chunk each. They have their
  *                blocks already.
  *   3. admit     waiting ones as the backlog calls them, with blocks for their whole known history;
- *                while suspects are tried (suspect.c), one of those and nothing else.
+ *                while suspects are tried (scheduler_suspect.c), one of those and nothing else.
  *   4. guesses   decode rows of this step get room for guesses with what is left: nobody waits and
  *                nobody is preempted for a guess.
  *

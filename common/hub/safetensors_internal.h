@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors_header - one safetensors file's header, from bytes to checked tensors. Part of
+/* safetensors_internal - one safetensors file's header, from bytes to checked tensors. Part of
  * safetensors.h; the fuzz target calls it directly.
  *
  *     byte 0         8                 8 + h                               size
  *          | u64 h LE | JSON, h bytes   | data: tensor after tensor, no hole |
  *
  * Threads: reentrant. */
-#ifndef QUIRE_COMMON_HUB_SAFETENSORS_HEADER_H
-#define QUIRE_COMMON_HUB_SAFETENSORS_HEADER_H
+#ifndef QUIRE_COMMON_HUB_SAFETENSORS_INTERNAL_H
+#define QUIRE_COMMON_HUB_SAFETENSORS_INTERNAL_H
 #include <stddef.h>
 #include "common/hub/safetensors.h"
 #include "common/mem.h"

@@ -103,6 +103,7 @@ uint32_t core_sleep_level(const struct core *c)
 /* Sequences go back to the queue, since their keys and values go; nothing is in flight. */
 static void fall_asleep(struct core *c)
 {
+    Q_ASSERT(c->ring && c->scheduler && !in_flight(c));
     if (c->slept_level == 0)
         scheduler_worker_lost(c->scheduler);
     if (c->sleep_level == 1) {
@@ -123,6 +124,7 @@ void core_pause(struct core *c, enum in_flight_mode mode, bool clear_cache)
                                                        [IN_FLIGHT_ABORT] = "requests end",
                                                        [IN_FLIGHT_WAIT] =
                                                            "requests that have begun finish first"};
+    Q_ASSERT(mode < IN_FLIGHT_MODES);
     log_info("pausing; %s", texts[mode]);
     c->pausing = true;
     c->pause_mode = mode;
@@ -201,6 +203,7 @@ FALLIBLE core_reload(struct core *c, const char *dir, enum in_flight_mode mode, 
 {
     const struct worker_config *w = &c->config.worker;
     const char *now = core_weights_dir(c);
+    Q_ASSERT(dir && mode < IN_FLIGHT_MODES);
     enum q_code rc = may_reload(c, mode, e);
     if (rc)
         return rc;
@@ -236,6 +239,8 @@ static enum q_code take_weights(struct core *c, struct q_err *e)
 static void end_reload(struct core *c, const struct q_err *why)
 {
     struct q_err e = Q_ERR_INIT;
+    Q_ASSERT(c->reload.state == RELOAD_WANTED || c->reload.state == RELOAD_ORDERED);
+    Q_ASSERT(!why || why->code != Q_OK);
     if (why)
         e = *why;
     else if (take_weights(c, &e))
@@ -253,6 +258,7 @@ static void end_reload(struct core *c, const struct q_err *why)
  * leave the pool, and what is cached is forgotten. */
 static void begin_reload(struct core *c)
 {
+    Q_ASSERT(c->reload.state == RELOAD_WANTED && c->scheduler && !in_flight(c));
     scheduler_worker_lost(c->scheduler);
     if (c->ring) {
         ring_order(c->ring, RING_RELOAD, c->reload.dir);

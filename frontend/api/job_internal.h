@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job - one request for tokens: its prompts, its choices, and the answer they add up to.
+/* job_internal - what the files of job share: one request for tokens, its prompts, its choices, and
+ * the answer they add up to.
  *
  * read (params, messages) -> encode (here, or on a thread when long) -> choices opened on the link
  * -> tokens -> text, tool calls, logprobs (choice.c) -> a chunk each time, or one body at the end
@@ -8,11 +9,11 @@
  * There is one choice per prompt and n. A job lives until its exchange is gone; choices still open
  * then are closed on the link, which tells the engine to forget them.
  * Threads: the loop's thread; reading and encoding may run on another (task.h). */
-#ifndef QUIRE_FRONTEND_API_JOB_H
-#define QUIRE_FRONTEND_API_JOB_H
+#ifndef QUIRE_FRONTEND_API_JOB_INTERNAL_H
+#define QUIRE_FRONTEND_API_JOB_INTERNAL_H
 #include "frontend/api/app.h"
 #include "frontend/api/beam.h"
-#include "frontend/api/params.h"
+#include "frontend/api/params_sampling.h"
 #include "frontend/api/prompt.h"
 #include "frontend/api/task.h"
 #include "frontend/api/tenant.h"
@@ -96,6 +97,8 @@ void job_fail(struct job *j, const struct q_err *e, const char *param, uint32_t 
 
 /* Tokens came: whoever computes now had a part in the answer. */
 void job_note_fingerprint(struct job *j);
+/* Assert every invariant. In trees with tests each event does it. Cost: O(choices). */
+void job_check(const struct job *j);
 
 /* choice.c */
 FALLIBLE choice_init(struct choice *c, struct job *j, uint32_t index, struct q_err *e);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interp - the state of one rendering, and what its parts offer each other.
+/* template_internal - the state of one rendering, and what its parts offer each other.
  *
  * Limits: every evaluated node and every element of native work counts as a step (in_charge); every
  * recursion, of the tree or of nested values, goes through in_enter; values live in one arena with
@@ -7,8 +7,8 @@
  * are a chain: loops, blocks and macro calls open one, ifs do not; a name not found in the chain is
  * looked up in the request's variables, then in globals.def.
  * Threads: one owner. */
-#ifndef QUIRE_COMMON_TEMPLATE_INTERP_H
-#define QUIRE_COMMON_TEMPLATE_INTERP_H
+#ifndef QUIRE_COMMON_TEMPLATE_TEMPLATE_INTERNAL_H
+#define QUIRE_COMMON_TEMPLATE_TEMPLATE_INTERNAL_H
 #include "common/template/ast.h"
 #include "common/template/native.h"
 

@@ -7,6 +7,7 @@
 
 void flow_list_add(struct flow_list *l, struct flow *f)
 {
+    Q_ASSERT(!f->list);
     f->list = l;
     f->next = NULL;
     f->prev = l->last;
@@ -20,6 +21,7 @@ void flow_list_add(struct flow_list *l, struct flow *f)
 
 void flow_list_push(struct flow_list *l, struct flow *f)
 {
+    Q_ASSERT(!f->list);
     f->list = l;
     f->prev = NULL;
     f->next = l->first;
@@ -34,6 +36,7 @@ void flow_list_push(struct flow_list *l, struct flow *f)
 void flow_list_take(struct flow *f)
 {
     struct flow_list *l = f->list;
+    Q_ASSERT(l && l->n);
     if (f->prev)
         f->prev->next = f->next;
     else
@@ -58,6 +61,7 @@ struct flow *flow_by_wire_id(const struct link *l, uint64_t wire_id)
 bool flow_name(struct link *l, struct flow *f)
 {
     uint32_t slot = l->slot_hint;
+    Q_ASSERT(f->wire_id == 0);
     while (slot < l->n_slot && l->slots[slot])
         slot++;
     if (slot == l->n_slot) {
@@ -77,6 +81,7 @@ void flow_unname(struct link *l, struct flow *f)
     uint32_t slot = (uint32_t)(f->wire_id % LINK_FLOWS_MAX);
     if (f->wire_id == 0)
         return;
+    Q_ASSERT(slot < l->n_slot && l->slots[slot] == f);
     l->slots[slot] = NULL;
     if (slot < l->slot_hint)
         l->slot_hint = slot;

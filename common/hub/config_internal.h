@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config_internal - what the files of config share: the parts of config.json that have a file of
+ * their own. Nobody else includes it. Threads: reentrant.
+ *
+ * config_moe.c: how many experts there are, how many of them a token uses, and which layers have
+ * them. Which keys say so, and what their absence means, depends on the model type; a type that is
+ * not in its table has no experts.
+ * config_rope.c: the rotary embedding, in both spellings:
+ *     older   "rope_theta": 1e6, "rope_scaling": null | {"type" or "rope_type": "yarn", …}
+ *     newer   "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4, …} */
+#ifndef QUIRE_COMMON_HUB_CONFIG_INTERNAL_H
+#define QUIRE_COMMON_HUB_CONFIG_INTERNAL_H
+#include "common/hub/config.h"
+#include "common/hub/hub_json.h"
+
+/* Fills c->moe from c->model_type, c->n_layer, c->intermediate_size and the object. Errors:
+ * Q_CORRUPT (file, key, found, accepted). */
+FALLIBLE config_moe_load(struct model_config *c, const struct hub_json_at *at, struct q_err *e);
+/* Errors: Q_CORRUPT, Q_UNSUPPORTED (a kind that is not in enum rope_kind, with the kinds that are).
+ */
+FALLIBLE config_rope_load(struct rope_config *r, const struct hub_json_at *config, struct q_err *e);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* server_config - what a server is told at start, and its limits. Threads: read-only once it
+ * runs. */
+#ifndef QUIRE_ENGINE_SERVER_SERVER_CONFIG_H
+#define QUIRE_ENGINE_SERVER_SERVER_CONFIG_H
+#include "engine/core/core.h"
+
+#define SERVER_LISTEN_MAX    16
+#define SERVER_FRONTENDS_MAX 256
+#define SERVER_SILENT_BEATS  5 /* heartbeats a frontend may miss, */
+#define SERVER_SILENT_MIN_MS \
+    3000 /* and it may be silent so long: a busy machine is not a dead process */
+
+struct server_config {
+    struct core_config core;
+    const char *model_name;    /* as the user gave it */
+    const char *const *listen; /* [n_listen] addresses */
+    uint32_t n_listen;
+    const char *keys_dir;
+    bool insecure_tcp;
+    const char *weights_file; /* a reload is kept there for the next engine; NULL = nowhere */
+    uint32_t heartbeat_ms, max_frontend_reqs;
+    uint32_t shutdown_timeout_ms;
+};
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* draft - a small model of the same vocabulary that guesses tokens for the large one (speculate.h).
+ *
+ * The draft model has a KV cache of its own with the same block numbers. It computes every row that
+ * the model computes, so that a block shared through the prefix cache holds both.
+ * Threads: the worker's loop; its forward passes run on the worker's team. */
+#ifndef QUIRE_ENGINE_WORKER_DRAFT_H
+#define QUIRE_ENGINE_WORKER_DRAFT_H
+#include "engine/worker/gpu/gpu.h"
+#include "engine/worker/ring.h"
+#include "engine/worker/slots.h"
+
+struct draft; /* a draft model, its KV cache and scratch */
+
+struct draft_args {
+    const struct model_options *options; /* of the model it guesses for; dir and progress are not */
+    const struct model_shape *target;
+    const struct step_limits *limits;
+    struct gpu *gpu; /* that of the options' link; it makes the draft's KV cache then. NULL: none */
+};
+/* Load the model in c->draft_dir. Errors: those of model_load; Q_MISMATCH (another vocabulary, or
+ * fewer positions than max_model_len). */
+FALLIBLE draft_new(struct draft **out, const struct speculation *c, const struct draft_args *a,
+                   struct q_err *e);
+/* Make its KV cache of n_block blocks, and as swap space n_swap_block more. */
+FALLIBLE draft_make_kv(struct draft *d, uint32_t n_block, uint32_t n_swap_block, struct q_err *e);
+void draft_forget_kv(struct draft *d); /* kv_cache_forget of both */
+/* Between its cache and its swap space, as the model's blocks are copied. */
+void draft_copy(const struct draft *d, const struct step_copy *c, bool is_out);
+void draft_free(struct draft *d);
+const struct model *draft_model(const struct draft *d);
+const struct model_shape *draft_shape(const struct draft *d);
+uint64_t draft_scratch_bytes(const struct draft *d); /* at most, of a step */
+
+/* Compute the step's rows with the draft model, and guess for every sequence that speculates: into
+ * its history behind what is known, slot->n_guess of them. On a device the guesses of a pass go
+ * there with gpu_update. Errors: those of the device. */
+FALLIBLE draft_guess(struct draft *d, struct slots *s, const struct step_view *v, struct q_err *e);
+/* After the step: which of the draft's keys and values are of tokens that came true. */
+void draft_settle(struct slots *s, const struct step_view *v);
+
+#endif

@@ -73,6 +73,10 @@ struct tool_format {
 };
 extern const struct tool_format tool_formats[];
 extern const size_t n_tool_format;
+/* The row of this name, or of an alias; NULL: there is none. */
+const struct tool_format *tool_format_named(const char *name);
+/* Q_NOT_FOUND, with the names there are. */
+enum q_code tool_format_unknown(const char *name, struct q_err *e);
 
 /* the families, and their flags, each of which one family knows */
 extern const struct tool_family family_json, family_xml, family_call, family_harmony, family_nested,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core: the tables, the tool stage that looks for a format's tags, and the collector between
+/* The core: the tool stage that looks for a format's tags, and the collector between
  * the stages and the sink, which joins pieces of the same kind until something else comes or the
  * feed is over.
  *
@@ -13,8 +13,6 @@
 #include "common/parsers/stage.h"
 
 #define RESCAN_MAX 4096 /* bytes of a region that are looked at again */
-#define NAMES_MAX  800  /* bytes of a list of names in a message */
-#define ALIKE      3    /* first bytes of a name */
 
 enum mode { TEXT, REGION, SKIP };
 
@@ -60,56 +58,18 @@ struct parser {
     } trial;
 };
 
-/* clang-format off */
-const struct tool_format tool_formats[] = {
-#define TOOL(n, f, ...) {.name = n, .family = &family_##f, __VA_ARGS__},
-#include "common/parsers/tools.def"
-};
-static const char *const tool_names[] = {
-#define TOOL(n, f, ...) n,
-#include "common/parsers/tools.def"
-    NULL
-};
-/* clang-format on */
-const size_t n_tool_format = sizeof tool_formats / sizeof *tool_formats;
-
-const char *const *parser_tool_names(void)
-{
-    return tool_names;
-}
-
 /* --- making one ------------------------------------------------------------------------------- */
-
-static enum q_code unknown(const char *what, const char *name, const char *const *names,
-                           struct q_err *e)
-{
-    struct buf list = BUF_INIT; /* those that begin alike first: the message has no room for all */
-    for (int alike = 1; alike >= 0; alike--)
-        for (size_t i = 0; names[i] && list.len < NAMES_MAX; i++)
-            if ((strncmp(names[i], name, ALIKE) == 0) == alike)
-                buf_printf(&list, "%s%s", list.len ? " " : "", names[i]);
-    q_fail(e, Q_NOT_FOUND, "%s \"%.40s\" does not exist; there are: %s%s", what, name,
-           buf_str(&list), list.len < NAMES_MAX ? "" : " \u2026");
-    buf_release(&list);
-    return Q_NOT_FOUND;
-}
 
 static enum q_code find_rows(struct parser *p, const struct parser_config *c, struct q_err *e)
 {
     const char *tool = c->tool ? c->tool : "none", *reasoning = c->reasoning;
-    for (size_t i = 0; i < n_tool_format; i++)
-        if (strcmp(tool_formats[i].name, tool) == 0)
-            p->format = &tool_formats[i];
+    p->format = tool_format_named(tool);
     if (!p->format)
-        return unknown("tool-call parser", tool, tool_names, e);
+        return tool_format_unknown(tool, e);
     if (!reasoning || strcmp(reasoning, "none") == 0)
         return Q_OK;
-    for (size_t i = 0; i < n_reasoning_format; i++)
-        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
-            p->reasoning.format = &reasoning_formats[i];
-    return p->reasoning.format
-               ? Q_OK
-               : unknown("reasoning parser", reasoning, parser_reasoning_names(), e);
+    p->reasoning.format = reasoning_format_named(reasoning);
+    return p->reasoning.format ? Q_OK : reasoning_format_unknown(reasoning, e);
 }
 
 static enum q_code make_states(struct parser *p, struct q_err *e)

@@ -22,24 +22,6 @@ struct piece {
     size_t n;
 };
 
-/* clang-format off */
-const struct reasoning_format reasoning_formats[] = {
-#define REASONING(n, ...) {.name = n, __VA_ARGS__},
-#include "common/parsers/reasonings.def"
-};
-static const char *const names[] = {
-#define REASONING(n, ...) n,
-#include "common/parsers/reasonings.def"
-    "none", NULL
-};
-/* clang-format on */
-const size_t n_reasoning_format = sizeof reasoning_formats / sizeof *reasoning_formats;
-
-const char *const *parser_reasoning_names(void)
-{
-    return names;
-}
-
 static void take_held(struct reasoning_stage *r, size_t n)
 {
     r->n_held -= n;
@@ -380,17 +362,9 @@ static const char *end_of(const char *end, const char *start, struct piece there
     return tag_write(end, there.text + at, has ? there.n + 1 - strlen(start) : 0, out);
 }
 
-static const struct reasoning_format *row_of(const char *reasoning)
-{
-    for (size_t i = 0; reasoning && i < n_reasoning_format; i++)
-        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
-            return &reasoning_formats[i];
-    return NULL;
-}
-
 enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n)
 {
-    const struct reasoning_format *f = row_of(reasoning);
+    const struct reasoning_format *f = reasoning_format_named(reasoning);
     struct piece tag;
     return f && ends_in(f->start, (struct piece){prompt, n}, &tag) >= 0 ? REASONING_OPEN
                                                                         : REASONING_NOT_OPEN;
@@ -415,7 +389,7 @@ static void put_tag(struct parser_before *out, const char *tag, const char *suff
 void parser_reasoning_before(struct parser_before *out, const char *reasoning,
                              const char *template_text, const char *prompt, size_t n)
 {
-    const struct reasoning_format *f = row_of(reasoning);
+    const struct reasoning_format *f = reasoning_format_named(reasoning);
     struct piece tag, whole = {prompt, n};
     char suffix[PARSER_SUFFIX_MAX + 1];
     out->end[0] = 0;

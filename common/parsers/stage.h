@@ -24,8 +24,10 @@ struct reasoning_format {
     enum channels channels; /* reasoning is a message of its own (channels.c) */
     const char *before;     /* there is no reasoning; this stands before the text */
 };
-extern const struct reasoning_format reasoning_formats[];
-extern const size_t n_reasoning_format;
+/* The row of this name, or of an alias; NULL: there is none (nor for NULL). */
+const struct reasoning_format *reasoning_format_named(const char *name);
+/* Q_NOT_FOUND, with the names there are. */
+enum q_code reasoning_format_unknown(const char *name, struct q_err *e);
 
 struct reasoning_stage {
     const struct reasoning_format *format; /* NULL: everything is passed on */

@@ -312,13 +312,43 @@ static enum q_code parse_text(const char *tool, const struct buf *text)
                      &err);
 }
 
+/* Every alias is the name of no row, and stands for one. */
+static void aliases(void **state)
+{
+    (void)state;
+    const struct parser_alias *const lists[] = {parser_tool_aliases(), parser_reasoning_aliases()};
+    const char *const *const names[] = {parser_tool_names(), parser_reasoning_names()};
+    const char *const texts[] = {"deepseekv31", "<think>a</think>b"};
+    struct parser *p = NULL;
+    for (int k = 0; k < 2; k++)
+        for (const struct parser_alias *a = lists[k]; a->name; a++) {
+            bool row = false, own = false;
+            for (size_t i = 0; names[k][i]; i++) {
+                row |= !strcmp(names[k][i], a->row);
+                own |= !strcmp(names[k][i], a->name);
+            }
+            const char *found = k ? parser_reasoning_row(a->name) : parser_tool_row(a->name);
+            const struct parser_config c = {.tool = k ? NULL : a->name,
+                                            .reasoning = k ? a->name : NULL};
+            if (!row || own || !found || strcmp(found, a->row) != 0)
+                fail_msg("%s: %s", a->name, found ? found : "no row");
+            assert_ok(parser_new(&p, &c, &err), &err);
+            parser_free(p);
+        }
+    assert_null(parser_tool_row("nope"));
+    assert_null(parser_reasoning_row("nope"));
+    assert_int_equal(parser_reasoning_start("deepseek-r1", texts[1], 7), REASONING_OPEN);
+    assert_fails(parser_new(&p, &(struct parser_config){.tool = "deepseekv9"}, &err), Q_NOT_FOUND,
+                 texts[0], &err);
+}
+
 static void framework(void **state)
 {
     (void)state;
     struct parser *p = NULL;
     struct buf text = BUF_INIT;
     assert_fails(parser_new(&p, &(struct parser_config){.tool = "nope"}, &err), Q_NOT_FOUND,
-                 "hermes qwen3_json", &err);
+                 "hermes granite4", &err);
     assert_fails(parser_new(&p, &(struct parser_config){.reasoning = "nope"}, &err), Q_NOT_FOUND,
                  "deepseek_r1", &err);
     buf_add_str(&text, "a <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> b");
@@ -808,6 +838,7 @@ int main(void)
         cmocka_unit_test(truncated),
         cmocka_unit_test(slips),
         cmocka_unit_test(real_texts),
+        cmocka_unit_test(aliases),
         cmocka_unit_test(framework),
         cmocka_unit_test(streams),
         cmocka_unit_test(limits),

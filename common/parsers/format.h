@@ -62,7 +62,9 @@ struct tool_format {
     const char *bare; /* characters that begin a region without a tag: at the start of a line, or
                        * anywhere if the names of functions are known */
     bool bare_behind; /* but only right behind a layout tag or a call, and for `otherwise` */
-    unsigned flags;   /* of the family */
+    bool tag_drops; /* a tag of `open` that no call follows is dropped where nothing was said before
+                       * it; a region may begin with `bare` anywhere behind it */
+    unsigned flags; /* of the family */
     const char *name_end[4]; /* what follows a name that is no part of JSON */
     /* parameters as tags: <key_open>KEY<key_end>[<value_open>]VALUE<value_close>, and before
      * value_open there may be <type_open>TYPE<type_close> */

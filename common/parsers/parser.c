@@ -43,6 +43,7 @@ struct parser {
     bool announced;        /* a call of this region, which is not over */
     bool bare;             /* the region began without a tag */
     size_t n_open;         /* bytes of the tag it began with */
+    bool tag_failed;       /* no call followed the last tag of `open` */
     struct buf raw;        /* bytes of the region behind its last call */
     struct json_scan scan; /* of the announced call's arguments */
     bool slipped;          /* SKIP: the call is broken, not only undecided */
@@ -257,10 +258,10 @@ void call_end(struct parser *p)
 {
     flush(p);
     send(p, PARSED_CALL_END, "", 0);
-    p->announced = p->said = false;
+    p->announced = p->said = p->tag_failed = false;
     p->line_start = true;
     p->n_byte = 0;
-    buf_reset(&p->raw);
+    call_drop_kept(p);
 }
 
 void call_cut(struct parser *p)
@@ -305,6 +306,7 @@ void kept(struct parser *p, const struct buf *b)
 void call_drop_kept(struct parser *p)
 {
     buf_reset(&p->raw);
+    p->n_open = 0; /* the tag is among them */
 }
 
 /* --- what families ask ------------------------------------------------------------------------ */
@@ -404,6 +406,18 @@ static void read_otherwise(struct parser *p)
     p->family->begin(p);
 }
 
+/* The bytes at a region's begin that are not even text. */
+static size_t dropped(struct parser *p)
+{
+    size_t n = p->n_open;
+    if (!p->format->tag_drops || n == 0 || n > p->raw.len)
+        return 0;
+    p->tag_failed = true;
+    while (n < p->raw.len && is_blank(p->raw.data[n]))
+        n++;
+    return p->said ? 0 : n;
+}
+
 /* The kept bytes are text: the first at once, the others are read again. */
 static void give_back(struct parser *p)
 {
@@ -411,15 +425,17 @@ static void give_back(struct parser *p)
         p->trial.failed = true;
         return;
     }
+    size_t n_drop = dropped(p);
     struct buf raw = p->raw;
     p->raw = (struct buf)BUF_INIT;
     p->mode = TEXT;
     p->line_start = false;
     kept(p, &raw);
-    size_t n_said = raw.len > RESCAN_MAX ? raw.len : raw.len > 0;
-    say_content(p, buf_str(&raw), n_said);
-    if (raw.len > n_said)
-        unread(p, raw.data + n_said, raw.len - n_said);
+    size_t n = raw.len - n_drop, n_said = n > RESCAN_MAX ? n : n > 0 && n_drop == 0;
+    const char *text = buf_str(&raw) + n_drop;
+    if (n_said)
+        say_content(p, text, n_said);
+    unread(p, text + n_said, n - n_said);
     buf_release(&raw);
 }
 
@@ -480,6 +496,8 @@ static bool begins_bare(const struct parser *p, char c)
     const struct tool_format *f = p->format;
     if (!f->bare || !c || !strchr(f->bare, c) || p->n_call >= PARSER_CALLS_MAX)
         return false;
+    if (f->tag_drops)
+        return p->tag_failed;
     return f->bare_behind ? behind_tag(p) : p->line_start || format_tools_known(p);
 }
 

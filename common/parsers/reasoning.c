@@ -111,23 +111,54 @@ static void answer(struct parser *p, struct reasoning_stage *r, char c)
     tool_stage_byte(p, c);
 }
 
-/* The bytes of a citation's tag that `text` begins with: <co>, </co>, </co: 0:[1,2]>. 0: none, or
- * more of it has to come (*begun). */
-static size_t cite(const char *text, size_t n, bool *begun)
+static const char cite_open[] = "<co>", cite_close[] = "</co";
+#define N_CITE (sizeof cite_open - 1) /* bytes of either */
+
+/* The bytes of a closing tag of a citation that `text` begins with, </co> or </co: 0:[1,2]>. 0: none,
+ * or more of it has to come (*begun). */
+static size_t cite_end(const char *text, size_t n, bool *begun)
 {
-    static const char open[] = "<co>", close[] = "</co";
-    const size_t n_tag = sizeof open - 1;
-    bool opens = memcmp(open, text, n < n_tag ? n : n_tag) == 0;
-    *begun = opens || memcmp(close, text, n < n_tag ? n : n_tag) == 0;
-    if (!*begun || (opens && n >= n_tag))
-        return *begun ? n_tag : 0;
-    for (size_t i = n_tag; i < n && *begun; i++) {
+    *begun = memcmp(cite_close, text, n < N_CITE ? n : N_CITE) == 0;
+    for (size_t i = N_CITE; i < n && *begun; i++) {
         if (text[i] == '>')
             return i + 1;
-        *begun = i == n_tag ? text[i] == ':' : text[i] && strchr(" 0123456789:,[]", text[i]);
+        *begun = i == N_CITE ? text[i] == ':' : text[i] && strchr(" 0123456789:,[]", text[i]);
     }
-    *begun &= n < CITE_MAX;
     return 0;
+}
+
+/* Does `text`, behind <co>, begin a citation? Text that begins with a blank is one only if it ends
+ * like one, in the same line. *begun: more of it has to come. */
+static bool cites(const char *text, size_t n, bool *begun)
+{
+    *begun = n == 0;
+    if (n && !is_blank(*text))
+        return true;
+    for (size_t i = 0; i < n; i++) {
+        const size_t left = n - i;
+        if (text[i] == '\n' || (left >= N_CITE && memcmp(text + i, cite_open, N_CITE) == 0))
+            return false;
+        if (cite_end(text + i, left, begun))
+            return true;
+        if (*begun)
+            return false;
+    }
+    *begun = true;
+    return false;
+}
+
+/* The bytes of a citation's tag that `text` begins with. 0: none, or more of it has to come
+ * (*begun). */
+static size_t cite(const char *text, size_t n, bool cited, bool *begun)
+{
+    size_t n_tag = 0;
+    *begun = memcmp(cite_open, text, n < N_CITE ? n : N_CITE) == 0;
+    if (*begun && n >= N_CITE)
+        n_tag = cites(text + N_CITE, n - N_CITE, begun) ? N_CITE : 0;
+    else if (!*begun && cited)
+        n_tag = cite_end(text, n, begun);
+    *begun &= n < CITE_MAX;
+    return n_tag;
 }
 
 /* The tags that count in this place, in the order start, end, call, drop, and those of a tool call,
@@ -158,7 +189,7 @@ static int find_tag(const struct parser *p, const struct reasoning_stage *r, siz
     bool begun;
     if (!f->cites || *whole || tool_stage_busy(p))
         return kind;
-    *whole = cite(r->held, r->n_held, &begun);
+    *whole = cite(r->held, r->n_held, r->cited, &begun);
     return *whole ? CITE : kind < 0 && begun ? CITE : kind;
 }
 
@@ -234,8 +265,10 @@ static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size
     char tag[CITE_MAX];
     memcpy(tag, r->held, n);
     take_held(r, n);
-    if (kind == CITE)
+    if (kind == CITE) {
+        r->cited = n == N_CITE && memcmp(tag, cite_open, n) == 0;
         return;
+    }
     if (r->place == IN)
         no_label(p, r);
     if (kind == 0) {

@@ -7,7 +7,7 @@
 #define QUIRE_COMMON_PARSERS_STAGE_H
 #include "common/parsers/format.h"
 
-#define CITE_MAX 256 /* bytes of a citation's tag */
+#define CITE_MAX 256 /* bytes of a citation's tag, or of a citation that begins with a blank */
 
 struct reasoning_format {
     const char *name;
@@ -36,6 +36,7 @@ struct reasoning_stage {
     bool begun;
     bool open, any; /* begins inside; some reasoning came out */
     bool ended;     /* there was reasoning */
+    bool cited;     /* a citation is open */
     bool trim;      /* blanks that follow are layout */
     bool labelled;  /* the label may stand here: n_label bytes of it did */
     size_t n_label;

@@ -9,7 +9,9 @@
  *          `<------------------------------ tag -------------------------------------'
  *
  * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead),
- * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead).
+ * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead), or no
+ * tag can be part of it. A string with text behind the call's closing tag is broken: what ends it is
+ * not certain.
  *
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
@@ -526,6 +528,14 @@ static struct value_tags value_tags(const struct parser *p, const struct xml *x)
     return v;
 }
 
+static enum part value_ends_call(struct parser *p, struct xml *x);
+
+/* Can no tag be part of the value? */
+static bool is_plain(unsigned types)
+{
+    return types && !(types & (TYPE_STRING | TYPE_ARRAY | TYPE_OBJECT));
+}
+
 static enum part in_value(struct parser *p, struct xml *x, char c)
 {
     x->tag[x->n_tag++] = c;
@@ -547,6 +557,8 @@ static enum part in_value(struct parser *p, struct xml *x, char c)
             x->n_tag = 0;
             x->place = (size_t)i < v.i_key ? CLOSED : (size_t)i < v.i_end ? OPENED : ENDED;
         }
+        if (whole && x->place == ENDED && is_plain(x->types))
+            return value_ends_call(p, x);
         if (i >= 0)
             return PART_MORE;
         value_take(p, x, x->tag[0]);

@@ -35,8 +35,9 @@ struct calls {
     bool any;     /* the call has an argument */
     bool paren;   /* call:f(…), a slip */
     bool in_value, keep;
-    bool comment; /* between arguments, up to the line's end */
-    char quote;   /* BRACE: of the string within, 0 = none */
+    bool comment;    /* between arguments, up to the line's end */
+    char quote;      /* BRACE: of the string within, 0 = none */
+    char name_quote; /* the first byte of the delimiter a parameter's name is in; 0: in none */
     bool escaped;
     struct buf name, scratch;
     struct buf head; /* an argument's name and what stands before it, until its value is certain */
@@ -84,6 +85,7 @@ static enum part begin_call(struct calls *k, enum place place)
     buf_reset(&k->name);
     k->place = place;
     k->any = k->paren = k->comment = false;
+    k->name_quote = 0;
     return PART_MORE;
 }
 
@@ -175,16 +177,23 @@ static enum part arg_over(struct parser *p, struct calls *k)
     return PART_MORE;
 }
 
-/* Quotes around a parameter's name in braces, which needs none: PART_END, the byte is part of them.
- */
+/* Quotes around a parameter's name in braces, which needs none. PART_END: the byte is part of them. */
 static enum part name_quote(struct parser *p, struct calls *k, char c)
 {
     const char *quote = format_row(p)->quote;
-    if (!braces(p) || (!k->n_tag && c != quote[0]))
-        return braces(p) && (c == '"' || c == '\'') ? PART_END : PART_MORE;
+    if (!braces(p))
+        return PART_MORE;
+    if (!k->n_tag && c != quote[0]) {
+        bool is_quote = (c == '"' || c == '\'') && (!k->name_quote || k->name_quote == c);
+        if (is_quote)
+            k->name_quote = k->name_quote ? 0 : c;
+        return is_quote ? PART_END : PART_MORE;
+    }
     if (c != quote[k->n_tag])
         return PART_BAD;
     k->n_tag = quote[k->n_tag + 1] ? k->n_tag + 1 : 0;
+    if (k->n_tag == 0)
+        k->name_quote = k->name_quote ? 0 : quote[0];
     return PART_END;
 }
 
@@ -197,19 +206,20 @@ static enum part arg_byte(struct parser *p, struct calls *k, char c)
         k->comment = true;
         return PART_MORE;
     }
-    if (k->place == ARG && is_blank(c))
+    bool quoted = k->name_quote != 0;
+    if (k->place == ARG && !quoted && is_blank(c))
         return PART_MORE;
-    if (k->place == ARG && c == closer(p, k))
+    if (k->place == ARG && !quoted && c == closer(p, k))
         return call_over(p, k);
     if (k->place == ARG) {
         k->place = ARG_NAME;
         k->n_arg = 0;
     }
-    if (c == (braces(p) ? ':' : '=') && k->n_arg)
+    if (c == (braces(p) ? ':' : '=') && !quoted && k->n_arg)
         return arg_over(p, k);
-    if (is_blank(c))
+    if (is_blank(c) && !quoted)
         return PART_MORE;
-    if ((!is_name(c) && c != '-' && c != '.') || k->n_arg == FORMAT_NAME_MAX)
+    if ((!quoted && !is_name(c) && c != '-' && c != '.') || k->n_arg == FORMAT_NAME_MAX)
         return PART_BAD;
     k->arg[k->n_arg++] = c;
     return PART_MORE;

@@ -441,7 +441,7 @@ static void raw_over(struct parser *p, struct calls *k, size_t n)
     const char *text = buf_str(&k->scratch);
     while (n && is_blank(text[n - 1]))
         n--;
-    if (braces(p) && k->types) {
+    if (braces(p)) {
         types_value(k->types | (k->types & TYPE_NULL ? TYPE_NONE : 0), text, n, &value);
     } else if (!literal_whole_python(text, n, &value)) {
         buf_reset(&value);

@@ -607,6 +607,18 @@ static void values(void **state)
         {"{}", "text", "\"text\""},
         {"{}", "\"q\"", "\"\\\"q\\\"\""},
         {"{}", "None", "null"},
+        {"{}", "007", "\"007\""},
+        {"{}", "1_000", "\"1_000\""},
+        {"{}", "-1.5e3", "-1.5e3"},
+        {"{}", "[007, .5]", "[7, 0.5]"},
+        {"{\"type\": \"integer\"}", "007", "7"},
+        {"{\"type\": [\"string\", \"integer\"]}", "007", "\"007\""},
+        {"{\"type\": \"integer\"}", "\"12\"", "12"},
+        {"{\"type\": [\"number\", \"null\"]}", " \"12\" ", "12"},
+        {"{\"type\": \"boolean\"}", "\"true\"", "true"},
+        {"{\"type\": \"object\"}", "\"{\\\"a\\\": 1}\"", "{\"a\": 1}"},
+        {"{\"type\": \"integer\"}", "\"x\"", "\"x\""},
+        {"{\"type\": \"array\"}", "\"12\"", "\"12\""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *f = json_pack("{s:{s:{s:o}, s:{s:{s:s}}}}", "parameters", "properties", "p",

@@ -266,7 +266,7 @@ void types_value(unsigned types, const char *text, size_t n, struct buf *out)
     unsigned kind = value ? kind_of(buf_str(&json)) : 0;
     if (kind == TYPE_NULL && types & TYPE_STRING) /* None, which word_value did not take */
         value = false;
-    if (kind & TYPE_NUMBER && maybe_string && !json_scan_valid(from, n_in)) /* 007, 1_000 */
+    if (kind & TYPE_NUMBER && !types && !json_scan_valid(from, n_in)) /* 007, 1_000 */
         value = false;
     /* a string in quotes is one only where something else was due; of unknown type it stays text */
     if (!value || (maybe_string ? kind == TYPE_STRING || (types && !(kind & types))

@@ -612,7 +612,7 @@ static void values(void **state)
         {"{}", "-1.5e3", "-1.5e3"},
         {"{}", "[007, .5]", "[7, 0.5]"},
         {"{\"type\": \"integer\"}", "007", "7"},
-        {"{\"type\": [\"string\", \"integer\"]}", "007", "\"007\""},
+        {"{\"type\": [\"string\", \"integer\"]}", "007", "7"},
         {"{\"type\": \"integer\"}", "\"12\"", "12"},
         {"{\"type\": [\"number\", \"null\"]}", " \"12\" ", "12"},
         {"{\"type\": \"boolean\"}", "\"true\"", "true"},

@@ -26,7 +26,8 @@
 
 enum place { LIST, NAME, ARG, ARG_NAME, VALUE, BRACE, QUOTED, RAW, NEXT, AFTER };
 
-#define AHEAD_MAX (FORMAT_NAME_MAX + 64) /* bytes that are looked at behind a quote */
+#define AHEAD_MAX      (FORMAT_NAME_MAX + 64) /* bytes that are looked at behind a quote */
+#define NAME_AHEAD_MAX (2 * FORMAT_NAME_MAX)  /* bytes that may be a name, blanks around it */
 
 struct calls {
     enum place place;
@@ -509,7 +510,7 @@ static enum part raw_in_braces(struct parser *p, struct calls *k, char c)
         k->place = NEXT;
         return next_byte(p, k, c);
     }
-    if (c == ':' && k->comma &&
+    if (c == ':' && k->comma && k->scratch.len - k->comma < NAME_AHEAD_MAX &&
         takes_name(k, k->scratch.data + k->comma, k->scratch.len - k->comma)) {
         raw_over(p, k, k->comma - 1);
         return arg_over(p, k);
@@ -540,7 +541,7 @@ static enum part raw_byte(struct parser *p, struct calls *k, char c)
         raw_over(p, k, k->scratch.len);
         return call_over(p, k);
     }
-    if (c == '=' && k->comma && k->scratch.len - k->comma < 2 * FORMAT_NAME_MAX &&
+    if (c == '=' && k->comma && k->scratch.len - k->comma < NAME_AHEAD_MAX &&
         next_arg(p, k, k->scratch.data + k->comma, k->scratch.len - k->comma)) {
         raw_over(p, k, k->comma - 1);
         return arg_over(p, k);

@@ -26,6 +26,9 @@
 
 enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED, OPENED, ENDED };
 
+/* Of a value of unknown type: what its first bytes show. */
+enum guess { GUESS_NOTHING, GUESS_VALUE, GUESS_WORD, GUESS_WORD_OVER };
+
 struct xml {
     enum place place;
     struct buf name,
@@ -46,6 +49,8 @@ struct xml {
     char close[FORMAT_TAG_MAX + 4]; /* what ends it */
     bool newline;                   /* one is held: layout if the value ends here */
     bool first;                     /* before the value's first byte */
+    enum guess guess;
+    size_t word_at; /* in `text`: the first byte that is no blank */
     unsigned types;
 };
 
@@ -407,6 +412,7 @@ static enum part key_over(struct parser *p, struct xml *x)
     x->any |= !x->wrapped;
     x->first = true;
     x->newline = x->string = false;
+    x->guess = GUESS_NOTHING;
     x->n_tag = 0;
     buf_reset(&x->text);
     if (format_row(p)->value_open)
@@ -457,22 +463,27 @@ static enum part in_type(struct parser *p, struct xml *x, char c)
     return PART_MORE;
 }
 
-/* Of unknown type: can what came still be anything but a string? */
-static bool undecided(const char *text, size_t n)
+/* Of unknown type: can what came, with this byte the last, still be anything but a string? */
+static bool undecided(struct xml *x, char c)
 {
     static const char *const words[] = {"true", "false", "null", "True", "False", "None"};
-    while (n && is_blank(*text)) {
-        text++;
-        n--;
-    }
-    if (n == 0 || strchr("{[-+.0123456789", *text))
+    if (x->guess == GUESS_VALUE)
         return true;
-    while (n && is_blank(text[n - 1]))
-        n--;
+    if (is_blank(c)) {
+        x->guess = x->guess == GUESS_WORD ? GUESS_WORD_OVER : x->guess;
+        return true;
+    }
+    if (x->guess == GUESS_WORD_OVER)
+        return false;
+    if (x->guess == GUESS_NOTHING) {
+        x->guess = c && strchr("{[-+.0123456789", c) ? GUESS_VALUE : GUESS_WORD;
+        x->word_at = x->text.len - 1;
+    }
+    const char *word = buf_str(&x->text) + x->word_at;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strncmp(words[i], text, n) == 0)
+        if (strncmp(words[i], word, x->text.len - x->word_at) == 0)
             return true;
-    return false;
+    return x->guess == GUESS_VALUE;
 }
 
 static void value_text(struct parser *p, struct xml *x, char c)
@@ -482,7 +493,7 @@ static void value_text(struct parser *p, struct xml *x, char c)
         return;
     }
     buf_add_char(&x->text, c);
-    if (x->types || x->wrapped || undecided(buf_str(&x->text), x->text.len))
+    if (x->types || x->wrapped || x->text.failed || undecided(x, c))
         return;
     start_string(p, x);
     for (size_t i = 0; i < x->text.len; i++)

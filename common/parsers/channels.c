@@ -206,6 +206,7 @@ static void header_byte(struct parser *p, struct channel_stage *s, char c)
     }
     buf_add_char(&s->header, c);
     kept(p, &s->header);
+    count_work(p, s->header.len);
     struct header h = {.at = buf_str(&s->header), .end = buf_str(&s->header) + s->header.len};
     enum found found = s->header.len > HEADER_MAX ? FOUND_NOT : read_header(&h);
     if (found == FOUND_WHOLE)

@@ -31,6 +31,7 @@ struct parser {
     struct buf pending;
     enum parsed_kind pending_kind;
     uint32_t n_call;
+    uint64_t work; /* bytes that were read, again and again */
     /* the tool stage */
     enum mode mode;
     char held[FORMAT_TAG_MAX]; /* bytes that may begin a tag */
@@ -148,6 +149,16 @@ void parser_free(struct parser *p)
 uint32_t parser_n_calls(const struct parser *p)
 {
     return p->n_call;
+}
+
+uint64_t parser_work(const struct parser *p)
+{
+    return p->work;
+}
+
+void count_work(struct parser *p, size_t n)
+{
+    p->work += n;
 }
 
 /* --- events ----------------------------------------------------------------------------------- */
@@ -644,6 +655,7 @@ static void skip_byte(struct parser *p, char c)
 
 static void one_byte(struct parser *p, char c)
 {
+    count_work(p, 1);
     if (p->format->family->whole) {
         p->format->family->byte(p, c);
     } else if (p->mode == REGION) {

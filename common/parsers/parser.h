@@ -69,6 +69,8 @@ void parser_cut(struct parser *p);
  * are missing is completed; another one is broken if it was announced, else content. */
 FALLIBLE parser_finish(struct parser *p, parsed_sink *sink, void *ctx, struct q_err *e);
 uint32_t parser_n_calls(const struct parser *p); /* announced so far */
+/* Bytes that were read so far, those that were read again counted again. */
+uint64_t parser_work(const struct parser *p);
 
 /* Is what was fed so far the model's thinking? */
 enum parser_thinking {

@@ -309,6 +309,7 @@ static void settle(struct parser *p, struct reasoning_stage *r, bool last)
 
 static void one_byte(struct parser *p, struct reasoning_stage *r, char c)
 {
+    count_work(p, 1);
     if (r->place == TRIAL) {
         trial_byte(p, r, c);
         return;

@@ -69,6 +69,8 @@ void channel_finish(struct parser *p, struct channel_stage *s);
 enum parser_thinking channel_thinking(const struct channel_stage *s);
 void channel_release(struct channel_stage *s);
 
+/* n bytes were read: counted for parser_work. */
+void count_work(struct parser *p, size_t n);
 /* One byte of what is not reasoning: content, or part of a call. */
 void tool_stage_byte(struct parser *p, char c);
 /* A trial: may these bytes, in the middle of reasoning, be a call? The tool stage reads them and

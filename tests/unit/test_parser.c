@@ -2,6 +2,7 @@
 /* Parsers of reasoning and tool calls: every text of tests/data/toolstreams in every cut; what real
  * templates write (../shared, skipped when absent); limits and failing allocations. */
 #include "parse_all.h"
+#include <inttypes.h>
 #include <jansson.h>
 #include "common/file.h"
 #include "common/mem.h"
@@ -447,30 +448,99 @@ static void limits(void **state)
     buf_release(&b);
 }
 
-/* A megabyte of what looks like a begin, in every format: still linear. */
-static void hostile(void **state)
+static const char *const begins[] = {"<tool_call>{\"a\": \"",
+                                     "[f(",
+                                     "{\"name\": \"",
+                                     "<function=f><parameter=a></parameter>",
+                                     "<tool_call>f\n<arg_key>",
+                                     "[TOOL_CALLS]f",
+                                     "[TOOL_CALLS] x [{\"name\": ",
+                                     "<|channel|>",
+                                     "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+                                     "<tool_call><tool_call",
+                                     "<|start|>assistant to=f<|start|>assistant to=",
+                                     "<ifm|tool_call>{\"a\": <ifm|tool_call>f",
+                                     "<co> a </co: 0"};
+
+/* The bytes that a parser reads of a text of n bytes, all of them such pieces. */
+static uint64_t work_of(const char *tool, const char *reasoning, const char *piece, size_t n)
+{
+    const struct parser_config c = {.tool = tool, .reasoning = reasoning};
+    struct parser *p = NULL;
+    struct buf b = BUF_INIT;
+    while (b.len < n)
+        buf_add_str(&b, piece);
+    assert_ok(parser_new(&p, &c, &err), &err);
+    assert_ok(parser_feed(p, b.data, b.len, parsed_sink_all, &r, &err), &err);
+    assert_ok(parser_finish(p, parsed_sink_all, &r, &err), &err);
+    uint64_t work = parser_work(p);
+    assert_true(work >= b.len);
+    parser_free(p);
+    parsed_release(&r);
+    buf_release(&b);
+    return work;
+}
+
+/* Many begins of what never ends, in every format: what is read grows as the text does, although
+ * pieces of it are read again. */
+static void work(void **state)
 {
     (void)state;
-    static const char *const pieces[] = {"<tool_call>{\"a\": \"",
-                                         "[f(",
-                                         "{\"name\": \"",
-                                         "<function=f><parameter=a></parameter>",
-                                         "<tool_call>f\n<arg_key>",
-                                         "[TOOL_CALLS]f",
-                                         "<|channel|>",
-                                         "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
-                                         "<tool_call><tool_call",
-                                         "<|start|>assistant to=f<|start|>assistant to=",
-                                         "<ifm|tool_call>{\"a\": <ifm|tool_call>f"};
-    for (const char *const *name = parser_tool_names(); *name; name++)
-        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-            struct buf b = BUF_INIT;
-            while (b.len < 100000)
-                buf_add_str(&b, pieces[i]);
-            assert_ok(parse_text(*name, &b), &err);
-            parsed_release(&r);
-            buf_release(&b);
+    const size_t n = 40000;
+    uint64_t most = 0;
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        for (const char *const *name = parser_tool_names(); *name; name++) {
+            uint64_t once = work_of(*name, NULL, begins[i], n),
+                     twice = work_of(*name, NULL, begins[i], 2 * n);
+            if (twice > 5 * once / 2)
+                fail_msg("%s: %s: %" PRIu64 " bytes read of %zu, %" PRIu64 " of twice as many",
+                         *name, begins[i], once, n, twice);
+            most = twice > most ? twice : most;
         }
+        for (const char *const *name = parser_reasoning_names(); *name; name++) {
+            uint64_t once = work_of("glm45", *name, begins[i], n),
+                     twice = work_of("glm45", *name, begins[i], 2 * n);
+            if (twice > 5 * once / 2)
+                fail_msg("%s: %s: %" PRIu64 " bytes read of %zu, %" PRIu64 " of twice as many",
+                         *name, begins[i], once, n, twice);
+        }
+    }
+    print_message("at most %" PRIu64 " bytes read of %zu\n", most, 2 * n);
+}
+
+/* A megabyte of blanks and the like where a format waits for something else: a look back at what
+ * came, with every byte, would take hours. */
+static void megabytes(void **state)
+{
+    (void)state;
+    static const char *const rows[][3] = {
+        {"glm45", "<tool_call>f<arg_key>zz</arg_key><arg_value>", " "},
+        {"glm45", "<tool_call>f<arg_key>zz</arg_key><arg_value>true", " "},
+        {"qwen3_coder", "<function=f><parameter=zz>", "\n"},
+        {"qwen3_coder", "<function=f><parameter=zz>x</function>", " "},
+        {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {", " "},
+        {"hermes", "<tool_call>{\"arguments\": {", " "},
+        {"hermes", "", " "},
+        {"deepseek_v31", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{", " "},
+        {"kimi_k2", "<|tool_call_begin|>0<|tool_call_argument_begin|>{", " "},
+        {"mistral", "[TOOL_CALLS] x", "["},
+        {"muse", "", " "},
+        {"muse", "<|start|>", " "},
+        {"muse", " to=x", " "},
+        {"gemma4", "<|tool_call>call:f{a:x,", " :"},
+        {"lfm2", "<|tool_call_start|>[f(a={", " "},
+        {"lfm2", "<|tool_call_start|>[f(a='x'", " "},
+        {"minimax_m3", "]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<x>", " "},
+        {"openai", "<|channel|>commentary to=", " "}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct buf b = BUF_INIT;
+        buf_add_str(&b, rows[i][1]);
+        while (b.len < 1000000)
+            buf_add_str(&b, rows[i][2]);
+        assert_ok(parse_text(rows[i][0], &b), &err);
+        parsed_release(&r);
+        buf_release(&b);
+    }
 }
 
 static void allocations_fail(void **state)
@@ -875,7 +945,8 @@ int main(void)
         cmocka_unit_test(framework),
         cmocka_unit_test(streams),
         cmocka_unit_test(limits),
-        cmocka_unit_test(hostile),
+        cmocka_unit_test(work),
+        cmocka_unit_test(megabytes),
         cmocka_unit_test(allocations_fail),
         cmocka_unit_test(scanner),
         cmocka_unit_test(literals),

@@ -460,7 +460,8 @@ static const char *const begins[] = {"<tool_call>{\"a\": \"",
                                      "<tool_call><tool_call",
                                      "<|start|>assistant to=f<|start|>assistant to=",
                                      "<ifm|tool_call>{\"a\": <ifm|tool_call>f",
-                                     "<co> a </co: 0"};
+                                     "<co> a </co: 0",
+                                     "\n "};
 
 /* The bytes that a parser reads of a text of n bytes, all of them such pieces. */
 static uint64_t work_of(const char *tool, const char *reasoning, const char *piece, size_t n)

@@ -125,6 +125,8 @@ void call_args(struct parser *p, const char *text, size_t n); /* only after call
 void call_end(struct parser *p); /* its arguments are complete; another may follow in the region */
 /* It went wrong or ended early: what the model wrote for it goes out as PARSED_CALL_BROKEN. */
 void call_cut(struct parser *p);
+/* Something stood in it that is dropped: it has to end properly then. */
+void call_noise(struct parser *p);
 /* It ended early, but only closing brackets are missing: they are added, and it ends. */
 bool call_complete(struct parser *p);
 bool text_was_cut(const struct parser *p); /* by a limit: the last call may go on */

@@ -47,6 +47,7 @@ struct parser {
     bool tag_failed;       /* no call followed the last tag of `open` */
     struct buf raw;        /* bytes of the region behind its last call */
     struct json_scan scan; /* of the announced call's arguments */
+    bool noisy;            /* something of the announced call is dropped */
     bool slipped;          /* SKIP: the call is broken, not only undecided */
     bool cut;              /* the text ends at a limit */
     size_t n_byte;         /* of the current call */
@@ -238,6 +239,7 @@ void call_announce(struct parser *p, const char *name, size_t n)
         p->rc = q_fail(p->e, Q_NO_MEMORY, "parser: no memory for a function's name");
     p->n_call++;
     p->announced = true;
+    p->noisy = false;
     p->scan = (struct json_scan)JSON_SCAN_INIT;
     send(p, PARSED_CALL_BEGIN, name, n);
 }
@@ -285,6 +287,11 @@ void call_cut(struct parser *p)
     p->said = true; /* its text is content to the caller, and so are blanks behind it */
 }
 
+void call_noise(struct parser *p)
+{
+    p->noisy = true;
+}
+
 bool call_complete(struct parser *p)
 {
     struct buf closing = BUF_INIT;
@@ -292,7 +299,8 @@ bool call_complete(struct parser *p)
     while (n && is_blank(p->raw.data[n - 1]))
         n--;
     bool more = n && strchr(",:=", p->raw.data[n - 1]); /* something was to follow */
-    bool good = p->announced && !p->cut && !more && json_scan_close(&p->scan, &closing);
+    bool good =
+        p->announced && !p->cut && !p->noisy && !more && json_scan_close(&p->scan, &closing);
     kept(p, &closing);
     if (good) {
         call_args(p, buf_str(&closing), closing.len);

@@ -212,6 +212,8 @@ static enum part arg_byte(struct parser *p, struct calls *k, char c)
         return PART_MORE;
     if (k->place == ARG && !quoted && c == closer(p, k))
         return call_over(p, k);
+    if (k->place == ARG && c == ',' && k->any && !quoted) /* one too many */
+        return PART_MORE;
     if (k->place == ARG) {
         k->place = ARG_NAME;
         k->n_arg = 0;
@@ -516,6 +518,12 @@ static enum part raw_in_braces(struct parser *p, struct calls *k, char c)
         return arg_over(p, k);
     }
     buf_add_char(&k->scratch, c);
+    size_t n_close = tag_ends(format_row(p)->close[0], k->scratch.data, k->scratch.len);
+    if (n_close) { /* the brace is missing */
+        raw_over(p, k, k->scratch.len - n_close);
+        call_over(p, k);
+        return PART_END;
+    }
     if (c == ',')
         k->comma = k->scratch.len;
     if (k->scratch.len < n_quote || c != quote[n_quote - 1] ||

@@ -205,7 +205,8 @@ static enum part call_over(struct parser *p, struct json *h)
         return PART_BAD;
     bool sure = format_row(p)->bare_behind ||
                 (format_tools_known(p) && region_first(p) && !h->array && !h->others);
-    if (!h->has_name || (region_bare(p) && !h->has_args && !sure))
+    /* other members without arguments: they may stand for them */
+    if (!h->has_name || (!h->has_args && (h->others || (region_bare(p) && !sure))))
         return PART_BAD;
     if (!h->has_args && (call_announced(p) || h->args.len == 0))
         args_out(p, h, "{}", 2);

@@ -249,6 +249,22 @@ static enum part in_name(struct parser *p, struct xml *x, char c)
     return part == PART_END ? name_over(p, x) : part;
 }
 
+/* What is no tag behind a parameter: some text, or the parameter's closing tag once more. It is
+ * dropped if a tag of the call follows. */
+static enum part noise(struct parser *p, struct xml *x)
+{
+    const char *const again[FORMAT_TAGS] = {format_row(p)->value_close};
+    size_t whole;
+    bool begun = tag_begun(again, x->tag, x->n_tag, &whole) >= 0;
+    bool text = x->n_tag == 1 && x->tag[0] != '<';
+    if (!x->any || x->wrapped || (!begun && !text))
+        return PART_BAD;
+    call_noise(p);
+    if (whole || text)
+        x->n_tag = 0;
+    return PART_MORE;
+}
+
 static enum part between_byte(struct parser *p, struct xml *x, char c)
 {
     if (is_blank(c) && x->n_tag == 0)
@@ -268,7 +284,7 @@ static enum part between_byte(struct parser *p, struct xml *x, char c)
     case NEXT_LAYOUT: /* the call's own closing tag was forgotten */
         return call_over(p, x);
     default:
-        return PART_BAD;
+        return noise(p, x);
     }
 }
 
@@ -540,6 +556,7 @@ static struct value_tags value_tags(const struct parser *p, const struct xml *x)
 }
 
 static enum part value_ends_call(struct parser *p, struct xml *x);
+static void value_over(struct parser *p, struct xml *x);
 
 /* Can no tag be part of the value? */
 static bool is_plain(unsigned types)
@@ -570,6 +587,10 @@ static enum part in_value(struct parser *p, struct xml *x, char c)
         }
         if (whole && x->place == ENDED && is_plain(x->types))
             return value_ends_call(p, x);
+        if (whole && x->place == CLOSED && is_plain(x->types)) {
+            value_over(p, x);
+            x->place = BETWEEN;
+        }
         if (i >= 0)
             return PART_MORE;
         value_take(p, x, x->tag[0]);

@@ -53,8 +53,8 @@ static FALLIBLE load_template(struct chat_model *m, const char *dir, const char 
     return Q_OK;
 }
 
-/* By option, or as the templates show; the options' strings may be gone before the model. Calls of a model that shows none are looked for in the form
- * most models use. */
+/* By option, or as the templates show; the options' strings may be gone before the model. Calls of
+ * a model that shows none are looked for in the form most models use. */
 static void choose_parsers(struct chat_model *m, const struct options *o)
 {
     struct parser_detected plain = {NULL, NULL}, tools = {NULL, NULL};

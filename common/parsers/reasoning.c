@@ -114,7 +114,7 @@ static void answer(struct parser *p, struct reasoning_stage *r, char c)
 static const char cite_open[] = "<co>", cite_close[] = "</co";
 #define N_CITE (sizeof cite_open - 1) /* bytes of either */
 
-/* The bytes of a closing tag of a citation that `text` begins with, </co> or </co: 0:[1,2]>. 0: none,
+/* The bytes of a citation's closing tag that `text` begins with: </co>, </co: 0:[1,2]>. 0: none,
  * or more of it has to come (*begun). */
 static size_t cite_end(const char *text, size_t n, bool *begun)
 {

@@ -178,7 +178,7 @@ static enum part arg_over(struct parser *p, struct calls *k)
     return PART_MORE;
 }
 
-/* Quotes around a parameter's name in braces, which needs none. PART_END: the byte is part of them. */
+/* Quotes around a parameter's name in braces, which needs none. PART_END: the byte is of them. */
 static enum part name_quote(struct parser *p, struct calls *k, char c)
 {
     const char *quote = format_row(p)->quote;

@@ -9,9 +9,9 @@
  *          `<------------------------------ tag -------------------------------------'
  *
  * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead),
- * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead), or no
- * tag can be part of it. A string with text behind the call's closing tag is broken: what ends it is
- * not certain.
+ * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead), or
+ * if no tag can be part of it. A string with text behind the call's closing tag is broken: what
+ * ends it is not certain.
  *
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the

@@ -553,6 +553,9 @@ static void allocations_fail(void **state)
                    "1}}</tool_call><tool_call>{\"b\": 1}"},
         {"qwen3_coder", "<function=f>\n<parameter=a>\n[1]\n</parameter> x </parameter></function>"},
         {"pythonic", "[f(a=1, b='x')]"},
+        {"mistral", "[TOOL_CALLS] junk [1] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}] x"},
+        {"glm45", "<tool_call>f\n<arg_key>a</arg_key><arg_value>\"1\"</arg_value></arg_value> x "
+                  "<arg_key>b</arg_key><arg_value>true, 1</arg_value></tool_call>"},
         {"k2_horizon",
          "<ifm|tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</ifm|tool_call>"},
         {"muse_glimmer", "to=self<|message|>x<|start|> y<|eom|><|start|>assistant "

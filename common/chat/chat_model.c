@@ -53,16 +53,8 @@ static FALLIBLE load_template(struct chat_model *m, const char *dir, const char 
     return Q_OK;
 }
 
-/* The row of this name: options' strings may be gone before the model. */
-static const char *row_named(const char *const *names, const char *name)
-{
-    while (*names && strcmp(*names, name) != 0)
-        names++;
-    return *names;
-}
-
-/* By option, or as the templates show. Calls of a model that shows none are looked for in the form
- * most models use. */
+/* By option, or as the templates show; the options' strings may be gone before the model. Calls of
+ * a model that shows none are looked for in the form most models use. */
 static void choose_parsers(struct chat_model *m, const struct options *o)
 {
     struct parser_detected plain = {NULL, NULL}, tools = {NULL, NULL};
@@ -70,13 +62,12 @@ static void choose_parsers(struct chat_model *m, const struct options *o)
         plain = parser_detect(chat_source(m->template));
         tools = parser_detect(chat_tool_source(m->template));
     }
-    m->tool_parser = strcmp(o->tool_call_parser, "auto")
-                         ? row_named(parser_tool_names(), o->tool_call_parser)
-                     : tools.tool ? tools.tool
-                     : plain.tool ? plain.tool
-                                  : "hermes";
+    m->tool_parser = strcmp(o->tool_call_parser, "auto") ? parser_tool_row(o->tool_call_parser)
+                     : tools.tool                        ? tools.tool
+                     : plain.tool                        ? plain.tool
+                                                         : "hermes";
     m->reasoning_parser = strcmp(o->reasoning_parser, "auto")
-                              ? row_named(parser_reasoning_names(), o->reasoning_parser)
+                              ? parser_reasoning_row(o->reasoning_parser)
                               : plain.reasoning;
     if (m->reasoning_parser && !strcmp(m->reasoning_parser, "none"))
         m->reasoning_parser = NULL;

@@ -15,6 +15,8 @@
 #include <string.h>
 #include "common/parsers/stage.h"
 
+#define HEADER_MAX (FORMAT_NAME_MAX + 128) /* bytes of a header: it is read anew with every byte */
+
 enum place { HEADER, THINKS, USER, CALLS, DROPPED };
 
 enum tag { T_EOM, T_EOT, T_START };
@@ -204,8 +206,9 @@ static void header_byte(struct parser *p, struct channel_stage *s, char c)
     }
     buf_add_char(&s->header, c);
     kept(p, &s->header);
+    count_work(p, s->header.len);
     struct header h = {.at = buf_str(&s->header), .end = buf_str(&s->header) + s->header.len};
-    enum found found = read_header(&h);
+    enum found found = s->header.len > HEADER_MAX ? FOUND_NOT : read_header(&h);
     if (found == FOUND_WHOLE)
         begin_message(p, s, &h);
     else if (found == FOUND_NOT)

@@ -62,7 +62,9 @@ struct tool_format {
     const char *bare; /* characters that begin a region without a tag: at the start of a line, or
                        * anywhere if the names of functions are known */
     bool bare_behind; /* but only right behind a layout tag or a call, and for `otherwise` */
-    unsigned flags;   /* of the family */
+    bool tag_drops; /* a tag of `open` that no call follows is dropped where nothing was said before
+                       * it; a region may begin with `bare` anywhere behind it */
+    unsigned flags; /* of the family */
     const char *name_end[4]; /* what follows a name that is no part of JSON */
     /* parameters as tags: <key_open>KEY<key_end>[<value_open>]VALUE<value_close>, and before
      * value_open there may be <type_open>TYPE<type_close> */
@@ -73,6 +75,10 @@ struct tool_format {
 };
 extern const struct tool_format tool_formats[];
 extern const size_t n_tool_format;
+/* The row of this name, or of an alias; NULL: there is none. */
+const struct tool_format *tool_format_named(const char *name);
+/* Q_NOT_FOUND, with the names there are. */
+enum q_code tool_format_unknown(const char *name, struct q_err *e);
 
 /* the families, and their flags, each of which one family knows */
 extern const struct tool_family family_json, family_xml, family_call, family_harmony, family_nested,
@@ -119,6 +125,8 @@ void call_args(struct parser *p, const char *text, size_t n); /* only after call
 void call_end(struct parser *p); /* its arguments are complete; another may follow in the region */
 /* It went wrong or ended early: what the model wrote for it goes out as PARSED_CALL_BROKEN. */
 void call_cut(struct parser *p);
+/* Something stood in it that is dropped: it has to end properly then. */
+void call_noise(struct parser *p);
 /* It ended early, but only closing brackets are missing: they are added, and it ends. */
 bool call_complete(struct parser *p);
 bool text_was_cut(const struct parser *p); /* by a limit: the last call may go on */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core: the tables, the tool stage that looks for a format's tags, and the collector between
+/* The core: the tool stage that looks for a format's tags, and the collector between
  * the stages and the sink, which joins pieces of the same kind until something else comes or the
  * feed is over.
  *
@@ -13,8 +13,6 @@
 #include "common/parsers/stage.h"
 
 #define RESCAN_MAX 4096 /* bytes of a region that are looked at again */
-#define NAMES_MAX  800  /* bytes of a list of names in a message */
-#define ALIKE      3    /* first bytes of a name */
 
 enum mode { TEXT, REGION, SKIP };
 
@@ -33,6 +31,7 @@ struct parser {
     struct buf pending;
     enum parsed_kind pending_kind;
     uint32_t n_call;
+    uint64_t work; /* bytes that were read, again and again */
     /* the tool stage */
     enum mode mode;
     char held[FORMAT_TAG_MAX]; /* bytes that may begin a tag */
@@ -45,8 +44,10 @@ struct parser {
     bool announced;        /* a call of this region, which is not over */
     bool bare;             /* the region began without a tag */
     size_t n_open;         /* bytes of the tag it began with */
+    bool tag_failed;       /* no call followed the last tag of `open` */
     struct buf raw;        /* bytes of the region behind its last call */
     struct json_scan scan; /* of the announced call's arguments */
+    bool noisy;            /* something of the announced call is dropped */
     bool slipped;          /* SKIP: the call is broken, not only undecided */
     bool cut;              /* the text ends at a limit */
     size_t n_byte;         /* of the current call */
@@ -60,56 +61,18 @@ struct parser {
     } trial;
 };
 
-/* clang-format off */
-const struct tool_format tool_formats[] = {
-#define TOOL(n, f, ...) {.name = n, .family = &family_##f, __VA_ARGS__},
-#include "common/parsers/tools.def"
-};
-static const char *const tool_names[] = {
-#define TOOL(n, f, ...) n,
-#include "common/parsers/tools.def"
-    NULL
-};
-/* clang-format on */
-const size_t n_tool_format = sizeof tool_formats / sizeof *tool_formats;
-
-const char *const *parser_tool_names(void)
-{
-    return tool_names;
-}
-
 /* --- making one ------------------------------------------------------------------------------- */
-
-static enum q_code unknown(const char *what, const char *name, const char *const *names,
-                           struct q_err *e)
-{
-    struct buf list = BUF_INIT; /* those that begin alike first: the message has no room for all */
-    for (int alike = 1; alike >= 0; alike--)
-        for (size_t i = 0; names[i] && list.len < NAMES_MAX; i++)
-            if ((strncmp(names[i], name, ALIKE) == 0) == alike)
-                buf_printf(&list, "%s%s", list.len ? " " : "", names[i]);
-    q_fail(e, Q_NOT_FOUND, "%s \"%.40s\" does not exist; there are: %s%s", what, name,
-           buf_str(&list), list.len < NAMES_MAX ? "" : " \u2026");
-    buf_release(&list);
-    return Q_NOT_FOUND;
-}
 
 static enum q_code find_rows(struct parser *p, const struct parser_config *c, struct q_err *e)
 {
     const char *tool = c->tool ? c->tool : "none", *reasoning = c->reasoning;
-    for (size_t i = 0; i < n_tool_format; i++)
-        if (strcmp(tool_formats[i].name, tool) == 0)
-            p->format = &tool_formats[i];
+    p->format = tool_format_named(tool);
     if (!p->format)
-        return unknown("tool-call parser", tool, tool_names, e);
+        return tool_format_unknown(tool, e);
     if (!reasoning || strcmp(reasoning, "none") == 0)
         return Q_OK;
-    for (size_t i = 0; i < n_reasoning_format; i++)
-        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
-            p->reasoning.format = &reasoning_formats[i];
-    return p->reasoning.format
-               ? Q_OK
-               : unknown("reasoning parser", reasoning, parser_reasoning_names(), e);
+    p->reasoning.format = reasoning_format_named(reasoning);
+    return p->reasoning.format ? Q_OK : reasoning_format_unknown(reasoning, e);
 }
 
 static enum q_code make_states(struct parser *p, struct q_err *e)
@@ -189,6 +152,16 @@ uint32_t parser_n_calls(const struct parser *p)
     return p->n_call;
 }
 
+uint64_t parser_work(const struct parser *p)
+{
+    return p->work;
+}
+
+void count_work(struct parser *p, size_t n)
+{
+    p->work += n;
+}
+
 /* --- events ----------------------------------------------------------------------------------- */
 
 static void send(struct parser *p, enum parsed_kind kind, const char *text, size_t n)
@@ -266,6 +239,7 @@ void call_announce(struct parser *p, const char *name, size_t n)
         p->rc = q_fail(p->e, Q_NO_MEMORY, "parser: no memory for a function's name");
     p->n_call++;
     p->announced = true;
+    p->noisy = false;
     p->scan = (struct json_scan)JSON_SCAN_INIT;
     send(p, PARSED_CALL_BEGIN, name, n);
 }
@@ -297,10 +271,10 @@ void call_end(struct parser *p)
 {
     flush(p);
     send(p, PARSED_CALL_END, "", 0);
-    p->announced = p->said = false;
+    p->announced = p->said = p->tag_failed = false;
     p->line_start = true;
     p->n_byte = 0;
-    buf_reset(&p->raw);
+    call_drop_kept(p);
 }
 
 void call_cut(struct parser *p)
@@ -313,6 +287,11 @@ void call_cut(struct parser *p)
     p->said = true; /* its text is content to the caller, and so are blanks behind it */
 }
 
+void call_noise(struct parser *p)
+{
+    p->noisy = true;
+}
+
 bool call_complete(struct parser *p)
 {
     struct buf closing = BUF_INIT;
@@ -320,7 +299,8 @@ bool call_complete(struct parser *p)
     while (n && is_blank(p->raw.data[n - 1]))
         n--;
     bool more = n && strchr(",:=", p->raw.data[n - 1]); /* something was to follow */
-    bool good = p->announced && !p->cut && !more && json_scan_close(&p->scan, &closing);
+    bool good =
+        p->announced && !p->cut && !p->noisy && !more && json_scan_close(&p->scan, &closing);
     kept(p, &closing);
     if (good) {
         call_args(p, buf_str(&closing), closing.len);
@@ -345,6 +325,7 @@ void kept(struct parser *p, const struct buf *b)
 void call_drop_kept(struct parser *p)
 {
     buf_reset(&p->raw);
+    p->n_open = 0; /* the tag is among them */
 }
 
 /* --- what families ask ------------------------------------------------------------------------ */
@@ -444,6 +425,18 @@ static void read_otherwise(struct parser *p)
     p->family->begin(p);
 }
 
+/* The bytes at a region's begin that are not even text. */
+static size_t dropped(struct parser *p)
+{
+    size_t n = p->n_open;
+    if (!p->format->tag_drops || n == 0 || n > p->raw.len)
+        return 0;
+    p->tag_failed = true;
+    while (n < p->raw.len && is_blank(p->raw.data[n]))
+        n++;
+    return p->said ? 0 : n;
+}
+
 /* The kept bytes are text: the first at once, the others are read again. */
 static void give_back(struct parser *p)
 {
@@ -451,15 +444,17 @@ static void give_back(struct parser *p)
         p->trial.failed = true;
         return;
     }
+    size_t n_drop = dropped(p);
     struct buf raw = p->raw;
     p->raw = (struct buf)BUF_INIT;
     p->mode = TEXT;
     p->line_start = false;
     kept(p, &raw);
-    size_t n_said = raw.len > RESCAN_MAX ? raw.len : raw.len > 0;
-    say_content(p, buf_str(&raw), n_said);
-    if (raw.len > n_said)
-        unread(p, raw.data + n_said, raw.len - n_said);
+    size_t n = raw.len - n_drop, n_said = n > RESCAN_MAX ? n : n > 0 && n_drop == 0;
+    const char *text = buf_str(&raw) + n_drop;
+    if (n_said)
+        say_content(p, text, n_said);
+    unread(p, text + n_said, n - n_said);
     buf_release(&raw);
 }
 
@@ -520,6 +515,8 @@ static bool begins_bare(const struct parser *p, char c)
     const struct tool_format *f = p->format;
     if (!f->bare || !c || !strchr(f->bare, c) || p->n_call >= PARSER_CALLS_MAX)
         return false;
+    if (f->tag_drops)
+        return p->tag_failed;
     return f->bare_behind ? behind_tag(p) : p->line_start || format_tools_known(p);
 }
 
@@ -666,6 +663,7 @@ static void skip_byte(struct parser *p, char c)
 
 static void one_byte(struct parser *p, char c)
 {
+    count_work(p, 1);
     if (p->format->family->whole) {
         p->format->family->byte(p, c);
     } else if (p->mode == REGION) {

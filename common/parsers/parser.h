@@ -47,8 +47,8 @@ enum reasoning_start {
 };
 
 struct parser_config {
-    const char *tool;      /* a row of tools.def; NULL: no calls are looked for */
-    const char *reasoning; /* a row of reasonings.def; NULL: no reasoning is looked for */
+    const char *tool;      /* a row of tools.def or an alias; NULL: no calls are looked for */
+    const char *reasoning; /* a row of reasonings.def or an alias; NULL: nothing is looked for */
     const json_t *tools; /* the request's tools, which give arguments their types; NULL: not known;
                             * borrowed as long as the parser */
     enum reasoning_start start;
@@ -69,6 +69,8 @@ void parser_cut(struct parser *p);
  * are missing is completed; another one is broken if it was announced, else content. */
 FALLIBLE parser_finish(struct parser *p, parsed_sink *sink, void *ctx, struct q_err *e);
 uint32_t parser_n_calls(const struct parser *p); /* announced so far */
+/* Bytes that were read so far, those that were read again counted again. */
+uint64_t parser_work(const struct parser *p);
 
 /* Is what was fed so far the model's thinking? */
 enum parser_thinking {
@@ -81,6 +83,16 @@ enum parser_thinking parser_thinking(const struct parser *p);
 /* The names of tools.def and reasonings.def, NULL-terminated; "none" is the last. */
 const char *const *parser_tool_names(void);
 const char *const *parser_reasoning_names(void);
+
+/* Other names of rows, NULL-terminated: as SGLang spells them, or after the model. */
+struct parser_alias {
+    const char *name, *row;
+};
+const struct parser_alias *parser_tool_aliases(void);
+const struct parser_alias *parser_reasoning_aliases(void);
+/* The name of the row that a name or an alias stands for; NULL: there is none. */
+const char *parser_tool_row(const char *name);
+const char *parser_reasoning_row(const char *name);
 
 /* The formats a chat template's text shows: row names, or NULL when nothing is recognised. */
 struct parser_detected {

@@ -22,24 +22,6 @@ struct piece {
     size_t n;
 };
 
-/* clang-format off */
-const struct reasoning_format reasoning_formats[] = {
-#define REASONING(n, ...) {.name = n, __VA_ARGS__},
-#include "common/parsers/reasonings.def"
-};
-static const char *const names[] = {
-#define REASONING(n, ...) n,
-#include "common/parsers/reasonings.def"
-    "none", NULL
-};
-/* clang-format on */
-const size_t n_reasoning_format = sizeof reasoning_formats / sizeof *reasoning_formats;
-
-const char *const *parser_reasoning_names(void)
-{
-    return names;
-}
-
 static void take_held(struct reasoning_stage *r, size_t n)
 {
     r->n_held -= n;
@@ -129,23 +111,54 @@ static void answer(struct parser *p, struct reasoning_stage *r, char c)
     tool_stage_byte(p, c);
 }
 
-/* The bytes of a citation's tag that `text` begins with: <co>, </co>, </co: 0:[1,2]>. 0: none, or
- * more of it has to come (*begun). */
-static size_t cite(const char *text, size_t n, bool *begun)
+static const char cite_open[] = "<co>", cite_close[] = "</co";
+#define N_CITE (sizeof cite_open - 1) /* bytes of either */
+
+/* The bytes of a citation's closing tag that `text` begins with: </co>, </co: 0:[1,2]>. 0: none,
+ * or more of it has to come (*begun). */
+static size_t cite_end(const char *text, size_t n, bool *begun)
 {
-    static const char open[] = "<co>", close[] = "</co";
-    const size_t n_tag = sizeof open - 1;
-    bool opens = memcmp(open, text, n < n_tag ? n : n_tag) == 0;
-    *begun = opens || memcmp(close, text, n < n_tag ? n : n_tag) == 0;
-    if (!*begun || (opens && n >= n_tag))
-        return *begun ? n_tag : 0;
-    for (size_t i = n_tag; i < n && *begun; i++) {
+    *begun = memcmp(cite_close, text, n < N_CITE ? n : N_CITE) == 0;
+    for (size_t i = N_CITE; i < n && *begun; i++) {
         if (text[i] == '>')
             return i + 1;
-        *begun = i == n_tag ? text[i] == ':' : text[i] && strchr(" 0123456789:,[]", text[i]);
+        *begun = i == N_CITE ? text[i] == ':' : text[i] && strchr(" 0123456789:,[]", text[i]);
     }
-    *begun &= n < CITE_MAX;
     return 0;
+}
+
+/* Does `text`, behind <co>, begin a citation? Text that begins with a blank is one only if it ends
+ * like one, in the same line. *begun: more of it has to come. */
+static bool cites(const char *text, size_t n, bool *begun)
+{
+    *begun = n == 0;
+    if (n && !is_blank(*text))
+        return true;
+    for (size_t i = 0; i < n; i++) {
+        const size_t left = n - i;
+        if (text[i] == '\n' || (left >= N_CITE && memcmp(text + i, cite_open, N_CITE) == 0))
+            return false;
+        if (cite_end(text + i, left, begun))
+            return true;
+        if (*begun)
+            return false;
+    }
+    *begun = true;
+    return false;
+}
+
+/* The bytes of a citation's tag that `text` begins with. 0: none, or more of it has to come
+ * (*begun). */
+static size_t cite(const char *text, size_t n, bool cited, bool *begun)
+{
+    size_t n_tag = 0;
+    *begun = memcmp(cite_open, text, n < N_CITE ? n : N_CITE) == 0;
+    if (*begun && n >= N_CITE)
+        n_tag = cites(text + N_CITE, n - N_CITE, begun) ? N_CITE : 0;
+    else if (!*begun && cited)
+        n_tag = cite_end(text, n, begun);
+    *begun &= n < CITE_MAX;
+    return n_tag;
 }
 
 /* The tags that count in this place, in the order start, end, call, drop, and those of a tool call,
@@ -176,7 +189,7 @@ static int find_tag(const struct parser *p, const struct reasoning_stage *r, siz
     bool begun;
     if (!f->cites || *whole || tool_stage_busy(p))
         return kind;
-    *whole = cite(r->held, r->n_held, &begun);
+    *whole = cite(r->held, r->n_held, r->cited, &begun);
     return *whole ? CITE : kind < 0 && begun ? CITE : kind;
 }
 
@@ -252,8 +265,10 @@ static void take_tag(struct parser *p, struct reasoning_stage *r, int kind, size
     char tag[CITE_MAX];
     memcpy(tag, r->held, n);
     take_held(r, n);
-    if (kind == CITE)
+    if (kind == CITE) {
+        r->cited = n == N_CITE && memcmp(tag, cite_open, n) == 0;
         return;
+    }
     if (r->place == IN)
         no_label(p, r);
     if (kind == 0) {
@@ -294,6 +309,7 @@ static void settle(struct parser *p, struct reasoning_stage *r, bool last)
 
 static void one_byte(struct parser *p, struct reasoning_stage *r, char c)
 {
+    count_work(p, 1);
     if (r->place == TRIAL) {
         trial_byte(p, r, c);
         return;
@@ -380,17 +396,9 @@ static const char *end_of(const char *end, const char *start, struct piece there
     return tag_write(end, there.text + at, has ? there.n + 1 - strlen(start) : 0, out);
 }
 
-static const struct reasoning_format *row_of(const char *reasoning)
-{
-    for (size_t i = 0; reasoning && i < n_reasoning_format; i++)
-        if (strcmp(reasoning_formats[i].name, reasoning) == 0)
-            return &reasoning_formats[i];
-    return NULL;
-}
-
 enum reasoning_start parser_reasoning_start(const char *reasoning, const char *prompt, size_t n)
 {
-    const struct reasoning_format *f = row_of(reasoning);
+    const struct reasoning_format *f = reasoning_format_named(reasoning);
     struct piece tag;
     return f && ends_in(f->start, (struct piece){prompt, n}, &tag) >= 0 ? REASONING_OPEN
                                                                         : REASONING_NOT_OPEN;
@@ -415,7 +423,7 @@ static void put_tag(struct parser_before *out, const char *tag, const char *suff
 void parser_reasoning_before(struct parser_before *out, const char *reasoning,
                              const char *template_text, const char *prompt, size_t n)
 {
-    const struct reasoning_format *f = row_of(reasoning);
+    const struct reasoning_format *f = reasoning_format_named(reasoning);
     struct piece tag, whole = {prompt, n};
     char suffix[PARSER_SUFFIX_MAX + 1];
     out->end[0] = 0;

@@ -7,7 +7,7 @@
 #define QUIRE_COMMON_PARSERS_STAGE_H
 #include "common/parsers/format.h"
 
-#define CITE_MAX 256 /* bytes of a citation's tag */
+#define CITE_MAX 256 /* bytes of a citation's tag, or of a citation that begins with a blank */
 
 struct reasoning_format {
     const char *name;
@@ -24,8 +24,10 @@ struct reasoning_format {
     enum channels channels; /* reasoning is a message of its own (channels.c) */
     const char *before;     /* there is no reasoning; this stands before the text */
 };
-extern const struct reasoning_format reasoning_formats[];
-extern const size_t n_reasoning_format;
+/* The row of this name, or of an alias; NULL: there is none (nor for NULL). */
+const struct reasoning_format *reasoning_format_named(const char *name);
+/* Q_NOT_FOUND, with the names there are. */
+enum q_code reasoning_format_unknown(const char *name, struct q_err *e);
 
 struct reasoning_stage {
     const struct reasoning_format *format; /* NULL: everything is passed on */
@@ -34,6 +36,7 @@ struct reasoning_stage {
     bool begun;
     bool open, any; /* begins inside; some reasoning came out */
     bool ended;     /* there was reasoning */
+    bool cited;     /* a citation is open */
     bool trim;      /* blanks that follow are layout */
     bool labelled;  /* the label may stand here: n_label bytes of it did */
     size_t n_label;
@@ -66,6 +69,8 @@ void channel_finish(struct parser *p, struct channel_stage *s);
 enum parser_thinking channel_thinking(const struct channel_stage *s);
 void channel_release(struct channel_stage *s);
 
+/* n bytes were read: counted for parser_work. */
+void count_work(struct parser *p, size_t n);
 /* One byte of what is not reasoning: content, or part of a call. */
 void tool_stage_byte(struct parser *p, char c);
 /* A trial: may these bytes, in the middle of reasoning, be a call? The tool stage reads them and

@@ -26,7 +26,8 @@
 
 enum place { LIST, NAME, ARG, ARG_NAME, VALUE, BRACE, QUOTED, RAW, NEXT, AFTER };
 
-#define AHEAD_MAX (FORMAT_NAME_MAX + 64) /* bytes that are looked at behind a quote */
+#define AHEAD_MAX      (FORMAT_NAME_MAX + 64) /* bytes that are looked at behind a quote */
+#define NAME_AHEAD_MAX (2 * FORMAT_NAME_MAX)  /* bytes that may be a name, blanks around it */
 
 struct calls {
     enum place place;
@@ -35,8 +36,9 @@ struct calls {
     bool any;     /* the call has an argument */
     bool paren;   /* call:f(…), a slip */
     bool in_value, keep;
-    bool comment; /* between arguments, up to the line's end */
-    char quote;   /* BRACE: of the string within, 0 = none */
+    bool comment;    /* between arguments, up to the line's end */
+    char quote;      /* BRACE: of the string within, 0 = none */
+    char name_quote; /* the first byte of the delimiter a parameter's name is in; 0: in none */
     bool escaped;
     struct buf name, scratch;
     struct buf head; /* an argument's name and what stands before it, until its value is certain */
@@ -84,6 +86,7 @@ static enum part begin_call(struct calls *k, enum place place)
     buf_reset(&k->name);
     k->place = place;
     k->any = k->paren = k->comment = false;
+    k->name_quote = 0;
     return PART_MORE;
 }
 
@@ -175,16 +178,23 @@ static enum part arg_over(struct parser *p, struct calls *k)
     return PART_MORE;
 }
 
-/* Quotes around a parameter's name in braces, which needs none: PART_END, the byte is part of them.
- */
+/* Quotes around a parameter's name in braces, which needs none. PART_END: the byte is of them. */
 static enum part name_quote(struct parser *p, struct calls *k, char c)
 {
     const char *quote = format_row(p)->quote;
-    if (!braces(p) || (!k->n_tag && c != quote[0]))
-        return braces(p) && (c == '"' || c == '\'') ? PART_END : PART_MORE;
+    if (!braces(p))
+        return PART_MORE;
+    if (!k->n_tag && c != quote[0]) {
+        bool is_quote = (c == '"' || c == '\'') && (!k->name_quote || k->name_quote == c);
+        if (is_quote)
+            k->name_quote = k->name_quote ? 0 : c;
+        return is_quote ? PART_END : PART_MORE;
+    }
     if (c != quote[k->n_tag])
         return PART_BAD;
     k->n_tag = quote[k->n_tag + 1] ? k->n_tag + 1 : 0;
+    if (k->n_tag == 0)
+        k->name_quote = k->name_quote ? 0 : quote[0];
     return PART_END;
 }
 
@@ -197,19 +207,22 @@ static enum part arg_byte(struct parser *p, struct calls *k, char c)
         k->comment = true;
         return PART_MORE;
     }
-    if (k->place == ARG && is_blank(c))
+    bool quoted = k->name_quote != 0;
+    if (k->place == ARG && !quoted && is_blank(c))
         return PART_MORE;
-    if (k->place == ARG && c == closer(p, k))
+    if (k->place == ARG && !quoted && c == closer(p, k))
         return call_over(p, k);
+    if (k->place == ARG && c == ',' && k->any && !quoted) /* one too many */
+        return PART_MORE;
     if (k->place == ARG) {
         k->place = ARG_NAME;
         k->n_arg = 0;
     }
-    if (c == (braces(p) ? ':' : '=') && k->n_arg)
+    if (c == (braces(p) ? ':' : '=') && !quoted && k->n_arg)
         return arg_over(p, k);
-    if (is_blank(c))
+    if (is_blank(c) && !quoted)
         return PART_MORE;
-    if ((!is_name(c) && c != '-' && c != '.') || k->n_arg == FORMAT_NAME_MAX)
+    if ((!quoted && !is_name(c) && c != '-' && c != '.') || k->n_arg == FORMAT_NAME_MAX)
         return PART_BAD;
     k->arg[k->n_arg++] = c;
     return PART_MORE;
@@ -431,7 +444,7 @@ static void raw_over(struct parser *p, struct calls *k, size_t n)
     const char *text = buf_str(&k->scratch);
     while (n && is_blank(text[n - 1]))
         n--;
-    if (braces(p) && k->types) {
+    if (braces(p)) {
         types_value(k->types | (k->types & TYPE_NULL ? TYPE_NONE : 0), text, n, &value);
     } else if (!literal_whole_python(text, n, &value)) {
         buf_reset(&value);
@@ -499,12 +512,18 @@ static enum part raw_in_braces(struct parser *p, struct calls *k, char c)
         k->place = NEXT;
         return next_byte(p, k, c);
     }
-    if (c == ':' && k->comma &&
+    if (c == ':' && k->comma && k->scratch.len - k->comma < NAME_AHEAD_MAX &&
         takes_name(k, k->scratch.data + k->comma, k->scratch.len - k->comma)) {
         raw_over(p, k, k->comma - 1);
         return arg_over(p, k);
     }
     buf_add_char(&k->scratch, c);
+    size_t n_close = tag_ends(format_row(p)->close[0], k->scratch.data, k->scratch.len);
+    if (n_close) { /* the brace is missing */
+        raw_over(p, k, k->scratch.len - n_close);
+        call_over(p, k);
+        return PART_END;
+    }
     if (c == ',')
         k->comma = k->scratch.len;
     if (k->scratch.len < n_quote || c != quote[n_quote - 1] ||
@@ -530,7 +549,7 @@ static enum part raw_byte(struct parser *p, struct calls *k, char c)
         raw_over(p, k, k->scratch.len);
         return call_over(p, k);
     }
-    if (c == '=' && k->comma && k->scratch.len - k->comma < 2 * FORMAT_NAME_MAX &&
+    if (c == '=' && k->comma && k->scratch.len - k->comma < NAME_AHEAD_MAX &&
         next_arg(p, k, k->scratch.data + k->comma, k->scratch.len - k->comma)) {
         raw_over(p, k, k->comma - 1);
         return arg_over(p, k);

@@ -12,6 +12,7 @@
  * of a call, its name one of the request's tools, and it must have arguments, or be at the begin
  * and have nothing but the name. */
 #include "common/parsers/format.h"
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include "common/parsers/json_scan.h"
@@ -33,6 +34,8 @@ enum place {
 
 enum role { ROLE_OTHER, ROLE_KEY, ROLE_NAME, ROLE_ARGS };
 
+#define NO_WRAP SIZE_MAX
+
 struct json {
     enum place place;
     enum role role;       /* what the current value is */
@@ -45,9 +48,11 @@ struct json {
     size_t n_tag;
     const char *quote; /* the format's own string delimiter */
     bool array, head, first_key, has_name, has_args;
-    bool others;     /* a member that no call has */
-    bool infer;      /* the name is a number: the arguments tell the function */
-    uint32_t n_call; /* of this region */
+    bool others;      /* a member that no call has */
+    bool infer;       /* the name is a number: the arguments tell the function */
+    size_t n_certain; /* bytes in `args` that are no blanks, at most 2 */
+    size_t n_wrap[2]; /* by wrapper: bytes of its begin that are in `args`, or NO_WRAP */
+    uint32_t n_call;  /* of this region */
 };
 
 static void call_reset(struct json *h)
@@ -56,7 +61,8 @@ static void call_reset(struct json *h)
     buf_reset(&h->args);
     buf_reset(&h->scratch);
     h->has_name = h->has_args = h->head = h->infer = h->others = false;
-    h->n_tag = 0;
+    h->n_tag = h->n_certain = 0;
+    memset(h->n_wrap, 0, sizeof h->n_wrap);
 }
 
 static void json_begin(struct parser *p)
@@ -78,27 +84,28 @@ static void announce(struct parser *p, struct json *h)
     buf_reset(&h->args);
 }
 
-/* Does this text begin an object whose first member is an object called `key`, blanks aside? Or may
- * it, as far as it goes? */
-static bool may_wrap(const char *text, size_t n, const char *key)
-{
-    char want[32];
-    size_t at = 0, n_want = (size_t)snprintf(want, sizeof want, "{\"%s\":{", key);
-    for (size_t i = 0; i < n && at < n_want; i++)
-        if (!is_blank(text[i]) && text[i] != want[at++])
-            return false;
-    return true;
-}
-
 static const char *const wrappers[] = {"arguments", "input"};
 #define N_WRAPPER (sizeof wrappers / sizeof *wrappers)
+
+/* More of the arguments: do they begin an object whose first member is an object called like a
+ * wrapper, blanks aside? */
+static void wrap_step(struct json *h, const char *text, size_t n)
+{
+    char want[32];
+    for (size_t k = 0; k < N_WRAPPER; k++) {
+        size_t n_want = (size_t)snprintf(want, sizeof want, "{\"%s\":{", wrappers[k]);
+        for (size_t i = 0; i < n && h->n_wrap[k] < n_want; i++)
+            if (!is_blank(text[i]))
+                h->n_wrap[k] = text[i] == want[h->n_wrap[k]] ? h->n_wrap[k] + 1 : NO_WRAP;
+    }
+}
 
 static bool may_be_wrapped(const struct parser *p, const struct json *h)
 {
     if (!(format_row(p)->flags & JSON_WRAPPED))
         return false;
-    for (size_t i = 0; i < N_WRAPPER; i++)
-        if (may_wrap(buf_str(&h->args), h->args.len, wrappers[i]))
+    for (size_t k = 0; k < N_WRAPPER; k++)
+        if (h->n_wrap[k] != NO_WRAP)
             return true;
     return false;
 }
@@ -128,16 +135,16 @@ static void unwrap(struct parser *p, struct json *h)
 
 static void args_out(struct parser *p, struct json *h, const char *text, size_t n)
 {
-    size_t n_certain = 0;
     if (call_announced(p)) {
         call_args(p, text, n);
         return;
     }
     buf_add(&h->args, text, n);
     kept(p, &h->args);
-    for (size_t i = 0; i < h->args.len && n_certain < 2; i++)
-        n_certain += !is_blank(h->args.data[i]);
-    if (n_certain == 2 && h->has_name && !may_be_wrapped(p, h))
+    wrap_step(h, text, n);
+    for (size_t i = 0; i < n && h->n_certain < 2; i++)
+        h->n_certain += !is_blank(text[i]);
+    if (h->n_certain == 2 && h->has_name && !may_be_wrapped(p, h))
         announce(p, h);
 }
 
@@ -198,7 +205,8 @@ static enum part call_over(struct parser *p, struct json *h)
         return PART_BAD;
     bool sure = format_row(p)->bare_behind ||
                 (format_tools_known(p) && region_first(p) && !h->array && !h->others);
-    if (!h->has_name || (region_bare(p) && !h->has_args && !sure))
+    /* other members without arguments: they may stand for them */
+    if (!h->has_name || (!h->has_args && (h->others || (region_bare(p) && !sure))))
         return PART_BAD;
     if (!h->has_args && (call_announced(p) || h->args.len == 0))
         args_out(p, h, "{}", 2);

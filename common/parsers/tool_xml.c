@@ -9,7 +9,9 @@
  *          `<------------------------------ tag -------------------------------------'
  *
  * Without its closing tag a value ends where the next known parameter begins (OPENED looks ahead),
- * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead).
+ * or with the call, if nothing or another call is behind its closing tag (ENDED looks ahead), or
+ * if no tag can be part of it. A string with text behind the call's closing tag is broken: what
+ * ends it is not certain.
  *
  * Values are plain text, so their types come from the request's tools. A string goes out as it
  * comes; another value when it is complete. A closing tag inside a value is text unless one of the
@@ -23,6 +25,9 @@
 #define KEYS_MAX 4096 /* bytes of names that are remembered, which keeps the time linear */
 
 enum place { NAME, BETWEEN, KEY, VALUE_OPEN, TYPE, VALUE, CLOSED, OPENED, ENDED };
+
+/* Of a value of unknown type: what its first bytes show. */
+enum guess { GUESS_NOTHING, GUESS_VALUE, GUESS_WORD, GUESS_WORD_OVER };
 
 struct xml {
     enum place place;
@@ -44,6 +49,8 @@ struct xml {
     char close[FORMAT_TAG_MAX + 4]; /* what ends it */
     bool newline;                   /* one is held: layout if the value ends here */
     bool first;                     /* before the value's first byte */
+    enum guess guess;
+    size_t word_at; /* in `text`: the first byte that is no blank */
     unsigned types;
 };
 
@@ -242,6 +249,22 @@ static enum part in_name(struct parser *p, struct xml *x, char c)
     return part == PART_END ? name_over(p, x) : part;
 }
 
+/* What is no tag behind a parameter: some text, or the parameter's closing tag once more. It is
+ * dropped if a tag of the call follows. */
+static enum part noise(struct parser *p, struct xml *x)
+{
+    const char *const again[FORMAT_TAGS] = {format_row(p)->value_close};
+    size_t whole;
+    bool begun = tag_begun(again, x->tag, x->n_tag, &whole) >= 0;
+    bool text = x->n_tag == 1 && x->tag[0] != '<';
+    if (!x->any || x->wrapped || (!begun && !text))
+        return PART_BAD;
+    call_noise(p);
+    if (whole || text)
+        x->n_tag = 0;
+    return PART_MORE;
+}
+
 static enum part between_byte(struct parser *p, struct xml *x, char c)
 {
     if (is_blank(c) && x->n_tag == 0)
@@ -261,7 +284,7 @@ static enum part between_byte(struct parser *p, struct xml *x, char c)
     case NEXT_LAYOUT: /* the call's own closing tag was forgotten */
         return call_over(p, x);
     default:
-        return PART_BAD;
+        return noise(p, x);
     }
 }
 
@@ -405,6 +428,7 @@ static enum part key_over(struct parser *p, struct xml *x)
     x->any |= !x->wrapped;
     x->first = true;
     x->newline = x->string = false;
+    x->guess = GUESS_NOTHING;
     x->n_tag = 0;
     buf_reset(&x->text);
     if (format_row(p)->value_open)
@@ -455,22 +479,27 @@ static enum part in_type(struct parser *p, struct xml *x, char c)
     return PART_MORE;
 }
 
-/* Of unknown type: can what came still be anything but a string? */
-static bool undecided(const char *text, size_t n)
+/* Of unknown type: can what came, with this byte the last, still be anything but a string? */
+static bool undecided(struct xml *x, char c)
 {
     static const char *const words[] = {"true", "false", "null", "True", "False", "None"};
-    while (n && is_blank(*text)) {
-        text++;
-        n--;
-    }
-    if (n == 0 || strchr("{[-+.0123456789", *text))
+    if (x->guess == GUESS_VALUE)
         return true;
-    while (n && is_blank(text[n - 1]))
-        n--;
+    if (is_blank(c)) {
+        x->guess = x->guess == GUESS_WORD ? GUESS_WORD_OVER : x->guess;
+        return true;
+    }
+    if (x->guess == GUESS_WORD_OVER)
+        return false;
+    if (x->guess == GUESS_NOTHING) {
+        x->guess = c && strchr("{[-+.0123456789", c) ? GUESS_VALUE : GUESS_WORD;
+        x->word_at = x->text.len - 1;
+    }
+    const char *word = buf_str(&x->text) + x->word_at;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strncmp(words[i], text, n) == 0)
+        if (strncmp(words[i], word, x->text.len - x->word_at) == 0)
             return true;
-    return false;
+    return x->guess == GUESS_VALUE;
 }
 
 static void value_text(struct parser *p, struct xml *x, char c)
@@ -480,7 +509,7 @@ static void value_text(struct parser *p, struct xml *x, char c)
         return;
     }
     buf_add_char(&x->text, c);
-    if (x->types || x->wrapped || undecided(buf_str(&x->text), x->text.len))
+    if (x->types || x->wrapped || x->text.failed || undecided(x, c))
         return;
     start_string(p, x);
     for (size_t i = 0; i < x->text.len; i++)
@@ -526,6 +555,15 @@ static struct value_tags value_tags(const struct parser *p, const struct xml *x)
     return v;
 }
 
+static enum part value_ends_call(struct parser *p, struct xml *x);
+static void value_over(struct parser *p, struct xml *x);
+
+/* Can no tag be part of the value? */
+static bool is_plain(unsigned types)
+{
+    return types && !(types & (TYPE_STRING | TYPE_ARRAY | TYPE_OBJECT));
+}
+
 static enum part in_value(struct parser *p, struct xml *x, char c)
 {
     x->tag[x->n_tag++] = c;
@@ -546,6 +584,12 @@ static enum part in_value(struct parser *p, struct xml *x, char c)
             x->n_close = whole;
             x->n_tag = 0;
             x->place = (size_t)i < v.i_key ? CLOSED : (size_t)i < v.i_end ? OPENED : ENDED;
+        }
+        if (whole && x->place == ENDED && is_plain(x->types))
+            return value_ends_call(p, x);
+        if (whole && x->place == CLOSED && is_plain(x->types)) {
+            value_over(p, x);
+            x->place = BETWEEN;
         }
         if (i >= 0)
             return PART_MORE;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 #include "common/parsers/format.h"
+#include "common/parsers/json_scan.h"
 #include "common/parsers/literal.h"
 
 #define NESTING_MAX 8    /* anyOf and $ref inside each other */
@@ -230,10 +231,26 @@ static const char *word_value(unsigned types, const char *text, size_t n)
                : NULL;
 }
 
+/* A string in quotes where none is allowed: what it holds, if that is of one of the types. */
+static bool held_value(unsigned types, const char *json, size_t n, struct buf *out)
+{
+    struct buf text = BUF_INIT, inner = BUF_INIT;
+    json_scan_unquote(&text, json, n);
+    bool fits = literal_whole(buf_str(&text), text.len, &inner) && kind_of(buf_str(&inner)) & types;
+    if (fits)
+        buf_add(out, inner.data, inner.len);
+    if ((text.failed || inner.failed) && !out->failed)
+        out->failed = text.failed ? text.failed : inner.failed;
+    buf_release(&text);
+    buf_release(&inner);
+    return fits;
+}
+
 void types_value(unsigned types, const char *text, size_t n, struct buf *out)
 {
     struct buf json = BUF_INIT;
     const char *from = text, *word;
+    const bool maybe_string = !types || types & TYPE_STRING;
     size_t n_in = n;
     while (n_in && is_blank(*from)) {
         from++;
@@ -249,12 +266,14 @@ void types_value(unsigned types, const char *text, size_t n, struct buf *out)
     unsigned kind = value ? kind_of(buf_str(&json)) : 0;
     if (kind == TYPE_NULL && types & TYPE_STRING) /* None, which word_value did not take */
         value = false;
+    if (kind & TYPE_NUMBER && !types && !json_scan_valid(from, n_in)) /* 007, 1_000 */
+        value = false;
     /* a string in quotes is one only where something else was due; of unknown type it stays text */
-    if (value && (types & TYPE_STRING || !types ? kind != TYPE_STRING && (!types || (kind & types))
-                                                : kind != TYPE_STRING || from[0] == '"'))
-        buf_add(out, json.data, json.len);
-    else
+    if (!value || (maybe_string ? kind == TYPE_STRING || (types && !(kind & types))
+                                : kind == TYPE_STRING && from[0] != '"'))
         add_string(text, n, out);
+    else if (kind != TYPE_STRING || !held_value(types, json.data, json.len, out))
+        buf_add(out, json.data, json.len);
     if (json.failed && !out->failed)
         out->failed = json.failed;
     buf_release(&json);

@@ -28,7 +28,7 @@ const json_t *types_child(const json_t *root, const json_t *schema, const char *
 const json_t *types_target(const json_t *root, const json_t *schema);
 /* Append the JSON for a value that was written as text. What does not fit its types becomes a
  * string, so the result is always valid JSON. Of unknown type: what reads as a number, true, false,
- * null, an array or an object is one, all else a string. */
+ * null, an array or an object is one, all else a string: 007 and 1_000, too. */
 void types_value(unsigned types, const char *text, size_t n, struct buf *out);
 
 #endif

@@ -92,7 +92,8 @@ static bool left_out(const char *tool, const char *text, size_t n)
     for (size_t i = 0; i < n_tool_format; i++) {
         const struct tool_format *f = &tool_formats[i];
         if (strcmp(f->name, tool) == 0)
-            return holds(text, n, f->close) || holds(text, n, f->layout) || holds(text, n, f->drop);
+            return holds(text, n, f->close) || holds(text, n, f->layout) ||
+                   holds(text, n, f->drop) || (f->tag_drops && holds(text, n, f->open));
     }
     return false;
 }

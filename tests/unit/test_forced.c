@@ -359,7 +359,7 @@ static void among_text(void **state)
          "{}}\xff<|end_message|>\xff",
          "\xff<|content_invoke_tool_json|>\xff{\"name\": \"now\", \"args\": {\"x\": "
          "1}}\xff<|end_message|>\xff"},
-        {"cohere_command4", "\xff<|START_TEXT|>\xffOne.\xff<|END_TEXT|>\xff",
+        {"cohere_command3", "\xff<|START_TEXT|>\xffOne.\xff<|END_TEXT|>\xff",
          "a\xff<|START_ACTION|>\xff[{\"tool_name\": \"now\"}]"},
         {"cohere_command3", "\xff<|START_RESPONSE|>\xff\xff<|END_RESPONSE|>\xff",
          "x<|START_ACTION|>y"},

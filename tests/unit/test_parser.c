@@ -2,6 +2,7 @@
 /* Parsers of reasoning and tool calls: every text of tests/data/toolstreams in every cut; what real
  * templates write (../shared, skipped when absent); limits and failing allocations. */
 #include "parse_all.h"
+#include <inttypes.h>
 #include <jansson.h>
 #include "common/file.h"
 #include "common/mem.h"
@@ -180,6 +181,18 @@ static void slips(void **state)
     json_decref(rows);
 }
 
+/* The bytes of a text without calls that are not shown: mistral's tag at its begin. */
+static size_t tag_dropped(const char *tool, const char *s, size_t n)
+{
+    static const char tag[] = "[TOOL_CALLS]";
+    size_t at = sizeof tag - 1;
+    if (strcmp(tool, "mistral") != 0 || n < at || memcmp(s, tag, at) != 0)
+        return 0;
+    while (at < n && strchr(" \n", s[at]))
+        at++;
+    return at;
+}
+
 /* A text that ends anywhere: the same whatever the cut; nothing is lost before the announcement. */
 static void truncated(void **state)
 {
@@ -200,13 +213,15 @@ static void truncated(void **state)
                         r.content.len == whole.content.len && r.n_end + 1 >= r.n_call &&
                         (r.n_end == r.n_call) == !r.broken.len;
             bool channels = !strcmp(c.tool, "openai") || !strncmp(c.tool, "muse", 4);
+            size_t from = r.n_call ? 0 : tag_dropped(c.tool, s, n);
             if (r.n_end == 0 && !channels) /* no call: all of it is content */
-                good = good && r.shown.len == n && !memcmp(buf_str(&r.shown), s, n);
+                good = good && r.shown.len == n - from &&
+                       !memcmp(buf_str(&r.shown), s + from, n - from);
             for (size_t k = 0; k < r.n_call; k++)
                 good &= r.args[k].len == whole.args[k].len;
-            bool headers = !strcmp(c.tool, "openai") || !strncmp(c.tool, "muse", 4);
-            if (r.n_call == 0 && !headers) /* they say nothing and are dropped */
-                good &= whole.content.len == n && memcmp(buf_str(&whole.content), s, n) == 0;
+            if (r.n_call == 0 && !channels) /* headers say nothing and are dropped */
+                good &= whole.content.len == n - from &&
+                        memcmp(buf_str(&whole.content), s + from, n - from) == 0;
             if (!good)
                 fail_msg("%s: %.*s: content \"%s\", %u calls", c.tool, (int)n, s,
                          buf_str(&whole.content), whole.n_call);
@@ -312,13 +327,43 @@ static enum q_code parse_text(const char *tool, const struct buf *text)
                      &err);
 }
 
+/* Every alias is the name of no row, and stands for one. */
+static void aliases(void **state)
+{
+    (void)state;
+    const struct parser_alias *const lists[] = {parser_tool_aliases(), parser_reasoning_aliases()};
+    const char *const *const names[] = {parser_tool_names(), parser_reasoning_names()};
+    const char *const texts[] = {"deepseekv31", "<think>a</think>b"};
+    struct parser *p = NULL;
+    for (int k = 0; k < 2; k++)
+        for (const struct parser_alias *a = lists[k]; a->name; a++) {
+            bool row = false, own = false;
+            for (size_t i = 0; names[k][i]; i++) {
+                row |= !strcmp(names[k][i], a->row);
+                own |= !strcmp(names[k][i], a->name);
+            }
+            const char *found = k ? parser_reasoning_row(a->name) : parser_tool_row(a->name);
+            const struct parser_config c = {.tool = k ? NULL : a->name,
+                                            .reasoning = k ? a->name : NULL};
+            if (!row || own || !found || strcmp(found, a->row) != 0)
+                fail_msg("%s: %s", a->name, found ? found : "no row");
+            assert_ok(parser_new(&p, &c, &err), &err);
+            parser_free(p);
+        }
+    assert_null(parser_tool_row("nope"));
+    assert_null(parser_reasoning_row("nope"));
+    assert_int_equal(parser_reasoning_start("deepseek-r1", texts[1], 7), REASONING_OPEN);
+    assert_fails(parser_new(&p, &(struct parser_config){.tool = "deepseekv9"}, &err), Q_NOT_FOUND,
+                 texts[0], &err);
+}
+
 static void framework(void **state)
 {
     (void)state;
     struct parser *p = NULL;
     struct buf text = BUF_INIT;
     assert_fails(parser_new(&p, &(struct parser_config){.tool = "nope"}, &err), Q_NOT_FOUND,
-                 "hermes qwen3_json", &err);
+                 "hermes granite4", &err);
     assert_fails(parser_new(&p, &(struct parser_config){.reasoning = "nope"}, &err), Q_NOT_FOUND,
                  "deepseek_r1", &err);
     buf_add_str(&text, "a <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> b");
@@ -403,30 +448,100 @@ static void limits(void **state)
     buf_release(&b);
 }
 
-/* A megabyte of what looks like a begin, in every format: still linear. */
-static void hostile(void **state)
+static const char *const begins[] = {"<tool_call>{\"a\": \"",
+                                     "[f(",
+                                     "{\"name\": \"",
+                                     "<function=f><parameter=a></parameter>",
+                                     "<tool_call>f\n<arg_key>",
+                                     "[TOOL_CALLS]f",
+                                     "[TOOL_CALLS] x [{\"name\": ",
+                                     "<|channel|>",
+                                     "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+                                     "<tool_call><tool_call",
+                                     "<|start|>assistant to=f<|start|>assistant to=",
+                                     "<ifm|tool_call>{\"a\": <ifm|tool_call>f",
+                                     "<co> a </co: 0",
+                                     "\n "};
+
+/* The bytes that a parser reads of a text of n bytes, all of them such pieces. */
+static uint64_t work_of(const char *tool, const char *reasoning, const char *piece, size_t n)
+{
+    const struct parser_config c = {.tool = tool, .reasoning = reasoning};
+    struct parser *p = NULL;
+    struct buf b = BUF_INIT;
+    while (b.len < n)
+        buf_add_str(&b, piece);
+    assert_ok(parser_new(&p, &c, &err), &err);
+    assert_ok(parser_feed(p, b.data, b.len, parsed_sink_all, &r, &err), &err);
+    assert_ok(parser_finish(p, parsed_sink_all, &r, &err), &err);
+    uint64_t work = parser_work(p);
+    assert_true(work >= b.len);
+    parser_free(p);
+    parsed_release(&r);
+    buf_release(&b);
+    return work;
+}
+
+/* Many begins of what never ends, in every format: what is read grows as the text does, although
+ * pieces of it are read again. */
+static void work(void **state)
 {
     (void)state;
-    static const char *const pieces[] = {"<tool_call>{\"a\": \"",
-                                         "[f(",
-                                         "{\"name\": \"",
-                                         "<function=f><parameter=a></parameter>",
-                                         "<tool_call>f\n<arg_key>",
-                                         "[TOOL_CALLS]f",
-                                         "<|channel|>",
-                                         "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
-                                         "<tool_call><tool_call",
-                                         "<|start|>assistant to=f<|start|>assistant to=",
-                                         "<ifm|tool_call>{\"a\": <ifm|tool_call>f"};
-    for (const char *const *name = parser_tool_names(); *name; name++)
-        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-            struct buf b = BUF_INIT;
-            while (b.len < 100000)
-                buf_add_str(&b, pieces[i]);
-            assert_ok(parse_text(*name, &b), &err);
-            parsed_release(&r);
-            buf_release(&b);
+    const size_t n = 40000;
+    uint64_t most = 0;
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        for (const char *const *name = parser_tool_names(); *name; name++) {
+            uint64_t once = work_of(*name, NULL, begins[i], n),
+                     twice = work_of(*name, NULL, begins[i], 2 * n);
+            if (twice > 5 * once / 2)
+                fail_msg("%s: %s: %" PRIu64 " bytes read of %zu, %" PRIu64 " of twice as many",
+                         *name, begins[i], once, n, twice);
+            most = twice > most ? twice : most;
         }
+        for (const char *const *name = parser_reasoning_names(); *name; name++) {
+            uint64_t once = work_of("glm45", *name, begins[i], n),
+                     twice = work_of("glm45", *name, begins[i], 2 * n);
+            if (twice > 5 * once / 2)
+                fail_msg("%s: %s: %" PRIu64 " bytes read of %zu, %" PRIu64 " of twice as many",
+                         *name, begins[i], once, n, twice);
+        }
+    }
+    print_message("at most %" PRIu64 " bytes read of %zu\n", most, 2 * n);
+}
+
+/* A megabyte of blanks and the like where a format waits for something else: a look back at what
+ * came, with every byte, would take hours. */
+static void megabytes(void **state)
+{
+    (void)state;
+    static const char *const rows[][3] = {
+        {"glm45", "<tool_call>f<arg_key>zz</arg_key><arg_value>", " "},
+        {"glm45", "<tool_call>f<arg_key>zz</arg_key><arg_value>true", " "},
+        {"qwen3_coder", "<function=f><parameter=zz>", "\n"},
+        {"qwen3_coder", "<function=f><parameter=zz>x</function>", " "},
+        {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {", " "},
+        {"hermes", "<tool_call>{\"arguments\": {", " "},
+        {"hermes", "", " "},
+        {"deepseek_v31", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{", " "},
+        {"kimi_k2", "<|tool_call_begin|>0<|tool_call_argument_begin|>{", " "},
+        {"mistral", "[TOOL_CALLS] x", "["},
+        {"muse", "", " "},
+        {"muse", "<|start|>", " "},
+        {"muse", " to=x", " "},
+        {"gemma4", "<|tool_call>call:f{a:x,", " :"},
+        {"lfm2", "<|tool_call_start|>[f(a={", " "},
+        {"lfm2", "<|tool_call_start|>[f(a='x'", " "},
+        {"minimax_m3", "]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<x>", " "},
+        {"openai", "<|channel|>commentary to=", " "}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct buf b = BUF_INIT;
+        buf_add_str(&b, rows[i][1]);
+        while (b.len < 1000000)
+            buf_add_str(&b, rows[i][2]);
+        assert_ok(parse_text(rows[i][0], &b), &err);
+        parsed_release(&r);
+        buf_release(&b);
+    }
 }
 
 static void allocations_fail(void **state)
@@ -438,6 +553,9 @@ static void allocations_fail(void **state)
                    "1}}</tool_call><tool_call>{\"b\": 1}"},
         {"qwen3_coder", "<function=f>\n<parameter=a>\n[1]\n</parameter> x </parameter></function>"},
         {"pythonic", "[f(a=1, b='x')]"},
+        {"mistral", "[TOOL_CALLS] junk [1] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}] x"},
+        {"glm45", "<tool_call>f\n<arg_key>a</arg_key><arg_value>\"1\"</arg_value></arg_value> x "
+                  "<arg_key>b</arg_key><arg_value>true, 1</arg_value></tool_call>"},
         {"k2_horizon",
          "<ifm|tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</ifm|tool_call>"},
         {"muse_glimmer", "to=self<|message|>x<|start|> y<|eom|><|start|>assistant "
@@ -563,6 +681,18 @@ static void values(void **state)
         {"{}", "text", "\"text\""},
         {"{}", "\"q\"", "\"\\\"q\\\"\""},
         {"{}", "None", "null"},
+        {"{}", "007", "\"007\""},
+        {"{}", "1_000", "\"1_000\""},
+        {"{}", "-1.5e3", "-1.5e3"},
+        {"{}", "[007, .5]", "[7, 0.5]"},
+        {"{\"type\": \"integer\"}", "007", "7"},
+        {"{\"type\": [\"string\", \"integer\"]}", "007", "7"},
+        {"{\"type\": \"integer\"}", "\"12\"", "12"},
+        {"{\"type\": [\"number\", \"null\"]}", " \"12\" ", "12"},
+        {"{\"type\": \"boolean\"}", "\"true\"", "true"},
+        {"{\"type\": \"object\"}", "\"{\\\"a\\\": 1}\"", "{\"a\": 1}"},
+        {"{\"type\": \"integer\"}", "\"x\"", "\"x\""},
+        {"{\"type\": \"array\"}", "\"12\"", "\"12\""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *f = json_pack("{s:{s:{s:o}, s:{s:{s:s}}}}", "parameters", "properties", "p",
@@ -779,6 +909,13 @@ static void detected(void **state)
         {"{% set X = ':a b' %}<arg_key{}>'.format(X)", NULL, NULL, ""},
         {"<arg_key><think>", "glm45", "glm45", ""},
         {"<|message|><atem:invoke name=\"", "muse_glimmer", "muse_glimmer", ""},
+        {"to=commentary<|message|> <atem:invoke name=\"", "muse", "muse", ""},
+        {"I am Step-5. <function= <parameter= <think>", "step5", "step5", ""},
+        {"<function= <parameter= <think><|im_start|>", "qwen3_coder", "qwen3", ""},
+        {"{{ '[unused11]' }} [unused16] [unused17]", "pangu", "pangu", ""},
+        {"<iquestcoder_tool_call> <arg_key> <think>", "iquest_coder_v2", "iquest_q1", ""},
+        {"{{ '<tool_call>function\\n' }}", "step_audio_2", NULL, ""},
+        {"<longcat_tool_call> <longcat_think>", "longcat", "longcat", ""},
         {"◁think▷", NULL, "kimi", ""},
         {"<|inner_prefix|><|tools_prefix|>", "apertus", "apertus2509", ""},
         {"<ifm|tool_call> <ifm|arg_key> <ifm|think>", "k2_horizon", "k2_horizon", ""},
@@ -808,10 +945,12 @@ int main(void)
         cmocka_unit_test(truncated),
         cmocka_unit_test(slips),
         cmocka_unit_test(real_texts),
+        cmocka_unit_test(aliases),
         cmocka_unit_test(framework),
         cmocka_unit_test(streams),
         cmocka_unit_test(limits),
-        cmocka_unit_test(hostile),
+        cmocka_unit_test(work),
+        cmocka_unit_test(megabytes),
         cmocka_unit_test(allocations_fail),
         cmocka_unit_test(scanner),
         cmocka_unit_test(literals),

@@ -186,7 +186,6 @@ TAGS = ("<tool_calls>", "</tool_calls>")
 # format: (writers, a closing tag of its own to put into a string)
 FORMATS = {
     "hermes": ([HERMES], "</tool_call>"),
-    "qwen3_json": ([HERMES], "</tool_call>"),
     "granite4": ([HERMES], "</tool_call>"),
     "ernie45": ([HERMES], "</tool_call>"),
     "trinity": ([HERMES], "</tool_call>"),
@@ -199,11 +198,10 @@ FORMATS = {
     "internlm": ([each("<|action_start|><|plugin|>\n", "<|action_end|>", "",
                        one=lambda n, a: obj(n, a, "parameters"))], "<|action_end|>"),
     "nemotron_json": ([array("<TOOLCALL>", "</TOOLCALL>")], "</TOOLCALL>"),
+    "qwen25_coder": ([section("<tools>\n", array("", ""), "\n</tools>"), each("<tools>", "</tools>")], "</tools>"),
+    "pangu": ([array("<|tool_call_start|>", "<|tool_call_end|>"), array("[unused11]", "[unused12]")], "[unused12]"),
     "apertus": ([array("<|tools_prefix|>", "<|tools_suffix|>", one=lambda n, a: js({n: a}))], "<|tools_suffix|>"),
-    "apertus2509": ([array("<|tools_prefix|>", "<|tools_suffix|>", one=lambda n, a: js({n: a}))], "<|tools_suffix|>"),
     "cohere_command3": ([array("<|START_ACTION|>", "<|END_ACTION|>", one=lambda n, a: js(
-        {"tool_call_id": "0", "tool_name": n, "parameters": a}))], "<|END_ACTION|>"),
-    "cohere_command4": ([array("<|START_ACTION|>", "<|END_ACTION|>", one=lambda n, a: js(
         {"tool_call_id": "0", "tool_name": n, "parameters": a}))], "<|END_ACTION|>"),
     "inkling": ([each("<|content_invoke_tool_json|>", "<|end_message|>", "<|message_model|>", one=lambda n, a: obj(n, a, "args"))],
                 "<|end_message|>"),
@@ -223,9 +221,10 @@ FORMATS = {
     "kimi_k2": ([kimi], "<|tool_call_end|>"),
     "plamo3": ([plamo], "<|plamo:end_tool_arguments:plamo|>"),
     "solar_open": ([solar], "<|tool_call:end|>"),
+    "step_audio_2": ([each("<tool_call>function\n", "</tool_call>", "", one=lambda n, a: n + "\n" + js(a)),
+                      each("<tool_call>", "\n</tool_call>", one=lambda n, a: n + "\n" + js(a))], "</tool_call>"),
     "functionary": ([each("<function=", "</function>", "", one=lambda n, a: n + ">" + js(a))], "</function>"),
     "qwen3_coder": ([qwen("<tool_call>", "</tool_call>")], "</parameter>"),
-    "qwen3_xml": ([qwen("<tool_call>", "</tool_call>")], "</parameter>"),
     "mimo": ([xml("<tool_call>\n<function=%s>\n", "</function>\n</tool_call>", "<parameter=%s>", "</parameter>\n")], "</function>"),
     "step5": ([qwen("<tool_call>", "</tool_call>")], "</function>"),
     "step3p5": ([qwen("<tool_call>", "</tool_call>")], "</function>"),
@@ -257,9 +256,9 @@ FORMATS = {
                    "</ifm|arg_value>"),
     "muse_glimmer": ([muse, atem], "</atem:parameter>"),
     "muse": ([muse, atem], "</atem:parameter>"),
-    "musespark1x": ([muse, atem], "</atem:parameter>"),
     "ling3": ([glm("\n"), glm("")], "</arg_value>"),
     "iquest_q1": ([glm("\n", "iquest_tool_call")], "</arg_value>"),
+    "iquest_coder_v2": ([glm("\n", "iquestcoder_tool_call")], "</arg_value>"),
     "glm45": ([glm("\n")], "</arg_value>"),
     "glm47": ([glm("")], "</arg_value>"),
     "hy_v3": ([hunyuan("", "<tool_sep>", "\n"), hunyuan(":opensource", "<tool_sep:opensource>", "\n")], "</arg_value>"),
@@ -278,10 +277,9 @@ MALFORMED = {
     "llama3_json": ["{\"name\": \"Bob\", \"age\": 3}", "{\"name\": \"nowhere\"}", "{\n  \"user\": {\"name\": \"now\"}\n}", "{\"type\": 1"],
     "xlam": ["[1, 2, 3]", "```json\n{\"a\": 1}\n```", "[{\"name\": \"now\"}]"],
     "phi4_mini_json": ["functools are nice", "functools[1]"],
-    "mistral": ["[TOOL_CALLS]", "[TOOL_CALLS]a b{\"x\": 1}", "[TOOL_CALLS] [1]", "[TOOL_CALLS]now[ARGS]x"],
+    "mistral": ["x [TOOL_CALLS]", "x[TOOL_CALLS]a b{\"x\": 1}", "x [TOOL_CALLS] [1]", "x[TOOL_CALLS]now[ARGS]x"],
     "deepseek_v3": ["<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\nno fence", "<｜tool▁calls▁begin｜>"],
     "deepseek_v31": ["<｜tool▁call▁begin｜>now{}<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>now"],
-    "qwen3_json": ["<tool_call>[1, 2]</tool_call>"],
     "kimi_k2": ["<|tool_call_begin|>functions.now:0{}<|tool_call_end|>", "<|tool_calls_section_begin|> text"],
     "functionary": ["<function=now>text</function>", "<function=>{}</function>"],
     "qwen3_coder": ["<tool_call>\n<function=now>text</function>\n</tool_call>", "<tool_call>", "<function=a b></function>",
@@ -324,7 +322,9 @@ LENIENT = {
     "llama3_json": [("Let me see. {\"type\": \"function\", \"function\": \"now\", \"parameters\": {\"a\": 1}}\nGood.", "Let me see. \nGood.",
                      [("now", {"a": 1})])],
     "phi4_mini_json": [("{\"name\": \"now\", \"arguments\": {'a': 'it\\'s', \"b\": False}}", "", [("now", {"a": "it's", "b": False})])],
-    "mistral": [("[TOOL_CALLS][{&#34;name&#34;: &#34;now&#34;, &#34;arguments&#34;: {\"a\": \"b\"}}]", "", [("now", {"a": "b"})])],
+    "mistral": [("[TOOL_CALLS]", "", []), ("[TOOL_CALLS]a b{\"x\": 1}", "a b{\"x\": 1}", []), ("[TOOL_CALLS] [1]", "[1]", []),
+                ("[TOOL_CALLS]now[ARGS]x", "now[ARGS]x", []),
+                ("[TOOL_CALLS][{&#34;name&#34;: &#34;now&#34;, &#34;arguments&#34;: {\"a\": \"b\"}}]", "", [("now", {"a": "b"})])],
     "qwen3_coder": [("<function=now>\n<parameter=x>\n1\n</parameter>\n</function>", "", [("now", {"x": 1})]),
                     ("<tool_call>\n<function=now>\n<parameter=x>\nyes 1\n</parameter>\n</tool_call> ok", " ok", [("now", {"x": "yes 1"})]),
                     ("<tool_call>\n<function=get_weather>\n<parameter=city>\n7\n</parameter>\n<parameter=days>\nmany\n</parameter>\n</function>\n</tool_call>",
@@ -429,8 +429,7 @@ FORCED = {
     "lfm2": [array("<|tool_call_start|>", "<|tool_call_end|>", python_json)],
 }
 FORCED["solar_open"] = [lambda calls: solar(calls).replace("begin|>a1b2c3d4", "begin|>call")]
-FORCED["cohere_command4"] = FORCED["cohere_command3"]
-FORCED["muse"] = FORCED["musespark1x"] = FORCED["muse_glimmer"] = [lambda calls: muse(calls).removeprefix("<|start|>assistant").removesuffix("<|eom|>")]
+FORCED["muse"] = FORCED["muse_glimmer"] = [lambda calls: muse(calls).removeprefix("<|start|>assistant").removesuffix("<|eom|>")]
 
 
 def forced_rows(name):

@@ -1,128 +1,173 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An item is the encoded submit; it goes through one queue to the thread, which adds the program,
- * and back through another. The loop keeps a list of all, so that one can be aborted on the way. */
+/* A job is a source and the requests that wait for it, each as its encoded submit. The loop keeps
+ * all jobs, hands a few to each stage and takes them back; while a job is handed out the thread has
+ * its source and its result, and the loop its requests. */
 #include "engine/core/compiling.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include "common/buf.h"
 #include "common/mem.h"
 #include "common/queue.h"
-#include "engine/grammar/grammar.h"
+#include "engine/core/program_cache.h"
 
-struct item {
+struct item { /* a request */
+    struct item *next;
     uint32_t origin;
     uint64_t req_id;
-    bool aborted;       /* the loop's */
-    struct buf frame;   /* the submit, encoded */
-    struct arena arena; /* of its decoding, by the loop */
-    uint32_t *words;    /* the thread's work */
+    struct buf frame;   /* the submit without its source, encoded */
+    struct arena arena; /* of its decoding */
+};
+struct job {
+    struct job *next;
+    struct item *items;         /* first come first */
+    struct owned_source source; /* the thread's while handed */
+    uint64_t tenant;            /* of the first request */
+    uint64_t turn;              /* of its tenant in this stage; the least one is next */
+    enum compiling_stage stage;
+    bool is_handed;
+    atomic_bool stop; /* set by the loop, read by the thread */
+    uint32_t *words;  /* the thread's work */
     uint32_t n_word;
     struct q_err error;
 };
-struct known { /* a program by its source */
-    uint32_t kind, n_word;
-    size_t n_source, n_after, n_tags;
-    char *
-        source; /* [n_source], then what it begins after [n_after], and reasoning's tags [n_tags] */
-    uint32_t *words;
-    uint64_t used;
-};
-struct compiling {
-    struct queue jobs, done; /* of struct item * */
+struct stage {
+    struct queue jobs; /* of struct job *, handed out */
     pthread_t thread;
     bool running;
-    struct item *items[COMPILING_MAX];
+    uint32_t n_handed;
+    uint64_t turn; /* of the job handed out last */
+};
+struct compiling {
+    struct stage stages[COMPILING_STAGES];
+    struct queue done;    /* of struct job * */
+    struct job *jobs;     /* all but `finished`, first come first */
+    struct job *finished; /* its requests are given out one by one */
+    struct item *taken;   /* given out last */
     uint32_t n_item;
-    struct item *taken; /* given out last */
-    struct known known[COMPILED_KEPT];
-    uint64_t n_use;
+    struct program_cache cache;
+    struct compiling_stats stats;
 };
 
-static void item_free(struct item *x)
+static void item_free(struct compiling *c, struct item *x)
 {
     if (!x)
         return;
+    c->stats.bytes -= x->frame.len;
     buf_release(&x->frame);
     arena_release(&x->arena);
-    q_free(x->words);
     q_free(x);
 }
 
-static void forget(struct known *k)
+static void job_free(struct compiling *c, struct job *j)
 {
-    q_free(k->source);
-    q_free(k->words);
-    *k = (struct known){.source = NULL};
-}
-
-static FALLIBLE compile(struct item *x, const struct msg_submit *m)
-{
-    const struct grammar_source source = {.kind = m->grammar_kind,
-                                          .text = (const char *)m->grammar.data,
-                                          .n = m->grammar.n,
-                                          .after = (const char *)m->grammar_after.data,
-                                          .n_after = m->grammar_after.n,
-                                          .tags = (const char *)m->reasoning_tags.data,
-                                          .n_tags = m->reasoning_tags.n};
-    return grammar_compile(&x->words, &x->n_word, &source, &x->error);
-}
-
-static void *run(void *arg)
-{
-    struct compiling *c = arg;
-    struct item *x;
-    while (queue_pop(&c->jobs, &x, -1)) {
-        struct msg_submit m;
-        struct q_err ignored = Q_ERR_INIT;
-        struct arena arena = ARENA_INIT(PROTO_FRAME_MAX);
-        if (!msg_submit_decode(&m, x->frame.data, x->frame.len, &arena, &x->error) &&
-            compile(x, &m))
-            x->words = NULL;
-        arena_release(&arena);
-        if (queue_push(&c->done, &x, &ignored)) {
-            /* never: it has room for all that can wait, and nobody closes it */
-        }
+    struct item *next;
+    if (!j)
+        return;
+    for (struct item *x = j->items; x; x = next) {
+        next = x->next;
+        c->n_item--;
+        item_free(c, x);
     }
+    c->stats.bytes -= source_bytes(&j->source);
+    source_release(&j->source);
+    q_free(j->words);
+    q_free(j);
+}
+
+static void compile(struct job *j)
+{
+    struct grammar_source source = source_view(&j->source);
+    source.stop = &j->stop;
+    source.try_max = j->stage == COMPILING_IS_SHORT ? COMPILING_SHORT : 0;
+    j->error = (struct q_err)Q_ERR_INIT;
+    if (grammar_compile(&j->words, &j->n_word, &source, &j->error))
+        j->words = NULL;
+}
+
+bool compiling_work(struct compiling *c, enum compiling_stage stage, int timeout_ms)
+{
+    struct job *j;
+    struct q_err ignored = Q_ERR_INIT;
+    if (!queue_pop(&c->stages[stage].jobs, &j, timeout_ms))
+        return false;
+    compile(j);
+    if (queue_push(&c->done, &j, &ignored)) {
+        /* never: it has room for all that are handed out, and nobody closes it */
+    }
+    return true;
+}
+
+static void *run_short(void *arg)
+{
+    while (compiling_work(arg, COMPILING_IS_SHORT, -1))
+        ;
     return NULL;
 }
 
-FALLIBLE compiling_new(struct compiling **out, struct q_err *e)
+static void *run_long(void *arg)
+{
+    while (compiling_work(arg, COMPILING_IS_LONG, -1))
+        ;
+    return NULL;
+}
+
+static enum q_code start(struct compiling *c, struct q_err *e)
+{
+    static void *(*const runs[COMPILING_STAGES])(void *) = {run_short, run_long};
+    static const char *const names[COMPILING_STAGES] = {"quire-grammar", "quire-grammar+"};
+    for (int i = 0; i < COMPILING_STAGES; i++) {
+        int failed = pthread_create(&c->stages[i].thread, NULL, runs[i], c);
+        if (failed)
+            return q_fail(e, Q_IO, "engine: cannot start a thread for grammars: %s",
+                          strerror(failed));
+        pthread_setname_np(c->stages[i].thread, names[i]);
+        c->stages[i].running = true;
+    }
+    return Q_OK;
+}
+
+FALLIBLE compiling_new(struct compiling **out, bool threads, struct q_err *e)
 {
     struct compiling *c = q_calloc(1, sizeof *c);
     if (!c)
         return q_fail(e, Q_NO_MEMORY, "engine: no memory for grammars");
-    enum q_code rc;
-    if ((rc = queue_init(&c->jobs, sizeof(struct item *), COMPILING_MAX, false, e)) ||
-        (rc = queue_init(&c->done, sizeof(struct item *), COMPILING_MAX, true, e)) ||
-        (rc = queue_reserve(&c->done, e))) {
+    size_t n_handed = (size_t)COMPILING_HANDED * COMPILING_STAGES;
+    enum q_code rc = queue_init(&c->done, sizeof(struct job *), n_handed, true, e);
+    if (!rc)
+        rc = queue_reserve(&c->done, e);
+    for (int i = 0; i < COMPILING_STAGES && !rc; i++)
+        rc = queue_init(&c->stages[i].jobs, sizeof(struct job *), COMPILING_HANDED, false, e);
+    if (!rc && threads)
+        rc = start(c, e);
+    if (rc)
         compiling_free(c);
-        return rc;
-    }
-    int failed = pthread_create(&c->thread, NULL, run, c);
-    if (failed) {
-        compiling_free(c);
-        return q_fail(e, Q_IO, "engine: cannot start a thread for grammars: %s", strerror(failed));
-    }
-    pthread_setname_np(c->thread, "quire-grammar");
-    c->running = true;
-    *out = c;
-    return Q_OK;
+    else
+        *out = c;
+    return rc;
 }
 
 void compiling_free(struct compiling *c)
 {
+    struct job *next;
     if (!c)
         return;
-    if (c->running) {
-        queue_close(&c->jobs);
-        pthread_join(c->thread, NULL);
+    for (struct job *j = c->jobs; j; j = j->next)
+        atomic_store(&j->stop, true);
+    for (int i = 0; i < COMPILING_STAGES; i++) {
+        if (c->stages[i].running) {
+            queue_close(&c->stages[i].jobs);
+            pthread_join(c->stages[i].thread, NULL);
+        }
+        queue_release(&c->stages[i].jobs);
     }
-    for (uint32_t i = 0; i < c->n_item; i++)
-        item_free(c->items[i]);
-    item_free(c->taken);
-    for (size_t i = 0; i < COMPILED_KEPT; i++)
-        forget(&c->known[i]);
-    queue_release(&c->jobs);
+    for (struct job *j = c->jobs; j; j = next) {
+        next = j->next;
+        job_free(c, j);
+    }
+    job_free(c, c->finished);
+    item_free(c, c->taken);
+    program_cache_release(&c->cache);
     queue_release(&c->done);
     q_free(c);
 }
@@ -132,172 +177,257 @@ int compiling_fd(const struct compiling *c)
     return queue_fd(&c->done);
 }
 
-static bool same(const char *text, struct proto_bytes of)
-{
-    return !of.n || !memcmp(text, of.data, of.n);
-}
-
 const uint32_t *compiling_known(struct compiling *c, const struct msg_submit *m, uint32_t *n_word)
 {
-    for (size_t i = 0; i < COMPILED_KEPT; i++) {
-        struct known *k = &c->known[i];
-        if (!k->words || k->kind != m->grammar_kind || k->n_source != m->grammar.n ||
-            k->n_after != m->grammar_after.n || k->n_tags != m->reasoning_tags.n ||
-            !same(k->source, m->grammar) || !same(k->source + k->n_source, m->grammar_after) ||
-            !same(k->source + k->n_source + k->n_after, m->reasoning_tags))
-            continue;
-        k->used = ++c->n_use;
-        *n_word = k->n_word;
-        return k->words;
+    return program_cache_get(&c->cache, m, n_word);
+}
+
+/* The turn of a job that joins this stage: after those of its tenant, and not before the one that
+ * the stage is at. */
+static uint64_t turn_of(const struct compiling *c, const struct job *job)
+{
+    uint64_t turn = c->stages[job->stage].turn;
+    for (const struct job *j = c->jobs; j; j = j->next)
+        if (j != job && j->stage == job->stage && j->tenant == job->tenant && j->turn >= turn)
+            turn = j->turn + 1;
+    return turn;
+}
+
+static void hand_out(struct compiling *c, enum compiling_stage stage)
+{
+    struct stage *s = &c->stages[stage];
+    struct q_err ignored = Q_ERR_INIT;
+    while (s->n_handed < COMPILING_HANDED) {
+        struct job *next = NULL;
+        for (struct job *j = c->jobs; j; j = j->next)
+            if (j->stage == stage && !j->is_handed && (!next || j->turn < next->turn))
+                next = j;
+        if (!next || queue_push(&s->jobs, &next, &ignored)) /* memory is tried for again later */
+            return;
+        next->is_handed = true;
+        s->turn = next->turn;
+        s->n_handed++;
     }
+}
+
+static struct job *find_job(struct compiling *c, const struct msg_submit *m)
+{
+    for (struct job *j = c->jobs; j; j = j->next)
+        if (!atomic_load(&j->stop) && source_is(&j->source, m))
+            return j;
     return NULL;
 }
 
-/* A free place for n bytes more: those that were not used for the longest time are forgotten. */
-static struct known *make_room(struct compiling *c, size_t n)
+/* A job at the end of the list, without requests yet. NULL: no memory. */
+static struct job *add_job(struct compiling *c, const struct msg_submit *m)
 {
-    for (;;) {
-        struct known *oldest = &c->known[0];
-        bool is_full = true;
-        size_t bytes = n;
-        for (size_t i = 0; i < COMPILED_KEPT; i++) {
-            struct known *k = &c->known[i];
-            bytes += k->n_word * sizeof *k->words + k->n_source;
-            is_full = is_full && k->words;
-            if (k->words && (!oldest->words || k->used < oldest->used))
-                oldest = k;
-        }
-        if (is_full || (bytes > COMPILED_BYTES && oldest->words)) {
-            forget(oldest);
-            continue;
-        }
-        for (size_t i = 0; i < COMPILED_KEPT; i++)
-            if (!c->known[i].words)
-                return &c->known[i];
+    struct job *j = q_calloc(1, sizeof *j), **at = &c->jobs;
+    if (!j || !source_own(&j->source, m)) {
+        q_free(j);
+        return NULL;
     }
+    j->tenant = m->tenant;
+    j->turn = turn_of(c, j);
+    while (*at)
+        at = &(*at)->next;
+    *at = j;
+    c->stats.bytes += source_bytes(&j->source);
+    return j;
 }
 
-static void remember(struct compiling *c, const struct item *x, const struct msg_submit *m)
+static void add_item(struct compiling *c, struct job *j, struct item *x)
 {
-    struct known *k = make_room(c, x->n_word * sizeof *x->words + m->grammar.n);
-    char *source = q_alloc(m->grammar.n + m->grammar_after.n + m->reasoning_tags.n + 1);
-    uint32_t *words = q_alloc(x->n_word * sizeof *words);
-    if (!source || !words) {
-        q_free(source);
-        q_free(words);
-        return;
-    }
-    memcpy(source, m->grammar.data, m->grammar.n);
-    if (m->grammar_after.n)
-        memcpy(source + m->grammar.n, m->grammar_after.data, m->grammar_after.n);
-    if (m->reasoning_tags.n)
-        memcpy(source + m->grammar.n + m->grammar_after.n, m->reasoning_tags.data,
-               m->reasoning_tags.n);
-    memcpy(words, x->words, x->n_word * sizeof *words);
-    *k = (struct known){.kind = m->grammar_kind,
-                        .n_word = x->n_word,
-                        .n_source = m->grammar.n,
-                        .n_after = m->grammar_after.n,
-                        .n_tags = m->reasoning_tags.n,
-                        .source = source,
-                        .words = words,
-                        .used = ++c->n_use};
+    struct item **at = &j->items;
+    while (*at)
+        at = &(*at)->next;
+    *at = x;
+    c->n_item++;
 }
 
 FALLIBLE compiling_add(struct compiling *c, uint32_t origin, const struct msg_submit *m,
                        struct q_err *e)
 {
+    struct msg_submit own = *m;
+    struct item *x;
+    enum q_code rc;
     if (c->n_item == COMPILING_MAX)
         return q_fail(e, Q_NO_SPACE, "%u requests wait for their grammar to be compiled",
                       COMPILING_MAX);
-    struct item *x = q_calloc(1, sizeof *x);
-    enum q_code rc = x ? msg_submit_encode(m, &x->frame, e)
-                       : q_fail(e, Q_NO_MEMORY, "engine: no memory for a request");
-    if (!rc) {
-        x->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
-        x->origin = origin;
-        x->req_id = m->req_id;
-        rc = queue_push(&c->jobs, &x, e);
+    if (!(x = q_calloc(1, sizeof *x)))
+        return q_fail(e, Q_NO_MEMORY, "engine: no memory for a request");
+    own.grammar = own.grammar_after = own.reasoning_tags = (struct proto_bytes){NULL, 0};
+    x->arena = (struct arena)ARENA_INIT(PROTO_FRAME_MAX);
+    x->origin = origin;
+    x->req_id = m->req_id;
+    rc = msg_submit_encode(&own, &x->frame, e);
+    c->stats.bytes += x->frame.len;
+    size_t n_source = m->grammar.n + m->grammar_after.n + m->reasoning_tags.n;
+    if (!rc && c->stats.bytes + n_source > COMPILING_BYTES)
+        rc = q_fail(e, Q_NO_SPACE,
+                    "requests that wait for their grammar to be compiled take %zu MB, at most %zu "
+                    "are kept: retry later",
+                    (c->stats.bytes + n_source) >> 20, COMPILING_BYTES >> 20);
+    struct job *j = rc ? NULL : find_job(c, m);
+    c->stats.n_shared += j != NULL;
+    if (!rc && !j && !(j = add_job(c, m)))
+        rc = q_fail(e, Q_NO_MEMORY, "engine: no memory for a grammar");
+    if (rc) {
+        item_free(c, x);
+        return rc;
     }
-    if (rc)
-        item_free(x);
-    else
-        c->items[c->n_item++] = x;
-    return rc;
+    add_item(c, j, x);
+    hand_out(c, j->stage);
+    return Q_OK;
 }
 
-static void unlist(struct compiling *c, const struct item *x)
+static void unlink_job(struct compiling *c, const struct job *j)
 {
-    for (uint32_t i = 0; i < c->n_item; i++)
-        if (c->items[i] == x) {
-            c->items[i] = c->items[--c->n_item];
-            return;
-        }
+    struct job **at = &c->jobs;
+    while (*at != j)
+        at = &(*at)->next;
+    *at = j->next;
+}
+
+/* A job comes back from a thread. True: it is finished, and its requests with it. */
+static bool take_back(struct compiling *c, struct job *j)
+{
+    enum compiling_stage stage = j->stage;
+    bool is_stopped = atomic_load(&j->stop), again = false;
+    c->stages[stage].n_handed--;
+    c->stats.n_job[stage]++;
+    j->is_handed = false;
+    if (!is_stopped && stage == COMPILING_IS_SHORT && j->error.code == Q_TIMEOUT) {
+        again = true;
+        j->stage = COMPILING_IS_LONG;
+        j->turn = turn_of(c, j);
+        hand_out(c, j->stage);
+    } else {
+        unlink_job(c, j);
+    }
+    hand_out(c, stage);
+    if (is_stopped) {
+        c->stats.n_stopped += j->error.code == Q_CANCELLED;
+        job_free(c, j);
+    } else if (!again) {
+        c->finished = j;
+    }
+    return c->finished != NULL;
+}
+
+/* The next request of the job that is finished. */
+static struct item *next_item(struct compiling *c)
+{
+    struct item *x = c->finished ? c->finished->items : NULL;
+    if (x) {
+        c->finished->items = x->next;
+        c->n_item--;
+    }
+    return x;
 }
 
 bool compiling_take(struct compiling *c, struct compiled *out)
 {
     struct item *x;
-    while (queue_pop(&c->done, &x, 0)) {
-        unlist(c, x);
-        item_free(c->taken);
-        c->taken = x;
-        if (x->aborted)
+    struct job *j;
+    while (!(x = next_item(c))) {
+        job_free(c, c->finished);
+        c->finished = NULL;
+        if (!queue_pop(&c->done, &j, 0))
+            return false;
+        if (!take_back(c, j) || j->error.code)
             continue;
-        *out = (struct compiled){.origin = x->origin, .req_id = x->req_id, .error = x->error};
-        /* it was encoded here, so only memory can be missing: the request ends with that */
-        if (x->error.code ||
-            msg_submit_decode(&out->submit, x->frame.data, x->frame.len, &x->arena, &out->error))
-            return true;
-        remember(c, x, &out->submit);
-        out->submit.grammar =
-            (struct proto_bytes){(const unsigned char *)x->words, x->n_word * sizeof *x->words};
-        return true;
+        c->stats.bytes -= source_bytes(&j->source);
+        program_cache_put(&c->cache, &j->source, j->words, j->n_word);
+        c->stats.bytes += source_bytes(&j->source); /* it may have been taken */
     }
-    return false;
+    j = c->finished;
+    item_free(c, c->taken);
+    c->taken = x;
+    *out = (struct compiled){.origin = x->origin, .req_id = x->req_id, .error = j->error};
+    /* it was encoded here, so only memory can be missing: the request ends with that */
+    if (!out->error.code &&
+        !msg_submit_decode(&out->submit, x->frame.data, x->frame.len, &x->arena, &out->error))
+        out->submit.grammar =
+            (struct proto_bytes){(const unsigned char *)j->words, j->n_word * sizeof *j->words};
+    return true;
+}
+
+/* Drop the requests that `is` fits: of all origins or one, of all ids or one. */
+struct drop {
+    bool any_origin, any_id, once;
+    uint32_t origin;
+    uint64_t req_id;
+    uint32_t n; /* dropped */
+};
+
+static void drop_items(struct compiling *c, struct job *j, struct drop *d)
+{
+    for (struct item **at = &j->items; *at && !(d->once && d->n);) {
+        struct item *x = *at;
+        if ((!d->any_origin && x->origin != d->origin) || (!d->any_id && x->req_id != d->req_id)) {
+            at = &x->next;
+            continue;
+        }
+        d->origin = x->origin;
+        d->req_id = x->req_id;
+        d->n++;
+        *at = x->next;
+        c->n_item--;
+        item_free(c, x);
+    }
+}
+
+static void drop(struct compiling *c, struct drop *d)
+{
+    struct job *next;
+    if (c->finished)
+        drop_items(c, c->finished, d);
+    for (struct job *j = c->jobs; j && !(d->once && d->n); j = next) {
+        next = j->next;
+        drop_items(c, j, d);
+        if (j->items)
+            continue;
+        atomic_store(&j->stop, true); /* nobody waits for it any more */
+        if (!j->is_handed) {
+            unlink_job(c, j);
+            job_free(c, j);
+        }
+    }
 }
 
 bool compiling_abort(struct compiling *c, uint32_t origin, uint64_t req_id)
 {
-    for (uint32_t i = 0; i < c->n_item; i++) {
-        struct item *x = c->items[i];
-        if (x->origin == origin && x->req_id == req_id && !x->aborted) {
-            x->aborted = true;
-            return true;
-        }
-    }
-    return false;
+    struct drop d = {.once = true, .origin = origin, .req_id = req_id};
+    drop(c, &d);
+    return d.n;
 }
 
 uint32_t compiling_abort_origin(struct compiling *c, uint32_t origin)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_item; i++)
-        if (c->items[i]->origin == origin && !c->items[i]->aborted) {
-            c->items[i]->aborted = true;
-            n++;
-        }
-    return n;
+    struct drop d = {.any_id = true, .origin = origin};
+    drop(c, &d);
+    return d.n;
 }
 
 bool compiling_abort_next(struct compiling *c, uint32_t *origin, uint64_t *req_id)
 {
-    for (uint32_t i = 0; i < c->n_item; i++) {
-        struct item *x = c->items[i];
-        if (x->aborted)
-            continue;
-        x->aborted = true;
-        *origin = x->origin;
-        *req_id = x->req_id;
-        return true;
-    }
-    return false;
+    struct drop d = {.any_origin = true, .any_id = true, .once = true};
+    drop(c, &d);
+    if (!d.n)
+        return false;
+    *origin = d.origin;
+    *req_id = d.req_id;
+    return true;
 }
 
 uint32_t compiling_count(const struct compiling *c)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_item; i++)
-        n += !c->items[i]->aborted;
-    return n;
+    return c->n_item;
+}
+
+void compiling_stats(const struct compiling *c, struct compiling_stats *out)
+{
+    *out = c->stats;
+    for (const struct job *j = c->jobs; j; j = j->next)
+        out->n_waiting[j->stage]++;
 }

@@ -92,7 +92,7 @@ FALLIBLE core_new(struct core **out, const struct core_config *config, core_sink
         rc = trace_new(&c->traces[0], config->trace_path, e);
     if (!rc)
         rc = model_config_load(&c->model, &c->generation, config->worker.model_dir, e);
-    if (!rc && !(rc = compiling_new(&c->compiling, e)))
+    if (!rc && !(rc = compiling_new(&c->compiling, true, e)))
         rc = watch(c, compiling_fd(c->compiling), e);
     if (!rc)
         rc = start_worker(c, e);

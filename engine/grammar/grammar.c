@@ -134,11 +134,13 @@ FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct gramma
         struct q_err err = Q_ERR_INIT;
         build_init(&b);
         b.lean = lean;
+        b.stop = source->stop;
+        b.try_max = source->try_max;
         b.work_max =
             source->work_max ? source->work_max : GX_WORK_MAX + (uint64_t)GX_WORK_BYTE * source->n;
         rc = compile(words, n_word, &copy, &b, &err);
         again = rc == Q_TOO_LARGE && b.is_rich && !lean;
-        if (!rc || !lean)
+        if (!lean || rc == Q_OK || rc == Q_TIMEOUT || rc == Q_CANCELLED)
             *e = err;
     }
     rc = e->code;

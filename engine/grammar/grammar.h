@@ -13,6 +13,7 @@
  * was too much. Threads: grammar_compile is pure, any number at once. */
 #ifndef QUIRE_ENGINE_GRAMMAR_GRAMMAR_H
 #define QUIRE_ENGINE_GRAMMAR_GRAMMAR_H
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
@@ -47,10 +48,13 @@ struct grammar_source { /* borrowed */
      * start); else at once. */
     const char *tags;
     size_t n_tags;
-    uint32_t work_max; /* steps of compiling that are too many; 0: the usual limit, some 100 ms */
+    uint32_t work_max; /* steps of compiling that are too many; 0: the usual limit (README.md) */
+    uint32_t try_max;  /* steps to give up after with Q_TIMEOUT, which says nothing; 0: none */
+    const atomic_bool
+        *stop; /* NULL, or what makes the compile end with Q_CANCELLED once it is set */
 };
 /* Errors: Q_INVALID, Q_UNSUPPORTED (what and where: "#/properties/x/not: …"), Q_TOO_LARGE,
- * Q_NO_MEMORY. Ownership: *words by q_free. */
+ * Q_NO_MEMORY, Q_TIMEOUT and Q_CANCELLED as above. Ownership: *words by q_free. */
 FALLIBLE grammar_compile(uint32_t **words, uint32_t *n_word, const struct grammar_source *source,
                          struct q_err *e);
 

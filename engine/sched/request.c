@@ -27,6 +27,7 @@ void request_table_release(struct request_table *t)
         q_free(t->items[i].memory);
     q_free(t->items);
     q_free(t->index);
+    programs_release(&t->programs);
     *t = (struct request_table)REQUEST_TABLE_INIT;
 }
 
@@ -90,8 +91,7 @@ static void *own(uint32_t **at, const void *from, size_t n)
 static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uint32_t n_max,
                               uint32_t n_hash, struct q_err *e)
 {
-    size_t n_array = m->stop_ids.n + 2 * m->bias_ids.n + m->allowed_ids.n + m->bad_words.n +
-                     m->grammar.n / sizeof(uint32_t);
+    size_t n_array = m->stop_ids.n + 2 * m->bias_ids.n + m->allowed_ids.n + m->bad_words.n;
     enum q_code rc = sample_params_from_submit(&r->params, m, e);
     if (rc)
         return rc;
@@ -110,7 +110,7 @@ static enum q_code own_arrays(struct request *r, const struct msg_submit *m, uin
     r->params.bias = own(&p, m->bias.data, m->bias.n);
     r->params.allowed_ids = own(&p, m->allowed_ids.data, m->allowed_ids.n);
     r->params.bad_words = own(&p, m->bad_words.data, m->bad_words.n);
-    r->params.grammar_data = own(&p, (const void *)m->grammar.data, m->grammar.n / sizeof *p);
+    r->params.grammar_data = NULL;  /* held beside those of other requests */
     r->params.grammar_after = NULL; /* in the program */
     r->params.n_grammar_after = 0;
     r->params.reasoning_tags = NULL;
@@ -127,9 +127,15 @@ enum q_code request_add(struct request_table *t, uint32_t *i_request, uint32_t o
                       t->n_item);
     struct request *r = &t->items[i];
     uint32_t n_hash = t->hashing && !m->no_prefix_cache ? 1 + n_max / KV_BLOCK_TOKENS : 0;
-    enum q_code rc = own_arrays(r, m, n_max, n_hash, e);
+    const void *program = NULL;
+    size_t n_byte = m->grammar.n / sizeof(uint32_t) * sizeof(uint32_t);
+    enum q_code rc =
+        n_byte ? programs_take(&t->programs, &program, m->grammar.data, n_byte, e) : Q_OK;
+    if (!rc && (rc = own_arrays(r, m, n_max, n_hash, e)))
+        programs_drop(&t->programs, program);
     if (rc)
         return rc;
+    r->params.grammar_data = program;
     request_list_remove(t, &t->free, i);
     r->state = REQUEST_WAITING;
     r->origin = origin;
@@ -162,6 +168,8 @@ void request_remove(struct request_table *t, uint32_t i_request)
     struct request *r = &t->items[i_request];
     Q_ASSERT(r->state != REQUEST_FREE && r->table.n_block == 0 && r->held.n_block == 0);
     unindex(t, r);
+    programs_drop(&t->programs, r->params.grammar_data);
+    r->params.grammar_data = NULL;
     q_free(r->memory);
     r->memory = NULL;
     r->state = REQUEST_FREE;

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "engine/sched/kv.h"
+#include "engine/sched/programs.h"
 #include "engine/sched/swap.h"
 #include "proto/proto.h"
 #include "proto/sampling.h"
@@ -75,11 +76,12 @@ struct request_table {
     uint32_t index_size; /* a power of two, at least twice n_item */
     struct request_list free;
     uint64_t n_arrival;
-    bool hashing; /* requests get room for hashes unless they ask to stay out */
+    bool hashing;             /* requests get room for hashes unless they ask to stay out */
+    struct programs programs; /* grammars of the requests here */
 };
 /* clang-format off */
 #define REQUEST_LIST_INIT {REQUEST_NONE, REQUEST_NONE, 0}
-#define REQUEST_TABLE_INIT {NULL, 0, NULL, 0, REQUEST_LIST_INIT, 0, false}
+#define REQUEST_TABLE_INIT {NULL, 0, NULL, 0, REQUEST_LIST_INIT, 0, false, {NULL, 0}}
 /* clang-format on */
 
 /* Errors: Q_NO_MEMORY. */
@@ -88,7 +90,7 @@ void request_table_release(struct request_table *t);
 
 /* Take an entry for m, its values checked by the caller; n_max as above. The entry is in no list
  * and has state WAITING.
- * Errors: Q_NO_SPACE (table full), Q_NO_MEMORY. */
+ * Errors: Q_NO_SPACE (table full, programs.h), Q_NO_MEMORY. */
 FALLIBLE request_add(struct request_table *t, uint32_t *i_request, uint32_t origin,
                      const struct msg_submit *m, uint32_t n_max, struct q_err *e);
 /* Give back an entry that is in no list. */

@@ -51,6 +51,71 @@ static const struct sample samples[] = {
      "{\"type\":\"string\",\"pattern\":\"^a\\\"?b+$\",\"maxLength\":4}",
      {"\"ab\"", "\"a\\\"bb\""},
      {"\"abbbb\"", "\"a\"\"", "\"xab\""}},
+    /* thousands of remainders, digits counted */
+    {GRAMMAR_JSON,
+     "{\"type\":\"number\",\"multipleOf\":33,\"not\":{\"multipleOf\":8},\"anyOf\":[{\"multipleOf\":"
+     "49},{"
+     "\"multipleOf\":25}]}",
+     {"1617", "-825", "3234", "82500"},
+     {"33", "1618", "12936", "0", "-6600", "1617.5"}},
+    {GRAMMAR_JSON,
+     "{\"type\":\"integer\",\"multipleOf\":9973}",
+     {"9973", "-99730", "0", "19946", "99999999996381"},
+     {"9974", "1", "09973", "9973.5"}},
+    /* in old drafts an $id beside $ref is none */
+    {GRAMMAR_JSON,
+     "{\"$schema\":\"http://json-schema.org/draft-07/schema#\",\"$id\":\"http://x/a/b/"
+     "\",\"definitions\":{"
+     "\"foo\":{\"$id\":\"http://x/a/"
+     "foo.json\",\"type\":\"string\"},\"bar\":{\"$id\":\"foo.json\",\"type\":"
+     "\"number\"}},\"allOf\":[{\"$id\":\"http://x/a/\",\"$ref\":\"foo.json\"}]}",
+     {"1"},
+     {"\"a\"", "null"}},
+    /* excluded arrays and objects are taken apart */
+    {GRAMMAR_JSON,
+     "{\"not\":{\"enum\":[{\"a\":{\"b\":1}},[1,2],{},\"x\",7]},\"type\":[\"object\",\"array\","
+     "\"string\"]}",
+     {"{\"a\":{\"b\":2}}", "{\"b\":{\"b\":1}}", "[2,1]", "[1]", "{\"a\":{}}", "\"y\""},
+     {"{\"a\":{\"b\":1}}", "{\"a\":{\"b\":1.0}}", "[1,2]", "{}", "\"x\"", "8"}},
+    /* 2 * 3 * 3 * 4 alternatives of a string, as one automaton */
+    {GRAMMAR_JSON,
+     "{\"type\":\"string\",\"allOf\":[{\"anyOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]},{"
+     "\"anyOf\":[{"
+     "\"pattern\":\"^c\"},{\"pattern\":\"^d\"},{\"enum\":[\"bx\",\"xx\"]}]},{\"anyOf\":[{\"not\":{"
+     "\"pattern\":\"e\"}},{\"pattern\":\"ee\"},{\"type\":\"number\"}]},{\"anyOf\":[{\"maxLength\":"
+     "3},{"
+     "\"pattern\":\"1\"},{\"pattern\":\"2\"},{\"pattern\":\"3\"}]}],\"minLength\":2,\"maxLength\":"
+     "6}",
+     {"\"ca\"", "\"bx\"", "\"db3zzz\"", "\"ca1x\"", "\"cee1a\""},
+     {"\"a\"", "\"xx\"", "\"cea\"", "\"cazz\"", "\"db3zzzz\"", "\"ac\"", "7"}},
+    /* options that only one of the kinds of values tells apart, through allOf and references */
+    {GRAMMAR_JSON,
+     "{\"$defs\":{\"field\":{\"required\":[\"t\"]},\"a\":{\"allOf\":[{\"$ref\":\"#/$defs/field\"}],"
+     "\"properties\":{\"t\":{\"enum\":[\"a\"]},\"x\":{\"type\":\"integer\"}}},\"b\":{\"allOf\":[{"
+     "\"$ref\":\"#/$defs/"
+     "field\"}],\"properties\":{\"t\":{\"enum\":[\"b\"]}}}},\"oneOf\":[{\"$ref\":"
+     "\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"},{\"type\":\"number\"}]}",
+     {"{\"t\":\"a\"}", "{\"t\":\"b\",\"x\":\"any\"}"},
+     {"1", "null", "\"a\"", "{}", "{\"t\":\"c\"}", "{\"t\":\"a\",\"x\":\"any\"}"}},
+    /* what one requires and the other has no room for */
+    {GRAMMAR_JSON,
+     "{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}},\"required\":[\"a\","
+     "\"b\"],"
+     "\"additionalProperties\":false},{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":["
+     "\"a\"],\"additionalProperties\":false},{\"properties\":{\"a\":{\"const\":1}},\"required\":["
+     "\"c\"],"
+     "\"type\":\"object\"}]}",
+     {"{\"a\":1,\"b\":2}", "{\"a\":2}", "{\"a\":1,\"c\":2}", "{\"c\":[]}"},
+     {"{}", "{\"a\":2,\"c\":1}", "{\"b\":1}", "{\"a\":1,\"b\":1,\"d\":1}"}},
+    /* a condition inside of itself, negated again and again */
+    {GRAMMAR_JSON,
+     "{\"type\":\"object\",\"properties\":{\"type\":{\"anyOf\":[{\"enum\":[\"list\",\"text\"]},{"
+     "\"$ref\":\"#\"}]},\"items\":{\"$ref\":\"#\"}},\"additionalProperties\":false,\"required\":["
+     "\"type\"],\"if\":{\"properties\":{\"type\":{\"const\":\"list\"}}},\"then\":{\"required\":["
+     "\"items\"]}}",
+     {"{\"type\":\"text\"}", "{\"type\":\"list\",\"items\":{\"type\":\"text\"}}",
+      "{\"type\":{\"type\":\"text\"},\"items\":{\"type\":\"text\"}}"},
+     {"{\"type\":\"list\"}", "{\"type\":{\"type\":\"list\"}}", "{}"}},
     {GRAMMAR_JSON,
      "{\"oneOf\":[{\"const\":0},{\"const\":\"a\"},{\"enum\":[true,null,2.5]}]}",
      {"0", "-0.0", "\"a\"", "true", "null", "2.50"},

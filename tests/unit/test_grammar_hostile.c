@@ -13,7 +13,8 @@ static void refused(struct buf *source, uint32_t kind, const char *why)
 {
     struct q_err e = Q_ERR_INIT;
     uint32_t *words = NULL, n_word = 0;
-    const struct grammar_source from = {.kind = kind, .text = buf_str(source), .n = source->len};
+    const struct grammar_source from = {
+        .kind = kind, .text = buf_str(source), .n = source->len, .work_max = 16000000};
     enum q_code rc = grammar_compile(&words, &n_word, &from, &e);
     if (rc != Q_TOO_LARGE || !strstr(e.message, why))
         fail_msg("%.60s…: %d, \"%s\"", buf_str(source), (int)rc, e.message);
@@ -66,20 +67,32 @@ static void patterns_of_many_ranges(void **state)
     refused(&b, GRAMMAR_JSON, " steps");
 }
 
-/* Are these disjoint? Thirty properties, each the same again, four levels down. */
-static void options_that_hold_themselves(void **state)
+/* May both hold? Thirty required properties, each with thirty more, five levels down: it is not
+ * looked at to the end, and what may hold together is negated. */
+static void options_within_options(void **state)
 {
     (void)state;
     struct buf b = BUF_INIT;
-    buf_printf(&b, "{\"$defs\":{\"t\":{\"type\":\"object\",\"required\":[\"p\"");
-    for (uint32_t i = 0; i < 30; i++)
-        buf_printf(&b, ",\"p%u\"", i);
-    buf_printf(&b, "],\"properties\":{\"p\":{}");
-    for (uint32_t i = 0; i < 30; i++)
-        buf_printf(&b, ",\"p%u\":{\"$ref\":\"#/$defs/t\"}", i);
-    buf_printf(&b,
-               "}}},\"oneOf\":[{\"$ref\":\"#/$defs/t\"},{\"allOf\":[{\"$ref\":\"#/$defs/t\"}]}]}");
-    refused(&b, GRAMMAR_JSON, " steps");
+    struct q_err e = Q_ERR_INIT;
+    uint32_t *words = NULL, n_word = 0;
+    buf_printf(&b, "{\"oneOf\":[{\"$ref\":\"#/$defs/a0\"},{\"$ref\":\"#/$defs/b0\"}],\"$defs\":{"
+                   "\"a5\":{\"type\":\"integer\"},\"b5\":{\"type\":\"number\"}");
+    for (uint32_t i = 0; i < 10; i++) {
+        buf_printf(&b, ",\"%c%u\":{\"type\":\"object\",\"required\":[\"p\"", "ab"[i / 5], i % 5);
+        for (uint32_t k = 0; k < 30; k++)
+            buf_printf(&b, ",\"p%u\"", k);
+        buf_printf(&b, "],\"properties\":{\"p\":{}");
+        for (uint32_t k = 0; k < 30; k++)
+            buf_printf(&b, ",\"p%u\":{\"$ref\":\"#/$defs/%c%u\"}", k, "ab"[i / 5], i % 5 + 1);
+        buf_printf(&b, "}}");
+    }
+    buf_printf(&b, "}}");
+    const struct grammar_source from = {
+        .kind = GRAMMAR_JSON, .text = buf_str(&b), .n = b.len, .work_max = 12000000};
+    if (grammar_compile(&words, &n_word, &from, &e))
+        fail_msg("%s", e.message);
+    q_free(words);
+    buf_release(&b);
 }
 
 static void rules_upon_rules(void **state)
@@ -97,7 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(enums_that_meet), cmocka_unit_test(references_to_something_large),
-        cmocka_unit_test(patterns_of_many_ranges), cmocka_unit_test(options_that_hold_themselves),
+        cmocka_unit_test(patterns_of_many_ranges), cmocka_unit_test(options_within_options),
         cmocka_unit_test(rules_upon_rules)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,11 +216,60 @@ static void large_schemas_are_followed(void **state)
     }
 }
 
+/* Every property of a large object, with and without other names, with a required one here and
+ * there, and with a least number of them: no mask looks at more than some thousand pairs, and
+ * little is forgotten on the way. */
+static void a_thousand_properties_come_one_by_one(void **state)
+{
+    (void)state;
+    static const char *const ends[] = {"},\"additionalProperties\":false}", "}}",
+                                       "},\"required\":[\"property_0500\"]}",
+                                       "},\"additionalProperties\":false,\"minProperties\":3}",
+                                       "},\"additionalProperties\":false,\"maxProperties\":1000}"};
+    struct trie t;
+    make_vocabulary(&t);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct buf schema = BUF_INIT, text = BUF_INIT;
+        struct matcher_stats s;
+        buf_printf(&schema, "{\"type\":\"object\",\"properties\":{\"property_0000\":{}");
+        buf_printf(&text, "{\"property_0000\":true");
+        for (uint32_t k = 1; k < 1000; k++) {
+            buf_printf(&schema, ",\"property_%04u\":{\"type\":\"%s\"}", k,
+                       k % 2 ? "integer" : "string");
+            buf_printf(&text, k % 2 ? ",\"property_%04u\":%u" : ",\"property_%04u\":\"%u\"", k, k);
+        }
+        buf_printf(&schema, "%s", ends[i]);
+        buf_printf(&text, "}");
+        struct matcher *m = compiled(buf_str(&schema), &t);
+        matcher_limit(m, 20000);
+        uint32_t generation = matcher_begin(m);
+        matcher_config c = matcher_start(m);
+        for (size_t k = 0; k < text.len && c; k++) {
+            uint32_t bits[(N_TOKEN + 31) / 32] = {0}, now = matcher_begin(m);
+            uint8_t byte = (uint8_t)text.data[k];
+            if (now != generation)
+                c = matcher_bytes(m, matcher_start(m), text.data, k);
+            generation = now;
+            if (!matcher_mask(m, c, bits) || !(bits[byte / 32] >> byte % 32 & 1))
+                fail_msg("%s: no mask at byte %zu", ends[i], k);
+            c = matcher_token(m, c, byte);
+        }
+        matcher_stats(m, &s);
+        assert_true(c && matcher_can_end(m, c));
+        assert_true(s.n_flush <= 2 && s.n_walk < 40000);
+        matcher_free(m);
+        buf_release(&schema);
+        buf_release(&text);
+    }
+    trie_release(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(shortcuts_take_what_the_matcher_takes),
                                        cmocka_unit_test(lengths_lead_to_an_end),
                                        cmocka_unit_test(large_schemas_are_followed),
-                                       cmocka_unit_test(text_is_not_walked)};
+                                       cmocka_unit_test(text_is_not_walked),
+                                       cmocka_unit_test(a_thousand_properties_come_one_by_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,11 @@ void build_fail(struct build *b, enum q_code code, const char *fmt, ...)
 bool build_work(struct build *b, uint64_t n)
 {
     b->work += n;
+    if (b->stop && atomic_load_explicit(b->stop, memory_order_relaxed))
+        build_fail(b, Q_CANCELLED, "nothing waits for the grammar any more");
+    if (b->try_max && b->work > b->try_max)
+        build_fail(b, Q_TIMEOUT, "compiling the grammar takes more than %u000 steps",
+                   (unsigned)(b->try_max / 1000));
     if (b->work > b->work_max)
         build_fail(b, Q_TOO_LARGE,
                    "the grammar is too large: compiling it takes more than %u000 steps",

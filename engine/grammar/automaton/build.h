@@ -5,6 +5,7 @@
 #ifndef QUIRE_ENGINE_GRAMMAR_AUTOMATON_BUILD_H
 #define QUIRE_ENGINE_GRAMMAR_AUTOMATON_BUILD_H
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,9 +13,9 @@
 #include "common/mem.h"
 
 #define GX_MEMORY_MAX ((size_t)256 << 20) /* bytes of one build, everything in it */
-/* Units of work of one build: a constant, and so many for each byte of the source. Some 25 ns of an
- * ordinary core each: 0.4 s for a short source, 2 s for one of 1 MB. */
-#define GX_WORK_MAX   16000000u
+/* Units of work of one build: a constant, and so many for each byte of the source. 10 to 25 ns of
+ * an ordinary core each: 0.6 to 1.6 s for a short source, twice that for one of 1 MB. */
+#define GX_WORK_MAX   64000000u
 #define GX_WORK_BYTE  64u
 #define GX_RULES_MAX  100000u
 #define GX_INF        UINT32_MAX
@@ -31,12 +32,14 @@ struct build {
     struct arena arena;
     struct gx_rule *rules; /* [n_rule] */
     size_t n_rule, rules_cap;
-    struct q_err err;  /* the first failure */
-    uint64_t work;     /* states and edges made so far */
-    uint64_t work_max; /* more is a failure: bounds time whatever the source */
-    bool lean;         /* negations leave out what takes room (KEY_SOME of schema.h) … */
-    bool is_rich;      /* … and would have done so: leaner is possible */
-    uint32_t before;   /* + 1: the rule of the text before the grammar; 0 = there is none */
+    struct q_err err;        /* the first failure */
+    uint64_t work;           /* states and edges made so far */
+    uint64_t work_max;       /* more is a failure: bounds time whatever the source */
+    uint64_t try_max;        /* more is too much for now; 0: nothing is */
+    const atomic_bool *stop; /* set: building fails; may be NULL */
+    bool lean;               /* negations leave out what takes room (KEY_SOME of schema.h) … */
+    bool is_rich;            /* … and would have done so: leaner is possible */
+    uint32_t before;         /* + 1: the rule of the text before the grammar; 0 = there is none */
 };
 
 void build_init(struct build *b);    /* empty, with its bounds of memory and work */

@@ -34,6 +34,9 @@ const struct fsm *fsm_resolve_anchors(struct build *b, const struct fsm *f);
 /* NULL when the build failed. */
 const struct fsm *fsm_and(struct build *b, const struct fsm *x, const struct fsm *y);
 const struct fsm *fsm_minus(struct build *b, const struct fsm *x, const struct fsm *y);
+/* fsm_minimal.c: the same texts with the fewest states, where that is not too much work; f has no
+ * jumps. NULL when f is NULL or the build failed. */
+const struct fsm *fsm_minimal(struct build *b, const struct fsm *f);
 /* Code points of UTF-8 text. */
 bool fsm_accepts(const struct fsm *f, const char *text, size_t n);
 

@@ -225,6 +225,23 @@ static uint32_t pop(struct matcher *m, uint32_t frame)
     return 0;
 }
 
+/* The text's length leaves no room for any letter that the state reads. */
+static bool is_spent(const struct matcher *m, struct pair p, const struct program_state *s)
+{
+    if (p.frame <= FRAME_UNKNOWN)
+        return false;
+    const struct frame *f = &m->frames[p.frame];
+    if (m->p.jumps[f->jump].kind != FSM_WITHIN || f->high == GX_INF)
+        return false;
+    for (uint32_t i = 0; i < (s->n_edge & ~PROGRAM_FINAL); i++) {
+        const struct program_state *to = &m->p.states[m->p.edges[s->edge + i].to];
+        if (to->n_edge || to->n_jump != 1 || m->p.jumps[to->jump].kind != FSM_TICK ||
+            m->p.jumps[to->jump].min < f->high)
+            return false;
+    }
+    return true;
+}
+
 /* From what was reached to everything that is reached without reading: the config. */
 static matcher_config close_over(struct matcher *m)
 {
@@ -232,7 +249,7 @@ static matcher_config close_over(struct matcher *m)
     for (uint32_t i = 0; i < m->n_seen && !m->stuck; i++) {
         struct pair p = m->queue[i];
         const struct program_state *s = &m->p.states[p.state];
-        if (s->n_edge & ~PROGRAM_FINAL)
+        if (s->n_edge & ~PROGRAM_FINAL && !is_spent(m, p, s))
             m->found[m->n_found++] = p;
         for (uint32_t k = 0; k < s->n_jump; k++)
             follow(m, s->jump + k, p.frame);

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/grammar/source/regex.h"
-#include "engine/grammar/source/schema.h"
+#include "engine/grammar/source/schema_conj.h"
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/buf.h"
+#include "common/mem.h"
+
+#define REFS_MAX        24  /* one behind the other */
+#define STRING_WAYS_MAX 32u /* alternatives that are written out */
 
 struct goal_memo {
     const json_t **items; /* [n] sorted */
@@ -38,8 +42,63 @@ json_t *schema_make(struct schema *s, json_t *made)
     return made;
 }
 
+static size_t made_hash(const void *from, enum made_kind kind)
+{
+    uint64_t h = ((uintptr_t)from ^ (uint64_t)kind << 56) * 0x9E3779B97F4A7C15u;
+    return (size_t)(h ^ h >> 31);
+}
+
+static bool made_room(struct schema *s)
+{
+    size_t size = s->made_size ? s->made_size * 4 : 256;
+    if (s->n_made * 2 < s->made_size)
+        return true;
+    struct made **mades = build_alloc(s->b, size, sizeof *mades);
+    for (size_t i = 0; mades && i < s->made_size; i++) {
+        struct made *m = s->mades[i];
+        size_t at = m ? made_hash(m->from, m->kind) & (size - 1) : 0;
+        while (m && mades[at])
+            at = (at + 1) & (size - 1);
+        if (m)
+            mades[at] = m;
+    }
+    if (mades) {
+        s->mades = mades;
+        s->made_size = size;
+    }
+    return mades != NULL;
+}
+
+struct made *schema_made(struct schema *s, const void *from, enum made_kind kind)
+{
+    if (!made_room(s))
+        return NULL;
+    size_t at = made_hash(from, kind) & (s->made_size - 1);
+    for (; s->mades[at]; at = (at + 1) & (s->made_size - 1))
+        if (s->mades[at]->from == from && s->mades[at]->kind == kind)
+            return s->mades[at];
+    struct made *m = build_alloc(s->b, 1, sizeof *m);
+    if (m) {
+        *m = (struct made){.from = from, .kind = kind};
+        s->mades[at] = m;
+        s->n_made++;
+    }
+    return m;
+}
+
 void goal_add(struct schema *s, struct goal *g, const json_t *schema)
 {
+    /* a reference alone is what it leads to, so that all of them are one goal */
+    for (int i = 0; i < REFS_MAX && json_object_size(schema) == 1; i++) {
+        const json_t *negated = json_object_get(schema, KEY_NEGATED), *target = NULL;
+        if (negated)
+            target = schema_not(s, negated);
+        else if (json_object_get(schema, "$ref"))
+            target = ref_target(s, schema, "$ref");
+        if (!target)
+            break;
+        schema = target;
+    }
     if (json_is_true(schema))
         return;
     for (size_t i = 0; i < g->n; i++)
@@ -174,7 +233,7 @@ const struct gx *schema_value(struct schema *s, const json_t *v)
     return json_is_number(v) ? number_value(s, v, false) : dumped(s, v);
 }
 
-static uint32_t type_of(const json_t *v)
+uint32_t schema_type_of(const json_t *v)
 {
     switch (json_typeof(v)) {
     case JSON_NULL:
@@ -231,7 +290,7 @@ static bool is_in(struct schema *s, const json_t *list, const json_t *v)
 
 bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t)
 {
-    if (!(c->types & type_of(v)))
+    if (!(c->types & schema_type_of(v)))
         return false;
     for (uint32_t i = 1; i < c->n_in; i++) /* v is of the first one */
         if (!is_in(s, c->in[i], v))
@@ -248,6 +307,29 @@ bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct
     return !json_is_object(v) || object_holds(s, c, v);
 }
 
+/* c with this option of a choice of its own; false: no memory. */
+static bool take_option(struct schema *s, struct conj *next, const struct conj *c,
+                        const struct choice *pick, const json_t *option)
+{
+    struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
+    if (!chain)
+        return false;
+    *chain = (struct chain){.up = pick->chain, .is_choice = true};
+    *next = *c;
+    conj_add(s, next, option, chain);
+    conj_prune(s, next);
+    return true;
+}
+
+/* Room for such conjs, by q_free; NULL: failed. */
+static struct conj *conj_new(struct schema *s)
+{
+    struct conj *c = build_work(s->b, 200) ? q_alloc(sizeof *c) : NULL;
+    if (!c)
+        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+    return c;
+}
+
 /* Some way to take the open choices allows v. */
 static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
 {
@@ -259,19 +341,11 @@ static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
         return false;
     if (c->n_choice == 0)
         return (!c->n_in || is_in(s, c->in[0], v)) && conj_allows(s, c, v, &test);
-    struct choice pick = c->choices[--c->n_choice];
-    struct conj *next = q_alloc(sizeof *next);
-    if (!next) {
-        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
-        return false;
-    }
+    const struct choice pick = c->choices[--c->n_choice];
+    struct conj *next = conj_new(s);
     json_array_foreach ((json_t *)pick.options, i, option) {
-        struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
-        if (holds || !chain)
+        if (holds || !next || !take_option(s, next, c, &pick, option))
             break;
-        *chain = (struct chain){.up = pick.chain, .is_choice = true};
-        *next = *c;
-        conj_add(s, next, option, chain);
         holds = any_allows(s, next, v);
     }
     q_free(next);
@@ -280,7 +354,7 @@ static bool any_allows(struct schema *s, struct conj *c, const json_t *v)
 
 bool goal_holds(struct schema *s, const struct goal *g, const json_t *v)
 {
-    struct conj *c = build_work(s->b, 200) ? q_alloc(sizeof *c) : NULL;
+    struct conj *c = conj_new(s);
     bool holds = false;
     if (!c || ++s->depth > GX_DEPTH_MAX) {
         gx_fail(s->b, Q_TOO_LARGE, "the schema is nested more than %u deep", GX_DEPTH_MAX);
@@ -302,6 +376,12 @@ bool schema_holds(struct schema *s, const json_t *schema, const json_t *v)
     return goal_holds(s, &g, v);
 }
 
+/* A value of an enum beside the rest of the conj: numbers in each way to write them. */
+static const struct gx *listed_gx(struct schema *s, const struct conj *c, const json_t *v)
+{
+    return json_is_number(v) ? number_value(s, v, !(c->types & T_FRACTION)) : schema_value(s, v);
+}
+
 static const struct gx *enum_gx(struct schema *s, const struct conj *c)
 {
     struct string_test test = {NULL, false, false};
@@ -310,9 +390,7 @@ static const struct gx *enum_gx(struct schema *s, const struct conj *c)
     json_t *v;
     json_array_foreach ((json_t *)c->in[0], i, v)
         if (conj_allows(s, c, v, &test))
-            gx_add(s->b, &l,
-                   json_is_number(v) ? number_value(s, v, !(c->types & T_FRACTION))
-                                     : schema_value(s, v));
+            gx_add(s->b, &l, listed_gx(s, c, v));
     return gx_alt(s->b, l.items, l.n);
 }
 
@@ -325,8 +403,8 @@ static bool unconstrained(const struct conj *c)
            !c->n_required && !c->n_some;
 }
 
-/* Excluded arrays and objects: a grammar cannot leave out single ones, so none of the kind may
- * come. Strings and numbers are taken out one by one. */
+/* Excluded arrays and objects that could not be taken apart: none of the kind may come. Strings and
+ * numbers are taken out one by one. */
 static uint32_t left_types(const struct conj *c)
 {
     uint32_t types = c->types;
@@ -335,7 +413,7 @@ static uint32_t left_types(const struct conj *c)
     for (uint32_t k = 0; k < c->n_not_in; k++)
         json_array_foreach ((json_t *)c->not_in[k], i, v)
             if (json_is_null(v) || json_is_array(v) || json_is_object(v))
-                types &= ~type_of(v);
+                types &= ~schema_type_of(v);
     return types;
 }
 
@@ -382,11 +460,33 @@ static const struct gx *conj_gx(struct schema *s, const struct conj *c)
     return gx_alt(b, l.items, l.n);
 }
 
+/* The values of an enum that some way to take the open choices allows. */
+static const struct gx *enum_union_gx(struct schema *s, const struct conj *c)
+{
+    struct conj *way = conj_new(s);
+    struct gx_list l = {0};
+    size_t i;
+    json_t *v;
+    json_array_foreach ((json_t *)c->in[0], i, v) {
+        if (!way)
+            break;
+        *way = *c;
+        if (any_allows(s, way, v))
+            gx_add(s->b, &l, listed_gx(s, c, v));
+    }
+    q_free(way);
+    return gx_alt(s->b, l.items, l.n);
+}
+
 /* Take the last open choice in each way; all of them end in `out`. */
 static void choose(struct schema *s, struct conj *c, struct gx_list *out, uint32_t *n_left)
 {
     if (!build_ok(s->b) || c->dead)
         return;
+    if (c->n_choice && c->n_in) {
+        gx_add(s->b, out, enum_union_gx(s, c));
+        return;
+    }
     if (c->n_choice == 0) {
         if ((*n_left)-- == 0) {
             gx_fail(s->b, Q_TOO_LARGE,
@@ -397,21 +497,58 @@ static void choose(struct schema *s, struct conj *c, struct gx_list *out, uint32
         gx_add(s->b, out, conj_gx(s, c));
         return;
     }
-    struct choice pick = c->choices[--c->n_choice];
-    struct conj *next = build_work(s->b, 200) ? build_alloc(s->b, 1, sizeof *next) : NULL;
+    const struct choice pick = c->choices[--c->n_choice];
+    struct conj *next = conj_new(s);
     size_t i;
     json_t *option;
-    if (!next)
-        return;
     json_array_foreach ((json_t *)pick.options, i, option) {
-        struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
-        if (!chain)
-            return;
-        *chain = (struct chain){.up = pick.chain, .is_choice = true};
-        *next = *c;
-        conj_add(s, next, option, chain);
+        if (!next || !take_option(s, next, c, &pick, option))
+            break;
         choose(s, next, out, n_left);
     }
+    q_free(next);
+}
+
+/* Count the alternatives of the types that c has, down from *n_left. */
+static void count_ways(struct schema *s, struct conj *c, uint32_t *n_left)
+{
+    size_t i;
+    json_t *option;
+    if (c->dead || !build_ok(s->b))
+        return;
+    if (!c->n_choice) {
+        --*n_left;
+        return;
+    }
+    const struct choice pick = c->choices[--c->n_choice];
+    struct conj *next = conj_new(s);
+    json_array_foreach ((json_t *)pick.options, i, option) {
+        if (!*n_left || !next || !take_option(s, next, c, &pick, option))
+            break;
+        count_ways(s, next, n_left);
+    }
+    q_free(next);
+}
+
+/* Strings of many alternatives: no option depends on another one, so that each choice is made an
+ * automaton of its own, and the product of the choices is not written out. */
+static const struct gx *take_strings(struct schema *s, struct conj *c)
+{
+    uint32_t n_left = STRING_WAYS_MAX;
+    if (!(c->types & T_STRING) || c->dead || c->n_choice < 2)
+        return &gx_never;
+    struct conj *strings = conj_new(s);
+    if (strings) {
+        *strings = *c;
+        strings->types = T_STRING;
+        count_ways(s, strings, &n_left);
+    }
+    q_free(strings);
+    if (n_left || !build_ok(s->b))
+        return &gx_never;
+    c->types &= ~(uint32_t)T_STRING;
+    c->dead |= c->types == 0;
+    return string_union_gx(s, c);
 }
 
 static const struct gx *make_goal(struct schema *s, const struct goal *g)
@@ -424,6 +561,8 @@ static const struct gx *make_goal(struct schema *s, const struct goal *g)
     conj_init(c);
     for (size_t i = 0; i < g->n; i++)
         conj_add(s, c, g->items[i], NULL);
+    conj_prune(s, c);
+    gx_add(s->b, &out, take_strings(s, c));
     choose(s, c, &out, &n_left);
     return gx_alt(s->b, out.items, out.n);
 }

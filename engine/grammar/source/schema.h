@@ -25,8 +25,6 @@
 #define SCHEMA_CHOICES_MAX 8000u   /* conjs of one goal */
 #define SCHEMA_GOALS_MAX   200000u /* of one schema */
 #define SCHEMA_INSIDE_MAX  100u    /* goals made inside each other; deeper ones are put off */
-#define SCHEMA_SOURCES_MAX 64u     /* schemas with properties, or items, of one conj */
-#define SOME_MAX           16u     /* properties that negations want of one conj */
 
 enum schema_type {
     T_NULL = 1,
@@ -48,6 +46,9 @@ enum schema_type {
 #define KEY_SOME         "\x01some"
 /* A schema that holds, but what it looks at counts as not looked at (unevaluatedProperties). */
 #define KEY_HIDDEN       "\x01hidden"
+/* The negation of a schema that a reference leads to: made when it is met, as it may be recursive.
+ */
+#define KEY_NEGATED      "\x01negated"
 
 struct goal { /* schemas that hold together */
     const json_t **items;
@@ -55,6 +56,17 @@ struct goal { /* schemas that hold together */
 };
 struct goal_memo;
 struct ref_index;
+
+/* Schemas made of others, each once: goals are known by their schemas, so that recursion through
+ * what is made would never end otherwise. */
+enum made_kind { MADE_NOT, MADE_NOT_VALUES, MADE_ONE_OF, MADE_IF, MADE_DEPENDENT };
+struct made {
+    const void *from; /* the keyword's value, schema or name */
+    enum made_kind kind;
+    bool is_known;        /* for a schema that may be NULL */
+    uint32_t n_dropped;   /* keywords left out of a negation */
+    const json_t *schema; /* NULL: not yet, or none can be made */
+};
 
 struct string_memo { /* strings by what is asked of them: equal ones are one rule */
     const char *key;
@@ -69,57 +81,19 @@ struct schema {
     bool old_ref;       /* beside $ref nothing counts (drafts before 2019-09) */
     uint32_t depth;     /* of goals inside each other */
     uint32_t n_dropped; /* keywords that negations had to leave out */
+    uint32_t n_look;    /* at properties, by schema_common */
     struct ref_index *refs;
     struct goal_memo **memos; /* [memo_size] by hash */
     size_t n_memo, memo_size;
+    struct made **mades; /* [made_size] by hash */
+    size_t n_made, made_size;
     struct goal_memo *later;               /* put off: met too deep inside others */
     const struct gx *ws, *any, *character; /* made when first used */
 };
 
-struct number { /* a bound, exactly */
-    bool is_set, negative, strict;
-    char whole[64],
-        part[64]; /* digits before and behind the point, without zeros that say nothing */
-};
-struct chain { /* schemas being merged, inside out */
-    const json_t *schema;
-    const struct chain *up;
-    bool is_choice; /* entered as an option */
-    bool is_hidden; /* what is inside does not count as evaluated */
-};
-struct choice {
-    const json_t *options; /* an array of schemas */
-    const struct chain *chain;
-};
-struct conj {
-    uint32_t types;
-    const json_t *in[64]; /* enum arrays */
-    uint32_t n_in;
-    const json_t *not_in[32];
-    uint32_t n_not_in;
-    struct number low, high;
-    double multiple_of[16];
-    bool not_multiple[16]; /* none of them */
-    uint32_t n_multiple;
-    uint32_t length_min, length_max; /* code points; GX_INF = no limit */
-    const json_t *patterns[32];      /* strings */
-    bool is_not[32];                 /* the pattern must not match */
-    uint32_t n_pattern;
-    const char *formats[8];
-    uint32_t n_format;
-    uint32_t items_min, items_max, props_min, props_max;
-    const json_t *arrays[SCHEMA_SOURCES_MAX]; /* schemas with keywords for arrays */
-    const json_t *objects[SCHEMA_SOURCES_MAX];
-    const struct chain *array_chains[SCHEMA_SOURCES_MAX], *object_chains[SCHEMA_SOURCES_MAX];
-    uint32_t n_array, n_object;
-    const json_t *required[SCHEMA_SOURCES_MAX]; /* arrays of names */
-    uint32_t n_required;
-    const json_t *some[SOME_MAX]; /* of KEY_SOME */
-    uint32_t n_some;
-    struct choice choices[64];
-    uint32_t n_choice;
-    bool dead; /* nothing satisfies it */
-};
+struct number;
+struct chain;
+struct conj;
 
 /* The grammar of root. ws: what may come between tokens; NULL: as schema_ws has it. */
 const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx *ws);
@@ -135,6 +109,7 @@ const struct gx *schema_one(struct schema *s, const json_t *schema);
 bool schema_holds(struct schema *s, const json_t *schema, const json_t *v);
 bool goal_holds(struct schema *s, const struct goal *g, const json_t *v);
 bool schema_same(const json_t *x, const json_t *y); /* equal as JSON Schema has it: 1 is 1.0 */
+uint32_t schema_type_of(const json_t *v);           /* a T_ bit */
 const struct gx *schema_ws(struct schema *s);
 const struct gx *schema_any(struct schema *s);
 const struct gx *schema_value(struct schema *s, const json_t *v); /* this value, literally */
@@ -142,19 +117,21 @@ const struct gx *schema_quoted(struct schema *s, const char *text, size_t n); /*
 /* A comma or colon and the white space that may follow it. */
 const struct gx *schema_token(struct schema *s, const char *text);
 json_t *schema_make(struct schema *s, json_t *made); /* takes the reference; NULL: failed */
+/* What is made of `from` in this way, for the caller to make if it is empty; NULL: no memory. */
+struct made *schema_made(struct schema *s, const void *from, enum made_kind kind);
 /* A failure at a keyword of a schema; the message begins with its path. */
 __attribute__((format(printf, 5, 6))) const struct gx *
 schema_fail(struct schema *s, enum q_code code, const json_t *at, const char *keyword,
             const char *fmt, ...);
 
-/* schema_conj.c: merge a schema into c. */
-void conj_init(struct conj *c);
-void conj_add(struct schema *s, struct conj *c, const json_t *schema, const struct chain *chain);
-/* Does a schema with unevaluated… see what this source evaluates? Only itself and what is in it. */
-bool conj_sees(const json_t *schema, const struct chain *source);
 /* schema_not.c: a schema that holds only where this one does not; NULL: none can be made. */
 const json_t *schema_not(struct schema *s, const json_t *schema);
-bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth);
+/* schema_apart.c: the types of the values that may satisfy both; T_ bits. */
+uint32_t schema_common(struct schema *s, const json_t *x, const json_t *y, int depth);
+/* No object with a property of this name satisfies both. */
+bool schemas_forbid(struct schema *s, const json_t *x, const json_t *y, const char *name,
+                    int depth);
+bool schema_is_closed(const json_t *x); /* it has no properties but those that it lists */
 /* All are disjoint, by values: their own, or those of a property that each one requires. */
 bool schemas_exclusive(struct schema *s, const json_t *options);
 /* schema_ref.c */
@@ -168,6 +145,8 @@ void ref_path(const struct schema *s, const json_t *at, char *out, size_t size);
 /* schema_string.c: the texts of a conj's strings as an automaton; *plain: all texts. */
 const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain);
 const struct gx *string_gx(struct schema *s, const struct conj *c);
+/* The strings of a conj with open choices, all alternatives as one automaton. */
+const struct gx *string_union_gx(struct schema *s, const struct conj *c);
 /* What a conj asks of a string, made when the first of many strings is looked at. */
 struct string_test {
     const struct fsm *fsm;

@@ -2,7 +2,7 @@
 /* Arrays: a prefix of items with schemas of their own, then items that are all alike. The comma
  * belongs to the item behind it. */
 #include <string.h>
-#include "engine/grammar/source/schema.h"
+#include "engine/grammar/source/schema_conj.h"
 
 struct parts {
     struct goal *prefix; /* [n_prefix] */

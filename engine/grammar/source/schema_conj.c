@@ -4,7 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "engine/grammar/source/schema.h"
+#include "engine/grammar/source/schema_conj.h"
+
+#define NOT_VALUES_MAX 4 /* arrays and objects of one enum that are excluded one by one */
 
 struct at { /* where a keyword stands */
     struct schema *s;
@@ -55,15 +57,19 @@ static uint32_t type_bit(const char *name)
     return 0;
 }
 
-static void on_type(const struct at *a, const json_t *v)
+uint32_t schema_types(const json_t *type)
 {
-    uint32_t bits = 0;
+    uint32_t bits = type_bit(json_string_value(type));
     size_t i;
     json_t *item;
-    if (json_is_string(v))
-        bits = type_bit(json_string_value(v));
-    json_array_foreach ((json_t *)v, i, item)
+    json_array_foreach ((json_t *)type, i, item)
         bits |= type_bit(json_string_value(item));
+    return type ? bits : T_ANY;
+}
+
+static void on_type(const struct at *a, const json_t *v)
+{
+    uint32_t bits = schema_types(v);
     if (!bits && !(json_is_array(v) && json_array_size(v) == 0))
         expected(a,
                  "the name of a type (null, boolean, integer, number, string, array, object), or "
@@ -86,9 +92,64 @@ static void on_const(const struct at *a, const json_t *v)
         PUT(a, a->c->in, a->c->n_in, list);
 }
 
+/* A schema that only this array or object satisfies. */
+static json_t *value_schema(const struct at *a, const json_t *v)
+{
+    json_t *parts = json_is_array(v) ? json_array() : json_object(), *names = json_array(), *item;
+    const char *name;
+    size_t i;
+    json_array_foreach ((json_t *)v, i, item)
+        json_array_append_new(parts, json_pack("{s:O}", "const", item));
+    json_object_foreach ((json_t *)v, name, item) {
+        json_object_set_new(parts, name, json_pack("{s:O}", "const", item));
+        json_array_append_new(names, json_string(name));
+    }
+    if (json_is_object(v))
+        return json_pack("{s:s,s:o,s:o,s:b}", "type", "object", "properties", parts, "required",
+                         names, "additionalProperties", 0);
+    json_decref(names);
+    return json_pack("{s:s,s:o,s:I,s:I}", "type", "array", a->s->old_ref ? "items" : "prefixItems",
+                     parts, "minItems", (json_int_t)i, "maxItems", (json_int_t)i);
+}
+
+/* Not those: arrays and objects by what they consist of, the others as they are. NULL: there are
+ * none to take apart, or too many. */
+static const json_t *not_values(const struct at *a, const json_t *v)
+{
+    json_t *plain = json_array(), *all = json_pack("[{s:o}]", KEY_NOT_ENUM, plain), *item;
+    size_t i, n = 0;
+    json_array_foreach ((json_t *)v, i, item)
+        n += json_is_array(item) || json_is_object(item);
+    json_array_foreach ((json_t *)v, i, item) {
+        if (n == 0 || n > NOT_VALUES_MAX)
+            break;
+        if (!json_is_array(item) && !json_is_object(item)) {
+            json_array_append(plain, item);
+            continue;
+        }
+        const json_t *is = schema_make(a->s, value_schema(a, item));
+        const json_t *negated = is ? schema_not(a->s, is) : NULL;
+        if (!negated)
+            break;
+        json_array_append(all, (json_t *)negated);
+    }
+    if (n && i == json_array_size(v))
+        return schema_make(a->s, json_pack("{s:o}", "allOf", all));
+    json_decref(all);
+    return NULL;
+}
+
 static void on_not_enum(const struct at *a, const json_t *v)
 {
-    PUT(a, a->c->not_in, a->c->n_not_in, v);
+    struct made *made = schema_made(a->s, v, MADE_NOT_VALUES);
+    if (made && !made->is_known)
+        made->schema = not_values(a, v);
+    if (made)
+        made->is_known = true;
+    if (made && made->schema)
+        conj_add(a->s, a->c, made->schema, a->chain);
+    else
+        PUT(a, a->c->not_in, a->c->n_not_in, v);
 }
 
 static void tighten(const struct at *a, struct number *bound, const json_t *v, bool strict)
@@ -320,7 +381,8 @@ static void on_all_of(const struct at *a, const json_t *v)
             conj_add(a->s, a->c, item, a->chain);
 }
 
-/* Option i, and none of those that it does not exclude by itself. */
+/* Option i, and none of those that it does not exclude by itself. What is excluded only for some
+ * types of values is negated for the others alone. */
 static const json_t *only(const struct at *a, const json_t *options, size_t i)
 {
     struct schema *s = a->s;
@@ -329,7 +391,8 @@ static const json_t *only(const struct at *a, const json_t *options, size_t i)
     size_t k;
     json_array_foreach ((json_t *)options, k, other) {
         const json_t *negated;
-        if (k == i || schema_disjoint(s, option, other, 0))
+        uint32_t types = k == i ? 0 : schema_common(s, option, other, 0);
+        if (!types)
             continue;
         uint32_t n_dropped = s->n_dropped;
         negated = schema_not(s, other);
@@ -341,7 +404,11 @@ static const json_t *only(const struct at *a, const json_t *options, size_t i)
                         k);
             break;
         }
-        json_array_append(all, (json_t *)negated);
+        if (types & T_OBJECT)
+            json_array_append(all, (json_t *)negated);
+        else
+            json_array_append_new(all,
+                                  json_pack("{s:[{s:s},O]}", "anyOf", "type", "object", negated));
     }
     return schema_make(s, json_pack("{s:o}", "allOf", all));
 }
@@ -354,13 +421,17 @@ static void on_one_of(const struct at *a, const json_t *v)
         add_choice(a, v);
         return;
     }
-    json_t *options = schema_make(a->s, json_array());
-    for (size_t i = 0; options && i < json_array_size(v) && build_ok(a->s->b); i++) {
-        const json_t *option = only(a, v, i);
-        if (option)
-            json_array_append(options, (json_t *)option);
+    struct made *made = schema_made(a->s, v, MADE_ONE_OF);
+    if (made && !made->schema) {
+        json_t *options = schema_make(a->s, json_array());
+        for (size_t i = 0; options && i < json_array_size(v) && build_ok(a->s->b); i++) {
+            const json_t *option = only(a, v, i);
+            if (option)
+                json_array_append(options, (json_t *)option);
+        }
+        made->schema = options;
     }
-    add_choice(a, options);
+    add_choice(a, made ? made->schema : NULL);
 }
 
 static void on_not(const struct at *a, const json_t *v)
@@ -373,30 +444,47 @@ static void on_not(const struct at *a, const json_t *v)
                     "what is inside cannot be turned round into something a grammar can say");
 }
 
-/* (if and then) or (not if and else) */
-static void on_if(const struct at *a, const json_t *v)
+/* A schema that all values satisfy. */
+static bool is_free(const json_t *v)
+{
+    return !v || json_is_true(v) || (json_is_object(v) && json_object_size(v) == 0);
+}
+
+static const json_t *if_options(const struct at *a, const json_t *v)
 {
     json_t *then = json_object_get(a->schema, "then"), *other = json_object_get(a->schema, "else");
-    if (!then && !other)
-        return;
     const json_t *negated = schema_not(a->s, v);
     if (!negated) {
         schema_fail(a->s, Q_UNSUPPORTED, a->schema, "if",
                     "the condition cannot be turned round into something a grammar can say");
-        return;
+        return NULL;
     }
     json_t *yes = then ? json_pack("{s:[O,O]}", "allOf", v, then) : json_incref((json_t *)v);
     json_t *no =
         other ? json_pack("{s:[O,O]}", "allOf", negated, other) : json_incref((json_t *)negated);
-    add_choice(a, schema_make(a->s, json_pack("[o,o]", yes, no)));
+    return schema_make(a->s, json_pack("[o,o]", yes, no));
 }
 
-/* Without the property, or with it and what depends on it. */
+/* (if and then) or (not if and else) */
+static void on_if(const struct at *a, const json_t *v)
+{
+    if (is_free(json_object_get(a->schema, "then")) && is_free(json_object_get(a->schema, "else")))
+        return;
+    struct made *made = schema_made(a->s, a->schema, MADE_IF);
+    if (made && !made->schema)
+        made->schema = if_options(a, v);
+    add_choice(a, made ? made->schema : NULL);
+}
+
+/* Without the property, or with it and what depends on it (taken). */
 static void depend(const struct at *a, const char *name, json_t *then)
 {
-    json_t *options = json_pack("[{s:{s:b}},{s:[s],s:[o]}]", "properties", name, 0, "required",
-                                name, "allOf", then);
-    add_choice(a, schema_make(a->s, options));
+    struct made *made = schema_made(a->s, name, MADE_DEPENDENT);
+    if (made && !made->schema)
+        made->schema = schema_make(a->s, json_pack("[{s:{s:b}},{s:[s],s:[O]}]", "properties", name,
+                                                   0, "required", name, "allOf", then));
+    add_choice(a, made ? made->schema : NULL);
+    json_decref(then);
 }
 
 static void on_dependent(const struct at *a, const json_t *v)
@@ -437,6 +525,16 @@ static void on_hidden(const struct at *a, const json_t *v)
         return;
     *chain = (struct chain){.up = a->chain, .is_hidden = true};
     conj_add(a->s, a->c, v, chain);
+}
+
+/* What has no negation is left out of the union that this belongs to. */
+static void on_negated(const struct at *a, const json_t *v)
+{
+    const json_t *negated = schema_not(a->s, v);
+    if (negated)
+        conj_add(a->s, a->c, negated, a->chain);
+    else
+        a->c->dead = true;
 }
 
 static void on_refused(const struct at *a, const json_t *v)
@@ -491,6 +589,7 @@ static const struct {
                 {"disallow", on_refused},
                 {"extends", on_refused},
                 {KEY_HIDDEN, on_hidden},
+                {KEY_NEGATED, on_negated},
                 {KEY_SOME, on_some},
                 {KEY_NOT_ENUM, on_not_enum},
                 {KEY_NOT_PATTERN, on_not_pattern},
@@ -541,4 +640,62 @@ void conj_add(struct schema *s, struct conj *c, const json_t *schema, const stru
             if (!strcmp(keywords[i].name, key))
                 keywords[i].add(&a, v);
     }
+}
+
+/* Does each list of names that are no other property's, for a property that must be there, hold all
+ * that the source allows? */
+static bool has_no_other(struct schema *s, const json_t *some, const json_t *source)
+{
+    size_t i;
+    json_t *names, *v;
+    const char *name;
+    const json_t *listed = NULL;
+    json_array_foreach (json_object_get(json_object_get(some, "names"), "allOf"), i, names)
+        if (json_object_get(names, KEY_NOT_ENUM))
+            listed = json_object_get(names, KEY_NOT_ENUM);
+    if (!listed || !schema_is_closed(source))
+        return false;
+    json_object_foreach (json_object_get(source, "properties"), name, v) {
+        bool is_listed = json_is_false(v);
+        json_array_foreach ((json_t *)listed, i, names)
+            is_listed |= json_is_string(names) && !strcmp(json_string_value(names), name);
+        if (!is_listed || !build_work(s->b, 1 + json_array_size(listed) / 4))
+            return false;
+    }
+    return true;
+}
+
+/* A property is required and cannot be, of the sources and lists that are new. */
+static bool misses_required(struct schema *s, const struct conj *c)
+{
+    for (uint32_t r = 0; r < c->n_required; r++) {
+        size_t i;
+        json_t *item;
+        json_array_foreach ((json_t *)c->required[r], i, item) {
+            const char *name = json_string_value(item);
+            uint32_t k = r < c->n_seen_required ? c->n_seen_object : 0;
+            for (; name && k < c->n_object; k++)
+                for (uint32_t j = 0; j <= k; j++)
+                    if (schemas_forbid(s, c->objects[k], c->objects[j], name, 0))
+                        return true;
+        }
+    }
+    return false;
+}
+
+void conj_prune(struct schema *s, struct conj *c)
+{
+    bool is_new = c->n_object > c->n_seen_object || c->n_required > c->n_seen_required;
+    if (c->types & T_OBJECT && !c->dead && is_new) {
+        s->n_look = 0;
+        bool never = misses_required(s, c);
+        for (uint32_t j = 0; j < c->n_some && !never; j++)
+            for (uint32_t k = 0; k < c->n_object && !never; k++)
+                never = has_no_other(s, c->some[j], c->objects[k]);
+        if (never)
+            c->types &= ~(uint32_t)T_OBJECT;
+        c->n_seen_object = c->n_object;
+        c->n_seen_required = c->n_required;
+    }
+    c->dead |= c->types == 0;
 }

@@ -3,7 +3,7 @@
  * and the names of which a negation wants some), and the few texts of a finite automaton. */
 #include <string.h>
 #include "common/utf8.h"
-#include "engine/grammar/source/schema.h"
+#include "engine/grammar/source/schema_conj.h"
 
 #define NAME_BYTES_MAX 64u /* of a name that is written out */
 

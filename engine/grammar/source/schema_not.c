@@ -108,7 +108,7 @@ static void not_one_of(struct schema *s, json_t *options, const json_t *v, int d
     not_any_of(s, options, v, depth);
     for (size_t i = 0; i < n && n <= PAIRS_MAX; i++)
         for (size_t k = i + 1; k < n; k++)
-            if (!schema_disjoint(s, json_array_get(v, i), json_array_get(v, k), 0))
+            if (schema_common(s, json_array_get(v, i), json_array_get(v, k), 0))
                 option(options,
                        json_pack("{s:[O,O]}", "allOf", json_array_get(v, i), json_array_get(v, k)));
 }
@@ -329,7 +329,7 @@ static void not_keyword(struct schema *s, json_t *options, const char *key, cons
         option(options, json_pack("{s:s,s:O}", "type", "number", KEY_NOT_MULTIPLE, v));
     else if (!strcmp(key, KEY_NOT_MULTIPLE))
         option(options, json_pack("{s:s,s:O}", "type", "number", "multipleOf", v));
-    else if (!strcmp(key, "not"))
+    else if (!strcmp(key, "not") || !strcmp(key, KEY_NEGATED))
         option(options, json_incref((json_t *)v));
     else if (cannot_fail_alone(key))
         s->n_dropped++;
@@ -358,7 +358,8 @@ static json_t *negate(struct schema *s, const json_t *schema, int depth)
             if (!not_inner(s, options, key, schema, depth))
                 not_keyword(s, options, key, v);
         } else if ((target = ref_target(s, schema, key))) {
-            option(options, negate(s, target, depth + 1));
+            option(options,
+                   depth ? json_pack("{s:O}", KEY_NEGATED, target) : negate(s, target, depth + 1));
         }
     }
     size_t n = json_array_size(options);
@@ -371,159 +372,17 @@ static json_t *negate(struct schema *s, const json_t *schema, int depth)
 
 const json_t *schema_not(struct schema *s, const json_t *schema)
 {
-    json_t *made = negate(s, schema, 0);
-    return made ? schema_make(s, json_pack("{s:o}", KEY_HIDDEN, made)) : NULL;
-}
-
-static const json_t *follow(struct schema *s, const json_t *x)
-{
-    for (int i = 0; i < DEPTH_MAX && json_object_get(x, "$ref") && build_ok(s->b); i++)
-        x = ref_target(s, x, "$ref");
-    return x;
-}
-
-static bool types_disjoint(const json_t *x, const json_t *y)
-{
-    static const char *const names[] = {"null", "boolean", "string", "array", "object"};
-    if (!x || !y)
-        return false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (has_type(x, names[i]) && has_type(y, names[i]))
-            return false;
-    bool x_number = has_type(x, "number") || has_type(x, "integer");
-    bool y_number = has_type(y, "number") || has_type(y, "integer");
-    return !(x_number && y_number);
-}
-
-/* The values that const or enum leave; a new reference, NULL: they do not stand there. */
-static json_t *values_of(const json_t *x)
-{
-    json_t *v = json_object_get(x, "const");
-    if (v)
-        return json_pack("[O]", v);
-    v = json_object_get(x, "enum");
-    return json_is_array(v) ? json_incref(v) : NULL;
-}
-
-static bool is_named(const json_t *names, const char *name)
-{
-    return has_type(names, name);
-}
-
-static const char *name_of(const json_t *v)
-{
-    static const char *const names[] = {"object", "array",   "string",  "integer",
-                                        "number", "boolean", "boolean", "null"};
-    return names[json_typeof(v)];
-}
-
-static bool values_disjoint(struct schema *s, const json_t *x, const json_t *y)
-{
-    json_t *vx = values_of(x), *vy = values_of(y), *a, *b;
-    const json_t *types = json_object_get(y, "type");
-    bool disjoint = vx && (vy || types);
-    uint64_t n_look = json_array_size(vx) * (1 + (uint64_t)json_array_size(vy));
-    size_t i, k;
-    if (disjoint && !build_work(s->b, n_look))
-        disjoint = false;
-    for (i = 0; disjoint && i < json_array_size(vx); i++) {
-        a = json_array_get(vx, i);
-        bool number =
-            json_is_number(a) && (has_type(types, "number") || has_type(types, "integer"));
-        if (!vy && types && (number || has_type(types, name_of(a))))
-            disjoint = false;
-        json_array_foreach (vy, k, b)
-            if (json_equal(a, b) || (json_is_number(a) && json_is_number(b) &&
-                                     json_number_value(a) == json_number_value(b)))
-                disjoint = false;
+    struct made *m = schema_made(s, schema, MADE_NOT);
+    if (!m)
+        return NULL;
+    if (!m->is_known) {
+        uint32_t n_dropped = s->n_dropped;
+        json_t *made = negate(s, schema, 0);
+        m->schema = made ? schema_make(s, json_pack("{s:o}", KEY_HIDDEN, made)) : NULL;
+        m->n_dropped = s->n_dropped - n_dropped;
+        m->is_known = true;
+    } else {
+        s->n_dropped += m->n_dropped;
     }
-    json_decref(vx);
-    json_decref(vy);
-    return disjoint;
-}
-
-bool schema_disjoint(struct schema *s, const json_t *x, const json_t *y, int depth)
-{
-    const char *name;
-    json_t *v;
-    x = follow(s, x);
-    y = follow(s, y);
-    if (json_is_false(x) || json_is_false(y))
-        return true;
-    if (!json_is_object(x) || !json_is_object(y) || depth > 4 || !build_work(s->b, 100))
-        return false;
-    const json_t *tx = json_object_get(x, "type"), *ty = json_object_get(y, "type");
-    if (types_disjoint(tx, ty) || values_disjoint(s, x, y) || values_disjoint(s, y, x))
-        return true;
-    /* Objects that both must have a property, of values that are disjoint. */
-    if (!tx || !ty || !types_disjoint(tx, ty)) {
-        bool both_objects = json_is_string(tx) && has_type(tx, "object") && json_is_string(ty) &&
-                            has_type(ty, "object");
-        json_object_foreach (json_object_get(x, "properties"), name, v) {
-            const json_t *other = json_object_get(json_object_get(y, "properties"), name);
-            if (!build_work(s->b, 5))
-                return false;
-            if (both_objects && other && is_named(json_object_get(x, "required"), name) &&
-                is_named(json_object_get(y, "required"), name) &&
-                schema_disjoint(s, v, other, depth + 1))
-                return true;
-        }
-    }
-    return false;
-}
-
-/* Put the value into the set; false: it is there already, or is none that is put there. */
-static bool put_value(json_t *set, const json_t *v)
-{
-    struct buf key = BUF_INIT;
-    double number = json_number_value(v);
-    bool is_new = false;
-    if (json_is_string(v) && !memchr(json_string_value(v), 0, json_string_length(v)))
-        buf_printf(&key, "s%s", json_string_value(v));
-    else if (json_is_number(v) && fabs(number) < 1e15)
-        buf_printf(&key, "n%.17g", number == 0 ? 0 : number); /* -0 is 0 */
-    else if (json_is_boolean(v) || json_is_null(v))
-        buf_printf(&key, "%s %d", name_of(v), json_is_true(v));
-    if (key.len && !key.failed && !json_object_get(set, buf_str(&key)))
-        is_new = json_object_set_new(set, buf_str(&key), json_true()) == 0;
-    buf_release(&key);
-    return is_new;
-}
-
-/* Is no value in two options, of the options themselves or (name) of a property of theirs? */
-static bool told_apart(struct schema *s, const json_t *options, const char *name)
-{
-    json_t *set = json_object(), *option, *v;
-    bool apart = set != NULL;
-    size_t i, k;
-    json_array_foreach ((json_t *)options, i, option) {
-        const json_t *x = follow(s, option);
-        if (name) {
-            const json_t *type = json_object_get(x, "type");
-            apart = apart && json_is_string(type) && has_type(type, "object") &&
-                    is_named(json_object_get(x, "required"), name);
-            x = apart ? follow(s, json_object_get(json_object_get(x, "properties"), name)) : NULL;
-        }
-        json_t *values = apart ? values_of(x) : NULL;
-        apart = apart && values && build_work(s->b, 10 + 4 * (uint64_t)json_array_size(values));
-        json_array_foreach (values, k, v)
-            apart = apart && put_value(set, v);
-        json_decref(values);
-        if (!apart)
-            break;
-    }
-    json_decref(set);
-    return apart;
-}
-
-bool schemas_exclusive(struct schema *s, const json_t *options)
-{
-    const json_t *first = follow(s, json_array_get(options, 0));
-    const json_t *required = json_object_get(first, "required");
-    bool apart = told_apart(s, options, NULL);
-    for (size_t i = 0; !apart && i < json_array_size(required) && build_ok(s->b); i++) {
-        const char *name = json_string_value(json_array_get(required, i));
-        apart = name && told_apart(s, options, name);
-    }
-    return apart && build_ok(s->b);
+    return m->schema;
 }

@@ -3,7 +3,8 @@
  * first digit that differs decides, fractions compare as if they went on with zeros. What the
  * number is (and is not) a multiple of becomes an automaton that counts remainders, by the least
  * common multiple of as many of them as are small enough together. Bounds, wholeness and multiples
- * are multiplied; where there are many remainders, numbers have fewer digits. Numbers with bounds
+ * are multiplied; where there are many remainders, numbers have fewer digits, counted while a text
+ * is read or multiplied with the remainders, whichever takes fewer states. Numbers with bounds
  * have no exponents, and all are short enough that every reader reads them exactly or at least
  * finitely. */
 #include <inttypes.h>
@@ -11,13 +12,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/grammar/source/schema.h"
+#include "engine/grammar/source/schema_conj.h"
 
 #define WHOLE_MAX    40u /* digits before the point, for want of a bound */
 #define PART_MAX     20u /* behind it */
 #define MULTIPLE_MAX 20000.0
-#define LAYERS_MAX   4000u /* remainders of one automaton, times places behind the point */
-#define PRODUCT_MAX  5000u /* remainders times digits, so that a program has room for two */
+#define LAYERS_MAX   4000u  /* remainders of one automaton, times places behind the point */
+#define COUNTED_MAX  30000u /* remainders beside a counted length */
+#define EXACT_MAX    15u    /* letters of a number that every reader reads exactly */
+#define PRODUCT_MAX  5000u  /* remainders times digits, so that a program has room for two */
 
 static const struct gx *digits(struct build *b, char lo, char hi)
 {
@@ -485,6 +488,24 @@ static const struct gx *free_number(struct schema *s, bool whole)
     return gx_seq3(b, minus, digit, whole ? &gx_empty : tail);
 }
 
+/* Can the remainders be told apart without a bound of digits? Then digits are counted while a text
+ * is read. */
+static bool are_countable(const struct residues *residues, uint32_t n)
+{
+    uint64_t m = 1;
+    for (uint32_t i = 0; i < n && m <= COUNTED_MAX; i++)
+        m = m / common_divisor(m, residues[i].m) * residues[i].m * (residues[i].scale + 1);
+    return m <= COUNTED_MAX;
+}
+
+static const struct fsm *of_any_length(struct build *b)
+{
+    const struct gx *any = any_digits(b, 0, GX_INF), *digit = digits(b, '0', '9');
+    const struct gx *whole = gx_alt2(b, gx_text(b, "0"), gx_seq2(b, digits(b, '1', '9'), any));
+    const struct gx *part = gx_optional(b, gx_seq3(b, gx_text(b, "."), digit, any));
+    return fsm_of(b, gx_seq3(b, gx_optional(b, gx_text(b, "-")), whole, part));
+}
+
 const struct gx *number_gx(struct schema *s, const struct conj *c)
 {
     struct build *b = s->b;
@@ -511,14 +532,22 @@ const struct gx *number_gx(struct schema *s, const struct conj *c)
     struct residues residues[16];
     uint32_t n_residues = list_residues(s, c, residues);
     uint32_t n_more = limit_digits(&with, residues, n_residues);
-    const struct fsm *f = build_ok(b) ? within_bounds(s, &with, n_more) : NULL;
+    bool counts = n_more < WHOLE_MAX && !with.low.is_set && !with.high.is_set &&
+                  are_countable(residues, n_residues);
+    const struct fsm *f = NULL;
+    if (build_ok(b))
+        f = counts ? of_any_length(b) : within_bounds(s, &with, n_more);
     if (excludes)
         f = without(s, f, c);
     if (whole && f) {
         const struct gx *sign = gx_optional(b, gx_text(b, "-"));
-        f = fsm_and(b, f, fsm_of(b, gx_seq2(b, sign, any_digits(b, 1, WHOLE_MAX + 1))));
+        f = fsm_and(b, f,
+                    fsm_of(b, gx_seq2(b, sign, any_digits(b, 1, counts ? GX_INF : WHOLE_MAX + 1))));
     }
+    f = n_residues ? fsm_minimal(b, f) : f;
     for (uint32_t i = 0; i < n_residues && f; i++)
-        f = fsm_and(b, f, residues_fsm(b, &residues[i]));
-    return f && !fsm_is_empty(f) ? gx_named(b, "", gx_fsm(b, f, GX_UTF8)) : &gx_never;
+        f = fsm_minimal(b, fsm_and(b, f, fsm_minimal(b, residues_fsm(b, &residues[i]))));
+    if (!f || fsm_is_empty(f))
+        return &gx_never;
+    return gx_named(b, "", counts ? gx_within(b, f, GX_UTF8, EXACT_MAX) : gx_fsm(b, f, GX_UTF8));
 }

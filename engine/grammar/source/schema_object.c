@@ -3,26 +3,29 @@
  * the others may have is an automaton: every name that is not listed, cut by the patterns of
  * patternProperties into sets whose values have the same schemas.
  *
- * The comma belongs to the property behind it, so the first one is special. Rules follow each other
- * along the list: `rest[i]` reads what may come from property i on when something came before. With
- * minProperties or maxProperties there is such a rule for each number of properties so far.
+ * The comma belongs to the property behind it, so the first one is special. Behind each property
+ * stands a rule that reads what may come next: a tree of the names from there on (name_tree.h).
+ * With minProperties or maxProperties there is such a rule for each number of properties so far.
  *
  * What a negation wants some property to be (KEY_SOME) is tried as each listed property whose name
  * fits, and as one of the others. Those come last: of properties with equal names readers take the
  * last one, so nothing behind a wanted one may have its name. */
 #include <string.h>
+#include "engine/grammar/source/name_tree.h"
 #include "engine/grammar/source/regex.h"
-#include "engine/grammar/source/schema.h"
+#include "engine/grammar/source/schema_conj.h"
 
 #define PATTERNS_MAX 12u
 #define PROPS_MAX    5000u
 #define FEW_MAX      32u /* names of an automaton that are listed one by one */
 #define WANTED_MAX   4u  /* others that are wanted, of one object */
+#define FLAT_MAX     16u /* required ones in one rule */
 
 struct prop {
-    const char *name;
+    const char *text;
     bool required;
-    const struct gx *entry; /* "name": value; NEVER when it cannot be */
+    const struct gx *name;  /* BYTES, with its quotes */
+    const struct gx *value; /* with the colon before it; NEVER when it cannot be */
 };
 struct wanted {              /* another property that there must be */
     const struct fsm *names; /* NULL: all */
@@ -48,7 +51,7 @@ struct object_parts {
 static struct prop *find(struct object_parts *p, const char *name)
 {
     for (size_t i = 0; i < p->n_prop; i++)
-        if (!strcmp(p->props[i].name, name))
+        if (!strcmp(p->props[i].text, name))
             return &p->props[i];
     return NULL;
 }
@@ -66,7 +69,7 @@ static void list_prop(struct object_parts *p, const char *name, bool required)
         gx_fail(p->s->b, Q_TOO_LARGE, "properties: more than %u of one object", PROPS_MAX);
         return;
     }
-    p->props[p->n_prop++] = (struct prop){name, required, NULL};
+    p->props[p->n_prop++] = (struct prop){.text = name, .required = required};
 }
 
 static void list_props(struct object_parts *p)
@@ -189,18 +192,18 @@ static const struct gx *entry(struct object_parts *p, const struct gx *name, con
     return gx_seq3(p->s->b, name, schema_token(p->s, ":"), value);
 }
 
-static void make_entries(struct object_parts *p)
+static void make_values(struct object_parts *p)
 {
     struct schema *s = p->s;
     for (size_t i = 0; i < p->n_prop && build_ok(s->b); i++) {
-        struct prop *q = &p->props[i];
-        const char *name = q->name;
-        if (p->names && !fsm_accepts(p->names, name, strlen(name))) {
-            q->entry = &gx_never;
-            continue;
+        const char *text = p->props[i].text;
+        const struct gx *name = schema_quoted(s, text, strlen(text)), *value = &gx_never;
+        if (!p->names || fsm_accepts(p->names, text, strlen(text))) {
+            const struct goal g = prop_goal(p, text);
+            value = gx_seq2(s->b, schema_token(s, ":"), schema_goal(s, &g));
         }
-        const struct goal value = prop_goal(p, name);
-        p->props[i].entry = entry(p, schema_quoted(s, name, strlen(name)), schema_goal(s, &value));
+        p->props[i].name = name;
+        p->props[i].value = value;
     }
 }
 
@@ -220,7 +223,7 @@ static const struct fsm *names_of(struct object_parts *p, uint32_t set, const st
         if (set >> k & 1)
             f = f ? fsm_and(b, f, p->pattern_fsms[k]) : p->pattern_fsms[k];
     for (size_t i = 0; i < p->n_prop; i++)
-        gx_add(b, &l, gx_text(b, p->props[i].name));
+        gx_add(b, &l, gx_text(b, p->props[i].text));
     if (!f && (p->n_prop || p->n_pattern))
         f = all_names(b);
     if (p->n_prop && f)
@@ -318,73 +321,68 @@ static const struct gx *extras(struct object_parts *p, uint32_t have)
     return need ? list : gx_alt2(b, list, &gx_empty);
 }
 
-/* Without counting: the listed ones from i on behind another one, then others. Flat, so that one
- * automaton reads it. */
-static const struct gx *rest_from(struct object_parts *p, size_t i)
+/* The listed ones and the others behind them, made from the last one backwards. By the number of
+ * properties so far, as far as it makes a difference: the names that may come next, each with all
+ * that follows it, and what may come instead of them. */
+struct listing {
+    struct object_parts *p;
+    uint32_t top;                   /* numbers so far; more are as many */
+    const struct name_tree **names; /* [top + 1] */
+    const struct gx **others;       /* [top + 1] NEVER: one of the names has to come */
+};
+
+static const struct gx *rest_of(const struct listing *l, uint32_t have)
 {
-    struct build *b = p->s->b;
-    struct gx_list l = {0};
-    for (; i < p->n_prop; i++) {
-        const struct gx *x = gx_seq2(b, p->comma, p->props[i].entry);
-        gx_add(b, &l, p->props[i].required ? x : gx_optional(b, x));
-    }
-    gx_add(b, &l, extras(p, 1));
-    return gx_seq(b, l.items, l.n);
+    struct build *b = l->p->s->b;
+    const struct gx *names = name_tree_gx(b, l->names[have]);
+    return gx_alt2(b, gx_seq2(b, have ? l->p->comma : &gx_empty, names), l->others[have]);
 }
 
-static const struct gx *uncounted(struct object_parts *p)
+/* Property i before all that the listing has. */
+static void list_before(struct listing *l, uint32_t i)
 {
-    struct build *b = p->s->b;
-    struct gx_list l = {0};
-    size_t n = p->n_prop, n_first = 0;
-    while (n_first < n && !p->props[n_first].required)
-        n_first++;
-    if (n_first == 0 && n)
-        return gx_seq2(b, p->props[0].entry, rest_from(p, 1));
-    /* rest[i] for every i that the first property may leave; each is the next one's beginning. */
-    size_t last = n_first < n ? n_first + 1 : n;
-    const struct gx *rest = gx_named(b, "", rest_from(p, last));
-    if (n_first < n)
-        gx_add(b, &l, gx_seq2(b, p->props[n_first].entry, rest));
-    else
-        gx_add(b, &l, extras(p, 0));
-    for (size_t i = last; i-- > 0;) {
-        const struct prop *q = &p->props[i];
-        if (i < n_first)
-            gx_add(b, &l, gx_seq2(b, q->entry, rest));
-        const struct gx *here = gx_seq2(b, p->comma, q->entry);
-        rest = gx_named(b, "", gx_seq2(b, q->required ? here : gx_optional(b, here), rest));
-    }
-    return gx_alt(b, l.items, l.n);
-}
-
-/* With counting: a rule for each property and number so far, from the last one backwards. */
-static const struct gx *counted(struct object_parts *p)
-{
-    struct build *b = p->s->b;
-    const struct conj *c = p->c;
-    uint32_t n = (uint32_t)p->n_prop, top = n; /* more so far make no difference */
-    if (c->props_max == GX_INF)
-        top = c->props_min < n ? c->props_min : n;
-    if (top == 0)
-        top = 1;
-    if (!build_work(b, (uint64_t)n * top) || (uint64_t)n * top > 100000)
-        return gx_fail(b, Q_TOO_LARGE, "minProperties or maxProperties beside %u properties", n);
-    const struct gx **rest = build_alloc(b, top + 2, sizeof *rest); /* by number so far */
-    for (uint32_t have = 0; rest && have <= top; have++)
-        rest[have] = extras(p, have);
-    for (uint32_t i = n; rest && i-- > 0;) {
-        const struct prop *q = &p->props[i];
-        for (uint32_t have = 0; have <= i && have <= top && build_ok(b); have++) {
-            const struct gx *next = rest[have < top ? have + 1 : top];
-            const struct gx *with = have < c->props_max
-                                        ? gx_seq3(b, have ? p->comma : &gx_empty, q->entry, next)
-                                        : &gx_never;
-            const struct gx *x = q->required ? with : gx_alt2(b, with, rest[have]);
-            rest[have] = x->weight > 8 ? gx_named(b, "", x) : x;
+    struct build *b = l->p->s->b;
+    const struct prop *q = &l->p->props[i];
+    /* between two that are required there is one way, which needs no rule of its own */
+    bool is_shared = !q->required || (i && !l->p->props[i - 1].required) || i % FLAT_MAX == 0;
+    const struct name_tree *before = NULL, *with = NULL;
+    const struct gx *value = NULL;
+    for (uint32_t have = 0; have <= l->top && have <= i && build_ok(b); have++) {
+        const struct name_tree *names = q->required ? NULL : l->names[have];
+        bool may = have < l->p->c->props_max, is_same = have && have == l->top && may && value;
+        if (may && !is_same) {
+            value = gx_seq2(b, q->value, rest_of(l, have < l->top ? have + 1 : have));
+            value = is_shared ? gx_named(b, "", value) : value;
         }
+        if (may && !(is_same && names == before))
+            with = name_tree_add(b, names, q->name->bytes, q->name->n, value);
+        before = names;
+        l->names[have] = may ? with : names;
+        if (q->required)
+            l->others[have] = &gx_never;
     }
-    return rest && build_ok(b) ? rest[0] : &gx_never;
+}
+
+/* counts: there are minProperties or maxProperties that the listed ones do not see to alone. */
+static const struct gx *list_all(struct object_parts *p, bool counts)
+{
+    struct build *b = p->s->b;
+    uint32_t n = (uint32_t)p->n_prop;
+    struct listing l = {.p = p, .top = counts ? n : 1};
+    if (counts && p->c->props_max == GX_INF && p->c->props_min < n)
+        l.top = p->c->props_min;
+    l.top = l.top ? l.top : 1;
+    if (!build_work(b, (uint64_t)n * l.top) || (uint64_t)n * l.top > 100000)
+        return gx_fail(b, Q_TOO_LARGE, "minProperties or maxProperties beside %u properties", n);
+    l.names = build_alloc(b, l.top + 1, sizeof *l.names);
+    l.others = build_alloc(b, l.top + 1, sizeof *l.others);
+    if (!l.names || !l.others)
+        return &gx_never;
+    for (uint32_t have = 0; have <= l.top; have++)
+        l.others[have] = extras(p, have);
+    for (uint32_t i = n; i-- > 0 && build_ok(b);)
+        list_before(&l, i);
+    return build_ok(b) ? rest_of(&l, 0) : &gx_never;
 }
 
 static void make_parts(struct object_parts *p)
@@ -409,13 +407,13 @@ static const struct gx *object_way(struct schema *s, const struct conj *c,
         p.wanted[p.n_wanted] = wanted[p.n_wanted];
     make_parts(&p);
     if (build_ok(b))
-        make_entries(&p);
+        make_values(&p);
     if (build_ok(b))
         p.extra = make_extra(&p, NULL);
     for (uint32_t i = 0; i < n && build_ok(b); i++)
         p.wanted[i].entry = make_extra(&p, &wanted[i]);
     for (size_t i = 0; i < p.n_prop && build_ok(b);) /* optional ones that cannot be are left out */
-        if (p.props[i].entry->kind == GX_NEVER && !p.props[i].required)
+        if (p.props[i].value->kind == GX_NEVER && !p.props[i].required)
             memmove(&p.props[i], &p.props[i + 1], (--p.n_prop - i) * sizeof *p.props);
         else
             i++;
@@ -430,7 +428,7 @@ static const struct gx *object_way(struct schema *s, const struct conj *c,
     loose.props_max = GX_INF;
     if (build_ok(b)) {
         p.c = counts ? c : &loose;
-        inside = counts ? counted(&p) : uncounted(&p);
+        inside = list_all(&p, counts);
     }
     q_free(p.props);
     return inside;
@@ -489,7 +487,7 @@ static void add_way(struct ways *w)
         const json_t *some = w->p->c->some[j];
         if (w->as[j] >= w->p->n_prop)
             continue;
-        const char *name = w->p->props[w->as[j]].name;
+        const char *name = w->p->props[w->as[j]].text;
         const json_t *made =
             schema_make(s, json_pack("{s:{s:O},s:[s]}", "properties", name,
                                      json_object_get(some, "value"), "required", name));
@@ -514,7 +512,7 @@ static void take_ways(struct ways *w, uint32_t j)
         return;
     }
     for (uint32_t k = 0; k < p->n_prop; k++) {
-        const char *name = p->props[k].name;
+        const char *name = p->props[k].text;
         if (w->names[j] && !fsm_accepts(w->names[j], name, strlen(name)))
             continue;
         w->as[j] = k;

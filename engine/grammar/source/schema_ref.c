@@ -113,8 +113,8 @@ static uint32_t enter_resource(struct schema *s, const json_t *schema, uint32_t 
     if (!id && s->old_ref)
         id = json_string_value(json_object_get(schema, "id"));
     size_t n = id ? strcspn(id, "#") : 0;
-    if (!id || (n == 0 && schema != s->root))
-        return resource;
+    if (!id || (n == 0 && schema != s->root) || (s->old_ref && json_object_get(schema, "$ref")))
+        return resource; /* beside $ref nothing counts */
     char uri[URI_MAX];
     resolve(uri, sizeof uri, r->n_resource ? r->resources[resource].uri : "", id, n);
     char *copy = build_alloc(s->b, strlen(uri) + 1, 1);

@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/buf.h"
+#include "common/mem.h"
 #include "common/utf8.h"
 #include "engine/grammar/source/regex.h"
-#include "engine/grammar/source/schema.h"
+#include "engine/grammar/source/schema_conj.h"
 
 static const struct format {
     const char *name, *pattern;
@@ -57,20 +58,20 @@ static const struct gx *quote(struct schema *s, const struct gx *inside)
     return gx_seq3(s->b, mark, inside, mark);
 }
 
+static const struct fsm *all_texts(struct build *b)
+{
+    return fsm_of_chars(b, gx_repeat(b, gx_chars(b, &cset_any, GX_UTF8), 0, GX_INF), "string");
+}
+
 static void use_pattern(struct schema *s, const struct fsm **f, struct regex_text r, bool is_not)
 {
     const struct fsm *g = regex_fsm(s->b, &r);
     if (!g || !build_ok(s->b))
         *f = NULL;
     else if (is_not)
-        *f = fsm_minus(
-            s->b,
-            *f ? *f
-               : fsm_of_chars(s->b, gx_repeat(s->b, gx_chars(s->b, &cset_any, GX_UTF8), 0, GX_INF),
-                              "string"),
-            g);
+        *f = fsm_minimal(s->b, fsm_minus(s->b, *f ? *f : all_texts(s->b), g));
     else
-        *f = *f ? fsm_and(s->b, *f, g) : g;
+        *f = *f ? fsm_minimal(s->b, fsm_and(s->b, *f, g)) : g;
 }
 
 static const struct fsm *words_fsm(struct schema *s, const struct conj *c)
@@ -123,7 +124,7 @@ const struct fsm *string_fsm(struct schema *s, const struct conj *c, bool *plain
         f = f ? fsm_and(b, f, length) : length;
     }
     if (words && build_ok(b))
-        f = fsm_minus(b, f ? f : fsm_of_chars(b, gx_repeat(b, any, 0, GX_INF), "string"), words);
+        f = fsm_minus(b, f ? f : all_texts(b), words);
     *plain = !f && build_ok(b);
     return f;
 }
@@ -154,27 +155,32 @@ static const struct gx *alone(struct schema *s, const struct conj *c)
     return quote(s, regex_gx(s->b, &r, GX_JSON));
 }
 
-/* The string beside a length. What the other constraints come down to and minLength are multiplied;
- * maxLength is counted while a text is read, so it takes no states, whatever it is. */
-static const struct gx *limited_gx(struct schema *s, const struct conj *c)
+/* The texts of f that have a conj's lengths, as a string. minLength is multiplied; maxLength is
+ * counted while a text is read, so it takes no states, whatever it is. */
+static const struct gx *with_length(struct schema *s, const struct conj *c, const struct fsm *f)
 {
     struct build *b = s->b;
-    struct conj rest = *c;
-    bool plain;
     uint32_t shortest, longest;
-    rest.length_max = GX_INF;
     const struct gx *any = gx_chars(b, &cset_any, GX_UTF8);
-    rest.length_min = 0;
-    const struct fsm *f = string_fsm(s, &rest, &plain);
-    if (plain)
-        f = fsm_of_chars(b, gx_repeat(b, any, 0, GX_INF), "string");
     if (!f || !fsm_lengths(b, f, &shortest, &longest))
         return &gx_never;
     if (c->length_min > shortest)
-        f = fsm_and(b, f,
-                    fsm_of_chars(b, gx_repeat(b, any, c->length_min, GX_INF),
-                                 "minLength beside other constraints of the string"));
-    return f && !fsm_is_empty(f) ? quote(s, gx_within(b, f, GX_JSON, c->length_max)) : &gx_never;
+        f = fsm_minimal(b,
+                        fsm_and(b, f,
+                                fsm_of_chars(b, gx_repeat(b, any, c->length_min, GX_INF),
+                                             "minLength beside other constraints of the string")));
+    if (!f || fsm_is_empty(f))
+        return &gx_never;
+    return quote(s, c->length_max == GX_INF ? gx_fsm(b, f, GX_JSON)
+                                            : gx_within(b, f, GX_JSON, c->length_max));
+}
+
+static const struct fsm *without_length(struct schema *s, const struct conj *c, bool *plain)
+{
+    struct conj rest = *c;
+    rest.length_min = 0;
+    rest.length_max = GX_INF;
+    return string_fsm(s, &rest, plain);
 }
 
 /* Nothing is asked of the string. */
@@ -213,10 +219,8 @@ static const struct gx *make_string(struct schema *s, const struct conj *c)
     const struct gx *x = alone(s, c);
     if (x)
         return x;
-    if (has_length(c))
-        return limited_gx(s, c);
-    const struct fsm *f = string_fsm(s, c, &plain);
-    return f && !fsm_is_empty(f) ? quote(s, gx_fsm(s->b, f, GX_JSON)) : &gx_never;
+    const struct fsm *f = without_length(s, c, &plain);
+    return with_length(s, c, plain ? all_texts(s->b) : f);
 }
 
 const struct gx *string_gx(struct schema *s, const struct conj *c)
@@ -236,6 +240,80 @@ const struct gx *string_gx(struct schema *s, const struct conj *c)
         s->strings = l;
     }
     return x;
+}
+
+/* The strings of an enum that the rest of the conj allows. */
+static const struct fsm *listed_fsm(struct schema *s, const struct conj *c)
+{
+    struct string_test test = {NULL, false, false};
+    struct gx_list l = {0};
+    size_t i;
+    json_t *v;
+    json_array_foreach ((json_t *)c->in[0], i, v)
+        if (json_is_string(v) && conj_allows(s, c, v, &test))
+            gx_add(s->b, &l, gx_bytes(s->b, json_string_value(v), json_string_length(v)));
+    return fsm_of_chars(s->b, gx_alt(s->b, l.items, l.n), "enum");
+}
+
+static const struct fsm *union_fsm(struct schema *s, const struct conj *c, bool *plain);
+
+/* The texts that no option of the choice allows; NULL: there is none (or the build failed). */
+static const struct fsm *left_over(struct schema *s, const struct choice *pick)
+{
+    const struct fsm *rest = all_texts(s->b);
+    struct conj *option = q_alloc(sizeof *option);
+    size_t i;
+    json_t *v;
+    bool plain = false;
+    if (!option)
+        gx_fail(s->b, Q_NO_MEMORY, "no memory for a schema");
+    json_array_foreach ((json_t *)pick->options, i, v) {
+        struct chain *chain = build_alloc(s->b, 1, sizeof *chain);
+        if (!option || !chain || plain || !rest)
+            break;
+        *chain = (struct chain){.up = pick->chain, .is_choice = true};
+        conj_init(option);
+        option->types = T_STRING;
+        conj_add(s, option, v, chain);
+        conj_prune(s, option);
+        if (!option->dead)
+            rest = fsm_minimal(s->b, fsm_minus(s->b, rest, union_fsm(s, option, &plain)));
+    }
+    q_free(option);
+    return plain ? NULL : rest;
+}
+
+/* The texts of a conj with its choices. *plain: all. */
+static const struct fsm *union_fsm(struct schema *s, const struct conj *c, bool *plain)
+{
+    const struct fsm *f;
+    *plain = false;
+    if (!build_work(s->b, 200))
+        return NULL;
+    if (c->n_in)
+        f = listed_fsm(s, c);
+    else
+        f = string_fsm(s, c, plain);
+    for (uint32_t i = 0; i < c->n_choice && build_ok(s->b); i++) {
+        const struct fsm *rest = left_over(s, &c->choices[i]);
+        if (rest)
+            f = fsm_minimal(s->b, fsm_minus(s->b, *plain ? all_texts(s->b) : f, rest));
+        *plain = *plain && !rest;
+    }
+    return f;
+}
+
+const struct gx *string_union_gx(struct schema *s, const struct conj *c)
+{
+    struct conj rest = *c;
+    bool plain;
+    rest.types = T_STRING;
+    rest.length_min = 0;
+    rest.length_max = GX_INF;
+    const struct fsm *f = union_fsm(s, &rest, &plain);
+    if (!build_ok(s->b) || c->length_min > c->length_max)
+        return &gx_never;
+    return gx_named(s->b, "", with_length(s, c, plain ? all_texts(s->b) : f));
 }
 
 bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* name_tree - texts by their beginnings, and what follows each: the names of an object's properties
+ * from one of them on. Adding a text makes a new tree that shares all but the way to it with the
+ * old one, so that the trees of n names, each with one name more than the last, take about as much
+ * room as the names do and not n times as much; a matcher stands in one place of one of them,
+ * however many properties may come next.
+ * No text is the beginning of another. Memory: the build's. Threads: as the build. */
+#ifndef QUIRE_ENGINE_GRAMMAR_SOURCE_NAME_TREE_H
+#define QUIRE_ENGINE_GRAMMAR_SOURCE_NAME_TREE_H
+#include "engine/grammar/automaton/gx.h"
+
+struct name_tree; /* never changed once made; NULL: no text */
+
+/* `tree` and one text [n > 0] more, which is borrowed while the build lives. NULL: failed. */
+const struct name_tree *name_tree_add(struct build *b, const struct name_tree *tree,
+                                      const char *text, uint32_t n, const struct gx *rest);
+/* A text of the tree and what follows it. */
+const struct gx *name_tree_gx(struct build *b, const struct name_tree *tree);
+
+#endif

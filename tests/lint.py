@@ -184,6 +184,9 @@ def check_page(path):
                 due = int(match[2]) + 1
             elif match.start() == 0:
                 due = 2  # another list
+        for named in re.findall(r"`([a-z]+/[\w./-]+\.\w+)`", line):
+            if named.split("/")[0] in FOLDERS and not os.path.exists(named) and not os.path.exists(os.path.join(os.path.dirname(path), named)):
+                report(path, number, f"names {named}, which is not there")
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", line):
             if not os.path.exists(os.path.join(os.path.dirname(path), target)):
                 report(path, number, f"a link to {target}, which is not there")

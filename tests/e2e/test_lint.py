@@ -67,6 +67,7 @@ def found(lint):
     ("1. a\n2. b\n\nand\n\n1. c\n2. d\n", []),
     ("```\n1. a\n5. b\n```\n", []),
     ("[x](there.md), [y](there.md#part), [z](https://example.org/a)\n", []),
+    ("see `tests/a.c`, `b/c.c`, `tests/<name>.c` and `build/x.c`\n", ["1: names tests/a.c, which is not there"]),
     ("[x](gone.md)\n", ["1: a link to gone.md, which is not there"]),
 ])
 def test_pages_have_short_lines_rules_in_order_and_links_that_lead_somewhere(lint, tmp_path, text, said):

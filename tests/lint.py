@@ -13,7 +13,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from include_cycles import cycles  # noqa: E402
 
 FOLDERS = ("common", "proto", "kernels", "engine", "frontend", "tests", "deploy")
-TOP = {"CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE", *FOLDERS}
+DOCUMENTS = ("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+TOP = {"CMakeLists.txt", "CMakePresets.json", "LICENSE", *DOCUMENTS, *FOLDERS}
 README_HEADINGS = ("What it is", "Read in this order", "Rules", "Talks to", "How to add", "How to test it")
 BANNED = re.compile(r"\b(malloc|calloc|realloc|strdup|strndup|free)\s*\(")
 # The public header is installed and read alone: one file with everything that a caller may use.
@@ -25,6 +26,21 @@ CYCLES = {
     "common/parsers/": "format.h becomes the private header of the parser",
 }
 SOURCE_MAX, HEADER_MAX, README_MAX, FUNCTION_MAX, COLUMNS_MAX = 1000, 200, 80, 70, 100
+TOP_README_MAX, README_COLUMNS_MAX, SUBJECT_MAX = 100, 140, 72
+# Subjects of commits are checked from the last tag on; while there is no tag, from this commit on.
+SUBJECTS_FROM = "ec3b22f8c91e6b3d27f59b5cbb2ac16d2558f54c"
+SUBJECT = re.compile(r'[\w./*+-]+(, [\w./*+-]+)*: \S|Revert "')
+
+# The layout of dividers, sizeof and initialisers (check_layout).
+DIVIDER = re.compile(r"(?:/\*|//|#)\s*([-=*#─]{3,}) ?(.*)")
+DIVIDER_OK = re.compile(r"(?:/\*|#) ---- \S.*? ----(?: \*/)?$")
+SIZEOF = re.compile(r"\bsizeof\s*\(\s*([*&]*[A-Za-z_]\w*(?:->\w+|\.\w+|\[[^\]()]*\])*)\s*\)")
+TYPE = re.compile(r"(?:struct|enum|union|const|unsigned|signed)\b|(?:char|short|int|long|float|double|bool|void)$|\w+_t$|__\w+$|[A-Z]$")
+LATE_COMMENT = re.compile(r"^( *)enum (\w+ )?\{ *(/\*(?:[^*]|\*(?!/))*\*/)\n", re.M)
+TYPEDEF = re.compile(r"\btypedef\b[^;{(]*?(\w+);")
+
+# What the glossary of CONTRIBUTING.md calls otherwise: (expression, the word that is used, files it is about).
+OLD_WORDS = ()
 
 # Headers of CUDA's that ours include: they come with a toolkit or with NVIDIA's wheels (deploy/cuda.sh), not from Debian.
 NO_CUDA = re.compile(r"fatal error: ((?:cuda|cublas)\w*\.h): No such file")
@@ -48,6 +64,57 @@ def without_comments(text):
     def blank(match):
         return re.sub(r"[^\n]", " ", match.group(0))
     return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', blank, text, flags=re.S)
+
+
+def without_contents(text):
+    """Blank out comments, and make the contents of strings and characters x, keeping every position."""
+    def blank(match):
+        found = match.group(0)
+        return re.sub(r"[^\n]", " ", found) if found.startswith("/") else found[0] + "x" * (len(found) - 2) + found[-1]
+    return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', blank, text, flags=re.S)
+
+
+def without_macros(text):
+    """Blank out #define and its lines that go on."""
+    return re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), text, flags=re.M)
+
+
+def open_lists(text):
+    """Positions behind the last element of every list in braces that has several lines and no comma at its end, where its
+    elements have designators (.member =, [index] =) or are lists themselves: without the comma clang-format lays those out
+    to the right of the brace. A row of plain values may go on in the next line."""
+    code = without_macros(without_contents(text))
+    found, stack = [], []
+    for match in re.finditer(r"[{}]", code):
+        at = match.start()
+        if code[at] == "{":
+            before = code[:at].rstrip()[-1:]
+            is_list = before == "=" or (before in ("{", ",") and bool(stack) and stack[-1][1]) or code[at - 1] == ")"
+            stack.append((at, is_list))
+        elif stack:
+            start, is_list = stack.pop()
+            inside = code[start + 1:at].rstrip()
+            if is_list and "\n" in code[start:at] and inside.lstrip()[:1] in tuple(".[{") and not inside.endswith(","):
+                found.append(start + 1 + len(inside))
+    return found
+
+
+def check_layout(path, raw):
+    """One style of dividers, sizeof without parentheses before an expression, a comma at the end of lists of several lines."""
+    code = without_macros(without_comments(raw))
+    known = set(TYPEDEF.findall(code))
+    for number, line in enumerate(raw.split("\n"), 1):
+        divider = DIVIDER.match(line.strip())
+        if divider and not DIVIDER_OK.match(line.strip()) and not re.match(r"/\* ---- \S.*? ----$", line.strip()):
+            report(path, number, "a divider is /* ---- title ---- */")
+    for number, line in enumerate(code.split("\n"), 1):
+        for found in SIZEOF.findall(line):
+            if not TYPE.match(found) and found not in known:
+                report(path, number, f"sizeof {found}, without parentheses: they are for types")
+    for at in open_lists(raw):
+        report(path, raw.count("\n", 0, at) + 1, "an initialiser of several lines ends with a comma, which keeps it from the right")
+    for match in LATE_COMMENT.finditer(raw):
+        report(path, raw.count("\n", 0, match.start()) + 1, "the comment goes before the enum: behind its brace it moves the list right")
 
 
 def check_functions(path, text):
@@ -106,9 +173,80 @@ def check_headers_compile(headers):
         if run.returncode == 0:
             continue
         if missing := NO_CUDA.search(run.stderr):
-            skipped.append((path, missing[1]))
+            skipped.append((path, f"{missing[1]} (sh deploy/cuda.sh nvcc installs it)"))
         else:
             report(path, 1, "does not compile alone: " + run.stderr.strip().split("\n")[0])
+
+
+def check_page(path):
+    """Lines within their columns, numbered rules in order, links and sections of the design that are there."""
+    due, fenced = 1, False
+    for number, line in enumerate(open(path, encoding="utf-8"), 1):
+        line = line.rstrip("\n")
+        fenced = fenced != line.startswith("```")
+        if len(line) > README_COLUMNS_MAX:
+            report(path, number, f"{len(line)} columns, the limit is {README_COLUMNS_MAX}")
+        if line.startswith("#"):
+            due = 1
+        for match in [] if fenced else re.finditer(r"(^|[.:;)] +)(\d{1,2})\. (?=\S)", line):
+            if int(match[2]) == due:
+                due += 1
+            elif match.start() == 0 and int(match[2]) != 1:
+                report(path, number, f"number {match[2]} where {due} is due")
+                due = int(match[2]) + 1
+            elif match.start() == 0:
+                due = 2  # another list
+        for named in re.findall(r"`([a-z]+/[\w./-]+\.\w+)`", line):
+            if named.split("/")[0] in FOLDERS and not os.path.exists(named) and not os.path.exists(os.path.join(os.path.dirname(path), named)):
+                report(path, number, f"names {named}, which is not there")
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", line):
+            if not os.path.exists(os.path.join(os.path.dirname(path), target)):
+                report(path, number, f"a link to {target}, which is not there")
+
+
+def check_design(files):
+    """What cites a section of the design cites one that is there; the table of folders has every layer of CMake."""
+    design = open("DESIGN.md", encoding="utf-8").read()
+    for path in files:
+        for folder in re.findall(r"^layer\((\S+)", open(path, encoding="utf-8").read(), re.M) if path.endswith("CMakeLists.txt") else []:
+            if f"| `{folder}` |" not in design:
+                report("DESIGN.md", 1, f"section 3 has no row of the folder {folder}")
+    sections = set(re.findall(r"^## (\d+)\. ", design, re.M))
+    for path in files:
+        if not path.endswith((".c", ".h", ".cu", ".cuh", ".md", ".py", ".def", "CMakeLists.txt")):
+            continue
+        for number, line in enumerate(open(path, encoding="utf-8", errors="replace"), 1):
+            for cited in re.findall(r"DESIGN section (\d+)", line):
+                if cited not in sections:
+                    report(path, number, f"DESIGN.md has no section {cited}")
+
+
+def check_subjects():
+    """Subjects of commits since the last tag, or since SUBJECTS_FROM. In a clone that does not reach back so far: skipped."""
+    def git(*words):
+        return subprocess.run(["git", *words], capture_output=True, text=True)
+    tag = git("describe", "--tags", "--abbrev=0")
+    start = tag.stdout.strip() if tag.returncode == 0 else SUBJECTS_FROM
+    if git("merge-base", "--is-ancestor", start, "HEAD").returncode != 0:
+        skipped.append(("subjects of commits", f"{start[:12]} in this clone (git fetch --unshallow gets it)"))
+        return
+    for line in git("log", "--no-merges", "--format=%h %s", f"{start}..HEAD").stdout.splitlines():
+        commit, subject = line.split(" ", 1) if " " in line else (line, "")
+        if len(subject) > SUBJECT_MAX and not subject.startswith("Revert "):
+            report(f"commit {commit}", 1, f"a subject of {len(subject)} characters, the limit is {SUBJECT_MAX}")
+        if not SUBJECT.match(subject):
+            report(f"commit {commit}", 1, f'the subject is not of the form "area: what it does": {subject}')
+
+
+def check_words(path):
+    """No word that the glossary calls otherwise."""
+    rules = [(re.compile(old), new) for old, new, files in OLD_WORDS if re.match(files, path)]
+    if not rules:
+        return
+    for number, line in enumerate(open(path, encoding="utf-8", errors="replace"), 1):
+        for old, new in rules:
+            if found := old.search(line):
+                report(path, number, f'"{found[0]}": the glossary (CONTRIBUTING.md) says {new}')
 
 
 def check_readmes(files):
@@ -159,6 +297,15 @@ def main():
     sources = [f for f in files if f.endswith((".c", ".h"))]
     for path in sources:
         check_c(path)
+    for path in files:
+        if path.endswith("README.md") or path in DOCUMENTS:
+            check_page(path)
+        if not path.startswith("tests/lint.py"):
+            check_words(path)
+    if open("README.md", encoding="utf-8").read().count("\n") > TOP_README_MAX:
+        report("README.md", TOP_README_MAX, f"the limit is {TOP_README_MAX} lines")
+    check_design(files)
+    check_subjects()
     check_headers_compile([f for f in sources if f.endswith(".h") and not f.startswith("tests/")])
     check_readmes(set(files))
     check_conflicts(files)
@@ -167,8 +314,8 @@ def main():
     for line in findings:
         print(line)
     for path, missing in skipped:
-        print(f"{path}: skipped: {missing} is not there (sh deploy/cuda.sh nvcc installs it)")
-    print(f"lint: {len(sources)} C files, {len(findings)} findings, {len(skipped)} headers skipped")
+        print(f"{path}: skipped: no {missing}")
+    print(f"lint: {len(sources)} C files, {len(findings)} findings, {len(skipped)} checks skipped")
     return 1 if findings or not sources else 0
 
 

@@ -2,9 +2,9 @@
 /* region - one large zeroed block of memory from the operating system, in huge pages where it gives
  * them.
  *
- * Weights, KV pool and activations are such blocks: streaming weights from huge pages is worth 10
- * to 20 % of the memory bandwidth (DESIGN section 8). Pages are touched by whoever writes them
- * first. Threads: one owner. */
+ * Weights, KV pool and activations are such blocks: streaming weights from huge pages is faster
+ * (tests/bench/README.md, model: read bandwidth; DESIGN section 8). The first writer of a page
+ * places it. Threads: one owner. */
 #ifndef QUIRE_ENGINE_MODEL_REGION_H
 #define QUIRE_ENGINE_MODEL_REGION_H
 #include <stdbool.h>

@@ -3,11 +3,7 @@
  *
  * A tile load reads its lines one after the other and waits for each: from the second-level cache
  * that takes several times as long as a tile product. So lines are asked for into the first level
- * SOON steps before they are read. Two times two tiles of bf16, x of 256 rows in the second level,
- * cycles of the time stamp for 4 loads and 4 products, without and with: 310 and 200 (K 896), 370
- * and 230 (2048), 470 and 270 (4864), where the products alone take 105; on a core to itself 110 to
- * 125 with either, the products alone 51. (One run, medians of 5 to 12, a busy Sapphire Rapids
- * guest, 2026-11.)
+ * SOON steps before they are read (tests/bench/README.md, kernels: tile loads).
  *
  * Threads: pure functions, and each thread's own registers. */
 #ifndef QUIRE_KERNELS_AMX_TILE_H

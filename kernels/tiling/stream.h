@@ -10,10 +10,8 @@
  *     window  |part 0|part 1| … |part 7|      asked for: 0 of part 0, 0 of part 1, … 0 of part 7,
  *                                                        256 of part 0, 256 of part 1, …
  *
- * One thread of a Sapphire Rapids guest reads 9.5 GB/s (best 11) by prefetching one stream 2 KiB
- * ahead and 12.3 (14.7) this way, into tiles 7.9 (8.5) and 12.5 (13.1); two threads at once gain as
- * much. Windows of 16 to 256 KiB in 4 to 16 parts are alike. (Medians of 9, a thread's own CPU
- * time, alternated, a busy machine, 2026-11.)
+ * tests/bench/README.md (kernels: eight streams) has the gain over one stream; two threads at once
+ * gain as much, and windows of 16 to 256 KiB in 4 to 16 parts are alike.
  *
  * Threads: pure functions. */
 #ifndef QUIRE_KERNELS_TILING_STREAM_H

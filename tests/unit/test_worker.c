@@ -358,6 +358,14 @@ static uint32_t token_of_step(void)
     return token;
 }
 
+/* Three copies of blocks to or from the host blocks at `host` and, one each, `by` further. */
+static uint32_t copy_three(struct step_copy *to, const uint32_t blocks[3], uint32_t host, int by)
+{
+    for (int i = 0; i < 3; i++)
+        to[i] = (struct step_copy){.block = blocks[i], .host = host + (uint32_t)(by * i)};
+    return 3;
+}
+
 /* A sequence of two blocks goes to host memory while another takes its blocks in the same step,
  * comes back into other blocks, and goes out and in again within one step. */
 static void blocks_are_copied_out_before_in_before_rows(void **state)
@@ -381,17 +389,13 @@ static void blocks_are_copied_out_before_in_before_rows(void **state)
         send_step(&q, &a, known, first);
         assert_int_equal(token_of_step(), greedy[0]);
         known[n] = greedy[0];
-        for (uint32_t i = 0; i < 3; i++)
-            outs[i] = (struct step_copy){.block = first[i], .host = 6 - i};
-        n_out = 3;
+        n_out = copy_three(outs, first, 6, -1);
         struct step_admit b = admit_of(40);
         q = (struct step_seq){
             .slot = 1, .flags = STEP_ADMIT | STEP_SAMPLE, .n_token = 40, .n_new_block = 3};
         send_step(&q, &b, other, first);
         token_of_step();
-        for (uint32_t i = 0; i < 3; i++)
-            ins[i] = (struct step_copy){.block = second[i], .host = 6 - i};
-        n_in = 3;
+        n_in = copy_three(ins, second, 6, -1);
         a.n_known = n + 1;
         a.n_restored = n;
         q = (struct step_seq){.slot = 2,
@@ -402,11 +406,8 @@ static void blocks_are_copied_out_before_in_before_rows(void **state)
         send_step(&q, &a, known, second);
         assert_int_equal(token_of_step(), greedy[1]);
         known[n + 1] = greedy[1];
-        for (uint32_t i = 0; i < 3; i++) {
-            outs[i] = (struct step_copy){.block = second[i], .host = i};
-            ins[i] = (struct step_copy){.block = third[i], .host = i};
-        }
-        n_out = n_in = 3;
+        n_out = copy_three(outs, second, 0, 1);
+        n_in = copy_three(ins, third, 0, 1);
         a.n_known = n + 2;
         a.n_restored = n + 1;
         q.slot = 3;

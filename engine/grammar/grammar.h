@@ -7,7 +7,7 @@
  * the vocabulary's trie (trie.h) then says which tokens may come after any history.
  *
  *     source ─ grammar_compile ─▶ program ─ matcher + trie ─▶ masks
- *     schema.c regex.c ebnf.c lark.c tags.c ─▶ gx ─ nfa.c fsm.c program_emit.c ─┘
+ *     schema_goal.c regex.c ebnf.c lark.c tags.c ─▶ gx ─ nfa.c fsm.c program_emit.c ─┘
  *
  * Hostile sources: text, nesting, rules, states and work are bounded; the compiler fails with what
  * was too much. Threads: grammar_compile is pure, any number at once. */

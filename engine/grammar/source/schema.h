@@ -10,7 +10,7 @@
  * Every text of the grammar is valid; that a valid one may be missing is for order only: listed
  * properties come in the schema's order, then others.
  *
- *     schema.c goals and choices · schema_conj.c keywords · schema_not.c negation
+ *     schema_goal.c goals and choices · schema_conj.c keywords · schema_not.c negation
  *     schema_ref.c $ref
  *     schema_string.c schema_number.c schema_array.c schema_object.c the kinds · schema_names.c
  *     names of properties
@@ -100,7 +100,7 @@ const struct gx *schema_gx(struct build *b, const json_t *root, const struct gx 
 /* The white space that a client asks for; a failure when it matches anything else. */
 const struct gx *schema_ws_pattern(struct build *b, const char *pattern, size_t n);
 
-/* schema.c */
+/* schema_goal.c */
 void goal_add(struct schema *s, struct goal *g, const json_t *schema);
 const struct gx *schema_goal(struct schema *s, const struct goal *g);
 const struct gx *schema_one(struct schema *s, const json_t *schema);
@@ -154,7 +154,7 @@ struct string_test {
 };
 bool string_holds(struct schema *s, const struct conj *c, struct string_test *t, const char *text,
                   size_t n);
-/* schema.c: does the rest of the conj allow this value of its first enum? */
+/* schema_goal.c: does the rest of the conj allow this value of its first enum? */
 bool conj_allows(struct schema *s, const struct conj *c, const json_t *v, struct string_test *t);
 /* schema_names.c: the names that a schema allows; *plain (and NULL): all of them. */
 const struct fsm *names_fsm(struct schema *s, const json_t *schema, const json_t *at,

@@ -27,7 +27,8 @@
 enum place { LIST, NAME, ARG, ARG_NAME, VALUE, BRACE, QUOTED, RAW, NEXT, AFTER };
 
 #define AHEAD_MAX      (FORMAT_NAME_MAX + 64) /* bytes that are looked at behind a quote */
-#define NAME_AHEAD_MAX (2 * FORMAT_NAME_MAX)  /* bytes that may be a name, blanks around it */
+#define STRINGS_MAX    2 /* strings behind each other there; the time doubles with every one */
+#define NAME_AHEAD_MAX (2 * FORMAT_NAME_MAX) /* bytes that may be a name, blanks around it */
 
 struct calls {
     enum place place;
@@ -366,25 +367,26 @@ static enum follows call_ends(const struct parser *p, const char *text, size_t n
                                                                             : FOLLOWS_TEXT;
 }
 
-static enum follows what_follows(const struct parser *p, const char *text, size_t n);
+static enum follows what_follows(const struct parser *p, const char *text, size_t n, int nesting);
 
 /* A quote at text[at], behind another one: does it begin a string that goes on with the first? It
  * does if that string ends where a value may. A quote at a value's end belongs to the text. */
-static enum follows string_follows(const struct parser *p, const char *text, size_t n, size_t at)
+static enum follows string_follows(const struct parser *p, const char *text, size_t n, size_t at,
+                                   int nesting)
 {
     size_t i = at + 1;
-    enum follows end = at ? FOLLOWS_TEXT : what_follows(p, text + 1, n - 1);
+    enum follows end = at ? FOLLOWS_TEXT : what_follows(p, text + 1, n - 1, nesting);
     if (end == FOLLOWS_VALUE || (end == FOLLOWS_MORE && n < AHEAD_MAX))
         return end == FOLLOWS_VALUE ? FOLLOWS_TEXT : FOLLOWS_MORE;
     while (i < n && text[i] != text[at])
         i += text[i] == '\\' ? 2 : 1;
     if (i >= n)
         return n < AHEAD_MAX ? FOLLOWS_MORE : FOLLOWS_TEXT;
-    return what_follows(p, text + i + 1, n - i - 1);
+    return what_follows(p, text + i + 1, n - i - 1, nesting);
 }
 
 /* Can `text`, behind a quote, stand behind a value? ")", ",", "]" (a slip), and a name with "=". */
-static enum follows what_follows(const struct parser *p, const char *text, size_t n)
+static enum follows what_follows(const struct parser *p, const char *text, size_t n, int nesting)
 {
     bool comma = false;
     size_t i = 0, from;
@@ -395,7 +397,7 @@ static enum follows what_follows(const struct parser *p, const char *text, size_
         comma |= text[i++] == ',';
     }
     if (i < n && !comma && (text[i] == '"' || text[i] == '\''))
-        return string_follows(p, text, n, i);
+        return nesting == STRINGS_MAX ? FOLLOWS_TEXT : string_follows(p, text, n, i, nesting + 1);
     if (i + 1 == n && !comma && text[i] == '+')
         return n < AHEAD_MAX ? FOLLOWS_MORE : FOLLOWS_TEXT;
     if (i < n && !comma && text[i] == '+' && strchr("\"' ", text[i + 1])) /* no literal */
@@ -420,7 +422,7 @@ static enum part quoted_byte(struct parser *p, struct calls *k, char c)
     enum part part = PART_MORE;
     struct buf ahead;
     buf_add_char(&k->ahead, c);
-    enum follows follows = what_follows(p, buf_str(&k->ahead) + 1, k->ahead.len - 1);
+    enum follows follows = what_follows(p, buf_str(&k->ahead) + 1, k->ahead.len - 1, 0);
     if (k->ahead.failed || follows == FOLLOWS_MORE)
         return PART_MORE;
     ahead = k->ahead;

@@ -531,6 +531,8 @@ static void megabytes(void **state)
         {"gemma4", "<|tool_call>call:f{a:x,", " :"},
         {"lfm2", "<|tool_call_start|>[f(a={", " "},
         {"lfm2", "<|tool_call_start|>[f(a='x'", " "},
+        {"lfm2", "<|tool_call_start|>[f(a=\"x", "\""}, /* each may begin a string, or end one */
+        {"pythonic", "[f(a=\"x", "\" '"},
         {"minimax_m3", "]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<x>", " "},
         {"openai", "<|channel|>commentary to=", " "}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

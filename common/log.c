@@ -41,9 +41,13 @@ bool log_enabled(enum log_level level)
 
 static void make_printable(char *s)
 {
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f)
+    for (; *s; s++) {
+        bool c1 = *s == '\xc2' && (unsigned char)s[1] >= 0x80 && (unsigned char)s[1] < 0xa0;
+        if (c1)
+            s[1] = ' ';
+        if (c1 || (unsigned char)*s < 0x20 || *s == 0x7f)
             *s = ' ';
+    }
 }
 
 void log_line(enum log_level level, const char *fmt, ...)

@@ -31,6 +31,32 @@ static void add_logprob(struct generated *a, const struct quire_event *ev)
     buf_add_str(b, "]}");
 }
 
+/* A piece of the text as it streams. n 0: it is over. */
+static void show_piece(struct generated *a, const struct answer_style *s, const char *text,
+                       size_t n)
+{
+    struct buf safe = BUF_INIT;
+    if (s->terminal && n)
+        printable_add(&a->shown, text, n, &safe);
+    else if (s->terminal)
+        printable_end(&a->shown, &safe);
+    else
+        fwrite(text, 1, n, stdout);
+    fwrite(buf_str(&safe), 1, safe.len, stdout);
+    buf_release(&safe);
+}
+
+/* A text that is whole. */
+static void show(const struct answer_style *s, const struct buf *text)
+{
+    struct buf safe = BUF_INIT;
+    if (s->terminal)
+        printable_text(buf_str(text), text->len, &safe);
+    const struct buf *out = s->terminal ? &safe : text;
+    fwrite(buf_str(out), 1, out->len, stdout);
+    buf_release(&safe);
+}
+
 /* One answer as text: printed as it comes. */
 static bool streams(const struct answer_style *s)
 {
@@ -42,12 +68,17 @@ static void stream(struct generated *a, const struct answer_style *s, const stru
     bool thinks = ev->kind == QUIRE_REASONING;
     if (ev->kind == QUIRE_TOOL_CALL || (!ev->n_text && ev->kind != QUIRE_FINISH))
         return; /* calls stand in lines of their own, behind the text */
-    if (thinks && !s->reasoning)
+    if (thinks && !s->terminal)
         return;
-    if (thinks != a->dimmed)
+    if (thinks != a->dimmed) {
+        show_piece(a, s, "", 0);
         fputs(thinks ? DIM : PLAIN "\n\n", stdout);
+    }
     a->dimmed = thinks;
-    fwrite(ev->text, 1, ev->n_text, stdout);
+    if (ev->n_text)
+        show_piece(a, s, ev->text, ev->n_text);
+    if (ev->kind == QUIRE_FINISH)
+        show_piece(a, s, "", 0);
     fflush(stdout);
 }
 
@@ -79,8 +110,9 @@ static void add_custom_id(struct buf *b, const struct generate_prompt *prompt)
     buf_add_char(b, ',');
 }
 
-static void print_json(const struct generated *a, const struct options *o)
+static void print_json(const struct generated *a, const struct answer_style *s)
 {
+    const struct options *o = s->o;
     static const char *const reasons[] = {"", "stop", "length", "abort", "error", "tool_calls"};
     struct buf b = BUF_INIT;
     const char *const *stops = a->prompt->stops ? a->prompt->stops : o->stop.items;
@@ -107,7 +139,8 @@ static void print_json(const struct generated *a, const struct options *o)
         buf_printf(&b, ",\"logprobs\":[%s]", buf_str(&a->logprobs));
     buf_printf(&b, ",\"prompt_tokens\":%u,\"completion_tokens\":%u}",
                quire_request_n_prompt(a->request), a->n_token);
-    puts(buf_str(&b));
+    buf_add_char(&b, '\n');
+    show(s, &b);
     buf_release(&b);
 }
 
@@ -119,16 +152,16 @@ static void print_text(const struct generated *a, const struct answer_style *s)
         printf("--- prompt %llu, answer %u\n", (unsigned long long)a->prompt->number + !file,
                a->i_answer + 1);
     if (!streams(s))
-        fwrite(buf_str(text), 1, text->len, stdout);
+        show(s, text);
     if (text->len || !a->calls.len)
         putchar('\n');
-    fwrite(buf_str(&a->calls), 1, a->calls.len, stdout);
+    show(s, &a->calls);
 }
 
 void generated_print(const struct generated *a, const struct answer_style *s)
 {
     if (s->o->json)
-        print_json(a, s->o);
+        print_json(a, s);
     else
         print_text(a, s);
     fflush(stdout);

@@ -4,13 +4,15 @@
 #ifndef QUIRE_ENGINE_LIBRARY_GENERATE_PRINT_H
 #define QUIRE_ENGINE_LIBRARY_GENERATE_PRINT_H
 #include "common/options.h"
+#include "common/printable.h"
 #include "engine/library/generate_input.h"
 #include "engine/quire.h"
 
 struct answer_style {
     const struct options *o;
-    bool many;      /* answers have headings, and come whole */
-    bool reasoning; /* reasoning is shown too, dimmed: a person looks at a terminal */
+    bool many;     /* answers have headings, and come whole */
+    bool terminal; /* standard output is one: reasoning is shown too, dimmed, and no control
+                     * characters of an answer's */
 };
 struct generated {
     const struct generate_prompt *prompt;
@@ -19,6 +21,7 @@ struct generated {
     struct buf text, calls, ids, logprobs;
     uint32_t n_token;
     bool dimmed;             /* the terminal is, for reasoning */
+    struct printable shown;  /* of the text as it streams to a terminal */
     struct quire_event last; /* its FINISH */
 };
 void generated_release(struct generated *a);

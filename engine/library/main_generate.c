@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/options.h"
+#include "common/printable.h"
 #include "common/tokenizer/stream.h"
 #include "engine/library/generate_input.h"
 #include "engine/library/generate_print.h"
@@ -66,7 +67,7 @@ static void clear_line(struct program *p)
 static void complain(struct program *p, const char *what, const char *message)
 {
     clear_line(p);
-    fprintf(stderr, "quire generate: %s%s%s\n", what, *what ? ": " : "", message);
+    printable_printf(stderr, "quire generate: %s%s%s\n", what, *what ? ": " : "", message);
 }
 
 /* How far it is, now and then. */
@@ -453,7 +454,7 @@ int main(int argc, char **argv)
     }
     p.o.json = p.o.json || p.input.file;
     p.progress = wants_progress(&p);
-    p.style = (struct answer_style){.o = &p.o, .reasoning = isatty(STDOUT_FILENO)};
+    p.style = (struct answer_style){.o = &p.o, .terminal = isatty(STDOUT_FILENO)};
     p.n_job_max = 2 * (uint32_t)p.o.max_num_seqs;
     p.jobs = q_calloc(p.n_job_max, sizeof *p.jobs);
     if (!p.jobs)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/columns.h"
+#include "common/printable.h"
 #include "frontend/cli/chat_input.h"
 #include "frontend/cli/chat_server.h"
 #include "frontend/cli/chat_talk.h"
@@ -14,7 +15,8 @@
 enum { EXIT_ANSWER = 1, EXIT_USAGE = 2, EXIT_LOAD = 3, EXIT_INTERRUPTED = 130 };
 
 #define BLANKS      " \t\n"
-#define HELP_INDENT 26 /* columns: the commands and what they take */
+#define HELP_INDENT 26  /* columns: the commands and what they take */
+#define NAME_MAX    255 /* bytes of a function's name in a prompt */
 
 struct chat {
     struct options o;
@@ -35,7 +37,7 @@ static void on_interrupt(int number)
 
 static void complain(const char *message)
 {
-    fprintf(stderr, "quire chat: %s\n", message);
+    printable_printf(stderr, "quire chat: %s\n", message);
 }
 
 /* What is said about the conversation rather than in it. */
@@ -115,7 +117,7 @@ static bool do_system(struct chat *c, const char *rest)
     struct q_err e = Q_ERR_INIT;
     const char *now = talk_system(&c->talk);
     if (!*rest)
-        fprintf(stderr, "(the system message: %s)\n", now ? now : "there is none");
+        printable_printf(stderr, "(the system message: %s)\n", now ? now : "there is none");
     else if (talk_set_system(&c->talk, strcmp(rest, "off") ? rest : NULL, &e))
         complain(e.message);
     else
@@ -136,8 +138,8 @@ static bool do_tools(struct chat *c, const char *rest)
         const json_t *f = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(f, "name")),
                    *about = json_string_value(json_object_get(f, "description"));
-        fprintf(stderr, "(tool %s%s%s)\n", name ? name : "without a name", about ? ": " : "",
-                about ? about : "");
+        printable_printf(stderr, "(tool %s%s%s)\n", name ? name : "without a name",
+                         about ? ": " : "", about ? about : "");
     }
     return true;
 }
@@ -203,7 +205,7 @@ static bool command(struct chat *c, char *line)
         line[--n] = '\0';
     if (i < N_COMMAND)
         return commands[i].run(c, line + n_name + strspn(line + n_name, BLANKS));
-    fprintf(stderr, "(%.*s is no command; /help lists them)\n", (int)n_name, line);
+    printable_printf(stderr, "(%.*s is no command; /help lists them)\n", (int)n_name, line);
     return true;
 }
 
@@ -214,10 +216,14 @@ static bool give_results(struct chat *c, struct buf *text)
     const json_t *call;
     struct q_err e = Q_ERR_INIT;
     while ((call = talk_waiting_call(&c->talk))) {
-        char prompt[300];
-        snprintf(prompt, sizeof prompt, "result of %.255s> ",
-                 json_string_value(json_object_get(json_object_get(call, "function"), "name")));
-        enum chat_input_kind kind = chat_input_read(c->input, prompt, text);
+        struct buf prompt = BUF_INIT;
+        const json_t *name = json_object_get(json_object_get(call, "function"), "name");
+        buf_add_str(&prompt, "result of ");
+        size_t n = json_string_length(name) < NAME_MAX ? json_string_length(name) : NAME_MAX;
+        printable_line(json_string_value(name), n, &prompt);
+        buf_add_str(&prompt, "> ");
+        enum chat_input_kind kind = chat_input_read(c->input, buf_str(&prompt), text);
+        buf_release(&prompt);
         if (kind == INPUT_TEXT && talk_add_result(&c->talk, buf_str(text), &e) == Q_OK) {
             if (!talk_waiting_call(&c->talk) && answer(c) && !chat_input_edits(c->input))
                 return false;
@@ -265,10 +271,10 @@ static void banner(const struct chat *c)
     if (!chat_input_edits(c->input))
         return;
     if (c->server.pid)
-        printf("quire chat with %s\n", c->o.positional[0]);
+        printable_printf(stdout, "quire chat with %s\n", c->o.positional[0]);
     else
-        printf("quire chat with %s at http://%s:%s%s\n", c->talk.model, u->host, u->port,
-               u->prefix);
+        printable_printf(stdout, "quire chat with %s at http://%s:%s%s\n", c->talk.model, u->host,
+                         u->port, u->prefix);
     puts("/help lists the commands. Ctrl-C stops an answer, Ctrl-D ends.\n");
 }
 

@@ -178,7 +178,10 @@ static void show_thinking(struct chat_talk *t, const char *text, size_t n)
     if (text && t->terminal) {
         wrap_add(&t->wrap, text, n);
     } else if (text) {
-        fwrite(text, 1, n, stderr);
+        struct buf safe = BUF_INIT;
+        printable_add(&t->thought, text, n, &safe);
+        fwrite(buf_str(&safe), 1, safe.len, stderr);
+        buf_release(&safe);
     } else if (t->thinking) {
         wrap_flush(&t->wrap);
         put(t);
@@ -273,6 +276,7 @@ FALLIBLE talk_answer(struct chat_talk *t, struct q_err *e)
     wrap_release(&t->wrap);
     t->wrap.width = t->terminal ? terminal_width() : 0;
     t->thinking = false;
+    t->thought = (struct printable){.n_partial = 0};
     enum q_code rc = body ? chat_stream(&t->peer, body, &a, e)
                           : q_fail(e, Q_NO_MEMORY, "no memory for the request");
     show_thinking(t, NULL, 0);

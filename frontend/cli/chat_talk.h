@@ -17,7 +17,8 @@ struct chat_talk {
     bool terminal;            /* standard output is one */
     bool verbose;
     struct wrap wrap;
-    bool thinking; /* what the model thinks is being printed */
+    bool thinking;            /* what the model thinks is being printed */
+    struct printable thought; /* of it, where standard output is no terminal */
 };
 /* Begin anew: only the system message stays. */
 void talk_reset(struct chat_talk *t);

@@ -44,12 +44,23 @@ static void put_char(struct wrap *w, uint32_t c, const char *text, size_t n)
     } else if (c == ' ' || c == '\t') {
         put_word(w);
         w->spaces += c == ' ' ? 1 : TAB;
-    } else if (c >= 0x20 && (c < 0x7f || c >= 0xa0)) {
+    } else {
         if (columns > 1 && w->word_columns && !w->fenced)
             put_word(w);
         buf_add(&w->word, text, n);
         w->word_columns += columns;
     }
+}
+
+static void put_safe(struct wrap *w)
+{
+    for (size_t at = 0; at < w->safe.len;) {
+        uint32_t c;
+        size_t n = utf8_decode(w->safe.data + at, w->safe.len - at, &c);
+        put_char(w, c, w->safe.data + at, n);
+        at += n;
+    }
+    buf_reset(&w->safe);
 }
 
 void wrap_add(struct wrap *w, const char *text, size_t n)
@@ -58,21 +69,14 @@ void wrap_add(struct wrap *w, const char *text, size_t n)
         buf_add(&w->out, text, n);
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        uint32_t c;
-        w->partial[w->n_partial++] = text[i];
-        if (w->n_partial < 4 && utf8_complete_prefix(w->partial, w->n_partial) < w->n_partial)
-            continue;
-        size_t taken = utf8_decode(w->partial, w->n_partial, &c);
-        put_char(w, c, w->partial, taken);
-        memmove(w->partial, w->partial + taken, w->n_partial - taken);
-        w->n_partial -= (unsigned)taken;
-    }
+    printable_add(&w->in, text, n, &w->safe);
+    put_safe(w);
 }
 
 void wrap_flush(struct wrap *w)
 {
-    w->n_partial = 0;
+    printable_end(&w->in, &w->safe);
+    put_safe(w);
     put_word(w);
     w->spaces = 0;
 }
@@ -80,6 +84,7 @@ void wrap_flush(struct wrap *w)
 void wrap_release(struct wrap *w)
 {
     buf_release(&w->word);
+    buf_release(&w->safe);
     buf_release(&w->out);
     *w = (struct wrap){.width = 0};
 }

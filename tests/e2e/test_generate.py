@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """quire generate: prompts from arguments, standard input and JSONL; the reference's tokens, in the order of the prompts."""
 import json
+import os
+import pty
 import subprocess
 
 import pytest
@@ -53,6 +55,33 @@ def test_arguments_and_standard_input(tmp_path):
     assert two.stdout.startswith("--- prompt 1, answer 1\n" + one.stdout + "--- prompt 2, answer 1\n")
     shown = generate(BUNDLED, "Once upon", "--json", "--progress", "--n", "2", *options)
     assert [json.loads(a)["text"] + "\n" for a in shown.stdout.splitlines()] == [one.stdout] * 2
+
+
+TITLE = "\x1b]0;owned\x07"  # sets a terminal's title, were it printed as it is
+
+
+def test_no_answer_steers_the_terminal(tmp_path):
+    """Its control characters go to a pipe, not to a terminal."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in BUNDLED.iterdir():
+        (model / path.name).symlink_to(path)
+    tokenizer = json.loads((BUNDLED / "tokenizer.json").read_text())
+    tokenizer["decoder"] = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "o"}, "content": "\u011b]0;owned\u0107"}, tokenizer["decoder"]]}  # bytes, as that one writes them
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for args in (), ("--json",), ("--n", "2"):
+        command = [BIN / "quire-generate", model, "Hello!", *GREEDY, *args]
+        piped = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert (json.dumps(TITLE)[1:-1] if args == ("--json",) else TITLE) in piped.stdout, piped
+        leader, follower = pty.openpty()
+        with open(leader, "rb") as screen:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=follower, stderr=subprocess.PIPE, timeout=120)
+            os.close(follower)
+            shown = os.read(screen.fileno(), 65536).decode()
+        assert done.returncode == 0 and "\x1b" not in shown and "\x07" not in shown, shown
+        assert shown.replace("\r", "") == piped.stdout.replace("\x1b", "").replace("\x07", "")
 
 
 GREEDY = ("--max-tokens", "24", "--temperature", "0")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """quire chat as a person meets it: at a terminal, with keys pressed and a screen read."""
+import contextlib
 import fcntl
+import http.server
 import json
 import os
 import pathlib
@@ -11,6 +13,7 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 import time
 
 import pytest
@@ -19,6 +22,7 @@ from servers import BIN, BUNDLED, Server
 
 CTRL_C, CTRL_D, UP, BACKSPACE, TAB, ENTER = "\x03", "\x04", "\x1b[A", "\x7f", "\t", "\r"
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|\x1b[=>]|[\x07\x0f]")
+TITLE = "\x1b]0;owned\x07\x9b31m"  # sets a terminal's title and its colour, were it printed as it is
 LONG = "Once upon a time"  # the bundled model goes on for two thousand tokens
 WAIT_S = 30
 
@@ -321,6 +325,55 @@ def test_a_model_that_cannot_chat_is_told_at_the_start(tmp_path, template, cause
     done = subprocess.run([BIN / "quire", "chat", model, "--num-gpu-blocks-override", "128"], capture_output=True, text=True, timeout=60, input="Hello!\n")
     assert done.returncode == 3 and done.stdout == "" and done.stderr.count("\n") == 1, done
     assert cause in done.stderr and "/v1/" not in done.stderr
+
+
+@contextlib.contextmanager
+def stand_in(delta, status=200):
+    """The address of a server whose model has control characters in its name, and answers with this delta, or an error."""
+    answer = {"choices": [{"delta": delta}]} if status == 200 else {"error": {"message": "refused" + TITLE}}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def reply(self, status, body):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def do_GET(self):
+            self.reply(200, json.dumps({"data": [{"id": "tiny" + TITLE}]}))
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            text = json.dumps(answer, ensure_ascii=False)
+            self.reply(status, text if status != 200 else f"data: {text}\n\ndata: [DONE]\n\n")
+
+        def log_message(self, *args):
+            pass
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as s:
+        threading.Thread(target=s.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{s.server_port}"
+        s.shutdown()
+
+
+def test_no_answer_steers_the_terminal(tmp_path):
+    """Each part of an answer that is printed: text, reasoning, a function's name, an error, the model's name."""
+    call = {"index": 0, "id": "1", "function": {"name": "look\n" + TITLE, "arguments": json.dumps({"a": TITLE}, ensure_ascii=False)}}
+    with stand_in({"reasoning": "so" + TITLE, "content": "yes" + TITLE, "tool_calls": [call]}) as url:
+        t = Terminal(tmp_path, "--url", url)
+        t.expect(r"quire chat with tiny\]0;owned31m at http.*?> $")
+        t.press("Hello!" + ENTER)
+        t.expect(r"so\]0;owned31m.*?yes\]0;owned31m.*?tool call look.*?\]0;owned31m\(\{.*?\}\).*?result of look \]0;owned31m> $")
+        assert not re.search("[\x07\x1b\x9b]", t.screen)
+        t.close()
+    for delta, status, said in (({"reasoning": "hm\té" + TITLE, "content": "yes"}, 200, "hm\té]0;owned31m"), ({}, 400, "refused]0;owned31m")):
+        with stand_in(delta, status) as url:
+            done = subprocess.run([BIN / "quire", "chat", "--url", url], capture_output=True, text=True, timeout=60, input="Hello!\n")
+        assert said in done.stderr and not re.search("[\x07\x1b\x9b]", done.stderr), done
+
+
+def test_a_pipe_gets_an_answer_as_it_is():
+    with stand_in({"content": "yes" + TITLE}) as url:
+        done = subprocess.run([BIN / "quire", "chat", "--url", url], capture_output=True, text=True, timeout=60, input="Hello!\n")
+    assert done.stdout == "yes" + TITLE + "\n"
 
 
 def test_answers_that_are_lost_are_a_failure(server):

@@ -25,11 +25,8 @@ static const struct {
      "c\r",
      "a[31mbc"},
     {0, "a\x1b[31m  b\n", "a\x1b[31m  b\n"}, /* no terminal: as it comes */
-    {20,
-     "a\xff"
-     "b",
-     "a\xff"
-     "b"},
+    {20, "a\xff\xc2\x9b\xe4\xb8z\xc3", "a\xef\xbf\xbd\xef\xbf\xbdz\xef\xbf\xbd"},
+    {0, "a\xff\xc3", "a\xff\xc3"},
 };
 
 static void assert_wrapped(size_t i, size_t piece)

@@ -46,6 +46,17 @@ static void note(const char *text)
     fprintf(stderr, "(%s)\n", text);
 }
 
+/* An answer that failed because the server has ended, which it was not to do. */
+static void report_end(struct chat *c, enum q_code rc)
+{
+    struct buf why = BUF_INIT;
+    if ((rc == Q_IO || rc == Q_UNAVAILABLE) && chat_server_ended(&c->server, &why)) {
+        complain(buf_str(&why));
+        note("/save FILE keeps the conversation; `quire chat MODEL` begins another");
+    }
+    buf_release(&why);
+}
+
 /* Ask, with Ctrl-C stopping the answer alone. */
 static enum q_code answer(struct chat *c)
 {
@@ -59,6 +70,7 @@ static enum q_code answer(struct chat *c)
     enum q_code rc = talk_answer(&c->talk, &e);
     if (edits)
         sigaction(SIGINT, &before, NULL);
+    report_end(c, rc);
     if (rc == Q_CANCELLED)
         note("stopped");
     else if (rc)

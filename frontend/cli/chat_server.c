@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server's log goes into a file without a name, in which its owner looks while it starts: a
- * pipe would have to be emptied as long as both live. */
+/* The server's log comes through a pipe. While the server starts, its progress and its errors are
+ * read from there; from then on a thread empties the pipe and keeps the last lines (log_tail.h),
+ * which are shown if the server ends by itself. */
 #include "frontend/cli/chat_server.h"
 #include <errno.h>
 #include <jansson.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <openssl/rand.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +18,9 @@
 
 #define ARGS_MAX   200
 #define STOP_MS    5000
-#define LOOK_US    30000
+#define LOOK_MS    30
+#define DEATH_MS   1000 /* from a connection that breaks to the end of its process */
+#define TAIL_LINES 8
 #define ERRORS_MAX 4096            /* bytes */
 #define NO_CHAT    "chat is off: " /* of the frontend's log */
 
@@ -69,6 +73,7 @@ static FALLIBLE spawn(struct chat_server *s, const struct options *o, struct q_e
 {
     char *argv[ARGS_MAX];
     unsigned char random[32];
+    int ends[2];
     pid_t parent = getpid();
     enum q_code rc = arguments(argv, o, e);
     if (rc)
@@ -78,16 +83,18 @@ static FALLIBLE spawn(struct chat_server *s, const struct options *o, struct q_e
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(s->key + 2 * i, 3, "%02x", random[i]);
     setenv("QUIRE_API_KEY", s->key, 1); /* an argument would be seen by all */
-    if ((s->log_fd = memfd_create("quire-chat-log", MFD_CLOEXEC)) < 0)
-        return q_fail(e, Q_IO, "memfd_create: %s", strerror(errno));
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return q_fail(e, Q_IO, "cannot start the server: pipe: %s", strerror(errno));
+    s->log_fd = ends[0];
+    fcntl(s->log_fd, F_SETFL, O_NONBLOCK);
     s->pid = fork();
-    if (s->pid < 0) {
-        s->pid = 0;
-        return q_fail(e, Q_IO, "cannot start the server: fork: %s", strerror(errno));
-    }
     if (s->pid == 0)
-        become(argv, s->log_fd, parent);
-    return Q_OK;
+        become(argv, ends[1], parent);
+    close(ends[1]);
+    if (s->pid > 0)
+        return Q_OK;
+    s->pid = 0;
+    return q_fail(e, Q_IO, "cannot start the server: fork: %s", strerror(errno));
 }
 
 static void note_error(struct chat_server *s, const char *text)
@@ -131,8 +138,7 @@ static void read_log(struct chat_server *s, unsigned *percent)
 {
     char data[4096];
     ssize_t n;
-    while ((n = pread(s->log_fd, data, sizeof data, s->at)) > 0) {
-        s->at += n;
+    while ((n = read(s->log_fd, data, sizeof data)) > 0) {
         for (ssize_t i = 0; i < n; i++) {
             if (data[i] != '\n') {
                 buf_add_char(&s->line, data[i]);
@@ -142,6 +148,14 @@ static void read_log(struct chat_server *s, unsigned *percent)
             buf_reset(&s->line);
         }
     }
+}
+
+/* Until there is more of the log, or a moment is over. */
+static void wait_log(const struct chat_server *s)
+{
+    struct pollfd p = {.fd = s->log_fd, .events = POLLIN};
+    if (poll(&p, 1, LOOK_MS) > 0 && !(p.revents & POLLIN))
+        usleep(LOOK_MS * 1000); /* it is closed: the end of its processes comes next */
 }
 
 FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
@@ -158,7 +172,7 @@ FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
         else if (!progress(percent))
             rc = q_fail(e, Q_CANCELLED, "interrupted");
         else if (!s->ready && alive)
-            usleep(LOOK_US);
+            wait_log(s);
     }
     if (!alive) {
         s->pid = 0;
@@ -166,7 +180,62 @@ FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
             rc = q_fail(e, Q_UNAVAILABLE, "%s",
                         s->errors.len ? s->errors.data : "the model's server ended at once");
     }
+    if (!rc) {
+        rc = log_tail_start(&s->tail, s->log_fd, e);
+        s->log_fd = 0;
+    }
     return rc;
+}
+
+/* A line of the log as people read it. */
+static void add_log_line(const char *line, size_t n, struct buf *out)
+{
+    json_t *v = json_loadb(line, n, 0, NULL);
+    const char *message = json_string_value(json_object_get(v, "message")),
+               *from = json_string_value(json_object_get(v, "component"));
+    if (message)
+        buf_printf(out, "\n  %s: %s", from ? from : "", message);
+    else
+        buf_printf(out, "\n  %.*s", (int)n, line);
+    json_decref(v);
+}
+
+static void add_last_lines(const struct buf *log, struct buf *out)
+{
+    const char *end = buf_str(log) + log->len, *at = end;
+    unsigned n = 0;
+    while (at > log->data && (at[-1] != '\n' || n++ < TAIL_LINES))
+        at--; /* each line ends with its newline, the last one too */
+    while (at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
+        add_log_line(at, (size_t)(stop - at), out);
+        at = stop + 1;
+    }
+}
+
+bool chat_server_ended(struct chat_server *s, struct buf *why)
+{
+    int64_t until = clock_ms() + DEATH_MS;
+    int status = 0;
+    struct buf log = BUF_INIT;
+    pid_t ended = 0;
+    while (s->pid > 0 && (ended = waitpid(s->pid, &status, WNOHANG)) == 0 && clock_ms() < until)
+        usleep(5000);
+    if (s->pid <= 0 || ended == 0)
+        return false;
+    if (WIFSIGNALED(status))
+        buf_printf(why, "the model's server was killed by signal %d (%s)", WTERMSIG(status),
+                   strsignal(WTERMSIG(status)));
+    else
+        buf_printf(why, "the model's server ended with code %d", WEXITSTATUS(status));
+    s->pid = 0;
+    log_tail_end(&s->tail, DEATH_MS, &log);
+    if (log.len) {
+        buf_add_str(why, "; the end of its log:");
+        add_last_lines(&log, why);
+    }
+    buf_release(&log);
+    return true;
 }
 
 void chat_server_stop(struct chat_server *s)
@@ -181,6 +250,7 @@ void chat_server_stop(struct chat_server *s)
     }
     if (s->log_fd > 0)
         close(s->log_fd);
+    log_tail_end(&s->tail, 0, NULL);
     buf_release(&s->line);
     buf_release(&s->errors);
     *s = (struct chat_server){.pid = 0};

@@ -8,12 +8,13 @@
 #include <sys/types.h>
 #include "common/buf.h"
 #include "common/options.h"
+#include "frontend/cli/log_tail.h"
 
 struct chat_server {
     pid_t pid;  /* 0: none */
-    int log_fd; /* what it logs */
-    off_t at;   /* of it, read so far */
+    int log_fd; /* what it logs until it is ready; from then on the tail's */
     struct buf line;
+    struct log_tail tail;
     char url[128], key[65];
     bool ready, no_chat; /* no_chat: its model has no template that can be used */
     struct buf errors;   /* what it said was wrong */
@@ -23,6 +24,9 @@ struct chat_server {
  * same. */
 FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
                            bool (*progress)(unsigned percent), struct q_err *e);
+/* Has it ended by itself? Waits a moment for it, after an answer that failed. Once true: why, and
+ * the last lines of its log. The server is stopped then. */
+bool chat_server_ended(struct chat_server *s, struct buf *why);
 void chat_server_stop(struct chat_server *s);
 
 #endif

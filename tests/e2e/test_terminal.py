@@ -292,6 +292,27 @@ def test_with_a_model_the_program_runs_it(tmp_path, how):
     t.close()
 
 
+@pytest.mark.parametrize("number, how", [(signal.SIGTERM, r"ended with code 0"), (signal.SIGKILL, r"was killed by signal 9 \(Killed\)")])
+def test_the_end_of_the_models_server_is_explained(tmp_path, number, how):
+    """With the last lines of its log; the conversation can be saved."""
+    t = Terminal(tmp_path, BUNDLED, "--temperature", "0", "--num-gpu-blocks-override", "512")
+    t.expect(r"quire chat with \S*quire-tiny.*?> $")
+    t.say("Hello!")
+    server, = children(t.pid)
+    family = [server, *children(server)]
+    os.kill(server, number)
+    deadline = time.monotonic() + WAIT_S
+    while not all(gone(pid) for pid in family):
+        assert time.monotonic() < deadline, family
+        time.sleep(0.05)
+    t.press("Who are you?" + ENTER)
+    t.expect(rf"server {how}; the end of its log:\r\n(  \w+: [^\r]*\r\n){{1,8}}\(/save FILE keeps.*?> $")
+    assert [m["role"] for m in messages(t, tmp_path / "talk.json")["messages"]] == ["user", "assistant"]
+    t.press("/quit" + ENTER)
+    assert t.end() == 0
+    t.close()
+
+
 def test_help_fits_the_terminal(chat):
     t = chat(columns=50)
     listed = t.say("/help", r".*?you type\.\r\n> $")

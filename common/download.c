@@ -1,18 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sources of the beginnings: the Git LFS specification (docs/spec.md, "The Pointer"; hawser is its
- * first name), git-annex's documentation (internals/pointer_file), PKWARE's APPNOTE (4.3.7), xet-core's pointer file ("# xet version 0"), and the texts that huggingface.co
- * answers with 401, 403 and 404. */
+ * first name), git-annex's documentation (internals/pointer_file; internals, for its links),
+ * PKWARE's APPNOTE (4.3.7), xet-core's pointer file ("# xet version 0"), and the texts that
+ * huggingface.co answers with 401, 403 and 404. */
 #include "common/download.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define HEAD_MAX 256u /* bytes that are looked at */
 
 enum instead { IS_LFS, IS_XET, IS_ANNEX, IS_PAGE, IS_GGUF, IS_ARCHIVE, IS_REFUSAL };
+
+#define NOT_THERE ", the file itself was not downloaded"
+#define GET       "get the model with `hf download`"
+
+/* "PATH is IS: run `COMMAND` in its folder, or WAY". */
+static const struct {
+    const char *is;
+    const char *command; /* NULL: none */
+    const char *way;
+} words[] = {
+    [IS_LFS] = {"a Git LFS pointer" NOT_THERE, "git lfs pull", GET},
+    [IS_XET] = {"a Xet pointer" NOT_THERE, NULL, GET},
+    [IS_ANNEX] = {"a git-annex pointer" NOT_THERE, "git annex get", GET},
+    [IS_PAGE] = {"a page of HTML", NULL, "a download saved a web page in place of the file; " GET},
+    [IS_GGUF] = {"a GGUF file, whatever its name; quire reads the files of Hugging Face folders",
+                 NULL, "give those of the model that it was made from"},
+    [IS_ARCHIVE] = {"a zip archive, whatever its name (PyTorch's checkpoints are such archives, "
+                    "quire reads safetensors)",
+                    NULL, "unpack it, or " GET},
+};
 
 static const struct {
     const char *text; /* letters of either case, behind spaces */
@@ -33,50 +56,27 @@ static const struct {
     {"Invalid credentials in Authorization header", IS_REFUSAL},
 };
 
-static enum q_code fail(enum instead is, const char *path, const char *head, struct q_err *e)
+/* The folder of a file: [*n] bytes of its path, or of ".". */
+static const char *folder_of(const char *path, int *n)
 {
     const char *slash = strrchr(path, '/');
-    const int n_dir = slash && slash > path ? (int)(slash - path) : 1;
-    const char *dir = !slash ? "." : slash == path ? "/" : path;
-    switch (is) {
-    case IS_LFS:
+    *n = slash && slash > path ? (int)(slash - path) : 1;
+    return !slash ? "." : slash == path ? "/" : path;
+}
+
+static enum q_code fail(enum instead is, const char *path, const char *head, struct q_err *e)
+{
+    int n_dir;
+    const char *dir = folder_of(path, &n_dir);
+    if (is == IS_REFUSAL)
         return q_fail(e, Q_CORRUPT,
-                      "%s is a Git LFS pointer, the file itself was not downloaded: run `git lfs "
-                      "pull` in %.*s, or get the model with `hf download`",
-                      path, n_dir, dir);
-    case IS_XET:
-        return q_fail(e, Q_CORRUPT,
-                      "%s is a Xet pointer, the file itself was not downloaded: get the model with "
-                      "`hf download`",
-                      path);
-    case IS_ANNEX:
-        return q_fail(e, Q_CORRUPT,
-                      "%s is a git-annex pointer, the file itself was not downloaded: run `git "
-                      "annex get` in %.*s, or get the model with `hf download`",
-                      path, n_dir, dir);
-    case IS_ARCHIVE:
-        return q_fail(e, Q_CORRUPT,
-                      "%s is a zip archive, whatever its name (PyTorch's checkpoints are such "
-                      "archives, quire reads safetensors): unpack it, or get the model with `hf "
-                      "download`",
-                      path);
-    case IS_PAGE:
-        return q_fail(e, Q_CORRUPT,
-                      "%s is a page of HTML: a download saved a web page in place of the file; get "
-                      "the model with `hf download`",
-                      path);
-    case IS_GGUF:
-        return q_fail(e, Q_CORRUPT,
-                      "%s is a GGUF file, whatever its name; quire reads the files of Hugging Face "
-                      "folders: give those of the model that it was made from",
-                      path);
-    case IS_REFUSAL:
-        break;
-    }
-    return q_fail(e, Q_CORRUPT,
-                  "%s holds a server's refusal in place of the file (\"%.*s\"): get the model with "
-                  "`hf download`, after `hf auth login` when it is private or gated",
-                  path, (int)strcspn(head, "\r\n"), head);
+                      "%s holds a server's refusal in place of the file (\"%.*s\"): " GET
+                      ", after `hf auth login` when it is private or gated",
+                      path, (int)strcspn(head, "\r\n"), head);
+    if (!words[is].command)
+        return q_fail(e, Q_CORRUPT, "%s is %s: %s", path, words[is].is, words[is].way);
+    return q_fail(e, Q_CORRUPT, "%s is %s: run `%s` in %.*s, or %s", path, words[is].is,
+                  words[is].command, n_dir, dir, words[is].way);
 }
 
 enum q_code download_check(const void *data, size_t n, const char *path, struct q_err *e)
@@ -109,4 +109,25 @@ enum q_code download_check_file(const char *path, struct q_err *e)
         return q_fail(e, code == ENOENT || code == ENOTDIR ? Q_NOT_FOUND : Q_IO,
                       "%s: cannot read: %s", path, strerror(code));
     return download_check(head, (size_t)n, path, e);
+}
+
+enum q_code download_check_link(const char *path, struct q_err *e)
+{
+    char target[PATH_MAX];
+    struct stat st;
+    int n_dir;
+    const char *dir = folder_of(path, &n_dir), *slash = strrchr(path, '/');
+    const ssize_t n = readlink(path, target, sizeof target - 1);
+    if (n < 0 || stat(path, &st) == 0)
+        return Q_OK; /* no link, or one to a file */
+    target[n] = '\0';
+    if (strstr(target, "annex/objects/"))
+        return q_fail(e, Q_NOT_FOUND,
+                      "%s is a git-annex link, the file's content was not fetched: run `git annex "
+                      "get %s` in %.*s, or " GET,
+                      path, slash ? slash + 1 : path, n_dir, dir);
+    return q_fail(e, Q_NOT_FOUND,
+                  "%s is a link to a file that is not there: the model is not complete, get it "
+                  "again with `hf download`",
+                  path);
 }

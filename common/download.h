@@ -14,5 +14,8 @@
 FALLIBLE download_check(const void *data, size_t n, const char *path, struct q_err *e);
 /* The same for a file that nobody has read yet. Errors: also Q_NOT_FOUND, Q_IO. */
 FALLIBLE download_check_file(const char *path, struct q_err *e);
+/* Is there a link in the file's place that leads to nothing: of a cache whose blobs were removed,
+ * or of git-annex before its `get`? Errors: Q_NOT_FOUND. */
+FALLIBLE download_check_link(const char *path, struct q_err *e);
 
 #endif

@@ -12,6 +12,7 @@
 
 #define START_CHECK "QUIRE_CHECK" /* environment: only check */
 
+/* Was this program started to check only, and to end before it listens or loads? */
 bool start_is_check(void);
 /* "NAME: MESSAGE" to standard error, or the message alone when it is a check. */
 void start_fail(const char *name, const char *message);

@@ -394,7 +394,8 @@ enum q_code model_config_load(struct model_config *c, struct generation_defaults
         (rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)) ||
         (rc = download_check(text.data, text.len, path, e)) ||
         (rc = model_config_parse(c, buf_str(&text), text.len, path, e)) ||
-        (rc = path_join(path, sizeof path, dir, "generation_config.json", e)) || !file_exists(path))
+        (rc = path_join(path, sizeof path, dir, "generation_config.json", e)) ||
+        (rc = download_check_link(path, e)) || !file_exists(path))
         goto out;
     buf_reset(&text);
     if (!(rc = file_read(&text, path, HUB_JSON_FILE_MAX, e)) &&

@@ -234,21 +234,11 @@ static bool has(const char *dir, const char *name)
     return !path_join(path, sizeof path, dir, name, NULL) && file_exists(path);
 }
 
-/* A link to a file that is not there: of the hub's cache, whose blobs were removed. */
-static bool is_broken_link(const char *dir, const char *name)
+static enum q_code check_link(const char *dir, const char *name, struct q_err *e)
 {
     char path[PATH_MAX];
-    struct stat st;
-    return !path_join(path, sizeof path, dir, name, NULL) && lstat(path, &st) == 0 &&
-           S_ISLNK(st.st_mode) && !file_exists(path);
-}
-
-static enum q_code refuse_link(const char *dir, const char *name, struct q_err *e)
-{
-    return q_fail(e, Q_NOT_FOUND,
-                  "%s/%s is a link to a file that is not there: the model is not complete, get it "
-                  "again with `hf download`",
-                  dir, name);
+    enum q_code rc = path_join(path, sizeof path, dir, name, e);
+    return rc ? rc : download_check_link(path, e);
 }
 
 static enum q_code refuse_adapter(const char *dir, struct q_err *e)
@@ -324,9 +314,9 @@ enum q_code folder_refuse(const char *dir, struct q_err *e)
 {
     struct content c = {.names = BUF_INIT, .models = BUF_INIT, .cached = BUF_INIT};
     enum q_code rc = content_read(&c, dir, e);
-    if (!rc && is_broken_link(dir, "config.json"))
-        rc = refuse_link(dir, "config.json", e);
-    else if (!rc && has(dir, "adapter_config.json"))
+    if (!rc)
+        rc = check_link(dir, "config.json", e);
+    if (!rc && has(dir, "adapter_config.json"))
         rc = refuse_adapter(dir, e);
     else if (!rc && has(dir, "model_index.json"))
         rc = q_fail(e, Q_UNSUPPORTED,
@@ -345,8 +335,7 @@ enum q_code folder_refuse_weights(const char *dir, struct q_err *e)
     struct content c = {.names = BUF_INIT, .models = BUF_INIT, .cached = BUF_INIT};
     enum q_code rc = content_read(&c, dir, e);
     for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++)
-        if (is_broken_link(dir, names[i]))
-            rc = refuse_link(dir, names[i], e);
+        rc = check_link(dir, names[i], e);
     size_t i = first_weights(&c);
     const char *weights = safetensors_in(&c);
     if (!rc && has(dir, "adapter_config.json"))
@@ -373,10 +362,8 @@ static enum q_code check_shard(const char *dir, const char *name, const char *in
 {
     char path[PATH_MAX];
     enum q_code rc = path_join(path, sizeof path, dir, name, e);
-    if (rc)
+    if (rc || (rc = download_check_link(path, e)))
         return rc;
-    if (is_broken_link(dir, name))
-        return refuse_link(dir, name, e);
     rc = download_check_file(path, e);
     if (rc == Q_NOT_FOUND)
         rc = q_fail(e, Q_NOT_FOUND,

@@ -161,6 +161,8 @@ static enum q_code find_template(struct chat *c, const char *dir, json_t *tokeni
         return rc;
     if (file_exists(path))
         return read_part(&c->source, path, e);
+    if ((rc = download_check_link(path, e)))
+        return rc;
     rc = load_config(&old, dir, "chat_template.json", e);
     v = json_object_get(old, "chat_template");
     if (!v)

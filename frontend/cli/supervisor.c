@@ -15,7 +15,6 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
-#include "common/buf.h"
 #include "common/mem.h"
 #include "common/net.h"
 #include "common/start.h"

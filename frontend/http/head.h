@@ -21,9 +21,9 @@ bool head_has(const char *head, size_t n, const char *name);
 void head_unframe(char *head, size_t n);
 /* Header lines that are whole, of a head that need not be; counted up to `most` + 1. */
 size_t head_n_field(const char *bytes, size_t n, size_t most);
-/* Write a head of n bytes that asks for "/" and has nothing wrong with it. n: HEAD_BLANK_MIN or
- * more. */
-#define HEAD_BLANK_MIN 64
+#define HEAD_BLANK_MIN 64 /* bytes: room for the request line, Host and the empty line */
+/* Write a head of n bytes, HEAD_BLANK_MIN or more, that asks for "/" and has nothing wrong with it:
+ * for h2o to read in the place of one that it must not see. */
 void head_blank(char *bytes, size_t n);
 
 #endif

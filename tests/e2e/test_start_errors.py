@@ -137,6 +137,21 @@ def test_git_lfs_pointers(model, tmp_path, name, verb):
             *verbs(model, tmp_path)[verb])
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"])
+@pytest.mark.parametrize("verb", ["serve", "generate", "run-batch"])
+def test_git_annex_links(model, tmp_path, name, verb):
+    """Of a clone before `git annex get`."""
+    (model / name).unlink()
+    (model / name).symlink_to(f".git/annex/objects/1x/2y/SHA256E-s9--00.json/{name}")
+    refused(MODEL, [f"{model / name} is a git-annex link, the file's content was not fetched: run `git annex get {name}` in {model}"],
+            *verbs(model, tmp_path)[verb])
+
+
+def test_a_chat_template_that_was_not_fetched(model):
+    (model / "chat_template.jinja").symlink_to(".git/annex/objects/1x/2y/SHA256E-s9--00/SHA256E-s9--00")
+    refused(MODEL, ["chat_template.jinja is a git-annex link", "`git annex get chat_template.jinja`"], "render", model)
+
+
 def test_what_is_wrong_first(model):
     """The architecture before the tokenizer, and the model before the device."""
     (model / "tokenizer.json").unlink()

@@ -200,10 +200,37 @@ static void test_no_model(void **state)
     folder_text(&g, "renamed", "GGUF\3");
     snprintf(path, sizeof path, "%s/renamed", g.path);
     assert_fails(hub_resolve(dir, path, NULL, &e), Q_UNSUPPORTED, "is a GGUF file", &e);
-    folder_link(&g, "config.json", "../../blobs/none");
-    assert_fails(hub_resolve(dir, g.path, NULL, &e), Q_NOT_FOUND, "is a link to a file that is not",
-                 &e);
     folder_release(&g);
+}
+
+/* Links to nothing: of the hub's cache without its blobs, and of a git-annex clone before `get`. */
+static void test_broken_links(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *target, *part;
+    } links[] = {
+        {"config.json", "../../blobs/none", "config.json is a link to a file that is not there"},
+        {"config.json", "../.git/annex/objects/x/y/KEY/KEY",
+         "content was not fetched: run `git annex get config.json` in /tmp/quire-test-"},
+        {"model.safetensors", "../../blobs/none", "model.safetensors is a link to a file that is"},
+        {"model.safetensors", ".git/annex/objects/x/y/KEY/KEY",
+         "model.safetensors is a git-annex link, the file's content was not fetched: run `git "
+         "annex get model.safetensors`"},
+        {"model-1.safetensors", ".git/annex/objects/x/y/KEY/KEY", "annex get model-1.safetensors`"},
+    };
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        struct folder g;
+        bool config = !strcmp(links[i].name, "config.json");
+        folder_init(&g);
+        if (!strcmp(links[i].name, "model-1.safetensors"))
+            folder_text(&g, "model.safetensors.index.json",
+                        "{\"weight_map\": {\"a\": \"model-1.safetensors\"}}");
+        folder_link(&g, links[i].name, links[i].target);
+        assert_fails(config ? hub_resolve(dir, g.path, NULL, &e) : folder_check_weights(g.path, &e),
+                     Q_NOT_FOUND, links[i].part, &e);
+        folder_release(&g);
+    }
 }
 
 /* Files and folders of somebody else. */
@@ -271,13 +298,6 @@ static void test_no_weights(void **state)
         assert_fails(folder_check_weights(g.path, &e), cases[i].code, cases[i].part, &e);
         folder_release(&g);
     }
-    struct folder g;
-    folder_init(&g);
-    folder_text(&g, "config.json", "{}");
-    folder_link(&g, "model.safetensors", "../../blobs/none");
-    assert_fails(folder_check_weights(g.path, &e), Q_NOT_FOUND,
-                 "model.safetensors is a link to a file that is not there", &e);
-    folder_release(&g);
     folder_text(&f, "model.safetensors", "x");
     assert_ok(folder_check_weights(f.path, &e), &e); /* what is in it is tensor_set_open's */
 }
@@ -389,6 +409,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_places, setup, teardown),
         cmocka_unit_test_setup_teardown(test_hostile_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_model, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_broken_links, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_permission, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_weights, setup, teardown),
         cmocka_unit_test_setup_teardown(test_names, setup, teardown),

@@ -171,6 +171,27 @@ static enum q_code open_file(struct tokenizer **out, const char *dir, const char
     return rc;
 }
 
+/* No tokenizer, perhaps because a part of it is a link to nothing. */
+static enum q_code refuse_folder(const char *dir, struct q_err *e)
+{
+    static const char *const names[] = {
+#define TOKENIZER_FILE(name) name,
+#define TOKENIZER_PART(name) name,
+#define TOKENIZER_NAMED(part, end)
+#include "common/tokenizer_files.def"
+    };
+    char path[PATH_MAX];
+    enum q_code rc = Q_OK;
+    for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++)
+        if (!(rc = path_join(path, sizeof path, dir, names[i], e)))
+            rc = download_check_link(path, e);
+    return rc ? rc
+              : q_fail(e, Q_NOT_FOUND,
+                       "%s: no tokenizer (tokenizer.json, tekken.json, tokenizer.model, tiktoken "
+                       "ranks, vocab.json with merges.txt, vocab.txt)",
+                       dir);
+}
+
 /* The tokenizer's file and the folder it lies in; path: a folder or the file. */
 static enum q_code locate(char found[PATH_MAX], char dir[PATH_MAX], const char *path,
                           struct q_err *e)
@@ -185,10 +206,7 @@ static enum q_code locate(char found[PATH_MAX], char dir[PATH_MAX], const char *
     if (!is_dir && !file_exists(path) && !slash)
         return q_fail(e, Q_NOT_FOUND, "%s: no such folder or file", path);
     if (is_dir && !find_file(found, path))
-        return q_fail(e, Q_NOT_FOUND,
-                      "%s: no tokenizer (tokenizer.json, tekken.json, tokenizer.model, tiktoken "
-                      "ranks, vocab.json with merges.txt, vocab.txt)",
-                      path);
+        return refuse_folder(path, e);
     if (!is_dir && snprintf(found, PATH_MAX, "%s", path) >= PATH_MAX)
         return q_fail(e, Q_TOO_LARGE, "%s: the path is too long", path);
     return download_check_file(found, e);
@@ -201,8 +219,9 @@ enum q_code tokenizer_check(const char *path, struct q_err *e)
     char found[PATH_MAX], dir[PATH_MAX], beside[PATH_MAX];
     enum q_code rc = locate(found, dir, path, e);
     for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++)
-        if (!(rc = path_join(beside, sizeof beside, dir, names[i], e)) && file_exists(beside))
-            rc = download_check_file(beside, e);
+        if (!(rc = path_join(beside, sizeof beside, dir, names[i], e)))
+            rc = file_exists(beside) ? download_check_file(beside, e)
+                                     : download_check_link(beside, e);
     return rc;
 }
 

@@ -356,20 +356,12 @@ def langchain_structured(method, schema, **more):
     return answer["parsed"]
 
 
-def langchain_function_calling():
-    return langchain_structured("function_calling", Place)
-
-
-def langchain_function_calling_strict():
-    return langchain_structured("function_calling", Place, strict=True)
-
-
-def langchain_json_schema():
-    return langchain_structured("json_schema", Place)
-
-
-def langchain_json_mode():
-    return langchain_structured("json_mode", City)
+LANGCHAIN = {  # the loop's name without langchain_
+    "function_calling": lambda: langchain_structured("function_calling", Place),
+    "function_calling_strict": lambda: langchain_structured("function_calling", Place, strict=True),
+    "json_schema": lambda: langchain_structured("json_schema", Place),
+    "json_mode": lambda: langchain_structured("json_mode", City),
+}
 
 
 def langchain_structured_stream():
@@ -408,35 +400,26 @@ def instruct(mode, model, partial=False):
     return parts[-1]
 
 
-def instructor_tools():
-    return instruct("TOOLS", Place)
+INSTRUCTOR = {  # the loop's name without instructor_
+    "tools": lambda: instruct("TOOLS", Place),
+    "tools_stream": lambda: instruct("TOOLS", Place, partial=True),
+    "tools_strict": lambda: instruct("TOOLS_STRICT", Place),
+    "json": lambda: instruct("JSON", City),
+    "json_schema": lambda: instruct("JSON_SCHEMA", Place),
+    "json_schema_stream": lambda: instruct("JSON_SCHEMA", Place, partial=True),
+}
 
 
-def instructor_tools_stream():
-    return instruct("TOOLS", Place, partial=True)
-
-
-def instructor_tools_strict():
-    return instruct("TOOLS_STRICT", Place)
-
-
-def instructor_json():
-    return instruct("JSON", City)
-
-
-def instructor_json_schema():
-    return instruct("JSON_SCHEMA", Place)
-
-
-def instructor_json_schema_stream():
-    return instruct("JSON_SCHEMA", Place, partial=True)
+def loop_of(name):
+    family, _, rest = name.partition("_")
+    return {"langchain": LANGCHAIN, "instructor": INSTRUCTOR}.get(family, {}).get(rest) or globals()[name]
 
 
 def main():
     for name in LOOPS:
         seen.clear()
         try:
-            output = globals()[name]()
+            output = loop_of(name)()
             result = {"seen": list(seen), "output": output.model_dump() if isinstance(output, BaseModel) else output}
         except Exception:  # of any framework: the next loop is run all the same
             result = {"error": traceback.format_exc()[-2000:]}

@@ -78,31 +78,36 @@ static const struct emu_case dtypes[] = {
 };
 #define N_DTYPE (sizeof dtypes / sizeof *dtypes)
 
+static void compare_case(const struct emu_case *what, const struct golden *g, struct core_config *c)
+{
+    on_device(c);
+    c->worker.dtype = what->dtype;
+    compare(*c, g, 3, what->model, what->margin);
+}
+
 static void dtype_and_quantization(void **state)
 {
     const struct emu_case *what = *state;
     struct golden g;
     golden_get(&g, what->model);
     struct core_config c = config_of(g.dir);
-    c.worker.dtype = what->dtype;
     c.worker.kv_given = true;
     c.worker.kv_dtype = what->kv;
     c.worker.quantization = what->quantization;
-    on_device(&c);
-    compare(c, &g, 3, what->model, what->margin);
+    compare_case(what, &g, &c);
 }
 
 /* What checkpoints hold in few bits, by the CUDA kernels: in 16 bits, in act-order, in fp8 as it is
  * and packed anew (which is made floats on the CPU). */
 static const struct emu_case few_bits[] = {
-    {.model = "gptq-4-act-one", .dtype = DT_BF16},
-    {.model = "packed-4-asym", .dtype = DT_BF16},
-    {.model = "packed-4", .dtype = DT_F16},
-    {.model = "int8", .dtype = DT_BF16},
-    {.model = "fp8", .dtype = DT_BF16},
-    {.model = "fp8-block", .dtype = DT_F16},
-    {.model = "experts-gptq-4-act", .dtype = DT_BF16},
-    {.model = "experts-awq-4", .dtype = DT_F16},
+    {.model = "gptq-4-act-one", .dtype = DT_BF16, .margin = 0.3f},
+    {.model = "packed-4-asym", .dtype = DT_BF16, .margin = 0.3f},
+    {.model = "packed-4", .dtype = DT_F16, .margin = 0.3f},
+    {.model = "int8", .dtype = DT_BF16, .margin = 0.3f},
+    {.model = "fp8", .dtype = DT_BF16, .margin = 0.3f},
+    {.model = "fp8-block", .dtype = DT_F16, .margin = 0.3f},
+    {.model = "experts-gptq-4-act", .dtype = DT_BF16, .margin = 0.3f},
+    {.model = "experts-awq-4", .dtype = DT_F16, .margin = 0.3f},
 };
 #define N_FEW_BITS (sizeof few_bits / sizeof *few_bits)
 
@@ -112,10 +117,8 @@ static void checkpoint_in_few_bits(void **state)
     struct golden g;
     near_quantized(&g, what->model);
     struct core_config c = config_of(g.dir);
-    on_device(&c);
-    c.worker.dtype = what->dtype;
     c.worker.max_model_len = 64;
-    compare(c, &g, 3, what->model, 0.3f);
+    compare_case(what, &g, &c);
 }
 
 /* Some blocks are 2^15 times larger than their neighbours (make.py there). */

@@ -594,6 +594,17 @@ static void grammars_share_their_walks(void **state)
     trie_release(&t);
 }
 
+/* A matcher that takes the sample's texts as it should, at its beginning. */
+static struct matcher *checked_matcher(const struct grammar_source *source, const struct sample *s,
+                                       const struct trie *t)
+{
+    struct matcher *m = compiled_source(source, t);
+    check_sample(m, s);
+    follow_masks(m, t, s->source);
+    matcher_begin(m);
+    return m;
+}
+
 /* Reasoning is free until its end marker comes, as text or as special tokens; then the grammar
  * holds, also for what the token that ends the marker has behind it. */
 static void grammars_begin_after_reasoning(void **state)
@@ -616,10 +627,7 @@ static void grammars_begin_after_reasoning(void **state)
         struct grammar_source source = SOURCE(s->kind, s->source);
         source.after = "</t>";
         source.n_after = 4;
-        struct matcher *m = compiled_source(&source, &t);
-        check_sample(m, s);
-        follow_masks(m, &t, s->source);
-        matcher_begin(m);
+        struct matcher *m = checked_matcher(&source, s, &t);
         matcher_config c = matcher_start(m);
         char forced[8];
         assert_true(matcher_is_before(m, c) && !matcher_can_end(m, c));
@@ -655,10 +663,7 @@ static void grammars_begin_at_once_or_after_reasoning(void **state)
         struct grammar_source source = SOURCE(s->kind, s->source);
         source.tags = tags;
         source.n_tags = sizeof tags; /* the last pair's end is empty */
-        struct matcher *m = compiled_source(&source, &t);
-        check_sample(m, s);
-        follow_masks(m, &t, s->source);
-        matcher_begin(m);
+        struct matcher *m = checked_matcher(&source, s, &t);
         matcher_config c = matcher_start(m);
         assert_true(!matcher_is_before(m, c) && !matcher_can_end(m, c));
         c = matcher_bytes(m, c, "<t>{", 4);

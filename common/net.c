@@ -6,9 +6,110 @@
 #include <netinet/in.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 #include "common/log.h"
 
 #define LOOPBACK_FIRST 127 /* 127.0.0.0/8 */
+#define BACKLOG        1024
+#define PORT_TRIES     16 /* to find one that is free at every address */
+
+static uint16_t *port_of(struct sockaddr_storage *a)
+{
+    return a->ss_family == AF_INET6 ? &((struct sockaddr_in6 *)a)->sin6_port
+                                    : &((struct sockaddr_in *)a)->sin_port;
+}
+
+/* 0 or an errno. */
+static int listen_at(int *out, const struct addrinfo *a, uint16_t port, bool only_v6)
+{
+    const int on = 1;
+    struct sockaddr_storage at = {0};
+    const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    memcpy(&at, a->ai_addr, a->ai_addrlen);
+    *port_of(&at) = htons(port);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (only_v6 && a->ai_family == AF_INET6) /* or "::" would take the port of IPv4 too */
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    if (bind(fd, (struct sockaddr *)&at, a->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
+        const int error = errno;
+        close(fd);
+        return error;
+    }
+    *out = fd;
+    return 0;
+}
+
+/* Does an address before this one in the list say the same? /etc/hosts may. */
+static bool is_repeated(const struct addrinfo *first, const struct addrinfo *a)
+{
+    for (; first != a; first = first->ai_next)
+        if (first->ai_addrlen == a->ai_addrlen &&
+            !memcmp(first->ai_addr, a->ai_addr, a->ai_addrlen))
+            return true;
+    return false;
+}
+
+static bool is_absent(int error)
+{
+    return error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
+}
+
+/* One try: 0, or the errno of the address that failed; then nothing is open. */
+static int listen_all(struct net_sockets *out, const struct addrinfo *found, uint16_t port)
+{
+    int absent = 0, error = 0;
+    *out = (struct net_sockets){.port = port};
+    for (const struct addrinfo *a = found; a && !error && out->n < NET_LISTEN_MAX; a = a->ai_next) {
+        struct sockaddr_storage at;
+        socklen_t n = sizeof at;
+        if (is_repeated(found, a))
+            continue;
+        error = listen_at(&out->fd[out->n], a, out->port, found->ai_next != NULL);
+        if (is_absent(error)) {
+            absent = error;
+            error = 0;
+            continue;
+        }
+        if (!error && getsockname(out->fd[out->n++], (struct sockaddr *)&at, &n) != 0)
+            error = errno;
+        else if (!error)
+            out->port = ntohs(*port_of(&at));
+    }
+    if (!error && out->n == 0)
+        error = absent;
+    if (error)
+        net_sockets_close(out);
+    return error;
+}
+
+FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                   .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    *out = (struct net_sockets){.n = 0};
+    const int rc = getaddrinfo(host, "0", &hints, &found);
+    if (rc)
+        return q_fail(e, Q_IO, "--host: cannot listen on %s: %s", host, gai_strerror(rc));
+    int error = 0, tries = port ? 1 : PORT_TRIES;
+    do {
+        error = listen_all(out, found, port);
+    } while (error == EADDRINUSE && --tries > 0); /* free at one address, taken at another */
+    freeaddrinfo(found);
+    if (!error)
+        return Q_OK;
+    return q_fail(e, Q_IO, "cannot listen on %s port %u: %s%s", host, port, strerror(error),
+                  net_hint(error));
+}
+
+void net_sockets_close(struct net_sockets *s)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        close(s->fd[i]);
+    s->n = 0;
+}
 
 bool net_is_open(const struct sockaddr *a)
 {
@@ -32,7 +133,9 @@ bool net_host_is_open(const char *host)
     struct addrinfo *found = NULL;
     if (strcmp(host, "*") == 0 || getaddrinfo(host, "0", &hints, &found) != 0)
         return true; /* "*" is every address; of a name that has none, nothing safe is known */
-    const bool open = net_is_open(found->ai_addr); /* the first is the one that is bound */
+    bool open = false;
+    for (const struct addrinfo *a = found; a; a = a->ai_next)
+        open = open || net_is_open(a->ai_addr);
     freeaddrinfo(found);
     return open;
 }

@@ -1,13 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net - what is to be said of an address that is listened on. Threads: reentrant. */
+/* net - sockets that listen on a name, and what is to be said of their addresses.
+ * Threads: reentrant. */
 #ifndef QUIRE_COMMON_NET_H
 #define QUIRE_COMMON_NET_H
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/socket.h>
+#include "common/err.h"
+
+#define NET_LISTEN_MAX 8 /* addresses of one name */
+
+struct net_sockets { /* bound, listening, non-blocking; all on one port */
+    int fd[NET_LISTEN_MAX];
+    uint32_t n;
+    uint16_t port;
+};
+/* Listen on every address that the name has, as `localhost` has one of IPv4 and one of IPv6;
+ * addresses that this machine lacks are passed over as long as another is left. port 0: a free one,
+ * the same for all. Errors: Q_IO (the address and a way out); nothing is open then. */
+FALLIBLE net_listen(struct net_sockets *out, const char *host, uint16_t port, struct q_err *e);
+void net_sockets_close(struct net_sockets *s);
 
 /* May other machines reach a socket bound to this address, as far as the address shows? */
 bool net_is_open(const struct sockaddr *a);
-/* The same of a --host; true also for what cannot be resolved. */
+/* The same of a --host, of any of its addresses; true also for what cannot be resolved. */
 bool net_host_is_open(const char *host);
 /* For a server that asks for no key: a warning to the log if other machines may reach it. */
 void net_warn_open(const char *host, unsigned port);

@@ -301,12 +301,28 @@ static enum q_code make_server(struct app *a, struct q_err *e)
     return http_server_new(&a->server, &a->loop, &c, e);
 }
 
+/* fds: numbers with commas between them. */
+static enum q_code listen_inherited(struct app *a, const char *fds, struct q_err *e)
+{
+    enum q_code rc = Q_OK;
+    char *end = NULL;
+    for (uint32_t n = 0; !rc && n < NET_LISTEN_MAX; n++, fds = end + 1) {
+        long fd = strtol(fds, &end, 10);
+        if (end == fds || fd < 0 || fd > 1 << 20)
+            return q_fail(e, Q_INVALID, "QUIRE_LISTEN_FDS: expected numbers, got \"%s\"", fds);
+        rc = http_server_listen_fd(a->server, (int)fd, e);
+        if (*end != ',')
+            break;
+    }
+    return rc;
+}
+
 static enum q_code listen_now(struct app *a, struct q_err *e)
 {
     const struct options *o = a->options;
-    int fd = inherited("QUIRE_LISTEN_FD");
-    if (fd >= 0) /* the supervisor says the rest */
-        return http_server_listen_fd(a->server, fd, e);
+    const char *fds = getenv("QUIRE_LISTEN_FDS");
+    if (fds) /* the supervisor says the rest */
+        return listen_inherited(a, fds, e);
     enum q_code rc = http_server_listen(a->server, o->host, (uint16_t)o->port, e);
     if (rc != Q_OK)
         return rc;

@@ -291,7 +291,7 @@ int main(int argc, char **argv)
     s.ready_pipe = s.outside.ready_pipe[0];
     log_info("listening on %s", s.outside.url);
     if (!o.api_key.n && !*o.api_key_file)
-        net_warn_open(o.host, s.outside.port);
+        net_warn_open(o.host, s.outside.listening.port);
     for (uint32_t i = 0; i < s.n && !s.stopping; i++)
         start(&s, &s.children[i]);
     return watch(&s);

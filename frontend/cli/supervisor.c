@@ -3,23 +3,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/mem.h"
-#include "common/net.h"
 #include "common/start.h"
 
-#define BACKLOG        1024
 #define SOCKET_NAME    "engine"
 #define WEIGHTS        "weights" /* what the engine was last told to serve */
 #define CHECK_SAYS_MAX ((size_t)1 << 20)
@@ -27,35 +23,11 @@
 
 static enum q_code listen_on(struct outside *s, const struct options *o, struct q_err *e)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    struct sockaddr_storage sa = {0};
-    socklen_t n = sizeof(sa);
-    char service[8];
-    int on = 1, failed = 0;
-    snprintf(service, sizeof(service), "%d", (int)o->port);
-    int rc = getaddrinfo(o->host, service, &hints, &found);
-    if (rc)
-        return q_fail(e, Q_IO, "--host: cannot listen on %s: %s", o->host, gai_strerror(rc));
-    s->listen_fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s->listen_fd >= 0)
-        setsockopt(s->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    bool fine = s->listen_fd >= 0 && bind(s->listen_fd, found->ai_addr, found->ai_addrlen) == 0 &&
-                listen(s->listen_fd, BACKLOG) == 0 &&
-                getsockname(s->listen_fd, (struct sockaddr *)&sa, &n) == 0;
-    failed = errno;
-    freeaddrinfo(found);
-    if (!fine)
-        return q_fail(e, Q_IO, "cannot listen on %s port %d: %s%s", o->host, (int)o->port,
-                      strerror(failed), net_hint(failed));
-    /* the port that was chosen when 0 was asked for */
-    if (getnameinfo((struct sockaddr *)&sa, n, NULL, 0, service, sizeof(service), NI_NUMERICSERV))
-        return q_fail(e, Q_IO, "cannot tell the port of %s", o->host);
-    s->port = (uint16_t)strtoul(service, NULL, 10);
     bool v6 = strchr(o->host, ':') != NULL;
-    snprintf(s->url, sizeof(s->url), "http://%s%.255s%s:%s", v6 ? "[" : "", o->host, v6 ? "]" : "",
-             service);
-    return Q_OK;
+    enum q_code rc = net_listen(&s->listening, o->host, (uint16_t)o->port, e);
+    snprintf(s->url, sizeof(s->url), "http://%s%.255s%s:%u", v6 ? "[" : "", o->host, v6 ? "]" : "",
+             s->listening.port);
+    return rc;
 }
 
 static enum q_code make_dir(struct outside *s, struct q_err *e)
@@ -78,7 +50,7 @@ static enum q_code make_dir(struct outside *s, struct q_err *e)
 FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *e)
 {
     enum q_code rc;
-    s->listen_fd = s->metrics_fd = s->ready_pipe[0] = s->ready_pipe[1] = -1;
+    s->metrics_fd = s->ready_pipe[0] = s->ready_pipe[1] = -1;
     if ((rc = listen_on(s, o, e)) || (rc = make_dir(s, e)))
         return rc;
     s->metrics_fd = memfd_create("quire-metrics", MFD_CLOEXEC);
@@ -91,7 +63,7 @@ FALLIBLE outside_init(struct outside *s, const struct options *o, struct q_err *
 
 FALLIBLE outside_init_private(struct outside *s, struct q_err *e)
 {
-    s->listen_fd = s->metrics_fd = s->ready_pipe[0] = s->ready_pipe[1] = -1;
+    s->metrics_fd = s->ready_pipe[0] = s->ready_pipe[1] = -1;
     return make_dir(s, e);
 }
 
@@ -196,6 +168,18 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+/* The child inherits them, and is told their numbers: "5,6". */
+static void give_sockets(const struct net_sockets *s)
+{
+    char text[16 * NET_LISTEN_MAX];
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        fcntl(s->fd[i], F_SETFD, 0);
+        n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%d", i ? "," : "", s->fd[i]);
+    }
+    setenv("QUIRE_LISTEN_FDS", text, 1);
+}
+
 /* In the child: only what is safe between fork and exec of a single-threaded program. */
 static void come_loose(pid_t parent)
 {
@@ -220,10 +204,9 @@ static void become(const struct child *c, pid_t parent)
     const struct outside *s = c->outside;
     come_loose(parent);
     if (c->is_frontend) {
-        fcntl(s->listen_fd, F_SETFD, 0);
+        give_sockets(&s->listening);
         fcntl(s->metrics_fd, F_SETFD, 0);
         fcntl(s->ready_pipe[1], F_SETFD, 0);
-        set_number("QUIRE_LISTEN_FD", s->listen_fd);
         set_number("QUIRE_METRICS_FD", s->metrics_fd);
         set_number("QUIRE_METRICS_SLOT", (int)c->slot);
         set_number("QUIRE_METRICS_SLOTS", (int)c->n_slot);

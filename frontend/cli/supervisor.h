@@ -7,19 +7,19 @@
 #include <stdbool.h>
 #include <sys/types.h>
 #include "common/metrics.h"
+#include "common/net.h"
 #include "common/options.h"
 
 #define CHILD_ARGS_MAX   400
 #define CHILD_NO_PROGRAM 127 /* exit code: the executable could not be run */
 
-struct outside {            /* what outlives the children */
-    int listen_fd;          /* bound and listening */
+struct outside { /* what outlives the children */
+    struct net_sockets listening;
     int metrics_fd;         /* the shared table of metrics */
     int ready_pipe[2];      /* frontends write their slot */
     char dir[PATH_MAX];     /* private folder, mode 0700 */
     char address[PATH_MAX]; /* ipc:// in it */
     char url[320];
-    uint16_t port;
 };
 /* Bind o->host and o->port, make folder, table and pipe. Errors: Q_IO (the address), Q_INTERNAL;
  * outside_release all the same. */

@@ -5,6 +5,7 @@
 #define QUIRE_FRONTEND_HTTP_HTTP_INTERNAL_H
 #include <h2o.h>
 #include "common/buf.h"
+#include "common/net.h"
 #include "frontend/http/exchange.h"
 #include "frontend/http/api_keys.h"
 #include "frontend/http/guard.h"
@@ -45,7 +46,8 @@ struct http_server {
     struct http_config set; /* api_keys not used after http_server_new */
     struct api_keys keys;
     struct guard guard;
-    uv_tcp_t listener;
+    uv_tcp_t listeners[NET_LISTEN_MAX]; /* [n_listener] */
+    uint32_t n_listener;
     uv_timer_t pinger;
     uv_poll_t hangup; /* on hangup_fd */
     int hangup_fd;    /* epoll of sockets with an open exchange */
@@ -53,7 +55,6 @@ struct http_server {
     uint32_t n_open;     /* counted ones */
     uint32_t n_exchange; /* all */
     uint16_t port;
-    bool listening;
     void (*drained)(void *ctx);
     void *drained_ctx;
     double pace_ms;      /* moving mean of the time between two finished requests */

@@ -3,14 +3,12 @@
  * routes. */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/metrics.h"
-#include "common/net.h"
 #include "frontend/http/http_internal.h"
 
 #define REQUEST_READ_MS \
@@ -120,7 +118,7 @@ FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct
         goto fail;
     }
     configure(s);
-    s->pinger.data = s->hangup.data = s->listener.data = s;
+    s->pinger.data = s->hangup.data = s;
     uint64_t check_ms = !c->ping_ms                ? PING_OFF_CHECK_MS
                         : c->ping_ms > PING_CHECKS ? c->ping_ms / PING_CHECKS
                                                    : 1;
@@ -143,46 +141,37 @@ static void on_connection(uv_stream_t *listener, int status)
         guard_accept(&s->guard, listener);
 }
 
-static enum q_code listen_now(struct http_server *s, const char *what, struct q_err *e)
-{
-    struct sockaddr_storage sa;
-    int n = sizeof(sa);
-    int rc = uv_listen((uv_stream_t *)&s->listener, LISTEN_BACKLOG, on_connection);
-    if (rc)
-        return q_fail(e, Q_IO, "cannot listen on %s: %s%s", what, uv_strerror(rc), net_hint(-rc));
-    if (uv_tcp_getsockname(&s->listener, (struct sockaddr *)&sa, &n) == 0)
-        s->port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
-                                                 : ((struct sockaddr_in *)&sa)->sin_port);
-    s->listening = true;
-    return Q_OK;
-}
-
 FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t port, struct q_err *e)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    char service[8], what[300];
-    snprintf(service, sizeof(service), "%u", port);
-    snprintf(what, sizeof(what), "%.255s port %u", host, port);
-    int rc = getaddrinfo(host, service, &hints, &found);
-    if (rc)
-        return q_fail(e, Q_IO, "cannot listen on %s: %s", what, gai_strerror(rc));
-    uv_tcp_init(s->loop, &s->listener);
-    rc = uv_tcp_bind(&s->listener, found->ai_addr, 0);
-    freeaddrinfo(found);
-    if (rc)
-        return q_fail(e, Q_IO, "cannot listen on %s: %s%s", what, uv_strerror(rc), net_hint(-rc));
-    return listen_now(s, what, e);
+    struct net_sockets found;
+    enum q_code rc = net_listen(&found, host, port, e);
+    for (uint32_t i = 0; i < found.n; i++)
+        if (rc)
+            close(found.fd[i]);
+        else
+            rc = http_server_listen_fd(s, found.fd[i], e);
+    return rc;
 }
 
 FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e)
 {
-    uv_tcp_init(s->loop, &s->listener);
-    int rc = uv_tcp_open(&s->listener, fd);
+    struct sockaddr_storage sa;
+    int n = sizeof(sa);
+    Q_ASSERT(s->n_listener < NET_LISTEN_MAX);
+    uv_tcp_t *listener = &s->listeners[s->n_listener];
+    uv_tcp_init(s->loop, listener);
+    listener->data = s;
+    int rc = uv_tcp_open(listener, fd);
+    if (!rc)
+        rc = uv_listen((uv_stream_t *)listener, LISTEN_BACKLOG, on_connection);
     if (rc)
-        return q_fail(e, Q_IO, "cannot listen on the inherited descriptor %d: %s", fd,
-                      uv_strerror(rc));
-    return listen_now(s, "the inherited socket", e);
+        return q_fail(e, Q_IO, "cannot listen on the inherited descriptor %d: %s%s", fd,
+                      uv_strerror(rc), net_hint(-rc));
+    if (uv_tcp_getsockname(listener, (struct sockaddr *)&sa, &n) == 0)
+        s->port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
+                                                 : ((struct sockaddr_in *)&sa)->sin_port);
+    s->n_listener++;
+    return Q_OK;
 }
 
 uint16_t http_server_port(const struct http_server *s)
@@ -197,9 +186,9 @@ uint32_t http_server_n_open(const struct http_server *s)
 
 void http_server_drain(struct http_server *s, void (*done)(void *ctx), void *ctx)
 {
-    if (s->listening)
-        uv_close((uv_handle_t *)&s->listener, NULL);
-    s->listening = false;
+    for (uint32_t i = 0; i < s->n_listener; i++)
+        uv_close((uv_handle_t *)&s->listeners[i], NULL);
+    s->n_listener = 0;
     h2o_context_request_shutdown(&s->ctx);
     if (s->n_exchange == 0) {
         done(ctx);

@@ -50,11 +50,12 @@ struct http_config { /* borrowed while http_server_new runs, except routes, app 
 /* Does not listen yet. Lives as long as the process. Errors: Q_NO_MEMORY, Q_IO. */
 FALLIBLE http_server_new(struct http_server **out, uv_loop_t *loop, const struct http_config *c,
                          struct q_err *e);
-/* Bind and listen. port 0 picks a free one. Errors: Q_IO (address, errno text). */
+/* Bind and listen, on every address of the name. port 0 picks a free one. Errors: Q_IO (address,
+ * errno text). */
 FALLIBLE http_server_listen(struct http_server *s, const char *host, uint16_t port,
                             struct q_err *e);
-/* Take over a socket that is bound already (a supervisor's); the descriptor belongs to the server
- * from now on. */
+/* Take over a socket that is bound already (a supervisor's), one of at most NET_LISTEN_MAX; the
+ * descriptor belongs to the server from now on. */
 FALLIBLE http_server_listen_fd(struct http_server *s, int fd, struct q_err *e);
 uint16_t http_server_port(const struct http_server *s);
 uint32_t http_server_n_open(const struct http_server *s);

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from servers import BIN, BUNDLED, MODELS, Server
+from servers import BIN, BUNDLED, MODELS, Http, Process, Server
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 123\n"
 IDS = ("--skip-tokenizer-init", "--load-format", "dummy")
@@ -250,6 +250,22 @@ def test_an_address_in_brackets():
     server = Server(MODELS / "llama", *IDS, "--num-gpu-blocks-override", "64", "--host", "[::1]")
     assert "listening on http://[::1]:" in server.process.log()
     server.stop()
+
+
+def test_every_address_of_a_name(tmp_path):
+    """Each frontend answers at all of them."""
+    (tmp_path / "hosts").write_text("127.0.0.1 two.test\n127.0.0.2 two.test\n")
+    private = ["unshare", "--mount", "sh", "-c", f'mount --bind {tmp_path}/hosts /etc/hosts && exec "$@"', "sh"]
+    if subprocess.run([*private, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespaces: not root")
+    process = Process(*private, BIN / "quire-serve", MODELS / "llama", *IDS, "--num-gpu-blocks-override", "64", "--host", "two.test",
+                      "--port", "0", "--frontends", "2")
+    port = process.wait_line(r"listening on http://two\.test:(\d+)")[1]
+    process.wait_line("ready")
+    for address in ("127.0.0.1", "127.0.0.2"):
+        for _ in range(4):
+            assert Http(f"http://{address}:{port}").raw("GET", "/health")[1].status == 200
+    assert process.stop() == 0
 
 
 def test_parsers_are_listed_once():

@@ -8,8 +8,9 @@
 
 static const char *name;
 
-static void check(void)
+static void check(int code, void *unused)
 {
+    (void)unused;
     int failed = ferror(stdout);
     errno = 0;
     if (fflush(stdout) == 0 && !failed)
@@ -17,12 +18,12 @@ static void check(void)
     fprintf(stderr, "%s: standard output cannot be written: %s\n", name,
             errno ? strerror(errno) : "some of it is lost");
     fflush(stderr);
-    _exit(1); /* the code is exit()'s already: there is no other way to change it */
+    _exit(code ? code : 1); /* the code is exit()'s already: there is no other way to change it */
 }
 
 void output_check_at_exit(const char *program)
 {
     if (!name)
-        atexit(check);
+        on_exit(check, NULL);
     name = program;
 }

@@ -6,7 +6,8 @@
 #define QUIRE_COMMON_OUTPUT_H
 
 /* For programs alone. At the end of the process: when not all of standard output was written, a
- * message, and exit code 1 in place of the program's own. program: lives as long as the process. */
+ * message, and exit code 1 in place of 0; another code of the program's stays. program: lives as
+ * long as the process. */
 void output_check_at_exit(const char *program);
 
 #endif

@@ -531,6 +531,8 @@ static json_t *call(struct making *m, const json_t *function, json_t *content)
         *number = 0;
     }
     json_t *one = tag(buf_str(&begin), content, w->call[2]);
+    if (one)
+        json_object_set_new(one, "function", json_string(m->function)); /* errors name it */
     if (begin.failed)
         cannot(m, "there is no memory for it");
     buf_release(&begin);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* quire-keygen: the keys that guard tcp:// between frontends and engines. */
 #include <stdio.h>
+#include <string.h>
+#include "common/buf.h"
 #include "common/log.h"
 #include "common/options.h"
 #include "proto/curve.h"
@@ -26,12 +28,16 @@ int main(int argc, char **argv)
         log_error("%s", e.message);
         return 1;
     }
-    if (o.json)
-        printf("{\"dir\":\"%s\",\"files\":[\"engine.key\",\"engine.pub\",\"frontend.key\","
+    if (o.json) {
+        struct buf dir = BUF_INIT;
+        buf_add_json_str(&dir, o.positional[0], strlen(o.positional[0]));
+        printf("{\"dir\":%s,\"files\":[\"engine.key\",\"engine.pub\",\"frontend.key\","
                "\"frontend.pub\"]}\n",
-               o.positional[0]);
-    else
+               buf_str(&dir));
+        buf_release(&dir);
+    } else {
         printf("keys are in %s: give --keys %s to engine and frontends\n", o.positional[0],
                o.positional[0]);
+    }
     return 0;
 }

@@ -313,6 +313,8 @@ static int run(struct program *p)
         p->exit_code = EXIT_FILES;
     }
     summary(p);
+    if (!p->exit_code && fflush(stdout) != 0) /* the message is common/output's */
+        p->exit_code = EXIT_FILES;
     end(p);
     batch_ids_release(&b->ids);
     return p->exit_code;

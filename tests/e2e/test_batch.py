@@ -209,6 +209,16 @@ def test_a_start_that_fails_ends_by_its_own_code(tmp_path):
         assert done.returncode == 6 and "none: No such file" in done.stderr, done
 
 
+@pytest.mark.parametrize("model, prompt, code", [(MODELS / "llama", [1], 6), (MODELS / "llama", [10**6], 1), ("nowhere/model", [1], 3)])
+def test_a_summary_that_is_lost(tmp_path, model, prompt, code):
+    """The run ends as it would have ended; with 6 instead of 0."""
+    (tmp_path / "in").write_text(line("a", {"prompt": prompt, "max_tokens": 1}))
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command(model, tmp_path / "in", tmp_path / "out", *FAST, "--json"), stdout=full, stderr=subprocess.PIPE,
+                              text=True, timeout=120)
+    assert done.returncode == code and ("standard output cannot be written" in done.stderr) == (code != 3), done
+
+
 def test_unknown_fields(tmp_path):
     """Ignored and told, or with --strict-fields refused."""
     (tmp_path / "in").write_text(line("a", {"prompt": [1], "max_tokens": 1, "temperatur": 0}))

@@ -10,6 +10,7 @@ from servers import BUNDLED
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 2}
 TOOL = {"type": "function", "function": {"name": "f"}}
+UNCLOSED = {"type": "function", "function": {"name": "unclosed", "parameters": {"type": "object", "properties": {"x": {"type": "string", "pattern": "(a"}}}}}
 
 
 @pytest.mark.parametrize("change, param, words", [
@@ -46,6 +47,8 @@ TOOL = {"type": "function", "function": {"name": "f"}}
     ({"tool_choice": "auto"}, "tool_choice", ["tools"]),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", ['"g"']),
     ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice", ["required"]),
+    ({"tools": [TOOL, UNCLOSED], "tool_choice": "required"}, None, ['tools: function "unclosed": pattern: a group is not closed']),
+    ({"tools": [TOOL, {**UNCLOSED, "function": {**UNCLOSED["function"], "strict": True}}]}, None, ['tools: function "unclosed": pattern']),
     ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "g"}]}}},
      "tool_choice", ["entry 0", '"g"']),
     ({"response_format": {"type": "jsonschema"}}, "response_format", ["jsonschema", "json_schema"]),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engine and frontend started by hand: tcp with CURVE keys, without, and with models that differ."""
+import json
 import socket
 import subprocess
 import threading
@@ -25,6 +26,13 @@ def keys(tmp_path):
     again = subprocess.run([BIN / "quire", "keygen", tmp_path / "keys"], capture_output=True, text=True)
     assert again.returncode == 1, "keys were overwritten"
     return tmp_path / "keys"
+
+
+def test_keygen_names_its_folder_as_json(tmp_path):
+    folder = tmp_path / 'a "b"\\c\nd\u00e9'
+    out = subprocess.run([BIN / "quire", "keygen", folder, "--json"], capture_output=True, text=True)
+    told = json.loads(out.stdout)
+    assert told["dir"] == str(folder) and all((folder / name).exists() for name in told["files"]) and len(told["files"]) == 4
 
 
 def frontend(run, *options):

@@ -148,7 +148,7 @@ static const char *text_of(const json_t *v, const char *key)
     return s ? s : "";
 }
 
-/* begin, content, end */
+/* begin, content, end. Ours beyond the peers' form: "function", whose call it is, for errors. */
 static const struct gx *tag(struct tags *t, const json_t *v)
 {
     const json_t *content = json_object_get(v, "content"), *end = json_object_get(v, "end");
@@ -163,7 +163,11 @@ static const struct gx *tag(struct tags *t, const json_t *v)
         gx_add(t->b, &ends, literal(t, json_string_value(one) ? json_string_value(one) : ""));
     const struct gx *last =
         json_is_array(end) ? gx_alt(t->b, ends.items, ends.n) : literal(t, until);
-    return gx_seq3(t->b, literal(t, text_of(v, "begin")), format(t, content, until), last);
+    const bool fine = build_ok(t->b);
+    const struct gx *inner = format(t, content, until);
+    if (fine && !build_ok(t->b) && *text_of(v, "function"))
+        (void)q_wrap(&t->b->err, "tools: function \"%s\"", text_of(v, "function"));
+    return gx_seq3(t->b, literal(t, text_of(v, "begin")), inner, last);
 }
 
 static const struct gx *any_of(struct tags *t, const json_t *list)

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Templates were written for transformers' messages; requests have OpenAI's. The differences are
- * bridged here and nowhere else, on a copy: the template sees content as one string, and a tool
- * call's arguments as an object. */
+ * bridged here and nowhere else, on a copy: the template sees content as one string, a refusal as
+ * content, and a tool call's arguments as an object. OpenAI's older form of calls (function_call,
+ * and role "function" for the result), which no template knows, becomes the newer one. Results
+ * stay where the request has them, as vLLM leaves them; mistral-common alone sorts them by the
+ * calls (common/template/mistral.c). */
 #include "common/chat/messages.h"
 #include <stdbool.h>
 #include <string.h>
@@ -12,6 +15,12 @@
 #define MESSAGES_MAX 16384
 #define TOOLS_MAX    1024
 #define NAME_MAX_LEN 256
+#define ID_BYTES     10 /* "call" and five digits: nine letters and digits, as Mistral wants them */
+
+struct reader {
+    size_t i;          /* the message's place */
+    char id[ID_BYTES]; /* of the last function_call, until its result has come; "" = none */
+};
 
 /* The parts that are text, by type, and the member that holds it. */
 static const char *const text_parts[][2] = {{"text", "text"},
@@ -94,12 +103,14 @@ static enum q_code read_calls(json_t *message, size_t i_message, struct q_err *e
     if (!json_is_array(calls))
         return q_fail(e, Q_INVALID, "messages: entry %zu: tool_calls: expected an array, got %s",
                       i_message, json_kind(calls));
+    if (json_array_size(calls) == 0) { /* templates ask "is defined" */
+        json_object_del(message, "tool_calls");
+        return Q_OK;
+    }
     json_t *copy = json_deep_copy(calls);
     if (!copy || json_object_set_new(message, "tool_calls", copy) != 0)
         return q_fail(e, Q_NO_MEMORY, "messages: no memory");
-    if (json_array_size(copy) == 0) /* templates ask "is defined" */
-        json_object_del(message, "tool_calls");
-    for (size_t i = 0; i < json_array_size(calls); i++) {
+    for (size_t i = 0; i < json_array_size(copy); i++) {
         enum q_code rc = open_arguments(json_array_get(copy, i), i_message, e);
         if (rc != Q_OK)
             return rc;
@@ -107,11 +118,59 @@ static enum q_code read_calls(json_t *message, size_t i_message, struct q_err *e
     return Q_OK;
 }
 
-static enum q_code read_message(json_t *message, size_t i, struct q_err *e)
+/* An answer's function_call is its one call. */
+static enum q_code modernize_call(struct reader *r, json_t *message, struct q_err *e)
+{
+    json_t *call = json_object_get(message, "function_call");
+    if (json_array_size(json_object_get(message, "tool_calls")) || !call || json_is_null(call))
+        return Q_OK;
+    if (!json_is_string(json_object_get(call, "name")))
+        return q_fail(e, Q_INVALID,
+                      "messages: entry %zu: function_call: expected {\"name\": …, \"arguments\": "
+                      "…}, got %s",
+                      r->i, json_is_object(call) ? "an object without a name" : json_kind(call));
+    snprintf(r->id, sizeof r->id, "call%05zu", r->i % 100000);
+    json_t *calls = json_pack("[{s:s,s:s,s:O}]", "id", r->id, "type", "function", "function", call);
+    if (!calls || json_object_set_new(message, "tool_calls", calls) != 0 ||
+        json_object_del(message, "function_call") != 0)
+        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    return Q_OK;
+}
+
+/* A function's result is a tool's. */
+static enum q_code modernize_result(struct reader *r, json_t *message, struct q_err *e)
+{
+    int bad = json_object_set_new(message, "role", json_string("tool"));
+    if (*r->id && !json_object_get(message, "tool_call_id"))
+        bad |= json_object_set_new(message, "tool_call_id", json_string(r->id));
+    *r->id = '\0';
+    return bad ? q_fail(e, Q_NO_MEMORY, "messages: no memory") : Q_OK;
+}
+
+static enum q_code modernize(struct reader *r, json_t *message, struct q_err *e)
 {
     const char *role = json_string_value(json_object_get(message, "role"));
+    json_t *content = json_object_get(message, "content"),
+           *refusal = json_object_get(message, "refusal");
+    if (role && !strcmp(role, "function"))
+        return modernize_result(r, message, e);
+    if (!role || strcmp(role, "assistant") != 0)
+        return Q_OK;
+    *r->id = '\0';
+    if ((!content || json_is_null(content)) && json_is_string(refusal) &&
+        json_object_set(message, "content", refusal) != 0)
+        return q_fail(e, Q_NO_MEMORY, "messages: no memory");
+    return modernize_call(r, message, e);
+}
+
+static enum q_code read_message(struct reader *r, json_t *message, struct q_err *e)
+{
+    enum q_code rc = modernize(r, message, e);
+    const size_t i = r->i;
+    const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
-    enum q_code rc = Q_OK;
+    if (rc)
+        return rc;
     if (!role || !*role)
         return q_fail(e, Q_INVALID, "messages: entry %zu has no \"role\"", i);
     if (content && !json_is_string(content) && !json_is_null(content) && !json_is_array(content))
@@ -119,7 +178,7 @@ static enum q_code read_message(json_t *message, size_t i, struct q_err *e)
             e, Q_INVALID,
             "messages: entry %zu: content: expected a string or an array of parts, got %s", i,
             json_kind(content));
-    if (json_is_null(content) && (!strcmp(role, "tool") || !strcmp(role, "function"))) {
+    if (json_is_null(content) && !strcmp(role, "tool")) {
         if (json_object_set_new(message, "content", json_string("")) != 0) /* it gave nothing */
             return q_fail(e, Q_NO_MEMORY, "messages: no memory");
         return read_calls(message, i, e);
@@ -136,6 +195,7 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e)
 {
     size_t i;
     json_t *m;
+    struct reader r = {.i = 0};
     enum q_code rc = Q_OK;
     *out = NULL;
     if (!messages)
@@ -155,7 +215,8 @@ FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e)
             rc = q_fail(e, Q_NO_MEMORY, "messages: no memory");
             break;
         }
-        if ((rc = read_message(copy, i, e)) != Q_OK)
+        r.i = i;
+        if ((rc = read_message(&r, copy, e)) != Q_OK)
             break;
     }
     if (rc == Q_OK)

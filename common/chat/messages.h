@@ -6,8 +6,9 @@
 #include <jansson.h>
 #include "common/err.h"
 
-/* Check messages and make of them what templates expect: text parts joined, arguments of tool calls
- * as objects. *out: a new array. Errors: Q_INVALID, Q_UNSUPPORTED; the message starts with
+/* Check messages and make of them what templates expect: text parts joined, a refusal as content,
+ * arguments of tool calls as objects, function_call and role "function" as tool calls and their
+ * results. *out: a new array. Errors: Q_INVALID, Q_UNSUPPORTED; the message starts with
  * "messages". */
 FALLIBLE messages_read(json_t **out, const json_t *messages, struct q_err *e);
 /* Check tools: functions with names; a type that is left out is "function". *out: a new array, NULL

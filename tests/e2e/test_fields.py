@@ -299,3 +299,16 @@ def test_a_role_of_the_template(start, tmp_path):
     server = start(BUNDLED, "--chat-template", template)
     for role, status in [("critic", 200), ("ipython", 200), ("content", 400), ("observer", 400)]:
         assert server.post("/v1/chat/completions", {**CHAT, "messages": [{"role": role, "content": "Hi"}]})[0] == status
+
+
+def test_histories_in_the_older_form(bundled):
+    """function_call, role "function" and refusal give the prompt that their newer forms give."""
+    ask = {"role": "user", "content": "Weather in Oslo?"}
+    call = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    older = [ask, {"role": "assistant", "content": None, "function_call": call}, {"role": "function", "name": "get_weather", "content": "4"},
+             {"role": "assistant", "content": None, "refusal": "I will not say."}, ask]
+    newer = [ask, {"role": "assistant", "content": None, "tool_calls": [{"id": "call00001", "type": "function", "function": call}]},
+             {"role": "tool", "tool_call_id": "call00001", "name": "get_weather", "content": "4"},
+             {"role": "assistant", "content": "I will not say."}, ask]
+    prompts = [bundled.post("/tokenize", {"messages": m})[1]["tokens"] for m in (older, newer, [ask, ask])]
+    assert prompts[0] == prompts[1] and len(prompts[0]) > len(prompts[2]) + 20

@@ -279,6 +279,10 @@ static void test_bad_messages(void **state)
         {"[{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\"}]}]", Q_INVALID,
          "no \"thinking\""},
         {"[{\"role\":\"assistant\",\"tool_calls\":{}}]", Q_INVALID, "tool_calls"},
+        {"[{\"role\":\"assistant\",\"function_call\":\"f\"}]", Q_INVALID,
+         "entry 0: function_call: expected {\"name\""},
+        {"[{\"role\":\"assistant\",\"function_call\":{}}]", Q_INVALID, "without a name"},
+        {"[{\"role\":\"function\"}]", Q_INVALID, "needs \"content\""},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", Q_INVALID, "function.name"},
     };
     char text[512];
@@ -288,6 +292,56 @@ static void test_bad_messages(void **state)
         assert_fails(messages_read(&out, json_object_get(parse(text), "messages"), &e),
                      cases[i].code, cases[i].part, &e);
         assert_null(out);
+    }
+}
+
+/* Calls and results in OpenAI's older form, and refusals. */
+static void test_older_messages(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *given, *read;
+    } cases[] = {
+        {"[{\"role\":\"assistant\",\"content\":null,\"function_call\":{\"name\":\"f\","
+         "\"arguments\":\"{\\\"x\\\":1}\"}},"
+         "{\"role\":\"function\",\"name\":\"f\",\"content\":\"r\"}]",
+         "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"call00000\","
+         "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\":1}}}]},"
+         "{\"role\":\"tool\",\"name\":\"f\",\"content\":\"r\",\"tool_call_id\":\"call00000\"}]"},
+        /* each result has the id of the call before it; one without a call has none */
+        {"[{\"role\":\"user\",\"content\":\"u\"},"
+         "{\"role\":\"assistant\",\"function_call\":{\"name\":\"f\",\"arguments\":\"bad\"}},"
+         "{\"role\":\"function\",\"name\":\"f\",\"content\":null},"
+         "{\"role\":\"function\",\"name\":\"g\",\"content\":\"r\"}]",
+         "[{\"role\":\"user\",\"content\":\"u\"},"
+         "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"call00001\",\"type\":\"function\","
+         "\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
+         "{\"role\":\"tool\",\"name\":\"f\",\"content\":\"\",\"tool_call_id\":\"call00001\"},"
+         "{\"role\":\"tool\",\"name\":\"g\",\"content\":\"r\"}]"},
+        /* the newer form wins; null is nothing */
+        {"[{\"role\":\"assistant\",\"content\":\"c\",\"function_call\":null,\"refusal\":null},"
+         "{\"role\":\"assistant\",\"function_call\":{\"name\":\"f\"},\"tool_calls\":["
+         "{\"id\":\"1\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]}]",
+         "[{\"role\":\"assistant\",\"content\":\"c\",\"function_call\":null,\"refusal\":null},"
+         "{\"role\":\"assistant\",\"function_call\":{\"name\":\"f\"},\"tool_calls\":["
+         "{\"id\":\"1\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]}]"},
+        {"[{\"role\":\"assistant\",\"content\":null,\"refusal\":\"no\"},"
+         "{\"role\":\"assistant\",\"refusal\":\"never\"},"
+         "{\"role\":\"assistant\",\"content\":\"c\",\"refusal\":\"no\"}]",
+         "[{\"role\":\"assistant\",\"content\":\"no\",\"refusal\":\"no\"},"
+         "{\"role\":\"assistant\",\"content\":\"never\",\"refusal\":\"never\"},"
+         "{\"role\":\"assistant\",\"content\":\"c\",\"refusal\":\"no\"}]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf text = BUF_INIT;
+        buf_printf(&text, "{\"messages\":%s}", cases[i].given);
+        json_t *out = messages(buf_str(&text)), *want = json_loads(cases[i].read, 0, NULL);
+        assert_non_null(want);
+        if (!json_equal(out, want))
+            fail_msg("case %zu: %s", i, json_dumps(out, 0));
+        json_decref(want);
+        json_decref(out);
+        buf_release(&text);
     }
 }
 
@@ -516,21 +570,14 @@ static int release(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_limits),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_model_defaults),
-        cmocka_unit_test(test_sampling_fields),
-        cmocka_unit_test(test_not_yet_fields),
-        cmocka_unit_test(test_wrong_values),
-        cmocka_unit_test(test_stops),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_bad_messages),
-        cmocka_unit_test(test_broken_arguments),
-        cmocka_unit_test(test_thinking),
-        cmocka_unit_test(test_no_effect),
-        cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_json_limits),    cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_model_defaults), cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_not_yet_fields), cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_stops),          cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_older_messages), cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_bad_messages),   cmocka_unit_test(test_broken_arguments),
+        cmocka_unit_test(test_thinking),       cmocka_unit_test(test_no_effect),
+        cmocka_unit_test(test_prompts),        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, release);
 }

@@ -77,7 +77,8 @@ struct quire_options {
     const char *cpu_isa;           /* newest instruction set to use; "auto" */
     const char *worker_program;    /* NULL: the worker is a thread; else quire-worker's path */
     const char *log_level;  /* lines to stderr: "debug", "info", "warning"; NULL: errors only */
-    uint32_t max_model_len; /* tokens of prompt and output; 0 = the model's */
+    uint32_t max_model_len; /* tokens of prompt and output; 0 = the model's, UINT32_MAX = the
+                             * same, or as many as the KV cache's memory holds */
     uint32_t max_num_seqs;  /* sequences computed at once */
     uint32_t max_num_batched_tokens; /* tokens of one step */
     uint32_t max_num_queued_reqs;    /* requests waiting; one more is QUIRE_BUSY */

@@ -242,12 +242,13 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
     if (o->max_model_len == 1)
         return q_fail(e, Q_INVALID,
                       "--max-model-len is 1, expected at least 2 (one token of prompt, one of "
-                      "output), or 0: what the model says");
+                      "output), 0: what the model says, or auto: what the memory holds");
     if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)))
         return rc;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);
     c->no_jump_forward = o->disable_jump_forward;
-    w->max_model_len = (uint32_t)o->max_model_len;
+    w->max_model_len = o->max_model_len > 0 ? (uint32_t)o->max_model_len : 0;
+    w->fit_length = o->max_model_len < 0;
     w->max_num_seqs = (uint32_t)o->max_num_seqs;
     w->max_num_batched_tokens = (uint32_t)o->max_num_batched_tokens;
     w->n_block = (uint32_t)o->num_gpu_blocks_override;

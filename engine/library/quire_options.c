@@ -140,7 +140,7 @@ static void copy_field(size_t i, struct quire_options *q, struct options *o, boo
         if (back)
             *(uint32_t *)in = (uint32_t) * (option_INT *)out;
         else
-            *(option_INT *)out = *(uint32_t *)in;
+            *(option_INT *)out = (int32_t) * (uint32_t *)in; /* UINT32_MAX is -1 */
         break;
     case FIELD_U64:
         if (back)

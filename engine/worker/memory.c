@@ -217,10 +217,10 @@ static void log_sum(uint64_t n, uint64_t n_seq_block, const struct worker_config
                  all / (double)need->total_bytes, (double)need->total_bytes / MIB);
 }
 
-FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
-                       const struct step_limits *l, const struct memory_need *need, struct q_err *e)
+static uint64_t count_blocks(const struct worker_config *c, const struct step_limits *l,
+                             const struct memory_need *need)
 {
-    uint64_t n_seq_block = blocks_of(l->max_model_len), n;
+    uint64_t n;
     if (c->n_block)
         n = c->n_block;
     else if (c->kv_bytes)
@@ -228,9 +228,52 @@ FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
     else if (c->memory_part > 0)
         n = blocks_in(need, c->memory_part);
     else
-        n = default_blocks(n_seq_block, l, need);
-    if (n > BLOCKS_MAX)
-        n = BLOCKS_MAX;
+        n = default_blocks(blocks_of(l->max_model_len), l, need);
+    return n < BLOCKS_MAX ? n : BLOCKS_MAX;
+}
+
+/* The same limits for sequences of n_block blocks, or of full_len tokens where that is less. */
+static struct step_limits with_length(const struct step_limits *l, uint64_t n_block,
+                                      uint32_t full_len)
+{
+    struct step_limits shorter = *l;
+    const uint64_t n_token = n_block * STEP_BLOCK_TOKENS;
+    shorter.max_model_len = n_token < full_len ? (uint32_t)n_token : full_len;
+    shorter.known_max = l->known_max - l->max_model_len + shorter.max_model_len;
+    return shorter;
+}
+
+bool memory_fit_length(struct step_limits *l, const struct worker_config *c,
+                       const struct memory_need *need, memory_steps *steps, void *ctx)
+{
+    const uint32_t full_len = l->max_model_len;
+    uint64_t fits = 0, least_not = blocks_of(full_len) + 1;
+    while (least_not - fits > 1) {
+        const uint64_t n = fits + (least_not - fits) / 2;
+        const struct step_limits tried = with_length(l, n, full_len);
+        struct memory_need of = *need;
+        struct q_err too_large = Q_ERR_INIT;
+        if ((!steps || steps(&of.step_bytes, &tried, ctx, &too_large) == Q_OK) &&
+            count_blocks(c, &tried, &of) >= n)
+            fits = n;
+        else
+            least_not = n;
+    }
+    if (fits == 0)
+        return false; /* memory_blocks says why */
+    const bool shorter = fits < blocks_of(full_len);
+    *l = with_length(l, fits, full_len);
+    if (!c->is_again)
+        log_info("--max-model-len auto: %u tokens%s", l->max_model_len,
+                 shorter ? ", the most that fit the KV cache; the model could take more"
+                         : ", all that the model can take");
+    return shorter;
+}
+
+FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,
+                       const struct step_limits *l, const struct memory_need *need, struct q_err *e)
+{
+    const uint64_t n_seq_block = blocks_of(l->max_model_len), n = count_blocks(c, l, need);
     if (n < n_seq_block)
         return too_small(n, n_seq_block, c, l, need, e);
     if (!c->is_again)

@@ -3,6 +3,7 @@
  *
  * Exactly --num-gpu-blocks-override, or what --kv-cache-memory-bytes holds, or else what a part of
  * the memory (--gpu-memory-utilization) leaves after weights, activations, and steps in the ring.
+ * With --max-model-len auto a length that does not fit there is shortened to the longest that does.
  *
  * Nothing is run to find out what a step takes. All that a step on the CPU uses was made for it, so
  * its size is known; a test runs the largest step and holds the sum against what it touches
@@ -53,6 +54,14 @@ uint64_t memory_available(void);
 uint64_t memory_for_weights(void);
 /* What this process has in memory, but for mapped files; 0 when it cannot be read. */
 uint64_t memory_resident(void);
+/* What of `need` grows with the length. */
+typedef enum q_code memory_steps(uint64_t *step_bytes, const struct step_limits *l, void *ctx,
+                                 struct q_err *e);
+/* --max-model-len auto: shorten max_model_len (and known_max) to the most tokens of which one
+ * sequence fits, and say so in a line of the log. steps NULL: need->step_bytes is the same for all
+ * lengths. False: nothing was shortened, because all fits or nothing does. */
+bool memory_fit_length(struct step_limits *l, const struct worker_config *c,
+                       const struct memory_need *need, memory_steps *steps, void *ctx);
 /* *n_block for this configuration; logs the sum. Errors: Q_NO_MEMORY (not even one sequence of
  * max_model_len fits; says what would fit, and the ways out). */
 FALLIBLE memory_blocks(uint32_t *n_block, const struct worker_config *c,

@@ -47,6 +47,7 @@ struct worker_config { /* what the engine asks for; written once, before the wor
     enum quantization quantization;
     char packed_cache[PATH_MAX]; /* folder; "" = none */
     uint32_t max_model_len;      /* 0 = the model's */
+    bool fit_length;             /* and less where the KV cache's memory holds less */
     uint32_t max_num_seqs, max_num_batched_tokens;
     uint32_t n_block;      /* 0 = from kv_bytes */
     uint64_t kv_bytes;     /* 0 = what memory_part leaves */

@@ -179,6 +179,17 @@ static void place_kv(const struct worker *w)
                  n);
 }
 
+/* memory_steps, of a worker */
+static enum q_code size_steps(uint64_t *bytes, const struct step_limits *l, void *ctx,
+                              struct q_err *e)
+{
+    const struct worker *w = ctx;
+    enum q_code rc = ring_body_bytes(bytes, l, e);
+    if (!rc)
+        *bytes += slots_bytes(l, w->vocab_size);
+    return rc;
+}
+
 /* Pools and what else a step on the CPU uses. */
 static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_err *e)
 {
@@ -188,9 +199,6 @@ static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_er
     enum q_code rc = make_step(w, &need, e);
     if (rc)
         return rc;
-    if ((rc = ring_body_bytes(&need.step_bytes, &w->limits, e)))
-        return rc;
-    need.step_bytes += slots_bytes(&w->limits, w->vocab_size);
     /* Pages of a mapped file count as free memory already. */
     uint64_t free_bytes = memory_available(), held = shape->weights_mapped ? 0 : need.weight_bytes;
     if (w->draft) {
@@ -199,7 +207,11 @@ static FALLIBLE make_cpu(struct worker *w, struct worker_info *info, struct q_er
         need.block_bytes += draft_shape(w->draft)->kv_block_bytes;
     }
     need.total_bytes = free_bytes < UINT64_MAX - held ? free_bytes + held : UINT64_MAX;
-    if ((rc = memory_blocks(&info->n_block, w->config, &w->limits, &need, e)) ||
+    struct worker_config c = *w->config;
+    if (c.fit_length && memory_fit_length(&w->limits, &c, &need, size_steps, w))
+        c.n_block = (w->limits.max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
+    if ((rc = size_steps(&need.step_bytes, &w->limits, w, e)) ||
+        (rc = memory_blocks(&info->n_block, &c, &w->limits, &need, e)) ||
         (rc = kv_cache_init(&w->kv, w->model, info->n_block, e)))
         return rc;
     w->kv_made = true;

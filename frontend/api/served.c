@@ -64,7 +64,7 @@ FALLIBLE served_open(struct served *s, const char *model, const struct options *
     s->shown[0] = s->named.shown;
     s->names = o->served_model_name.n ? o->served_model_name.items : s->shown;
     s->n_name = o->served_model_name.n ? o->served_model_name.n : 1;
-    s->max_model_len = o->max_model_len ? (uint32_t)o->max_model_len : s->config.max_position;
+    s->max_model_len = o->max_model_len > 0 ? (uint32_t)o->max_model_len : s->config.max_position;
     return Q_OK;
 }
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much memory an engine takes: the sum it logs, KV dtypes over HTTP, and what is said when it is too little."""
 import json
+import os
 import re
+import signal
 
 import pytest
 
@@ -67,6 +69,27 @@ def test_refused(run, args, said):
     engine = run("quire-engine", MODELS / "llama", "--listen", "ipc:///tmp/quire-none", *ARGS, *args)
     assert engine.exit_code() in (2, 3)
     assert said in engine.log()
+
+
+@pytest.mark.parametrize("given", ["auto", "-1"])
+def test_a_length_that_fits(start, given):
+    """One line says it, the server answers with it, and so does the worker that replaces a dead one."""
+    server = start(MODELS / "llama", *ARGS, "--max-model-len", given, "--num-gpu-blocks-override", "3", "--heartbeat-ms", "50")
+    assert server.process.log().count("--max-model-len auto: 48 tokens, the most that fit the KV cache") == 1
+    assert json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"] == 48
+    assert len(server.complete(list(range(1, 41)), max_tokens=8, ignore_eos=True)["choices"][0]["token_ids"]) == 8
+    status, answer = server.post("/v1/completions", {"prompt": list(range(1, 41)), "max_tokens": 9})
+    assert status == 400 and "maximum context length is 48" in answer["error"]["message"]
+    engine, = server.process.children("quire-engine")
+    worker, = server.process.children("quire-worker", of=engine)
+    os.kill(worker, signal.SIGKILL)
+    assert len(server.complete(list(range(1, 41)), max_tokens=8, ignore_eos=True)["choices"][0]["token_ids"]) == 8
+    assert server.process.log().count("--max-model-len auto") == 1
+
+
+def test_a_length_that_fits_as_it_is(start):
+    server = start(MODELS / "llama", *ARGS, "--max-model-len", "auto")
+    assert "--max-model-len auto: 256 tokens, all that the model can take" in server.process.log()
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])

@@ -95,6 +95,70 @@ static void too_little_is_refused_with_ways_out(void **state)
                  &e);
 }
 
+/* A step that takes 1 MiB for each 100 tokens of the length. */
+static enum q_code growing_steps(uint64_t *bytes, const struct step_limits *l, void *ctx,
+                                 struct q_err *err)
+{
+    (void)ctx;
+    if (l->max_model_len > 100000)
+        return q_fail(err, Q_TOO_LARGE, "limits too large");
+    *bytes = l->max_model_len / 100 * MIB;
+    return Q_OK;
+}
+
+/* The length that memory_fit_length leaves, or full where it shortens nothing. It is the longest:
+ * it fits, and 16 tokens more do not. */
+static uint32_t fitted(memory_steps *steps)
+{
+    const struct step_limits full = limits;
+    struct memory_need of = need;
+    uint32_t n;
+    if (!memory_fit_length(&limits, &config, &need, steps, NULL)) {
+        assert_memory_equal(&limits, &full, sizeof full);
+        return 0;
+    }
+    assert_int_equal(limits.known_max - limits.max_model_len, full.known_max - full.max_model_len);
+    struct step_limits more = limits;
+    more.max_model_len += 16;
+    assert_true(!steps || steps(&of.step_bytes, &limits, NULL, &e) == Q_OK);
+    assert_ok(memory_blocks(&n, &config, &limits, &of, &e), &e);
+    bool fits = !steps || steps(&of.step_bytes, &more, NULL, &e) == Q_OK;
+    q_err_reset(&e);
+    assert_true(!fits || memory_blocks(&n, &config, &more, &of, &e) == Q_NO_MEMORY);
+    q_err_reset(&e);
+    n = limits.max_model_len;
+    limits = full;
+    return n;
+}
+
+static void a_length_is_fitted_to_the_memory(void **state)
+{
+    (void)state;
+    limits.known_max = 3048;
+    assert_int_equal(fitted(NULL), 0); /* all fits */
+    config.n_block = 5;
+    assert_int_equal(fitted(NULL), 80);
+    config.n_block = 63;
+    assert_int_equal(fitted(NULL), 0);
+    config.n_block = 0;
+    config.kv_bytes = 62 * MIB + 1;
+    assert_int_equal(fitted(NULL), 992);
+    config.kv_bytes = MIB - 1; /* not one block */
+    assert_int_equal(fitted(NULL), 0);
+    config.kv_bytes = 0;
+    config.memory_part = 0.9;
+    need.total_bytes = 130 * MIB; /* leaves 17 blocks */
+    assert_int_equal(fitted(NULL), 17 * 16);
+    config.memory_part = 0; /* the default: 0.9 for one sequence */
+    assert_int_equal(fitted(NULL), 17 * 16);
+    need.total_bytes = 200 * MIB; /* 180 - 95 blocks, less what the steps take */
+    limits.max_model_len = 100000;
+    assert_int_equal(fitted(growing_steps), 1184);
+    limits.max_model_len = 16777216; /* steps of this length cannot be made at all */
+    need.total_bytes = UINT64_MAX;
+    assert_int_equal(fitted(growing_steps), 100000);
+}
+
 static uint32_t swap_blocks(uint32_t n_block)
 {
     return memory_swap_blocks(n_block, &config, &limits, &need);
@@ -280,6 +344,7 @@ int main(void)
         cmocka_unit_test_setup(the_default_fits_the_load_and_half_of_the_memory, setup),
         cmocka_unit_test_setup(flags_are_taken_at_their_word, setup),
         cmocka_unit_test_setup(too_little_is_refused_with_ways_out, setup),
+        cmocka_unit_test_setup(a_length_is_fitted_to_the_memory, setup),
         cmocka_unit_test_setup(swap_space_is_what_is_left_and_of_use, setup),
         cmocka_unit_test_setup(this_machine_has_memory, setup),
         cmocka_unit_test_setup(cgroups_of_version_2_limit_the_memory, setup),

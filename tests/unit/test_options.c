@@ -282,9 +282,9 @@ static void the_model_may_be_a_flag(void **state)
     assert_ok(parse(&o, &serve, WORDS("m", "--max-model-len", "32k"), &e), &e);
     assert_int_equal(o.max_model_len, 32000);
     assert_ok(parse(&o, &serve, WORDS("m", "--max-model-len", "auto"), &e), &e);
-    assert_int_equal(o.max_model_len, 0);
+    assert_int_equal(o.max_model_len, -1);
     assert_ok(parse(&o, &serve, WORDS("m", "--max-model-len", "-1"), &e), &e);
-    assert_int_equal(o.max_model_len, 0);
+    assert_int_equal(o.max_model_len, -1);
 }
 
 static void json_may_come_in_parts(void **state)

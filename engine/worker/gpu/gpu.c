@@ -280,6 +280,8 @@ static FALLIBLE make_pools(struct gpu *g, struct step_limits *l, struct gpu_size
     need.total_bytes = total;
     if (c.memory_part <= 0)
         c.memory_part = MEMORY_GPU_PART;
+    if (c.fit_length && memory_fit_length(l, &c, &need, NULL, NULL))
+        c.n_block = (l->max_model_len + STEP_BLOCK_TOKENS - 1) / STEP_BLOCK_TOKENS;
     if ((rc = memory_blocks(&sizes->n_block, &c, l, &need, e)))
         return rc;
     const struct memory_need host = {

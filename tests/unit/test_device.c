@@ -417,6 +417,23 @@ static void memory_is_measured(void **state)
     assert_int_equal(unsetenv("QUIRE_FAKE_BYTES"), 0);
 }
 
+/* A length that is shortened to the blocks that there are (--max-model-len auto). */
+static void a_length_that_fits(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_get(&g, "llama");
+    struct core_config c = config_of(g.dir);
+    on_device(&c);
+    c.worker.fit_length = true;
+    c.worker.n_block = 9;
+    c.worker.max_num_seqs = 4;
+    compare(c, &g, g.n, "a length that fits");
+    open_core(&c);
+    assert_int_equal(core_info(engine.core)->limits.max_model_len, 144);
+    core_free(engine.core);
+}
+
 /* Whatever does not fit: the start ends with an error that says what, and how much it takes. */
 static void every_allocation_may_be_refused(void **state)
 {
@@ -497,6 +514,7 @@ int main(void)
         cmocka_unit_test(graphs_change_nothing),
         cmocka_unit_test(preemption_changes_nothing),
         cmocka_unit_test(memory_is_measured),
+        cmocka_unit_test(a_length_that_fits),
         cmocka_unit_test(every_allocation_may_be_refused),
         cmocka_unit_test(what_is_not_there_is_refused),
     };

@@ -260,8 +260,9 @@ static void on_error(struct flow *f, enum q_code code, const char *message, uint
     struct q_err e = Q_ERR_INIT;
     enum q_code rc = q_fail(&e, code, "%s", message);
     (void)rc;
+    const char *param = strncmp(message, "tools: ", 7) ? NULL : "tools"; /* a schema of theirs */
     metric_add(METRIC_SUCCESS_ERROR, 1);
-    job_fail(c->job, &e, NULL, (retry_after_ms + 999) / 1000);
+    job_fail(c->job, &e, param, (retry_after_ms + 999) / 1000);
 }
 
 const struct flow_calls choice_calls = {on_tokens, on_error};

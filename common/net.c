@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/net.h"
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -13,22 +14,27 @@
 #define BACKLOG        1024
 #define PORT_TRIES     16 /* to find one that is free at every address */
 
-static uint16_t *port_of(struct sockaddr_storage *a)
+/* Of IPv4 the port lies in the same place. */
+static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port),
+              "one struct reads both");
+
+static uint16_t port_of(int fd)
 {
-    return a->ss_family == AF_INET6 ? &((struct sockaddr_in6 *)a)->sin6_port
-                                    : &((struct sockaddr_in *)a)->sin_port;
+    struct sockaddr_in6 at = {.sin6_port = 0};
+    socklen_t n = sizeof at;
+    return getsockname(fd, (struct sockaddr *)&at, &n) == 0 ? ntohs(at.sin6_port) : 0;
 }
 
 /* 0 or an errno. */
 static int listen_at(int *out, const struct addrinfo *a, uint16_t port, bool only_v6)
 {
     const int on = 1;
-    struct sockaddr_storage at = {0};
+    struct sockaddr_in6 at = {.sin6_port = 0};
     const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return errno;
-    memcpy(&at, a->ai_addr, a->ai_addrlen);
-    *port_of(&at) = htons(port);
+    memcpy(&at, a->ai_addr, a->ai_addrlen < sizeof at ? a->ai_addrlen : sizeof at);
+    at.sin6_port = htons(port);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (only_v6 && a->ai_family == AF_INET6) /* or "::" would take the port of IPv4 too */
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
@@ -62,8 +68,6 @@ static int listen_all(struct net_sockets *out, const struct addrinfo *found, uin
     int absent = 0, error = 0;
     *out = (struct net_sockets){.port = port};
     for (const struct addrinfo *a = found; a && !error && out->n < NET_LISTEN_MAX; a = a->ai_next) {
-        struct sockaddr_storage at;
-        socklen_t n = sizeof at;
         if (is_repeated(found, a))
             continue;
         error = listen_at(&out->fd[out->n], a, out->port, found->ai_next != NULL);
@@ -72,10 +76,8 @@ static int listen_all(struct net_sockets *out, const struct addrinfo *found, uin
             error = 0;
             continue;
         }
-        if (!error && getsockname(out->fd[out->n++], (struct sockaddr *)&at, &n) != 0)
-            error = errno;
-        else if (!error)
-            out->port = ntohs(*port_of(&at));
+        if (!error)
+            out->port = port_of(out->fd[out->n++]);
     }
     if (!error && out->n == 0)
         error = absent;

@@ -28,7 +28,7 @@
 #include "engine/core/compiling.h"
 #include "engine/core/core_internal.h"
 #include "engine/core/fingerprint.h"
-#include "engine/model/rotary.h"
+#include "engine/model/forward/rotary.h"
 #include "engine/worker/sample.h"
 
 #define BACKOFF_MIN_MS   50

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model/model.h"
-#include <math.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -167,15 +166,15 @@ static enum q_code check_device(const struct model *m, struct q_err *e)
     return Q_OK;
 }
 
-struct turns_job {
+struct cos_sin_job {
     const struct model *m;
     float *rows;
     uint32_t from, n;
 };
 
-static void turns_rows(void *arg, uint32_t ith, uint32_t nth)
+static void cos_sin_rows(void *arg, uint32_t ith, uint32_t nth)
 {
-    const struct turns_job *j = arg;
+    const struct cos_sin_job *j = arg;
     const uint32_t end = (uint32_t)((uint64_t)j->n * (ith + 1) / nth);
     for (uint32_t i = (uint32_t)((uint64_t)j->n * ith / nth); i < end; i++)
         rotary_row(&j->m->rotary, j->rows + (size_t)i * j->m->config.head_dim, j->from + i, 0);
@@ -183,23 +182,23 @@ static void turns_rows(void *arg, uint32_t ith, uint32_t nth)
 
 /* The CPU computes (cos, sin) of a step's rows as it goes; a device has those of all positions, the
  * same numbers, so that a step depends on nothing that the host computes. */
-static enum q_code make_turns(struct model *m, struct team *team, struct q_err *e)
+static enum q_code make_rope_cos_sin(struct model *m, struct team *team, struct q_err *e)
 {
     const uint32_t n = m->shape.max_model_len;
     const size_t row = m->config.head_dim * sizeof(float);
     struct upload u = {0};
     enum q_code rc = upload_init(&u, m->link, e);
-    if (rc || (rc = region_init_on(&m->turns, n * row, "rotary table", m->link, e)))
+    if (rc || (rc = region_init_on(&m->rope_cos_sin, n * row, "rotary table", m->link, e)))
         goto out;
-    struct turns_job j = {.m = m};
+    struct cos_sin_job j = {.m = m};
     for (; j.from < n; j.from += j.n) {
         j.n = n - j.from < UPLOAD_BYTES / row ? n - j.from : (uint32_t)(UPLOAD_BYTES / row);
         j.rows = upload_space(&u);
         if (team)
-            team_run(team, turns_rows, &j);
+            team_run(team, cos_sin_rows, &j);
         else
-            turns_rows(&j, 0, 1);
-        upload_copy(&u, m->turns.data + j.from * row, j.n * row);
+            cos_sin_rows(&j, 0, 1);
+        upload_copy(&u, m->rope_cos_sin.data + j.from * row, j.n * row);
         upload_next(&u);
     }
     rc = upload_end(&u, e);
@@ -286,7 +285,6 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     m->link = o->link;
     m->no_fusion = o->no_fusion;
     m->kern = decided.kern = o->link ? o->link->t->kern(o->link->d) : o->kern;
-    m->attention_scale = (float)(1 / sqrt(c->head_dim));
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
@@ -294,7 +292,7 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
         (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
-    return m->link && !model_turns_vary(m) ? make_turns(m, o->team, e) : Q_OK;
+    return m->link && !model_rope_varies(m) ? make_rope_cos_sin(m, o->team, e) : Q_OK;
 }
 
 enum q_code model_load(struct model **out, const struct model_options *o, struct q_err *e)
@@ -442,7 +440,7 @@ void model_free(struct model *m)
         return;
     weights_release(&m->weights);
     program_release(&m->program);
-    region_release(&m->turns);
+    region_release(&m->rope_cos_sin);
     q_free(m);
 }
 

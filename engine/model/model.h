@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model - a checkpoint's weights and the one decoder walk that all families share.
+/* model - a checkpoint's weights, and the layer program that runs them.
  *
- * A family is data: a table of tensor names and shapes and a spec of flags (archs.def lists them).
- * model_load checks every tensor, packs the matrices for the kernels and makes the rope table;
- * model_forward walks the layers for one ragged batch, writing K and V into the paged cache and
- * giving logits for the rows that asked.
+ * A family is data: a table of tensor names and shapes, and how a layer is made of operations
+ * (archs.def lists them). model_load checks every tensor, packs the matrices for the kernels and
+ * compiles family and config into a list of operations (forward/program.h); model_forward runs the
+ * list for one ragged batch, writing K and V into the paged cache and giving logits for the rows
+ * that asked.
  *
  * Numbers. The residual stream is f32. --dtype float32: weights as f32 (f16 and bf16 checkpoints
  * stay packed as they are, which is exact), products in f32. bfloat16: weights bf16, the inputs of
@@ -170,7 +171,7 @@ struct model_logits {
     float *rows;       /* [n, vocab_size] */
     uint32_t first, n; /* of the batch's logit_rows */
 };
-/* Some rows of logits of the step that model_forward has walked last in this scratch: the same
+/* Some rows of logits of the step that model_forward has run last in this scratch: the same
  * bits, whichever are asked for together. Called by every thread as model_forward is; on return of
  * one thread they are complete. */
 void model_logits(const struct model *m, const struct batch *b, struct model_scratch *s,

@@ -9,8 +9,8 @@ static enum dtype cpu_input(const struct model *m, enum program_weight w)
     return m->shape.quantization && w != PROGRAM_W_ROUTER ? DT_I8 : model_input_dtype(m);
 }
 
-/* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not depend
- * on it. */
+/* 4-bit weights have one type of inputs whatever the number of rows is: a row's bits must not
+ * depend on it. */
 static enum dtype device_input(const struct model *m, const struct packed *p)
 {
     const enum dtype floats = m->shape.compute_dtype;

@@ -23,7 +23,6 @@ PUBLIC_HEADER, PUBLIC_HEADER_MAX = "engine/quire.h", 400
 CYCLES = {
     "engine/model/": "its files become the layer program and the loader's plan",
     "common/template/": "one interpreter: values, the tree and its evaluation are defined by each other",
-    "common/parsers/": "format.h becomes the private header of the parser",
 }
 SOURCE_MAX, HEADER_MAX, README_MAX, FUNCTION_MAX, COLUMNS_MAX = 1000, 200, 80, 70, 100
 TOP_README_MAX, README_COLUMNS_MAX, SUBJECT_MAX = 100, 140, 72

@@ -311,7 +311,8 @@ static uint32_t draw_list(const struct sample_dist *d, double target)
 
 uint32_t sample_draw(const struct sample_dist *d, double uniform, const struct sample_scratch *s)
 {
-    Q_ASSERT(d->n && d->total > 0 && uniform >= 0 && uniform < 1);
+    Q_ASSERT(d->n && (d->items || d->weights) && d->total > 0);
+    Q_ASSERT(uniform >= 0 && uniform < 1);
     double target = uniform * d->total, sum = 0;
     if (d->items)
         return draw_list(d, target);

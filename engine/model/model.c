@@ -7,6 +7,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/load/upload.h"
 #include "engine/model/model_state.h"
 
 static enum q_code check_config(const struct model *m, struct q_err *e)
@@ -56,7 +57,7 @@ static enum q_code choose_length(uint32_t *out, const struct model_config *c, ui
 static void count_matrix(struct model *m, uint64_t *ops, const struct packed *w)
 {
     *ops += 2 * (uint64_t)w->n_out * w->n_in;
-    m->shape.step_bytes += weights_matrix_bytes(w, m->link);
+    m->shape.step_bytes += load_form_bytes(w, m->link);
 }
 
 /* Of the experts of a layer those that one row takes. */
@@ -241,6 +242,35 @@ static enum q_code decide(struct model *m, struct model_options *decided, struct
     return choose_kv(&m->shape.kv_dtype, &asked, decided->dtype, e);
 }
 
+/* What the loader is asked for. dtype and quantization are decided. */
+static struct load_options load_options_of(const struct model_options *o)
+{
+    return (struct load_options){
+        .dir = o->weights_dir ? o->weights_dir : o->dir,
+        .format = o->format,
+        .dtype = o->dtype,
+        .quantization = o->quantization,
+        .packed_cache = o->packed_cache,
+        .kern = o->kern,
+        .team = o->team,
+        .memory_bytes = o->memory_bytes,
+        .device = o->link,
+        .progress = o->progress,
+        .progress_ctx = o->progress_ctx,
+    };
+}
+
+/* Are all tensors there, as the loader wants them? Headers only. */
+static enum q_code check_weights(const struct arch *arch, const struct model_config *c,
+                                 const struct model_options *decided, struct q_err *e)
+{
+    struct weights w = {0};
+    const struct load_options o = load_options_of(decided);
+    const enum q_code rc = weights_plan(&w, arch, c, &o, e);
+    weights_release(&w);
+    return rc;
+}
+
 /* Headers only. */
 static enum q_code check_files(const struct model_options *o, struct q_err *e)
 {
@@ -260,7 +290,7 @@ FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err
     if (!rc && !on_device)
         rc = decide(m, &decided, e);
     if (!rc && o->format != LOAD_DUMMY)
-        rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &decided, e);
+        rc = on_device ? check_files(o, e) : check_weights(m->arch, &m->config, &decided, e);
     model_free(m);
     return rc;
 }
@@ -280,7 +310,8 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
-    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &decided, e)))
+    const struct load_options lo = load_options_of(&decided);
+    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &lo, e)))
         return rc;
     fill_shape(m);
     return m->link && !model_turns_vary(m) ? make_turns(m, o->team, e) : Q_OK;
@@ -405,7 +436,7 @@ enum q_code model_check_weights(const struct model_config *c, const struct model
     if ((rc = arch_find(&arch, c->architecture, e)) ||
         (rc = check_same_config(c, arch, o->weights_dir, e)))
         return rc;
-    return weights_check(arch, c, o, e);
+    return check_weights(arch, c, o, e);
 }
 
 enum q_code model_reload(struct model *m, const struct model_options *o, struct q_err *e)
@@ -416,8 +447,10 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     decided.quantization = m->shape.quantization;
     decided.link = m->link;
     decided.kern = m->kern;
+    decided.packed_cache = NULL; /* a training's steps are read once */
+    const struct load_options lo = load_options_of(&decided);
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
-        (rc = weights_reload(&m->weights, m->arch, &m->config, &decided, e)))
+        (rc = weights_reload(&m->weights, m->arch, &m->config, &lo, e)))
         return rc;
     fill_shape(m);
     return Q_OK;
@@ -430,15 +463,6 @@ void model_free(struct model *m)
     weights_release(&m->weights);
     region_release(&m->turns);
     q_free(m);
-}
-
-const char *quantization_name(enum quantization q)
-{
-    static const char *const names[] = {[QUANTIZE_NOT] = "",
-                                        [QUANTIZE_INT8] = "int8",
-                                        [QUANTIZE_INT4] = "int4",
-                                        [QUANTIZE_FP8] = "fp8"};
-    return names[q];
 }
 
 const struct model_shape *model_shape(const struct model *m)

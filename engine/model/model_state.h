@@ -17,7 +17,8 @@
 #ifndef QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #define QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #include "engine/model/rotary.h"
-#include "engine/model/weights.h"
+#include "engine/model/load/weights.h"
+#include "engine/model/model.h"
 
 struct model {
     const struct arch *arch;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model/load/weight_source.h"
 #include <stdio.h>
 #include <string.h>
 #include "common/log.h"
-#include "engine/model/weights_quant.h"
+#include "engine/model/load/weight_quant.h"
 
 #define PATH_SHOWN 70 /* bytes of a path's end that a message has room for */
 
@@ -71,15 +72,19 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
     char name[ARCH_NAME_MAX];
     uint32_t want[2] = {arch_dim_size(f->config, row->dims[0]),
                         arch_dim_size(f->config, row->dims[1])};
-    *s = (struct weight_source){.present = true,
-                                .dtype = f->dummy_dtype,
-                                .rows = want[0],
-                                .cols = row->dims[1] == D_NONE ? 1 : want[1],
-                                .seed = seed_of(row, at)};
+    *s = (struct weight_source){
+        .present = true,
+        .spec = row,
+        .place = at,
+        .dtype = f->dummy_dtype,
+        .rows = want[0],
+        .cols = row->dims[1] == D_NONE ? 1 : want[1],
+        .seed = seed_of(row, at),
+    };
     if (!f->files)
         return Q_OK;
     arch_tensor_name(name, row->name, at);
-    enum q_code rc = row->slot == W_EMBED ? Q_OK : weights_quant_find(s, f, name, e);
+    enum q_code rc = row->slot == W_EMBED ? Q_OK : weight_quant_find(s, f, name, e);
     if (rc || s->quant.q)
         return rc;
     const struct tensor *t = tensor_find(f->files, name);
@@ -98,7 +103,7 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
     return check_shape(t, row, want, e);
 }
 
-/* Which of the three walks asks for a slot. */
+/* Where the slots begin of which there are as many: once, once a layer, once an expert. */
 static enum arch_slot first_slot(enum arch_slot slot)
 {
     return slot >= W_EXPERT_FIRST  ? W_EXPERT_FIRST
@@ -121,23 +126,33 @@ static enum q_code find_all(struct weight_source *sources, const struct weight_f
     return Q_OK;
 }
 
-enum q_code weights_find(struct weight_source *sources, const struct weight_finder *f,
-                         uint32_t layer, struct q_err *e)
+enum q_code weight_source_find(struct weight_source *sources, const struct weight_finder *f,
+                               uint32_t layer, struct q_err *e)
 {
-    const enum arch_slot first = layer == WEIGHTS_GLOBAL ? W_EMBED : W_LAYER_FIRST;
+    const enum arch_slot first = layer == WEIGHT_SOURCE_MODEL ? W_EMBED : W_LAYER_FIRST;
     return find_all(sources, f, first, (struct arch_place){layer, 0}, e);
 }
 
-enum q_code weights_find_expert(struct weight_source *sources, const struct weight_finder *f,
-                                struct arch_place at, struct q_err *e)
+enum q_code weight_source_find_expert(struct weight_source *sources, const struct weight_finder *f,
+                                      struct arch_place at, struct q_err *e)
 {
     return find_all(sources, f, W_EXPERT_FIRST, at, e);
+}
+
+const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s)
+{
+    if (s->quant.q)
+        return s->quant.q->name;
+    if (s->tensor && s->tensor->name)
+        return s->tensor->name;
+    arch_tensor_name(buffer, s->spec->name, s->place);
+    return buffer;
 }
 
 /* `name` is `wanted`, or a part of it when that is stored as integers. */
 static bool is_part(const char *wanted, const char *name)
 {
-    return strcmp(wanted, name) == 0 || weights_quant_is_part(wanted, name);
+    return strcmp(wanted, name) == 0 || weight_quant_is_part(wanted, name);
 }
 
 /* Does `pattern` give `name` for some numbers below those in `end`? */
@@ -162,7 +177,7 @@ static bool pattern_gives(const char *pattern, const char *name, struct arch_pla
     return is_part(pattern, name);
 }
 
-void weights_warn_extra(const struct weight_finder *f)
+void weight_source_warn_extra(const struct weight_finder *f)
 {
     uint32_t n_extra = 0;
     const struct tensor *first = NULL;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights_cache_file - names and sizes that reading and writing the packed cache share. Internal to
- * weights_cache*.c. Threads: pure functions. */
-#ifndef QUIRE_ENGINE_MODEL_WEIGHTS_CACHE_FILE_H
-#define QUIRE_ENGINE_MODEL_WEIGHTS_CACHE_FILE_H
+/* packed_cache_file - names and sizes that reading and writing the packed cache share. Internal to
+ * packed_cache*.c. Threads: pure functions. */
+#ifndef QUIRE_ENGINE_MODEL_LOAD_PACKED_CACHE_FILE_H
+#define QUIRE_ENGINE_MODEL_LOAD_PACKED_CACHE_FILE_H
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include "engine/model/weights_cache.h"
+#include "engine/model/load/packed_cache.h"
 
 #define CACHE_MAGIC   "quirepk\n"
 #define CACHE_SUMS_AT 4096              /* bytes into the file */

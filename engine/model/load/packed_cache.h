@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights_cache - packed weights kept on disk, so that the next start maps a file instead of
- * packing. Internal to engine/model.
+/* packed_cache - packed weights kept on disk, so that the next start maps a file instead of
+ * packing. Internal to engine/model/load.
  *
  * One file for each (tensors, types, layout): DIR/<32 digits of the key>.packed
  *
@@ -24,8 +24,8 @@
  * writers never meet; the last one's file stays, and both are right. What a killed writer left is
  * removed by the next. No room, a folder that cannot be written: a warning, and the server runs on.
  * Threads: one caller; opening runs the team. */
-#ifndef QUIRE_ENGINE_MODEL_WEIGHTS_CACHE_H
-#define QUIRE_ENGINE_MODEL_WEIGHTS_CACHE_H
+#ifndef QUIRE_ENGINE_MODEL_LOAD_PACKED_CACHE_H
+#define QUIRE_ENGINE_MODEL_LOAD_PACKED_CACHE_H
 #include <stdbool.h>
 #include "common/hub/safetensors.h"
 #include "common/team.h"

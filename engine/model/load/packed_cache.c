@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/model/weights_cache.h"
+#include "engine/model/load/packed_cache.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
-#include "engine/model/weights_cache_file.h"
+#include "engine/model/load/packed_cache_file.h"
 
 const char *const cache_other_files = "was made of other files";
 

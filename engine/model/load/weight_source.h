@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weight_source - the tensors of a checkpoint that a family's table asks for: found by name and
+ * checked for presence, shape and type. Nothing of their data is read but scales and orders of
+ * quantized matrices. Without files the same sources stand for dummy numbers.
+ * Threads: pure functions of an open tensor set. */
+#ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHT_SOURCE_H
+#define QUIRE_ENGINE_MODEL_LOAD_WEIGHT_SOURCE_H
+#include "common/hub/safetensors.h"
+#include "engine/model/arch.h"
+
+struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h */
+    enum quant_method method;
+    uint32_t bits, group, n_group;
+    uint32_t row_block;                          /* fp8: outputs that share their scales */
+    const struct tensor *q;                      /* NULL: the matrix is not stored so */
+    const struct tensor *scales, *zeros, *order; /* zeros, order: NULL where there are none */
+    bool needs_zeros;
+    bool is_even;         /* with an order: each group has `group` inputs */
+    uint32_t zero_offset; /* what a stored zero is less than it stands for */
+    bool input_scale;     /* fp8: the checkpoint has one for its activations, which is not used */
+};
+
+struct weight_source { /* where one slot's numbers come from */
+    bool present;
+    const struct arch_tensor *spec; /* the family's; NULL where it is not present */
+    struct arch_place place;        /* of its name */
+    const struct tensor *tensor;    /* NULL: dummy numbers, or `quant` */
+    enum dtype dtype;               /* of the source */
+    uint32_t rows, cols;            /* cols 1 for vectors */
+    uint32_t seed;                  /* of dummy numbers: differs from tensor to tensor */
+    struct quant_tensors quant;     /* instead of `tensor` */
+};
+
+struct weight_finder {
+    const struct arch *arch;
+    const struct model_config *config;
+    const struct tensor_set *files; /* NULL: dummy */
+    enum dtype dummy_dtype;
+};
+
+#define WEIGHT_SOURCE_MODEL UINT32_MAX
+/* sources: [W_COUNT]. layer: a number, or WEIGHT_SOURCE_MODEL for embedding, final norm and
+ * lm_head. Errors: Q_NOT_FOUND, Q_MISMATCH (file, tensor, expected and found). */
+FALLIBLE weight_source_find(struct weight_source *sources, const struct weight_finder *f,
+                            uint32_t layer, struct q_err *e);
+/* The same of one expert of a layer that has experts. */
+FALLIBLE weight_source_find_expert(struct weight_source *sources, const struct weight_finder *f,
+                                   struct arch_place at, struct q_err *e);
+/* The tensor's name as it is stored, or as it would be. */
+const char *weight_source_name(char buffer[ARCH_NAME_MAX], const struct weight_source *s);
+/* Log one warning when the files hold tensors that the family's table does not know. */
+void weight_source_warn_extra(const struct weight_finder *f);
+
+#endif

@@ -31,6 +31,7 @@ enum {
     FOR_RENDER = 1 << 10,
     FOR_LIBRARY = 1 << 11, /* quire_options_set: what both an engine and `generate` have use for */
     FOR_SCHEMA = 1 << 12,
+    FOR_CHECK = 1 << 13,
     FOR_BENCH_ROOFLINE = 1 << 16,
     FOR_BENCH_KERNELS = 1 << 17,
     FOR_BENCH_LATENCY = 1 << 18,

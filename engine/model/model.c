@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "engine/model/load/upload.h"
+#include "engine/model/model_show.h"
 #include "engine/model/model_state.h"
 
 static enum q_code check_config(const struct model *m, struct q_err *e)
@@ -260,17 +261,6 @@ static struct load_options load_options_of(const struct model_options *o)
     };
 }
 
-/* Are all tensors there, as the loader wants them? Headers only. */
-static enum q_code check_weights(const struct arch *arch, const struct model_config *c,
-                                 const struct model_options *decided, struct q_err *e)
-{
-    struct weights w = {0};
-    const struct load_options o = load_options_of(decided);
-    const enum q_code rc = weights_plan(&w, arch, c, &o, e);
-    weights_release(&w);
-    return rc;
-}
-
 /* Headers only. */
 static enum q_code check_files(const struct model_options *o, struct q_err *e)
 {
@@ -289,8 +279,31 @@ FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err
     enum q_code rc = load_config(m, o, e);
     if (!rc && !on_device)
         rc = decide(m, &decided, e);
+    const struct load_options lo = load_options_of(&decided);
     if (!rc && o->format != LOAD_DUMMY)
-        rc = on_device ? check_files(o, e) : check_weights(m->arch, &m->config, &decided, e);
+        rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &lo, e);
+    model_free(m);
+    return rc;
+}
+
+FALLIBLE model_show_weights(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e)
+{
+    struct model_options decided = *o;
+    struct model *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory checking %s", o->dir);
+    enum q_code rc = load_config(m, o, e);
+    if (rc || (rc = decide(m, &decided, e)))
+        goto out;
+    const struct load_options lo = load_options_of(&decided);
+    if ((rc = weights_plan(&m->weights, m->arch, &m->config, &lo, e)))
+        goto out;
+    if (how->json)
+        load_plan_json(out, m->weights.plan);
+    else
+        load_plan_text(out, m->weights.plan);
+out:
     model_free(m);
     return rc;
 }
@@ -436,7 +449,8 @@ enum q_code model_check_weights(const struct model_config *c, const struct model
     if ((rc = arch_find(&arch, c->architecture, e)) ||
         (rc = check_same_config(c, arch, o->weights_dir, e)))
         return rc;
-    return check_weights(arch, c, o, e);
+    const struct load_options lo = load_options_of(o);
+    return weights_check(arch, c, &lo, e);
 }
 
 enum q_code model_reload(struct model *m, const struct model_options *o, struct q_err *e)

@@ -189,14 +189,15 @@ void load_plan_text(struct buf *out, const struct load_plan *p)
         const size_t start = out->len;
         const struct load_row *r = sums[i].like;
         sum_form(form, &sums[i]);
-        buf_printf(out, "%6u %s", sums[i].n_row, r->kind >= KIND_NORM ? "vector" : kinds[r->kind]);
-        pad_to(out, start, 15);
+        buf_printf(out, "%6u x %s", sums[i].n_row,
+                   r->kind >= KIND_NORM ? "vector" : kinds[r->kind]);
+        pad_to(out, start, 32);
         buf_add_str(out, form);
-        pad_to(out, start, 40);
-        buf_printf(out, "%10.1f MiB  %s\n", (double)sums[i].bytes / MIB, why_of(r));
+        pad_to(out, start, 72);
+        buf_printf(out, "%16" PRIu64 " bytes  %s\n", sums[i].bytes, why_of(r));
     }
-    buf_printf(out, "%s: %" PRIu64 " parameters, %.1f MiB of packed weights\n", p->arch->name,
-               p->n_param, (double)p->n_bytes / MIB);
+    buf_printf(out, "%s: %" PRIu64 " parameters, %zu bytes of packed weights (%.1f MiB)\n",
+               p->arch->name, p->n_param, p->n_bytes, (double)p->n_bytes / MIB);
 }
 
 /* ---- JSON ---- */
@@ -270,18 +271,18 @@ void load_plan_json(struct buf *out, const struct load_plan *p)
     buf_printf(out, ", \"parameters\": %" PRIu64 ", \"bytes\": %zu, \"rows\": [", p->n_param,
                p->n_bytes);
     for (size_t i = 0; i < p->n_row; i++) {
-        buf_add_str(out, i ? ",\n" : "\n");
+        buf_add_str(out, i ? ", " : "");
         json_row(out, p, &p->rows[i]);
     }
-    buf_add_str(out, "],\n\"summary\": [");
+    buf_add_str(out, "], \"summary\": [");
     for (uint32_t i = 0; i < n; i++) {
         sum_form(form, &sums[i]);
-        buf_printf(out, "%s{\"rows\": %u, \"bytes\": %" PRIu64 ", ", i ? ",\n" : "\n",
-                   sums[i].n_row, sums[i].bytes);
+        buf_printf(out, "%s{\"rows\": %u, \"bytes\": %" PRIu64 ", ", i ? ", " : "", sums[i].n_row,
+                   sums[i].bytes);
         add_text(out, "form", form);
         buf_add_str(out, ", ");
         add_text(out, "why", why_of(sums[i].like));
         buf_add_char(out, '}');
     }
-    buf_add_str(out, "]}");
+    buf_add_str(out, "]}\n");
 }

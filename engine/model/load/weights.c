@@ -27,6 +27,12 @@ static enum q_code open_files(struct loader *l, struct q_err *e)
     return tensor_set_open(&l->w->files, l->options->dir, e);
 }
 
+static struct weight_finder finder_of(const struct loader *l, const struct arch *arch)
+{
+    return (struct weight_finder){
+        .arch = arch, .config = l->config, .files = l->w->files, .dummy_dtype = l->options->dtype};
+}
+
 /* l->w is safe to release afterwards, whatever comes. */
 static enum q_code list(struct loader *l, const struct arch *arch, struct q_err *e)
 {
@@ -40,15 +46,19 @@ static enum q_code list(struct loader *l, const struct arch *arch, struct q_err 
         return q_fail(e, Q_NO_MEMORY, "out of memory for %u layers", c->n_layer);
     if ((rc = open_files(l, e)))
         return rc;
-    const struct weight_finder f = {
-        .arch = arch, .config = c, .files = w->files, .dummy_dtype = l->options->dtype};
+    const struct weight_finder f = finder_of(l, arch);
     if ((rc = load_plan_new(&w->plan, &f, l->options, e)))
         return rc;
     w->n_param = w->plan->n_param;
-    if (w->files)
-        weight_source_warn_extra(&f);
-    load_plan_log(w->plan, l->options, &c->quant);
     return Q_OK;
+}
+
+static void report(const struct loader *l)
+{
+    const struct weight_finder f = finder_of(l, l->w->plan->arch);
+    if (l->w->files)
+        weight_source_warn_extra(&f);
+    load_plan_log(l->w->plan, l->options, &l->config->quant);
 }
 
 /* ---- allocate ---- */
@@ -187,6 +197,7 @@ enum q_code weights_load(struct weights *w, const struct arch *arch, const struc
     const int64_t start_us = clock_us();
     int64_t listed_us = start_us, region_us = start_us;
     if (!(rc = list(&l, arch, e)) && !(rc = fill_init(&l.filler, w->plan, o, e))) {
+        report(&l);
         listed_us = clock_us();
         rc = get_region(&l, e);
         region_us = clock_us();
@@ -224,6 +235,7 @@ enum q_code weights_reload(struct weights *w, const struct arch *arch, const str
     enum q_code rc;
     if ((rc = list(&l, arch, e)) || (rc = fill_init(&l.filler, fresh.plan, o, e)))
         goto out;
+    report(&l);
     cache_writer_end(w->writer, true);
     w->writer = NULL;
     if ((rc = take_region(&l, w, e)))
@@ -246,6 +258,18 @@ enum q_code weights_plan(struct weights *w, const struct arch *arch, const struc
     const enum q_code rc = list(&l, arch, e);
     if (rc)
         weights_release(w);
+    return rc;
+}
+
+enum q_code weights_check(const struct arch *arch, const struct model_config *c,
+                          const struct load_options *o, struct q_err *e)
+{
+    struct weights w;
+    const struct loader l = {.w = &w, .config = c, .options = o};
+    const enum q_code rc = weights_plan(&w, arch, c, o, e);
+    if (!rc)
+        report(&l);
+    weights_release(&w);
     return rc;
 }
 

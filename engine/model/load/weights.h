@@ -11,8 +11,8 @@
  *                                                        lm_head when that is the same numbers,
  *                                                        else where the file is mapped
  *
- * What becomes of a checkpoint is a plan (load_plan.h), made first; its rows say where each of these
- * lies, and in which form. Internal to engine/model. Threads: weights_load by one (it runs the
+ * What becomes of a checkpoint is a plan (load_plan.h), made first; its rows say where each of
+ * these lies, and in which form. Internal to engine/model. Threads: weights_load by one (it runs the
  * team); loaded weights are only read. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHTS_H
 #define QUIRE_ENGINE_MODEL_LOAD_WEIGHTS_H
@@ -60,8 +60,12 @@ FALLIBLE weights_load(struct weights *w, const struct arch *arch, const struct m
  * `w` is as it was. Nobody may compute with `w` meanwhile. Errors: as model_load. */
 FALLIBLE weights_reload(struct weights *w, const struct arch *arch, const struct model_config *c,
                         const struct load_options *o, struct q_err *e);
-/* Are all tensors there, with the right shapes? What is planned for them is in w->plan; nothing is
- * loaded. Headers only. Errors: as model_load. */
+/* Are all tensors there, with the right shapes? Headers only; the log says what is not used and
+ * what would be packed in which form. Errors: as model_load. */
+FALLIBLE weights_check(const struct arch *arch, const struct model_config *c,
+                       const struct load_options *o, struct q_err *e);
+/* The same without a word: w->plan says what would be loaded, and nothing else of `w` may be read.
+ * o->kern and o->team are not looked at. Errors: as model_load. */
 FALLIBLE weights_plan(struct weights *w, const struct arch *arch, const struct model_config *c,
                       const struct load_options *o, struct q_err *e);
 void weights_release(struct weights *w); /* all zeros is fine */

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* quire-check-model MODEL: can it be served with these options, and what would it be? */
+#include <limits.h>
+#include <stdio.h>
+#include "common/buf.h"
+#include "common/hub/hub.h"
+#include "common/options.h"
+#include "engine/core/engine_options.h"
+#include "engine/model/model_show.h"
+
+enum { EXIT_USAGE = 2, EXIT_MODEL = 3 };
+
+typedef FALLIBLE section_fn(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e);
+
+/* What there is to see of a model, in the order in which it is shown. */
+static const struct section {
+    size_t wanted; /* offset of a bool in struct options */
+    section_fn *show;
+} sections[] = {
+    {offsetof(struct options, show_weights), model_show_weights},
+};
+
+static enum q_code model_options_of(struct model_options *m, const struct options *o,
+                                    struct q_err *e)
+{
+    enum q_code rc;
+    *m = (struct model_options){.max_model_len = (uint32_t)o->max_model_len};
+    if ((rc = engine_format_parse(&m->format, o->load_format, e)) ||
+        (rc = engine_dtype_parse(&m->dtype_auto, &m->dtype, o->dtype, e)))
+        return rc;
+    return engine_quantization_parse(&m->quantization, o->quantization, e);
+}
+
+static enum q_code show_sections(struct buf *out, const struct options *o,
+                                 const struct model_options *m, struct q_err *e)
+{
+    const struct model_show how = {.json = o->json};
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        if (!*(const bool *)((const char *)o + sections[i].wanted))
+            continue;
+        enum q_code rc = sections[i].show(out, m, &how, e);
+        if (rc)
+            return rc;
+    }
+    return buf_check(out, "what is shown", e);
+}
+
+static int fail(const char *message, int code)
+{
+    fprintf(stderr, "quire check-model: %s\n", message);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct program_info info = {
+        .program = FOR_CHECK,
+        .name = "quire check-model",
+        .usage = "MODEL [options]",
+        .about = "Says whether a model can be served with these options, from its config.json and "
+                 "the headers of its weights, and shows what it would be. No weight is read.",
+        .positional_min = 1,
+        .positional_max = 1,
+    };
+    static struct options o;
+    struct model_options m;
+    struct q_err e = Q_ERR_INIT;
+    struct buf out = BUF_INIT;
+    char dir[PATH_MAX];
+    int code = options_main(&o, &info, argc, argv);
+    if (code >= 0)
+        return code;
+    if (model_options_of(&m, &o, &e))
+        return fail(e.message, EXIT_USAGE);
+    m.dir = dir;
+    code = hub_resolve(dir, o.positional[0], *o.revision ? o.revision : NULL, &e) ||
+                   model_check(&m, false, &e) || show_sections(&out, &o, &m, &e)
+               ? fail(e.message, EXIT_MODEL)
+               : 0;
+    if (!code && fwrite(buf_str(&out), 1, out.len, stdout) < out.len)
+        code = fail("cannot write to standard output", EXIT_MODEL);
+    buf_release(&out);
+    options_release(&o);
+    return code;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model_show - what a model folder would be, from config.json and headers, without loading it.
+ * Threads: reentrant. */
+#ifndef QUIRE_ENGINE_MODEL_MODEL_SHOW_H
+#define QUIRE_ENGINE_MODEL_MODEL_SHOW_H
+#include "common/buf.h"
+#include "engine/model/model.h"
+
+struct model_show {
+    bool json;
+};
+/* Add the plan by which `o` would load the weights on the CPU: every matrix and vector with its
+ * tensors, form, bytes and why. o->kern, o->team: not looked at.
+ * Errors: as model_check; Q_NO_MEMORY. */
+FALLIBLE model_show_weights(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e);
+
+#endif

@@ -33,8 +33,16 @@ uint32_t arch_dim_size(const struct model_config *c, enum arch_dim dim)
         return c->n_head * c->head_dim;
     case D_KV:
         return c->n_kv_head * c->head_dim;
+    case D_QKV:
+        return (c->n_head + 2 * c->n_kv_head) * c->head_dim;
     case D_HEAD:
         return c->head_dim;
+    case D_HEADS:
+        return c->n_head;
+    case D_2_INTER:
+        return 2 * c->intermediate_size;
+    case D_POSITIONS:
+        return c->max_position;
     case D_EXPERTS:
         return c->moe.n_expert;
     case D_EXPERT_INTER:
@@ -57,7 +65,11 @@ const char *arch_dim_text(enum arch_dim dim)
         [D_INTER] = "intermediate_size",
         [D_Q] = "num_attention_heads * head_dim",
         [D_KV] = "num_key_value_heads * head_dim",
+        [D_QKV] = "(num_attention_heads + 2 * num_key_value_heads) * head_dim",
         [D_HEAD] = "head_dim",
+        [D_HEADS] = "num_attention_heads",
+        [D_2_INTER] = "2 * intermediate_size",
+        [D_POSITIONS] = "max_position_embeddings",
         [D_EXPERTS] = "num_experts",
         [D_EXPERT_INTER] = "moe_intermediate_size",
         [D_SHARED_INTER] = "shared_expert_intermediate_size",

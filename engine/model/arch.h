@@ -13,24 +13,38 @@ enum arch_slot { /* what a tensor is for */
                  W_EMBED,
                  W_LM_HEAD,
                  W_FINAL_NORM,
+                 W_FINAL_NORM_BIAS,
+                 W_LM_HEAD_BIAS,
+                 W_POSITIONS, /* learned: a row for each position */
                  W_ATTN_NORM, /* from here on once a layer */
+                 W_ATTN_NORM_BIAS,
+                 W_QKV,       /* W_Q, W_K and W_V as one tensor: q, then k, then v */
+                 W_QKV_HEADS, /* the same by KV heads: the q heads of one, its k, its v; the next */
                  W_Q,
                  W_K,
                  W_V,
                  W_O,
+                 W_QKV_BIAS,
+                 W_QKV_HEADS_BIAS,
                  W_Q_BIAS,
                  W_K_BIAS,
                  W_V_BIAS,
                  W_O_BIAS,
                  W_Q_NORM,
                  W_K_NORM,
+                 W_SINKS,          /* one of each head */
+                 W_ATTN_POST_NORM, /* of attention's output */
                  W_MLP_NORM,
+                 W_MLP_NORM_BIAS,
+                 W_MLP_POST_NORM,
+                 W_GATE_UP, /* W_GATE and W_UP as one tensor: gate, then up */
                  W_GATE,
                  W_UP,
                  W_DOWN,
                  W_GATE_BIAS,
                  W_UP_BIAS,
                  W_DOWN_BIAS,
+                 W_ROUTER_BIAS,
                  W_ROUTER,      /* a layer's experts are chosen by it */
                  W_SHARED_GATE, /* how much a row takes of the expert that all rows use, which is
                                    W_GATE … W_DOWN of a layer with a router */
@@ -48,8 +62,12 @@ enum arch_dim {         /* a size that depends on the config */
                 D_VOCAB,
                 D_HIDDEN,
                 D_INTER,
-                D_Q,  /* heads * head_dim */
-                D_KV, /* KV heads * head_dim */
+                D_Q,       /* heads * head_dim */
+                D_KV,      /* KV heads * head_dim */
+                D_QKV,     /* D_Q + 2 D_KV */
+                D_HEADS,   /* heads */
+                D_2_INTER, /* gate and up */
+                D_POSITIONS,
                 D_HEAD,
                 D_EXPERTS,
                 D_EXPERT_INTER,

@@ -4,6 +4,7 @@
  * and as JSON. */
 #include "engine/model/load/fill.h"
 #include "engine/model/load/weights.h"
+#include "fake_device.h"
 #include "folder.h"
 #include "golden.h"
 #include "common/log.h"
@@ -264,6 +265,236 @@ static void every_way_of_filling_gives_the_same_bytes(void **state)
     team_free(team_3);
 }
 
+/* ---- tensors that hold several matrices ---- */
+
+struct fused_file { /* being written */
+    struct buf header, data;
+    struct tensor_set *from;
+};
+
+static void add_header(struct fused_file *f, const char *name, const struct tensor *like,
+                       uint64_t rows)
+{
+    const uint64_t n = like->n_bytes / like->shape[0] * rows;
+    buf_printf(&f->header, "%s\"%s\": {\"dtype\": \"%s\", \"shape\": [%llu",
+               f->header.len ? ", " : "{", name, dtype_name(like->dtype), (unsigned long long)rows);
+    for (uint32_t d = 1; d < like->n_dim; d++)
+        buf_printf(&f->header, ", %llu", (unsigned long long)like->shape[d]);
+    buf_printf(&f->header, "], \"data_offsets\": [%zu, %zu]}", f->data.len,
+               f->data.len + (size_t)n);
+}
+
+/* For each of n_block: its part of the first tensor, of the second, … */
+static void add_fused(struct fused_file *f, const char *name, const struct tensor *const *parts,
+                      size_t n, uint64_t n_block)
+{
+    uint64_t rows = 0;
+    for (size_t i = 0; i < n; i++)
+        rows += parts[i]->shape[0];
+    add_header(f, name, parts[0], rows);
+    for (uint64_t b = 0; b < n_block; b++)
+        for (size_t i = 0; i < n; i++) {
+            const uint64_t bytes = parts[i]->n_bytes / n_block;
+            buf_add(&f->data, (const char *)parts[i]->data + b * bytes, bytes);
+        }
+}
+
+static const struct fusion {
+    const char *whole, *parts[3];
+    enum arch_slot slot, slot_by_heads;
+    struct {
+        enum arch_dim dims[2];
+    } shape;
+    enum arch_slot replaced[3];
+} fusions[] = {
+    {"self_attn.qkv.weight",
+     {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+     W_QKV,
+     W_QKV_HEADS,
+     {{D_QKV, D_HIDDEN}},
+     {W_Q, W_K, W_V}},
+    {"self_attn.qkv.bias",
+     {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"},
+     W_QKV_BIAS,
+     W_QKV_HEADS_BIAS,
+     {{D_QKV}},
+     {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
+    {"mlp.gate_up.weight",
+     {"mlp.gate_proj.weight", "mlp.up_proj.weight", NULL},
+     W_GATE_UP,
+     W_GATE_UP,
+     {{D_2_INTER, D_HIDDEN}},
+     {W_GATE, W_UP, W_UP}},
+};
+#define N_FUSION (sizeof fusions / sizeof *fusions)
+
+static void add_fusion(struct fused_file *f, const struct fusion *x, uint32_t layer,
+                       uint64_t n_block)
+{
+    const struct tensor *parts[3];
+    char name[128];
+    size_t n = 0;
+    for (; n < 3 && x->parts[n]; n++) {
+        snprintf(name, sizeof name, "model.layers.%u.%s", layer, x->parts[n]);
+        parts[n] = tensor_find(f->from, name);
+        assert_non_null(parts[n]);
+    }
+    snprintf(name, sizeof name, "model.layers.%u.%s", layer, x->whole);
+    add_fused(f, name, parts, n, x->slot == W_GATE_UP ? 1 : n_block);
+}
+
+static bool is_fused_part(const char *name)
+{
+    for (size_t i = 0; i < N_FUSION; i++)
+        for (size_t k = 0; k < 3 && fusions[i].parts[k]; k++)
+            if (strstr(name, fusions[i].parts[k]))
+                return true;
+    return false;
+}
+
+/* The model of `dir` with its q, k and v, and its gate and up, as one tensor each. */
+static void write_fused(const struct folder *to, const char *dir, bool by_heads)
+{
+    struct fused_file f = {BUF_INIT, BUF_INIT, NULL};
+    struct buf file = BUF_INIT;
+    struct model_config c;
+    assert_ok(model_config_load(&c, NULL, dir, &e), &e);
+    assert_ok(tensor_set_open(&f.from, dir, &e), &e);
+    for (uint32_t i = 0; i < tensor_count(f.from); i++) {
+        const struct tensor *t = tensor_at(f.from, i);
+        if (!is_fused_part(t->name))
+            add_fused(&f, t->name, &t, 1, 1);
+    }
+    for (uint32_t i = 0; i < c.n_layer; i++)
+        for (size_t k = 0; k < N_FUSION; k++)
+            add_fusion(&f, &fusions[k], i, by_heads ? c.n_kv_head : 1);
+    buf_add_char(&f.header, '}');
+    while (f.header.len % 8)
+        buf_add_char(&f.header, ' ');
+    for (int i = 0; i < 8; i++)
+        buf_add_char(&file, (char)((uint64_t)f.header.len >> 8 * i));
+    buf_add(&file, f.header.data, f.header.len);
+    buf_add(&file, f.data.data, f.data.len);
+    folder_write(to, "model.safetensors", file.data, file.len);
+    folder_copy(to, dir, "config.json");
+    tensor_set_free(f.from);
+    buf_release(&f.header);
+    buf_release(&f.data);
+    buf_release(&file);
+}
+
+#define TENSORS_MAX 64u
+
+/* The family with the fused tensors in its table instead of their parts. */
+static void fused_arch(struct arch *out, struct arch_tensor tensors[TENSORS_MAX],
+                       const struct arch *from, bool by_heads)
+{
+    static const char *const names[N_FUSION] = {"model.layers.%u.self_attn.qkv.weight",
+                                                "model.layers.%u.self_attn.qkv.bias",
+                                                "model.layers.%u.mlp.gate_up.weight"};
+    *out = *from;
+    out->tensors = tensors;
+    out->n_tensor = 0;
+    for (size_t i = 0; i < from->n_tensor; i++) {
+        bool replaced = false;
+        for (size_t k = 0; k < N_FUSION * 3; k++)
+            replaced |= from->tensors[i].slot == fusions[k / 3].replaced[k % 3];
+        if (!replaced)
+            tensors[out->n_tensor++] = from->tensors[i];
+    }
+    for (size_t k = 0; k < N_FUSION; k++)
+        tensors[out->n_tensor++] =
+            (struct arch_tensor){.name = names[k],
+                                 .slot = by_heads ? fusions[k].slot_by_heads : fusions[k].slot,
+                                 .dims = {fusions[k].shape.dims[0], fusions[k].shape.dims[1]},
+                                 .when = WHEN_ALWAYS};
+    assert_true(out->n_tensor <= TENSORS_MAX);
+}
+
+static struct device_link link_fake(void)
+{
+    const struct device_options o = {0};
+    struct device_link l = {.t = fake_device_table()};
+    assert_ok(l.t->open(&l.d, &o, &e), &e);
+    assert_ok(l.t->stream_new(l.d, &l.s, &e), &e);
+    return l;
+}
+
+/* The region of these weights in host memory: [n_bytes]. */
+static unsigned char *loaded_bytes(const struct weights *w, const struct device_link *link)
+{
+    const size_t n = w->plan->n_bytes;
+    unsigned char *out = q_alloc(n);
+    void *host = w->memory.data;
+    assert_non_null(out);
+    if (link) {
+        assert_ok(link->t->host_alloc(link->d, &host, n, "test", &e), &e);
+        link->t->copy(link->s, host, w->memory.data, n);
+        assert_ok(link->t->sync(link->s, &e), &e);
+    }
+    memcpy(out, host, n);
+    if (link)
+        link->t->host_free(link->d, host);
+    return out;
+}
+
+static void compare_fused(const char *dir, const struct folder *fused, bool by_heads,
+                          const struct load_options *how)
+{
+    struct arch arch;
+    struct arch_tensor tensors[TENSORS_MAX];
+    const struct arch *plain;
+    struct model_config c;
+    struct weights a, b;
+    struct load_options o = *how;
+    assert_ok(model_config_load(&c, NULL, dir, &e), &e);
+    assert_ok(arch_find(&plain, c.architecture, &e), &e);
+    fused_arch(&arch, tensors, plain, by_heads);
+    o.dir = dir;
+    assert_ok(weights_load(&a, plain, &c, &o, &e), &e);
+    o.dir = fused->path;
+    assert_ok(weights_load(&b, &arch, &c, &o, &e), &e);
+    assert_true(load_plan_same_layout(a.plan, b.plan));
+    assert_int_equal(a.plan->n_param, b.plan->n_param);
+    unsigned char *want = loaded_bytes(&a, o.device), *got = loaded_bytes(&b, o.device);
+    assert_memory_equal(want, got, a.plan->n_bytes);
+    q_free(want);
+    q_free(got);
+    weights_release(&a);
+    weights_release(&b);
+}
+
+/* q, k and v as one tensor, whole or by KV heads, and gate and up: the same bytes as of tensors of
+ * their own, on the CPU and on a device. */
+static void fused_tensors_are_slices(void **state)
+{
+    static const char *const models[] = {MODELS "qwen2", MODELS "qwen2-sliding-bf16"};
+    struct device_link link = link_fake();
+    (void)state;
+    assert_ok(team_new(&team_3, 3, false, &e), &e);
+    for (size_t i = 0; i < 4; i++) {
+        const bool by_heads = i % 2;
+        struct folder f;
+        folder_init(&f);
+        write_fused(&f, models[i / 2], by_heads);
+        for (size_t k = 0; k < 3 * 3 * 2; k++) {
+            struct load_options o = {.dtype = dtypes[k % 3],
+                                     .quantization = (enum quantization)(k / 3 % 3),
+                                     .kern = &kern,
+                                     .team = k % 2 ? team_3 : NULL};
+            if (k / 9) {
+                o.device = &link;
+                o.kern = link.t->kern(link.d);
+            }
+            compare_fused(models[i / 2], &f, by_heads, &o);
+        }
+        folder_release(&f);
+    }
+    team_free(team_3);
+    link.t->stream_free(link.s);
+    link.t->close(link.d);
+}
+
 /* ---- comparing plans ---- */
 
 static void layouts_are_compared_by_their_rows(void **state)
@@ -398,6 +629,7 @@ int main(void)
         cmocka_unit_test(rows_lie_one_after_the_other),
         cmocka_unit_test(forms_and_their_reasons),
         cmocka_unit_test(every_way_of_filling_gives_the_same_bytes),
+        cmocka_unit_test(fused_tensors_are_slices),
         cmocka_unit_test(layouts_are_compared_by_their_rows),
         cmocka_unit_test(json_has_every_row),
         cmocka_unit_test(text_names_rows_and_tensors),

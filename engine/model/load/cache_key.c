@@ -61,6 +61,8 @@ static void add_source(struct buf *key, const struct weight_source *s)
     }
     buf_printf(key, "  %s [%u, %u] %s", weight_source_name(name, s), s->rows, s->cols,
                dtype_name(s->dtype));
+    if (s->slice.block)
+        buf_printf(key, " rows %u, %u of each %u", s->slice.first, s->slice.block, s->slice.stride);
     if (q->q)
         buf_printf(key, " %s %u bits, groups %u, blocks %u, zeros %d + %u, order %d",
                    quant_method_name(q->method), q->bits, q->group, q->row_block, q->zeros != NULL,

@@ -26,10 +26,18 @@ struct piece { /* some outputs of a matrix on their way */
     size_t row_bytes, scales_at, zeros_at, bytes;
 };
 
-struct rows { /* neighbouring outputs that are neighbouring rows of one source */
+struct rows { /* neighbouring outputs that are neighbouring rows of one tensor */
     const struct weight_source *source; /* NULL: padding */
     uint32_t row, n;
+    uint32_t left; /* outputs of this source from here on, n of them in this tensor's rows */
 };
+
+static struct rows rows_of(const struct weight_source *s, uint32_t row, uint32_t most)
+{
+    const uint32_t run = weight_source_run(s, row), left = s->rows - row;
+    const uint32_t n = left < run ? left : run;
+    return (struct rows){s, weight_source_row(s, row), n < most ? n : most, left};
+}
 
 static struct rows rows_at(const struct piece *p, uint32_t o)
 {
@@ -38,13 +46,11 @@ static struct rows rows_at(const struct piece *p, uint32_t o)
         const uint32_t row = o / (2 * KERN_TURN) * KERN_TURN + o % KERN_TURN;
         const struct weight_source *s = &p->parts[o / KERN_TURN % 2];
         const uint32_t left = KERN_TURN - o % KERN_TURN;
-        if (row >= s->rows)
-            return (struct rows){.n = left};
-        return (struct rows){s, row, s->rows - row < left ? s->rows - row : left};
+        return row < s->rows ? rows_of(s, row, left) : (struct rows){.n = left};
     }
     for (; o >= p->parts[i].rows; i++)
         o -= p->parts[i].rows;
-    return (struct rows){&p->parts[i], o, p->parts[i].rows - o};
+    return rows_of(&p->parts[i], o, UINT32_MAX);
 }
 
 static enum form form_of(const struct packed *w, const struct weight_source *s)
@@ -247,7 +253,7 @@ static void cut_piece(struct piece *p)
           (p->form == FORM_BLOCKS ? n_group * sizeof(float) : 0) +
           (p->form == FORM_INT4 ? 3 * n_group : 0);
     const size_t fit = (UPLOAD_BYTES - 2 * align) / row;
-    const uint32_t left = w->gated ? w->n_out - p->from : first.n;
+    const uint32_t left = w->gated ? w->n_out - p->from : first.left;
     Q_ASSERT(fit); /* check_device in model.c */
     p->n = left < fit ? left : (uint32_t)fit;
     p->scales_at = (p->n * p->row_bytes + align - 1) / align * align;
@@ -351,10 +357,8 @@ void fill_device(struct filler *f, const struct load_plan *p)
 {
     static void (*const uploads[])(struct filler *, const struct load_plan *,
                                    const struct load_row *) = {
-        [KIND_MATRIX] = upload_matrix,
-        [KIND_TABLE] = upload_table,
-        [KIND_NORM] = upload_vector,
-        [KIND_BIAS] = upload_vector,
+        [KIND_MATRIX] = upload_matrix, [KIND_TABLE] = upload_table, [KIND_NORM] = upload_vector,
+        [KIND_VECTOR] = upload_vector, [KIND_BIAS] = upload_vector,
     };
     uint64_t done = 0, total = 0;
     for (size_t i = 0; i < p->n_row; i++)

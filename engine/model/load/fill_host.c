@@ -115,18 +115,20 @@ static struct piece piece_from(const struct fill_job *j, uint32_t row, uint32_t 
     return p;
 }
 
-/* Rows from … end - 1 of the source: made a piece at a time, then packed. */
+/* Rows from … end - 1 of the source, neighbours in its tensor: made a piece at a time, then packed.
+ */
 static void fill_made(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
+    const uint32_t shift = weight_source_row(s, from) - from;
     const bool as_it_is = s->quant.q && (j->dst->group || weight_quant_is_int8(s));
     for (struct piece p; from < end; from = p.to) {
         p = piece_from(j, from, end);
         if (as_it_is) { /* the checkpoint's integers are what is packed */
-            weight_quant_set(j->dst, p.output, s, from, p.to - from, j->rows);
+            weight_quant_set(j->dst, p.output, s, from + shift, p.to - from, j->rows);
             continue;
         }
-        fill_make_rows(j->rows, s, from, p.to - from);
+        fill_make_rows(j->rows, s, from + shift, p.to - from);
         pack(j, j->rows, DT_F32, p.output, p.to - from);
     }
 }
@@ -137,7 +139,7 @@ static void fill_read(const struct fill_job *j, uint32_t from, uint32_t end)
 {
     const struct weight_source *s = j->source;
     const size_t row = (size_t)s->cols * (dtype_bits(s->dtype) / 8), n = (end - from) * row;
-    const char *src = (const char *)s->tensor->data + from * row;
+    const char *src = (const char *)s->tensor->data + weight_source_row(s, from) * row;
     tensor_want(src, n);
     for (uint32_t r = from; r < end;) {
         const struct piece p = piece_from(j, r, end);
@@ -167,17 +169,21 @@ static void fill_interleaved(float *dst, const struct weight_source *s)
 {
     for (uint32_t i = 0; i < s->rows; i++) {
         float *to = dst + 2 * (size_t)(i / KERN_TURN) * KERN_TURN + i % KERN_TURN;
-        *to = s->tensor ? load_f32(s->tensor->data, s->dtype, i) : 0;
+        *to = s->tensor ? load_f32(s->tensor->data, s->dtype, weight_source_row(s, i)) : 0;
     }
 }
 
 void fill_vector_part(float *dst, const struct weight_source *s, enum load_kind kind)
 {
-    if (!s->tensor && kind == KIND_BIAS)
-        dummy_part(dst, s->seed, 0, 0, s->rows);
-    else
-        for (uint32_t i = 0; i < s->rows; i++)
-            dst[i] = s->tensor ? load_f32(s->tensor->data, s->dtype, i) : 1.0f;
+    for (uint32_t i = 0, to; i < s->rows; i = to) {
+        const uint32_t run = weight_source_run(s, i), row = weight_source_row(s, i);
+        to = s->rows - i < run ? s->rows : i + run;
+        if (!s->tensor && kind != KIND_NORM)
+            dummy_part(dst + i, s->seed, 0, row, to - i);
+        else
+            for (uint32_t k = 0; k < to - i; k++)
+                dst[i + k] = s->tensor ? load_f32(s->tensor->data, s->dtype, row + k) : 1.0f;
+    }
 }
 
 void fill_vector(float *to, const struct load_plan *p, const struct load_row *r)
@@ -275,6 +281,23 @@ static struct units rows_in(const struct fill_job *j, struct units p)
     return r;
 }
 
+/* Returns the bytes read. */
+static uint64_t fill_rows(const struct fill_job *j, uint32_t from, uint32_t end)
+{
+    const struct weight_source *s = j->source;
+    const uint64_t row = (uint64_t)s->cols * (dtype_bits(s->dtype) / 8);
+    const uint64_t bytes = from < end ? (end - from) * row : 0;
+    for (uint32_t to; from < end; from = to) {
+        const uint32_t run = weight_source_run(s, from);
+        to = end - from < run ? end : from + run;
+        if (s->tensor)
+            fill_read(j, from, to);
+        else
+            fill_made(j, from, to);
+    }
+    return bytes;
+}
+
 /* Panels of a matrix, whatever sources they come from. Returns the bytes read. */
 static uint64_t fill_panels(const struct fill_work *w, const struct load_row *r, uint32_t ith,
                             struct units u)
@@ -287,13 +310,7 @@ static uint64_t fill_panels(const struct fill_work *w, const struct load_row *r,
     for (uint32_t i = 0; i < r->n_source; i++) {
         j.source = &sources[i];
         const struct units rows = rows_in(&j, u);
-        if (rows.begin < rows.end && j.source->tensor)
-            fill_read(&j, rows.begin, rows.end);
-        else if (rows.begin < rows.end)
-            fill_made(&j, rows.begin, rows.end);
-        if (rows.begin < rows.end)
-            bytes += (uint64_t)(rows.end - rows.begin) * r->form.n_in *
-                     (dtype_bits(j.source->dtype) / 8);
+        bytes += fill_rows(&j, rows.begin, rows.end);
         j.start += r->form.gated ? KERN_TURN : j.source->rows;
     }
     return bytes;

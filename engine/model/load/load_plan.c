@@ -9,6 +9,7 @@
 #define PARTS_MAX 3 /* q, k, v */
 
 struct dest {
+    const char *member;
     enum load_owner of;
     enum load_kind kind;
     bool interleaved;
@@ -22,8 +23,8 @@ enum { STACKED, INTERLEAVED };
 #define N_SLOT(...) (sizeof((const enum arch_slot[]){__VA_ARGS__}) / sizeof(enum arch_slot))
 static const struct dest dests[DEST_COUNT] = {
 #define DEST(name, of, member, kind, join, role, when, ...)            \
-    {OF_##of, KIND_##kind,         (join) == INTERLEAVED, ROLE_##role, \
-     when,    N_SLOT(__VA_ARGS__), {__VA_ARGS__}},
+    {#member,     OF_##of, KIND_##kind,         (join) == INTERLEAVED, \
+     ROLE_##role, when,    N_SLOT(__VA_ARGS__), {__VA_ARGS__}},
 #include "engine/model/load/load_dests.def"
 };
 
@@ -56,15 +57,6 @@ static FALLIBLE add_sources(struct lister *l, struct load_row *r, const struct w
             p->sources[r->i_source + r->n_source++] = s[d->slots[i]];
     p->n_source += r->n_source;
     return Q_OK;
-}
-
-/* The matrix that a bias is added to: the last one before it. */
-static const struct load_row *matrix_before(const struct load_plan *p)
-{
-    const struct load_row *r = p->rows + p->n_row;
-    while (r > p->rows && (--r)->kind != KIND_MATRIX)
-        ;
-    return r;
 }
 
 /* ---- forms ---- */
@@ -122,7 +114,7 @@ static void form_table(const struct lister *l, struct load_row *r)
     r->why = WHY_TABLE;
 }
 
-static void form_norm(const struct lister *l, struct load_row *r)
+static void form_vector(const struct lister *l, struct load_row *r)
 {
     r->form.dtype = DT_F32;
     r->form.n_out = load_plan_sources(l->plan, r)->rows;
@@ -132,7 +124,7 @@ static void form_norm(const struct lister *l, struct load_row *r)
 
 static void form_bias(const struct lister *l, struct load_row *r)
 {
-    const struct load_row *matrix = matrix_before(l->plan);
+    const struct load_row *matrix = &l->plan->rows[l->plan->n_row - 1];
     for (uint32_t i = 0; i < r->n_source; i++)
         l->plan->sources[r->i_source + i].rows = load_plan_sources(l->plan, matrix)[i].rows;
     r->form = (struct packed){
@@ -208,11 +200,19 @@ static void cut(struct lister *l, struct load_row *r)
 
 /* ---- the list ---- */
 
-static bool is_wanted(const struct dest *d, const struct weight_source *s)
+/* Of an owner whose rows begin at `first`. */
+static bool is_wanted(const struct load_plan *p, size_t first, const struct dest *d,
+                      const struct weight_source *s)
 {
     bool any = s[d->slots[0]].present;
-    for (uint32_t i = 1; i < d->n && d->kind == KIND_BIAS; i++)
-        any = any || s[d->slots[i]].present;
+    if (d->kind == KIND_BIAS) {
+        if (p->n_row == first || p->rows[p->n_row - 1].kind != KIND_MATRIX)
+            return false;
+        for (uint32_t i = 1; i < d->n; i++)
+            any = any || s[d->slots[i]].present;
+    }
+    for (size_t i = first; i < p->n_row && any; i++)
+        any = strcmp(dests[p->rows[i].dest].member, d->member) != 0;
     return any;
 }
 
@@ -230,10 +230,8 @@ static void count_numbers(struct load_plan *p, const struct load_row *r)
 static FALLIBLE add_row(struct lister *l, struct load_row *r, const struct weight_source *s)
 {
     static void (*const forms[])(const struct lister *, struct load_row *) = {
-        [KIND_MATRIX] = form_matrix,
-        [KIND_TABLE] = form_table,
-        [KIND_NORM] = form_norm,
-        [KIND_BIAS] = form_bias,
+        [KIND_MATRIX] = form_matrix, [KIND_TABLE] = form_table, [KIND_NORM] = form_vector,
+        [KIND_VECTOR] = form_vector, [KIND_BIAS] = form_bias,
     };
     struct load_plan *p = l->plan;
     enum q_code rc;
@@ -255,6 +253,7 @@ static FALLIBLE add_rows(struct lister *l, enum load_owner of, struct arch_place
                          const struct weight_source *s)
 {
     struct weight_source tied[W_COUNT];
+    const size_t first = l->plan->n_row;
     for (uint32_t i = 0; i < DEST_COUNT; i++) {
         const struct dest *d = &dests[i];
         struct load_row r = {.dest = (enum load_dest)i, .of = at};
@@ -267,7 +266,7 @@ static FALLIBLE add_rows(struct lister *l, enum load_owner of, struct arch_place
             from = tied;
             r.tied = true;
         }
-        enum q_code rc = is_wanted(d, from) ? add_row(l, &r, from) : Q_OK;
+        enum q_code rc = is_wanted(l->plan, first, d, from) ? add_row(l, &r, from) : Q_OK;
         if (rc)
             return rc;
     }

@@ -27,7 +27,7 @@ enum load_dest {
     DEST_COUNT
 };
 enum load_owner { OF_MODEL, OF_LAYER, OF_EXPERT }; /* which has the destination */
-enum load_kind { KIND_MATRIX, KIND_TABLE, KIND_NORM, KIND_BIAS };
+enum load_kind { KIND_MATRIX, KIND_TABLE, KIND_NORM, KIND_VECTOR, KIND_BIAS };
 enum load_place {
     PLACE_REGION, /* at `at` of the region */
     PLACE_FILE,   /* where its tensor is mapped */

@@ -18,10 +18,8 @@ static const struct {
 };
 
 static const char *const kinds[] = {
-    [KIND_MATRIX] = "matrix",
-    [KIND_TABLE] = "table",
-    [KIND_NORM] = "norm",
-    [KIND_BIAS] = "bias",
+    [KIND_MATRIX] = "matrix", [KIND_TABLE] = "table", [KIND_NORM] = "norm",
+    [KIND_VECTOR] = "vector", [KIND_BIAS] = "bias",
 };
 
 static const char *const places[] = {
@@ -95,6 +93,19 @@ static void stored_text(char out[LOAD_FORM_MAX], const struct weight_source *s)
              q->order ? ", act-order" : "");
 }
 
+/* Which rows of its tensor a slice is: "rows 64 to 95", "rows 16 to 31 of each 48". */
+static void slice_text(char out[LOAD_FORM_MAX], const struct weight_source *s)
+{
+    const struct weight_slice *v = &s->slice;
+    char each[24] = "";
+    *out = '\0';
+    if (!v->block)
+        return;
+    if (v->stride < s->stored_rows)
+        snprintf(each, sizeof each, " of each %u", v->stride);
+    snprintf(out, LOAD_FORM_MAX, "rows %u to %u%s", v->first, v->first + v->block - 1, each);
+}
+
 /* ---- what the rows come to ---- */
 
 struct sum {
@@ -149,11 +160,12 @@ static void pad_to(struct buf *out, size_t start, size_t column)
 
 static void text_source(struct buf *out, const struct weight_source *s, bool is_vector)
 {
-    char name[ARCH_NAME_MAX], stored[LOAD_FORM_MAX];
+    char name[ARCH_NAME_MAX], stored[LOAD_FORM_MAX], slice[LOAD_FORM_MAX];
     if (!s->present)
         return;
     stored_text(stored, s);
-    buf_printf(out, "    %s ", weight_source_name(name, s));
+    slice_text(slice, s);
+    buf_printf(out, "    %s %s%s", weight_source_name(name, s), slice, *slice ? " " : "");
     add_shape(out, s->rows, s->cols, is_vector);
     buf_printf(out, " %s%s\n", !s->tensor && !s->quant.q ? "dummy " : "",
                *stored ? stored : dtype_name(s->dtype));
@@ -163,7 +175,7 @@ static void text_row(struct buf *out, const struct load_plan *p, const struct lo
 {
     char name[LOAD_NAME_MAX], form[LOAD_FORM_MAX];
     const size_t start = out->len;
-    const bool is_vector = r->kind == KIND_NORM || r->kind == KIND_BIAS;
+    const bool is_vector = r->kind >= KIND_NORM;
     load_row_name(name, r);
     load_row_form(form, r);
     buf_add_str(out, name);
@@ -210,10 +222,15 @@ static void add_text(struct buf *out, const char *key, const char *text)
 
 static void json_source(struct buf *out, const struct weight_source *s, bool is_vector)
 {
-    char name[ARCH_NAME_MAX], stored[LOAD_FORM_MAX];
+    char name[ARCH_NAME_MAX], stored[LOAD_FORM_MAX], slice[LOAD_FORM_MAX];
     stored_text(stored, s);
+    slice_text(slice, s);
     buf_add_char(out, '{');
     add_text(out, "tensor", weight_source_name(name, s));
+    if (*slice) {
+        buf_add_str(out, ", ");
+        add_text(out, "slice", slice);
+    }
     buf_add_str(out, ", \"shape\": ");
     add_shape(out, s->rows, s->cols, is_vector);
     buf_add_str(out, ", ");
@@ -229,7 +246,7 @@ static void json_row(struct buf *out, const struct load_plan *p, const struct lo
 {
     char name[LOAD_NAME_MAX];
     const char *separator = "";
-    const bool is_vector = r->kind == KIND_NORM || r->kind == KIND_BIAS;
+    const bool is_vector = r->kind >= KIND_NORM;
     load_row_name(name, r);
     buf_add_char(out, '{');
     add_text(out, "name", name);

@@ -145,9 +145,13 @@ void weight_fp8_bytes(uint8_t *q, float *scales, const struct weight_source *s, 
         scales[i] = load_scale(s->quant.scales, (o + i) / s->quant.row_block);
 }
 
+/* Outputs that share scales must be whole blocks of the packed matrix, of a slice too. */
 bool weight_fp8_is_blocks(const struct weight_source *s)
 {
     const struct quant_tensors *q = &s->quant;
+    const struct weight_slice *v = &s->slice;
+    if (v->first % KERN_TURN || v->block % KERN_TURN || v->stride % KERN_TURN)
+        return false;
     return q->q && q->method == QUANT_FP8 && q->n_group > 1 && q->row_block % KERN_TURN == 0 &&
            q->group % KERN_FP8_BLOCK == 0;
 }

@@ -163,6 +163,7 @@ enum q_code weight_quant_find(struct weight_source *s, const struct weight_finde
     const struct quant_config *c = &f->config->quant;
     struct quant_tensors q = {.method = c->method, .bits = c->bits};
     const bool old = c->method == QUANT_GPTQ || c->method == QUANT_AWQ;
+    s->stored_rows = s->rows;
     if (!c->method || base_length(name) == 0 || s->cols == 1)
         return Q_OK;
     if (c->method == QUANT_FP8)
@@ -233,7 +234,8 @@ static float scale_of(const struct weight_source *s, uint32_t o, uint32_t g)
 {
     const struct quant_tensors *q = &s->quant;
     const bool by_output = q->method == QUANT_PACKED || q->method == QUANT_INT8;
-    return load_scale(q->scales, by_output ? (size_t)o * q->n_group + g : (size_t)g * s->rows + o);
+    return load_scale(q->scales,
+                      by_output ? (size_t)o * q->n_group + g : (size_t)g * s->stored_rows + o);
 }
 
 static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
@@ -244,7 +246,7 @@ static uint32_t zero_of(const struct weight_source *s, uint32_t o, uint32_t g)
         return q->method == QUANT_INT8 ? 128 : 1u << (q->bits - 1);
     const uint32_t place = q->method == QUANT_AWQ ? awq_place[o % 8] : o % v;
     const size_t at = q->method == QUANT_PACKED ? (size_t)(o / v) * q->n_group + g
-                                                : ((size_t)g * s->rows + o) / v;
+                                                : ((size_t)g * s->stored_rows + o) / v;
     return ((uint32_t)load_i32(q->zeros, at) >> (place * q->bits) & mask) + q->zero_offset;
 }
 
@@ -264,12 +266,12 @@ static void integers(uint8_t *out, const struct weight_source *s, uint32_t o, ui
                 continue;
             }
             if (q->method == QUANT_AWQ) {
-                uint32_t all = (uint32_t)load_i32(q->q, ((size_t)k * s->rows + out_of) / 8);
+                uint32_t all = (uint32_t)load_i32(q->q, ((size_t)k * s->stored_rows + out_of) / 8);
                 *to = all >> (4 * awq_place[out_of % 8]) & 15;
                 continue;
             }
             uint32_t all = (uint32_t)load_i32(q->q, q->method == QUANT_GPTQ
-                                                        ? (size_t)(k / v) * s->rows + out_of
+                                                        ? (size_t)(k / v) * s->stored_rows + out_of
                                                         : ((size_t)out_of * n_in + k) / v);
             for (uint32_t j = 0; j < v; j++)
                 to[j] = (uint8_t)(all >> (j * q->bits) & mask);

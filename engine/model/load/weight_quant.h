@@ -34,7 +34,8 @@ struct int4_arrays {
     uint8_t *zeros;
     uint32_t group; /* that they are for: the checkpoint's, or a part of it */
 };
-/* Is `name` ("….weight") stored as integers? Then s->quant says where, all of it checked.
+/* Outputs o … below are the tensor's: weight_source_row of those of a slice, no further than
+ * weight_source_run. Is `name` ("….weight") stored as integers? Then s->quant says where, all of it checked.
  * Errors: Q_MISMATCH, Q_CORRUPT (file, tensor, expected and found). */
 FALLIBLE weight_quant_find(struct weight_source *s, const struct weight_finder *f, const char *name,
                            struct q_err *e);

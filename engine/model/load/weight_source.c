@@ -81,6 +81,7 @@ static enum q_code find_one(struct weight_source *s, const struct weight_finder 
         .cols = row->dims[1] == D_NONE ? 1 : want[1],
         .seed = seed_of(row, at),
     };
+    s->stored_rows = s->rows;
     if (!f->files)
         return Q_OK;
     arch_tensor_name(name, row->name, at);
@@ -126,11 +127,60 @@ static enum q_code find_all(struct weight_source *sources, const struct weight_f
     return Q_OK;
 }
 
+/* Tensors that hold several slots, one after the other; by heads: for each KV head its part of the
+ * first, then of the second … */
+static const struct {
+    enum arch_slot whole;
+    bool by_heads;
+    uint32_t n;
+    enum arch_slot parts[3];
+} fused[] = {
+    {W_QKV, false, 3, {W_Q, W_K, W_V}},
+    {W_QKV_HEADS, true, 3, {W_Q, W_K, W_V}},
+    {W_QKV_BIAS, false, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
+    {W_QKV_HEADS_BIAS, true, 3, {W_Q_BIAS, W_K_BIAS, W_V_BIAS}},
+    {W_GATE_UP, false, 2, {W_GATE, W_UP}},
+};
+
+static uint32_t part_rows(const struct model_config *c, enum arch_slot part, uint32_t whole)
+{
+    switch (part) {
+    case W_Q:
+    case W_Q_BIAS:
+        return arch_dim_size(c, D_Q);
+    case W_GATE:
+    case W_UP:
+        return whole / 2;
+    default:
+        return arch_dim_size(c, D_KV);
+    }
+}
+
+static void slice_fused(struct weight_source *sources, const struct model_config *c)
+{
+    for (size_t i = 0; i < sizeof fused / sizeof *fused; i++) {
+        const struct weight_source *whole = &sources[fused[i].whole];
+        const uint32_t n_block = fused[i].by_heads ? c->n_kv_head : 1;
+        uint32_t first = 0;
+        for (uint32_t k = 0; whole->present && k < fused[i].n; k++) {
+            struct weight_source *part = &sources[fused[i].parts[k]];
+            *part = *whole;
+            part->rows = part_rows(c, fused[i].parts[k], whole->rows);
+            part->slice = (struct weight_slice){
+                .first = first, .block = part->rows / n_block, .stride = whole->rows / n_block};
+            first += part->slice.block;
+        }
+    }
+}
+
 enum q_code weight_source_find(struct weight_source *sources, const struct weight_finder *f,
                                uint32_t layer, struct q_err *e)
 {
     const enum arch_slot first = layer == WEIGHT_SOURCE_MODEL ? W_EMBED : W_LAYER_FIRST;
-    return find_all(sources, f, first, (struct arch_place){layer, 0}, e);
+    const enum q_code rc = find_all(sources, f, first, (struct arch_place){layer, 0}, e);
+    if (!rc)
+        slice_fused(sources, f->config);
+    return rc;
 }
 
 enum q_code weight_source_find_expert(struct weight_source *sources, const struct weight_finder *f,

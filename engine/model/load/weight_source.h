@@ -20,6 +20,12 @@ struct quant_tensors { /* a matrix stored as integers; layouts: weight_quant.h *
     bool input_scale;     /* fp8: the checkpoint has one for its activations, which is not used */
 };
 
+/* Rows of a tensor that holds several slots (W_QKV, W_QKV_HEADS, W_GATE_UP): row r of the source is
+ * row first + r / block * stride + r % block of the tensor. */
+struct weight_slice {
+    uint32_t first, block, stride; /* block 0: the source is the whole tensor */
+};
+
 struct weight_source { /* where one slot's numbers come from */
     bool present;
     const struct arch_tensor *spec; /* the family's; NULL where it is not present */
@@ -27,8 +33,10 @@ struct weight_source { /* where one slot's numbers come from */
     const struct tensor *tensor;    /* NULL: dummy numbers, or `quant` */
     enum dtype dtype;               /* of the source */
     uint32_t rows, cols;            /* cols 1 for vectors */
-    uint32_t seed;                  /* of dummy numbers: differs from tensor to tensor */
-    struct quant_tensors quant;     /* instead of `tensor` */
+    struct weight_slice slice;
+    uint32_t stored_rows;       /* of the tensor: `rows`, unless the source is a slice */
+    uint32_t seed;              /* of dummy numbers: differs from tensor to tensor */
+    struct quant_tensors quant; /* instead of `tensor` */
 };
 
 struct weight_finder {
@@ -38,8 +46,22 @@ struct weight_finder {
     enum dtype dummy_dtype;
 };
 
+/* The tensor's row that is row r. */
+static inline uint32_t weight_source_row(const struct weight_source *s, uint32_t r)
+{
+    const struct weight_slice *v = &s->slice;
+    return v->block ? v->first + r / v->block * v->stride + r % v->block : r;
+}
+
+/* Rows from r on, r among them, that are neighbours in the tensor. */
+static inline uint32_t weight_source_run(const struct weight_source *s, uint32_t r)
+{
+    return s->slice.block ? s->slice.block - r % s->slice.block : s->rows - r;
+}
+
 #define WEIGHT_SOURCE_MODEL UINT32_MAX
-/* sources: [W_COUNT]. layer: a number, or WEIGHT_SOURCE_MODEL for embedding, final norm and
+/* sources: [W_COUNT]. A tensor that holds several slots is found in each of them, as a slice. layer:
+ * a number, or WEIGHT_SOURCE_MODEL for embedding, final norm and
  * lm_head. Errors: Q_NOT_FOUND, Q_MISMATCH (file, tensor, expected and found). */
 FALLIBLE weight_source_find(struct weight_source *sources, const struct weight_finder *f,
                             uint32_t layer, struct q_err *e);

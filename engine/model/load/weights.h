@@ -24,9 +24,10 @@ struct expert_weights {
 };
 
 struct layer_weights {
-    const float *attn_norm, *mlp_norm; /* [hidden] */
-    const float *q_norm, *k_norm;      /* [head_dim] or NULL */
-    struct packed qkv, out, gate_up, down;
+    const float *attn_norm, *mlp_norm;                                            /* [hidden] */
+    const float *attn_norm_bias, *mlp_norm_bias, *attn_post_norm, *mlp_post_norm; /* or NULL */
+    const float *q_norm, *k_norm;          /* [head_dim] or NULL */
+    struct packed qkv, out, gate_up, down; /* gate_up of an MLP without a gate: up alone */
     struct packed
         router; /* [n_expert, hidden], of layers with experts; [n_expert + 1] with a shared
                              one, how much of which a row takes is the last */
@@ -39,8 +40,8 @@ struct layer_weights {
 struct weights {
     const void *embed; /* [vocab, hidden], in `files` or in `memory` */
     enum dtype embed_dtype;
-    bool embed_packed;       /* it is lm_head's data */
-    const float *final_norm; /* [hidden] */
+    bool embed_packed;                         /* it is lm_head's data */
+    const float *final_norm, *final_norm_bias; /* [hidden]; the bias or NULL */
     struct packed lm_head;
     struct layer_weights *layers; /* [n_layer] */
     uint32_t n_layer, n_expert;

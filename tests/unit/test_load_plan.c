@@ -331,14 +331,14 @@ static const struct fusion {
 static void add_fusion(struct fused_file *f, const struct fusion *x, uint32_t layer,
                        uint64_t n_block)
 {
-    const struct tensor *parts[3];
+    const struct tensor *parts[3] = {NULL};
     char name[128];
     size_t n = 0;
-    for (; n < 3 && x->parts[n]; n++) {
+    do {
         snprintf(name, sizeof name, "model.layers.%u.%s", layer, x->parts[n]);
         parts[n] = tensor_find(f->from, name);
         assert_non_null(parts[n]);
-    }
+    } while (++n < 3 && x->parts[n]);
     snprintf(name, sizeof name, "model.layers.%u.%s", layer, x->whole);
     add_fused(f, name, parts, n, x->slot == W_GATE_UP ? 1 : n_block);
 }
@@ -477,12 +477,12 @@ static void fused_tensors_are_slices(void **state)
         struct folder f;
         folder_init(&f);
         write_fused(&f, models[i / 2], by_heads);
-        for (size_t k = 0; k < 3 * 3 * 2; k++) {
-            struct load_options o = {.dtype = dtypes[k % 3],
-                                     .quantization = (enum quantization)(k / 3 % 3),
+        for (size_t k = 0; k < 3 * 3 + 3; k++) { /* the last three on the device */
+            struct load_options o = {.dtype = k < 9 ? dtypes[k / 3] : DT_BF16,
+                                     .quantization = (enum quantization)(k % 3),
                                      .kern = &kern,
                                      .team = k % 2 ? team_3 : NULL};
-            if (k / 9) {
+            if (k >= 9) {
                 o.device = &link;
                 o.kern = link.t->kern(link.d);
             }

@@ -87,9 +87,9 @@ void load_plan_json(struct buf *out, const struct load_plan *p);
 /* The rows for the key of the packed cache: all that decides the bytes of the region, but for the
  * tensors' numbers; then a small matrix of each form, as `kern` packs it. Errors: Q_NO_MEMORY. */
 FALLIBLE load_plan_key(struct buf *out, const struct load_plan *p, const struct kern_table *kern,
-                       struct q_err *e); /* cache_key.c */
+                       struct q_err *e); /* load_plan_key.c */
 
-/* --- what the rows come to, in the log (load_report.c) --- */
+/* --- what the rows come to, in the log (load_plan_log.c) --- */
 void load_plan_log(const struct load_plan *p, const struct load_options *o,
                    const struct quant_config *stored);
 

@@ -15,7 +15,7 @@ struct loader {
     const struct model_config *config;
     const struct load_options *options;
     struct filler filler;
-    struct cache_id id;
+    struct packed_cache_id id;
 };
 
 /* ---- list ---- */
@@ -121,8 +121,8 @@ static FALLIBLE find_packed(struct loader *l, struct q_err *e)
     enum q_code rc = load_plan_key(&key, w->plan, o->kern, e);
     l->id.n_bytes = w->plan->n_bytes;
     if (!rc)
-        rc = cache_identify(&l->id, w->files, key.data, key.len, e);
-    if (!rc && cache_open(&l->w->memory, o->packed_cache, &l->id, o->team))
+        rc = packed_cache_identify(&l->id, w->files, key.data, key.len, e);
+    if (!rc && packed_cache_open(&l->w->memory, o->packed_cache, &l->id, o->team))
         l->filler.way = FILL_FOUND;
     buf_release(&key);
     return rc;
@@ -205,7 +205,7 @@ enum q_code weights_load(struct weights *w, const struct arch *arch, const struc
     if (rc || (rc = fill(&l, e)))
         weights_release(w);
     else if (wants_cache(o) && l.filler.way != FILL_FOUND)
-        w->writer = cache_write(o->packed_cache, &l.id, &w->memory, w->files);
+        w->writer = packed_cache_write(o->packed_cache, &l.id, &w->memory, w->files);
     if (!rc)
         log_debug("start: tensors found and checked %.1f ms, memory for them or the packed cache "
                   "%.1f ms, packing %.1f ms",
@@ -236,7 +236,7 @@ enum q_code weights_reload(struct weights *w, const struct arch *arch, const str
     if ((rc = list(&l, arch, e)) || (rc = fill_init(&l.filler, fresh.plan, o, e)))
         goto out;
     report(&l);
-    cache_writer_end(w->writer, true);
+    packed_cache_writer_end(w->writer, true);
     w->writer = NULL;
     if ((rc = take_region(&l, w, e)))
         goto out;
@@ -275,7 +275,7 @@ enum q_code weights_check(const struct arch *arch, const struct model_config *c,
 
 void weights_release(struct weights *w)
 {
-    cache_writer_end(w->writer, false);
+    packed_cache_writer_end(w->writer, false);
     q_free(w->layers);
     q_free(w->experts);
     region_release(&w->memory);

@@ -12,8 +12,8 @@
  *                                                        else where the file is mapped
  *
  * What becomes of a checkpoint is a plan (load_plan.h), made first; its rows say where each of
- * these lies, and in which form. Internal to engine/model. Threads: weights_load by one (it runs the
- * team); loaded weights are only read. */
+ * these lies, and in which form. Internal to engine/model.
+ * Threads: weights_load by one (it runs the team); loaded weights are only read. */
 #ifndef QUIRE_ENGINE_MODEL_LOAD_WEIGHTS_H
 #define QUIRE_ENGINE_MODEL_LOAD_WEIGHTS_H
 #include "engine/model/load/load_plan.h"
@@ -49,8 +49,8 @@ struct weights {
     uint64_t n_param;
     struct load_plan *plan;
     struct region memory;
-    struct cache_writer *writer; /* while the memory is being written to the packed cache */
-    struct tensor_set *files;    /* NULL for dummy weights */
+    struct packed_cache_writer *writer; /* while the memory is being written to the packed cache */
+    struct tensor_set *files;           /* NULL for dummy weights */
 };
 
 /* Errors: as model_load. */

@@ -9,7 +9,7 @@
  *     data_at  the region's bytes   as the plan's rows lie; data_at is a multiple of 2 MiB
  *
  * The key (SHA-256) is what decides the bytes: names, types, shapes and samples of all tensors, the
- * plan of the region, and a small matrix packed by the kernels of this process, so that a build
+ * rows of the plan, and a small matrix packed by the kernels of this process, so that a build
  * whose layout or rounding differs never takes the file, whoever forgets what. It does not hold the
  * instruction set: where that changes nothing, one file serves all.
  * The stamp (SHA-256) is what tells whether the tensors are still those that were packed: size,

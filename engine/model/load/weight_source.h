@@ -61,7 +61,8 @@ static inline uint32_t weight_source_run(const struct weight_source *s, uint32_t
 
 #define WEIGHT_SOURCE_MODEL UINT32_MAX
 /* sources: [W_COUNT]. A tensor that holds several slots is found in each of them, as a slice.
- * layer: a number, or WEIGHT_SOURCE_MODEL for embedding, final norm and lm_head. Errors: Q_NOT_FOUND, Q_MISMATCH (file, tensor, expected and found). */
+ * layer: a number, or WEIGHT_SOURCE_MODEL for embedding, final norm and lm_head.
+ * Errors: Q_NOT_FOUND, Q_MISMATCH (file, tensor, expected and found). */
 FALLIBLE weight_source_find(struct weight_source *sources, const struct weight_finder *f,
                             uint32_t layer, struct q_err *e);
 /* The same of one expert of a layer that has experts. */

@@ -366,7 +366,7 @@ static void fill_taken(struct fill_work *w, uint32_t ith)
     }
 }
 
-/* Each thread the panels that it will multiply with (kernels/split.h): it touches them first, so
+/* Each thread the panels that it will multiply with (tiling/split.h): it touches them first, so
  * their memory is that of its node. */
 static void fill_own(struct fill_work *w, uint32_t ith, uint32_t nth)
 {

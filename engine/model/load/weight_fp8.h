@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weight_fp8 - matrices that the checkpoint holds as e4m3 (kernels/e4m3.h) with scales: found,
+/* weight_fp8 - matrices that the checkpoint holds as e4m3 (kernels/ops/e4m3.h) with scales: found,
  * checked, and read output by output. Internal to engine/model/load; called by weight_quant.c.
  *
  * W: [n_out, n_in] is P.weight [n_out, n_in] F8_E4M3, and its scales are P.weight_scale, or

@@ -19,6 +19,7 @@ static const struct section {
     section_fn *show;
 } sections[] = {
     {offsetof(struct options, program), model_show_program},
+    {offsetof(struct options, show_weights), model_show_weights},
 };
 
 static enum q_code model_options_of(struct model_options *m, const struct options *o,
@@ -45,7 +46,7 @@ static enum q_code show_sections(struct buf *out, const struct options *o,
         if (rc)
             return rc;
     }
-    return buf_check(out, "the program", e);
+    return buf_check(out, "what is shown", e);
 }
 
 static int fail(const char *message, int code)

@@ -6,6 +6,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "engine/model/load/upload.h"
 #include "engine/model/model_program.h"
 #include "engine/model/model_state.h"
 
@@ -46,7 +47,7 @@ static enum q_code choose_length(uint32_t *out, const struct model_config *c, ui
 static void count_matrix(struct model *m, uint64_t *ops, const struct packed *w)
 {
     *ops += 2 * (uint64_t)w->n_out * w->n_in;
-    m->shape.step_bytes += weights_matrix_bytes(w, m->link);
+    m->shape.step_bytes += load_form_bytes(w, m->link);
 }
 
 /* Of the experts of a layer those that one row takes. */
@@ -232,6 +233,25 @@ static enum q_code decide(struct model *m, struct model_options *decided, struct
     return choose_kv(&m->shape.kv_dtype, &asked, decided->dtype, e);
 }
 
+/* What the loader is asked for. dtype and quantization are decided. */
+static struct load_options load_options_of(const struct model_options *o)
+{
+    return (struct load_options){
+        .dir = o->weights_dir ? o->weights_dir : o->dir,
+        .format = o->format,
+        .dtype = o->dtype,
+        .quantization = o->quantization,
+        .packed_cache = o->packed_cache,
+        .kern = o->kern,
+        .team = o->team,
+        .memory_bytes = o->memory_bytes,
+        .device = o->link,
+        .no_fusion = o->no_fusion,
+        .progress = o->progress,
+        .progress_ctx = o->progress_ctx,
+    };
+}
+
 /* Headers only. */
 static enum q_code check_files(const struct model_options *o, struct q_err *e)
 {
@@ -250,8 +270,31 @@ FALLIBLE model_check(const struct model_options *o, bool on_device, struct q_err
     enum q_code rc = load_config(m, o, on_device, e);
     if (!rc && !on_device)
         rc = decide(m, &decided, e);
+    const struct load_options lo = load_options_of(&decided);
     if (!rc && o->format != LOAD_DUMMY)
-        rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &decided, e);
+        rc = on_device ? check_files(o, e) : weights_check(m->arch, &m->config, &lo, e);
+    model_free(m);
+    return rc;
+}
+
+FALLIBLE model_show_weights(struct buf *out, const struct model_options *o,
+                            const struct model_show *how, struct q_err *e)
+{
+    struct model_options decided = *o;
+    struct model *m = q_calloc(1, sizeof *m);
+    if (!m)
+        return q_fail(e, Q_NO_MEMORY, "out of memory checking %s", o->dir);
+    enum q_code rc = load_config(m, o, false, e);
+    if (rc || (rc = decide(m, &decided, e)))
+        goto out;
+    const struct load_options lo = load_options_of(&decided);
+    if ((rc = weights_plan(&m->weights, m->arch, &m->config, &lo, e)))
+        goto out;
+    if (how->json)
+        load_plan_json(out, m->weights.plan);
+    else
+        load_plan_text(out, m->weights.plan);
+out:
     model_free(m);
     return rc;
 }
@@ -288,7 +331,8 @@ static enum q_code load(struct model *m, const struct model_options *o, struct q
     m->shape.compute_dtype = decided.dtype;
     m->shape.quantization = decided.quantization;
     rotary_init(&m->rotary, c);
-    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &decided, e)) ||
+    const struct load_options lo = load_options_of(&decided);
+    if ((rc = check_device(m, e)) || (rc = weights_load(&m->weights, m->arch, c, &lo, e)) ||
         (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
@@ -414,7 +458,8 @@ enum q_code model_check_weights(const struct model_config *c, const struct model
     if ((rc = arch_find(&arch, c->architecture, e)) ||
         (rc = check_same_config(c, arch, o->weights_dir, e)))
         return rc;
-    return weights_check(arch, c, o, e);
+    const struct load_options lo = load_options_of(o);
+    return weights_check(arch, c, &lo, e);
 }
 
 enum q_code model_reload(struct model *m, const struct model_options *o, struct q_err *e)
@@ -426,8 +471,10 @@ enum q_code model_reload(struct model *m, const struct model_options *o, struct 
     decided.no_fusion = m->no_fusion;
     decided.link = m->link;
     decided.kern = m->kern;
+    decided.packed_cache = NULL; /* a training's steps are read once */
+    const struct load_options lo = load_options_of(&decided);
     if ((rc = check_same_config(&m->config, m->arch, o->weights_dir, e)) ||
-        (rc = weights_reload(&m->weights, m->arch, &m->config, &decided, e)) ||
+        (rc = weights_reload(&m->weights, m->arch, &m->config, &lo, e)) ||
         (rc = model_program_make(m, e)))
         return rc;
     fill_shape(m);
@@ -442,15 +489,6 @@ void model_free(struct model *m)
     program_release(&m->program);
     region_release(&m->rope_cos_sin);
     q_free(m);
-}
-
-const char *quantization_name(enum quantization q)
-{
-    static const char *const names[] = {[QUANTIZE_NOT] = "",
-                                        [QUANTIZE_INT8] = "int8",
-                                        [QUANTIZE_INT4] = "int4",
-                                        [QUANTIZE_FP8] = "fp8"};
-    return names[q];
 }
 
 const struct model_shape *model_shape(const struct model *m)

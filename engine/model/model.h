@@ -29,10 +29,8 @@
 #include <stdint.h>
 #include "common/hub/config.h"
 #include "common/team.h"
+#include "engine/model/load/load_options.h"
 #include "kernels/device.h"
-
-enum load_format { LOAD_AUTO, LOAD_SAFETENSORS, LOAD_DUMMY };
-enum quantization { QUANTIZE_NOT, QUANTIZE_INT8, QUANTIZE_INT4, QUANTIZE_FP8 };
 
 struct model;
 
@@ -50,7 +48,8 @@ struct model_options {
     enum quantization quantization; /* of every matrix, when loading */
     uint32_t max_model_len; /* tokens; 0 = config's max_position (times rope factor where the family
                                does) */
-    const char *packed_cache; /* folder of packed weights (weights_cache.h); NULL: none. The path of
+    const char
+        *packed_cache; /* folder of packed weights (load/packed_cache.h); NULL: none. The path of
                                  reloads does not use it */
     const struct kern_table *kern; /* borrowed */
     struct team *team;             /* packs in parallel; borrowed */
@@ -96,8 +95,6 @@ struct model_shape { /* what others must know */
      * matrices that a step reads however few rows it has: of experts those of one row. */
     uint64_t row_ops, logit_ops, context_ops, step_bytes;
 };
-/* "int8", "int4", "fp8"; "" for QUANTIZE_NOT. */
-const char *quantization_name(enum quantization q);
 const struct model_shape *model_shape(const struct model *m);
 /* Say in the log in what pages the weights are. Takes milliseconds. */
 void model_log_pages(const struct model *m);

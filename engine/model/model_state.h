@@ -5,7 +5,8 @@
 #define QUIRE_ENGINE_MODEL_MODEL_STATE_H
 #include "engine/model/forward/program.h"
 #include "engine/model/forward/rotary.h"
-#include "engine/model/weights.h"
+#include "engine/model/load/weights.h"
+#include "engine/model/model.h"
 
 struct model {
     const struct arch *arch;

@@ -34,7 +34,7 @@ static struct program_form model_form(const void *ctx, enum program_weight w, ui
         .ordered = p->order && !of_expert,
         .interleaved = p->gated,
         .of_norm = input == DT_I8 && (!m->link || (!p->group && !p->order)),
-        .bytes = weights_matrix_bytes(p, m->link),
+        .bytes = load_form_bytes(p, m->link),
     };
 }
 
@@ -87,7 +87,7 @@ static struct program_form planned_form(const void *ctx, enum program_weight w, 
                            : DT_F32,
         .interleaved = m.gated,
         .of_norm = quantized,
-        .bytes = m.n_in ? weights_matrix_bytes(&m, NULL) : 0,
+        .bytes = m.n_in ? load_form_bytes(&m, NULL) : 0,
     };
 }
 

@@ -83,8 +83,7 @@ enum q_code download_check(const void *data, size_t n, const char *path, struct 
 {
     char head[HEAD_MAX + 1] = "";
     if (n == 0)
-        return q_fail(e, Q_CORRUPT, "%s is empty (an unfinished download leaves such a file)",
-                      path);
+        return q_fail(e, Q_CORRUPT, "%s is empty, as after an incomplete download", path);
     memcpy(head, data, n < HEAD_MAX ? n : HEAD_MAX);
     const char *text = head;
     if (!strncmp(text, "\xef\xbb\xbf", 3)) /* a byte order mark */

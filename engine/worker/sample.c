@@ -42,7 +42,7 @@ FALLIBLE sample_scratch_init(struct sample_scratch *s, uint32_t n_vocab,
         s->items)
         return Q_OK;
     sample_scratch_release(s);
-    return q_fail(e, Q_NO_MEMORY, "sample: no memory for a vocabulary of %u tokens", n_vocab);
+    return q_fail(e, Q_NO_MEMORY, "sample: out of memory for a vocabulary of %u tokens", n_vocab);
 }
 
 uint64_t sample_scratch_bytes(uint32_t n_vocab)

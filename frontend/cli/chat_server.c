@@ -79,7 +79,7 @@ static FALLIBLE spawn(struct chat_server *s, const struct options *o, struct q_e
     if (rc)
         return rc;
     if (RAND_bytes(random, sizeof random) != 1)
-        return q_fail(e, Q_INTERNAL, "no random numbers for a key");
+        return q_fail(e, Q_INTERNAL, "cannot get random numbers for a key");
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(s->key + 2 * i, 3, "%02x", random[i]);
     setenv("QUIRE_API_KEY", s->key, 1); /* an argument would be seen by all */
@@ -178,7 +178,8 @@ FALLIBLE chat_server_start(struct chat_server *s, const struct options *o,
         s->pid = 0;
         if (!rc)
             rc = q_fail(e, Q_UNAVAILABLE, "%s",
-                        s->errors.len ? s->errors.data : "the model's server ended at once");
+                        s->errors.len ? s->errors.data
+                                      : "the model's server exited during its start");
     }
     if (!rc) {
         rc = log_tail_start(&s->tail, s->log_fd, e);

@@ -348,7 +348,7 @@ static void test_architectures(void **state)
          "\"intermediate_size\": 96, \"num_hidden_layers\": 3, \"max_position_embeddings\": 256}",
          Q_CORRUPT,
          "num_attention_heads is missing, expected a whole number from 1 to 4096; "
-         "MistralForCausalLM needs"},
+         "MistralForCausalLM requires"},
         {"{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": \"512\"}", Q_CORRUPT,
          "vocab_size is a string, expected a whole number"},
     };

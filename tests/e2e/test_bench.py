@@ -73,7 +73,7 @@ def test_one_token_has_no_decode():
     (("latency", MODELS / "llama", "--no-roofline", "--json", "/nowhere/x", "--input-len", "4", "--output-len", "1"), 1, "/nowhere"),
     (("throughput", MODELS / "llama", "--dataset-name", "trace"), 2, "requires --dataset-path"),
     (("throughput", MODELS / "llama", "--dataset-path", __file__), 1, "unknown trace format"),
-    (("quality", MODELS / "llama", "--input-len", "2"), 2, "at least"),
+    (("quality", MODELS / "llama", "--input-len", "2"), 2, "8 or more"),
     (("kernels", "--op", "nonsense", "--json", "-"), 2, "set a file name"),
     (("serve", "--backend", "smtp"), 2, "--backend"),
     (("serve", "--base-url", "ftp://x"), 2, "--base-url"),

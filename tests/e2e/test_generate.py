@@ -219,7 +219,7 @@ def test_bad_conversations(line, said):
 
 
 def test_options_of_conversations_are_checked(tmp_path):
-    for args, said in ((("--raw", "--system", "x"), "there is no --system in it"), (("--tools", tmp_path / "none.json"), "--tools: "),
+    for args, said in ((("--raw", "--system", "x"), "--system is not accepted with --raw"), (("--tools", tmp_path / "none.json"), "--tools: "),
                        (("--tool-call-parser", "nothing"), "--tool-call-parser"), (("--chat-template", tmp_path / "none"), "none")):
         out = generate(BUNDLED, "Hi", *args)
         assert out.returncode in (2, 3) and said in out.stderr, out.stderr

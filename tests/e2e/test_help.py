@@ -82,7 +82,7 @@ def test_help_is_the_programs_own(program, flag, said, not_said):
 
 
 def test_numbers_between_none_and_zero_are_refused():
-    for flag, text in (("--temperature", "from 0 to 2, nor -1"), ("--top-p", "from 0 to 1, nor -1"), ("--min-p", "from 0 to 1, nor -1")):
+    for flag, text in (("--temperature", "from 0 to 2, or -1"), ("--top-p", "from 0 to 1, or -1"), ("--min-p", "from 0 to 1, or -1")):
         out = quire("generate", BUNDLED, "x", flag, "-0.5")
         assert out.returncode == 2 and f'{flag}: "-0.5" is not a number {text}' in out.stderr, out.stderr
 

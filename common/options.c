@@ -129,7 +129,8 @@ static FALLIBLE bytes_put(uint64_t *out, const char *value, const struct option_
     uint64_t v = 0;
     enum q_code rc = parse_bytes(&v, value, r->flag, e);
     if (!rc && (double)v < r->min)
-        rc = q_fail(e, Q_INVALID, "%s is %.60s, expected at least %g bytes", r->flag, value, r->min);
+        rc =
+            q_fail(e, Q_INVALID, "%s is %.60s, expected at least %g bytes", r->flag, value, r->min);
     if (!rc)
         *out = v;
     return rc;

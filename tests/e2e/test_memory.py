@@ -42,7 +42,7 @@ def test_int8_kv(start):
     body = {"max_tokens": 1, "temperature": 0, "logprobs": 1}
     exact, coarse = ([s.complete(p, **body) for p in prompts] for s in servers)
     assert exact[0]["system_fingerprint"] != coarse[0]["system_fingerprint"]
-    assert "KV as I8" in servers[1].process.log()
+    assert "KV cache I8" in servers[1].process.log()
 
     def logprob(answer):
         return answer["choices"][0]["logprobs"]["token_logprobs"][0]

@@ -200,7 +200,7 @@ def test_commands(chat, tmp_path):
     assert [m["role"] for m in said["messages"]] == ["system", "user", "assistant"]
     assert said["messages"][0]["content"] == "Be brief." and said["model"]
     t.say("/reset", r".*?a new conversation\).*?> $")
-    t.say("/system off", r".*?any more\).*?> $")
+    t.say("/system off", r".*?is removed\).*?> $")
     assert messages(t, tmp_path / "two.json")["messages"] == []
     (tmp_path / "there").write_text("kept")
     assert "File exists" in t.say(f"/save {tmp_path}/there", r".*?quire chat: .*?> $") and (tmp_path / "there").read_text() == "kept"
@@ -214,7 +214,7 @@ def test_commands(chat, tmp_path):
     t.expect(r"\.\.\. $")
     t.say("what is it?")
     assert [m["content"] for m in messages(t, tmp_path / "three.json")["messages"]][:2] == ["Be\nvery brief.", "/etc/hosts\nwhat is it?"]
-    t.say("/system off", r".*?any more\).*?> $")
+    t.say("/system off", r".*?is removed\).*?> $")
     t.say("/reset", r".*?a new conversation\).*?> $")
     assert "no message to answer" in t.say("/retry", r".*?\).*?> $")
     assert "unknown command" in t.say("/nothing", r".*?\).*?> $")
@@ -315,7 +315,7 @@ def test_the_end_of_the_models_server_is_explained(tmp_path, number, how):
 
 def test_help_fits_the_terminal(chat):
     t = chat(columns=50)
-    listed = t.say("/help", r".*?you type\.\r\n> $")
+    listed = t.say("/help", r".*?type its result\.\r\n> $")
     assert max(map(len, listed.split("\r\n"))) <= 50 and "show, set or remove" in " ".join(listed.split())
 
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* json_kind - the kind of a JSON value for error messages: "temperature: expected a number, got a
- * string". Threads: pure. */
+ * string".
+ * Threads: pure. */
 #ifndef QUIRE_COMMON_JSON_KIND_H
 #define QUIRE_COMMON_JSON_KIND_H
 #include <jansson.h>

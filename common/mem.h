@@ -3,8 +3,8 @@
  *
  * Three uses: q_alloc & co. for memory with an owner; `arena` for memory with the lifetime of one
  * request or one file load; alloc_freeze() for loops that must not allocate. Tests make the n-th
- * allocation fail with mem_fail_after, so every caller handles NULL. Threads: q_* from any thread;
- * an arena belongs to one thread at a time; freeze is per thread. */
+ * allocation fail with mem_fail_after, so every caller handles NULL.
+ * Threads: q_* from any thread; an arena belongs to one thread at a time; freeze is per thread. */
 #ifndef QUIRE_COMMON_MEM_H
 #define QUIRE_COMMON_MEM_H
 #include <stdbool.h>

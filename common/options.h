@@ -8,8 +8,8 @@
  * option takes an object, or its members one by one: `--flag.key.key value`, `--flag.key+ value`
  * for the end of an array. Options that are not on the command line are taken from the environment
  * (QUIRE_MAX_NUM_SEQS=8; WORDS one per line), then from the YAML file of --config, then from the
- * table. vLLM's flags without an option are in vllm_flags.def: common/vllm.h. Threads: main, before
- * others start; options_defaults and options_set are reentrant. */
+ * table. vLLM's flags without an option are in vllm_flags.def: common/vllm.h.
+ * Threads: main, before others start; options_defaults and options_set are reentrant. */
 #ifndef QUIRE_COMMON_OPTIONS_H
 #define QUIRE_COMMON_OPTIONS_H
 #include <stdbool.h>

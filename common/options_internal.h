@@ -45,7 +45,8 @@ struct option_target {
 enum option_arity { ARITY_NONE, ARITY_ONE, ARITY_MANY, ARITY_MAYBE };
 
 /* Find the target of `text` for the program: "--flag", "--flag.key", "--no-flag"; n bytes, no
- * value. Errors: Q_INVALID (unknown, with the nearest known one; another program's). */
+ * value.
+ * Errors: Q_INVALID (unknown, with the nearest known one; another program's). */
 FALLIBLE option_find(struct option_target *t, const struct program_info *p, const char *text,
                      size_t n, struct q_err *e);
 enum option_arity option_arity(const struct option_target *t);
@@ -66,16 +67,16 @@ FALLIBLE option_bool(bool *out, const char *value, const char *flag, struct q_er
 
 /* A copy of n bytes that lives until options_release; NULL when out of memory. */
 const char *option_text(struct options *o, const char *text, size_t n);
-/* The text of a JSON option with one member set: the value if it is JSON, else as a string. Errors:
- * Q_INVALID (the path contains a value that is not an object). */
+/* The text of a JSON option with one member set: the value if it is JSON, else as a string.
+ * Errors: Q_INVALID (the path contains a value that is not an object). */
 FALLIBLE option_member(struct options *o, const struct option_target *t, const char *value,
                        struct q_err *e);
 /* The strings of a WORDS value that is a JSON array of strings; *n = 0 if it is not. */
 FALLIBLE option_array(struct options *o, const char *text, const char **items, size_t *n,
                       struct q_err *e);
 
-/* Set the options of a YAML file that are not set yet. Errors: Q_INVALID, Q_UNSUPPORTED, with file
- * and line; those of file_read. */
+/* Set the options of a YAML file that are not set yet.
+ * Errors: Q_INVALID, Q_UNSUPPORTED, with file and line; those of file_read. */
 FALLIBLE options_file(struct options *o, const struct program_info *p, const char *path,
                       struct q_err *e);
 /* The same from memory; path is for messages. */

@@ -2,8 +2,8 @@
 /* queue - a queue between threads.
  *
  * Items of one size, first in, first out, copied. The queue grows to n_max items, and a push never
- * waits. A reader may wait with a timeout, or watch queue_fd in its event loop. Threads: any may
- * push and pop. */
+ * waits. A reader may wait with a timeout, or watch queue_fd in its event loop.
+ * Threads: any may push and pop. */
 #ifndef QUIRE_COMMON_QUEUE_H
 #define QUIRE_COMMON_QUEUE_H
 #include <pthread.h>

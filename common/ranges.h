@@ -2,7 +2,8 @@
 /* ranges - the bytes of a text with a property: a sorted list of disjoint ranges.
  *
  * A rendered prompt has one: the bytes copied from the request, in which control tokens are not
- * recognized (made by template/chat.h, used by tokenizer/tokenizer.h). Threads: one owner. */
+ * recognized (made by template/chat.h, used by tokenizer/tokenizer.h).
+ * Threads: one owner. */
 #ifndef QUIRE_COMMON_RANGES_H
 #define QUIRE_COMMON_RANGES_H
 #include <stdbool.h>

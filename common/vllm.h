@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vllm - the flags of `vllm serve` (vllm_flags.def): options, flags without effect, and rejected
- * flags with the reason. Threads: pure. */
+ * flags with the reason.
+ * Threads: pure. */
 #ifndef QUIRE_COMMON_VLLM_H
 #define QUIRE_COMMON_VLLM_H
 #include <stdbool.h>
@@ -28,7 +29,8 @@ const struct vllm_flag *vllm_find_brief(const char *brief); /* "-tp"; NULL: none
 /* quire's name of an option value that has another name in vLLM. */
 const char *vllm_value(const char *flag, const char *value);
 /* Check that the flag with these values is accepted without effect. Values of an ON flag are true
- * or false. Errors: Q_UNSUPPORTED with the reason; Q_INVALID (not a JSON object). */
+ * or false.
+ * Errors: Q_UNSUPPORTED with the reason; Q_INVALID (not a JSON object). */
 FALLIBLE vllm_check(const struct vllm_flag *f, const char *const *words, size_t n, struct q_err *e);
 /* The same for one member, "key" of "key.key". */
 FALLIBLE vllm_check_member(const struct vllm_flag *f, const char *path, size_t n, struct q_err *e);

@@ -7,8 +7,8 @@
  * older file of that name becomes NAME.old.
  *
  * Adding a step copies it into a queue; a thread formats and writes. The queue is bounded: if the
- * disk is too slow, steps are dropped and counted in the file. Threads: trace_add from the loop
- * that made it. */
+ * disk is too slow, steps are dropped and counted in the file.
+ * Threads: trace_add from the loop that made it. */
 #ifndef QUIRE_ENGINE_CORE_TRACE_H
 #define QUIRE_ENGINE_CORE_TRACE_H
 #include <stdint.h>

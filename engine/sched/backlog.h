@@ -15,8 +15,8 @@
  * starts to wait is raised to the least charge of the waiting tenants: idle time earns no credit.
  * With one tenant the order is plain FCFS. Deficit round robin was rejected: the decode work of a
  * request is known only afterwards, so deficits fall far below zero, and repeated rounds find the
- * tenant with the least charge more slowly. Design: engine/sched/README.md. Threads: the
- * scheduler's loop only. Allocates nothing after backlog_init. */
+ * tenant with the least charge more slowly. Design: engine/sched/README.md.
+ * Threads: the scheduler's loop only. Allocates nothing after backlog_init. */
 #ifndef QUIRE_ENGINE_SCHED_BACKLOG_H
 #define QUIRE_ENGINE_SCHED_BACKLOG_H
 #include <stdbool.h>

@@ -13,8 +13,8 @@
  * written while it is indexed. Cached blocks are evicted in the order of their release, oldest
  * first. A table releases its blocks from last to first, and a block is indexed only after the
  * previous block of its table, so the parent of every indexed block is indexed, held by all tables
- * that hold the child, and released later: chains are evicted from their leaves. Threads: the
- * scheduler's loop only. Allocates nothing after kv_init. */
+ * that hold the child, and released later: chains are evicted from their leaves.
+ * Threads: the scheduler's loop only. Allocates nothing after kv_init. */
 #ifndef QUIRE_ENGINE_SCHED_KV_H
 #define QUIRE_ENGINE_SCHED_KV_H
 #include <stdbool.h>

@@ -9,8 +9,8 @@
  *
  * So a key covers everything that the KV of a block depends on, and its owner: equal keys mean
  * equal bits and the same salt. The hash is cryptographic, because a deliberate collision would
- * give access to the KV of another prompt. Threads: one user of a hasher. Allocates nothing after
- * prefix_hasher_init. */
+ * give access to the KV of another prompt.
+ * Threads: one user of a hasher. Allocates nothing after prefix_hasher_init. */
 #ifndef QUIRE_ENGINE_SCHED_PREFIX_H
 #define QUIRE_ENGINE_SCHED_PREFIX_H
 #include <stddef.h>

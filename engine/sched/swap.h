@@ -19,8 +19,8 @@
  * The pool handles block numbers; the worker owns memory and copies. Planned copies are in outs and
  * ins until they are written into a step. A host block may be reused as soon as its copy back is
  * planned: the copies of a step are done before those of the next, in a step outs before ins, and
- * outs are planned before ins. Threads: the scheduler's loop only. Allocates nothing after
- * swap_init. */
+ * outs are planned before ins.
+ * Threads: the scheduler's loop only. Allocates nothing after swap_init. */
 #ifndef QUIRE_ENGINE_SCHED_SWAP_H
 #define QUIRE_ENGINE_SCHED_SWAP_H
 #include <stdbool.h>

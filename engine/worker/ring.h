@@ -90,11 +90,11 @@ struct worker_info { /* the worker's report when it is ready */
 
 struct ring;
 
-/* Engine: make head and eventfd. Errors: Q_IO, Q_NO_MEMORY. Ownership: ring_free (frees the memory
- * on this side only). */
+/* Engine: make head and eventfd.
+ * Errors: Q_IO, Q_NO_MEMORY. Ownership: ring_free (frees the memory on this side only). */
 FALLIBLE ring_new(struct ring **out, const struct worker_config *c, struct q_err *e);
-/* Worker process: use the ring of the inherited descriptors and take ownership of them. Errors:
- * Q_MISMATCH (not a ring of this build), Q_IO. */
+/* Worker process: use the ring of the inherited descriptors and take ownership of them.
+ * Errors: Q_MISMATCH (not a ring of this build), Q_IO. */
 FALLIBLE ring_open(struct ring **out, int memory_fd, int event_fd, struct q_err *e);
 void ring_free(struct ring *r);
 int ring_memory_fd(const struct ring *r);
@@ -103,8 +103,8 @@ int ring_event_fd(const struct ring *r); /* readable when state, progress or res
 /* Worker side */
 const struct worker_config *ring_config(const struct ring *r);
 void ring_progress(struct ring *r, uint32_t percent);
-/* Make the body for info->limits (fills step_bytes, result_bytes) and report READY. Errors:
- * Q_NO_MEMORY, Q_TOO_LARGE. */
+/* Make the body for info->limits (fills step_bytes, result_bytes) and report READY.
+ * Errors: Q_NO_MEMORY, Q_TOO_LARGE. */
 FALLIBLE ring_ready(struct ring *r, struct worker_info *info, struct q_err *e);
 /* Bytes of that body: steps and results of these limits. Errors: as ring_ready. */
 FALLIBLE ring_body_bytes(uint64_t *bytes, const struct step_limits *l, struct q_err *e);

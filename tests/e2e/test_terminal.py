@@ -315,7 +315,7 @@ def test_the_end_of_the_models_server_is_explained(tmp_path, number, how):
 
 def test_help_fits_the_terminal(chat):
     t = chat(columns=50)
-    listed = t.say("/help", r".*?type its result\.\r\n> $")
+    listed = t.say("/help", r".*?its\s+result\.\r\n> $")
     assert max(map(len, listed.split("\r\n"))) <= 50 and "show, set or remove" in " ".join(listed.split())
 
 

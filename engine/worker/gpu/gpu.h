@@ -28,11 +28,12 @@
 struct gpu;
 
 /* Open the device c->device. *out remains NULL for the CPU: by name, or with "auto" without driver,
- * library or device (the reason is logged). Errors: Q_INVALID (unknown name); errors of opening a
- * named device. */
+ * library or device (the reason is logged).
+ * Errors: Q_INVALID (unknown name); errors of opening a named device. */
 FALLIBLE gpu_open(struct gpu **out, const struct worker_config *c, struct q_err *e);
 /* Check that a named device can be opened; it is closed again; "auto" and "cpu" always pass.
- * *on_device: steps may run on a device. Errors: as gpu_open. */
+ * *on_device: steps may run on a device.
+ * Errors: as gpu_open. */
 FALLIBLE gpu_check(bool *on_device, const struct worker_config *c, struct q_err *e);
 void gpu_stop(struct gpu *g); /* wait for all launched work; accepts NULL */
 void gpu_free(struct gpu *g); /* after the models; takes NULL */
@@ -49,8 +50,8 @@ struct gpu_sizes { /* results of gpu_make */
 };
 /* Allocate everything for steps: activations, KV pool, swap space, graphs. The pool takes the
  * memory of the card that a step of the largest size, run now, leaves free (0.9 of it without
- * --gpu-memory-utilization). l: copies_max is set when there is swap space. Errors: Q_NO_MEMORY,
- * those of the device. */
+ * --gpu-memory-utilization). l: copies_max is set when there is swap space.
+ * Errors: Q_NO_MEMORY, those of the device. */
 FALLIBLE gpu_make(struct gpu *g, const struct gpu_models *m, struct step_limits *l,
                   struct gpu_sizes *sizes, struct q_err *e);
 const struct kv_cache *gpu_kv(const struct gpu *g);
@@ -62,12 +63,13 @@ bool gpu_samples(const struct gpu *g, const struct logit_row *row);
 /* Launch the step's copies, all out before the first in, after the steps in flight; the step's
  * forward pass waits for them on the device. */
 void gpu_copies(struct gpu *g, const struct step_view *v);
-/* Send the changes of tables and histories of the step's sequences, including drafts. Errors: those
- * of the device; they are fatal for the worker. */
+/* Send the changes of tables and histories of the step's sequences, including drafts.
+ * Errors: those of the device; they are fatal for the worker. */
 FALLIBLE gpu_update(struct gpu *g, const struct slots *s, const struct step_view *v,
                     struct q_err *e);
 /* Compute the batch of `s`, made from `v`, up to its logits. The host does not need the tokens: the
- * device has them. Errors: as gpu_update. */
+ * device has them.
+ * Errors: as gpu_update. */
 FALLIBLE gpu_launch(struct gpu *g, const struct slots *s, const struct step_view *v,
                     struct q_err *e);
 /* Sample its rows; waits for masks only. Rows that depend on tokens (slots_looks_back) read them
@@ -78,7 +80,7 @@ FALLIBLE gpu_wait(struct gpu *g, uint64_t n, struct q_err *e);
 struct gpu_times {
     uint32_t copy_us; /* of gpu_copies */
     uint32_t gap_us;  /* idle time of the device since the previous step; STEP_NO_GAP: no previous
-                      * step */
+                       * step */
 };
 /* Of a step that was waited for; no step behind the next one may have been launched. */
 struct gpu_times gpu_times_of(const struct gpu *g, uint64_t n);

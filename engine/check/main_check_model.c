@@ -61,8 +61,8 @@ int main(int argc, char **argv)
         .program = FOR_CHECK,
         .name = "quire check-model",
         .usage = "MODEL [options]",
-        .about = "Says whether a model can be served with these options, from its config.json and "
-                 "the headers of its weights, and shows what it would be. No weight is read.",
+        .about = "Checks that a model can be served with these options, from its config.json and "
+                 "the headers of its weights, and shows its parts. Weights are not read.",
         .positional_min = 1,
         .positional_max = 1,
     };

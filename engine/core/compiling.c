@@ -266,8 +266,8 @@ FALLIBLE compiling_add(struct compiling *c, uint32_t origin, const struct msg_su
     size_t n_source = m->grammar.n + m->grammar_after.n + m->reasoning_tags.n;
     if (!rc && c->stats.bytes + n_source > COMPILING_BYTES)
         rc = q_fail(e, Q_NO_SPACE,
-                    "requests that wait for their grammar to be compiled take %zu MB, at most %zu "
-                    "are kept: retry later",
+                    "too many grammars to compile: the waiting requests would take %zu MB, the "
+                    "limit is %zu MB; retry later",
                     (c->stats.bytes + n_source) >> 20, COMPILING_BYTES >> 20);
     struct job *j = rc ? NULL : find_job(c, m);
     c->stats.n_shared += j != NULL;

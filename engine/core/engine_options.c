@@ -242,8 +242,8 @@ FALLIBLE engine_options(struct core_config *c, const struct options *o, const ch
         return rc;
     if (o->max_model_len == 1)
         return q_fail(e, Q_INVALID,
-                      "--max-model-len is 1, expected at least 2 (one token of prompt, one of "
-                      "output), 0: what the model says, or auto: what the memory holds");
+                      "--max-model-len is 1, expected 2 or more (one prompt token, one output "
+                      "token), 0 for the model's own limit, or auto for what fits the KV cache");
     if ((rc = policy_options(&c->policy, o, e)) || (rc = device_options(w, o, e)))
         return rc;
     snprintf(w->tokenizer_path, sizeof w->tokenizer_path, "%s", c->tokenizer_path);

@@ -267,8 +267,8 @@ bool memory_fit_length(struct step_limits *l, const struct worker_config *c,
     *l = with_length(l, fits, full_len);
     if (!c->is_again)
         log_info("--max-model-len auto: %u tokens%s", l->max_model_len,
-                 shorter ? ", the most that fit the KV cache; the model could take more"
-                         : ", all that the model can take");
+                 shorter ? ", the limit of the KV cache; the model's own limit is higher"
+                         : ", the model's own limit");
     return shorter;
 }
 

@@ -52,7 +52,7 @@ static void report_end(struct chat *c, enum q_code rc)
     struct buf why = BUF_INIT;
     if ((rc == Q_IO || rc == Q_UNAVAILABLE) && chat_server_ended(&c->server, &why)) {
         complain(buf_str(&why));
-        note("/save FILE keeps the conversation; `quire chat MODEL` begins another");
+        note("use /save FILE to save the conversation; `quire chat MODEL` starts a new one");
     }
     buf_release(&why);
 }

@@ -228,7 +228,7 @@ bool chat_server_ended(struct chat_server *s, struct buf *why)
         buf_printf(why, "the model's server was killed by signal %d (%s)", WTERMSIG(status),
                    strsignal(WTERMSIG(status)));
     else
-        buf_printf(why, "the model's server ended with code %d", WEXITSTATUS(status));
+        buf_printf(why, "the model's server exited with code %d", WEXITSTATUS(status));
     s->pid = 0;
     log_tail_end(&s->tail, DEATH_MS, &log);
     if (log.len) {

@@ -469,7 +469,7 @@ void link_receive(struct link *l, const void *frame, size_t n)
 
 static void expire(struct link *l, int64_t now)
 {
-    char message[LINK_REASON_MAX + 16];
+    char message[LINK_REASON_MAX + 32];
     for (struct flow *f = l->waiting.first, *next; f; f = next) {
         next = f->next;
         if (l->state == LINK_REFUSED || now - f->since_ms > l->set.engine_timeout_ms) {

@@ -143,7 +143,7 @@ def test_git_annex_links(model, tmp_path, name, verb):
     """Of a clone before `git annex get`."""
     (model / name).unlink()
     (model / name).symlink_to(f".git/annex/objects/1x/2y/SHA256E-s9--00.json/{name}")
-    refused(MODEL, [f"{model / name} is a git-annex link, the file's content was not fetched: run `git annex get {name}` in {model}"],
+    refused(MODEL, [f"{model / name} is a git-annex link without the file's content: run `git annex get {name}` in {model}"],
             *verbs(model, tmp_path)[verb])
 
 

@@ -292,7 +292,7 @@ def test_with_a_model_the_program_runs_it(tmp_path, how):
     t.close()
 
 
-@pytest.mark.parametrize("number, how", [(signal.SIGTERM, r"ended with code 0"), (signal.SIGKILL, r"was killed by signal 9 \(Killed\)")])
+@pytest.mark.parametrize("number, how", [(signal.SIGTERM, r"exited with code 0"), (signal.SIGKILL, r"was killed by signal 9 \(Killed\)")])
 def test_the_end_of_the_models_server_is_explained(tmp_path, number, how):
     """With the last lines of its log; the conversation can be saved."""
     t = Terminal(tmp_path, BUNDLED, "--temperature", "0", "--num-gpu-blocks-override", "512")
@@ -306,7 +306,7 @@ def test_the_end_of_the_models_server_is_explained(tmp_path, number, how):
         assert time.monotonic() < deadline, family
         time.sleep(0.05)
     t.press("Who are you?" + ENTER)
-    t.expect(rf"server {how}; the end of its log:\r\n(  \w+: [^\r]*\r\n){{1,8}}\(/save FILE keeps.*?> $")
+    t.expect(rf"server {how}; the end of its log:\r\n(  \w+: [^\r]*\r\n){{1,8}}\(use /save FILE to save.*?> $")
     assert [m["role"] for m in messages(t, tmp_path / "talk.json")["messages"]] == ["user", "assistant"]
     t.press("/quit" + ENTER)
     assert t.end() == 0

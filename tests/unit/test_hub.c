@@ -214,7 +214,7 @@ static void test_broken_links(void **state)
          "content was not fetched: run `git annex get config.json` in /tmp/quire-test-"},
         {"model.safetensors", "../../blobs/none", "model.safetensors is a link to a file that is"},
         {"model.safetensors", ".git/annex/objects/x/y/KEY/KEY",
-         "model.safetensors is a git-annex link, the file's content was not fetched: run `git "
+         "model.safetensors is a git-annex link without the file's content: run `git "
          "annex get model.safetensors`"},
         {"model-1.safetensors", ".git/annex/objects/x/y/KEY/KEY", "annex get model-1.safetensors`"},
     };

@@ -211,8 +211,8 @@ static void test_broken_links(void **state)
     } links[] = {
         {"config.json", "../../blobs/none", "config.json is a link to a missing file"},
         {"config.json", "../.git/annex/objects/x/y/KEY/KEY",
-         "content was not fetched: run `git annex get config.json` in /tmp/quire-test-"},
-        {"model.safetensors", "../../blobs/none", "model.safetensors is a link to a file that is"},
+         "file's content: run `git annex get config.json` in /tmp/quire-test-"},
+        {"model.safetensors", "../../blobs/none", "model.safetensors is a link to a missing file"},
         {"model.safetensors", ".git/annex/objects/x/y/KEY/KEY",
          "model.safetensors is a git-annex link without the file's content: run `git "
          "annex get model.safetensors`"},

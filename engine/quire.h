@@ -217,7 +217,8 @@ QUIRE_API const char *quire_version(void); /* "0.1.0" */
  *     if (r)
  *         puts(quire_request_message(r)); // goes back in messages_json, with the call's result
  *     quire_request_free(r);
- *     quire_engine_close(engine); */
+ *     quire_engine_close(engine);
+ */
 
 /* Structured output: the kind of `grammar`. */
 enum quire_grammar {

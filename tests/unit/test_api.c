@@ -282,7 +282,7 @@ static void test_bad_messages(void **state)
         {"[{\"role\":\"assistant\",\"function_call\":\"f\"}]", Q_INVALID,
          "entry 0: function_call: expected {\"name\""},
         {"[{\"role\":\"assistant\",\"function_call\":{}}]", Q_INVALID, "without a name"},
-        {"[{\"role\":\"function\"}]", Q_INVALID, "needs \"content\""},
+        {"[{\"role\":\"function\"}]", Q_INVALID, "requires \"content\""},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", Q_INVALID, "function.name"},
     };
     char text[512];

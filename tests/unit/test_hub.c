@@ -176,7 +176,7 @@ static const struct {
     {{"README.md", "b.txt"},
      "",
      Q_NOT_FOUND,
-     "is not a model folder, it has no config.json; its files are: README.md, b.txt"},
+     "is not a model folder: it has no config.json; its files are: README.md, b.txt"},
     {{"1", "2", "3", "4"}, "", Q_NOT_FOUND, "its files are: 1, 2, 3, 4"},
 };
 

@@ -232,7 +232,7 @@ static enum in_flight_mode mode_of(uint32_t wanted)
 static void on_steer(struct peers *p, struct peer *from, const struct msg_steer *m)
 {
     struct q_err e = Q_ERR_INIT;
-    log_info("frontend %u says sleep %u, pause %u", from->origin, m->sleep, m->pause);
+    log_info("frontend %u requested sleep %u, pause %u", from->origin, m->sleep, m->pause);
     if (m->sleep == STEER_WAKE)
         core_wake(p->core);
     else if (m->sleep && core_sleep(p->core, m->sleep, &e))
@@ -276,7 +276,7 @@ static void on_order(struct peers *p, struct peer *from, const struct msg_order 
 {
     struct q_err e = Q_ERR_INIT;
     enum q_code rc;
-    log_info("frontend %u orders %u", from->origin, m->kind);
+    log_info("frontend %u sent command %u", from->origin, m->kind);
     if (m->kind == ORDER_RELOAD) {
         if (reload(p, from, m, &e))
             send_ordered(p, from, m->order_id, &e);

@@ -300,7 +300,7 @@ FALLIBLE slots_batch(struct slots *s, const struct step_view *v, struct q_err *e
         n_unused += q->n_token - n;
     }
     if (b->n_logit + n_unused != v->head->n_logit)
-        return q_fail(e, Q_CORRUPT, "worker: step %llu has %u logits rows, its head says %u",
+        return q_fail(e, Q_CORRUPT, "worker: step %llu has %u logits rows, its head has %u",
                       (unsigned long long)v->head->step, b->n_logit + n_unused, v->head->n_logit);
     return Q_OK;
 }

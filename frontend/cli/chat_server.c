@@ -21,8 +21,8 @@
 #define LOOK_MS    30
 #define DEATH_MS   1000 /* from a connection that breaks to the end of its process */
 #define TAIL_LINES 8
-#define ERRORS_MAX 4096            /* bytes */
-#define NO_CHAT    "chat is off: " /* of the frontend's log */
+#define ERRORS_MAX 4096                 /* bytes */
+#define NO_CHAT    "chat is disabled: " /* of the frontend's log */
 
 /* Its program stands beside this one. */
 static FALLIBLE arguments(char *argv[ARGS_MAX], const struct options *o, struct q_err *e)

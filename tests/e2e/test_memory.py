@@ -75,7 +75,7 @@ def test_refused(run, args, said):
 def test_a_length_that_fits(start, given):
     """One line says it, the server answers with it, and so does the worker that replaces a dead one."""
     server = start(MODELS / "llama", *ARGS, "--max-model-len", given, "--num-gpu-blocks-override", "3", "--heartbeat-ms", "50")
-    assert server.process.log().count("--max-model-len auto: 48 tokens, the most that fit the KV cache") == 1
+    assert server.process.log().count("--max-model-len auto: 48 tokens, the limit of the KV cache") == 1
     assert json.loads(server.get("/v1/models")[1])["data"][0]["max_model_len"] == 48
     assert len(server.complete(list(range(1, 41)), max_tokens=8, ignore_eos=True)["choices"][0]["token_ids"]) == 8
     status, answer = server.post("/v1/completions", {"prompt": list(range(1, 41)), "max_tokens": 9})
@@ -89,7 +89,7 @@ def test_a_length_that_fits(start, given):
 
 def test_a_length_that_fits_as_it_is(start):
     server = start(MODELS / "llama", *ARGS, "--max-model-len", "auto")
-    assert "--max-model-len auto: 256 tokens, all that the model can take" in server.process.log()
+    assert "--max-model-len auto: 256 tokens, the model's own limit" in server.process.log()
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
